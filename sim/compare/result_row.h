@@ -1,0 +1,63 @@
+// The judgement of one observation of one rank: what travels from a rank to the launcher.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "observe/probe.h"
+
+namespace shardproof::sim {
+
+struct ResultRow {
+  std::string name;
+  Phase phase = Phase::kForward;
+  int64_t step = 0;
+  int64_t microbatch = 0;
+  int64_t rank = 0;
+  int64_t order = -1;          // the golden's; -1: the golden has no such tensor
+  bool ok = true;
+  bool rounding_only = false;  // wrong by the lower precision's allowance, dtype below float64
+  int64_t count = 0;           // elements compared
+  int64_t bad_count = 0;
+  double worst_ratio = 0;      // largest error / allowance
+  double worst_error = 0;      // |actual - golden| there
+  double golden_value = 0;
+  double actual_value = 0;
+  double allowance = 0;        // there
+  double golden_scale = 0;
+  std::vector<int64_t> worst_global_index;
+  std::vector<int64_t> worst_local_index;
+  std::vector<int64_t> global_shape, local_shape;
+  // The best single factor: actual = factor * golden over this rank's elements, and the relative
+  // residual |actual - factor*golden| / |actual| that it leaves.
+  double factor = 1;
+  double factor_residual = 0;
+  std::string dtype;
+  std::string layout;          // "S(0)tp"; "" replicated
+  std::vector<int64_t> replicas;  // ranks that must hold an equal copy, this one included
+  bool redundant = false;
+  uint64_t digest = 0;         // of the local bytes
+  std::string problem;         // not in the golden, wrong shape, wrong dtype, ...: ok is false then
+  int64_t calls_before = 0;    // collective calls this rank had made when it was observed
+};
+
+nlohmann::json to_json(const ResultRow& row);
+ResultRow result_row_from_json(const nlohmann::json& json);
+
+// What one rank sends when it has finished a case.
+struct RankReport {
+  int64_t rank = 0;
+  std::vector<ResultRow> rows;       // in the order observed
+  std::vector<std::string> calls;    // "all_reduce(sum) tp[0,1] [4,16,32] float64 <label>", in order
+  std::vector<nlohmann::json> timeline;  // {"name","start_us","duration_us","kind"} wall time
+  nlohmann::json metrics = nlohmann::json::object();  // loss, grad_norm, ...
+  std::vector<std::string> findings; // never_waited ...
+  int64_t peak_tensor_bytes = 0;
+  double seconds = 0, compare_seconds = 0;
+};
+std::string encode(const RankReport& report);        // CBOR
+RankReport decode_rank_report(const std::string& bytes);
+
+}  // namespace shardproof::sim

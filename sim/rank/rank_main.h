@@ -1,0 +1,28 @@
+// What one rank does with one case; the same function as a thread and as a process.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/mesh_comm.h"
+
+namespace shardproof::sim {
+
+// What the world gives a rank. The world sets at::set_num_threads(1) and turns multithreaded autograd
+// off on the rank's thread before it calls rank_main.
+struct RankEnv {
+  int64_t rank = 0;
+  int64_t world_size = 1;
+  BackendFactory make_backend;          // groups of this world; may be called again in a later case
+  std::string device = "cpu";
+  int golden_fd = -1;                   // the golden's blob; -1: not judged
+  // Called before each collective with its line (for watchdogs and matching); cheap.
+  std::function<void(const CollectiveCall&)> on_call = {};
+};
+
+// `request` is a CaseSpec as JSON text. Returns an encoded RankReport. Throws Error(kRefused,
+// kBadInput) before the first collective; Error(kFailed) when the world was aborted under it.
+std::string rank_main(const std::string& request, const RankEnv& env);
+
+}  // namespace shardproof::sim

@@ -1,0 +1,70 @@
+// The two kinds of failure. A person can cause it: Error (the fact with its numbers, then the fix).
+// Only we can cause it: SHARDPROOF_ASSERT, on in every build.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace shardproof {
+
+enum class ErrorKind {
+  kBadInput,  // wrong on every mesh: syntax, unknown key, malformed data. Exit status 2.
+  kRefused,   // valid, but this mesh, option combination or architecture is not supported. Status 4.
+  kFailed,    // the world failed: a collective was aborted, a peer died, a deadlock. Status 3.
+};
+
+class Error : public std::runtime_error {
+ public:
+  struct Parts {
+    ErrorKind kind;
+    std::string what;  // the fact, with its numbers
+    std::string fix;   // what the reader can do
+    std::string code = {};  // for kFailed: died, hung, threw, deadlock, disagreement, ...
+  };
+  explicit Error(Parts parts)
+      : std::runtime_error(parts.fix.empty() ? parts.what : parts.what + "; " + parts.fix),
+        parts_(std::move(parts)) {}
+
+  ErrorKind kind() const { return parts_.kind; }
+  const std::string& fact() const { return parts_.what; }
+  const std::string& fix() const { return parts_.fix; }
+  const std::string& code() const { return parts_.code; }
+
+ private:
+  Parts parts_;
+};
+
+// A fault in shardproof itself. Exit status 5.
+class InternalError : public std::logic_error {
+ public:
+  using std::logic_error::logic_error;
+};
+
+[[noreturn]] void fail_assertion(const char* condition, const char* file, int line,
+                                 const std::string& message);
+
+// The name in `known` nearest to `word` by edit distance, or "" when none is near.
+template <class Names>
+std::string nearest_name(const std::string& word, const Names& known);
+size_t edit_distance(const std::string& a, const std::string& b);
+
+template <class Names>
+std::string nearest_name(const std::string& word, const Names& known) {
+  std::string best;
+  size_t best_distance = word.size() / 2 + 2;
+  for (const auto& name : known) {
+    const size_t distance = edit_distance(word, std::string(name));
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = std::string(name);
+    }
+  }
+  return best;
+}
+
+}  // namespace shardproof
+
+#define SHARDPROOF_ASSERT(condition, message)                                              \
+  do {                                                                                     \
+    if (!(condition)) ::shardproof::fail_assertion(#condition, __FILE__, __LINE__, message); \
+  } while (false)

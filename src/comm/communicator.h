@@ -1,0 +1,124 @@
+// One group of ranks that talk to each other: tensors in, tensors out, every call with a label.
+// A thin layer over c10d::Backend (emulated, gloo, nccl). It makes tensors contiguous, handles uneven
+// sizes and zero-sized tensors, and tells a CallListener about every call.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace c10d {
+class Backend;
+class Work;
+}  // namespace c10d
+
+namespace shardproof {
+
+enum class ReduceOp { kSum, kAvg, kMax, kMin, kProduct };
+const char* reduce_op_name(ReduceOp op);
+
+// One call of a collective as one rank made it, before it runs.
+struct CollectiveCall {
+  std::string group;     // "tp[2,3]": axis and global ranks
+  int64_t sequence = 0;  // in this group, on this rank, from 0
+  std::string op;        // "all_reduce", ...
+  std::string reduce_op; // "" where there is none
+  std::string label;     // "model.layers.0.mlp.down_proj forward"
+  std::string dtype;
+  std::vector<int64_t> shape;         // of the input, as given
+  std::vector<int64_t> strides;
+  std::vector<int64_t> split_sizes;   // uneven variants: input splits (all_to_all) or all sizes
+  int64_t root = -1;                  // group rank; -1 where there is none
+  int64_t bytes = 0;                  // of the input
+};
+
+// Hears of every call of the communicators that were given it, on the rank's own thread.
+class CallListener {
+ public:
+  virtual ~CallListener() = default;
+  virtual void before_call(const CollectiveCall& call) = 0;
+  virtual void after_call(const CollectiveCall& call) = 0;     // synchronous calls, or at wait()
+  virtual void never_waited(const CollectiveCall& call) = 0;   // a pending call dropped without wait()
+};
+
+// A collective under way. wait() gives the result. Dropped without wait() it tells the listener;
+// the destructor never waits.
+class [[nodiscard]] PendingCollective {
+ public:
+  struct State;
+  explicit PendingCollective(std::unique_ptr<State> state);
+  PendingCollective(PendingCollective&&) noexcept;
+  PendingCollective& operator=(PendingCollective&&) noexcept;
+  ~PendingCollective();
+  at::Tensor wait();  // once
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+class Communicator {
+ public:
+  // `ranks`: global ranks of the group in group order; `backend` is this rank's end of it.
+  // `listener` may be null and must outlive the communicator.
+  Communicator(std::string axis, std::vector<int64_t> ranks, int64_t group_rank,
+               c10::intrusive_ptr<c10d::Backend> backend, CallListener* listener);
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  const std::string& axis() const { return axis_; }
+  int64_t rank() const { return group_rank_; }                       // within the group
+  int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
+  const std::vector<int64_t>& ranks() const { return ranks_; }       // global ranks
+
+  // None of these writes to its input. A group of one communicates nothing (no call is recorded).
+  // all_reduce: same shape out. kAvg divides after summing; integer kAvg is refused.
+  at::Tensor all_reduce(const at::Tensor& input, ReduceOp op, std::string_view label);
+  PendingCollective all_reduce_async(const at::Tensor& input, ReduceOp op, std::string_view label);
+  // Concatenates every rank's `local` along `dim` in group order. `sizes`: each rank's size along dim
+  // when they differ (empty: all equal to local's).
+  at::Tensor all_gather(const at::Tensor& local, int64_t dim, std::string_view label,
+                        const std::vector<int64_t>& sizes = {});
+  PendingCollective all_gather_async(const at::Tensor& local, int64_t dim, std::string_view label,
+                                     const std::vector<int64_t>& sizes = {});
+  // Reduces `full` and gives this rank its part along `dim`. `sizes` as in all_gather; without them
+  // the dim must divide by size().
+  at::Tensor reduce_scatter(const at::Tensor& full, int64_t dim, ReduceOp op, std::string_view label,
+                            const std::vector<int64_t>& sizes = {});
+  PendingCollective reduce_scatter_async(const at::Tensor& full, int64_t dim, ReduceOp op,
+                                         std::string_view label, const std::vector<int64_t>& sizes = {});
+  // Splits `input` along dim 0 into `input_sizes` (empty: even), sends part i to rank i, gives what
+  // arrived concatenated along dim 0; `output_sizes` say how much comes from each (empty: even).
+  at::Tensor all_to_all(const at::Tensor& input, std::string_view label,
+                        const std::vector<int64_t>& input_sizes = {},
+                        const std::vector<int64_t>& output_sizes = {});
+  PendingCollective all_to_all_async(const at::Tensor& input, std::string_view label,
+                                     const std::vector<int64_t>& input_sizes = {},
+                                     const std::vector<int64_t>& output_sizes = {});
+  // The root's tensor on every rank; `tensor` gives shape and dtype on the others.
+  at::Tensor broadcast(const at::Tensor& tensor, int64_t root, std::string_view label);
+  // Part i of the root's `full` along dim 0 to rank i. On other ranks `full` is undefined and
+  // `local_like` gives shape and dtype. Parts may be uneven: local_like's shape counts.
+  at::Tensor scatter(const at::Tensor& full, const at::Tensor& local_like, int64_t root,
+                     std::string_view label, const std::vector<int64_t>& sizes = {});
+  // The concatenation along dim 0 at the root; undefined elsewhere.
+  at::Tensor gather(const at::Tensor& local, int64_t root, std::string_view label,
+                    const std::vector<int64_t>& sizes = {});
+  void send(const at::Tensor& tensor, int64_t to, std::string_view label, int tag = 0);
+  at::Tensor recv(const at::Tensor& like, int64_t from, std::string_view label, int tag = 0);
+  void barrier(std::string_view label);
+
+ private:
+  std::string axis_;
+  std::vector<int64_t> ranks_;
+  int64_t group_rank_;
+  c10::intrusive_ptr<c10d::Backend> backend_;
+  CallListener* listener_;
+  int64_t sequence_ = 0;
+};
+
+}  // namespace shardproof

@@ -1,0 +1,42 @@
+// The communicators of one rank on a mesh: one per axis (or set of axes), made on first use.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "mesh/layout.h"
+#include "mesh/mesh.h"
+
+namespace shardproof {
+
+// Makes this rank's end of the group `name` with these global ranks. Every member calls it.
+using BackendFactory = std::function<c10::intrusive_ptr<c10d::Backend>(
+    const std::string& name, const std::vector<int64_t>& ranks)>;
+
+class MeshComm {
+ public:
+  MeshComm(const Mesh& mesh, int64_t rank, BackendFactory factory, CallListener* listener);
+
+  const Mesh& mesh() const { return mesh_; }
+  int64_t rank() const { return rank_; }
+  Communicator& along(const std::string& axis);                      // "tp"
+  Communicator& along(const std::vector<std::string>& axes);         // {"dp", "cp"}
+  Communicator& world();
+  // The ranks on `axis` that hold the same part of a kRepeated cut with `parts` parts.
+  Communicator& repeats_along(const std::string& axis, int64_t parts);
+
+ private:
+  Communicator& group(const std::string& name, const std::vector<int64_t>& ranks);
+
+  Mesh mesh_;
+  int64_t rank_;
+  BackendFactory factory_;
+  CallListener* listener_;
+  std::map<std::string, std::unique_ptr<Communicator>> groups_;
+};
+
+}  // namespace shardproof

@@ -1,0 +1,78 @@
+// How a full tensor is cut over a mesh: an ordered list of cuts. Plain arithmetic, no tensors.
+//
+//   Layout({})                                      Replicate: every rank holds the full tensor
+//   Layout({Cut::even(0, "tp")})                    Shard(0) over tp, sizes must divide
+//   Layout({Cut::even(0, "tp"), Cut::chunk(0, "dp")})   FSDP on what tensor parallelism left
+//
+// A cut maps the indices that the earlier cuts left along its dim to the ones this coordinate keeps.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "mesh/mesh.h"
+
+namespace shardproof {
+
+struct Cut {
+  enum class Kind {
+    kEven,            // n/size each; n must divide by size
+    kChunk,           // torch.chunk's rule: ceil(n/size) each, the last ones fewer or none
+    kPadded,          // the dim is padded to `padded_size` (index -1 is padding), then even
+    kBlocks,          // the dim is a row of blocks (fused gate|up, q|k|v): each block is cut evenly
+    kZigzag,          // 2*size chunks, coordinate r keeps chunks r and 2*size-1-r
+    kSequenceZigzag,  // zigzag within each sequence; `blocks` holds the sequence lengths
+    kRepeated,        // `parts` even parts, part floor(r*parts/size): size/parts ranks hold each part
+  };
+  int64_t dim = 0;
+  std::string axis;
+  Kind kind = Kind::kEven;
+  std::vector<int64_t> blocks = {};  // kBlocks, kSequenceZigzag: lengths that sum to the dim's size
+  int64_t padded_size = 0;           // kPadded: a multiple of the axis size, >= the dim's size
+  int64_t parts = 0;                 // kRepeated: divides the axis size and the dim's size
+
+  static Cut even(int64_t dim, std::string axis);
+  static Cut chunk(int64_t dim, std::string axis);
+  static Cut padded(int64_t dim, std::string axis, int64_t padded_size);
+  static Cut in_blocks(int64_t dim, std::string axis, std::vector<int64_t> blocks);
+  static Cut zigzag(int64_t dim, std::string axis);
+  static Cut sequence_zigzag(int64_t dim, std::string axis, std::vector<int64_t> lengths);
+  static Cut repeated(int64_t dim, std::string axis, int64_t parts);
+  bool operator==(const Cut&) const = default;
+};
+
+class Layout {
+ public:
+  Layout() = default;  // Replicate
+  explicit Layout(std::vector<Cut> cuts) : cuts_(std::move(cuts)) {}
+
+  const std::vector<Cut>& cuts() const { return cuts_; }
+  bool replicated() const { return cuts_.empty(); }
+  bool cuts_dim(int64_t dim) const;
+  bool cuts_axis(std::string_view axis) const;
+  void append(Cut cut) { cuts_.push_back(std::move(cut)); }
+
+  // Global index of each local position along `dim` (of global size `global_size`) at `rank`;
+  // -1 where the position is padding. Throws Error(kRefused) when a cut does not fit the size.
+  std::vector<int64_t> indices(int64_t dim, int64_t global_size, const Mesh& mesh, int64_t rank) const;
+  // Local shape of a tensor of `global_shape` at `rank`. Negative dims in cuts count from the end.
+  std::vector<int64_t> local_shape(const std::vector<int64_t>& global_shape, const Mesh& mesh,
+                                   int64_t rank) const;
+  // Ranks that must hold equal copies, as groups that cover the world; singletons included.
+  std::vector<std::vector<int64_t>> replica_groups(const Mesh& mesh) const;
+  std::vector<int64_t> replicas_of(const Mesh& mesh, int64_t rank) const;
+  std::string describe() const;  // "R", "S(0)tp", "S(0)tp S(0)dp"; zigzag: "Z(1)cp"
+
+  bool operator==(const Layout&) const = default;
+
+ private:
+  std::vector<Cut> cuts_;
+};
+
+// Smallest multiple of `divisor` that is >= value.
+constexpr int64_t round_up(int64_t value, int64_t divisor) {
+  return (value + divisor - 1) / divisor * divisor;
+}
+
+}  // namespace shardproof

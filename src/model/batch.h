@@ -1,0 +1,42 @@
+// A global batch, right-padded, as a case folder holds it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace shardproof {
+
+struct Batch {
+  at::Tensor input_ids;      // [B, S] int64
+  at::Tensor input_lengths;  // [B] int64; decides what is padding
+  at::Tensor token_mask;     // [B, S] float64
+  at::Tensor sample_mask;    // [B] float64
+  at::Tensor prev_logprobs, reference_logprobs, advantages;  // [B, S] float64, or undefined
+
+  int64_t size() const;     // B
+  int64_t seq_len() const;  // S
+  // [B, S] float64: token_mask * sample_mask, column 0 and padding set to 0.
+  at::Tensor loss_mask() const;
+};
+
+struct SeededBatchOptions {
+  int64_t batch_size = 4;
+  int64_t seq_len = 16;
+  std::vector<int64_t> lengths = {};
+  double mask_probability = 0.8;
+  std::vector<int64_t> dropped_samples = {};
+  int64_t vocab_size = 0;
+  int64_t seed = 0;
+};
+
+// Throws Error(kBadInput): a missing tensor, a wrong shape or dtype, a token outside the vocabulary,
+// a length outside 1..S, an empty batch, a non-finite number.
+Batch load_batch(const std::string& safetensors_path, int64_t vocab_size);
+// Token ids, masks, advantages and old logprobs from one seed. Targets fall in every part of the
+// vocabulary; padding holds random ids too.
+Batch seeded_batch(const SeededBatchOptions& options);
+
+}  // namespace shardproof

@@ -1,0 +1,72 @@
+// Named slots: the model is a tree of them, and parallelism is applied from outside by replacing what
+// a slot holds. A slot watches its own calls, so no layer calls a probe by hand.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mesh/layout.h"
+#include "observe/probe.h"
+
+namespace shardproof {
+
+// A parameter of the model. Until Decoder::materialise it is a read-only view of the full tensor,
+// shared by all ranks of a process; afterwards `tensor` is this rank's own leaf.
+struct Parameter {
+  std::string name;                      // Hugging Face name, "model.layers.0.self_attn.q_proj.weight"
+  at::Tensor tensor;                     // see above
+  std::vector<int64_t> global_shape = {};
+  Layout layout = {};                    // the plan sets it
+  // Axes over which this rank's raw gradient is one addend of the true one although the ranks hold
+  // equal copies (sequence-parallel norms: {"tp"}). Whoever finishes the backward sums over them.
+  std::vector<std::string> partial_grad_axes = {};
+  // The same within the ranks that share one part of a kRepeated cut (kv heads fewer than tp).
+  bool sum_grad_over_repeats = false;
+  bool trainable = true;
+};
+using ParameterPtr = std::shared_ptr<Parameter>;
+
+// What a call needs to know of the step it belongs to. Passed down by reference; nothing is global.
+struct StepContext {
+  Probe& probe;
+  int64_t step = 0;
+  int64_t microbatch = 0;
+  Phase forward_phase = Phase::kForward;
+  at::Tensor token_map = {};   // [b, s], see Observation
+  at::Tensor positions = {};   // [b, s] int64 RoPE positions of the tokens that attention sees
+  double grad_scale = 1.0;     // declared factor of activation gradients against the golden
+};
+
+// What stands in a slot. One output; inputs as the slot's kind says.
+class Layer {
+ public:
+  virtual ~Layer() = default;
+  virtual at::Tensor forward(at::TensorList inputs, const StepContext& context) = 0;
+  virtual std::vector<ParameterPtr> parameters() const { return {}; }
+};
+
+enum class SlotKind {
+  kLinear,     // x [.., in] -> [.., out]
+  kEmbedding,  // ids [B, S] -> [B, S, E]
+  kNorm,       // x [B, S, E] -> [B, S, E]
+  kAttention,  // q [B, S, H, D], k, v [B, S, H_kv, D] -> [B, S, H*D]
+  kResidual,   // x, y -> x + y
+  kLmHead,     // x [B, S, E] -> logits [B, S, V]
+};
+
+struct Slot {
+  std::string name;  // "model.layers.0.self_attn.q_proj"
+  SlotKind kind;
+  std::unique_ptr<Layer> layer;
+  std::vector<Layout> input_layouts = {};  // of each input; the last one counts for all further ones
+  Layout output_layout = {};
+
+  // Runs the layer; records the output and, when gradients flow, the gradient of each input.
+  at::Tensor operator()(at::TensorList inputs, const StepContext& context);
+};
+
+}  // namespace shardproof

@@ -1,0 +1,29 @@
+// The full weights of a model by Hugging Face name: from a folder, or drawn from one seed.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "model/config.h"
+
+namespace shardproof {
+
+// name -> full tensor on CPU; views of a mapped file, or drawn once. Never written to, so that all
+// ranks of a process share it. Tied models have no lm_head.weight here.
+using WeightMap = std::map<std::string, at::Tensor>;
+
+// The names and shapes that a model of this config has.
+std::map<std::string, std::vector<int64_t>> weight_shapes(const ModelConfig& config);
+
+// model.safetensors, or the sharded files that model.safetensors.index.json names. Throws
+// Error(kBadInput): a missing or unexpected tensor, a wrong shape, a non-finite weight.
+std::shared_ptr<const WeightMap> load_weights(const std::string& folder, const ModelConfig& config);
+
+// float64, every element different, biases and norms away from 0 and 1. Each tensor is drawn from its
+// own generator (seed and name), so that it does not depend on the others.
+std::shared_ptr<const WeightMap> seeded_weights(const ModelConfig& config, int64_t seed);
+
+}  // namespace shardproof

@@ -1,0 +1,20 @@
+// Cuts tensors by layouts and puts them together again.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "mesh/layout.h"
+
+namespace shardproof {
+
+// This rank's piece of `full`, a fresh contiguous tensor. Padding positions are 0.
+at::Tensor cut(const at::Tensor& full, const Layout& layout, const Mesh& mesh, int64_t rank);
+
+// The full tensor from every rank's piece (index = rank). Where ranks hold equal copies the lowest
+// rank's counts; padding is dropped. Elements that nobody holds are an Error(kBadInput).
+at::Tensor reassemble(const std::vector<at::Tensor>& pieces, const std::vector<int64_t>& global_shape,
+                      const Layout& layout, const Mesh& mesh);
+
+}  // namespace shardproof
