@@ -98,6 +98,7 @@ struct CaseSpec {
   ExpectSpec expect;
   std::vector<std::string> tags;
   std::string skip;            // reason; "" runs
+  std::string dump_file;       // "" or where the run leaves its own full tensors (expected.safetensors names)
   std::vector<std::string> backends;  // the scenario's own restriction; empty: any
 };
 

@@ -1,0 +1,101 @@
+// A case as JSON, the form in which it travels between processes.
+#include "sim/scenario/case_spec.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+
+namespace shardproof::sim {
+
+using nlohmann::json;
+
+// Every field by name, so that both directions are one list.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LossSpec, kind, eps, beta, normalization)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(OptimizerSpec, kind, lr, beta1, beta2, eps, weight_decay, momentum,
+                                   max_norm)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DataSpec, file, batch_size, seq_len, lengths, mask_probability,
+                                   dropped_samples, uneven)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ParallelSpec, dp, cp, ulysses, tp, sequence_parallel, data_parallel,
+                                   custom_plan)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WorldSpec, backend, device, hang_s, deadline_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FaultSpec, kind, rank, label, at_call)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ExpectSpec, verdict, kind, tensor, collectives)
+
+namespace {
+
+// The fields of CaseSpec itself; to_json(const CaseSpec&) is taken by the public function's signature.
+#define SHARDPROOF_CASE_FIELDS(DO)                                                                 \
+  DO(name) DO(file) DO(line) DO(workload) DO(options) DO(model) DO(weights_folder)                 \
+  DO(expected_file) DO(precision) DO(seed) DO(steps) DO(micro_batch_size) DO(judged)               \
+  DO(record_activations) DO(data) DO(loss) DO(optimizer) DO(parallel) DO(world) DO(faults)         \
+  DO(expect) DO(tags) DO(skip) DO(dump_file) DO(backends)
+
+// "path:bytes:modification time in ns" of one file, "path:absent" when there is none.
+std::string file_identity(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto bytes = std::filesystem::file_size(path, error);
+  if (error) return path.string() + ":absent";
+  const auto modified = std::filesystem::last_write_time(path, error).time_since_epoch();
+  const auto modified_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(modified).count();
+  return fmt::format("{}:{}:{}", path.string(), bytes, modified_ns);
+}
+
+// Identities of the weight files of a folder, in the order of their names.
+std::vector<std::string> weights_identity(const std::string& folder) {
+  std::vector<std::string> identities;
+  if (folder.empty()) return identities;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("model")) identities.push_back(file_identity(entry.path()));
+  }
+  std::sort(identities.begin(), identities.end());
+  return identities;
+}
+
+json golden_data(const DataSpec& data) {
+  if (!data.file.empty()) return file_identity(data.file);
+  json generated = data;
+  generated.erase("uneven");
+  return generated;
+}
+
+}  // namespace
+
+json to_json(const CaseSpec& spec) {
+  json out = json::object();
+#define SHARDPROOF_WRITE(field) out[#field] = spec.field;
+  SHARDPROOF_CASE_FIELDS(SHARDPROOF_WRITE)
+#undef SHARDPROOF_WRITE
+  return out;
+}
+
+CaseSpec case_spec_from_json(const json& in) {
+  CaseSpec spec;
+#define SHARDPROOF_READ(field) spec.field = in.at(#field).get<decltype(spec.field)>();
+  SHARDPROOF_CASE_FIELDS(SHARDPROOF_READ)
+#undef SHARDPROOF_READ
+  return spec;
+}
+
+std::string golden_key(const CaseSpec& spec) {
+  const json key = {
+      {"workload", spec.workload},
+      {"options", spec.options},
+      {"model", spec.model},
+      {"weights_folder", spec.weights_folder},
+      {"weights", weights_identity(spec.weights_folder)},
+      {"precision", spec.precision},
+      {"seed", spec.seed},
+      {"steps", spec.steps},
+      {"record_activations", spec.record_activations},
+      {"data", golden_data(spec.data)},
+      {"loss", spec.loss},
+      {"optimizer", spec.optimizer},
+  };
+  return key.dump();
+}
+
+}  // namespace shardproof::sim
