@@ -1,0 +1,225 @@
+// What the command line said, typed.
+#include "sim/cli/arguments.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "base/error.h"
+#include "sim/cli/version.h"
+#include "sim/scenario/names.h"
+
+namespace shardproof::sim {
+
+namespace {
+
+constexpr double kMaxSeconds = 1e6;
+
+// Names like CLI::IsMember, with the nearest one in the message.
+CLI::Validator one_of(const std::vector<std::string>& known) {
+  const auto check = [known](std::string& word) -> std::string {
+    for (const std::string& name : known) {
+      if (name == word) return "";
+    }
+    return fmt::format("'{}' is unknown; {}", word, known_names(word, known));
+  };
+  return CLI::Validator(check, "", "one_of");
+}
+
+CLI::Validator shard_text(RunArguments& run) {
+  const auto check = [&run](std::string& text) -> std::string {
+    int64_t index = 0, count = 0;
+    char slash = 0, rest = 0;
+    const int read = std::sscanf(text.c_str(), "%ld%c%ld%c", &index, &slash, &count, &rest);
+    const bool fits = read == 3 && slash == '/' && index >= 1 && count >= index && count <= 1000000;
+    if (!fits) return fmt::format("'{}' is no shard; write I/N with 1 <= I <= N, for example 2/4", text);
+    run.shard = index;
+    run.shard_count = count;
+    return "";
+  };
+  return CLI::Validator(check, "", "shard");
+}
+
+void add_world(CLI::App& app, WorldArguments& world) {
+  app.add_option("--device", world.device, "cpu or cuda")->check(one_of(known_devices()));
+  app.add_flag("--fresh", world.fresh, "Make a new world for every case instead of reusing warm ones");
+  app.add_flag("--no-cache", world.no_cache, "Compute every golden anew");
+}
+
+void add_selection(CLI::App& app, RunArguments& run) {
+  app.add_option("scenarios", run.paths, "Scenario files and folders (default: scenarios/)");
+  app.add_option("--backend", run.backends, "emulated, gloo or nccl (default: all that can run here)")
+      ->delimiter(',')
+      ->check(one_of(known_backends()));
+  app.add_option("--filter", run.filters, "Only cases whose name holds this text, or that have this tag")
+      ->take_all();
+  app.add_option("--only", run.only, "Only the case of exactly this name");
+  app.add_option("--shard", "Only the I-th of N equal shares of the cases, I from 1")
+      ->type_name("I/N")
+      ->check(shard_text(run));
+  app.add_option("--shuffle", run.shuffle, "Run in an order drawn from this seed");
+  app.add_option("--seed", run.seed, "Replaces the seed of every scenario")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 62));
+  app.add_option("--rerun-failed", run.rerun_failed, "Only what did not go as expected in this run");
+  app.add_flag("--all", run.all_tags, "Also the cases tagged slow or manual");
+}
+
+void add_run(CLI::App& app, RunArguments& run) {
+  add_selection(app, run);
+  add_world(app, run.world);
+  app.add_option("--jobs,-j", run.jobs, "Cases at the same time")->check(CLI::Range(1, 1024));
+  app.add_option("--time-budget", run.time_budget_s, "Start no case after so many seconds")
+      ->check(CLI::Range(0.0, kMaxSeconds));
+  app.add_option("--out", run.out, "Folder for the results (default: runs/<time>)");
+  app.add_flag("--no-skips", run.no_skips, "A skipped case makes the exit status 2");
+}
+
+void add_case(CLI::App& app, CheckArguments& check, const std::string& what) {
+  app.add_option("case", check.case_path, what)->required();
+  app.add_option("--precision", check.precision, "float64, float32 or bfloat16")
+      ->check(one_of(known_precisions()));
+  app.add_option("--steps", check.steps, "Optimizer steps (default: what case.json says)")
+      ->check(CLI::Range(1, 100000));
+  app.add_option("--seed", check.seed, "Replaces the seed")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 62));
+  app.add_flag("--no-cache", check.world.no_cache, "Compute the golden anew");
+  app.add_option("--deadline", check.deadline_s, "Seconds that the whole case may take")
+      ->check(CLI::Range(0.01, kMaxSeconds));
+}
+
+void add_check(CLI::App& app, CheckArguments& check) {
+  add_case(app, check, "Case folder: config.json, model.safetensors, batch.safetensors, case.json");
+  app.add_option("--mesh", check.mesh, "The mesh, for example dp=2,tp=2; axes dp, cp, ulysses, tp");
+  app.add_option("--ulysses", check.ulysses, "Sets the ulysses axis of --mesh")
+      ->check(CLI::Range(1, 65536));
+  app.add_option("--world-size", check.world_size, "Ranks that --mesh must come to")
+      ->check(CLI::Range(1, 65536));
+  app.add_flag("--sequence-parallel", check.sequence_parallel, "Shard the sequence over tp in norms");
+  app.add_flag("--packed", check.packed, "Pack the sequences into one row");
+  app.add_flag("--uneven", check.uneven, "Allow a global batch that dp does not divide");
+  app.add_option("--data-parallel", check.data_parallel, "replicate, fsdp or hybrid")
+      ->check(one_of(known_data_parallel()));
+  app.add_option("--custom-plan", check.custom_plan, "JSON file with {slot name pattern: style}");
+  app.add_option("--micro-batch", check.micro_batch_size, "Samples per microbatch of a dp rank")
+      ->check(CLI::Range(1, 1 << 30));
+  app.add_option("--backend", check.backend, "emulated, gloo or nccl")->check(one_of(known_backends()));
+  app.add_option("--device", check.world.device, "cpu or cuda")->check(one_of(known_devices()));
+  app.add_flag("--fresh", check.world.fresh, "Make a new world");
+  app.add_option("--hang", check.hang_s, "Seconds without progress after which a rank counts as hung")
+      ->check(CLI::Range(0.01, kMaxSeconds));
+  app.add_option("--dump", check.dump, "Write the sharded run's own full tensors here");
+  app.add_option("--out", check.out, "Folder for the results (default: none)");
+}
+
+// One subcommand with its options.
+struct Command {
+  const char* name;
+  const char* what;
+  void (*add)(CLI::App&, Arguments&);
+};
+
+const Command kCommands[] = {
+    {"run", "Run scenarios and judge every number against one device",
+     [](CLI::App& app, Arguments& a) { add_run(app, a.run); }},
+    {"list", "The cases that run would run",
+     [](CLI::App& app, Arguments& a) {
+       add_selection(app, a.run);
+       app.add_flag("--keys", a.run.keys, "The keys of a scenario file, with types and defaults");
+     }},
+    {"describe", "What a scenario would run: mesh, layouts, collectives, memory",
+     [](CLI::App& app, Arguments& a) { add_selection(app, a.run); }},
+    {"check", "Run a case folder sharded and judge it",
+     [](CLI::App& app, Arguments& a) { add_check(app, a.check); }},
+    {"judge", "Judge a result file that any framework wrote",
+     [](CLI::App& app, Arguments& a) {
+       add_case(app, a.check, "Case folder");
+       app.add_option("result", a.check.result_file, "safetensors file, named as expected.safetensors")
+           ->required();
+     }},
+    {"golden", "The single-device result alone",
+     [](CLI::App& app, Arguments& a) {
+       add_case(app, a.check, "Case folder or scenario file");
+       app.add_option("--only", a.check.only, "Of a scenario: the case of exactly this name");
+       app.add_option("--dump", a.check.dump, "Write it here, named as expected.safetensors");
+     }},
+    {"rank", "One rank, under torchrun, srun or mpirun",
+     [](CLI::App& app, Arguments& a) {
+       add_selection(app, a.run);
+       app.add_option("--device", a.run.world.device, "cpu or cuda")->check(one_of(known_devices()));
+     }},
+    {"report", "HTML with pictures from a run folder",
+     [](CLI::App& app, Arguments& a) {
+       app.add_option("run", a.folder, "Run folder (default: the latest under runs/)");
+     }},
+    {"schema", "", [](CLI::App&, Arguments&) {}},
+    {"doctor", "What is installed, which worlds can run, why not", [](CLI::App&, Arguments&) {}},
+    {"version", "Versions of shardproof and LibTorch", [](CLI::App&, Arguments&) {}},
+};
+
+std::vector<std::string> command_names() {
+  std::vector<std::string> names;
+  for (const Command& command : kCommands) {
+    if (*command.what != '\0') names.emplace_back(command.name);
+  }
+  return names;
+}
+
+// The long options of a command, for the nearest one to a misspelt one.
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+std::string with_nearest(const std::string& message, const CLI::App& app, int argc, char** argv) {
+  if (argc >= 2 && argv[1][0] != '-' && app.get_subcommands().empty()) {
+    const std::string word = argv[1];
+    return fmt::format("unknown command '{}'; {}", word, known_names(word, command_names()));
+  }
+  if (app.get_subcommands().empty()) return message;
+  const CLI::App& command = *app.get_subcommands().front();
+  const std::vector<std::string> known = option_names(command);
+  for (int i = 2; i < argc; ++i) {
+    const std::string given = std::string(argv[i]).substr(0, std::string(argv[i]).find('='));
+    if (!given.starts_with("--")) continue;
+    if (std::find(known.begin(), known.end(), given) != known.end()) continue;
+    const std::string nearest = nearest_name(given, known);
+    return fmt::format("{} has no option {}{}", command.get_name(), given,
+                       nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
+  }
+  return message;
+}
+
+}  // namespace
+
+ParsedArguments parse_arguments(int argc, char** argv) {
+  ParsedArguments parsed;
+  Arguments arguments;
+  CLI::App app("shardproof runs sharded LLM training on N ranks and proves it against one device",
+               "shardproof");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", version_text());
+  for (const Command& command : kCommands) {
+    CLI::App* sub = app.add_subcommand(command.name, command.what);
+    if (*command.what == '\0') sub->group("");
+    command.add(*sub, arguments);
+    sub->callback([&arguments, &command] { arguments.command = command.name; });
+  }
+  try {
+    app.parse(argc, argv);
+    parsed.arguments = arguments;
+  } catch (const CLI::Success& success) {
+    std::ostringstream out, err;
+    app.exit(success, out, err);
+    parsed.text = out.str();
+  } catch (const CLI::ParseError& error) {
+    parsed.status = 2;
+    parsed.text = fmt::format("shardproof: {}; see shardproof --help\n",
+                              with_nearest(error.what(), app, argc, argv));
+  }
+  return parsed;
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,10 @@
+// Which build this is.
+#pragma once
+
+#include <string>
+
+namespace shardproof::sim {
+
+std::string version_text();  // "shardproof 0.1.0 (LibTorch 2.11.0)"
+
+}  // namespace shardproof::sim

@@ -1,0 +1,22 @@
+// The names that a scenario, a case or the command line may use, each list written once.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace shardproof::sim {
+
+inline std::vector<std::string> known_losses() { return {"nll", "clipped_pg"}; }
+inline std::vector<std::string> known_optimizers() { return {"AdamW", "SGD"}; }
+inline std::vector<std::string> known_precisions() { return {"float64", "float32", "bfloat16"}; }
+inline std::vector<std::string> known_backends() { return {"emulated", "gloo", "nccl"}; }
+inline std::vector<std::string> known_devices() { return {"cpu", "cuda"}; }
+inline std::vector<std::string> known_data_parallel() { return {"replicate", "fsdp", "hybrid"}; }
+inline std::vector<std::string> known_verdicts() { return {"match", "mismatch", "refused", "failed"}; }
+inline std::vector<std::string> known_faults() { return {"kill", "hang", "throw", "skip"}; }
+inline std::vector<std::string> known_axes() { return {"dp", "cp", "ulysses", "tp"}; }
+
+// "known are AdamW, SGD; did you mean AdamW?" Without the question when no name is near.
+std::string known_names(const std::string& word, const std::vector<std::string>& known);
+
+}  // namespace shardproof::sim
