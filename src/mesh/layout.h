@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "mesh/mesh.h"
@@ -56,13 +57,18 @@ class Layout {
   // Global index of each local position along `dim` (of global size `global_size`) at `rank`;
   // -1 where the position is padding. Throws Error(kRefused) when a cut does not fit the size.
   std::vector<int64_t> indices(int64_t dim, int64_t global_size, const Mesh& mesh, int64_t rank) const;
+  // The same layout with every dim counted from the front, for a tensor of `dim_count` dims.
+  // Throws Error(kBadInput) when a cut names a dim that the tensor does not have.
+  Layout resolved(int64_t dim_count) const;
   // Local shape of a tensor of `global_shape` at `rank`. Negative dims in cuts count from the end.
   std::vector<int64_t> local_shape(const std::vector<int64_t>& global_shape, const Mesh& mesh,
                                    int64_t rank) const;
   // Ranks that must hold equal copies, as groups that cover the world; singletons included.
   std::vector<std::vector<int64_t>> replica_groups(const Mesh& mesh) const;
   std::vector<int64_t> replicas_of(const Mesh& mesh, int64_t rank) const;
-  std::string describe() const;  // "R", "S(0)tp", "S(0)tp S(0)dp"; zigzag: "Z(1)cp"
+  // "R", "S(0)tp", "S(0)tp S(0)dp"; padded "S(0)tp:padded96", blocks "B(0)tp", zigzag "Z(1)cp", per
+  // sequence "Zs(1)cp", repeated "S(0)tp:parts2".
+  std::string describe() const;
 
   bool operator==(const Layout&) const = default;
 

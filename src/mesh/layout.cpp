@@ -1,0 +1,129 @@
+// An ordered list of cuts applied to shapes, ranks and indices.
+#include "mesh/layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "base/error.h"
+#include "mesh/cut.h"
+
+namespace shardproof {
+namespace {
+
+// The same number for ranks that hold equal copies.
+int64_t piece_key(const std::vector<Cut>& cuts, const Mesh& mesh, int64_t rank) {
+  int64_t key = 0;
+  for (const Cut& cut : cuts) {
+    const int64_t size = mesh.size(cut.axis);
+    key = key * size + piece_of(cut, size, mesh.coordinate(cut.axis, rank));
+  }
+  return key;
+}
+
+}  // namespace
+
+Cut Cut::even(int64_t dim, std::string axis) { return {.dim = dim, .axis = std::move(axis)}; }
+
+Cut Cut::chunk(int64_t dim, std::string axis) {
+  return {.dim = dim, .axis = std::move(axis), .kind = Kind::kChunk};
+}
+
+Cut Cut::padded(int64_t dim, std::string axis, int64_t padded_size) {
+  return {.dim = dim, .axis = std::move(axis), .kind = Kind::kPadded, .padded_size = padded_size};
+}
+
+Cut Cut::in_blocks(int64_t dim, std::string axis, std::vector<int64_t> blocks) {
+  return {.dim = dim, .axis = std::move(axis), .kind = Kind::kBlocks, .blocks = std::move(blocks)};
+}
+
+Cut Cut::zigzag(int64_t dim, std::string axis) {
+  return {.dim = dim, .axis = std::move(axis), .kind = Kind::kZigzag};
+}
+
+Cut Cut::sequence_zigzag(int64_t dim, std::string axis, std::vector<int64_t> lengths) {
+  return {.dim = dim, .axis = std::move(axis), .kind = Kind::kSequenceZigzag,
+          .blocks = std::move(lengths)};
+}
+
+Cut Cut::repeated(int64_t dim, std::string axis, int64_t parts) {
+  return {.dim = dim, .axis = std::move(axis), .kind = Kind::kRepeated, .parts = parts};
+}
+
+bool Layout::cuts_dim(int64_t dim) const {
+  return std::any_of(cuts_.begin(), cuts_.end(), [&](const Cut& cut) { return cut.dim == dim; });
+}
+
+bool Layout::cuts_axis(std::string_view axis) const {
+  return std::any_of(cuts_.begin(), cuts_.end(), [&](const Cut& cut) { return cut.axis == axis; });
+}
+
+Layout Layout::resolved(int64_t dim_count) const {
+  Layout out = *this;
+  for (Cut& cut : out.cuts_) {
+    const int64_t dim = cut.dim < 0 ? cut.dim + dim_count : cut.dim;
+    if (dim < 0 || dim >= dim_count) {
+      throw Error({.kind = ErrorKind::kBadInput,
+                   .what = fmt::format("the cut {} names dim {} of a tensor with {} dims",
+                                       describe_cut(cut), cut.dim, dim_count),
+                   .fix = "correct the layout"});
+    }
+    cut.dim = dim;
+  }
+  return out;
+}
+
+std::vector<int64_t> Layout::indices(int64_t dim, int64_t global_size, const Mesh& mesh,
+                                     int64_t rank) const {
+  SHARDPROOF_ASSERT(global_size >= 0, fmt::format("a dim of size {}", global_size));
+  std::vector<int64_t> kept(static_cast<size_t>(global_size));
+  std::iota(kept.begin(), kept.end(), 0);
+  for (const Cut& cut : cuts_) {
+    if (cut.dim != dim) continue;
+    kept = apply_cut(cut, kept, mesh.size(cut.axis), mesh.coordinate(cut.axis, rank));
+  }
+  return kept;
+}
+
+std::vector<int64_t> Layout::local_shape(const std::vector<int64_t>& global_shape, const Mesh& mesh,
+                                         int64_t rank) const {
+  const auto dim_count = static_cast<int64_t>(global_shape.size());
+  const Layout layout = resolved(dim_count);
+  std::vector<int64_t> shape = global_shape;
+  for (int64_t dim = 0; dim < dim_count; ++dim) {
+    if (!layout.cuts_dim(dim)) continue;
+    shape[dim] = static_cast<int64_t>(layout.indices(dim, shape[dim], mesh, rank).size());
+  }
+  return shape;
+}
+
+std::vector<std::vector<int64_t>> Layout::replica_groups(const Mesh& mesh) const {
+  std::vector<std::vector<int64_t>> groups;
+  std::map<int64_t, size_t> group_of_key;
+  for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+    const auto [it, is_new] = group_of_key.emplace(piece_key(cuts_, mesh, rank), groups.size());
+    if (is_new) groups.emplace_back();
+    groups[it->second].push_back(rank);
+  }
+  return groups;
+}
+
+std::vector<int64_t> Layout::replicas_of(const Mesh& mesh, int64_t rank) const {
+  const int64_t own = piece_key(cuts_, mesh, rank);
+  std::vector<int64_t> replicas;
+  for (int64_t other = 0; other < mesh.world_size(); ++other) {
+    if (piece_key(cuts_, mesh, other) == own) replicas.push_back(other);
+  }
+  return replicas;
+}
+
+std::string Layout::describe() const {
+  if (cuts_.empty()) return "R";
+  std::string text;
+  for (const Cut& cut : cuts_) text += (text.empty() ? "" : " ") + describe_cut(cut);
+  return text;
+}
+
+}  // namespace shardproof

@@ -1,0 +1,183 @@
+// Ranks are numbered with the innermost axis fastest: rank = (((dp * cp) + cp_rank) * ..) + tp_rank.
+#include "mesh/mesh.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <optional>
+
+#include "base/checked.h"
+#include "base/error.h"
+
+namespace shardproof {
+namespace {
+
+constexpr std::array<const char*, 4> kTrainingAxes = {"dp", "cp", "ulysses", "tp"};
+constexpr const char* kExample = "write sizes as in --mesh dp=2,tp=3";
+
+[[noreturn]] void refuse_mesh(std::string what, std::string fix = kExample) {
+  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
+}
+
+void check_axes(const std::vector<MeshAxis>& axes) {
+  int64_t world_size = 1;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const MeshAxis& axis = axes[i];
+    if (axis.size < 1) {
+      refuse_mesh(fmt::format("mesh axis {}={} is below 1", axis.name, axis.size));
+    }
+    for (size_t j = 0; j < i; ++j) {
+      if (axes[j].name == axis.name) {
+        refuse_mesh(fmt::format("mesh axis '{}' is named twice", axis.name), "name each axis once");
+      }
+    }
+    const auto product = checked_multiply(world_size, axis.size);
+    if (!product || *product > Mesh::kMaxWorldSize) {
+      refuse_mesh(fmt::format("a mesh of more than {} ranks ({} x {}={})", Mesh::kMaxWorldSize,
+                              world_size, axis.name, axis.size),
+                  "make its axes smaller");
+    }
+    world_size = *product;
+  }
+}
+
+std::string_view trim(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+int64_t parse_size(std::string_view axis, std::string_view text) {
+  int64_t size = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), size);
+  if (status == std::errc::result_out_of_range) {
+    refuse_mesh(fmt::format("mesh size '{}={}' is larger than any world", axis, text));
+  }
+  if (text.empty() || status != std::errc{} || end != text.data() + text.size()) {
+    refuse_mesh(fmt::format("mesh size '{}={}' is no whole number", axis, text));
+  }
+  return size;
+}
+
+size_t training_axis_index(std::string_view name) {
+  for (size_t i = 0; i < kTrainingAxes.size(); ++i) {
+    if (name == kTrainingAxes[i]) return i;
+  }
+  const std::string near = nearest_name(std::string(name), kTrainingAxes);
+  refuse_mesh(fmt::format("unknown mesh axis '{}'", name),
+              near.empty() ? "the axes are dp, cp, ulysses, tp"
+                           : fmt::format("did you mean '{}'? The axes are dp, cp, ulysses, tp", near));
+}
+
+}  // namespace
+
+Mesh::Mesh(std::vector<MeshAxis> axes) : axes_(std::move(axes)) { check_axes(axes_); }
+
+Mesh Mesh::training(int64_t dp, int64_t cp, int64_t ulysses, int64_t tp) {
+  return Mesh({{"dp", dp}, {"cp", cp}, {"ulysses", ulysses}, {"tp", tp}});
+}
+
+Mesh Mesh::parse(std::string_view text) {
+  std::array<std::optional<int64_t>, 4> sizes;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t comma = std::min(text.find(',', begin), text.size());
+    const std::string_view item = trim(text.substr(begin, comma - begin));
+    begin = comma + 1;
+    const size_t equals = item.find('=');
+    if (equals == std::string_view::npos) {
+      refuse_mesh(fmt::format("mesh '{}': '{}' is not axis=size", text, item));
+    }
+    const std::string_view name = trim(item.substr(0, equals));
+    auto& size = sizes[training_axis_index(name)];
+    if (size) refuse_mesh(fmt::format("mesh axis '{}' is named twice", name), "name each axis once");
+    size = parse_size(name, trim(item.substr(equals + 1)));
+  }
+  return training(sizes[0].value_or(1), sizes[1].value_or(1), sizes[2].value_or(1),
+                  sizes[3].value_or(1));
+}
+
+int64_t Mesh::world_size() const {
+  int64_t product = 1;
+  for (const auto& axis : axes_) product *= axis.size;
+  return product;
+}
+
+int64_t Mesh::size(std::string_view axis) const {
+  for (const auto& candidate : axes_) {
+    if (candidate.name == axis) return candidate.size;
+  }
+  return 1;
+}
+
+int64_t Mesh::coordinate(std::string_view axis, int64_t rank) const {
+  SHARDPROOF_ASSERT(rank >= 0 && rank < world_size(), fmt::format("rank {} of {}", rank, describe()));
+  for (auto it = axes_.rbegin(); it != axes_.rend(); ++it) {
+    if (it->name == axis) return rank % it->size;
+    rank /= it->size;
+  }
+  return 0;
+}
+
+int64_t Mesh::rank_at(const std::vector<int64_t>& coordinates) const {
+  SHARDPROOF_ASSERT(coordinates.size() == axes_.size(),
+                    fmt::format("{} coordinates for {} axes", coordinates.size(), axes_.size()));
+  int64_t rank = 0;
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    SHARDPROOF_ASSERT(coordinates[i] >= 0 && coordinates[i] < axes_[i].size,
+                      fmt::format("coordinate {} on {}={}", coordinates[i], axes_[i].name,
+                                  axes_[i].size));
+    rank = rank * axes_[i].size + coordinates[i];
+  }
+  return rank;
+}
+
+std::vector<int64_t> Mesh::peers_along(std::string_view axis, int64_t rank) const {
+  return peers_along(std::vector<std::string>{std::string(axis)}, rank);
+}
+
+std::vector<int64_t> Mesh::peers_along(const std::vector<std::string>& axes, int64_t rank) const {
+  SHARDPROOF_ASSERT(rank >= 0 && rank < world_size(), fmt::format("rank {} of {}", rank, describe()));
+  const auto varies = [&](const MeshAxis& axis) {
+    return std::find(axes.begin(), axes.end(), axis.name) != axes.end();
+  };
+  std::vector<int64_t> peers = {0};  // built outer to inner, so they come out ascending
+  for (const auto& axis : axes_) {
+    const int64_t own = coordinate(axis.name, rank);
+    std::vector<int64_t> next;
+    for (const int64_t peer : peers) {
+      for (int64_t c = varies(axis) ? 0 : own; c < (varies(axis) ? axis.size : own + 1); ++c) {
+        next.push_back(peer * axis.size + c);
+      }
+    }
+    peers = std::move(next);
+  }
+  return peers;
+}
+
+std::vector<std::vector<int64_t>> Mesh::groups_along(std::string_view axis) const {
+  std::vector<std::vector<int64_t>> groups;
+  for (int64_t rank = 0; rank < world_size(); ++rank) {
+    if (coordinate(axis, rank) == 0) groups.push_back(peers_along(axis, rank));
+  }
+  return groups;
+}
+
+std::string Mesh::describe() const {
+  std::string text;
+  for (const auto& axis : axes_) {
+    if (axis.size == 1) continue;
+    text += fmt::format("{}{}={}", text.empty() ? "" : " ", axis.name, axis.size);
+  }
+  return text.empty() ? "one rank" : text;
+}
+
+bool Mesh::operator==(const Mesh& other) const {
+  return std::equal(axes_.begin(), axes_.end(), other.axes_.begin(), other.axes_.end(),
+                    [](const MeshAxis& a, const MeshAxis& b) {
+                      return a.name == b.name && a.size == b.size;
+                    });
+}
+
+}  // namespace shardproof
