@@ -1,0 +1,157 @@
+#include "collective/mappings.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <string>
+
+#include "base/error.h"
+
+namespace shardproof {
+namespace {
+
+enum class Step : int64_t { kIdentity, kAllReduce, kAllGather, kReduceScatter, kSlice };
+
+// One mapping: what runs forward and what backward, on which axis and dim.
+struct Mapping {
+  Step forward;
+  Step backward;
+  Communicator* axis;
+  std::string label;
+  int64_t dim = 0;
+  std::vector<int64_t> sizes = {};
+};
+
+at::Tensor own_part(const at::Tensor& full, const Mapping& mapping) {
+  const int64_t size = mapping.axis->size();
+  const int64_t rank = mapping.axis->rank();
+  if (mapping.sizes.empty()) {
+    const int64_t full_size = full.size(mapping.dim);
+    SHARDPROOF_ASSERT(full_size % size == 0, "uneven parts need their sizes (" + mapping.label + ")");
+    return full.narrow(mapping.dim, rank * (full_size / size), full_size / size).clone();
+  }
+  int64_t start = 0;
+  for (int64_t i = 0; i < rank; ++i) start += mapping.sizes[static_cast<size_t>(i)];
+  const int64_t length = mapping.sizes[static_cast<size_t>(rank)];
+  return full.narrow(mapping.dim, start, length).clone();
+}
+
+at::Tensor run(Step step, const at::Tensor& tensor, const Mapping& mapping, const char* direction) {
+  const std::string label = mapping.label + direction;
+  switch (step) {
+    case Step::kIdentity:
+      return tensor;
+    case Step::kAllReduce:
+      return mapping.axis->all_reduce(tensor, ReduceOp::kSum, label);
+    case Step::kAllGather:
+      return mapping.axis->all_gather(tensor, mapping.dim, label, mapping.sizes);
+    case Step::kReduceScatter:
+      return mapping.axis->reduce_scatter(tensor, mapping.dim, ReduceOp::kSum, label, mapping.sizes);
+    case Step::kSlice:
+      return own_part(tensor, mapping);
+  }
+  SHARDPROOF_ASSERT(false, "unknown step");
+  return {};
+}
+
+struct MappingFunction : torch::autograd::Function<MappingFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& input,
+                            const Mapping& mapping) {
+    ctx->saved_data["backward"] = static_cast<int64_t>(mapping.backward);
+    ctx->saved_data["axis"] = reinterpret_cast<int64_t>(mapping.axis);
+    ctx->saved_data["label"] = mapping.label;
+    ctx->saved_data["dim"] = mapping.dim;
+    ctx->saved_data["sizes"] = mapping.sizes;
+    return run(mapping.forward, input, mapping, " forward");
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "collectives have no second derivative");
+    auto& saved = ctx->saved_data;
+    const Mapping mapping{.forward = Step::kIdentity,
+                          .backward = static_cast<Step>(saved["backward"].toInt()),
+                          .axis = reinterpret_cast<Communicator*>(saved["axis"].toInt()),
+                          .label = saved["label"].toStringRef(),
+                          .dim = saved["dim"].toInt(),
+                          .sizes = saved["sizes"].toIntVector()};
+    return {run(mapping.backward, grads[0], mapping, " backward"), at::Tensor()};
+  }
+};
+
+// The pair, applied. Where no gradient will flow back there is nothing to remember.
+at::Tensor apply(const at::Tensor& input, const Mapping& mapping) {
+  if (mapping.axis->size() == 1) return input;
+  SHARDPROOF_ASSERT(mapping.sizes.empty() || static_cast<int64_t>(mapping.sizes.size()) ==
+                                                 mapping.axis->size(),
+                    "one size per rank of the axis (" + mapping.label + ")");
+  return MappingFunction::apply(input, mapping);
+}
+
+int64_t front_dim(const at::Tensor& tensor, int64_t dim) {
+  const int64_t resolved = dim < 0 ? dim + tensor.dim() : dim;
+  SHARDPROOF_ASSERT(resolved >= 0 && resolved < tensor.dim(), "no such dim");
+  return resolved;
+}
+
+}  // namespace
+
+at::Tensor copy_with_all_reduce_backward(const at::Tensor& input, Communicator& axis,
+                                         std::string_view label) {
+  return apply(input, {.forward = Step::kIdentity,
+                       .backward = Step::kAllReduce,
+                       .axis = &axis,
+                       .label = std::string(label)});
+}
+
+at::Tensor all_reduce_with_identity_backward(const at::Tensor& addend, Communicator& axis,
+                                             std::string_view label) {
+  return apply(addend, {.forward = Step::kAllReduce,
+                        .backward = Step::kIdentity,
+                        .axis = &axis,
+                        .label = std::string(label)});
+}
+
+at::Tensor all_gather_with_reduce_scatter_backward(const at::Tensor& local, Communicator& axis,
+                                                   int64_t dim, std::string_view label,
+                                                   const std::vector<int64_t>& sizes) {
+  return apply(local, {.forward = Step::kAllGather,
+                       .backward = Step::kReduceScatter,
+                       .axis = &axis,
+                       .label = std::string(label),
+                       .dim = front_dim(local, dim),
+                       .sizes = sizes});
+}
+
+at::Tensor all_gather_with_slice_backward(const at::Tensor& local, Communicator& axis, int64_t dim,
+                                          std::string_view label, const std::vector<int64_t>& sizes) {
+  return apply(local, {.forward = Step::kAllGather,
+                       .backward = Step::kSlice,
+                       .axis = &axis,
+                       .label = std::string(label),
+                       .dim = front_dim(local, dim),
+                       .sizes = sizes});
+}
+
+at::Tensor reduce_scatter_with_all_gather_backward(const at::Tensor& addend, Communicator& axis,
+                                                   int64_t dim, std::string_view label,
+                                                   const std::vector<int64_t>& sizes) {
+  return apply(addend, {.forward = Step::kReduceScatter,
+                        .backward = Step::kAllGather,
+                        .axis = &axis,
+                        .label = std::string(label),
+                        .dim = front_dim(addend, dim),
+                        .sizes = sizes});
+}
+
+at::Tensor slice_with_all_gather_backward(const at::Tensor& full, Communicator& axis, int64_t dim,
+                                          std::string_view label, const std::vector<int64_t>& sizes) {
+  return apply(full, {.forward = Step::kSlice,
+                      .backward = Step::kAllGather,
+                      .axis = &axis,
+                      .label = std::string(label),
+                      .dim = front_dim(full, dim),
+                      .sizes = sizes});
+}
+
+}  // namespace shardproof

@@ -1,0 +1,67 @@
+// Differentiable collectives: each is a pair, what runs forward and what brings the gradient back.
+//
+// The name is the pair. Which backward is right depends on what the ranks compute from the result:
+//
+//   ranks go on to compute DIFFERENT things from it   each holds an addend of the gradient: {U_axis},
+//                                                     so the backward must sum over the axis
+//   ranks go on to compute THE SAME from it           each holds the whole gradient already: the
+//                                                     backward must not sum, it slices or does nothing
+//
+// Legend: D a dim's full size, D_axis this rank's part of it, {U_axis} not yet summed over the axis.
+//
+//   forward                          backward
+//   copy            [D]      -> [D]        all_reduce      [D] {U_axis} -> [D]
+//   all_reduce      [D] {U}  -> [D]        identity        [D]          -> [D]
+//   all_gather      [D_axis] -> [D]        reduce_scatter  [D] {U_axis} -> [D_axis]
+//   all_gather      [D_axis] -> [D]        slice           [D]          -> [D_axis]
+//   reduce_scatter  [D] {U}  -> [D_axis]   all_gather      [D_axis]     -> [D]
+//   slice           [D]      -> [D_axis]   all_gather      [D_axis]     -> [D]
+//
+// Common to all: any floating dtype, any strides (also of the gradient), zero-sized tensors; inputs and
+// incoming gradients are never written to. `sizes` are the parts along `dim`, one per rank of the axis;
+// empty: even parts. A call is recorded under `label` with " forward" or " backward" behind it. An axis
+// of one rank communicates nothing. The communicator must outlive the backward pass: the autograd graph
+// holds a plain pointer to it. No second derivatives (asserted).
+//
+// Source: seed 004, mappings (re-created; there on the first and last dim only).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string_view>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace shardproof {
+
+// Enters a region where each rank computes its own part of the work from the same `input`.
+at::Tensor copy_with_all_reduce_backward(const at::Tensor& input, Communicator& axis,
+                                         std::string_view label);
+
+// Leaves such a region: sums the ranks' addends. Everything after it is computed alike on all ranks.
+at::Tensor all_reduce_with_identity_backward(const at::Tensor& addend, Communicator& axis,
+                                             std::string_view label);
+
+// Gathers `dim` for ranks that go on to compute different things.
+at::Tensor all_gather_with_reduce_scatter_backward(const at::Tensor& local, Communicator& axis,
+                                                   int64_t dim, std::string_view label,
+                                                   const std::vector<int64_t>& sizes = {});
+
+// Gathers `dim` for ranks that all go on to compute the same: summing their equal gradients would
+// scale them by axis.size().
+at::Tensor all_gather_with_slice_backward(const at::Tensor& local, Communicator& axis, int64_t dim,
+                                          std::string_view label,
+                                          const std::vector<int64_t>& sizes = {});
+
+// Sums the ranks' addends and keeps this rank's part of `dim`.
+at::Tensor reduce_scatter_with_all_gather_backward(const at::Tensor& addend, Communicator& axis,
+                                                   int64_t dim, std::string_view label,
+                                                   const std::vector<int64_t>& sizes = {});
+
+// Keeps this rank's part of a tensor that all ranks hold.
+at::Tensor slice_with_all_gather_backward(const at::Tensor& full, Communicator& axis, int64_t dim,
+                                          std::string_view label,
+                                          const std::vector<int64_t>& sizes = {});
+
+}  // namespace shardproof
