@@ -40,6 +40,7 @@ class SafetensorsFile {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
+// Tensors of wider dtypes come first in the file (so that all data is aligned), else in the order given.
 // Writes to a temporary name beside `path` and renames, so that a crash leaves the old file whole.
 void write_safetensors(const std::string& path, const NamedTensors& tensors,
                        const std::map<std::string, std::string>& metadata = {});

@@ -1,0 +1,162 @@
+// Maps a safetensors file and hands out tensors that keep the mapping alive.
+#include "tensor/safetensors.h"
+
+#include <ATen/ATen.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+#include "tensor/safetensors_dtype.h"
+#include "tensor/safetensors_header.h"
+
+namespace shardproof {
+namespace {
+
+constexpr int64_t kLengthBytes = 8;
+
+[[noreturn]] void bad_file(const std::string& name, const std::string& what, std::string fix) {
+  throw Error({.kind = ErrorKind::kBadInput, .what = fmt::format("{}: {}", name, what),
+               .fix = std::move(fix)});
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+// Read-only pages of a whole file.
+class Mapping {
+ public:
+  Mapping(int fd, int64_t bytes, const std::string& name) : bytes_(bytes) {
+    address_ = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ, MAP_SHARED, fd, 0);
+    if (address_ == MAP_FAILED) {
+      bad_file(name, fmt::format("cannot map {} bytes: {}", bytes, std::strerror(errno)),
+               "check the file system that it is on");
+    }
+  }
+  ~Mapping() { ::munmap(address_, static_cast<size_t>(bytes_)); }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  const char* data() const { return static_cast<const char*>(address_); }
+
+ private:
+  void* address_;
+  int64_t bytes_;
+};
+
+int64_t file_bytes(int fd, const std::string& name) {
+  struct stat status{};
+  if (::fstat(fd, &status) != 0) {
+    bad_file(name, fmt::format("cannot be read: {}", std::strerror(errno)), "check the path");
+  }
+  if (!S_ISREG(status.st_mode)) {
+    bad_file(name, S_ISDIR(status.st_mode) ? "is a directory" : "is not a regular file",
+             "give a safetensors file");
+  }
+  return status.st_size;
+}
+
+uint64_t little_endian(const char* bytes) {
+  uint64_t value = 0;
+  for (int i = kLengthBytes - 1; i >= 0; --i) value = value << 8 | static_cast<uint8_t>(bytes[i]);
+  return value;
+}
+
+int64_t header_bytes(const char* data, int64_t bytes, const std::string& name) {
+  const uint64_t length = little_endian(data);
+  const auto room = static_cast<uint64_t>(bytes - kLengthBytes);
+  if (length > room) {
+    bad_file(name, fmt::format("the header is said to be {} bytes long, the file has {}", length, bytes),
+             "it is truncated or not a safetensors file: copy or write it again");
+  }
+  if (length > static_cast<uint64_t>(kMaxSafetensorsHeader)) {
+    bad_file(name, fmt::format("a header of {} bytes is over the limit of {}", length,
+                               kMaxSafetensorsHeader),
+             "split the file");
+  }
+  return static_cast<int64_t>(length);
+}
+
+void check_booleans(const char* data, const SafetensorsEntry& entry, const std::string& name) {
+  for (int64_t i = 0; i < entry.end - entry.begin; ++i) {
+    const auto byte = static_cast<uint8_t>(data[i]);
+    if (byte > 1) {
+      bad_file(name, fmt::format("BOOL tensor '{}' holds the byte {} at {}", entry.name, byte, i),
+               "write 0 or 1");
+    }
+  }
+}
+
+at::Tensor tensor_at(const std::shared_ptr<Mapping>& mapping, const char* data,
+                     const SafetensorsEntry& entry, const std::string& name) {
+  const c10::ScalarType type = *scalar_type_of(entry.dtype);
+  if (type == c10::ScalarType::Bool) check_booleans(data, entry, name);
+  const int64_t bytes = entry.end - entry.begin;
+  const bool aligned = reinterpret_cast<uintptr_t>(data) % safetensors_dtype_bytes(entry.dtype) == 0;
+  if (bytes == 0 || !aligned) {
+    at::Tensor copy = at::empty(entry.shape, at::TensorOptions(type));
+    if (bytes > 0) std::memcpy(copy.mutable_data_ptr(), data, static_cast<size_t>(bytes));
+    return copy;
+  }
+  return at::from_blob(const_cast<char*>(data), entry.shape, [mapping](void*) {},
+                       at::TensorOptions(type));
+}
+
+}  // namespace
+
+SafetensorsFile SafetensorsFile::open(const std::string& path) {
+  // O_NONBLOCK: opening a FIFO must not wait for its writer.
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0) {
+    bad_file(path, fmt::format("cannot be opened: {}", std::strerror(errno)), "check the path");
+  }
+  return from_fd(file.get(), path);
+}
+
+SafetensorsFile SafetensorsFile::from_fd(int fd, const std::string& name_for_errors) {
+  const std::string& name = name_for_errors;
+  const int64_t bytes = file_bytes(fd, name);
+  if (bytes < kLengthBytes) {
+    bad_file(name, fmt::format("{} bytes are too few for a safetensors file", bytes),
+             "it is truncated: copy or write it again");
+  }
+  const auto mapping = std::make_shared<Mapping>(fd, bytes, name);
+  const int64_t length = header_bytes(mapping->data(), bytes, name);
+  const char* data = mapping->data() + kLengthBytes + length;
+  auto header = parse_safetensors_header(
+      {mapping->data() + kLengthBytes, static_cast<size_t>(length)}, bytes - kLengthBytes - length, name);
+  SafetensorsFile file;
+  file.path_ = name;
+  file.metadata_ = std::move(header.metadata);
+  for (const auto& entry : header.entries) {
+    file.names_.push_back(entry.name);
+    file.tensors_.emplace(entry.name, tensor_at(mapping, data + entry.begin, entry, name));
+  }
+  return file;
+}
+
+at::Tensor SafetensorsFile::get(const std::string& name) const {
+  const auto it = tensors_.find(name);
+  if (it != tensors_.end()) return it->second;
+  const std::string near = nearest_name(name, names_);
+  bad_file(path_, fmt::format("has no tensor '{}'", name),
+           near.empty() ? fmt::format("it holds {} tensors", names_.size())
+                        : fmt::format("the nearest name in it is '{}'", near));
+}
+
+}  // namespace shardproof
