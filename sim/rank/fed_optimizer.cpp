@@ -1,0 +1,65 @@
+#include "sim/rank/fed_optimizer.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "tensor/shard.h"
+
+namespace shardproof::sim {
+namespace {
+
+class GoldenShards {
+ public:
+  GoldenShards(const RankSetup& setup, const GoldenRecord& golden) : setup_(setup), golden_(golden) {}
+
+  // This rank's shard of the golden's `prefix + parameter` after `step`; undefined if there is none.
+  at::Tensor get(const std::string& prefix, const Parameter& parameter, int64_t step) const {
+    const GoldenTensor* tensor = golden_.find(Phase::kStep, step, prefix + parameter.name);
+    return tensor ? shard(tensor->value, parameter) : at::Tensor();
+  }
+  at::Tensor shard(const at::Tensor& full, const Parameter& parameter) const {
+    return cut(full, parameter.layout, setup_.mesh, setup_.rank)
+        .to(at::TensorOptions().dtype(at::kDouble).device(setup_.device));
+  }
+
+ private:
+  const RankSetup& setup_;
+  const GoldenRecord& golden_;
+};
+
+}  // namespace
+
+void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup, const GoldenRecord& golden,
+                           const WeightMap& initial, const OptimizerOptions& options, double max_norm,
+                           int64_t step) {
+  const at::NoGradGuard no_grad;
+  const GoldenTensor* norm = golden.find(Phase::kStep, step, "grad_norm");
+  if (!norm) return;
+  const GoldenShards shards(setup, golden);
+  const std::vector<ParameterPtr>& parameters = trainer.parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Parameter& parameter = *parameters[i];
+    at::Tensor grad = shards.get("grad.", parameter, step);
+    if (!grad.defined()) continue;
+    if (max_norm > 0) {
+      const double factor = max_norm / (norm->value.item<double>() + 1e-6);
+      grad = grad * std::min(1.0, factor);
+    }
+    const at::Tensor value = step == 1 ? shards.shard(initial.at(parameter.name), parameter)
+                                       : shards.get("param.", parameter, step - 1);
+    OptimizerState state{.step = step - 1,
+                         .exp_avg = shards.get("exp_avg.", parameter, step - 1),
+                         .exp_avg_sq = shards.get("exp_avg_sq.", parameter, step - 1),
+                         .momentum_buffer = shards.get("momentum_buffer.", parameter, step - 1)};
+    optimizer_step(value, grad, state, options);
+    setup.probe.observe({.name = "fed.param." + parameter.name,
+                         .phase = Phase::kStep,
+                         .step = step,
+                         .tensor = value,
+                         .layout = parameter.layout,
+                         .part = Part::kRedundant});
+  }
+}
+
+}  // namespace shardproof::sim

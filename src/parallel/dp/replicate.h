@@ -1,0 +1,33 @@
+// Replicated data parallelism: equal parameters on every dp rank, gradients averaged after backward.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace shardproof {
+
+// The samples [first, first + count) of a global batch that one dp rank holds.
+struct SampleRange {
+  int64_t first = 0;
+  int64_t count = 0;
+};
+
+// Deals `batch_size` samples in contiguous blocks that differ by at most one; the first ones are the
+// longer ones. A rank may hold none.
+SampleRange samples_of(int64_t batch_size, int64_t dp_size, int64_t dp_rank);
+
+// Averages `grads` (any shapes, one dtype) over dp in place, in buckets of at most `bucket_bytes`.
+//
+//   forward   all_reduce(avg), one call per bucket, labelled with its first and last name
+//   backward  none: these are gradients already
+//
+// The caller undoes the mean with a loss factor of dp.size() (seed 001, train).
+void average_gradients(const std::vector<at::Tensor>& grads, const std::vector<std::string>& names,
+                       Communicator& dp, int64_t bucket_bytes = 16 << 20);
+
+}  // namespace shardproof

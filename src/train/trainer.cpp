@@ -1,0 +1,179 @@
+#include "train/trainer.h"
+
+#include <ATen/ATen.h>
+
+#include "logprob/vocab_parallel_logprob.h"
+#include "parallel/dp/replicate.h"
+#include "parallel/tp/partial_gradients.h"
+#include "tensor/shard.h"
+#include "train/grad_norm.h"
+
+namespace shardproof {
+
+Trainer::Trainer(const RankSetup& setup, Decoder& model, const TrainOptions& options)
+    : setup_(setup), model_(model), options_(options), parameters_(model.parameters()) {
+  const at::ScalarType wide = wider_type(setup.dtype);
+  const bool separate_masters = wide != setup.dtype;
+  if (separate_masters) {
+    for (const ParameterPtr& parameter : parameters_) {
+      masters_.push_back(cut(parameter->tensor, parameter->layout, setup.mesh, setup.rank)
+                             .to(at::TensorOptions().dtype(wide).device(setup.device)));
+    }
+  }
+  model.materialise(setup.mesh, setup.rank, setup.dtype, setup.device);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (separate_masters) {
+      const at::NoGradGuard no_grad;
+      parameters_[i]->tensor.copy_(masters_[i]);
+    } else {
+      masters_.push_back(parameters_[i]->tensor.detach());
+    }
+  }
+  states_.resize(parameters_.size());
+}
+
+int64_t Trainer::seq_multiple() const {
+  return options_.sequence_parallel ? setup_.mesh.size("tp") : 1;
+}
+
+at::Tensor Trainer::logprobs_of(const Microbatch& micro, int64_t index, int64_t step) {
+  const StepContext context{.probe = setup_.probe,
+                            .step = step,
+                            .microbatch = index,
+                            .token_map = micro.token_map,
+                            .positions = micro.positions.to(setup_.device),
+                            .grad_scale = static_cast<double>(setup_.mesh.size("dp"))};
+  const at::Tensor ids = micro.input_ids.to(setup_.device);
+  const at::Tensor logits = model_.forward(ids, context);
+  at::Tensor logprobs = next_token_logprobs(logits, ids, setup_.comm.along("tp"),
+                                            model_.config().vocab_size)
+                            .narrow(1, 0, micro.batch.seq_len());
+  logprobs = at::where(micro.scored.to(setup_.device), logprobs, at::zeros_like(logprobs));
+  if (setup_.probe.listens(Phase::kForward)) {
+    setup_.probe.observe({.name = "logprobs",
+                          .phase = Phase::kForward,
+                          .step = step,
+                          .microbatch = index,
+                          .tensor = logprobs,
+                          .token_map = micro.result_map});
+  }
+  return logprobs;
+}
+
+void Trainer::score(const Batch& batch) {
+  const at::NoGradGuard no_grad;
+  const auto microbatches =
+      deal_microbatches(batch, setup_.mesh.size("dp"), setup_.mesh.coordinate("dp", setup_.rank),
+                        options_.micro_batch_size, seq_multiple());
+  for (size_t i = 0; i < microbatches.size(); ++i) {
+    logprobs_of(microbatches[i], static_cast<int64_t>(i), /*step=*/0);
+  }
+}
+
+LossCounts Trainer::count(const std::vector<Microbatch>& microbatches) {
+  double tokens = 0;
+  double sequences = 0;
+  for (const Microbatch& micro : microbatches) {
+    tokens += micro.loss_mask.sum().item<double>();
+    sequences += micro.loss_mask.ne(0).any(1).sum().item<double>();
+  }
+  const at::Tensor local =
+      at::tensor({tokens, sequences}, at::TensorOptions().dtype(at::kDouble)).to(setup_.device);
+  const at::Tensor global =
+      setup_.comm.along("dp").all_reduce(local, ReduceOp::kSum, "loss counts").cpu();
+  return {.tokens = global[0].item<double>(), .sequences = global[1].item<double>()};
+}
+
+StepMetrics Trainer::step(const Batch& batch) {
+  ++step_;
+  const auto microbatches =
+      deal_microbatches(batch, setup_.mesh.size("dp"), setup_.mesh.coordinate("dp", setup_.rank),
+                        options_.micro_batch_size, seq_multiple());
+  const LossCounts counts = count(microbatches);
+  const double dp_size = static_cast<double>(setup_.mesh.size("dp"));
+  double loss_sum = 0;
+  for (size_t i = 0; i < microbatches.size(); ++i) {
+    const Microbatch& micro = microbatches[i];
+    const auto here = [this](const at::Tensor& tensor) {
+      return tensor.defined() ? tensor.to(setup_.device) : tensor;
+    };
+    const at::Tensor addend = loss_addend(
+        {.logprobs = logprobs_of(micro, static_cast<int64_t>(i), step_),
+         .mask = here(micro.loss_mask),
+         .prev_logprobs = here(micro.batch.prev_logprobs),
+         .reference_logprobs = here(micro.batch.reference_logprobs),
+         .advantages = here(micro.batch.advantages)},
+        counts, options_.loss);
+    loss_sum += addend.item<double>();
+    // Gradients are averaged over dp later: the factor undoes that mean.
+    (addend * dp_size).backward();
+  }
+  const at::Tensor loss = setup_.comm.along("dp").all_reduce(
+      at::scalar_tensor(loss_sum, at::TensorOptions().dtype(at::kDouble)).to(setup_.device),
+      ReduceOp::kSum, "loss");
+  StepMetrics metrics{.loss = loss.item<double>(),
+                      .tokens = counts.tokens,
+                      .sequences = counts.sequences};
+  observe_scalar("loss", Phase::kForward, metrics.loss);
+
+  const std::vector<at::Tensor> grads = finish_gradients();
+  const at::Tensor norm = grad_norm(parameters_, grads, setup_.comm);
+  metrics.grad_norm = norm.item<double>();
+  observe_scalar("grad_norm", Phase::kStep, metrics.grad_norm);
+  clip_grads(grads, norm, options_.max_norm);
+  update(grads);
+  return metrics;
+}
+
+std::vector<at::Tensor> Trainer::finish_gradients() {
+  const at::NoGradGuard no_grad;
+  const at::ScalarType wide = wider_type(setup_.dtype);
+  std::vector<at::Tensor> grads;
+  std::vector<std::string> names;
+  for (const ParameterPtr& parameter : parameters_) {
+    const at::Tensor& grad = parameter->tensor.grad();
+    grads.push_back(grad.defined() ? grad.to(wide).contiguous()
+                                   : at::zeros_like(parameter->tensor, wide));
+    parameter->tensor.mutable_grad() = at::Tensor();
+    names.push_back(parameter->name);
+  }
+  reduce_partial_gradients(parameters_, grads, setup_.comm);
+  average_gradients(grads, names, setup_.comm.along("dp"));
+  for (size_t i = parameters_.size(); i-- > 0;) {
+    observe_step("grad.", *parameters_[i], grads[i]);
+  }
+  return grads;
+}
+
+void Trainer::update(const std::vector<at::Tensor>& grads) {
+  const at::NoGradGuard no_grad;
+  const bool separate_masters = wider_type(setup_.dtype) != setup_.dtype;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    optimizer_step(masters_[i], grads[i], states_[i], options_.optimizer);
+    if (separate_masters) parameters_[i]->tensor.copy_(masters_[i]);
+    observe_step("param.", *parameters_[i], masters_[i]);
+    observe_step("exp_avg.", *parameters_[i], states_[i].exp_avg);
+    observe_step("exp_avg_sq.", *parameters_[i], states_[i].exp_avg_sq);
+    observe_step("momentum_buffer.", *parameters_[i], states_[i].momentum_buffer);
+  }
+}
+
+void Trainer::observe_step(const std::string& prefix, const Parameter& parameter,
+                           const at::Tensor& tensor) {
+  if (!tensor.defined() || !setup_.probe.listens(Phase::kStep)) return;
+  setup_.probe.observe({.name = prefix + parameter.name,
+                        .phase = Phase::kStep,
+                        .step = step_,
+                        .tensor = tensor,
+                        .layout = parameter.layout});
+}
+
+void Trainer::observe_scalar(const std::string& name, Phase phase, double value) {
+  if (!setup_.probe.listens(phase)) return;
+  setup_.probe.observe({.name = name,
+                        .phase = phase,
+                        .step = step_,
+                        .tensor = at::scalar_tensor(value, at::kDouble)});
+}
+
+}  // namespace shardproof
