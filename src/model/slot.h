@@ -19,6 +19,7 @@ namespace shardproof {
 struct Parameter {
   std::string name;                      // Hugging Face name, "model.layers.0.self_attn.q_proj.weight"
   at::Tensor tensor;                     // see above
+  at::Tensor master = {};                // wider copy of a low-precision leaf (precision.h), or undefined
   std::vector<int64_t> global_shape = {};
   Layout layout = {};                    // the plan sets it
   // Axes over which this rank's raw gradient is one addend of the true one although the ranks hold
@@ -56,6 +57,7 @@ enum class SlotKind {
   kAttention,  // q [B, S, H, D], k, v [B, S, H_kv, D] -> [B, S, H*D]
   kResidual,   // x, y -> x + y
   kLmHead,     // x [B, S, E] -> logits [B, S, V]
+  kActivation, // gate, up [B, S, F] -> silu(gate) * up
 };
 
 struct Slot {

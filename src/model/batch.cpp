@@ -1,0 +1,116 @@
+#include "model/batch.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+#include "tensor/safetensors.h"
+
+namespace shardproof {
+namespace {
+
+[[noreturn]] void bad_input(std::string what, std::string fix) {
+  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
+}
+
+// One batch file and the checks of what it holds, each with the file's name.
+class BatchFile {
+ public:
+  explicit BatchFile(const std::string& path) : file_(SafetensorsFile::open(path)) {}
+
+  at::Tensor ids(const std::string& name) const {
+    const at::Tensor tensor = file_.get(name);
+    if (tensor.scalar_type() != at::kLong) {
+      bad_input(fmt::format("'{}': {} holds {}", file_.path(), name,
+                            c10::toString(tensor.scalar_type())),
+                "store it as int64");
+    }
+    return tensor;
+  }
+
+  // As float64; undefined when it is optional and missing.
+  at::Tensor numbers(const std::string& name, at::IntArrayRef shape, bool optional) const {
+    if (optional && !file_.contains(name)) return {};
+    const at::Tensor tensor = file_.get(name);
+    check_shape(name, tensor, shape);
+    const at::Tensor wide = tensor.to(at::kDouble);
+    if (!at::isfinite(wide).all().item<bool>()) {
+      bad_input(fmt::format("'{}': {} has a number that is not finite", file_.path(), name),
+                "mend the batch");
+    }
+    return wide;
+  }
+
+  at::Tensor mask(const std::string& name, at::IntArrayRef shape) const {
+    const at::Tensor tensor = numbers(name, shape, /*optional=*/false);
+    if ((tensor < 0).any().item<bool>()) {
+      bad_input(fmt::format("'{}': {} has a negative weight", file_.path(), name),
+                "a mask holds 0 and 1");
+    }
+    return tensor;
+  }
+
+  void check_shape(const std::string& name, const at::Tensor& tensor, at::IntArrayRef shape) const {
+    if (tensor.sizes() == shape) return;
+    bad_input(fmt::format("'{}': {} has shape [{}], not [{}]", file_.path(), name,
+                          fmt::join(tensor.sizes(), ", "), fmt::join(shape, ", ")),
+              "give it the shape of the batch");
+  }
+
+  // Every element within low..high; `what` says what that range is.
+  void check_range(const std::string& name, const at::Tensor& tensor, int64_t low, int64_t high,
+                   const char* what) const {
+    const at::Tensor wrong = at::nonzero((tensor < low).logical_or(tensor > high));
+    if (wrong.size(0) == 0) return;
+    const at::Tensor where = wrong[0];
+    std::vector<int64_t> index(where.data_ptr<int64_t>(), where.data_ptr<int64_t>() + where.numel());
+    at::Tensor value = tensor;
+    for (const int64_t i : index) value = value[i];
+    bad_input(fmt::format("'{}': {}[{}]={} is outside {}..{} ({})", file_.path(), name,
+                          fmt::join(index, ", "), value.item<int64_t>(), low, high, what),
+              "mend the batch, or config.json");
+  }
+
+  const std::string& path() const { return file_.path(); }
+
+ private:
+  SafetensorsFile file_;
+};
+
+}  // namespace
+
+int64_t Batch::size() const { return input_ids.size(0); }
+
+int64_t Batch::seq_len() const { return input_ids.size(1); }
+
+at::Tensor Batch::loss_mask() const {
+  const at::Tensor position = at::arange(seq_len(), at::kLong);
+  const at::Tensor counted =
+      (position < input_lengths.unsqueeze(1)).logical_and(position > 0).to(at::kDouble);
+  return token_mask * sample_mask.unsqueeze(1) * counted;
+}
+
+Batch load_batch(const std::string& path, int64_t vocab_size) {
+  const BatchFile file(path);
+  Batch batch;
+  batch.input_ids = file.ids("input_ids");
+  if (batch.input_ids.dim() != 2 || batch.input_ids.numel() == 0) {
+    bad_input(fmt::format("'{}': input_ids has shape [{}], an empty batch or none", path,
+                          fmt::join(batch.input_ids.sizes(), ", ")),
+              "give [B, S] with at least one token");
+  }
+  const int64_t size = batch.size(), seq_len = batch.seq_len();
+  batch.input_lengths = file.ids("input_lengths");
+  file.check_shape("input_lengths", batch.input_lengths, {size});
+  file.check_range("input_lengths", batch.input_lengths, 1, seq_len, "the width of input_ids");
+  file.check_range("input_ids", batch.input_ids, 0, vocab_size - 1, "the vocabulary");
+  batch.token_mask = file.mask("token_mask", {size, seq_len});
+  batch.sample_mask = file.mask("sample_mask", {size});
+  batch.prev_logprobs = file.numbers("prev_logprobs", {size, seq_len}, /*optional=*/true);
+  batch.reference_logprobs = file.numbers("reference_logprobs", {size, seq_len}, /*optional=*/true);
+  batch.advantages = file.numbers("advantages", {size, seq_len}, /*optional=*/true);
+  return batch;
+}
+
+}  // namespace shardproof

@@ -1,0 +1,53 @@
+#include "model/rope.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <numbers>
+
+namespace shardproof {
+namespace {
+
+// Llama 3.1: long wavelengths are stretched by `factor`, short ones kept, those between interpolated.
+double llama3_frequency(double frequency, const RopeScaling& scaling) {
+  const double context = static_cast<double>(scaling.original_max_position_embeddings);
+  const double wavelength = 2.0 * std::numbers::pi / frequency;
+  if (wavelength < context / scaling.high_freq_factor) return frequency;
+  if (wavelength > context / scaling.low_freq_factor) return frequency / scaling.factor;
+  const double smooth = (context / wavelength - scaling.low_freq_factor) /
+                        (scaling.high_freq_factor - scaling.low_freq_factor);
+  return (1.0 - smooth) * frequency / scaling.factor + smooth * frequency;
+}
+
+double scaled(double frequency, const RopeScaling& scaling) {
+  if (scaling.kind == "linear") return frequency / scaling.factor;
+  if (scaling.kind == "llama3") return llama3_frequency(frequency, scaling);
+  return frequency;
+}
+
+}  // namespace
+
+at::Tensor inverse_frequencies(const ModelConfig& config) {
+  at::Tensor frequencies = at::empty({config.head_dim / 2}, at::kDouble);
+  double* out = frequencies.data_ptr<double>();
+  for (int64_t i = 0; i < config.head_dim / 2; ++i) {
+    const double exponent = static_cast<double>(2 * i) / static_cast<double>(config.head_dim);
+    out[i] = scaled(1.0 / std::pow(config.rope_theta, exponent), config.rope_scaling);
+  }
+  return frequencies;
+}
+
+at::Tensor rotary_table(const at::Tensor& positions, const at::Tensor& frequencies) {
+  const at::Tensor angles =
+      positions.to(frequencies.scalar_type()).unsqueeze(-1).unsqueeze(-1) * frequencies;
+  return at::stack({angles.cos(), angles.sin()});
+}
+
+at::Tensor rotate(const at::Tensor& x, const at::Tensor& table) {
+  const at::Tensor cosine = table.select(0, 0), sine = table.select(0, 1);
+  const std::vector<at::Tensor> halves = x.to(table.scalar_type()).chunk(2, -1);
+  return at::cat({halves[0] * cosine - halves[1] * sine, halves[1] * cosine + halves[0] * sine}, -1)
+      .to(x.scalar_type());
+}
+
+}  // namespace shardproof

@@ -1,0 +1,21 @@
+// Rotary position embeddings (Su et al., "RoFormer", arXiv:2104.09864), as Hugging Face pairs them:
+// element i turns with element i + head_dim/2.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "model/config.h"
+
+namespace shardproof {
+
+// [head_dim / 2] float64 on CPU, after the config's scaling (default, linear, llama3).
+at::Tensor inverse_frequencies(const ModelConfig& config);
+
+// positions [b, s] int64, frequencies [D/2] -> [2, b, s, 1, D/2]: cosines, then sines, in the dtype
+// of the frequencies.
+at::Tensor rotary_table(const at::Tensor& positions, const at::Tensor& frequencies);
+
+// x [b, s, H, D] turned by the table of its tokens; computed in the table's dtype, returned in x's.
+at::Tensor rotate(const at::Tensor& x, const at::Tensor& table);
+
+}  // namespace shardproof

@@ -1,0 +1,99 @@
+// A batch drawn from one seed.
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/seed.h"
+#include "model/batch.h"
+
+namespace shardproof {
+namespace {
+
+constexpr int64_t kMaxTokens = int64_t{1} << 31;
+
+void require(bool good, std::string what, std::string fix) {
+  if (!good) throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
+}
+
+// The lengths as asked for: one per sample, or all seq_len; seq_len 0 means the longest.
+SeededBatchOptions checked(SeededBatchOptions options) {
+  require(options.vocab_size >= 1, fmt::format("vocab_size={} is not positive", options.vocab_size),
+          "give the model a vocabulary");
+  if (!options.lengths.empty() && options.seq_len == 0) {
+    options.seq_len = *std::max_element(options.lengths.begin(), options.lengths.end());
+  }
+  require(options.batch_size >= 1 && options.seq_len >= 1,
+          fmt::format("a batch of {} samples of {} tokens is empty", options.batch_size,
+                      options.seq_len),
+          "give batch_size and seq_len of at least 1");
+  require(options.batch_size <= kMaxTokens / options.seq_len,
+          fmt::format("a batch of {} samples of {} tokens is too large", options.batch_size,
+                      options.seq_len),
+          fmt::format("stay below {} tokens", kMaxTokens));
+  if (options.lengths.empty()) {
+    options.lengths.assign(static_cast<size_t>(options.batch_size), options.seq_len);
+  }
+  require(static_cast<int64_t>(options.lengths.size()) == options.batch_size,
+          fmt::format("{} lengths for batch_size={}", options.lengths.size(), options.batch_size),
+          "give one length per sample, or none");
+  for (const int64_t length : options.lengths) {
+    require(length >= 1 && length <= options.seq_len,
+            fmt::format("length {} is not in 1..{} (seq_len)", length, options.seq_len),
+            "mend the lengths or seq_len");
+  }
+  for (const int64_t sample : options.dropped_samples) {
+    require(sample >= 0 && sample < options.batch_size,
+            fmt::format("dropped sample {} is not in 0..{}", sample, options.batch_size - 1),
+            "mend dropped_samples");
+  }
+  require(options.mask_probability >= 0 && options.mask_probability <= 1,
+          fmt::format("mask_probability={} is not in 0..1", options.mask_probability),
+          "give a probability");
+  return options;
+}
+
+at::Generator stream(int64_t seed, const char* name) {
+  return at::detail::createCPUGenerator(stream_seed(seed, std::string("batch.") + name));
+}
+
+// Whole shuffled vocabularies one after another: `count` tokens with every part of it among them.
+at::Tensor draw_ids(int64_t count, int64_t vocab_size, int64_t seed) {
+  const at::Generator generator = stream(seed, "input_ids");
+  std::vector<at::Tensor> rounds;
+  for (int64_t drawn = 0; drawn < count; drawn += vocab_size) {
+    rounds.push_back(at::randperm(vocab_size, generator, at::TensorOptions().dtype(at::kLong)));
+  }
+  return at::cat(rounds).narrow(0, 0, count);
+}
+
+}  // namespace
+
+Batch seeded_batch(const SeededBatchOptions& asked) {
+  const SeededBatchOptions options = checked(asked);
+  const std::vector<int64_t> shape{options.batch_size, options.seq_len};
+  const auto normal = [&](const char* name) {
+    return at::randn(shape, stream(options.seed, name), at::TensorOptions().dtype(at::kDouble));
+  };
+  Batch batch;
+  batch.input_ids =
+      draw_ids(options.batch_size * options.seq_len, options.vocab_size, options.seed).view(shape);
+  batch.input_lengths = at::tensor(options.lengths, at::kLong);
+  batch.token_mask = at::rand(shape, stream(options.seed, "token_mask"),
+                              at::TensorOptions().dtype(at::kDouble))
+                         .lt(options.mask_probability)
+                         .to(at::kDouble);
+  batch.sample_mask = at::ones({options.batch_size}, at::kDouble);
+  for (const int64_t sample : options.dropped_samples) batch.sample_mask[sample] = 0.0;
+  // Around a uniform prediction, so that clipped_pg clips some ratios on either side and not others.
+  const double uniform = -std::log(static_cast<double>(options.vocab_size));
+  batch.prev_logprobs = uniform + 0.5 * normal("prev_logprobs");
+  batch.reference_logprobs = uniform + 0.5 * normal("reference_logprobs");
+  batch.advantages = normal("advantages");
+  return batch;
+}
+
+}  // namespace shardproof

@@ -1,0 +1,51 @@
+// Weights drawn from one seed: each tensor from its own stream, so that none depends on the others.
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "base/seed.h"
+#include "model/weights.h"
+
+namespace shardproof {
+namespace {
+
+constexpr double kMaxElements = 1e10;  // 80 GB of float64
+
+void check_size(const std::map<std::string, std::vector<int64_t>>& shapes) {
+  double elements = 0;
+  for (const auto& [name, shape] : shapes) {
+    double product = 1;
+    for (const int64_t size : shape) product *= static_cast<double>(size);
+    elements += product;
+  }
+  if (elements > kMaxElements) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("seeded weights of this size have {:.3g} elements", elements),
+                 .fix = fmt::format("stay below {:.3g}, or give the weights in a folder",
+                                    kMaxElements)});
+  }
+}
+
+// Matrices keep the size of what they multiply; norms lie around 1, biases around 0, never on them.
+at::Tensor draw(const std::string& name, const std::vector<int64_t>& shape, int64_t seed) {
+  const at::Generator generator = at::detail::createCPUGenerator(stream_seed(seed, name));
+  const at::Tensor normal = at::randn(shape, generator, at::TensorOptions().dtype(at::kDouble));
+  if (name.ends_with("norm.weight")) return 1.0 + 0.2 * normal;
+  if (name.ends_with(".bias")) return 0.2 * normal;
+  return normal / std::sqrt(static_cast<double>(shape.back()));
+}
+
+}  // namespace
+
+std::shared_ptr<const WeightMap> seeded_weights(const ModelConfig& config, int64_t seed) {
+  const auto shapes = weight_shapes(config);
+  check_size(shapes);
+  auto weights = std::make_shared<WeightMap>();
+  for (const auto& [name, shape] : shapes) (*weights)[name] = draw(name, shape, seed);
+  return weights;
+}
+
+}  // namespace shardproof

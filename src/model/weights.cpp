@@ -1,0 +1,156 @@
+#include "model/weights.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "base/error.h"
+#include "tensor/safetensors.h"
+
+namespace shardproof {
+namespace {
+
+namespace fs = std::filesystem;
+using Shapes = std::map<std::string, std::vector<int64_t>>;
+
+[[noreturn]] void bad_input(std::string what, std::string fix) {
+  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
+}
+
+void add_linear(Shapes& shapes, const std::string& name, int64_t out, int64_t in, bool bias) {
+  shapes[name + ".weight"] = {out, in};
+  if (bias) shapes[name + ".bias"] = {out};
+}
+
+// The files that hold the weights: the single one, or those that the index names.
+std::set<std::string> weight_files(const std::string& folder) {
+  const fs::path single = fs::path(folder) / "model.safetensors";
+  const fs::path index_path = fs::path(folder) / "model.safetensors.index.json";
+  if (fs::exists(single)) return {single.string()};
+  std::ifstream in(index_path);
+  if (!in) {
+    bad_input(fmt::format("'{}' holds neither model.safetensors nor model.safetensors.index.json",
+                          folder),
+              "save the model there with save_pretrained");
+  }
+  const nlohmann::json index = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+  const auto map = index.is_object() ? index.find("weight_map") : index.end();
+  if (index.is_discarded() || !index.is_object() || map == index.end() || !map->is_object()) {
+    bad_input(fmt::format("'{}' is not an index with a weight_map", index_path.string()),
+              "save the model again");
+  }
+  std::set<std::string> files;
+  for (const auto& [name, file] : map->items()) {
+    const bool plain = file.is_string() && fs::path(file.get<std::string>()).filename() ==
+                                               fs::path(file.get<std::string>());
+    if (!plain) {
+      bad_input(fmt::format("'{}': '{}' names no file of the folder", index_path.string(), name),
+                "save the model again");
+    }
+    files.insert((fs::path(folder) / file.get<std::string>()).string());
+  }
+  return files;
+}
+
+// Old checkpoints store the rotary frequencies, which follow from the config.
+bool ignorable(const std::string& name) { return name.ends_with(".rotary_emb.inv_freq"); }
+
+void check_tensor(const std::string& name, const at::Tensor& tensor,
+                  const std::vector<int64_t>& shape) {
+  if (tensor.sizes().vec() != shape) {
+    bad_input(fmt::format("weight '{}' has shape [{}], the config says [{}]", name,
+                          fmt::join(tensor.sizes(), ", "), fmt::join(shape, ", ")),
+              "config.json and the weights must come from the same model");
+  }
+  if (!at::isFloatingType(tensor.scalar_type())) {
+    bad_input(fmt::format("weight '{}' holds {}", name, c10::toString(tensor.scalar_type())),
+              "store it in a floating-point dtype");
+  }
+  const int64_t bad_count = tensor.numel() - at::isfinite(tensor).sum().item<int64_t>();
+  if (bad_count > 0) {
+    bad_input(fmt::format("weight '{}' has {} elements that are not finite, of {}", name, bad_count,
+                          tensor.numel()),
+              "a model with NaN or infinite weights cannot be judged");
+  }
+}
+
+// A tied model stores the shared matrix once; a second copy must at least be equal.
+void take_tied_head(WeightMap& weights) {
+  const auto head = weights.find("lm_head.weight");
+  if (head == weights.end()) return;
+  const auto embedding = weights.find("model.embed_tokens.weight");
+  if (embedding != weights.end() && !at::equal(head->second, embedding->second)) {
+    bad_input("lm_head.weight differs from model.embed_tokens.weight, but tie_word_embeddings is true",
+              "store the matrix once, or set tie_word_embeddings to false");
+  }
+  weights.erase(head);
+}
+
+void check_names(const WeightMap& weights, const Shapes& shapes, const std::string& folder) {
+  std::vector<std::string> known, stored;
+  for (const auto& [name, shape] : shapes) known.push_back(name);
+  for (const auto& [name, tensor] : weights) stored.push_back(name);
+  for (const std::string& name : known) {
+    if (weights.count(name) != 0) continue;
+    const std::string near = nearest_name(name, stored);
+    bad_input(fmt::format("'{}' has no tensor '{}'", folder, name),
+              near.empty() || shapes.count(near) != 0 ? "add it, or mend config.json"
+                                                      : fmt::format("is it '{}'?", near));
+  }
+  for (const std::string& name : stored) {
+    if (shapes.count(name) != 0) continue;
+    bad_input(fmt::format("'{}' has a tensor '{}' that a model of this config has not", folder, name),
+              "remove it, or mend config.json (tie_word_embeddings, attention_bias, mlp_bias, "
+              "num_hidden_layers)");
+  }
+}
+
+}  // namespace
+
+std::map<std::string, std::vector<int64_t>> weight_shapes(const ModelConfig& config) {
+  const int64_t hidden = config.hidden_size, mlp = config.intermediate_size;
+  const int64_t q_size = config.num_attention_heads * config.head_dim;
+  const int64_t kv_size = config.num_key_value_heads * config.head_dim;
+  Shapes shapes;
+  shapes["model.embed_tokens.weight"] = {config.vocab_size, hidden};
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    const std::string layer = fmt::format("model.layers.{}.", i);
+    shapes[layer + "input_layernorm.weight"] = {hidden};
+    shapes[layer + "post_attention_layernorm.weight"] = {hidden};
+    add_linear(shapes, layer + "self_attn.q_proj", q_size, hidden, config.attention_bias);
+    add_linear(shapes, layer + "self_attn.k_proj", kv_size, hidden, config.attention_bias);
+    add_linear(shapes, layer + "self_attn.v_proj", kv_size, hidden, config.attention_bias);
+    add_linear(shapes, layer + "self_attn.o_proj", hidden, q_size, config.attention_bias);
+    add_linear(shapes, layer + "mlp.gate_proj", mlp, hidden, config.mlp_bias);
+    add_linear(shapes, layer + "mlp.up_proj", mlp, hidden, config.mlp_bias);
+    add_linear(shapes, layer + "mlp.down_proj", hidden, mlp, config.mlp_bias);
+  }
+  shapes["model.norm.weight"] = {hidden};
+  if (!config.tie_word_embeddings) shapes["lm_head.weight"] = {config.vocab_size, hidden};
+  return shapes;
+}
+
+std::shared_ptr<const WeightMap> load_weights(const std::string& folder, const ModelConfig& config) {
+  auto weights = std::make_shared<WeightMap>();
+  for (const std::string& path : weight_files(folder)) {
+    const SafetensorsFile file = SafetensorsFile::open(path);
+    for (const std::string& name : file.names()) {
+      if (ignorable(name)) continue;
+      if (!weights->emplace(name, file.get(name)).second) {
+        bad_input(fmt::format("'{}' stores tensor '{}' in two files", folder, name),
+                  "save the model again");
+      }
+    }
+  }
+  if (config.tie_word_embeddings) take_tied_head(*weights);
+  const Shapes shapes = weight_shapes(config);
+  check_names(*weights, shapes, folder);
+  for (const auto& [name, shape] : shapes) check_tensor(name, weights->at(name), shape);
+  return weights;
+}
+
+}  // namespace shardproof
