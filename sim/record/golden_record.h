@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "observe/probe.h"
@@ -17,6 +18,9 @@ namespace shardproof::sim {
 
 // "forward 1 model.norm.output": phase, step and name identify an observation.
 std::string record_key(Phase phase, int64_t step, const std::string& name);
+
+// Magnitudes above this count neither for scale nor for phase_scale (masks of -1e38 and the like).
+inline constexpr double kLargestCounted = 1e30;
 
 struct GoldenTensor {
   at::Tensor value;           // float64 (or the integer dtype), full
@@ -49,12 +53,17 @@ class GoldenRecorder final : public Probe {
 
  private:
   bool activations_;
+  bool keeps(const Observation& observation) const;
+
   std::vector<GoldenTensor> tensors_;
-  std::map<std::string, size_t> by_key_;
+  std::vector<uint32_t> versions_;  // of each tensor when observed: nobody may write to it afterwards
+  std::unordered_map<std::string, size_t> by_key_;
 };
 
 class GoldenRecord {
  public:
+  // Maps the blob; the tensors are views of the mapping and keep it alive. The descriptor may be
+  // closed afterwards. Throws Error(kBadInput) when it is no golden's blob or a damaged one.
   static GoldenRecord from_fd(int fd);
   const GoldenTensor* find(Phase phase, int64_t step, const std::string& name) const;  // null: none
   const std::vector<GoldenTensor>& tensors() const { return tensors_; }  // in golden order
@@ -62,7 +71,7 @@ class GoldenRecord {
 
  private:
   std::vector<GoldenTensor> tensors_;
-  std::map<std::string, size_t> by_key_;
+  std::unordered_map<std::string, size_t> by_key_;
   std::map<std::string, std::string> metadata_;
 };
 
