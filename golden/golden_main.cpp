@@ -1,0 +1,70 @@
+#include "golden/golden_main.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <torch/version.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "golden/single_device.h"
+#include "sim/record/golden_record.h"
+#include "sim/scenario/names.h"
+#include "tensor/safetensors.h"
+
+namespace shardproof::golden {
+namespace {
+
+at::ScalarType dtype_of(const std::string& precision) {
+  if (precision == "float64") return at::kDouble;
+  if (precision == "float32") return at::kFloat;
+  if (precision == "bfloat16") return at::kBFloat16;
+  throw Error({.kind = ErrorKind::kRefused,
+               .what = fmt::format("precision \"{}\" is not supported", precision),
+               .fix = sim::known_names(precision, sim::known_precisions())});
+}
+
+// What the report says beside the tensors.
+std::map<std::string, std::string> metadata_of(const sim::CaseSpec& spec, const Batch& batch) {
+  const at::Tensor mask = batch.loss_mask();
+  return {{"workload", spec.workload},
+          {"precision", spec.precision},
+          {"torch", TORCH_VERSION},
+          {"counted_tokens", fmt::format("{}", mask.sum().item<double>())},
+          {"counted_sequences", fmt::format("{}", mask.ne(0).any(1).sum().item<int64_t>())}};
+}
+
+}  // namespace
+
+std::string golden_main(const std::string& request, int golden_fd, const std::string& dump_path) {
+  const auto start = std::chrono::steady_clock::now();
+  const sim::CaseSpec spec = sim::case_spec_from_json(nlohmann::json::parse(request));
+  const at::ScalarType dtype = dtype_of(spec.precision);
+  const CaseData data = load_case_data(spec);
+
+  sim::GoldenRecorder recorder(spec.record_activations);
+  run_single_device(spec, data, at::kDouble, recorder);
+  if (dtype != at::kDouble) {
+    sim::GoldenRecorder lower(spec.record_activations);
+    run_single_device(spec, data, dtype, lower);
+    recorder.measure_precision(lower);
+  }
+  if (golden_fd >= 0) recorder.write(golden_fd, metadata_of(spec, data.batch));
+  if (!dump_path.empty()) {
+    const int64_t steps = spec.workload == "train" ? spec.steps : 0;
+    write_safetensors(dump_path, recorder.expected_names(steps));
+  }
+
+  int64_t bytes = 0;
+  for (const sim::GoldenTensor& tensor : recorder.tensors()) {
+    bytes += static_cast<int64_t>(tensor.value.nbytes());
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  return nlohmann::json{{"seconds", seconds.count()},
+                        {"tensors", recorder.tensors().size()},
+                        {"bytes", bytes}}
+      .dump();
+}
+
+}  // namespace shardproof::golden

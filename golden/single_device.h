@@ -1,0 +1,35 @@
+// One case on one device: the model with its plain layers, the whole batch at once, every value told
+// to a probe.
+//
+//   each step k = 1..steps (k = 0, and the forward phase alone, for workload logprobs):
+//   forward   every slot's output in the order of the run, "logprobs" [B, S], "loss"
+//   backward  every slot's input gradients in the order they arise
+//   step      "grad.<parameter>" before clipping, last layer first; "grad_norm"; then per parameter
+//             the optimizer's state ("exp_avg.", "exp_avg_sq.", "momentum_buffer.") and "param."
+#pragma once
+
+#include <memory>
+
+#include "model/batch.h"
+#include "model/config.h"
+#include "model/weights.h"
+#include "observe/probe.h"
+#include "sim/scenario/case_spec.h"
+
+namespace shardproof::golden {
+
+struct CaseData {
+  ModelConfig config;
+  std::shared_ptr<const WeightMap> weights;
+  Batch batch;
+};
+
+// Throws Error: a config, weights or batch that cannot be read.
+CaseData load_case_data(const sim::CaseSpec& spec);
+
+// Runs spec.workload in `dtype` (precision.h). Throws Error(kBadInput): an unknown workload, loss or
+// optimizer, fewer than one training step.
+void run_single_device(const sim::CaseSpec& spec, const CaseData& data, at::ScalarType dtype,
+                       Probe& probe);
+
+}  // namespace shardproof::golden

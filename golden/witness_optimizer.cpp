@@ -1,0 +1,64 @@
+#include "golden/witness_optimizer.h"
+
+#include <fmt/format.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include <limits>
+
+#include "base/error.h"
+#include "sim/scenario/names.h"
+
+namespace shardproof::golden {
+namespace {
+
+std::unique_ptr<torch::optim::Optimizer> make(const sim::OptimizerSpec& spec,
+                                              const std::vector<at::Tensor>& masters) {
+  if (spec.kind == "AdamW") {
+    return std::make_unique<torch::optim::AdamW>(masters, torch::optim::AdamWOptions(spec.lr)
+                                                              .betas({spec.beta1, spec.beta2})
+                                                              .eps(spec.eps)
+                                                              .weight_decay(spec.weight_decay));
+  }
+  if (spec.kind == "SGD") {
+    return std::make_unique<torch::optim::SGD>(masters, torch::optim::SGDOptions(spec.lr)
+                                                            .momentum(spec.momentum)
+                                                            .weight_decay(spec.weight_decay));
+  }
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = fmt::format("optimizer \"{}\" is unknown", spec.kind),
+               .fix = sim::known_names(spec.kind, sim::known_optimizers())});
+}
+
+}  // namespace
+
+WitnessOptimizer::WitnessOptimizer(const sim::OptimizerSpec& spec, std::vector<at::Tensor> masters)
+    : max_norm_(spec.max_norm > 0 ? spec.max_norm : std::numeric_limits<double>::infinity()),
+      masters_(std::move(masters)),
+      optimizer_(make(spec, masters_)) {}
+
+WitnessOptimizer::~WitnessOptimizer() = default;
+
+double WitnessOptimizer::step(const std::vector<at::Tensor>& grads) {
+  SHARDPROOF_ASSERT(grads.size() == masters_.size(), "one gradient per parameter");
+  for (size_t i = 0; i < grads.size(); ++i) masters_[i].mutable_grad() = grads[i].clone();
+  const double norm = torch::nn::utils::clip_grad_norm_(masters_, max_norm_);
+  optimizer_->step();
+  return norm;
+}
+
+std::vector<std::pair<std::string, at::Tensor>> WitnessOptimizer::state_of(size_t index) const {
+  const auto& states = optimizer_->state();
+  const auto found = states.find(masters_[index].unsafeGetTensorImpl());
+  if (found == states.end()) return {};
+  if (const auto* adam = dynamic_cast<torch::optim::AdamWParamState*>(found->second.get())) {
+    return {{"exp_avg", adam->exp_avg()}, {"exp_avg_sq", adam->exp_avg_sq()}};
+  }
+  if (const auto* sgd = dynamic_cast<torch::optim::SGDParamState*>(found->second.get())) {
+    if (sgd->momentum_buffer().defined()) return {{"momentum_buffer", sgd->momentum_buffer()}};
+  }
+  return {};
+}
+
+}  // namespace shardproof::golden

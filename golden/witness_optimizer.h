@@ -1,0 +1,37 @@
+// Clipping and optimizer steps by LibTorch's own torch::optim and torch::nn::utils, as independent
+// witnesses against src/optim.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/scenario/case_spec.h"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace shardproof::golden {
+
+class WitnessOptimizer {
+ public:
+  // `masters` are updated in place. Throws Error(kBadInput): an unknown optimizer.
+  WitnessOptimizer(const sim::OptimizerSpec& spec, std::vector<at::Tensor> masters);
+  ~WitnessOptimizer();
+
+  // Clips and takes one step. `grads`, one per master, of its shape and dtype; they are not written
+  // to. Returns the norm of all gradients before clipping.
+  double step(const std::vector<at::Tensor>& grads);
+  // "exp_avg" and "exp_avg_sq", or "momentum_buffer", of one master after a step.
+  std::vector<std::pair<std::string, at::Tensor>> state_of(size_t index) const;
+
+ private:
+  double max_norm_;
+  std::vector<at::Tensor> masters_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+};
+
+}  // namespace shardproof::golden
