@@ -23,6 +23,10 @@ at::Tensor watch_gradient(const Slot& slot, const at::Tensor& input, size_t inde
   if (!slot.input_layouts.empty()) {
     observation.layout = slot.input_layouts[std::min(index, slot.input_layouts.size() - 1)];
   }
+  if (index < slot.input_partial_axes.size() && !slot.input_partial_axes[index].empty()) {
+    observation.part = Part::kPartial;
+    observation.partial_axes = slot.input_partial_axes[index];
+  }
   Probe* probe = &context.probe;
   own.register_hook([observation, probe](const at::Tensor& grad) {
     Observation seen = observation;

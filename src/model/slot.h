@@ -65,6 +65,9 @@ struct Slot {
   SlotKind kind;
   std::unique_ptr<Layer> layer;
   std::vector<Layout> input_layouts = {};  // of each input; the last one counts for all further ones
+  // Of each input: axes over which this rank's gradient of it is one addend, each piece placed by its
+  // layout (kv heads fewer than tp: ranks that share a head). Empty: none of them.
+  std::vector<std::vector<std::string>> input_partial_axes = {};
   Layout output_layout = {};
 
   // Runs the layer; records the output and, when gradients flow, the gradient of each input.

@@ -1,0 +1,145 @@
+#include "parallel/tp/apply.h"
+
+#include "base/error.h"
+#include "parallel/tp/column_parallel.h"
+#include "parallel/tp/placement.h"
+#include "parallel/tp/row_parallel.h"
+#include "parallel/tp/vocab_parallel_embedding.h"
+#include "parallel/tp/whole_layer.h"
+
+namespace shardproof {
+namespace {
+
+struct Placed {
+  Slot* slot;
+  TpStyle style;
+  SlotPlacement placement;
+};
+
+template <class PlainLayer>
+PlainLayer& plain(Slot& slot) {
+  auto* layer = dynamic_cast<PlainLayer*>(slot.layer.get());
+  SHARDPROOF_ASSERT(layer != nullptr, slot.name + " holds another layer than the plan replaces");
+  return *layer;
+}
+
+void declare(const ParameterPtr& parameter, const ParameterPlacement& placement) {
+  if (!parameter) return;
+  parameter->layout = placement.layout;
+  parameter->partial_grad_axes = placement.partial_grad_axes;
+  parameter->sum_grad_over_repeats = placement.sum_grad_over_repeats;
+}
+
+void declare_parameters(Slot& slot, const SlotPlacement& placement) {
+  if (auto* linear = dynamic_cast<Linear*>(slot.layer.get())) {
+    declare(linear->weight, placement.weight);
+    declare(linear->bias, placement.bias);
+  } else if (auto* embedding = dynamic_cast<Embedding*>(slot.layer.get())) {
+    declare(embedding->weight, placement.weight);
+  } else if (auto* norm = dynamic_cast<RmsNorm*>(slot.layer.get())) {
+    declare(norm->weight, placement.weight);
+  } else {
+    SHARDPROOF_ASSERT(slot.layer->parameters().empty(), slot.name + " has parameters of its own");
+  }
+}
+
+// The layer that stands for `style` in this slot; null: the plain layer stays.
+class LayerMaker {
+ public:
+  LayerMaker(Communicator& tp, bool sequence_parallel)
+      : tp_(tp), sequence_parallel_(sequence_parallel) {}
+
+  std::unique_ptr<Layer> make(Slot& slot, TpStyle style) const {
+    switch (style) {
+      case TpStyle::kColumnParallel:
+      case TpStyle::kVocabParallelLmHead:
+        return column_parallel(slot, false);
+      case TpStyle::kColumnParallelGathered:
+        return column_parallel(slot, true);
+      case TpStyle::kRowParallel:
+        return row_parallel(slot, true);
+      case TpStyle::kRowParallelScattered:
+        return row_parallel(slot, false);
+      case TpStyle::kVocabParallelEmbedding:
+        return vocab_parallel_embedding(slot);
+      case TpStyle::kReplicate:
+        return sequence_parallel_ ? whole(slot) : nullptr;
+      // These compute on whatever part they are given.
+      case TpStyle::kHeadParallelAttention:
+      case TpStyle::kHiddenParallelActivation:
+      case TpStyle::kSequenceNorm:
+      case TpStyle::kSequenceResidual:
+        return nullptr;
+    }
+    return nullptr;
+  }
+
+ private:
+  std::unique_ptr<Layer> column_parallel(Slot& slot, bool gather_output) const {
+    const Linear& linear = plain<Linear>(slot);
+    return std::make_unique<ColumnParallelLinear>(
+        linear.weight, linear.bias, tp_,
+        ColumnParallelLinear::Options{
+            .label = slot.name,
+            .sequence_parallel = sequence_parallel_,
+            .gather_output = gather_output,
+            .output_parts = tp_parts(linear.weight->global_shape[0], tp_.size())});
+  }
+
+  std::unique_ptr<Layer> row_parallel(Slot& slot, bool input_is_parallel) const {
+    const Linear& linear = plain<Linear>(slot);
+    return std::make_unique<RowParallelLinear>(
+        linear.weight, linear.bias, tp_,
+        RowParallelLinear::Options{
+            .label = slot.name,
+            .sequence_parallel = sequence_parallel_,
+            .input_is_parallel = input_is_parallel,
+            .input_parts = tp_parts(linear.weight->global_shape[1], tp_.size())});
+  }
+
+  std::unique_ptr<Layer> vocab_parallel_embedding(Slot& slot) const {
+    const Embedding& embedding = plain<Embedding>(slot);
+    return std::make_unique<VocabParallelEmbedding>(
+        embedding.weight, tp_,
+        VocabParallelEmbedding::Options{.label = slot.name,
+                                        .pad_token_id = embedding.pad_token_id,
+                                        .sequence_parallel = sequence_parallel_});
+  }
+
+  // Only where the stream, cut along the sequence, meets a whole layer: between a whole opener and
+  // closer the attention core and the activation see whole tensors and stay as they are.
+  std::unique_ptr<Layer> whole(Slot& slot) const {
+    if (slot.kind == SlotKind::kAttention || slot.kind == SlotKind::kActivation) return nullptr;
+    const bool closes = slot.kind == SlotKind::kEmbedding || slot.name.ends_with(".o_proj") ||
+                        slot.name.ends_with(".down_proj");
+    return std::make_unique<WholeLayer>(
+        std::move(slot.layer),
+        closes ? WholeLayer::Place::kClosesRegion : WholeLayer::Place::kOpensRegion, tp_, slot.name);
+  }
+
+  Communicator& tp_;
+  bool sequence_parallel_;
+};
+
+}  // namespace
+
+void apply_tensor_parallel(Decoder& model, MeshComm& comm, const TensorParallelOptions& options) {
+  const int64_t tp_size = comm.mesh().size("tp");
+  std::vector<Placed> placed;
+  for (const SlotStyle& entry : resolve_plan(model.config(), options)) {
+    placed.push_back({&model.slot(entry.slot), entry.style,
+                      place_slot(model.config(), tp_size, options.sequence_parallel, entry)});
+  }
+  SHARDPROOF_ASSERT(placed.size() == model.slots().size(), "the plan knows every slot");
+  if (tp_size == 1) return;
+  const LayerMaker maker(comm.along("tp"), options.sequence_parallel);
+  for (const auto& [slot, style, placement] : placed) {
+    declare_parameters(*slot, placement);
+    slot->input_layouts = placement.inputs;
+    slot->input_partial_axes = placement.input_partial_axes;
+    slot->output_layout = placement.output;
+    if (std::unique_ptr<Layer> layer = maker.make(*slot, style)) slot->layer = std::move(layer);
+  }
+}
+
+}  // namespace shardproof

@@ -1,0 +1,69 @@
+#include "parallel/tp/partial_gradients.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace shardproof {
+namespace {
+
+const Cut* repeated_cut(const Parameter& parameter) {
+  const auto& cuts = parameter.layout.cuts();
+  const auto found = std::find_if(cuts.begin(), cuts.end(), [](const Cut& cut) {
+    return cut.kind == Cut::Kind::kRepeated;
+  });
+  return found == cuts.end() ? nullptr : &*found;
+}
+
+at::Tensor finished(const Parameter& parameter, at::Tensor grad, MeshComm& comm) {
+  const std::string label = "grad." + parameter.name;
+  if (!parameter.partial_grad_axes.empty()) {
+    grad = comm.along(parameter.partial_grad_axes).all_reduce(grad, ReduceOp::kSum, label);
+  }
+  if (parameter.sum_grad_over_repeats) {
+    const Cut* cut = repeated_cut(parameter);
+    SHARDPROOF_ASSERT(cut != nullptr, parameter.name + " has no repeated cut to sum over");
+    grad = comm.repeats_along(cut->axis, cut->parts).all_reduce(grad, ReduceOp::kSum, label);
+  }
+  return grad;
+}
+
+bool is_partial(const Parameter& parameter) {
+  return parameter.trainable &&
+         (!parameter.partial_grad_axes.empty() || parameter.sum_grad_over_repeats);
+}
+
+}  // namespace
+
+void reduce_partial_gradients(const std::vector<ParameterPtr>& parameters,
+                              std::vector<at::Tensor>& grads, MeshComm& comm) {
+  SHARDPROOF_ASSERT(parameters.size() == grads.size(), "one gradient per parameter");
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < grads.size(); ++i) {
+    SHARDPROOF_ASSERT(grads[i].defined(), parameters[i]->name + " has no gradient: give zeros");
+    if (is_partial(*parameters[i])) grads[i] = finished(*parameters[i], grads[i], comm);
+  }
+}
+
+void reduce_partial_gradients(const std::vector<ParameterPtr>& parameters, MeshComm& comm) {
+  const at::NoGradGuard no_grad;
+  for (const ParameterPtr& parameter : parameters) {
+    if (!is_partial(*parameter)) continue;
+    at::Tensor& grad = parameter->tensor.mutable_grad();
+    if (!grad.defined()) grad = at::zeros_like(parameter->tensor);
+    grad = finished(*parameter, grad, comm);
+  }
+}
+
+int64_t copies_over_tp(const Parameter& parameter, const Mesh& mesh) {
+  const int64_t tp_size = mesh.size("tp");
+  for (const Cut& cut : parameter.layout.cuts()) {
+    if (cut.axis != "tp") continue;
+    return cut.kind == Cut::Kind::kRepeated ? tp_size / cut.parts : 1;
+  }
+  return tp_size;
+}
+
+}  // namespace shardproof

@@ -1,0 +1,192 @@
+#include "parallel/tp/placement.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/checked.h"
+#include "base/error.h"
+
+namespace shardproof {
+namespace {
+
+constexpr const char* kTp = "tp";
+
+bool is_slot(const std::string& slot, std::string_view last_name) {
+  return slot.size() >= last_name.size() &&
+         slot.compare(slot.size() - last_name.size(), last_name.size(), last_name) == 0;
+}
+
+Cut even_or_chunk(int64_t dim, int64_t global_size, int64_t tp_size) {
+  return global_size % tp_size == 0 ? Cut::even(dim, kTp) : Cut::chunk(dim, kTp);
+}
+
+Cut vocab_cut(int64_t dim, int64_t vocab_size, int64_t tp_size) {
+  return vocab_size % tp_size == 0 ? Cut::even(dim, kTp)
+                                   : Cut::padded(dim, kTp, round_up(vocab_size, tp_size));
+}
+
+Cut kv_head_cut(int64_t dim, int64_t kv_heads, int64_t tp_size) {
+  return kv_heads % tp_size == 0 ? Cut::even(dim, kTp) : Cut::repeated(dim, kTp, kv_heads);
+}
+
+bool heads_fit(const ModelConfig& config, int64_t tp_size) {
+  const int64_t kv_heads = config.num_key_value_heads;
+  return config.num_attention_heads % tp_size == 0 &&
+         (kv_heads % tp_size == 0 || tp_size % kv_heads == 0);
+}
+
+void refuse_heads_that_do_not_fit(const ModelConfig& config, int64_t tp_size) {
+  if (heads_fit(config, tp_size)) return;
+  std::vector<int64_t> working;
+  for (int64_t size = 1; size <= config.num_attention_heads; ++size) {
+    if (heads_fit(config, size)) working.push_back(size);
+  }
+  const std::string what =
+      config.num_attention_heads % tp_size != 0
+          ? fmt::format("num_attention_heads={} does not divide by tp={}", config.num_attention_heads,
+                        tp_size)
+          : fmt::format("num_key_value_heads={} neither divides by tp={} nor divides it",
+                        config.num_key_value_heads, tp_size);
+  throw Error({.kind = ErrorKind::kRefused,
+               .what = what,
+               .fix = fmt::format("tp = {} would work", fmt::join(working, ", "))});
+}
+
+// The width that a projection opens or closes: query heads, kv heads, or the MLP's inner size.
+struct Width {
+  int64_t size;
+  bool is_kv;
+};
+
+Width width_of(const ModelConfig& config, const std::string& slot) {
+  if (is_slot(slot, "k_proj") || is_slot(slot, "v_proj")) {
+    return {config.num_key_value_heads * config.head_dim, true};
+  }
+  if (is_slot(slot, "q_proj") || is_slot(slot, "o_proj")) {
+    return {config.num_attention_heads * config.head_dim, false};
+  }
+  return {config.intermediate_size, false};
+}
+
+bool is_attention_part(const std::string& slot) {
+  return slot.find(".self_attn.") != std::string::npos;
+}
+
+struct Placer {
+  const ModelConfig& config;
+  int64_t tp_size;
+  bool sequence_parallel;
+
+  // The tensor between the regions: whole, or this rank's part of the sequence.
+  Layout stream() const {
+    return sequence_parallel ? Layout({Cut::even(1, kTp)}) : Layout();
+  }
+  // A parameter that every rank holds whole but applies to its own tokens only.
+  ParameterPlacement on_stream() const {
+    ParameterPlacement placement;
+    if (sequence_parallel) placement.partial_grad_axes = {kTp};
+    return placement;
+  }
+
+  SlotPlacement column_parallel(const std::string& slot) const {
+    if (is_attention_part(slot)) refuse_heads_that_do_not_fit(config, tp_size);
+    const Width width = width_of(config, slot);
+    const auto cut = [&](int64_t dim) {
+      return width.is_kv ? kv_head_cut(dim, config.num_key_value_heads, tp_size)
+                         : even_or_chunk(dim, width.size, tp_size);
+    };
+    const ParameterPlacement rows{.layout = Layout({cut(0)}),
+                                  .sum_grad_over_repeats = cut(0).kind == Cut::Kind::kRepeated};
+    return {.inputs = {stream()}, .output = Layout({cut(-1)}), .weight = rows, .bias = rows};
+  }
+
+  // The output is gathered, so heads need not stay together.
+  SlotPlacement column_parallel_gathered(const std::string& slot) const {
+    const ParameterPlacement rows{
+        .layout = Layout({even_or_chunk(0, width_of(config, slot).size, tp_size)})};
+    return {.inputs = {stream()}, .weight = rows, .bias = rows};
+  }
+
+  SlotPlacement row_parallel(const std::string& slot, bool input_is_cut) const {
+    const int64_t width = width_of(config, slot).size;
+    return {.inputs = {input_is_cut ? Layout({even_or_chunk(-1, width, tp_size)}) : Layout()},
+            .output = stream(),
+            .weight = {.layout = Layout({even_or_chunk(1, width, tp_size)})},
+            .bias = on_stream()};
+  }
+
+  SlotPlacement vocab_parallel_embedding() const {
+    return {.output = stream(),
+            .weight = {.layout = Layout({vocab_cut(0, config.vocab_size, tp_size)})}};
+  }
+
+  SlotPlacement vocab_parallel_lm_head() const {
+    return {.inputs = {stream()},
+            .output = Layout({vocab_cut(-1, config.vocab_size, tp_size)}),
+            .weight = {.layout = Layout({vocab_cut(0, config.vocab_size, tp_size)})}};
+  }
+
+  SlotPlacement head_parallel_attention() const {
+    refuse_heads_that_do_not_fit(config, tp_size);
+    const Layout q({Cut::even(2, kTp)});
+    const Cut kv = kv_head_cut(2, config.num_key_value_heads, tp_size);
+    std::vector<std::string> kv_partial;
+    if (kv.kind == Cut::Kind::kRepeated) kv_partial = {kTp};
+    return {.inputs = {q, Layout({kv}), Layout({kv})},
+            .input_partial_axes = {{}, kv_partial, kv_partial},
+            .output = Layout({Cut::even(-1, kTp)})};
+  }
+
+  SlotPlacement hidden_parallel_activation() const {
+    const Layout cut({even_or_chunk(-1, config.intermediate_size, tp_size)});
+    return {.inputs = {cut, cut}, .output = cut};
+  }
+
+  SlotPlacement on_sequence() const {
+    return {.inputs = {stream()}, .output = stream(), .weight = on_stream()};
+  }
+
+  SlotPlacement replicate(const std::string& slot) const {
+    if (is_slot(slot, "o_proj") || is_slot(slot, "down_proj") || is_slot(slot, "embed_tokens")) {
+      return {.output = stream()};
+    }
+    if (is_slot(slot, "_proj") || is_slot(slot, "lm_head")) return {.inputs = {stream()}};
+    return {};
+  }
+};
+
+}  // namespace
+
+std::vector<int64_t> tp_parts(int64_t global_size, int64_t tp_size) {
+  const int64_t part = ceil_divide(global_size, tp_size);
+  std::vector<int64_t> parts;
+  for (int64_t rank = 0; rank < tp_size; ++rank) {
+    parts.push_back(std::clamp<int64_t>(global_size - rank * part, 0, part));
+  }
+  return parts;
+}
+
+SlotPlacement place_slot(const ModelConfig& config, int64_t tp_size, bool sequence_parallel,
+                         const SlotStyle& slot) {
+  if (tp_size == 1) return {};
+  const Placer placer{config, tp_size, sequence_parallel};
+  switch (slot.style) {
+    case TpStyle::kReplicate: return placer.replicate(slot.slot);
+    case TpStyle::kColumnParallel: return placer.column_parallel(slot.slot);
+    case TpStyle::kColumnParallelGathered: return placer.column_parallel_gathered(slot.slot);
+    case TpStyle::kRowParallel: return placer.row_parallel(slot.slot, true);
+    case TpStyle::kRowParallelScattered: return placer.row_parallel(slot.slot, false);
+    case TpStyle::kVocabParallelEmbedding: return placer.vocab_parallel_embedding();
+    case TpStyle::kVocabParallelLmHead: return placer.vocab_parallel_lm_head();
+    case TpStyle::kHeadParallelAttention: return placer.head_parallel_attention();
+    case TpStyle::kHiddenParallelActivation: return placer.hidden_parallel_activation();
+    case TpStyle::kSequenceNorm:
+    case TpStyle::kSequenceResidual: return placer.on_sequence();
+  }
+  SHARDPROOF_ASSERT(false, "unknown style");
+  return {};
+}
+
+}  // namespace shardproof

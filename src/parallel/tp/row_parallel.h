@@ -1,0 +1,43 @@
+// A linear layer whose weight columns (input features) are cut over tp.
+//
+//   forward    x [B, S, F_tp]         (scattered: [B, S, F], this rank's part is cut out)
+//              y = x W_tp^T {U_tp}    all_reduce       (SP: reduce_scatter to [B, S_tp, E])
+//              y + b                  the bias once, after the sum
+//   backward   grad_y [B, S, E]       nothing          (SP: all_gather from [B, S_tp, E])
+//              (scattered: grad_x [B, S, F_tp], all_gather to [B, S, F])
+//
+// With SP the bias meets only this rank's tokens: its gradient is an addend (partial_grad_axes).
+//
+// Legend: B batch, S sequence, F in, E out; F_tp, S_tp this rank's part, {U_tp} not yet summed over tp.
+// Source: seed 004, RowParallelLinear; seed 002, RowwiseParallel.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "model/slot.h"
+
+namespace shardproof {
+
+class RowParallelLinear : public Layer {
+ public:
+  struct Options {
+    std::string label;               // of the collectives: the slot's name
+    bool sequence_parallel = false;  // y is this rank's part of the sequence
+    bool input_is_parallel = true;   // false: x is whole and cut here
+    std::vector<int64_t> input_parts = {};  // !input_is_parallel: features of each tp rank
+  };
+  // `bias` may be null. `tp` must outlive the layer and its backward.
+  RowParallelLinear(ParameterPtr weight, ParameterPtr bias, Communicator& tp, Options options)
+      : weight_(std::move(weight)), bias_(std::move(bias)), tp_(tp), options_(std::move(options)) {}
+  at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
+  std::vector<ParameterPtr> parameters() const override;
+
+ private:
+  ParameterPtr weight_, bias_;
+  Communicator& tp_;
+  Options options_;
+};
+
+}  // namespace shardproof

@@ -1,0 +1,39 @@
+// A token embedding whose rows are cut over tp.
+//
+//   forward    ids [B, S], global     each rank looks up its own tokens, 0 for the others {U_tp}
+//              all_reduce to [B, S, E]                 (SP: reduce_scatter to [B, S_tp, E])
+//   backward   grad [B, S, E]         nothing          (SP: all_gather from [B, S_tp, E])
+//
+// The row of pad_token_id gets no gradient on the rank that holds it. Rows that pad the vocabulary are
+// never looked up: their gradient is 0.
+//
+// Source: seed 004, VocabParallelEmbedding.
+#pragma once
+
+#include <string>
+
+#include "comm/communicator.h"
+#include "model/slot.h"
+
+namespace shardproof {
+
+class VocabParallelEmbedding : public Layer {
+ public:
+  struct Options {
+    std::string label;               // of the collectives: the slot's name
+    int64_t pad_token_id = -1;       // global; < 0: none
+    bool sequence_parallel = false;  // the output is this rank's part of the sequence
+  };
+  // weight [V_tp, E], padded rows included. `tp` must outlive the layer and its backward.
+  VocabParallelEmbedding(ParameterPtr weight, Communicator& tp, Options options)
+      : weight_(std::move(weight)), tp_(tp), options_(std::move(options)) {}
+  at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
+  std::vector<ParameterPtr> parameters() const override { return {weight_}; }
+
+ private:
+  ParameterPtr weight_;
+  Communicator& tp_;
+  Options options_;
+};
+
+}  // namespace shardproof
