@@ -1,0 +1,236 @@
+// Layouts: every kind of cut against its picture, and properties that hold for all small ones.
+#include "mesh/layout.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+
+using shardproof::Cut;
+using shardproof::Error;
+using shardproof::ErrorKind;
+using shardproof::Layout;
+using shardproof::Mesh;
+using shardproof::round_up;
+
+namespace {
+
+using Indices = std::vector<int64_t>;
+
+std::vector<Indices> all_indices(const Layout& layout, int64_t size, const Mesh& mesh) {
+  std::vector<Indices> all;
+  for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+    all.push_back(layout.indices(0, size, mesh, rank));
+  }
+  return all;
+}
+
+// Each index is held by exactly one replica group, replicas are equal, groups partition the world.
+void check_covers(const Layout& layout, int64_t size, const Mesh& mesh) {
+  const auto all = all_indices(layout, size, mesh);
+  std::map<int64_t, int> holders;
+  std::multiset<int64_t> members;
+  int64_t last_first = -1;
+  for (const auto& group : layout.replica_groups(mesh)) {
+    REQUIRE(group.front() > last_first);
+    last_first = group.front();
+    for (const int64_t index : all[group.front()]) {
+      if (index >= 0) ++holders[index];
+    }
+    for (const int64_t rank : group) {
+      REQUIRE(all[rank] == all[group.front()]);
+      REQUIRE(layout.replicas_of(mesh, rank) == group);
+      members.insert(rank);
+    }
+  }
+  REQUIRE(static_cast<int64_t>(members.size()) == mesh.world_size());
+  REQUIRE(*members.rbegin() == mesh.world_size() - 1);
+  REQUIRE(std::set<int64_t>(members.begin(), members.end()).size() == members.size());
+  REQUIRE(static_cast<int64_t>(holders.size()) == size);
+  for (const auto& [index, count] : holders) {
+    REQUIRE(index < size);
+    REQUIRE(count == 1);
+  }
+}
+
+std::vector<Mesh> small_meshes() {
+  std::vector<Mesh> meshes;
+  for (int64_t dp = 1; dp <= 4; ++dp)
+    for (int64_t cp = 1; cp <= 3; ++cp)
+      for (int64_t ulysses = 1; ulysses <= 2; ++ulysses)
+        for (int64_t tp = 1; tp <= 4; ++tp)
+          meshes.push_back(Mesh::training(dp, cp, ulysses, tp));
+  return meshes;
+}
+
+Error refusal(const Layout& layout, int64_t size, const Mesh& mesh) {
+  try {
+    all_indices(layout, size, mesh);
+  } catch (const Error& error) {
+    CHECK_FALSE(error.fix().empty());
+    return error;
+  }
+  FAIL("accepted " << layout.describe() << " over " << size);
+  throw;
+}
+
+}  // namespace
+
+TEST_CASE("each kind of cut keeps what its picture shows", "[layout]") {
+  const Mesh mesh({{"tp", 3}});
+  const auto on = [&](Cut cut, int64_t size) { return all_indices(Layout({std::move(cut)}), size, mesh); };
+  CHECK(on(Cut::even(0, "tp"), 6) == std::vector<Indices>{{0, 1}, {2, 3}, {4, 5}});
+  CHECK(on(Cut::chunk(0, "tp"), 7) == std::vector<Indices>{{0, 1, 2}, {3, 4, 5}, {6}});
+  CHECK(on(Cut::padded(0, "tp", 9), 7) == std::vector<Indices>{{0, 1, 2}, {3, 4, 5}, {6, -1, -1}});
+  CHECK(on(Cut::padded(0, "tp", 9), 2) == std::vector<Indices>{{0, 1, -1}, {-1, -1, -1}, {-1, -1, -1}});
+  CHECK(on(Cut::in_blocks(0, "tp", {6, 3}), 9) == std::vector<Indices>{{0, 1, 6}, {2, 3, 7}, {4, 5, 8}});
+  CHECK(on(Cut::zigzag(0, "tp"), 12) == std::vector<Indices>{{0, 1, 10, 11}, {2, 3, 8, 9}, {4, 5, 6, 7}});
+  CHECK(on(Cut::sequence_zigzag(0, "tp", {6, 0, 12}), 18) ==
+        std::vector<Indices>{{0, 5, 6, 7, 16, 17}, {1, 4, 8, 9, 14, 15}, {2, 3, 10, 11, 12, 13}});
+  CHECK(on(Cut::repeated(0, "tp", 3), 6) == std::vector<Indices>{{0, 1}, {2, 3}, {4, 5}});
+  CHECK(on(Cut::repeated(0, "tp", 1), 2) == std::vector<Indices>{{0, 1}, {0, 1}, {0, 1}});
+  CHECK(all_indices(Layout({Cut::repeated(0, "tp", 2)}), 4, Mesh({{"tp", 4}})) ==
+        std::vector<Indices>{{0, 1}, {0, 1}, {2, 3}, {2, 3}});
+}
+
+TEST_CASE("chunk follows torch.chunk also when there are fewer rows than ranks", "[layout]") {
+  const Mesh mesh({{"dp", 4}});
+  const Layout layout({Cut::chunk(0, "dp")});
+  CHECK(all_indices(layout, 5, mesh) == std::vector<Indices>{{0, 1}, {2, 3}, {4}, {}});
+  CHECK(all_indices(layout, 3, mesh) == std::vector<Indices>{{0}, {1}, {2}, {}});
+  CHECK(all_indices(layout, 1, mesh) == std::vector<Indices>{{0}, {}, {}, {}});
+  CHECK(all_indices(layout, 0, mesh) == std::vector<Indices>{{}, {}, {}, {}});
+}
+
+TEST_CASE("two cuts of one dim compose in order: the strided shard", "[layout]") {
+  const Mesh mesh({{"dp", 2}, {"tp", 3}});  // rank = dp * 3 + tp
+  const Layout tp_first({Cut::even(0, "tp"), Cut::chunk(0, "dp")});
+  CHECK(all_indices(tp_first, 9, mesh) ==
+        std::vector<Indices>{{0, 1}, {3, 4}, {6, 7}, {2}, {5}, {8}});
+  const Layout dp_first({Cut::chunk(0, "dp"), Cut::chunk(0, "tp")});
+  CHECK(all_indices(dp_first, 9, mesh) ==
+        std::vector<Indices>{{0, 1}, {2, 3}, {4}, {5, 6}, {7, 8}, {}});
+}
+
+TEST_CASE("every kind of cut covers each index once on every small mesh", "[layout]") {
+  for (const Mesh& mesh : small_meshes()) {
+    for (const std::string axis : {"dp", "cp", "ulysses", "tp"}) {
+      const int64_t size = mesh.size(axis);
+      for (int64_t n = 0; n <= 13; ++n) {
+        check_covers(Layout({Cut::chunk(0, axis)}), n, mesh);
+        check_covers(Layout({Cut::padded(0, axis, round_up(n, size))}), n, mesh);
+        check_covers(Layout({Cut::padded(0, axis, round_up(n, size) + 2 * size)}), n, mesh);
+        check_covers(Layout(), n, mesh);
+      }
+      for (int64_t n = 0; n <= 3; ++n) {
+        check_covers(Layout({Cut::even(0, axis)}), n * size, mesh);
+        check_covers(Layout({Cut::zigzag(0, axis)}), 2 * n * size, mesh);
+        check_covers(Layout({Cut::in_blocks(0, axis, {n * size, size, 0})}), (n + 1) * size, mesh);
+        check_covers(Layout({Cut::sequence_zigzag(0, axis, {2 * n * size, 2 * size})}),
+                     2 * (n + 1) * size, mesh);
+        for (int64_t parts = 1; parts <= size; ++parts) {
+          if (size % parts == 0) check_covers(Layout({Cut::repeated(0, axis, parts)}), n * parts, mesh);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("two and three composed cuts cover each index once on every small mesh", "[layout]") {
+  for (const Mesh& mesh : small_meshes()) {
+    const int64_t tp = mesh.size("tp"), cp = mesh.size("cp");
+    for (int64_t n = 0; n <= 11; ++n) {
+      check_covers(Layout({Cut::even(0, "tp"), Cut::chunk(0, "dp")}), n * tp, mesh);
+      check_covers(Layout({Cut::chunk(0, "dp"), Cut::chunk(0, "tp")}), n, mesh);
+      check_covers(Layout({Cut::padded(0, "tp", round_up(n, tp)), Cut::chunk(0, "dp")}), n, mesh);
+      check_covers(Layout({Cut::in_blocks(0, "tp", {tp, n * tp}), Cut::chunk(0, "dp"),
+                           Cut::chunk(0, "cp")}), (n + 1) * tp, mesh);
+      check_covers(Layout({Cut::zigzag(0, "cp"), Cut::even(0, "tp")}), 2 * n * cp * tp, mesh);
+      check_covers(Layout({Cut::repeated(0, "tp", 1), Cut::chunk(0, "dp")}), n, mesh);
+    }
+  }
+}
+
+TEST_CASE("a prime size leaves the last ranks empty", "[layout]") {
+  const Mesh mesh({{"dp", 4}, {"tp", 3}});
+  const Layout layout({Cut::chunk(0, "tp"), Cut::chunk(0, "dp")});
+  check_covers(layout, 7, mesh);
+  CHECK(layout.indices(0, 7, mesh, 2) == Indices{6});    // tp 2, dp 0
+  CHECK(layout.indices(0, 7, mesh, 11).empty());         // tp 2, dp 3
+  CHECK(layout.local_shape({7, 5}, mesh, 11) == Indices{0, 5});
+}
+
+TEST_CASE("local shapes cut each dim by its own cuts; negative dims count from the end", "[layout]") {
+  const Mesh mesh({{"dp", 2}, {"cp", 3}, {"tp", 4}});
+  const Layout layout({Cut::zigzag(1, "cp"), Cut::even(-1, "tp"), Cut::chunk(0, "dp")});
+  const int64_t rank = mesh.rank_at({1, 2, 3});
+  CHECK(layout.local_shape({5, 12, 8}, mesh, rank) == Indices{2, 4, 2});
+  CHECK(layout.local_shape({5, 12, 8}, mesh, 0) == Indices{3, 4, 2});
+  CHECK(layout.local_shape({5, 12, 7, 8}, mesh, 0) == Indices{3, 4, 7, 2});
+  CHECK(layout.resolved(3).cuts()[1].dim == 2);
+  CHECK_THROWS_AS(layout.resolved(1), Error);
+  CHECK_THROWS_AS(Layout({Cut::even(-3, "tp")}).local_shape({4, 4}, mesh, 0), Error);
+  CHECK(Layout().local_shape({}, mesh, 5).empty());
+}
+
+TEST_CASE("replica groups are the ranks that differ only on axes that are not cut", "[layout]") {
+  const Mesh mesh({{"dp", 2}, {"cp", 2}, {"tp", 3}});
+  using Groups = std::vector<Indices>;
+  CHECK(Layout({Cut::even(0, "tp")}).replica_groups(mesh) ==
+        Groups{{0, 3, 6, 9}, {1, 4, 7, 10}, {2, 5, 8, 11}});
+  CHECK(Layout({Cut::even(0, "tp"), Cut::chunk(1, "dp")}).replicas_of(mesh, 7) == Indices{7, 10});
+  CHECK(Layout().replica_groups(mesh).size() == 1);
+  CHECK(Layout({Cut::repeated(0, "tp", 2)}).replica_groups(Mesh({{"dp", 2}, {"tp", 4}})) ==
+        Groups{{0, 1, 4, 5}, {2, 3, 6, 7}});
+}
+
+TEST_CASE("a cut that does not fit is refused with its numbers", "[layout]") {
+  using Catch::Matchers::Contains;
+  const Mesh mesh({{"cp", 2}, {"tp", 3}});
+  const auto even = refusal(Layout({Cut::even(0, "tp")}), 8, mesh);
+  CHECK(even.kind() == ErrorKind::kRefused);
+  CHECK_THAT(even.fact(), Contains("size 8 does not divide by tp=3"));
+  CHECK_THAT(refusal(Layout({Cut::zigzag(0, "cp")}), 6, mesh).what(),
+             Contains("2*cp=4 zigzag chunks") && Contains("pad the sequence to 8"));
+  CHECK_THAT(refusal(Layout({Cut::sequence_zigzag(0, "cp", {4, 5})}), 9, mesh).what(),
+             Contains("a sequence of 5"));
+  CHECK_THAT(refusal(Layout({Cut::in_blocks(0, "tp", {6, 4})}), 10, mesh).what(),
+             Contains("a block of 4"));
+  CHECK_THAT(refusal(Layout({Cut::padded(0, "tp", 8)}), 8, mesh).what(), Contains("pad it to 9"));
+  CHECK_THAT(refusal(Layout({Cut::padded(0, "tp", 6)}), 8, mesh).what(), Contains("pad it to 9"));
+  CHECK(refusal(Layout({Cut::repeated(0, "tp", 2)}), 4, mesh).kind() == ErrorKind::kRefused);
+  CHECK(refusal(Layout({Cut::repeated(0, "tp", 3)}), 4, mesh).kind() == ErrorKind::kRefused);
+  CHECK(refusal(Layout({Cut::repeated(0, "tp", 0)}), 4, mesh).kind() == ErrorKind::kBadInput);
+  const auto blocks = refusal(Layout({Cut::in_blocks(0, "tp", {3, 3})}), 9, mesh);
+  CHECK(blocks.kind() == ErrorKind::kBadInput);
+  CHECK_THAT(blocks.fact(), Contains("sum to 6") && Contains("size 9"));
+  CHECK(refusal(Layout({Cut::in_blocks(0, "tp", {12, -3})}), 9, mesh).kind() == ErrorKind::kBadInput);
+  CHECK(refusal(Layout({Cut::in_blocks(0, "tp", {INT64_MAX, INT64_MAX})}), 9, mesh).kind() ==
+        ErrorKind::kBadInput);
+}
+
+TEST_CASE("an axis of one rank cuts nothing, whatever the kind", "[layout]") {
+  const Mesh mesh({{"tp", 2}});
+  const Indices whole = {0, 1, 2, 3, 4};
+  for (const Layout& layout : {Layout({Cut::even(0, "cp")}), Layout({Cut::chunk(0, "cp")}),
+                               Layout({Cut::zigzag(0, "cp")}), Layout({Cut::in_blocks(0, "cp", {2, 3})}),
+                               Layout({Cut::sequence_zigzag(0, "cp", {2, 3})}),
+                               Layout({Cut::padded(0, "cp", 5)}), Layout({Cut::repeated(0, "cp", 1)})}) {
+    CHECK(layout.indices(0, 5, mesh, 1) == whole);
+    CHECK(layout.replicas_of(mesh, 1) == Indices{0, 1});
+  }
+}
+
+TEST_CASE("layouts say what they are in short", "[layout]") {
+  CHECK(Layout().describe() == "R");
+  CHECK(Layout({Cut::even(0, "tp"), Cut::chunk(0, "dp")}).describe() == "S(0)tp S(0)dp");
+  CHECK(Layout({Cut::zigzag(1, "cp")}).describe() == "Z(1)cp");
+  CHECK(Layout({Cut::padded(0, "tp", 96)}).describe() == "S(0)tp:padded96");
+  CHECK(Layout({Cut::repeated(0, "tp", 2)}).describe() == "S(0)tp:parts2");
+  CHECK(Layout({Cut::in_blocks(0, "tp", {4, 4})}).describe() == "B(0)tp");
+  CHECK(Layout({Cut::even(0, "tp")}) != Layout({Cut::chunk(0, "tp")}));
+  CHECK(Layout({Cut::even(0, "tp")}).cuts_axis("tp"));
+  CHECK_FALSE(Layout({Cut::even(0, "tp")}).cuts_axis("dp"));
+  CHECK_FALSE(Layout({Cut::even(0, "tp")}).cuts_dim(1));
+}

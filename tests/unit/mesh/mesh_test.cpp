@@ -1,0 +1,132 @@
+// Meshes: numbering of ranks, groups, parsing and its refusals.
+#include "mesh/mesh.h"
+
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "base/error.h"
+
+using shardproof::Error;
+using shardproof::ErrorKind;
+using shardproof::Mesh;
+
+namespace {
+
+using Group = std::vector<int64_t>;
+
+// Every training mesh whose axes have 1 to 4 ranks and which has at most 48 of them.
+std::vector<Mesh> small_meshes() {
+  std::vector<Mesh> meshes;
+  for (int64_t dp = 1; dp <= 4; ++dp)
+    for (int64_t cp = 1; cp <= 4; ++cp)
+      for (int64_t ulysses = 1; ulysses <= 4; ++ulysses)
+        for (int64_t tp = 1; tp <= 4; ++tp)
+          if (dp * cp * ulysses * tp <= 48) meshes.push_back(Mesh::training(dp, cp, ulysses, tp));
+  return meshes;
+}
+
+std::string refusal(const std::string& text) {
+  try {
+    Mesh::parse(text);
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::kBadInput);
+    CHECK_FALSE(error.fix().empty());
+    return error.what();
+  }
+  return "accepted";
+}
+
+}  // namespace
+
+TEST_CASE("peers_along returns the ranks that differ on that axis only", "[mesh]") {
+  const Mesh mesh({{"dp", 2}, {"cp", 3}, {"tp", 2}});  // unequal sizes: a swapped axis must fail
+  CHECK(mesh.peers_along("cp", 7) == Group{7, 9, 11});
+  CHECK(mesh.peers_along("dp", 7) == Group{1, 7});
+  CHECK(mesh.peers_along("tp", 7) == Group{6, 7});
+  CHECK(mesh.peers_along("ulysses", 7) == Group{7});
+  CHECK(mesh.peers_along(std::vector<std::string>{"tp", "dp"}, 3) == Group{2, 3, 8, 9});
+  CHECK(mesh.peers_along({"dp", "cp", "tp"}, 3).size() == 12);
+  CHECK(mesh.peers_along(std::vector<std::string>{}, 3) == Group{3});
+}
+
+TEST_CASE("ranks are numbered with the innermost axis fastest", "[mesh]") {
+  const Mesh mesh({{"dp", 2}, {"cp", 3}, {"tp", 4}});
+  CHECK(mesh.world_size() == 24);
+  CHECK(mesh.rank_at({1, 2, 3}) == 23);
+  CHECK(mesh.rank_at({1, 0, 2}) == 14);
+  CHECK(mesh.coordinate("dp", 14) == 1);
+  CHECK(mesh.coordinate("cp", 14) == 0);
+  CHECK(mesh.coordinate("tp", 14) == 2);
+  CHECK(mesh.coordinate("ulysses", 14) == 0);
+  CHECK(mesh.size("cp") == 3);
+  CHECK(mesh.size("ulysses") == 1);
+  CHECK_THROWS(mesh.rank_at({2, 0, 0}));
+  CHECK_THROWS(mesh.coordinate("tp", 24));
+}
+
+TEST_CASE("on every small mesh coordinates and ranks are inverse and groups cover the world", "[mesh]") {
+  for (const Mesh& mesh : small_meshes()) {
+    for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+      std::vector<int64_t> coordinates;
+      for (const auto& axis : mesh.axes()) coordinates.push_back(mesh.coordinate(axis.name, rank));
+      REQUIRE(mesh.rank_at(coordinates) == rank);
+      for (const auto& axis : mesh.axes()) {
+        const Group peers = mesh.peers_along(axis.name, rank);
+        REQUIRE(static_cast<int64_t>(peers.size()) == axis.size);
+        REQUIRE(peers[mesh.coordinate(axis.name, rank)] == rank);
+        for (const int64_t peer : peers)
+          for (const auto& other : mesh.axes())
+            if (other.name != axis.name)
+              REQUIRE(mesh.coordinate(other.name, peer) == mesh.coordinate(other.name, rank));
+      }
+    }
+    for (const auto& axis : mesh.axes()) {
+      std::multiset<int64_t> members;
+      int64_t last_first = -1;
+      for (const Group& group : mesh.groups_along(axis.name)) {
+        REQUIRE(group.front() > last_first);
+        last_first = group.front();
+        REQUIRE(group == mesh.peers_along(axis.name, group.back()));
+        members.insert(group.begin(), group.end());
+      }
+      REQUIRE(static_cast<int64_t>(members.size()) == mesh.world_size());
+      REQUIRE(std::set<int64_t>(members.begin(), members.end()).size() == members.size());
+    }
+  }
+}
+
+TEST_CASE("a missing axis has one group per rank", "[mesh]") {
+  CHECK(Mesh({{"tp", 3}}).groups_along("dp") == std::vector<Group>{{0}, {1}, {2}});
+  CHECK(Mesh().world_size() == 1);
+  CHECK(Mesh().peers_along("tp", 0) == Group{0});
+}
+
+TEST_CASE("a mesh reads as it is written, in any order", "[mesh]") {
+  CHECK(Mesh::parse("tp=2,dp=3") == Mesh::training(3, 1, 1, 2));
+  CHECK(Mesh::parse(" cp = 2 , ulysses=4 ") == Mesh::training(1, 2, 4, 1));
+  CHECK_FALSE(Mesh::parse("tp=2") == Mesh::parse("dp=2"));
+  CHECK(Mesh::parse("tp=3,dp=2").describe() == "dp=2 tp=3");
+  CHECK(Mesh::parse("tp=1").describe() == "one rank");
+  CHECK(Mesh::parse("dp=256,tp=256").world_size() == 65536);
+}
+
+TEST_CASE("a mesh that no model could run is refused with a sentence", "[mesh]") {
+  using Catch::Matchers::Contains;
+  CHECK_THAT(refusal("pt=2"), Contains("unknown mesh axis 'pt'") && Contains("did you mean"));
+  CHECK_THAT(refusal("ulyses=2"), Contains("did you mean 'ulysses'"));
+  CHECK_THAT(refusal("pipeline=2"), Contains("the axes are dp, cp, ulysses, tp"));
+  CHECK_THAT(refusal("tp=0"), Contains("tp=0 is below 1"));
+  CHECK_THAT(refusal("tp=-3"), Contains("tp=-3 is below 1"));
+  CHECK_THAT(refusal("tp=2,tp=2"), Contains("named twice"));
+  CHECK_THAT(refusal("tp=two"), Contains("no whole number"));
+  CHECK_THAT(refusal("tp=2.5"), Contains("no whole number"));
+  CHECK_THAT(refusal("tp="), Contains("no whole number"));
+  CHECK_THAT(refusal("tp"), Contains("not axis=size"));
+  CHECK_THAT(refusal(""), Contains("not axis=size"));
+  CHECK_THAT(refusal("tp=2,"), Contains("not axis=size"));
+  CHECK_THAT(refusal("tp=99999999999999999999"), Contains("larger than any world"));
+  CHECK_THAT(refusal("dp=65537"), Contains("more than 65536 ranks"));
+  CHECK_THAT(refusal("dp=4294967296,tp=4294967296"), Contains("more than 65536 ranks"));
+  CHECK_THROWS_AS(Mesh({{"tp", 2}, {"tp", 3}}), Error);
+  CHECK_THROWS_AS(Mesh::training(1, 1, 1, 0), Error);
+}
