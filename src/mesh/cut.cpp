@@ -43,8 +43,9 @@ Indices range(const Indices& in, int64_t begin, int64_t count) {
 Indices cut_evenly(const Cut& cut, const Indices& in, int64_t size, int64_t coordinate) {
   const auto count = static_cast<int64_t>(in.size());
   if (count % size != 0) {
-    refuse(fmt::format("dim {} of size {} does not divide by {}={}", cut.dim, count, cut.axis, size),
-           fmt::format("choose a {} size that divides {}", cut.axis, count));
+    refuse(
+        fmt::format("dim {} of size {} does not divide by {}={}", cut.dim, count, cut.axis, size),
+        fmt::format("choose a {} size that divides {}", cut.axis, count));
   }
   return range(in, coordinate * (count / size), count / size);
 }
@@ -89,8 +90,8 @@ Indices cut_blocks(const Cut& cut, const Indices& in, int64_t size, int64_t coor
   int64_t begin = 0;
   for (const int64_t block : cut.blocks) {
     if (block % size != 0) {
-      refuse(fmt::format("a block of {} in dim {} does not divide by {}={}", block, cut.dim, cut.axis,
-                         size),
+      refuse(fmt::format("a block of {} in dim {} does not divide by {}={}", block, cut.dim,
+                         cut.axis, size),
              fmt::format("choose a {} size that divides {}", cut.axis, block));
     }
     append_range(out, in, begin + coordinate * (block / size), block / size);
@@ -105,9 +106,10 @@ void append_zigzag(const Cut& cut, Indices& out, const Indices& in, int64_t begi
   if (size == 1) return append_range(out, in, begin, length);
   const int64_t chunk_count = 2 * size;
   if (length % chunk_count != 0) {
-    refuse(fmt::format("a sequence of {} does not split into 2*{}={} zigzag chunks", length, cut.axis,
-                       chunk_count),
-           fmt::format("pad the sequence to {}, or set {}=1", round_up(length, chunk_count), cut.axis));
+    refuse(fmt::format("a sequence of {} does not split into 2*{}={} zigzag chunks", length,
+                       cut.axis, chunk_count),
+           fmt::format("pad the sequence to {}, or set {}=1", round_up(length, chunk_count),
+                       cut.axis));
   }
   const int64_t chunk = length / chunk_count;
   append_range(out, in, begin + coordinate * chunk, chunk);
@@ -142,17 +144,24 @@ Indices cut_repeated(const Cut& cut, const Indices& in, int64_t size, int64_t co
 
 Indices apply_cut(const Cut& cut, const Indices& indices, int64_t axis_size, int64_t coordinate) {
   switch (cut.kind) {
-    case Cut::Kind::kEven: return cut_evenly(cut, indices, axis_size, coordinate);
-    case Cut::Kind::kChunk: return cut_in_chunks(indices, axis_size, coordinate);
-    case Cut::Kind::kPadded: return cut_padded(cut, indices, axis_size, coordinate);
-    case Cut::Kind::kBlocks: return cut_blocks(cut, indices, axis_size, coordinate);
+    case Cut::Kind::kEven:
+      return cut_evenly(cut, indices, axis_size, coordinate);
+    case Cut::Kind::kChunk:
+      return cut_in_chunks(indices, axis_size, coordinate);
+    case Cut::Kind::kPadded:
+      return cut_padded(cut, indices, axis_size, coordinate);
+    case Cut::Kind::kBlocks:
+      return cut_blocks(cut, indices, axis_size, coordinate);
     case Cut::Kind::kZigzag: {
       Indices out;
-      append_zigzag(cut, out, indices, 0, static_cast<int64_t>(indices.size()), axis_size, coordinate);
+      append_zigzag(cut, out, indices, 0, static_cast<int64_t>(indices.size()), axis_size,
+                    coordinate);
       return out;
     }
-    case Cut::Kind::kSequenceZigzag: return cut_sequences(cut, indices, axis_size, coordinate);
-    case Cut::Kind::kRepeated: return cut_repeated(cut, indices, axis_size, coordinate);
+    case Cut::Kind::kSequenceZigzag:
+      return cut_sequences(cut, indices, axis_size, coordinate);
+    case Cut::Kind::kRepeated:
+      return cut_repeated(cut, indices, axis_size, coordinate);
   }
   SHARDPROOF_ASSERT(false, "unknown kind of cut");
 }
@@ -165,12 +174,18 @@ int64_t piece_of(const Cut& cut, int64_t axis_size, int64_t coordinate) {
 std::string describe_cut(const Cut& cut) {
   switch (cut.kind) {
     case Cut::Kind::kEven:
-    case Cut::Kind::kChunk: return fmt::format("S({}){}", cut.dim, cut.axis);
-    case Cut::Kind::kPadded: return fmt::format("S({}){}:padded{}", cut.dim, cut.axis, cut.padded_size);
-    case Cut::Kind::kBlocks: return fmt::format("B({}){}", cut.dim, cut.axis);
-    case Cut::Kind::kZigzag: return fmt::format("Z({}){}", cut.dim, cut.axis);
-    case Cut::Kind::kSequenceZigzag: return fmt::format("Zs({}){}", cut.dim, cut.axis);
-    case Cut::Kind::kRepeated: return fmt::format("S({}){}:parts{}", cut.dim, cut.axis, cut.parts);
+    case Cut::Kind::kChunk:
+      return fmt::format("S({}){}", cut.dim, cut.axis);
+    case Cut::Kind::kPadded:
+      return fmt::format("S({}){}:padded{}", cut.dim, cut.axis, cut.padded_size);
+    case Cut::Kind::kBlocks:
+      return fmt::format("B({}){}", cut.dim, cut.axis);
+    case Cut::Kind::kZigzag:
+      return fmt::format("Z({}){}", cut.dim, cut.axis);
+    case Cut::Kind::kSequenceZigzag:
+      return fmt::format("Zs({}){}", cut.dim, cut.axis);
+    case Cut::Kind::kRepeated:
+      return fmt::format("S({}){}:parts{}", cut.dim, cut.axis, cut.parts);
   }
   return "?";
 }

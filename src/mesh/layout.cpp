@@ -44,7 +44,9 @@ Cut Cut::zigzag(int64_t dim, std::string axis) {
 }
 
 Cut Cut::sequence_zigzag(int64_t dim, std::string axis, std::vector<int64_t> lengths) {
-  return {.dim = dim, .axis = std::move(axis), .kind = Kind::kSequenceZigzag,
+  return {.dim = dim,
+          .axis = std::move(axis),
+          .kind = Kind::kSequenceZigzag,
           .blocks = std::move(lengths)};
 }
 

@@ -4,7 +4,8 @@
 //   Layout({Cut::even(0, "tp")})                    Shard(0) over tp, sizes must divide
 //   Layout({Cut::even(0, "tp"), Cut::chunk(0, "dp")})   FSDP on what tensor parallelism left
 //
-// A cut maps the indices that the earlier cuts left along its dim to the ones this coordinate keeps.
+// A cut maps the indices that the earlier cuts left along its dim to the ones that this
+// coordinate keeps.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ struct Cut {
     kBlocks,          // the dim is a row of blocks (fused gate|up, q|k|v): each block is cut evenly
     kZigzag,          // 2*size chunks, coordinate r keeps chunks r and 2*size-1-r
     kSequenceZigzag,  // zigzag within each sequence; `blocks` holds the sequence lengths
-    kRepeated,        // `parts` even parts, part floor(r*parts/size): size/parts ranks hold each part
+    kRepeated,        // `parts` even parts, size/parts neighbouring ranks hold each of them
   };
   int64_t dim = 0;
   std::string axis;
@@ -56,7 +57,8 @@ class Layout {
 
   // Global index of each local position along `dim` (of global size `global_size`) at `rank`;
   // -1 where the position is padding. Throws Error(kRefused) when a cut does not fit the size.
-  std::vector<int64_t> indices(int64_t dim, int64_t global_size, const Mesh& mesh, int64_t rank) const;
+  std::vector<int64_t> indices(int64_t dim, int64_t global_size, const Mesh& mesh,
+                               int64_t rank) const;
   // The same layout with every dim counted from the front, for a tensor of `dim_count` dims.
   // Throws Error(kBadInput) when a cut names a dim that the tensor does not have.
   Layout resolved(int64_t dim_count) const;

@@ -1,4 +1,5 @@
-// Ranks are numbered with the innermost axis fastest: rank = (((dp * cp) + cp_rank) * ..) + tp_rank.
+// Ranks are numbered with the innermost axis fastest: rank = (((dp * cp) + cp_rank) * ..) +
+// tp_rank.
 #include "mesh/mesh.h"
 
 #include <fmt/format.h>
@@ -67,8 +68,9 @@ size_t training_axis_index(std::string_view name) {
   }
   const std::string near = nearest_name(std::string(name), kTrainingAxes);
   refuse_mesh(fmt::format("unknown mesh axis '{}'", name),
-              near.empty() ? "the axes are dp, cp, ulysses, tp"
-                           : fmt::format("did you mean '{}'? The axes are dp, cp, ulysses, tp", near));
+              near.empty()
+                  ? "the axes are dp, cp, ulysses, tp"
+                  : fmt::format("did you mean '{}'? The axes are dp, cp, ulysses, tp", near));
 }
 
 }  // namespace
@@ -91,7 +93,8 @@ Mesh Mesh::parse(std::string_view text) {
     }
     const std::string_view name = trim(item.substr(0, equals));
     auto& size = sizes[training_axis_index(name)];
-    if (size) refuse_mesh(fmt::format("mesh axis '{}' is named twice", name), "name each axis once");
+    if (size)
+      refuse_mesh(fmt::format("mesh axis '{}' is named twice", name), "name each axis once");
     size = parse_size(name, trim(item.substr(equals + 1)));
   }
   return training(sizes[0].value_or(1), sizes[1].value_or(1), sizes[2].value_or(1),
@@ -112,7 +115,8 @@ int64_t Mesh::size(std::string_view axis) const {
 }
 
 int64_t Mesh::coordinate(std::string_view axis, int64_t rank) const {
-  SHARDPROOF_ASSERT(rank >= 0 && rank < world_size(), fmt::format("rank {} of {}", rank, describe()));
+  SHARDPROOF_ASSERT(rank >= 0 && rank < world_size(),
+                    fmt::format("rank {} of {}", rank, describe()));
   for (auto it = axes_.rbegin(); it != axes_.rend(); ++it) {
     if (it->name == axis) return rank % it->size;
     rank /= it->size;
@@ -125,9 +129,9 @@ int64_t Mesh::rank_at(const std::vector<int64_t>& coordinates) const {
                     fmt::format("{} coordinates for {} axes", coordinates.size(), axes_.size()));
   int64_t rank = 0;
   for (size_t i = 0; i < axes_.size(); ++i) {
-    SHARDPROOF_ASSERT(coordinates[i] >= 0 && coordinates[i] < axes_[i].size,
-                      fmt::format("coordinate {} on {}={}", coordinates[i], axes_[i].name,
-                                  axes_[i].size));
+    SHARDPROOF_ASSERT(
+        coordinates[i] >= 0 && coordinates[i] < axes_[i].size,
+        fmt::format("coordinate {} on {}={}", coordinates[i], axes_[i].name, axes_[i].size));
     rank = rank * axes_[i].size + coordinates[i];
   }
   return rank;
@@ -138,7 +142,8 @@ std::vector<int64_t> Mesh::peers_along(std::string_view axis, int64_t rank) cons
 }
 
 std::vector<int64_t> Mesh::peers_along(const std::vector<std::string>& axes, int64_t rank) const {
-  SHARDPROOF_ASSERT(rank >= 0 && rank < world_size(), fmt::format("rank {} of {}", rank, describe()));
+  SHARDPROOF_ASSERT(rank >= 0 && rank < world_size(),
+                    fmt::format("rank {} of {}", rank, describe()));
   const auto varies = [&](const MeshAxis& axis) {
     return std::find(axes.begin(), axes.end(), axis.name) != axes.end();
   };
@@ -174,10 +179,9 @@ std::string Mesh::describe() const {
 }
 
 bool Mesh::operator==(const Mesh& other) const {
-  return std::equal(axes_.begin(), axes_.end(), other.axes_.begin(), other.axes_.end(),
-                    [](const MeshAxis& a, const MeshAxis& b) {
-                      return a.name == b.name && a.size == b.size;
-                    });
+  return std::equal(
+      axes_.begin(), axes_.end(), other.axes_.begin(), other.axes_.end(),
+      [](const MeshAxis& a, const MeshAxis& b) { return a.name == b.name && a.size == b.size; });
 }
 
 }  // namespace shardproof

@@ -1,6 +1,8 @@
 // Reads and writes safetensors files.
 //
-//   8 bytes little-endian N | N bytes of JSON {"name": {"dtype","shape","data_offsets"}, "__metadata__"} | data
+//   8 bytes   N, little-endian
+//   N bytes   JSON {"name": {"dtype", "shape", "data_offsets"}, "__metadata__": {text: text}}
+//   the rest  data: covered by the tensors once, without holes
 //
 // Reading maps the file and checks everything before it hands out a tensor: a hostile file is an
 // Error(kBadInput) with the file's name, never a crash.
@@ -27,7 +29,8 @@ class SafetensorsFile {
   const std::vector<std::string>& names() const { return names_; }  // in order of their data
   bool contains(const std::string& name) const { return tensors_.count(name) != 0; }
   // A view of the mapping, kept alive by the tensor. Do not write to it.
-  at::Tensor get(const std::string& name) const;  // Error(kBadInput) with the nearest name if missing
+  // Error(kBadInput) with the nearest name if missing.
+  at::Tensor get(const std::string& name) const;
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const std::string& path() const { return path_; }
 
@@ -40,8 +43,11 @@ class SafetensorsFile {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-// Tensors of wider dtypes come first in the file (so that all data is aligned), else in the order given.
-// Writes to a temporary name beside `path` and renames, so that a crash leaves the old file whole.
+// Tensors of wider dtypes come first in the file (so that all data is aligned), else in the order
+// given.
+//
+// Writes to a temporary name beside `path` and renames, so that a crash leaves the old file
+// whole.
 void write_safetensors(const std::string& path, const NamedTensors& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 // Writes at the start of an open descriptor (a memfd), which is sized to fit.

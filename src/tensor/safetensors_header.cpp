@@ -1,5 +1,5 @@
-// Parses event by event: duplicate keys are seen, nothing is kept of what is not asked for, and deep
-// nesting is refused at its second level.
+// Parses event by event: duplicate keys are seen, nothing is kept of what is not asked for, and
+// deep nesting is refused at its second level.
 #include "tensor/safetensors_header.h"
 
 #include <fmt/format.h>
@@ -88,7 +88,8 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
 
   bool key(std::string& name) override {
     auto& seen = place_ == Place::kTop ? seen_names_ : seen_here_;
-    if (!seen.insert(name).second) fail(fmt::format("the key {} stands twice in {}", name_text(name), where()));
+    if (!seen.insert(name).second)
+      fail(fmt::format("the key {} stands twice in {}", name_text(name), where()));
     if (place_ == Place::kEntry && name != "dtype" && name != "shape" && name != "data_offsets") {
       fail(fmt::format("{}: unknown key {}", where(), name_text(name)));
     }
@@ -124,7 +125,8 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   }
 
   bool parse_error(size_t position, const std::string&, const Json::exception& error) override {
-    fail(fmt::format("the header is not JSON at its byte {}: {}", position, name_text(error.what())));
+    fail(fmt::format("the header is not JSON at its byte {}: {}", position,
+                     name_text(error.what())));
   }
 
   [[noreturn]] void fail(const std::string& what) const {
@@ -139,29 +141,39 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   std::string where() const {
     switch (place_) {
       case Place::kOutside:
-      case Place::kTop: return "the header";
-      case Place::kMetadata: return "__metadata__";
-      default: return "tensor " + name_text(entry_.name);
+      case Place::kTop:
+        return "the header";
+      case Place::kMetadata:
+        return "__metadata__";
+      default:
+        return "tensor " + name_text(entry_.name);
     }
   }
 
   bool unexpected(const std::string& what) const {
-    if (place_ == Place::kOutside) fail(fmt::format("the header is {}, not an object of tensors", what));
+    if (place_ == Place::kOutside)
+      fail(fmt::format("the header is {}, not an object of tensors", what));
     fail(fmt::format("{}: {} where {} belongs", where(), what, wanted()));
   }
 
   std::string wanted() const {
     switch (place_) {
-      case Place::kTop: return fmt::format("the object of {}", name_text(key_));
-      case Place::kMetadata: return fmt::format("the text of {}", name_text(key_));
-      case Place::kShape: return "a size";
-      case Place::kOffsets: return "a byte offset";
-      default: return key_ == "dtype" ? "a dtype's name" : fmt::format("the list {}", key_);
+      case Place::kTop:
+        return fmt::format("the object of {}", name_text(key_));
+      case Place::kMetadata:
+        return fmt::format("the text of {}", name_text(key_));
+      case Place::kShape:
+        return "a size";
+      case Place::kOffsets:
+        return "a byte offset";
+      default:
+        return key_ == "dtype" ? "a dtype's name" : fmt::format("the list {}", key_);
     }
   }
 
   bool number(int64_t value, const std::string& text) {
-    if (place_ != Place::kShape && place_ != Place::kOffsets) return unexpected("the number " + text);
+    if (place_ != Place::kShape && place_ != Place::kOffsets)
+      return unexpected("the number " + text);
     if (value < 0) fail(fmt::format("{}: {} in {} is negative", where(), value, key_));
     if (place_ == Place::kOffsets) {
       if (offset_count_ == 0) entry_.begin = value;
@@ -218,8 +230,8 @@ void check_entry(const SafetensorsEntry& entry, int64_t data_bytes, const Header
     reader.fail(fmt::format("tensor {} has the unknown dtype {}", name, name_text(entry.dtype)));
   }
   if (entry.begin > entry.end || entry.end > data_bytes) {
-    reader.fail(fmt::format("tensor {} lies at bytes {} to {} of {} bytes of data", name, entry.begin,
-                            entry.end, data_bytes));
+    reader.fail(fmt::format("tensor {} lies at bytes {} to {} of {} bytes of data", name,
+                            entry.begin, entry.end, data_bytes));
   }
   const auto bytes = byte_count(entry, element_bytes);
   if (!bytes) {
@@ -227,9 +239,9 @@ void check_entry(const SafetensorsEntry& entry, int64_t data_bytes, const Header
                             shape_text(entry.shape)));
   }
   if (*bytes != entry.end - entry.begin) {
-    reader.fail(fmt::format("tensor {} of shape {} and dtype {} takes {} bytes, its data_offsets say {}",
-                            name, shape_text(entry.shape), entry.dtype, *bytes,
-                            entry.end - entry.begin));
+    reader.fail(
+        fmt::format("tensor {} of shape {} and dtype {} takes {} bytes, its data_offsets say {}",
+                    name, shape_text(entry.shape), entry.dtype, *bytes, entry.end - entry.begin));
   }
 }
 
@@ -243,7 +255,8 @@ void check_cover(const std::vector<SafetensorsEntry>& entries, int64_t data_byte
                               name_text(entry.name), entry.begin, covered));
     }
     if (entry.begin > covered) {
-      reader.fail(fmt::format("bytes {} to {} of the data belong to no tensor", covered, entry.begin));
+      reader.fail(
+          fmt::format("bytes {} to {} of the data belong to no tensor", covered, entry.begin));
     }
     covered = entry.end;
   }

@@ -12,7 +12,7 @@ namespace shardproof {
 
 struct SafetensorsEntry {
   std::string name;
-  std::string dtype;           // as in the file: "F64", "BF16", "BOOL", ...
+  std::string dtype;  // as in the file: "F64", "BF16", "BOOL", ...
   std::vector<int64_t> shape;
   int64_t begin = 0, end = 0;  // bytes from the start of the data
 };

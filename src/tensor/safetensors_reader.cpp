@@ -1,6 +1,4 @@
 // Maps a safetensors file and hands out tensors that keep the mapping alive.
-#include "tensor/safetensors.h"
-
 #include <ATen/ATen.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,6 +10,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "tensor/safetensors.h"
 #include "tensor/safetensors_dtype.h"
 #include "tensor/safetensors_header.h"
 
@@ -21,7 +20,8 @@ namespace {
 constexpr int64_t kLengthBytes = 8;
 
 [[noreturn]] void bad_file(const std::string& name, const std::string& what, std::string fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = fmt::format("{}: {}", name, what),
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = fmt::format("{}: {}", name, what),
                .fix = std::move(fix)});
 }
 
@@ -60,7 +60,7 @@ class Mapping {
 };
 
 int64_t file_bytes(int fd, const std::string& name) {
-  struct stat status{};
+  struct stat status {};
   if (::fstat(fd, &status) != 0) {
     bad_file(name, fmt::format("cannot be read: {}", std::strerror(errno)), "check the path");
   }
@@ -81,13 +81,15 @@ int64_t header_bytes(const char* data, int64_t bytes, const std::string& name) {
   const uint64_t length = little_endian(data);
   const auto room = static_cast<uint64_t>(bytes - kLengthBytes);
   if (length > room) {
-    bad_file(name, fmt::format("the header is said to be {} bytes long, the file has {}", length, bytes),
+    bad_file(name,
+             fmt::format("the header is said to be {} bytes long, the file has {}", length, bytes),
              "it is truncated or not a safetensors file: copy or write it again");
   }
   if (length > static_cast<uint64_t>(kMaxSafetensorsHeader)) {
-    bad_file(name, fmt::format("a header of {} bytes is over the limit of {}", length,
-                               kMaxSafetensorsHeader),
-             "split the file");
+    bad_file(
+        name,
+        fmt::format("a header of {} bytes is over the limit of {}", length, kMaxSafetensorsHeader),
+        "split the file");
   }
   return static_cast<int64_t>(length);
 }
@@ -107,14 +109,15 @@ at::Tensor tensor_at(const std::shared_ptr<Mapping>& mapping, const char* data,
   const c10::ScalarType type = *scalar_type_of(entry.dtype);
   if (type == c10::ScalarType::Bool) check_booleans(data, entry, name);
   const int64_t bytes = entry.end - entry.begin;
-  const bool aligned = reinterpret_cast<uintptr_t>(data) % safetensors_dtype_bytes(entry.dtype) == 0;
+  const bool aligned =
+      reinterpret_cast<uintptr_t>(data) % safetensors_dtype_bytes(entry.dtype) == 0;
   if (bytes == 0 || !aligned) {
     at::Tensor copy = at::empty(entry.shape, at::TensorOptions(type));
     if (bytes > 0) std::memcpy(copy.mutable_data_ptr(), data, static_cast<size_t>(bytes));
     return copy;
   }
-  return at::from_blob(const_cast<char*>(data), entry.shape, [mapping](void*) {},
-                       at::TensorOptions(type));
+  return at::from_blob(
+      const_cast<char*>(data), entry.shape, [mapping](void*) {}, at::TensorOptions(type));
 }
 
 }  // namespace
@@ -138,8 +141,9 @@ SafetensorsFile SafetensorsFile::from_fd(int fd, const std::string& name_for_err
   const auto mapping = std::make_shared<Mapping>(fd, bytes, name);
   const int64_t length = header_bytes(mapping->data(), bytes, name);
   const char* data = mapping->data() + kLengthBytes + length;
-  auto header = parse_safetensors_header(
-      {mapping->data() + kLengthBytes, static_cast<size_t>(length)}, bytes - kLengthBytes - length, name);
+  auto header =
+      parse_safetensors_header({mapping->data() + kLengthBytes, static_cast<size_t>(length)},
+                               bytes - kLengthBytes - length, name);
   SafetensorsFile file;
   file.path_ = name;
   file.metadata_ = std::move(header.metadata);

@@ -23,7 +23,8 @@ namespace {
 using Metadata = std::map<std::string, std::string>;
 
 [[noreturn]] void cannot_write(const std::string& name, const std::string& why) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = fmt::format("cannot write {}: {}", name, why),
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = fmt::format("cannot write {}: {}", name, why),
                .fix = "check that the folder exists, is writable and has space"});
 }
 
@@ -39,10 +40,11 @@ NamedTensors in_file_order(const NamedTensors& tensors) {
     SHARDPROOF_ASSERT(name != "__metadata__" && names.insert(name).second,
                       "writing two tensors named " + name);
     if (!safetensors_name_of(tensor.scalar_type())) {
-      throw Error({.kind = ErrorKind::kBadInput,
-                   .what = fmt::format("tensor '{}' has dtype {}, which safetensors files do not hold",
-                                       name, c10::toString(tensor.scalar_type())),
-                   .fix = "convert it first"});
+      throw Error(
+          {.kind = ErrorKind::kBadInput,
+           .what = fmt::format("tensor '{}' has dtype {}, which safetensors files do not hold",
+                               name, c10::toString(tensor.scalar_type())),
+           .fix = "convert it first"});
     }
   }
   std::stable_sort(ordered.begin(), ordered.end(), [](const auto& a, const auto& b) {
@@ -81,7 +83,8 @@ void write_all(int fd, const char* data, int64_t count, int64_t offset, const st
   }
 }
 
-void write_file(int fd, const NamedTensors& tensors, const Metadata& metadata, const std::string& name) {
+void write_file(int fd, const NamedTensors& tensors, const Metadata& metadata,
+                const std::string& name) {
   const NamedTensors ordered = in_file_order(tensors);
   const std::string header = header_text(ordered, metadata);
   int64_t end = static_cast<int64_t>(header.size());
@@ -91,7 +94,8 @@ void write_file(int fd, const NamedTensors& tensors, const Metadata& metadata, c
   int64_t offset = static_cast<int64_t>(header.size());
   for (const auto& [tensor_name, tensor] : ordered) {
     const at::Tensor plain = tensor.detach().cpu().contiguous();
-    write_all(fd, static_cast<const char*>(plain.const_data_ptr()), data_bytes(plain), offset, name);
+    write_all(fd, static_cast<const char*>(plain.const_data_ptr()), data_bytes(plain), offset,
+              name);
     offset += data_bytes(plain);
   }
 }
@@ -128,7 +132,8 @@ class ReplacingFile {
 
 }  // namespace
 
-void write_safetensors(const std::string& path, const NamedTensors& tensors, const Metadata& metadata) {
+void write_safetensors(const std::string& path, const NamedTensors& tensors,
+                       const Metadata& metadata) {
   ReplacingFile file(path);
   write_file(file.fd(), tensors, metadata, path);
   file.commit();

@@ -51,8 +51,8 @@ struct Placed {
   at::Tensor piece;
 };
 
-Placed place(const at::Tensor& piece, const std::vector<int64_t>& global_shape, const Layout& layout,
-             const Mesh& mesh, int64_t rank) {
+Placed place(const at::Tensor& piece, const std::vector<int64_t>& global_shape,
+             const Layout& layout, const Mesh& mesh, int64_t rank) {
   Placed placed{{}, piece};
   for (int64_t dim = 0; dim < static_cast<int64_t>(global_shape.size()); ++dim) {
     Indices destination, kept;
@@ -90,7 +90,8 @@ void write_at(at::Tensor full, const std::vector<Indices>& destinations, const a
 void check_pieces(const std::vector<at::Tensor>& pieces, const std::vector<int64_t>& global_shape,
                   const Layout& layout, const Mesh& mesh) {
   const auto refuse = [](std::string what) {
-    throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what),
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = std::move(what),
                  .fix = "give one piece per rank, each cut by this layout"});
   };
   const auto count = static_cast<int64_t>(pieces.size());
@@ -123,15 +124,17 @@ at::Tensor cut(const at::Tensor& full, const Layout& layout, const Mesh& mesh, i
   return fresh ? piece : piece.clone(at::MemoryFormat::Contiguous);
 }
 
-at::Tensor reassemble(const std::vector<at::Tensor>& pieces, const std::vector<int64_t>& global_shape,
-                      const Layout& layout, const Mesh& mesh) {
+at::Tensor reassemble(const std::vector<at::Tensor>& pieces,
+                      const std::vector<int64_t>& global_shape, const Layout& layout,
+                      const Mesh& mesh) {
   const at::NoGradGuard no_grad;
   const Layout resolved = layout.resolved(static_cast<int64_t>(global_shape.size()));
   check_pieces(pieces, global_shape, resolved, mesh);
   const at::Tensor full = at::zeros(global_shape, pieces[0].options().requires_grad(false));
   const at::Tensor held = at::zeros(global_shape, full.options().dtype(at::kBool));
   const auto groups = resolved.replica_groups(mesh);
-  for (auto group = groups.rbegin(); group != groups.rend(); ++group) {  // the lowest rank writes last
+  for (auto group = groups.rbegin(); group != groups.rend();
+       ++group) {  // the lowest rank writes last
     const int64_t rank = group->front();
     const auto [destinations, piece] =
         place(pieces[rank].detach(), global_shape, resolved, mesh, rank);
@@ -140,10 +143,11 @@ at::Tensor reassemble(const std::vector<at::Tensor>& pieces, const std::vector<i
   }
   const int64_t missing = full.numel() - held.sum().item<int64_t>();
   if (missing != 0) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("{} of {} elements of {} are held by no rank in {} over {}", missing,
-                                     full.numel(), global_shape, resolved.describe(), mesh.describe()),
-                 .fix = "correct the layout"});
+    throw Error(
+        {.kind = ErrorKind::kBadInput,
+         .what = fmt::format("{} of {} elements of {} are held by no rank in {} over {}", missing,
+                             full.numel(), global_shape, resolved.describe(), mesh.describe()),
+         .fix = "correct the layout"});
   }
   return full;
 }

@@ -14,7 +14,8 @@ at::Tensor cut(const at::Tensor& full, const Layout& layout, const Mesh& mesh, i
 
 // The full tensor from every rank's piece (index = rank). Where ranks hold equal copies the lowest
 // rank's counts; padding is dropped. Elements that nobody holds are an Error(kBadInput).
-at::Tensor reassemble(const std::vector<at::Tensor>& pieces, const std::vector<int64_t>& global_shape,
-                      const Layout& layout, const Mesh& mesh);
+at::Tensor reassemble(const std::vector<at::Tensor>& pieces,
+                      const std::vector<int64_t>& global_shape, const Layout& layout,
+                      const Mesh& mesh);
 
 }  // namespace shardproof

@@ -59,8 +59,7 @@ std::vector<Mesh> small_meshes() {
   for (int64_t dp = 1; dp <= 4; ++dp)
     for (int64_t cp = 1; cp <= 3; ++cp)
       for (int64_t ulysses = 1; ulysses <= 2; ++ulysses)
-        for (int64_t tp = 1; tp <= 4; ++tp)
-          meshes.push_back(Mesh::training(dp, cp, ulysses, tp));
+        for (int64_t tp = 1; tp <= 4; ++tp) meshes.push_back(Mesh::training(dp, cp, ulysses, tp));
   return meshes;
 }
 
@@ -79,13 +78,18 @@ Error refusal(const Layout& layout, int64_t size, const Mesh& mesh) {
 
 TEST_CASE("each kind of cut keeps what its picture shows", "[layout]") {
   const Mesh mesh({{"tp", 3}});
-  const auto on = [&](Cut cut, int64_t size) { return all_indices(Layout({std::move(cut)}), size, mesh); };
+  const auto on = [&](Cut cut, int64_t size) {
+    return all_indices(Layout({std::move(cut)}), size, mesh);
+  };
   CHECK(on(Cut::even(0, "tp"), 6) == std::vector<Indices>{{0, 1}, {2, 3}, {4, 5}});
   CHECK(on(Cut::chunk(0, "tp"), 7) == std::vector<Indices>{{0, 1, 2}, {3, 4, 5}, {6}});
   CHECK(on(Cut::padded(0, "tp", 9), 7) == std::vector<Indices>{{0, 1, 2}, {3, 4, 5}, {6, -1, -1}});
-  CHECK(on(Cut::padded(0, "tp", 9), 2) == std::vector<Indices>{{0, 1, -1}, {-1, -1, -1}, {-1, -1, -1}});
-  CHECK(on(Cut::in_blocks(0, "tp", {6, 3}), 9) == std::vector<Indices>{{0, 1, 6}, {2, 3, 7}, {4, 5, 8}});
-  CHECK(on(Cut::zigzag(0, "tp"), 12) == std::vector<Indices>{{0, 1, 10, 11}, {2, 3, 8, 9}, {4, 5, 6, 7}});
+  CHECK(on(Cut::padded(0, "tp", 9), 2) ==
+        std::vector<Indices>{{0, 1, -1}, {-1, -1, -1}, {-1, -1, -1}});
+  CHECK(on(Cut::in_blocks(0, "tp", {6, 3}), 9) ==
+        std::vector<Indices>{{0, 1, 6}, {2, 3, 7}, {4, 5, 8}});
+  CHECK(on(Cut::zigzag(0, "tp"), 12) ==
+        std::vector<Indices>{{0, 1, 10, 11}, {2, 3, 8, 9}, {4, 5, 6, 7}});
   CHECK(on(Cut::sequence_zigzag(0, "tp", {6, 0, 12}), 18) ==
         std::vector<Indices>{{0, 5, 6, 7, 16, 17}, {1, 4, 8, 9, 14, 15}, {2, 3, 10, 11, 12, 13}});
   CHECK(on(Cut::repeated(0, "tp", 3), 6) == std::vector<Indices>{{0, 1}, {2, 3}, {4, 5}});
@@ -130,7 +134,8 @@ TEST_CASE("every kind of cut covers each index once on every small mesh", "[layo
         check_covers(Layout({Cut::sequence_zigzag(0, axis, {2 * n * size, 2 * size})}),
                      2 * (n + 1) * size, mesh);
         for (int64_t parts = 1; parts <= size; ++parts) {
-          if (size % parts == 0) check_covers(Layout({Cut::repeated(0, axis, parts)}), n * parts, mesh);
+          if (size % parts == 0)
+            check_covers(Layout({Cut::repeated(0, axis, parts)}), n * parts, mesh);
         }
       }
     }
@@ -144,8 +149,9 @@ TEST_CASE("two and three composed cuts cover each index once on every small mesh
       check_covers(Layout({Cut::even(0, "tp"), Cut::chunk(0, "dp")}), n * tp, mesh);
       check_covers(Layout({Cut::chunk(0, "dp"), Cut::chunk(0, "tp")}), n, mesh);
       check_covers(Layout({Cut::padded(0, "tp", round_up(n, tp)), Cut::chunk(0, "dp")}), n, mesh);
-      check_covers(Layout({Cut::in_blocks(0, "tp", {tp, n * tp}), Cut::chunk(0, "dp"),
-                           Cut::chunk(0, "cp")}), (n + 1) * tp, mesh);
+      check_covers(
+          Layout({Cut::in_blocks(0, "tp", {tp, n * tp}), Cut::chunk(0, "dp"), Cut::chunk(0, "cp")}),
+          (n + 1) * tp, mesh);
       check_covers(Layout({Cut::zigzag(0, "cp"), Cut::even(0, "tp")}), 2 * n * cp * tp, mesh);
       check_covers(Layout({Cut::repeated(0, "tp", 1), Cut::chunk(0, "dp")}), n, mesh);
     }
@@ -156,12 +162,13 @@ TEST_CASE("a prime size leaves the last ranks empty", "[layout]") {
   const Mesh mesh({{"dp", 4}, {"tp", 3}});
   const Layout layout({Cut::chunk(0, "tp"), Cut::chunk(0, "dp")});
   check_covers(layout, 7, mesh);
-  CHECK(layout.indices(0, 7, mesh, 2) == Indices{6});    // tp 2, dp 0
-  CHECK(layout.indices(0, 7, mesh, 11).empty());         // tp 2, dp 3
+  CHECK(layout.indices(0, 7, mesh, 2) == Indices{6});  // tp 2, dp 0
+  CHECK(layout.indices(0, 7, mesh, 11).empty());       // tp 2, dp 3
   CHECK(layout.local_shape({7, 5}, mesh, 11) == Indices{0, 5});
 }
 
-TEST_CASE("local shapes cut each dim by its own cuts; negative dims count from the end", "[layout]") {
+TEST_CASE("local shapes cut each dim by its own cuts; negative dims count from the end",
+          "[layout]") {
   const Mesh mesh({{"dp", 2}, {"cp", 3}, {"tp", 4}});
   const Layout layout({Cut::zigzag(1, "cp"), Cut::even(-1, "tp"), Cut::chunk(0, "dp")});
   const int64_t rank = mesh.rank_at({1, 2, 3});
@@ -205,7 +212,8 @@ TEST_CASE("a cut that does not fit is refused with its numbers", "[layout]") {
   const auto blocks = refusal(Layout({Cut::in_blocks(0, "tp", {3, 3})}), 9, mesh);
   CHECK(blocks.kind() == ErrorKind::kBadInput);
   CHECK_THAT(blocks.fact(), Contains("sum to 6") && Contains("size 9"));
-  CHECK(refusal(Layout({Cut::in_blocks(0, "tp", {12, -3})}), 9, mesh).kind() == ErrorKind::kBadInput);
+  CHECK(refusal(Layout({Cut::in_blocks(0, "tp", {12, -3})}), 9, mesh).kind() ==
+        ErrorKind::kBadInput);
   CHECK(refusal(Layout({Cut::in_blocks(0, "tp", {INT64_MAX, INT64_MAX})}), 9, mesh).kind() ==
         ErrorKind::kBadInput);
 }
@@ -213,10 +221,10 @@ TEST_CASE("a cut that does not fit is refused with its numbers", "[layout]") {
 TEST_CASE("an axis of one rank cuts nothing, whatever the kind", "[layout]") {
   const Mesh mesh({{"tp", 2}});
   const Indices whole = {0, 1, 2, 3, 4};
-  for (const Layout& layout : {Layout({Cut::even(0, "cp")}), Layout({Cut::chunk(0, "cp")}),
-                               Layout({Cut::zigzag(0, "cp")}), Layout({Cut::in_blocks(0, "cp", {2, 3})}),
-                               Layout({Cut::sequence_zigzag(0, "cp", {2, 3})}),
-                               Layout({Cut::padded(0, "cp", 5)}), Layout({Cut::repeated(0, "cp", 1)})}) {
+  for (const Layout& layout :
+       {Layout({Cut::even(0, "cp")}), Layout({Cut::chunk(0, "cp")}), Layout({Cut::zigzag(0, "cp")}),
+        Layout({Cut::in_blocks(0, "cp", {2, 3})}), Layout({Cut::sequence_zigzag(0, "cp", {2, 3})}),
+        Layout({Cut::padded(0, "cp", 5)}), Layout({Cut::repeated(0, "cp", 1)})}) {
     CHECK(layout.indices(0, 5, mesh, 1) == whole);
     CHECK(layout.replicas_of(mesh, 1) == Indices{0, 1});
   }

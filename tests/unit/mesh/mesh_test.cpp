@@ -64,7 +64,8 @@ TEST_CASE("ranks are numbered with the innermost axis fastest", "[mesh]") {
   CHECK_THROWS(mesh.coordinate("tp", 24));
 }
 
-TEST_CASE("on every small mesh coordinates and ranks are inverse and groups cover the world", "[mesh]") {
+TEST_CASE("on every small mesh coordinates and ranks are inverse and groups cover the world",
+          "[mesh]") {
   for (const Mesh& mesh : small_meshes()) {
     for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
       std::vector<int64_t> coordinates;

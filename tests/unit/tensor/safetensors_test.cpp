@@ -35,7 +35,8 @@ class TemporaryFolder {
   ~TemporaryFolder() { fs::remove_all(path_); }
   std::string file(const std::string& name) const { return (path_ / name).string(); }
   size_t file_count() const {
-    return static_cast<size_t>(std::distance(fs::directory_iterator(path_), fs::directory_iterator()));
+    return static_cast<size_t>(
+        std::distance(fs::directory_iterator(path_), fs::directory_iterator()));
   }
 
  private:
@@ -82,7 +83,9 @@ NamedTensors one_of_each_dtype() {
   tensors.emplace_back("scalar", at::scalar_tensor(-0.1, at::kDouble));
   tensors.emplace_back("empty", at::empty({3, 0, 2}, at::kFloat));
   tensors.emplace_back("strided", at::arange(12, at::TensorOptions(at::kLong)).view({3, 4}).t());
-  tensors.emplace_back("not finite", at::tensor({std::nan(""), std::numeric_limits<double>::infinity()}, at::kDouble));
+  tensors.emplace_back(
+      "not finite",
+      at::tensor({std::nan(""), std::numeric_limits<double>::infinity()}, at::kDouble));
   return tensors;
 }
 
@@ -110,7 +113,7 @@ TEST_CASE("every dtype, scalars, empty and strided tensors read back as written"
   check_same(tensors, file);
   CHECK(file.metadata().at("note") == "quotes \" and \n lines");
   CHECK(folder.file_count() == 1);  // no temporary file stays
-  struct stat status{};
+  struct stat status {};
   REQUIRE(::stat(path.c_str(), &status) == 0);
   CHECK((status.st_mode & 0600) == 0600);
 }
@@ -147,7 +150,8 @@ TEST_CASE("a memfd is written to size and read without a copy of the descriptor"
   check_same(tensors, file);
 }
 
-TEST_CASE("wider dtypes come first, else the order given, so that all data is aligned", "[safetensors]") {
+TEST_CASE("wider dtypes come first, else the order given, so that all data is aligned",
+          "[safetensors]") {
   const TemporaryFolder folder;
   const std::string path = folder.file("order.safetensors");
   write_safetensors(path, {{"flag", at::ones({3}, at::kBool)},
@@ -174,9 +178,8 @@ TEST_CASE("misaligned data of another writer is copied, not refused", "[safetens
   const double value = 2.5;
   std::string data = "\1";
   data.append(reinterpret_cast<const char*>(&value), sizeof value);
-  const std::string json =
-      R"({"flag":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
-      R"("x":{"dtype":"F64","shape":[1],"data_offsets":[1,9]}})";
+  const std::string json = R"({"flag":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+                           R"("x":{"dtype":"F64","shape":[1],"data_offsets":[1,9]}})";
   const TemporaryFolder folder;
   const std::string path = folder.file("misaligned.safetensors");
   std::ofstream(path, std::ios::binary) << with_header(json, data);
@@ -187,7 +190,8 @@ TEST_CASE("valid corner cases are accepted", "[safetensors]") {
   CHECK(refusal(with_header("{}")) == "");
   CHECK(refusal(with_header("{}     ")) == "");
   CHECK(refusal(with_header(R"({"__metadata__":{}})")) == "");
-  CHECK(refusal(with_header(R"({"x":{"dtype":"F64","shape":[],"data_offsets":[0,8]}})", zeros(8))) == "");
+  CHECK(refusal(with_header(R"({"x":{"dtype":"F64","shape":[],"data_offsets":[0,8]}})",
+                            zeros(8))) == "");
   CHECK(refusal(with_header(R"({"x":{"data_offsets":[0,0],"shape":[0,7],"dtype":"F16"}})")) == "");
   CHECK(refusal(with_header(R"({"x":{"dtype":"F64","shape":[0],"data_offsets":[0,0]},)"
                             R"("y":{"dtype":"F64","shape":[0],"data_offsets":[0,0]}})")) == "");
@@ -198,7 +202,8 @@ TEST_CASE("a file that is cut short or no safetensors file is a sentence", "[saf
   CHECK_THAT(refusal(""), Contains("0 bytes are too few"));
   CHECK_THAT(refusal("short"), Contains("5 bytes are too few"));
   CHECK_THAT(refusal(length_prefix(100)), Contains("said to be 100 bytes long, the file has 8"));
-  CHECK_THAT(refusal(length_prefix(UINT64_MAX) + "{}"), Contains("18446744073709551615 bytes long"));
+  CHECK_THAT(refusal(length_prefix(UINT64_MAX) + "{}"),
+             Contains("18446744073709551615 bytes long"));
   CHECK_THAT(refusal(length_prefix(0)), Contains("not JSON"));
   CHECK_THAT(refusal("PK\3\4 a zip archive of pickles"), Contains("bytes long, the file has"));
   const std::string whole =
@@ -228,13 +233,16 @@ TEST_CASE("a header that is no object of tensors is a sentence", "[safetensors]"
   CHECK_THAT(refusal(with_header("3")), Contains("3', not an object") || Contains("number 3"));
   CHECK_THAT(refusal(with_header("\"x\"")), Contains("not an object"));
   CHECK_THAT(refusal(with_header(R"({"x":1})")), Contains("where the object of 'x' belongs"));
-  CHECK_THAT(refusal(with_header(R"({"x":[]})")), Contains("a list where the object of 'x' belongs"));
+  CHECK_THAT(refusal(with_header(R"({"x":[]})")),
+             Contains("a list where the object of 'x' belongs"));
   CHECK_THAT(refusal(with_header(R"({"x":null})")), Contains("null where"));
   CHECK_THAT(refusal(with_header(R"({"__metadata__":[]})")), Contains("__metadata__"));
-  CHECK_THAT(refusal(with_header(R"({"__metadata__":{"a":1}})")), Contains("the text of 'a' belongs"));
+  CHECK_THAT(refusal(with_header(R"({"__metadata__":{"a":1}})")),
+             Contains("the text of 'a' belongs"));
   CHECK_THAT(refusal(with_header(R"({"__metadata__":{"a":{}}})")), Contains("an object where"));
   CHECK_THAT(refusal(with_header(R"({"x":{}})")), Contains("has no dtype"));
-  CHECK_THAT(refusal(with_header(R"({"x":{"dtype":"F64","shape":[]}})")), Contains("has no data_offsets"));
+  CHECK_THAT(refusal(with_header(R"({"x":{"dtype":"F64","shape":[]}})")),
+             Contains("has no data_offsets"));
   CHECK_THAT(refusal(with_header(R"({"x":{"dtype":"F64","data_offsets":[0,8]}})", zeros(8))),
              Contains("has no shape"));
   CHECK_THAT(refusal(with_header(R"({"x":{"type":"F64"}})")), Contains("unknown key 'type'"));
@@ -244,19 +252,26 @@ TEST_CASE("duplicate keys are a sentence, not the last one wins", "[safetensors]
   using Catch::Matchers::Contains;
   const std::string x = R"("x":{"dtype":"F64","shape":[1],"data_offsets":[0,8]})";
   CHECK_THAT(refusal(with_header("{" + x + "," + x + "}", zeros(8))), Contains("'x' stands twice"));
-  CHECK_THAT(refusal(with_header(R"({"x":{"dtype":"F64","dtype":"F32","shape":[1],"data_offsets":[0,4]}})", zeros(4))),
-             Contains("'dtype' stands twice in tensor 'x'"));
-  CHECK_THAT(refusal(with_header(R"({"__metadata__":{"a":"1","a":"2"}})")), Contains("'a' stands twice"));
-  CHECK_THAT(refusal(with_header(R"({"__metadata__":{},"__metadata__":{}})")), Contains("stands twice"));
+  CHECK_THAT(
+      refusal(with_header(R"({"x":{"dtype":"F64","dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+                          zeros(4))),
+      Contains("'dtype' stands twice in tensor 'x'"));
+  CHECK_THAT(refusal(with_header(R"({"__metadata__":{"a":"1","a":"2"}})")),
+             Contains("'a' stands twice"));
+  CHECK_THAT(refusal(with_header(R"({"__metadata__":{},"__metadata__":{}})")),
+             Contains("stands twice"));
 }
 
 TEST_CASE("lying shapes, dtypes and offsets are sentences with their numbers", "[safetensors]") {
   using Catch::Matchers::Contains;
-  const auto entry = [](const std::string& dtype, const std::string& shape, const std::string& offsets) {
-    return R"({"x":{"dtype":)" + dtype + R"(,"shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}";
+  const auto entry = [](const std::string& dtype, const std::string& shape,
+                        const std::string& offsets) {
+    return R"({"x":{"dtype":)" + dtype + R"(,"shape":)" + shape + R"(,"data_offsets":)" + offsets +
+           "}}";
   };
   const std::string f64 = R"("F64")";
-  const auto says = [&](const std::string& dtype, const std::string& shape, const std::string& offsets) {
+  const auto says = [&](const std::string& dtype, const std::string& shape,
+                        const std::string& offsets) {
     return refusal(with_header(entry(dtype, shape, offsets), zeros(16)));
   };
   CHECK_THAT(says(R"("F99")", "[2]", "[0,16]"), Contains("unknown dtype 'F99'"));
@@ -269,16 +284,20 @@ TEST_CASE("lying shapes, dtypes and offsets are sentences with their numbers", "
   CHECK_THAT(says(f64, "{}", "[0,16]"), Contains("an object where"));
   CHECK_THAT(says(f64, "[18446744073709551615]", "[0,16]"), Contains("larger than any file"));
   CHECK_THAT(says(f64, "[99999999999999999999999]", "[0,16]"), Contains("where a size belongs"));
-  CHECK_THAT(says(f64, "[9223372036854775807]", "[0,16]"), Contains("more bytes than can be counted"));
-  CHECK_THAT(says(f64, "[4294967296,4294967296,2]", "[0,16]"), Contains("more bytes than can be counted"));
-  CHECK_THAT(says(f64, "[0,4294967296,4294967296]", "[0,16]"), Contains("more bytes than can be counted"));
+  CHECK_THAT(says(f64, "[9223372036854775807]", "[0,16]"),
+             Contains("more bytes than can be counted"));
+  CHECK_THAT(says(f64, "[4294967296,4294967296,2]", "[0,16]"),
+             Contains("more bytes than can be counted"));
+  CHECK_THAT(says(f64, "[0,4294967296,4294967296]", "[0,16]"),
+             Contains("more bytes than can be counted"));
   CHECK_THAT(says(f64, "[3]", "[0,16]"), Contains("takes 24 bytes, its data_offsets say 16"));
   CHECK_THAT(says(f64, "[0]", "[0,16]"), Contains("takes 0 bytes, its data_offsets say 16"));
   CHECK_THAT(says(R"("F32")", "[2]", "[0,16]"), Contains("takes 8 bytes"));
   CHECK_THAT(says(f64, "[2]", "[0,32]"), Contains("bytes 0 to 32 of 16"));
   CHECK_THAT(says(f64, "[2]", "[16,0]"), Contains("bytes 16 to 0"));
   CHECK_THAT(says(f64, "[2]", "[-16,0]"), Contains("-16 in data_offsets is negative"));
-  CHECK_THAT(says(f64, "[2]", "[9223372036854775800,9223372036854775807]"), Contains("of 16 bytes of data"));
+  CHECK_THAT(says(f64, "[2]", "[9223372036854775800,9223372036854775807]"),
+             Contains("of 16 bytes of data"));
   CHECK_THAT(says(f64, "[2]", "[0]"), Contains("data_offsets has 1 numbers"));
   CHECK_THAT(says(f64, "[2]", "[0,8,16]"), Contains("data_offsets has 3 numbers"));
   CHECK_THAT(says(f64, "[1]", "[0,8]"), Contains("end at byte 8 of 16"));
@@ -292,18 +311,21 @@ TEST_CASE("tensors that overlap or leave holes are sentences", "[safetensors]") 
   using Catch::Matchers::Contains;
   const auto two = [](const std::string& first, const std::string& second, size_t bytes) {
     return refusal(with_header(R"({"x":{"dtype":"U8","shape":[4],"data_offsets":)" + first +
-                               R"(},"y":{"dtype":"U8","shape":[4],"data_offsets":)" + second + "}}",
+                                   R"(},"y":{"dtype":"U8","shape":[4],"data_offsets":)" + second +
+                                   "}}",
                                zeros(bytes)));
   };
-  CHECK_THAT(two("[0,4]", "[2,6]", 6), Contains("'y' starts at byte 2 inside another that ends at 4"));
+  CHECK_THAT(two("[0,4]", "[2,6]", 6),
+             Contains("'y' starts at byte 2 inside another that ends at 4"));
   CHECK_THAT(two("[0,4]", "[0,4]", 4), Contains("inside another"));
   CHECK_THAT(two("[0,4]", "[6,10]", 10), Contains("bytes 4 to 6 of the data belong to no tensor"));
   CHECK(two("[4,8]", "[0,4]", 8) == "");
 }
 
 TEST_CASE("booleans that are neither 0 nor 1 are a sentence", "[safetensors]") {
-  CHECK_THAT(refusal(with_header(R"({"m":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]}})", "\1\2\1")),
-             Catch::Matchers::Contains("holds the byte 2 at 1"));
+  CHECK_THAT(
+      refusal(with_header(R"({"m":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]}})", "\1\2\1")),
+      Catch::Matchers::Contains("holds the byte 2 at 1"));
 }
 
 TEST_CASE("nesting bombs and long names stay short sentences", "[safetensors]") {
@@ -334,9 +356,11 @@ TEST_CASE("paths that are no readable file are sentences", "[safetensors]") {
 TEST_CASE("what cannot be written is a sentence and leaves nothing behind", "[safetensors]") {
   using Catch::Matchers::Contains;
   const TemporaryFolder folder;
-  CHECK_THROWS_WITH(write_safetensors(folder.file("no/such/folder.safetensors"), {}), Contains("cannot write"));
+  CHECK_THROWS_WITH(write_safetensors(folder.file("no/such/folder.safetensors"), {}),
+                    Contains("cannot write"));
   const NamedTensors complex = {{"c", at::zeros({2}, at::kComplexDouble)}};
-  CHECK_THROWS_WITH(write_safetensors(folder.file("c.safetensors"), complex), Contains("ComplexDouble"));
+  CHECK_THROWS_WITH(write_safetensors(folder.file("c.safetensors"), complex),
+                    Contains("ComplexDouble"));
   CHECK(folder.file_count() == 0);
   const at::Tensor x = at::ones({1}, at::kDouble);
   CHECK_THROWS(write_safetensors(folder.file("d.safetensors"), {{"x", x}, {"x", x}}));

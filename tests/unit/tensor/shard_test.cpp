@@ -92,7 +92,8 @@ TEST_CASE("prime sizes, empty ranks, scalars, empty tensors and other dtypes sur
   CHECK(reassemble(cut_all(empty, padded, mesh), {0, 5}, padded, mesh).equal(empty));
   const at::Tensor scalar = at::scalar_tensor(3.5, at::kDouble);
   CHECK(reassemble(cut_all(scalar, Layout(), mesh), {}, Layout(), mesh).equal(scalar));
-  for (const auto type : {at::kFloat, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kByte, at::kBool}) {
+  for (const auto type :
+       {at::kFloat, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kByte, at::kBool}) {
     const at::Tensor full = numbered({7, 6}, type);
     const Layout layout({Cut::chunk(0, "dp"), Cut::even(1, "tp")});
     const at::Tensor again = reassemble(cut_all(full, layout, mesh), {7, 6}, layout, mesh);
@@ -127,9 +128,11 @@ TEST_CASE("what cannot be put together is refused with its numbers", "[shard]") 
   const Mesh mesh = Mesh::training(1, 1, 1, 3);
   const Layout layout({Cut::even(0, "tp")});
   auto pieces = cut_all(numbered({6, 2}), layout, mesh);
-  CHECK_THROWS_WITH(reassemble({pieces[0]}, {6, 2}, layout, mesh), Contains("1 pieces for a mesh of 3"));
+  CHECK_THROWS_WITH(reassemble({pieces[0]}, {6, 2}, layout, mesh),
+                    Contains("1 pieces for a mesh of 3"));
   pieces[2] = numbered({1, 2});
-  CHECK_THROWS_WITH(reassemble(pieces, {6, 2}, layout, mesh), Contains("rank 2 holds") && Contains("[1, 2]"));
+  CHECK_THROWS_WITH(reassemble(pieces, {6, 2}, layout, mesh),
+                    Contains("rank 2 holds") && Contains("[1, 2]"));
   pieces[2] = numbered({2, 2}, at::kFloat);
   CHECK_THROWS_AS(reassemble(pieces, {6, 2}, layout, mesh), Error);
   pieces[2] = at::Tensor();
