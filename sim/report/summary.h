@@ -1,0 +1,61 @@
+// What a run says while it runs and when it ends, for people.
+#pragma once
+
+#include <cstdint>
+#include <ostream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "sim/compare/verdict.h"
+
+namespace shardproof::sim {
+
+// One line per finished case. On a terminal also a last line that shows how far the run is and what
+// runs now; it is rewritten in place. Not thread-safe: the control process has one thread.
+class Progress {
+ public:
+  // `case_count`: cases that will run, skipped ones not counted.
+  Progress(std::ostream& out, bool terminal, int64_t case_count);
+  ~Progress();  // clears the rewritten line
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void started(const std::string& case_name);
+  // As expected: one line. Else the finding in full (describe_result).
+  void finished(const CaseResult& result);
+  // A line of its own between the others.
+  void note(const std::string& text);
+
+ private:
+  void clear();
+  void redraw();
+
+  std::ostream& out_;
+  bool terminal_;
+  int64_t case_count_;
+  int64_t finished_count_ = 0, unexpected_count_ = 0;
+  std::set<std::string> running_;
+  bool drawn_ = false;
+};
+
+// "match     0.12 s  tp/llama_tp2[precision=float64]   212 tensors, at most 3.1% of the allowance"
+std::string case_line(const CaseResult& result, bool color);
+
+struct SummaryParts {
+  const std::vector<CaseResult>& results;
+  const std::vector<CaseSpec>& skipped;
+  double seconds = 0;
+  int exit_status = 0;
+  bool interrupted = false;
+  std::string run_folder;  // "": none was written
+};
+
+// Totals, what was unexpected (one line each), skips with their reasons, where the results are, and
+// what the exit status means. Ends with a newline.
+std::string summary_text(const SummaryParts& parts, bool color);
+
+// "0: every case as expected", "3: a world failed", ...
+std::string exit_status_text(int exit_status);
+
+}  // namespace shardproof::sim
