@@ -15,6 +15,10 @@ inline std::vector<std::string> known_data_parallel() { return {"replicate", "fs
 inline std::vector<std::string> known_verdicts() { return {"match", "mismatch", "refused", "failed"}; }
 inline std::vector<std::string> known_faults() { return {"kill", "hang", "throw", "skip"}; }
 inline std::vector<std::string> known_axes() { return {"dp", "cp", "ulysses", "tp"}; }
+inline std::vector<std::string> known_collectives() {
+  return {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
+          "scatter",    "gather",     "send",           "recv",       "barrier"};
+}
 
 // "known are AdamW, SGD; did you mean AdamW?" Without the question when no name is near.
 std::string known_names(const std::string& word, const std::vector<std::string>& known);

@@ -1,0 +1,29 @@
+// A scenario file: checked, expanded over its matrix, one CaseSpec for each row.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sim/scenario/case_spec.h"
+
+namespace shardproof::sim {
+
+// The world that the cases are for; conditions of `skip` may name it.
+struct WorldChoice {
+  std::string backend = "emulated";
+  std::string device = "cpu";
+};
+
+struct Scenario {
+  std::string file;
+  std::string name;              // "tp/llama"
+  std::vector<CaseSpec> cases;   // in the order of the matrix; skipped ones with their reason
+};
+
+// Throws Error(kBadInput), "file:line:column: ...": everything that is wrong on every mesh and can be
+// seen without tensors; the first thing that is wrong.
+Scenario parse_scenario(const std::string& path, const WorldChoice& world = {});
+Scenario parse_scenario_text(const std::string& file, const std::string& text,
+                             const WorldChoice& world = {});
+
+}  // namespace shardproof::sim

@@ -1,0 +1,200 @@
+// The keys of a scenario file: the table, and what it takes to look a key up.
+#include "sim/scenario/schema.h"
+
+#include <algorithm>
+
+#include "mesh/mesh.h"
+#include "sim/scenario/names.h"
+
+namespace shardproof::sim {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr double kMaxSize = 1e7;      // of one dimension of a model or batch
+constexpr double kMaxSeconds = 1e6;
+constexpr double kMaxConstant = 1e6;  // of an optimizer or loss
+constexpr double kMaxSeed = 9e15;     // exact in a double, so in every reader of JSON
+const double kMaxRanks = static_cast<double>(Mesh::kMaxWorldSize);
+
+std::vector<SchemaKey> general_keys() {
+  return {
+      {"name", KeyType::kText, nullptr, "Name of the scenario; without it the file's name"},
+      {"workload", KeyType::kText, "train", "What a rank runs: train, logprobs, or a registered name"},
+      {"options", KeyType::kMap, json::object(), "Options of a function-level workload"},
+      {"precision", KeyType::kName, "float64", "Type of weights and activations", 0, 0,
+       known_precisions()},
+      {"seed", KeyType::kInteger, 0, "Draws weights, batch and everything else", 0, kMaxSeed},
+      {"judged", KeyType::kBool, true, "false: run only, compare nothing"},
+      {"record_activations", KeyType::kBool, true,
+       "false: compare gradients, parameters, losses and logprobs only"},
+      {"tags", KeyType::kTexts, json::array(),
+       "For --filter; cases tagged slow or manual run only when asked for"},
+  };
+}
+
+std::vector<SchemaKey> model_keys() {
+  return {
+      {"model.folder", KeyType::kText, nullptr,
+       "Hugging Face folder with config.json and weights, beside the scenario; instead of sizes"},
+      {"model.family", KeyType::kText, "llama", "Architecture"},
+      {"model.vocab_size", KeyType::kInteger, 96, "V", 1, kMaxSize},
+      {"model.hidden_size", KeyType::kInteger, 48, "E", 1, kMaxSize},
+      {"model.intermediate_size", KeyType::kInteger, 96, "Width of the MLP", 1, kMaxSize},
+      {"model.num_hidden_layers", KeyType::kInteger, 2, "Layers", 1, 10000},
+      {"model.num_attention_heads", KeyType::kInteger, 4, "Query heads", 1, kMaxSize},
+      {"model.num_key_value_heads", KeyType::kInteger, nullptr,
+       "Key and value heads; without it as many as query heads", 1, kMaxSize, {}, false, "kv_heads"},
+      {"model.head_dim", KeyType::kInteger, nullptr,
+       "Without it hidden_size / num_attention_heads", 1, kMaxSize},
+      {"model.max_position_embeddings", KeyType::kInteger, nullptr, "As in config.json", 1, 1e9},
+      {"model.rms_norm_eps", KeyType::kNumber, 1e-6, "Added to the mean square", 0, 1},
+      {"model.rope_theta", KeyType::kNumber, nullptr, "Base of the rotary frequencies (10000)", 1e-6,
+       1e12},
+      {"model.rope_scaling", KeyType::kMap, nullptr,
+       "Rotary scaling in the spelling of transformers 4: rope_type linear or llama3, factor, ..", 0, 0,
+       {}, true},
+      {"model.rope_parameters", KeyType::kMap, nullptr,
+       "Rotary base and scaling in the spelling of transformers 5", 0, 0, {}, true},
+      {"model.tie_word_embeddings", KeyType::kBool, false, "lm_head uses the embedding's weight", 0, 0,
+       {}, false, "tied"},
+      {"model.attention_bias", KeyType::kBool, false, "Biases of q, k, v and o"},
+      {"model.mlp_bias", KeyType::kBool, false, "Biases of gate, up and down"},
+      {"model.hidden_act", KeyType::kText, nullptr, "Activation of the MLP (silu)"},
+      {"model.pad_token_id", KeyType::kInteger, nullptr,
+       "This row of the embedding gets no gradient", 0, kMaxSize, {}, true},
+  };
+}
+
+std::vector<SchemaKey> parallel_keys() {
+  return {
+      {"parallel.data_parallel_size", KeyType::kInteger, nullptr,
+       "Ranks of axis dp; without it world.size over the other axes, or 1", 1, kMaxRanks, {}, false,
+       "dp"},
+      {"parallel.context_parallel_size", KeyType::kInteger, 1, "Ranks of axis cp", 1, kMaxRanks, {},
+       false, "cp"},
+      {"parallel.ulysses_size", KeyType::kInteger, 1, "Ranks of axis ulysses", 1, kMaxRanks, {}, false,
+       "ulysses"},
+      {"parallel.tensor_parallel_size", KeyType::kInteger, 1, "Ranks of axis tp", 1, kMaxRanks, {},
+       false, "tp"},
+      {"parallel.sequence_parallel", KeyType::kBool, false, "Shard the sequence over tp in norms", 0, 0,
+       {}, false, "sp"},
+      {"parallel.data_parallel", KeyType::kName, "replicate", "What dp does to parameters", 0, 0,
+       known_data_parallel()},
+      {"parallel.custom_parallel_plan", KeyType::kMap, nullptr,
+       "{slot name pattern: style}, instead of the architecture's own plan", 0, 0, {}, true, "plan"},
+  };
+}
+
+std::vector<SchemaKey> data_keys() {
+  return {
+      {"data.case", KeyType::kText, nullptr,
+       "Case folder, beside the scenario: its model, weights, batch, loss and optimizer"},
+      {"data.batch_size", KeyType::kInteger, nullptr,
+       "B, samples of the global batch; without it the number of lengths, or 4", 1, 1e6},
+      {"data.sequence_length", KeyType::kInteger, nullptr,
+       "S of the padded batch; without it the longest length, or 16", 1, kMaxSize, {}, false, "seq"},
+      {"data.lengths", KeyType::kIntegers, nullptr, "Tokens of each sample; without it all S", 1,
+       kMaxSize},
+      {"data.token_mask_probability", KeyType::kNumber, 0.8, "Share of tokens that the loss counts", 0,
+       1},
+      {"data.dropped_samples", KeyType::kIntegers, json::array(), "Samples whose sample_mask is 0", 0,
+       1e6},
+      {"data.uneven", KeyType::kBool, false, "Allow a global batch that dp does not divide"},
+  };
+}
+
+std::vector<SchemaKey> run_keys() {
+  return {
+      {"run.steps", KeyType::kInteger, 1, "Optimizer steps, each on the same batch", 1, 100000},
+      {"run.train_global_batch_size", KeyType::kInteger, nullptr, "As data.batch_size", 1, 1e6},
+      {"run.train_micro_batch_size", KeyType::kInteger, nullptr,
+       "Samples of a dp rank's microbatch; without it its whole share at once", 1, 1e6, {}, false, "mbs"},
+      {"run.logprob_batch_size", KeyType::kInteger, nullptr, "The same for scoring", 1, 1e6},
+      {"run.max_grad_norm", KeyType::kNumber, 1.0, "Gradients are clipped to it; null: never", 0, 1e300,
+       {}, true},
+      {"run.loss.kind", KeyType::kName, "nll", "Loss", 0, 0, known_losses(), false, "loss"},
+      {"run.loss.eps", KeyType::kNumber, 0.2, "clipped_pg: the ratio is clamped to 1 +- eps", 0,
+       kMaxConstant},
+      {"run.loss.beta", KeyType::kNumber, 0.01, "clipped_pg: weight of the KL term", -kMaxConstant,
+       kMaxConstant},
+      {"run.loss.normalization", KeyType::kName, "token", "What the loss is a mean over", 0, 0,
+       {"token", "sequence"}},
+      {"run.optimizer.name", KeyType::kName, "AdamW", "torch.optim.AdamW is the same name", 0, 0,
+       known_optimizers(), false, "optimizer"},
+      {"run.optimizer.kwargs.lr", KeyType::kNumber, 1e-3, "Learning rate", 0, kMaxConstant},
+      {"run.optimizer.kwargs.betas", KeyType::kNumberPair, json::array({0.9, 0.999}), "AdamW", 0,
+       0.9999999999},
+      {"run.optimizer.kwargs.eps", KeyType::kNumber, 1e-8, "AdamW", 0, kMaxConstant},
+      {"run.optimizer.kwargs.weight_decay", KeyType::kNumber, 0.01, "Of every parameter", 0,
+       kMaxConstant},
+      {"run.optimizer.kwargs.momentum", KeyType::kNumber, 0.0, "SGD", 0, kMaxConstant},
+  };
+}
+
+std::vector<SchemaKey> world_keys() {
+  return {
+      {"world.backend", KeyType::kNames, nullptr,
+       "The only backends that this scenario is for; without it all", 0, 0, known_backends()},
+      {"world.size", KeyType::kInteger, nullptr, "Ranks that the mesh must come to", 1, kMaxRanks},
+      {"world.device", KeyType::kName, nullptr, "The only device that this scenario is for", 0, 0,
+       known_devices()},
+      {"world.hang_s", KeyType::kNumber, 2.0, "Seconds without progress after which a rank is hung",
+       0.01, kMaxSeconds},
+      {"world.deadline_s", KeyType::kNumber, 120.0, "Seconds that the whole case may take", 0.01,
+       kMaxSeconds},
+  };
+}
+
+std::vector<SchemaKey> outcome_keys() {
+  return {
+      {"faults", KeyType::kRecords, json::array(), "What goes wrong at run time, planted"},
+      {"faults[].kind", KeyType::kName, nullptr, "What happens to the rank", 0, 0, known_faults()},
+      {"faults[].rank", KeyType::kInteger, 0, "Whom it happens to", 0, kMaxRanks},
+      {"faults[].label", KeyType::kText, "", "At calls whose label contains this text"},
+      {"faults[].at_call", KeyType::kInteger, 0, "At the k-th such call, from 0", 0, 1e12},
+      {"expect.verdict", KeyType::kName, "match", "How the case ends", 0, 0, known_verdicts(), false,
+       "expect"},
+      {"expect.kind", KeyType::kText, "", "Kind of that verdict; \"\": any"},
+      {"expect.tensor", KeyType::kText, "", "First divergent tensor; \"\": any"},
+      {"expect.collectives", KeyType::kMap, nullptr, "{axis: {op: count on rank 0}}"},
+  };
+}
+
+}  // namespace
+
+Schema::Schema() {
+  for (auto part : {general_keys, model_keys, parallel_keys, data_keys, run_keys, world_keys,
+                    outcome_keys}) {
+    for (SchemaKey& key : part()) keys_.push_back(std::move(key));
+  }
+}
+
+const SchemaKey* Schema::find(std::string_view path) const {
+  for (const SchemaKey& key : keys_) {
+    if (key.path == path) return &key;
+  }
+  return nullptr;
+}
+
+bool Schema::is_block(std::string_view path) const {
+  const std::string prefix = std::string(path) + ".";
+  return std::any_of(keys_.begin(), keys_.end(),
+                     [&](const SchemaKey& key) { return key.path.starts_with(prefix); });
+}
+
+std::vector<std::string> Schema::names_below(std::string_view block) const {
+  const std::string prefix = block.empty() ? "" : std::string(block) + ".";
+  std::vector<std::string> names;
+  for (const SchemaKey& key : keys_) {
+    if (!key.path.starts_with(prefix)) continue;
+    const std::string rest = key.path.substr(prefix.size());
+    const std::string name = rest.substr(0, rest.find('.'));
+    if (name.find('[') != std::string::npos) continue;
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  return names;
+}
+
+}  // namespace shardproof::sim
