@@ -6,6 +6,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -32,9 +34,16 @@ struct CollectiveCall {
   std::vector<int64_t> shape;         // of the input, as given
   std::vector<int64_t> strides;
   std::vector<int64_t> split_sizes;   // uneven variants: input splits (all_to_all) or all sizes
-  int64_t root = -1;                  // group rank; -1 where there is none
+  int64_t root = -1;                  // group rank; -1 where there is none; send, recv: the other side
   int64_t bytes = 0;                  // of the input
+  std::vector<int64_t> output_sizes = {};  // all_to_all: output splits
+  int64_t dim = -1;                        // all_gather, reduce_scatter: counted from the front
+  int64_t tag = 0;                         // send, recv
+  int64_t group_rank = 0;
+  std::shared_ptr<const std::vector<int64_t>> group_ranks = {};  // global ranks in group order
 };
+// "all_reduce(sum) tp[0,1] [4,16,32] float64 <label>"
+std::string describe_call(const CollectiveCall& call);
 
 // Hears of every call of the communicators that were given it, on the rank's own thread.
 class CallListener {
@@ -60,6 +69,18 @@ class [[nodiscard]] PendingCollective {
   std::unique_ptr<State> state_;
 };
 
+// What a backend does by itself; the communicator composes the rest from what there is.
+struct BackendAbilities {
+  bool uneven_lists = false;    // allgather and reduce_scatter of unequal parts, gather, scatter
+  bool reduce_scatter = false;  // _reduce_scatter_base
+  bool avg = false;
+  bool half_sums = false;       // reduces float16 and bfloat16, in float32
+  bool empty = false;           // takes tensors without elements
+  static BackendAbilities of(const std::string& backend_name);  // emulated, gloo, nccl
+};
+
+class CallSink;
+
 class Communicator {
  public:
   // `ranks`: global ranks of the group in group order; `backend` is this rank's end of it.
@@ -75,8 +96,14 @@ class Communicator {
   int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
   const std::vector<int64_t>& ranks() const { return ranks_; }       // global ranks
 
-  // None of these writes to its input. A group of one communicates nothing (no call is recorded).
-  // all_reduce: same shape out. kAvg divides after summing; integer kAvg is refused.
+  // None of these writes to its input, and no result shares memory with an input: a result may be
+  // written in place. Results are contiguous and carry no gradient. A group of one communicates
+  // nothing: no call is recorded and the result is a copy.
+  // Every member gives the same label: it is part of what makes two calls the same call.
+  //
+  // all_reduce: same shape out. float16 and bfloat16 are summed in float32 and rounded once (nccl: as
+  // NCCL does). kAvg divides the sum; kAvg of integers and bool is refused. bool: kSum and kMax are
+  // "or", kProduct and kMin are "and".
   at::Tensor all_reduce(const at::Tensor& input, ReduceOp op, std::string_view label);
   PendingCollective all_reduce_async(const at::Tensor& input, ReduceOp op, std::string_view label);
   // Concatenates every rank's `local` along `dim` in group order. `sizes`: each rank's size along dim
@@ -112,13 +139,55 @@ class Communicator {
   at::Tensor recv(const at::Tensor& like, int64_t from, std::string_view label, int tag = 0);
   void barrier(std::string_view label);
 
+  // Asynchronous: send returns when the message has been taken, recv gives the tensor at wait().
+  PendingCollective send_async(const at::Tensor& tensor, int64_t to, std::string_view label,
+                               int tag = 0);
+  PendingCollective recv_async(const at::Tensor& like, int64_t from, std::string_view label,
+                               int tag = 0);
+
  private:
+  using StartWork = std::function<c10::intrusive_ptr<c10d::Work>()>;
+  using Finish = std::function<at::Tensor()>;
+  struct CallMode {
+    bool asynchronous = false;
+    bool private_input = false;  // the buffer that the backend reads is the communicator's own
+  };
+
+  CollectiveCall describe(const char* op, const at::Tensor& tensor, std::string_view label) const;
+  PendingCollective start(CollectiveCall call, CallMode mode, const StartWork& work, Finish finish);
+  PendingCollective finished(at::Tensor result) const;
+  std::vector<int64_t> checked_sizes(const std::vector<int64_t>& sizes, int64_t own, const char* op,
+                                     std::string_view label) const;
+  std::vector<int64_t> even_sizes(int64_t total, const char* op, std::string_view label) const;
+  void check_root(int64_t root) const;
+
+  PendingCollective start_all_reduce(const at::Tensor& input, ReduceOp op, std::string_view label,
+                                     bool asynchronous);
+  PendingCollective start_all_gather(const at::Tensor& local, int64_t dim, std::string_view label,
+                                     const std::vector<int64_t>& sizes, bool asynchronous);
+  PendingCollective gather_even(CollectiveCall call, const at::Tensor& local, bool asynchronous);
+  PendingCollective gather_uneven(CollectiveCall call, const at::Tensor& local,
+                                  const std::vector<int64_t>& sizes, bool asynchronous);
+  PendingCollective start_reduce_scatter(const at::Tensor& full, int64_t dim, ReduceOp op,
+                                         std::string_view label, const std::vector<int64_t>& sizes,
+                                         bool asynchronous);
+  PendingCollective start_all_to_all(const at::Tensor& input, std::string_view label,
+                                     std::vector<int64_t> input_sizes,
+                                     std::vector<int64_t> output_sizes, bool asynchronous);
+  PendingCollective start_message(const char* op, const at::Tensor& tensor, int64_t other,
+                                  std::string_view label, int tag, bool asynchronous);
+
   std::string axis_;
   std::vector<int64_t> ranks_;
   int64_t group_rank_;
   c10::intrusive_ptr<c10d::Backend> backend_;
   CallListener* listener_;
+  CallSink* sink_ = nullptr;  // the backend's side channel, if it has one
+  BackendAbilities abilities_;
+  std::string group_;         // "tp[2,3]"
+  std::shared_ptr<const std::vector<int64_t>> shared_ranks_;
   int64_t sequence_ = 0;
+  std::map<std::string, int64_t> channel_sequence_;
 };
 
 }  // namespace shardproof

@@ -1,0 +1,73 @@
+// A world of N ranks inside one process: rank threads that meet in collectives.
+//
+//   rank thread 0 --> EmulatedBackend --+
+//   rank thread 1 --> EmulatedBackend --+--> EmulatedWorld: who has called what, who waits for whom
+//   rank thread 2 --> EmulatedBackend --+
+//
+// Each collective is matched by (group, call number). The member that arrives last does the whole
+// operation while the others sleep, in group rank order and in a stated accumulation type
+// (collective_math.h): results are the same to the bit in every run and schedule. Strict where real
+// networks forgive:
+//
+//   disagreement  op, reduce op, shape, splits, dtype, root, dim or label differ: at once
+//   deadlock      every live rank is blocked, or one waits for a rank that has ended: at once
+//   never_waited  all ranks have ended and a call that somebody started never got all its members
+//   threw         a rank ended with an error
+//
+// The first failure stops the world: every blocked and every later call throws Error(kFailed), with
+// the failure's code on the ranks that it names and code "aborted" on the others.
+//
+// send and recv meet: send returns when the message has been taken. CUDA tensors of all ranks live on
+// one device; a call waits, on the device, for the current streams of all its members.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/mesh_comm.h"
+
+namespace shardproof::sim {
+
+struct WorldFailure {
+  std::string code;            // deadlock | disagreement | threw | never_waited
+  std::string message;         // with ranks, calls and labels
+  std::vector<int64_t> ranks;  // that it names, ascending
+};
+
+class EmulatedWorld {
+ public:
+  explicit EmulatedWorld(int64_t world_size);
+  ~EmulatedWorld();
+  EmulatedWorld(const EmulatedWorld&) = delete;
+  EmulatedWorld& operator=(const EmulatedWorld&) = delete;
+
+  int64_t world_size() const;
+  // Makes this rank's end of groups, without communicating. The world must outlive what it makes.
+  BackendFactory factory(int64_t rank);
+
+  // Each rank thread says that it is done, exactly once. The first: it returned; its peers may go on
+  // unless one of them needs it. The second: it threw, which stops the world.
+  void rank_ended(int64_t rank);
+  void rank_threw(int64_t rank, const std::string& why);
+  // Stops the world from outside (a deadline, an interrupt).
+  void abort(const std::string& code, const std::string& why);
+
+  std::optional<WorldFailure> failure() const;
+  // "all_reduce(sum) tp[0,1] [4] float64 'label'": the last call that the rank entered, "" for none.
+  std::string last_call(int64_t rank) const;
+  // Calls that the rank has entered; a watchdog looks whether it moves.
+  int64_t call_count(int64_t rank) const;
+
+  // Makes the world new for the next case. Only when every rank has ended; backends made before throw.
+  void reset();
+
+  struct Impl;
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace shardproof::sim

@@ -1,0 +1,173 @@
+// all_gather and all_to_all.
+#include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "comm/communicator.h"
+#include "comm/pending_collective.h"
+#include "comm/wire.h"
+
+namespace shardproof {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+int64_t sum_of(const std::vector<int64_t>& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+}
+
+}  // namespace
+
+at::Tensor Communicator::all_gather(const at::Tensor& local, int64_t dim, std::string_view label,
+                                    const std::vector<int64_t>& sizes) {
+  return start_all_gather(local, dim, label, sizes, false).wait();
+}
+
+PendingCollective Communicator::all_gather_async(const at::Tensor& local, int64_t dim,
+                                                 std::string_view label,
+                                                 const std::vector<int64_t>& sizes) {
+  return start_all_gather(local, dim, label, sizes, true);
+}
+
+PendingCollective Communicator::start_all_gather(const at::Tensor& local, int64_t dim,
+                                                 std::string_view label,
+                                                 const std::vector<int64_t>& sizes,
+                                                 bool asynchronous) {
+  const at::NoGradGuard no_grad;
+  SHARDPROOF_ASSERT(dim >= -local.dim() && dim < local.dim(), "a dim of the tensor");
+  if (dim < 0) dim += local.dim();
+  if (!sizes.empty()) checked_sizes(sizes, local.size(dim), "all_gather", label);
+  if (size() == 1) return finished(local.detach().clone(at::MemoryFormat::Contiguous));
+  CollectiveCall call = describe("all_gather", local, label);
+  call.split_sizes = sizes;
+  call.dim = dim;
+  const bool even = std::all_of(sizes.begin(), sizes.end(), [&](int64_t s) { return s == sizes[0]; });
+  return even ? gather_even(std::move(call), local, asynchronous)
+              : gather_uneven(std::move(call), local, sizes, asynchronous);
+}
+
+// Flat pieces one after another, then the piece index moves beside the gathered dim.
+PendingCollective Communicator::gather_even(CollectiveCall call, const at::Tensor& local,
+                                            bool asynchronous) {
+  const at::Tensor source = wire::for_moving(local);
+  const bool nothing = source.numel() == 0 && !abilities_.empty;
+  const at::Tensor flat = nothing ? at::zeros({1}, source.options()) : source.view({-1});
+  const at::Tensor gathered = at::empty({flat.numel() * size()}, source.options());
+  const bool private_input = source.data_ptr() != local.data_ptr();
+  const auto work = [&] {
+    at::Tensor output = gathered, input = flat;
+    return backend_->_allgather_base(output, input, {});
+  };
+  const auto finish = [=, dim = call.dim, dtype = local.scalar_type(), count = size()] {
+    std::vector<int64_t> shape = source.sizes().vec();
+    std::vector<int64_t> pieces = shape;
+    pieces.insert(pieces.begin(), count);
+    shape[static_cast<size_t>(dim)] *= count;
+    const at::Tensor all = nothing ? at::empty(pieces, source.options()) : gathered.view(pieces);
+    return wire::moved_back(all.movedim(0, dim).reshape(shape), dtype);
+  };
+  return start(std::move(call), {.asynchronous = asynchronous, .private_input = private_input}, work,
+               finish);
+}
+
+PendingCollective Communicator::gather_uneven(CollectiveCall call, const at::Tensor& local,
+                                              const std::vector<int64_t>& sizes, bool asynchronous) {
+  const int64_t dim = call.dim;
+  const at::ScalarType dtype = local.scalar_type();
+  at::Tensor source = wire::for_moving(local);
+  if (abilities_.uneven_lists) {
+    std::vector<int64_t> shape = source.sizes().vec();
+    shape[static_cast<size_t>(dim)] = sum_of(sizes);
+    const at::Tensor gathered = at::empty(shape, source.options());
+    const bool private_input = source.data_ptr() != local.data_ptr();
+    const auto work = [&] {
+      std::vector<Tensors> outputs{gathered.split_with_sizes(sizes, dim)};
+      Tensors inputs{source};
+      return backend_->allgather(outputs, inputs, {});
+    };
+    const auto finish = [gathered, dtype] { return wire::moved_back(gathered, dtype); };
+    return start(std::move(call), {.asynchronous = asynchronous, .private_input = private_input}, work,
+                 finish);
+  }
+  // Every piece padded to the longest, the gathered dim in front.
+  const at::Tensor front = source.movedim(dim, 0);
+  std::vector<int64_t> shape = front.sizes().vec();
+  shape[0] = *std::max_element(sizes.begin(), sizes.end());
+  const at::Tensor padded = at::zeros(shape, source.options());
+  padded.narrow(0, 0, front.size(0)).copy_(front);
+  const bool nothing = padded.numel() == 0;
+  const at::Tensor flat = nothing ? at::zeros({1}, source.options()) : padded.view({-1});
+  const at::Tensor gathered = at::empty({flat.numel() * size()}, source.options());
+  const auto work = [&] {
+    at::Tensor output = gathered, input = flat;
+    return backend_->_allgather_base(output, input, {});
+  };
+  const auto finish = [=] {
+    const auto count = static_cast<int64_t>(sizes.size());
+    std::vector<int64_t> pieces = shape;
+    pieces.insert(pieces.begin(), count);
+    const at::Tensor all = nothing ? at::empty(pieces, padded.options()) : gathered.view(pieces);
+    Tensors parts;
+    for (int64_t i = 0; i < count; ++i) {
+      parts.push_back(all.select(0, i).narrow(0, 0, sizes[static_cast<size_t>(i)]));
+    }
+    return wire::moved_back(at::cat(parts, 0).movedim(0, dim).contiguous(), dtype);
+  };
+  return start(std::move(call), {.asynchronous = asynchronous, .private_input = true}, work, finish);
+}
+
+at::Tensor Communicator::all_to_all(const at::Tensor& input, std::string_view label,
+                                    const std::vector<int64_t>& input_sizes,
+                                    const std::vector<int64_t>& output_sizes) {
+  return start_all_to_all(input, label, input_sizes, output_sizes, false).wait();
+}
+
+PendingCollective Communicator::all_to_all_async(const at::Tensor& input, std::string_view label,
+                                                 const std::vector<int64_t>& input_sizes,
+                                                 const std::vector<int64_t>& output_sizes) {
+  return start_all_to_all(input, label, input_sizes, output_sizes, true);
+}
+
+PendingCollective Communicator::start_all_to_all(const at::Tensor& input, std::string_view label,
+                                                 std::vector<int64_t> input_sizes,
+                                                 std::vector<int64_t> output_sizes,
+                                                 bool asynchronous) {
+  const at::NoGradGuard no_grad;
+  const auto own = static_cast<size_t>(group_rank_);
+  if (input_sizes.empty()) input_sizes = even_sizes(input.size(0), "all_to_all", label);
+  checked_sizes(input_sizes, -1, "all_to_all", label);
+  if (output_sizes.empty()) {
+    output_sizes.assign(static_cast<size_t>(size()), input_sizes[own]);
+  }
+  checked_sizes(output_sizes, input_sizes[own], "all_to_all", label);
+  if (sum_of(input_sizes) != input.size(0)) {
+    throw Error({.kind = ErrorKind::kFailed,
+                 .what = fmt::format("all_to_all {} '{}': the input sizes sum to {}, the input has {} rows",
+                                     group_, label, sum_of(input_sizes), input.size(0)),
+                 .fix = "give input sizes that sum to the rows",
+                 .code = "threw"});
+  }
+  if (size() == 1) return finished(input.detach().clone(at::MemoryFormat::Contiguous));
+  CollectiveCall call = describe("all_to_all", input, label);
+  call.split_sizes = input_sizes;
+  call.output_sizes = output_sizes;
+  const at::Tensor source = wire::for_moving(input);
+  std::vector<int64_t> shape = source.sizes().vec();
+  shape[0] = sum_of(output_sizes);
+  const at::Tensor result = at::empty(shape, source.options());
+  const bool private_input = source.data_ptr() != input.data_ptr();
+  const auto work = [&] {
+    at::Tensor target = result, from = source;
+    return backend_->alltoall_base(target, from, output_sizes, input_sizes, {});
+  };
+  const auto finish = [result, dtype = input.scalar_type()] {
+    return wire::moved_back(result, dtype);
+  };
+  return start(std::move(call), {.asynchronous = asynchronous, .private_input = private_input}, work,
+               finish);
+}
+
+}  // namespace shardproof

@@ -1,0 +1,145 @@
+// all_reduce and reduce_scatter.
+#include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "comm/communicator.h"
+#include "comm/pending_collective.h"
+#include "comm/wire.h"
+
+namespace shardproof {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+// A contiguous copy of `tensor` in `dtype`; bool becomes 0 and 1.
+at::Tensor reduction_buffer(const at::Tensor& tensor, at::ScalarType dtype) {
+  const at::Tensor plain = tensor.detach();
+  if (plain.scalar_type() != dtype) return plain.to(dtype).contiguous();
+  return plain.clone(at::MemoryFormat::Contiguous);
+}
+
+at::Tensor finish_reduction(at::Tensor sum, ReduceOp asked, ReduceOp ran, at::ScalarType dtype,
+                            int64_t count) {
+  if (asked == ReduceOp::kAvg && ran == ReduceOp::kSum) sum.div_(static_cast<double>(count));
+  return sum.to(dtype);
+}
+
+}  // namespace
+
+at::Tensor Communicator::all_reduce(const at::Tensor& input, ReduceOp op, std::string_view label) {
+  return start_all_reduce(input, op, label, false).wait();
+}
+
+PendingCollective Communicator::all_reduce_async(const at::Tensor& input, ReduceOp op,
+                                                 std::string_view label) {
+  return start_all_reduce(input, op, label, true);
+}
+
+PendingCollective Communicator::start_all_reduce(const at::Tensor& input, ReduceOp op,
+                                                 std::string_view label, bool asynchronous) {
+  wire::check_reduction(input.scalar_type(), op, label);
+  const at::NoGradGuard no_grad;
+  if (size() == 1) return finished(input.detach().clone(at::MemoryFormat::Contiguous));
+  CollectiveCall call = describe("all_reduce", input, label);
+  call.reduce_op = reduce_op_name(op);
+  const wire::Reduction reduction = wire::reduction_for(input.scalar_type(), op, abilities_);
+  const at::Tensor sum = reduction_buffer(input, reduction.dtype);
+  const bool nothing = sum.numel() == 0 && !abilities_.empty;
+  const at::Tensor buffer = nothing ? at::zeros({1}, sum.options()) : sum;
+  const auto work = [&] {
+    Tensors buffers{buffer};
+    c10d::AllreduceOptions options;
+    options.reduceOp = wire::to_c10d(reduction.op);
+    return backend_->allreduce(buffers, options);
+  };
+  const auto finish = [=, dtype = input.scalar_type(), count = size()] {
+    return finish_reduction(sum, op, reduction.op, dtype, count);
+  };
+  return start(std::move(call), {.asynchronous = asynchronous, .private_input = true}, work, finish);
+}
+
+at::Tensor Communicator::reduce_scatter(const at::Tensor& full, int64_t dim, ReduceOp op,
+                                        std::string_view label, const std::vector<int64_t>& sizes) {
+  return start_reduce_scatter(full, dim, op, label, sizes, false).wait();
+}
+
+PendingCollective Communicator::reduce_scatter_async(const at::Tensor& full, int64_t dim, ReduceOp op,
+                                                     std::string_view label,
+                                                     const std::vector<int64_t>& sizes) {
+  return start_reduce_scatter(full, dim, op, label, sizes, true);
+}
+
+// The dim goes to the front, so that parts are runs of rows. A backend without the operation: rows
+// travel by all_to_all and are summed here, in rank order.
+PendingCollective Communicator::start_reduce_scatter(const at::Tensor& full, int64_t dim, ReduceOp op,
+                                                     std::string_view label,
+                                                     const std::vector<int64_t>& sizes,
+                                                     bool asynchronous) {
+  wire::check_reduction(full.scalar_type(), op, label);
+  const at::NoGradGuard no_grad;
+  SHARDPROOF_ASSERT(dim >= -full.dim() && dim < full.dim(), "a dim of the tensor");
+  if (dim < 0) dim += full.dim();
+  std::vector<int64_t> rows = sizes.empty() ? even_sizes(full.size(dim), "reduce_scatter", label)
+                                            : checked_sizes(sizes, -1, "reduce_scatter", label);
+  const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  if (total != full.size(dim)) {
+    throw Error({.kind = ErrorKind::kFailed,
+                 .what = fmt::format("reduce_scatter {} '{}': the sizes sum to {}, dim {} is {}", group_,
+                                     label, total, dim, full.size(dim)),
+                 .fix = "give sizes that sum to the dim",
+                 .code = "threw"});
+  }
+  if (size() == 1) return finished(full.detach().clone(at::MemoryFormat::Contiguous));
+
+  CollectiveCall call = describe("reduce_scatter", full, label);
+  call.reduce_op = reduce_op_name(op);
+  call.split_sizes = sizes;
+  call.dim = dim;
+  const bool even = std::all_of(rows.begin(), rows.end(), [&](int64_t r) { return r == rows[0]; });
+  const bool native = abilities_.uneven_lists || (even && abilities_.reduce_scatter);
+  const wire::Reduction reduction = wire::reduction_for(full.scalar_type(), op, abilities_);
+  const at::Tensor front = full.detach().movedim(dim, 0);
+  const at::Tensor source =
+      native ? front.to(reduction.dtype).contiguous() : wire::for_moving(front);
+  const bool private_input = source.data_ptr() != full.data_ptr();
+  const int64_t own = rows[static_cast<size_t>(group_rank_)];
+  std::vector<int64_t> shape = source.sizes().vec();
+  shape[0] = native ? own : own * size();
+  at::Tensor result = at::empty(shape, source.options());
+
+  const auto work = [&]() -> c10::intrusive_ptr<c10d::Work> {
+    at::Tensor input = source;
+    c10d::ReduceScatterOptions options;
+    options.reduceOp = wire::to_c10d(reduction.op);
+    if (native && even) return backend_->_reduce_scatter_base(result, input, options);
+    if (native) {
+      Tensors outputs{result};
+      std::vector<Tensors> inputs{source.split_with_sizes(rows, 0)};
+      return backend_->reduce_scatter(outputs, inputs, options);
+    }
+    std::vector<int64_t> from(rows.size(), own);
+    return backend_->alltoall_base(result, input, from, rows, {});
+  };
+  const auto finish = [=, dtype = full.scalar_type(), count = size()] {
+    at::Tensor sum = result;
+    if (!native) {
+      std::vector<int64_t> pieces = result.sizes().vec();
+      pieces[0] = own;
+      pieces.insert(pieces.begin(), count);
+      // bool travelled as bytes 0 and 1: its sums are max and min
+      const ReduceOp local = dtype == at::kBool ? reduction.op : op;
+      sum = wire::reduce_in_order(result.view(pieces), local).to(dtype);
+    } else {
+      sum = finish_reduction(sum, op, reduction.op, dtype, count);
+    }
+    return sum.movedim(0, dim).contiguous();
+  };
+  return start(std::move(call), {.asynchronous = asynchronous, .private_input = private_input}, work,
+               finish);
+}
+
+}  // namespace shardproof

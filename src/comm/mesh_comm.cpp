@@ -1,0 +1,58 @@
+// Communicators made on first use, one per distinct group.
+#include "comm/mesh_comm.h"
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace shardproof {
+
+MeshComm::MeshComm(const Mesh& mesh, int64_t rank, BackendFactory factory, CallListener* listener)
+    : mesh_(mesh), rank_(rank), factory_(std::move(factory)), listener_(listener) {
+  SHARDPROOF_ASSERT(rank >= 0 && rank < mesh.world_size(), "a rank of this mesh");
+}
+
+Communicator& MeshComm::along(const std::string& axis) {
+  return group(axis, mesh_.peers_along(axis, rank_));
+}
+
+Communicator& MeshComm::along(const std::vector<std::string>& axes) {
+  std::string name;
+  for (const std::string& axis : axes) name += (name.empty() ? "" : ",") + axis;
+  return group(name, mesh_.peers_along(axes, rank_));
+}
+
+Communicator& MeshComm::world() {
+  std::vector<int64_t> ranks(static_cast<size_t>(mesh_.world_size()));
+  std::iota(ranks.begin(), ranks.end(), int64_t{0});
+  return group("world", ranks);
+}
+
+Communicator& MeshComm::repeats_along(const std::string& axis, int64_t parts) {
+  const int64_t size = mesh_.size(axis);
+  SHARDPROOF_ASSERT(parts >= 1 && size % parts == 0, "the parts divide the axis");
+  const std::vector<int64_t> peers = mesh_.peers_along(axis, rank_);
+  const auto part_of = [&](int64_t coordinate) { return coordinate * parts / size; };
+  const int64_t own = part_of(mesh_.coordinate(axis, rank_));
+  std::vector<int64_t> ranks;
+  for (int64_t coordinate = 0; coordinate < static_cast<int64_t>(peers.size()); ++coordinate) {
+    if (part_of(coordinate) == own) ranks.push_back(peers[static_cast<size_t>(coordinate)]);
+  }
+  return group(axis + "/" + std::to_string(parts), ranks);
+}
+
+Communicator& MeshComm::group(const std::string& name, const std::vector<int64_t>& ranks) {
+  std::unique_ptr<Communicator>& slot = groups_[name];
+  if (slot) return *slot;
+  const auto found = std::find(ranks.begin(), ranks.end(), rank_);
+  SHARDPROOF_ASSERT(found != ranks.end(), "a rank is a member of its own group");
+  c10::intrusive_ptr<c10d::Backend> backend;
+  if (ranks.size() > 1) backend = factory_(name, ranks);
+  slot = std::make_unique<Communicator>(name, ranks, found - ranks.begin(), backend, listener_);
+  return *slot;
+}
+
+}  // namespace shardproof

@@ -1,0 +1,84 @@
+// Waiting for a collective, or dropping it.
+#include "comm/pending_collective.h"
+
+#include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <exception>
+
+#include "base/error.h"
+
+namespace shardproof {
+namespace {
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+bool contains_any(const std::string& text, std::initializer_list<const char*> words) {
+  for (const char* word : words) {
+    if (text.find(word) != std::string::npos) return true;
+  }
+  return false;
+}
+
+Error backend_error(const CollectiveCall& call, const std::string& text) {
+  const std::string where = describe_call(call);
+  if (contains_any(text, {"imed out", "imeout"})) {
+    return Error({.kind = ErrorKind::kFailed,
+                  .what = fmt::format("{} timed out: some member never entered it", where),
+                  .fix = "find the rank that left or hangs; its last call says where",
+                  .code = "hung"});
+  }
+  if (contains_any(text, {"onnection closed", "onnection reset", "roken pipe", "onnection refused"})) {
+    return Error({.kind = ErrorKind::kFailed,
+                  .what = fmt::format("{} lost its connection to a member that has ended", where),
+                  .fix = "look at how the other ranks of the group ended",
+                  .code = "aborted"});
+  }
+  return Error({.kind = ErrorKind::kFailed,
+                .what = fmt::format("{} failed: {}", where, first_line(text)),
+                .fix = "",
+                .code = "threw"});
+}
+
+}  // namespace
+
+void run_backend_call(const CollectiveCall& call, const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const Error&) {
+    throw;
+  } catch (const InternalError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw backend_error(call, error.what());
+  }
+}
+
+PendingCollective::PendingCollective(std::unique_ptr<State> state) : state_(std::move(state)) {
+  state_->exceptions = std::uncaught_exceptions();
+}
+
+PendingCollective::PendingCollective(PendingCollective&&) noexcept = default;
+
+PendingCollective& PendingCollective::operator=(PendingCollective&& other) noexcept {
+  const PendingCollective dropped(std::move(*this));
+  state_ = std::move(other.state_);
+  return *this;
+}
+
+PendingCollective::~PendingCollective() {
+  // An exception on its way out is the finding; what it drops is not.
+  if (!state_ || state_->listener == nullptr) return;
+  if (std::uncaught_exceptions() == state_->exceptions) state_->listener->never_waited(state_->call);
+}
+
+at::Tensor PendingCollective::wait() {
+  SHARDPROOF_ASSERT(state_ != nullptr, "a pending collective is waited for once");
+  const std::unique_ptr<State> state = std::move(state_);
+  if (state->work) run_backend_call(state->call, [&] { state->work->wait(); });
+  at::Tensor result = state->finish ? state->finish() : at::Tensor();
+  if (state->listener != nullptr) state->listener->after_call(state->call);
+  return result;
+}
+
+}  // namespace shardproof

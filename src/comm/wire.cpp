@@ -1,0 +1,67 @@
+// Dtypes on the wire, and the local half of composed reductions.
+#include "comm/wire.h"
+
+#include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include "base/error.h"
+#include "comm/call_text.h"
+
+namespace shardproof::wire {
+
+bool is_half(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
+
+at::Tensor for_moving(const at::Tensor& tensor) {
+  const at::Tensor plain = tensor.detach().contiguous();
+  return plain.scalar_type() == at::kBool ? plain.view(at::kByte) : plain;
+}
+
+at::Tensor moved_back(const at::Tensor& tensor, at::ScalarType dtype) {
+  return dtype == at::kBool ? tensor.view(at::kBool) : tensor;
+}
+
+Reduction reduction_for(at::ScalarType dtype, ReduceOp op, const BackendAbilities& abilities) {
+  if (dtype == at::kBool) {
+    const bool any = op == ReduceOp::kSum || op == ReduceOp::kMax;
+    return {at::kByte, any ? ReduceOp::kMax : ReduceOp::kMin};
+  }
+  const ReduceOp runs = op == ReduceOp::kAvg && !abilities.avg ? ReduceOp::kSum : op;
+  return {is_half(dtype) && !abilities.half_sums ? at::kFloat : dtype, runs};
+}
+
+c10d::ReduceOp to_c10d(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum: return c10d::ReduceOp::SUM;
+    case ReduceOp::kAvg: return c10d::ReduceOp::AVG;
+    case ReduceOp::kMax: return c10d::ReduceOp::MAX;
+    case ReduceOp::kMin: return c10d::ReduceOp::MIN;
+    case ReduceOp::kProduct: return c10d::ReduceOp::PRODUCT;
+  }
+  return c10d::ReduceOp::SUM;
+}
+
+void check_reduction(at::ScalarType dtype, ReduceOp op, std::string_view label) {
+  if (op != ReduceOp::kAvg || at::isFloatingType(dtype)) return;
+  throw Error({.kind = ErrorKind::kRefused,
+               .what = fmt::format("'{}' averages a tensor of {}", label, dtype_name(dtype)),
+               .fix = "sum it and divide in a floating dtype"});
+}
+
+at::Tensor reduce_in_order(const at::Tensor& pieces, ReduceOp op) {
+  const at::ScalarType dtype = pieces.scalar_type();
+  const at::ScalarType sum_type = is_half(dtype) ? at::kFloat : dtype;
+  at::Tensor sum = pieces.select(0, 0).to(sum_type).clone();
+  for (int64_t i = 1; i < pieces.size(0); ++i) {
+    const at::Tensor piece = pieces.select(0, i).to(sum_type);
+    switch (op) {
+      case ReduceOp::kMax: sum = at::maximum(sum, piece); break;
+      case ReduceOp::kMin: sum = at::minimum(sum, piece); break;
+      case ReduceOp::kProduct: sum.mul_(piece); break;
+      default: sum.add_(piece);
+    }
+  }
+  if (op == ReduceOp::kAvg) sum.div_(static_cast<double>(pieces.size(0)));
+  return sum.to(dtype);
+}
+
+}  // namespace shardproof::wire

@@ -1,0 +1,34 @@
+// Runs a function on every rank of an emulated world, each rank a thread, for tests.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/mesh_comm.h"
+#include "sim/net/emulated_world.h"
+
+namespace shardproof::tests {
+
+using RankFunction = std::function<void(MeshComm& comm, int64_t rank)>;
+
+// How each rank of a world ended.
+struct RankRuns {
+  std::vector<std::exception_ptr> errors;  // per rank, null where it returned
+  std::optional<sim::WorldFailure> failure;
+  std::string error_text(int64_t rank) const;  // "" where it returned
+  std::string error_code(int64_t rank) const;  // of an Error; "" else
+};
+
+// Runs `body` on mesh.world_size() threads and waits for all. Each thread has one op thread and
+// single-threaded autograd. `listeners`: empty, or one per rank.
+RankRuns try_emulated_ranks(const Mesh& mesh, const RankFunction& body,
+                            const std::vector<CallListener*>& listeners = {});
+
+// The same; throws what the first rank that failed by itself (not by an abort) threw.
+// Catch2 assertions are not thread-safe: let the ranks store what they have, and check after it.
+void run_emulated_ranks(const Mesh& mesh, const RankFunction& body);
+
+}  // namespace shardproof::tests
