@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Reads the sources and holds the rules of include_table.py. Exit status 1 with a line per violation.
+
+  check_sources.py [ROOT]
+"""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import include_table as table
+
+SOURCE_FOLDERS = ("src", "sim", "golden", "tests", "bench", "cmake")
+INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
+
+
+def source_files(root):
+    for top in SOURCE_FOLDERS:
+        for folder, subfolders, names in os.walk(root / top):
+            subfolders[:] = sorted(name for name in subfolders if name != "__pycache__")
+            for name in sorted(names):
+                if name.endswith((".h", ".cpp")):
+                    yield (Path(folder) / name).relative_to(root).as_posix()
+
+
+def folder_of(path):
+    """The longest row of the table that holds this file, or None."""
+    rows = [row for row in table.FOLDERS if path == row or path.startswith(row + "/")]
+    return max(rows, key=len) if rows else None
+
+
+def library_of(header):
+    for name, prefixes in table.LIBRARIES.items():
+        if header.startswith(prefixes):
+            return name
+    return None
+
+
+def resolve(root, path, header):
+    """The file of ours that a quoted include names, or None."""
+    for base in ("src", "."):
+        if (root / base / header).is_file():
+            return os.path.normpath(os.path.join(base, header))
+    beside = os.path.join(os.path.dirname(path), header)
+    return os.path.normpath(beside) if (root / beside).is_file() else None
+
+
+def may_include(row, target):
+    if target == row or target.startswith(row + "/"):
+        return True
+    allowed = table.FOLDERS[row]
+    return table.ANY in allowed or any(
+        target == entry or target.startswith(entry + "/") for entry in allowed)
+
+
+def includes(lines):
+    for number, line in enumerate(lines, 1):
+        found = INCLUDE.match(line)
+        if found:
+            yield number, found.group(1) or found.group(2), found.group(1) is not None
+
+
+def check_include(root, path, row, header, quoted):
+    """What is wrong with one include of one file: a sentence, or None."""
+    if header in table.BANNED_HEADERS:
+        return f"<{header}> is banned; {table.BANNED_HEADERS[header]}"
+    library = library_of(header)
+    target = resolve(root, path, header) if quoted else None
+    if target:
+        if not may_include(row, target):
+            return f"{row} may not include {target}"
+    elif quoted:
+        return f'"{header}" is no file of ours; <{header}> if it is a library\'s'
+    elif library and library not in table.FOLDERS[row] and table.ANY not in table.FOLDERS[row]:
+        return f"{row} may not use {library}: <{header}>"
+    elif (library == "torch" and path.endswith(".h") and path.startswith(("src", "sim", "golden"))
+          and header not in table.LIGHT_TORCH_HEADERS):
+        return f"a heavy LibTorch header in a header: <{header}>; move it to the .cpp file"
+    return None
+
+
+def says_its_concept(root, path):
+    """A .cpp beside its header leaves the sentence to the header; a test's names are sentences."""
+    return not path.endswith("_test.cpp") and not (
+        path.endswith(".cpp") and (root / path).with_suffix(".h").is_file())
+
+
+def check_file(root, path):
+    """Yields (line, sentence) for every rule that this file breaks."""
+    lines = (root / path).read_text(encoding="utf-8").splitlines()
+    row = folder_of(path)
+    if row is None:
+        yield 1, "its folder has no row in tests/tidy/include_table.py; add one"
+        return
+    for number, header, quoted in includes(lines):
+        problem = check_include(root, path, row, header, quoted)
+        if problem:
+            yield number, problem
+    for number, line in enumerate(lines, 1):
+        if len(line) > table.MAX_COLUMNS:
+            yield number, f"{len(line)} columns; at most {table.MAX_COLUMNS}"
+    if len(lines) > table.MAX_LINES and path not in table.LONGER_FILES:
+        yield len(lines), f"{len(lines)} lines; at most {table.MAX_LINES}: split it by concept"
+    if says_its_concept(root, path) and not (lines and lines[0].startswith("//")):
+        yield 1, "the first line says the file's one concept, as a // comment"
+    if path.endswith(".h") and "#pragma once" not in lines:
+        yield 1, "a header without #pragma once"
+    words = set(re.split(r"[_.]", os.path.basename(path)))
+    for word in sorted(words & table.BANNED_FILE_WORDS):
+        yield 1, f"'{word}' in a file's name says nothing; name it by its noun or verb"
+
+
+def check_table(root):
+    """Rows and exceptions that no longer say anything true."""
+    for path in table.LONGER_FILES:
+        file = root / path
+        if not file.is_file() or len(file.read_text().splitlines()) <= table.MAX_LINES:
+            yield path, "is in LONGER_FILES without need"
+    for row, entries in table.FOLDERS.items():
+        for entry in entries:
+            if entry not in table.LIBRARIES and entry != table.ANY and not entry.endswith(".h") \
+                    and not any(known == entry or known.startswith(entry + "/")
+                                for known in table.FOLDERS):
+                yield row, f"may include '{entry}', which is neither a folder nor a library"
+
+
+def violations(root):
+    found = []
+    for path in source_files(root):
+        found += [f"{path}:{line}: {what}" for line, what in check_file(root, path)]
+    return found + [f"include_table.py: {what} {why}" for what, why in check_table(root)]
+
+
+def main():
+    root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[2])
+    found = violations(root)
+    for line in found:
+        print(line)
+    count = len(list(source_files(root)))
+    print(f"{count} source files, {len(found)} violations")
+    sys.exit(1 if found or count == 0 else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Plants one violation of every rule in a small tree and asks that exactly it is named."""
+
+import tempfile
+import unittest
+from pathlib import Path
+
+import check_sources
+import include_table
+
+GOOD = {
+    "src/mesh/layout.h": "// Cuts.\n#pragma once\n#include <string>\n",
+    "src/mesh/mesh.h": "// Axes.\n#pragma once\n#include \"mesh/layout.h\"\n",
+    "src/comm/communicator.h": "// Calls.\n#pragma once\n#include <ATen/core/Tensor.h>\n",
+    "src/model/slot.h": "// A slot.\n#pragma once\n#include \"mesh/layout.h\"\n",
+    "sim/scenario/case_spec.h": "// A case.\n#pragma once\n#include <nlohmann/json.hpp>\n",
+    "sim/rank/rank_main.cpp": "// A rank.\n#include <ATen/ATen.h>\n#include \"model/slot.h\"\n",
+    "golden/golden_main.cpp": "// Alone.\n#include \"sim/scenario/case_spec.h\"\n",
+}
+
+
+def found_in(files):
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        for path, text in {**GOOD, **files}.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(text)
+        return check_sources.violations(root)
+
+
+class EveryRuleFindsItsViolation(unittest.TestCase):
+    def only(self, path, text, expected):
+        found = found_in({path: text})
+        self.assertEqual(len(found), 1, found)
+        self.assertTrue(found[0].startswith(path + ":"), found)
+        self.assertIn(expected, found[0])
+
+    def test_clean_sources_have_no_violation(self):
+        self.assertEqual(found_in({}), [])
+
+    def test_the_stack_may_not_know_the_harness(self):
+        self.only("src/mesh/a.cpp", '// A.\n#include "sim/scenario/case_spec.h"\n',
+                  "src/mesh may not include sim/scenario/case_spec.h")
+
+    def test_the_golden_may_not_include_what_it_judges(self):
+        self.only("golden/a.cpp", '// A.\n#include "comm/communicator.h"\n',
+                  "golden may not include src/comm/communicator.h")
+
+    def test_the_model_takes_layouts_but_not_the_rest_of_mesh(self):
+        self.only("src/model/a.cpp", '// A.\n#include "mesh/mesh.h"\n',
+                  "src/model may not include src/mesh/mesh.h")
+
+    def test_the_judge_may_not_communicate(self):
+        self.only("sim/compare/a.cpp", '// A.\n#include "comm/communicator.h"\n', "sim/compare may")
+
+    def test_one_technique_does_not_include_another(self):
+        self.assertEqual(len(found_in({
+            "src/parallel/cp/a.h": "// A.\n#pragma once\n",
+            "src/parallel/tp/b.cpp": '// B.\n#include "parallel/cp/a.h"\n'})), 1)
+
+    def test_scenarios_have_no_libtorch(self):
+        self.only("sim/scenario/a.cpp", "// A.\n#include <ATen/ATen.h>\n", "may not use torch")
+
+    def test_heavy_libtorch_headers_stay_out_of_headers(self):
+        self.only("src/comm/a.h", "// A.\n#pragma once\n#include <ATen/ATen.h>\n", "heavy LibTorch")
+
+    def test_torch_torch_h_is_banned_everywhere(self):
+        self.only("golden/a.cpp", "// A.\n  #  include <torch/torch.h>\n", "banned")
+
+    def test_a_quoted_include_names_a_file_of_ours(self):
+        self.only("src/mesh/a.cpp", '// A.\n#include "mesh/nothing.h"\n', "no file of ours")
+
+    def test_lines_end_at_100_columns(self):
+        self.assertEqual(found_in({"src/mesh/a.cpp": "// " + "\u2500" * 97 + "\n"}), [])
+        self.only("src/mesh/a.cpp", "// " + "x" * 98 + "\n", "101 columns")
+
+    def test_long_files_are_split(self):
+        self.assertEqual(found_in({"src/mesh/a.cpp": "// A.\n" * 400}), [])
+        self.only("src/mesh/a.cpp", "// A.\n" * 401, "401 lines")
+
+    def test_a_file_says_its_concept_first(self):
+        self.only("src/mesh/a.cpp", "#include <string>\n", "concept")
+        self.only("src/mesh/b.cpp", "", "concept")
+
+    def test_headers_are_guarded(self):
+        self.only("src/mesh/a.h", "// A.\n", "#pragma once")
+
+    def test_names_that_say_nothing(self):
+        self.only("src/mesh/mesh_utils.cpp", "// A.\n", "'utils'")
+
+    def test_a_new_folder_needs_a_row(self):
+        self.only("src/newfolder/a.cpp", "// A.\n", "no row")
+
+    def test_every_row_names_known_folders(self):
+        self.assertEqual(list(check_sources.check_table(Path("."))), [])
+        self.assertIn("src/base", include_table.FOLDERS)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,262 @@
+#!/usr/bin/env python3
+"""The script ./shardproof on a stub project: what it sets up, what it says when it cannot, how it
+recovers. No network: the stub's LibTorch is a wheel of a few bytes in a local folder."""
+
+import http.server
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+CMAKE = """cmake_minimum_required(VERSION 3.25)
+project(stub LANGUAGES CXX)
+add_executable(shardproof-bin sim/main.cpp)
+enable_testing()
+add_test(NAME passes COMMAND shardproof-bin)
+add_test(NAME fails COMMAND shardproof-bin fail)
+"""
+PROGRAM = """#include <cstdio>
+#include <cstring>
+int main(int argc, char** argv) {
+  std::printf("VERSION");
+  for (int i = 1; i < argc; ++i) std::printf(" [%s]", argv[i]);
+  std::printf("\\n");
+  return argc > 1 && std::strcmp(argv[1], "fail") == 0;
+}
+"""
+
+
+def write_wheel(folder):
+    """A torch wheel with nothing but the two paths that the script looks for."""
+    name = folder / "torch-2.11.0-py3-none-any.whl"
+    info = "torch-2.11.0.dist-info/"
+    with zipfile.ZipFile(name, "w") as wheel:
+        wheel.writestr("torch/lib/libtorch_cpu.so", "")
+        wheel.writestr("torch/include/ATen/ATen.h", "")
+        wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0\n")
+        wheel.writestr(info + "WHEEL",
+                       "Wheel-Version: 1.0\nGenerator: stub\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(info + "RECORD", "")
+    return name
+
+
+class StallingIndex(http.server.BaseHTTPRequestHandler):
+    """A package index whose one file stops after its first kilobyte."""
+
+    def do_GET(self):
+        self.send_response(200)
+        if self.path.endswith(".whl"):
+            self.send_header("Content-Length", "500000000")
+            self.end_headers()
+            self.wfile.write(b"x" * 1024)
+            self.wfile.flush()
+            self.server.stalled.set()
+            self.server.release.wait(60)
+        else:
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b'<a href="/torch-2.11.0-py3-none-any.whl">torch</a>')
+
+    def log_message(self, *_):
+        pass
+
+
+class WayIn(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="way_in."))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.stub = self.folder / "a repository"  # a space: every path must be quoted
+        self.wheels = self.folder / "wheels"
+        self.wheels.mkdir()
+        write_wheel(self.wheels)
+        for name in ("src", "sim", "golden", "cmake", "reports"):
+            (self.stub / name).mkdir(parents=True)
+        for name in ("shardproof", "CMakePresets.json"):
+            shutil.copy(ROOT / name, self.stub / name)
+        (self.stub / "requirements.txt").write_text("torch==2.11.0\n")
+        (self.stub / "CMakeLists.txt").write_text(CMAKE)
+        self.write_program("first")
+        self.env = {name: value for name, value in os.environ.items()
+                    if not name.startswith(("PIP_", "SHARDPROOF_", "PYTHON"))}
+        self.env |= {"HOME": str(self.folder), "PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1",
+                     "PIP_NO_CACHE_DIR": "1", "PIP_FIND_LINKS": str(self.wheels),
+                     "CCACHE_DISABLE": "1", "SHARDPROOF_PYTHON": sys.executable}
+
+    def write_program(self, version):
+        (self.stub / "sim/main.cpp").write_text(PROGRAM.replace("VERSION", version))
+
+    def start(self, *arguments, **env):
+        return subprocess.Popen([self.stub / "shardproof", *arguments], cwd=self.folder, text=True,
+                                env=self.env | env, stdin=subprocess.DEVNULL, start_new_session=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def call(self, *arguments, **env):
+        process = self.start(*arguments, **env)
+        out, err = process.communicate(timeout=180)
+        return process.returncode, out, err
+
+    def installed_torch(self):
+        torch = self.folder / "installed"
+        (torch / "lib").mkdir(parents=True)
+        (torch / "include/ATen").mkdir(parents=True)
+        (torch / "lib/libtorch_cpu.so").touch()
+        return torch
+
+    def stalled_download(self):
+        """Starts a call and returns it once its download hangs in the middle."""
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), StallingIndex)
+        server.stalled, server.release = threading.Event(), threading.Event()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        self.addCleanup(server.release.set)
+        process = self.start("run", PIP_NO_INDEX="0", PIP_FIND_LINKS="",
+                             PIP_INDEX_URL=f"http://127.0.0.1:{server.server_port}/simple")
+        self.addCleanup(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
+        self.assertTrue(server.stalled.wait(60), "pip never asked for the wheel")
+        return process
+
+    def pip_under(self, process):
+        """The id of the pip process that this call runs."""
+        listing = subprocess.check_output(["ps", "-o", "pid=,args=", "-g", str(process.pid)], text=True)
+        pids = [int(line.split()[0]) for line in listing.splitlines() if " -m pip install" in line]
+        self.assertTrue(pids, listing)
+        return pids[0]
+
+    def assert_recovers(self):
+        self.assertFalse((self.stub / ".venv/.complete").exists())
+        status, out, err = self.call("run", "x")
+        self.assertEqual((status, out), (0, "first [run] [x]\n"), err)
+
+    def test_builds_once_then_only_what_changed(self):
+        status, out, err = self.call("run", "a b", "--flag")
+        self.assertEqual((status, out), (0, "first [run] [a b] [--flag]\n"), err)
+        self.assertIn("built (cold) in", err)
+        # Once built: no compiler, no Python, no cmake, not a word.
+        bare = self.folder / "bin"
+        bare.mkdir()
+        for name in ("bash", "env", "find"):
+            (bare / name).symlink_to(shutil.which(name))
+        self.assertEqual(self.call("run", PATH=str(bare)), (0, "first [run]\n", ""))
+        time.sleep(0.02)
+        self.write_program("second")
+        self.assertEqual(self.call("run")[:2], (0, "second [run]\n"))
+        self.assertEqual(self.call("run")[2], "")
+        # A removed file counts too: its folder is newer then.
+        (self.stub / "src/extra.h").touch()
+        self.call("run")
+        time.sleep(0.02)
+        (self.stub / "src/extra.h").unlink()
+        self.assertNotEqual(self.call("run", PATH=str(bare))[0], 0)  # it wants to look again
+
+    def test_counts_tests_and_fails_when_one_fails(self):
+        status, out, err = self.call("test", "--torch", str(self.installed_torch()))
+        self.assertEqual(status, 1, err)
+        self.assertEqual(out.splitlines()[-1], "1 passed, 1 failed")
+        status, out, _ = self.call("test", "-R", "passes")
+        self.assertEqual((status, out.splitlines()[-1]), (0, "1 passed, 0 failed"))
+        self.assertNotEqual(self.call("test", "-R", "no such test")[0], 0)
+
+    def test_no_network_is_one_sentence(self):
+        status, out, err = self.call("run", PIP_NO_INDEX="0", PIP_FIND_LINKS="",
+                                     PIP_INDEX_URL="http://127.0.0.1:9/simple")
+        self.assertEqual((status, out), (2, ""))
+        self.assertIn("could not download LibTorch", err)
+        self.assertIn("--torch DIR", err)
+        self.assertNotIn("Traceback", err)
+        self.assert_recovers()
+
+    def test_a_killed_download_starts_over(self):
+        process = self.stalled_download()
+        os.kill(self.pip_under(process), signal.SIGKILL)
+        out, err = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, out), (2, ""), err)
+        self.assertIn("ended by signal 9; call again", err)
+        self.assert_recovers()
+
+    def test_ctrl_c_during_the_download(self):
+        process = self.stalled_download()
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, err)
+        self.assertIn("interrupted", err)
+        self.assert_recovers()
+
+    def test_a_killed_script_leaves_no_trap(self):
+        process = self.stalled_download()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+        self.assert_recovers()
+
+    def test_a_wrong_python_is_one_sentence(self):
+        fake = self.folder / "python3"
+        fake.write_text('#!/bin/sh\n[ "$1" = -V ] && echo Python 3.8.1 || echo 3 8\n')
+        fake.chmod(0o755)
+        for python, words in ((str(fake), "Python 3.8.1"), ("/no/such/python3", "/no/such/python3")):
+            status, out, err = self.call("run", SHARDPROOF_PYTHON=python)
+            self.assertEqual((status, out), (2, ""), err)
+            self.assertIn(words, err)
+            self.assertIn("3.10 to 3.13", err)
+
+    def test_an_installed_libtorch_is_taken_and_remembered(self):
+        status, _, err = self.call("run", "--torch", str(self.folder / "nothing"))
+        self.assertEqual(status, 2)
+        self.assertIn("no lib/libtorch_cpu.so", err)
+        torch = self.installed_torch()
+        status, out, err = self.call("run", "--torch=installed", "x")
+        self.assertEqual((status, out), (0, "first [run] [x]\n"), err)
+        self.assertFalse((self.stub / ".venv").exists())
+        self.assertIn(f"SHARDPROOF_TORCH:UNINITIALIZED={torch}",
+                      (self.stub / "build/release/CMakeCache.txt").read_text())
+        self.assertEqual(self.call("run"), (0, "first [run]\n", ""))
+        shutil.rmtree(torch)
+        self.assertEqual(self.call("run")[0], 2)  # gone: said, not a loader's message
+
+    def test_code_that_does_not_compile_is_shown(self):
+        torch = str(self.installed_torch())
+        self.write_program('" ERROR_HERE(')
+        status, out, err = self.call("run", SHARDPROOF_TORCH=torch)
+        self.assertEqual((status, out), (5, ""))
+        self.assertIn("ERROR_HERE", err)
+        self.write_program("mended")
+        self.assertEqual(self.call("run", SHARDPROOF_TORCH=torch)[:2], (0, "mended [run]\n"))
+
+    def test_missing_packages(self):
+        bare = self.folder / "bin"  # everything but mold
+        bare.mkdir()
+        for folder in ("/usr/bin", "/bin"):
+            for tool in Path(folder).iterdir():
+                if tool.name not in ("mold", "ld.mold", "apt-get", "sudo") \
+                        and not (bare / tool.name).exists():
+                    (bare / tool.name).symlink_to(tool)
+        apt = bare / "apt-get"
+        apt.write_text('#!/bin/sh\necho "E: no mirror answers: $*" >&2\nexit 100\n')
+        apt.chmod(0o755)
+        status, out, err = self.call("run", PATH=str(bare))
+        self.assertEqual((status, out), (2, ""), err)
+        self.assertIn("apt-get install -y --no-install-recommends mold", err)
+        if os.geteuid() == 0:
+            self.assertIn("no mirror answers", err)
+        else:
+            self.assertIn("paste this line", err)
+
+    def test_two_calls_at_once_build_once(self):
+        torch = str(self.installed_torch())
+        first = self.start("run", "1", SHARDPROOF_TORCH=torch)
+        second = self.start("run", "2", SHARDPROOF_TORCH=torch)
+        for process, text in ((first, "1"), (second, "2")):
+            out, err = process.communicate(timeout=120)
+            self.assertEqual((process.returncode, out), (0, f"first [run] [{text}]\n"), err)
+
+
+if __name__ == "__main__":
+    unittest.main()
