@@ -162,7 +162,20 @@ void check_options(const Fields& config) {
   }
 }
 
-RopeScaling read_scaling(const Fields& rope) {
+// Llama 3's rope names the context length that the model was first trained with; where it does not,
+// Hugging Face takes max_position_embeddings.
+int64_t read_original_context(const Fields& config, const Fields& rope) {
+  const char* key = "original_max_position_embeddings";
+  if (config.find(key) != nullptr && rope.find(key) != nullptr && config.size(key) != rope.size(key)) {
+    bad_input(fmt::format("{} is {} in config.json and {} in {}", key, config.size(key),
+                          rope.size(key), rope.where()),
+              "keep the one that is meant");
+  }
+  if (rope.find(key) != nullptr) return rope.size(key);
+  return config.find(key) != nullptr ? config.size(key) : config.size("max_position_embeddings");
+}
+
+RopeScaling read_scaling(const Fields& config, const Fields& rope) {
   RopeScaling scaling;
   scaling.kind = rope.text_or("rope_type", rope.text_or("type", "default"));
   refuse_unknown("rope type", scaling.kind, kRopeTypes);
@@ -176,7 +189,7 @@ RopeScaling read_scaling(const Fields& rope) {
   for (const char* key : {"low_freq_factor", "high_freq_factor"}) rope.number(key);
   scaling.low_freq_factor = rope.positive_or("low_freq_factor", 1);
   scaling.high_freq_factor = rope.positive_or("high_freq_factor", 4);
-  scaling.original_max_position_embeddings = rope.size("original_max_position_embeddings");
+  scaling.original_max_position_embeddings = read_original_context(config, rope);
   if (!(scaling.low_freq_factor < scaling.high_freq_factor)) {
     bad_input(fmt::format("{}: low_freq_factor={} is not below high_freq_factor={}", rope.where(),
                           scaling.low_freq_factor, scaling.high_freq_factor),
@@ -197,9 +210,9 @@ void read_rope(const Fields& config, ModelConfig& model) {
   if (parameters != nullptr) {
     const Fields rope(*parameters, "rope_parameters");
     model.rope_theta = rope.positive_or("rope_theta", model.rope_theta);
-    model.rope_scaling = read_scaling(rope);
+    model.rope_scaling = read_scaling(config, rope);
   } else if (old_scaling != nullptr) {
-    model.rope_scaling = read_scaling(Fields(*old_scaling, "rope_scaling"));
+    model.rope_scaling = read_scaling(config, Fields(*old_scaling, "rope_scaling"));
   }
 }
 

@@ -1,0 +1,344 @@
+#!/usr/bin/env python3
+"""Makes the cases in this folder: small Llama models scored and trained by Hugging Face transformers.
+
+    python3 -m venv build/hf-venv
+    build/hf-venv/bin/pip install -r golden/hf/requirements.txt
+    build/hf-venv/bin/python golden/hf/make.py            # writes every case folder anew
+    build/hf-venv/bin/python golden/hf/make.py --check    # recomputes and compares with what is stored
+
+The truth is *true* float64. transformers casts rotary tables, norms and softmax to float32 even in a
+float64 model, so while it builds and runs the model every name by which it asks for float32 means
+float64 (`float32_means_float64`), and a dispatch mode raises when any operation touches a float32
+tensor (`NoFloat32`). Losses, logprobs and masks are written here from their definitions; AdamW, SGD
+and clipping are PyTorch's own. Each model is read back from its folder, so that transformers' own
+reader sees the same config.json and weights as ours.
+"""
+import argparse
+import contextlib
+import dataclasses
+import json
+import math
+import pathlib
+import sys
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import AutoConfig, LlamaForCausalLM
+from transformers.utils import logging
+
+HERE = pathlib.Path(__file__).resolve().parent
+MAX_SHARD_TENSORS = 9  # of a sharded case: more tensors go to the next file
+
+
+@dataclasses.dataclass
+class Case:
+    name: str
+    seed: int
+    config: dict
+    loss: dict
+    optimizer: dict
+    lengths: list
+    dropped: list = dataclasses.field(default_factory=list)
+    dtype: torch.dtype = torch.float32  # of the stored weights
+    sharded: bool = False
+
+
+def config(**changes):
+    base = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 72,
+            "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 4, "hidden_act": "silu",
+            "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+            "attention_bias": False, "mlp_bias": False}
+    return base | changes
+
+
+ADAMW = {"kind": "AdamW", "lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01,
+         "max_norm": 0.1, "steps": 3}
+SGD = {"kind": "SGD", "lr": 0.1, "weight_decay": 0.0, "max_norm": 0.1, "steps": 3}
+NLL = {"kind": "nll"}
+CLIPPED = {"kind": "clipped_pg", "eps": 0.2, "beta": 0.01}
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 48}
+
+CASES = [
+    Case("llama_untied", 1, config(rope_parameters={"rope_type": "default", "rope_theta": 500.0}),
+         NLL, ADAMW, [12, 1, 7]),
+    Case("llama_tied_gqa_padding_row", 2,
+         config(tie_word_embeddings=True, num_key_value_heads=2, pad_token_id=3, rope_theta=10000.0,
+                rope_scaling=None), NLL, ADAMW, [5, 12, 9]),
+    Case("llama_bias", 3, config(attention_bias=True, mlp_bias=True, num_key_value_heads=1,
+                                 rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
+         CLIPPED, ADAMW, [12, 12, 4]),
+    Case("llama_rope_llama3", 4,
+         config(head_dim=16, num_attention_heads=3, num_key_value_heads=1, hidden_size=30,
+                rope_parameters={"rope_type": "llama3", "rope_theta": 100.0} | LLAMA3),
+         CLIPPED, ADAMW, [12, 2, 11]),
+    Case("llama_rope_llama3_v4", 5,
+         config(num_key_value_heads=2, rope_theta=100.0, rope_scaling={"rope_type": "llama3"} | LLAMA3),
+         NLL, ADAMW, [3, 12, 8], dropped=[2]),
+    Case("llama_rope_linear_sgd", 6,
+         config(rope_theta=1000.0, rope_scaling={"type": "linear", "factor": 4.0}, pad_token_id=5),
+         NLL, SGD, [12, 6, 10]),
+    Case("llama_sharded_bfloat16", 7,
+         config(vocab_size=96, num_key_value_heads=2, tie_word_embeddings=True,
+                rope_parameters={"rope_type": "linear", "rope_theta": 1000.0, "factor": 2.0}),
+         CLIPPED, ADAMW, [10, 12, 11], dropped=[0], dtype=torch.bfloat16, sharded=True),
+]
+
+
+# --- float64, all of it ------------------------------------------------------------------------------
+@contextlib.contextmanager
+def float32_means_float64():
+    """Within it torch.float32, torch.float and .float() mean float64, for whoever asks at run time."""
+    kept = torch.float32, torch.float, torch.Tensor.float, torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    torch.float32 = torch.float = torch.float64
+    torch.Tensor.float = torch.Tensor.double
+    try:
+        yield
+    finally:
+        torch.float32, torch.float, torch.Tensor.float = kept[:3]
+        torch.set_default_dtype(kept[3])
+
+
+class NoFloat32(TorchDispatchMode):
+    """Raises when an operation reads or makes a float32 tensor (or one narrower)."""
+
+    narrow = {torch.float32, torch.float16, torch.bfloat16}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves((args, kwargs, result)):
+            if isinstance(leaf, torch.Tensor) and leaf.dtype in self.narrow:
+                raise AssertionError(f"{func} touches a {leaf.dtype} tensor")
+        return result
+
+
+@contextlib.contextmanager
+def true_float64():
+    with float32_means_float64(), NoFloat32():
+        yield
+
+
+# --- what a case is made from ------------------------------------------------------------------------
+def seeded(case, name):
+    return torch.Generator().manual_seed(case.seed * 1000 + sum(name.encode()) % 997)
+
+
+def draw_weights(case):
+    """Every element different, norms around 1, biases around 0, attention far from uniform."""
+    c = AutoConfig.for_model(**case.config)
+    weights = {}
+    for name, like in LlamaForCausalLM(c).named_parameters():
+        normal = torch.randn(like.shape, generator=seeded(case, name), dtype=torch.float64)
+        if name.endswith("norm.weight"):
+            value = 1 + 0.2 * normal
+        elif name.endswith(".bias"):
+            value = 0.2 * normal
+        else:
+            value = 1.5 * normal / math.sqrt(like.shape[-1])
+        weights[name] = value.to(case.dtype).contiguous()
+    return weights
+
+
+def draw_batch(case):
+    size, seq_len, vocab = len(case.lengths), max(case.lengths), case.config["vocab_size"]
+    shape = (size, seq_len)
+    ids = torch.cat([torch.randperm(vocab, generator=seeded(case, "ids")) for _ in range(4)])
+    batch = {
+        "input_ids": ids[: size * seq_len].view(shape).clone(),
+        "input_lengths": torch.tensor(case.lengths),
+        "token_mask": (torch.rand(shape, generator=seeded(case, "mask")) < 0.8).to(torch.float64),
+        "sample_mask": torch.ones(size, dtype=torch.float64),
+    }
+    pad = case.config.get("pad_token_id")
+    if pad is not None:  # the id counts as a token like any other where the lengths say so
+        batch["input_ids"][:, 2] = pad
+        for row, length in enumerate(case.lengths):
+            batch["input_ids"][row, length:] = pad
+    batch["sample_mask"][case.dropped] = 0
+    return batch
+
+
+def add_policy(case, folder, batch):
+    """Old logprobs near the model's own, as in training: some ratios are clipped and some are not."""
+    model = load_model(folder)
+    with torch.no_grad(), true_float64():
+        now = logprobs_of(model, batch)
+    spread = torch.linspace(-0.5, 0.5, now.numel(), dtype=torch.float64)
+    for name in ("prev_logprobs", "reference_logprobs"):
+        shuffled = spread[torch.randperm(now.numel(), generator=seeded(case, name))]
+        batch[name] = now + shuffled.view(now.shape)
+    batch["advantages"] = torch.randn(now.shape, generator=seeded(case, "advantages"),
+                                      dtype=torch.float64)
+    off = (now - batch["prev_logprobs"]).exp().sub(1).abs()[mask_of(batch) > 0]
+    clipped = (off > case.loss["eps"]).sum()
+    assert 2 < clipped < off.numel() - 2, f"{clipped} of {off.numel()} ratios are out of range"
+
+
+def write_inputs(case, folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.iterdir():
+        old.unlink()
+    (folder / "config.json").write_text(json.dumps(case.config, indent=1) + "\n")
+    spec = {"loss": case.loss, "optimizer": case.optimizer}
+    (folder / "case.json").write_text(json.dumps(spec, indent=1) + "\n")
+    write_weights(case, folder)
+    batch = draw_batch(case)
+    if case.loss["kind"] == "clipped_pg":
+        add_policy(case, folder, batch)
+    save_file(batch, folder / "batch.safetensors")
+
+
+def write_weights(case, folder):
+    weights = draw_weights(case)
+    if not case.sharded:
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        return
+    names = list(weights)
+    shards = [names[i:i + MAX_SHARD_TENSORS] for i in range(0, len(names), MAX_SHARD_TENSORS)]
+    index = {"metadata": {}, "weight_map": {}}
+    for number, shard in enumerate(shards, 1):
+        file = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        save_file({name: weights[name] for name in shard}, folder / file, metadata={"format": "pt"})
+        index["weight_map"] |= {name: file for name in shard}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
+
+
+# --- the truth ---------------------------------------------------------------------------------------
+def load_model(folder):
+    """The model as transformers reads it, rebuilt so that its buffers too are float64 from the start."""
+    read = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float64)
+    settings = AutoConfig.from_pretrained(folder)
+    settings._attn_implementation = "eager"
+    settings.dtype = torch.float64
+    with true_float64():
+        model = LlamaForCausalLM(settings)
+        model.load_state_dict(read.state_dict())
+        model.train()
+    if settings.tie_word_embeddings:
+        assert model.lm_head.weight is model.model.embed_tokens.weight
+    return model
+
+
+def logprobs_of(model, batch):
+    ids, lengths = batch["input_ids"], batch["input_lengths"]
+    inside = torch.arange(ids.shape[1])[None, :] < lengths[:, None]
+    logits = model(input_ids=ids, attention_mask=inside.long(), use_cache=False).logits
+    picked = logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
+    logprobs = torch.cat([torch.zeros_like(picked[:, :1]), picked], 1)
+    return torch.where(inside, logprobs, 0.0)
+
+
+def mask_of(batch):
+    position = torch.arange(batch["input_ids"].shape[1])[None, :]
+    counted = (position > 0) & (position < batch["input_lengths"][:, None])
+    return batch["token_mask"] * batch["sample_mask"][:, None] * counted
+
+
+def loss_of(case, logprobs, batch):
+    mask = mask_of(batch)
+    total = mask.sum()
+    if case.loss["kind"] == "nll":
+        return -(logprobs * mask).sum() / total
+    eps, beta = case.loss["eps"], case.loss["beta"]
+    ratio = torch.exp(logprobs - batch["prev_logprobs"])
+    advantages = batch["advantages"]
+    gain = torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1 - eps, 1 + eps))
+    d = batch["reference_logprobs"] - logprobs
+    return (mask * (gain + beta * (torch.exp(d) - d - 1))).sum() / total
+
+
+def optimizer_of(case, model):
+    o = case.optimizer
+    if o["kind"] == "SGD":
+        return torch.optim.SGD(model.parameters(), lr=o["lr"], weight_decay=o["weight_decay"],
+                               foreach=False)
+    return torch.optim.AdamW(model.parameters(), lr=o["lr"], betas=tuple(o["betas"]), eps=o["eps"],
+                             weight_decay=o["weight_decay"], foreach=False)
+
+
+def truth(case, folder):
+    model = load_model(folder)
+    batch = load_file(folder / "batch.safetensors")
+    expected = {}
+    with true_float64():
+        optimizer = optimizer_of(case, model)
+        for step in range(1, case.optimizer["steps"] + 1):
+            optimizer.zero_grad()
+            logprobs = logprobs_of(model, batch)
+            loss = loss_of(case, logprobs, batch)
+            loss.backward()
+            if step == 1:
+                expected["logprobs"] = logprobs.detach().clone()
+                expected["loss"] = loss.detach().clone()
+                for name, parameter in model.named_parameters():
+                    expected[f"grad.{name}"] = parameter.grad.clone()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), case.optimizer["max_norm"],
+                                                  foreach=False)
+            assert norm > case.optimizer["max_norm"], f"{case.name}: step {step} clips nothing"
+            if step == 1:
+                expected["grad_norm"] = norm.clone()
+            expected[f"step{step}.loss"] = loss.detach().clone()
+            expected[f"step{step}.grad_norm"] = norm.clone()
+            optimizer.step()
+        for name, parameter in model.named_parameters():
+            expected[f"step{step}.param.{name}"] = parameter.detach().clone()
+    pad = case.config.get("pad_token_id")
+    if pad is not None and not case.config["tie_word_embeddings"]:
+        assert expected["grad.model.embed_tokens.weight"][pad].abs().max() == 0
+    return expected
+
+
+def worst_difference(stored, fresh):
+    """The largest difference of any tensor, as a share of that tensor's scale."""
+    assert stored.keys() == fresh.keys(), stored.keys() ^ fresh.keys()
+    worst = 0.0
+    for name, value in stored.items():
+        scale = value.abs().max().item() or 1.0
+        worst = max(worst, (value - fresh[name]).abs().max().item() / scale)
+    return worst
+
+
+def self_check(folder):
+    """Without the redirection the guard must trip: else it guards nothing."""
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager")
+    try:
+        with NoFloat32():
+            logprobs_of(model, load_file(folder / "batch.safetensors"))
+    except AssertionError:
+        return
+    raise SystemExit("transformers ran without float32 unasked: the redirection may be outdated")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="compare with the stored answers")
+    parser.add_argument("names", nargs="*", help="cases (default: all)")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.disable_progress_bar()
+    failed = False
+    for case in CASES:
+        if arguments.names and case.name not in arguments.names:
+            continue
+        folder = HERE / case.name
+        if not arguments.check:
+            write_inputs(case, folder)
+        self_check(folder)
+        expected = truth(case, folder)
+        if arguments.check:
+            difference = worst_difference(load_file(folder / "expected.safetensors"), expected)
+            failed |= not difference <= 1e-13
+            print(f"{case.name}: differs by {difference:.1e} of the scale")
+        else:
+            save_file(expected, folder / "expected.safetensors")
+            print(f"{case.name}: loss {expected['loss'].item():.6f}, "
+                  f"grad_norm {expected['grad_norm'].item():.6f}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
