@@ -8,7 +8,7 @@
 namespace shardproof::sim {
 namespace {
 
-constexpr size_t kFieldCount = 16;
+constexpr size_t kFieldCount = 18;
 
 void append_text(std::string& out, const std::string& text) {
   for (const char c : text) {
@@ -63,6 +63,11 @@ bool read_numbers(std::string_view field, std::vector<int64_t>& out) {
   return true;
 }
 
+bool read_flag(std::string_view field, bool& out) {
+  out = field == "1";
+  return out || field == "0";
+}
+
 }  // namespace
 
 std::string encode_line(const CallLine& line) {
@@ -84,6 +89,8 @@ std::string encode_line(const CallLine& line) {
   append_numbers(out, {line.dim});
   append_numbers(out, {line.root});
   append_numbers(out, {line.tag});
+  append_numbers(out, {line.asynchronous ? 1 : 0});
+  append_numbers(out, {line.waiting ? 1 : 0});
   out.pop_back();
   return out;
 }
@@ -106,7 +113,8 @@ std::optional<CallLine> decode_line(std::string_view text) {
       read_text(fields[8], line.dtype) && read_numbers(fields[9], line.shape) &&
       read_numbers(fields[10], line.strides) && read_numbers(fields[11], line.split_sizes) &&
       read_numbers(fields[12], line.output_sizes) && read_number(fields[13], line.dim) &&
-      read_number(fields[14], line.root) && read_number(fields[15], line.tag);
+      read_number(fields[14], line.root) && read_number(fields[15], line.tag) &&
+      read_flag(fields[16], line.asynchronous) && read_flag(fields[17], line.waiting);
   if (!good) return std::nullopt;
   line.group_ranks = std::move(ranks);
   return line;

@@ -28,6 +28,8 @@ struct CallLine {
   int64_t dim = -1;
   int64_t root = -1;                  // send, recv: the other side
   int64_t tag = 0;
+  bool asynchronous = false;
+  bool waiting = false;               // not a new call: the rank now waits for this asynchronous one
 };
 
 // From any struct with the fields of CollectiveCall (src/comm/communicator.h); this folder knows the
@@ -38,7 +40,8 @@ CallLine line_of(const Call& call, int64_t rank) {
           .group_rank = call.group_rank, .sequence = call.sequence, .op = call.op,
           .reduce_op = call.reduce_op, .label = call.label, .dtype = call.dtype,
           .shape = call.shape, .strides = call.strides, .split_sizes = call.split_sizes,
-          .output_sizes = call.output_sizes, .dim = call.dim, .root = call.root, .tag = call.tag};
+          .output_sizes = call.output_sizes, .dim = call.dim, .root = call.root, .tag = call.tag,
+          .asynchronous = call.asynchronous, .waiting = false};
 }
 
 // One line of text without a newline, and back. decode gives nothing for a malformed line.

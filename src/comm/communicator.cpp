@@ -85,6 +85,7 @@ PendingCollective Communicator::start(CollectiveCall call, CallMode mode, const 
   int64_t& sequence =
       message ? channel_sequence_[fmt::format("{} {} {}", call.op, call.root, call.tag)] : sequence_;
   call.sequence = sequence++;
+  call.asynchronous = mode.asynchronous;
   if (listener_ != nullptr) listener_->before_call(call);
   if (sink_ != nullptr) {
     sink_->next_call({.call = call, .asynchronous = mode.asynchronous,

@@ -39,6 +39,7 @@ struct CollectiveCall {
   std::vector<int64_t> output_sizes = {};  // all_to_all: output splits
   int64_t dim = -1;                        // all_gather, reduce_scatter: counted from the front
   int64_t tag = 0;                         // send, recv
+  bool asynchronous = false;
   int64_t group_rank = 0;
   std::shared_ptr<const std::vector<int64_t>> group_ranks = {};  // global ranks in group order
 };
@@ -50,6 +51,7 @@ class CallListener {
  public:
   virtual ~CallListener() = default;
   virtual void before_call(const CollectiveCall& call) = 0;
+  virtual void before_wait(const CollectiveCall& call) {}      // asynchronous calls only
   virtual void after_call(const CollectiveCall& call) = 0;     // synchronous calls, or at wait()
   virtual void never_waited(const CollectiveCall& call) = 0;   // a pending call dropped without wait()
 };

@@ -75,6 +75,8 @@ PendingCollective::~PendingCollective() {
 at::Tensor PendingCollective::wait() {
   SHARDPROOF_ASSERT(state_ != nullptr, "a pending collective is waited for once");
   const std::unique_ptr<State> state = std::move(state_);
+  const bool tell = state->listener != nullptr && state->call.asynchronous;
+  if (tell) state->listener->before_wait(state->call);
   if (state->work) run_backend_call(state->call, [&] { state->work->wait(); });
   at::Tensor result = state->finish ? state->finish() : at::Tensor();
   if (state->listener != nullptr) state->listener->after_call(state->call);

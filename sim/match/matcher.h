@@ -1,0 +1,71 @@
+// Who has entered which call, over all ranks of a world: from lines in any order to findings.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "sim/match/call_line.h"
+
+namespace shardproof::sim {
+
+struct MatchFinding {
+  std::string code;            // disagreement | deadlock | never_waited
+  std::string message;         // with both ranks and both labels
+  std::vector<int64_t> ranks;  // that it names, ascending
+};
+
+// Fed by the control process with the lines of all ranks. Calls are matched by (group, call number);
+// send and recv by (group, from, to, tag, number). Only the first finding matters: stop then.
+//
+//   disagreement   two members made different calls (agreement.h)
+//   deadlock       a cycle of ranks that wait for each other, over any groups; or a rank waits for one
+//                  that has ended
+//   never_waited   all ranks have ended and a call did not get all its members
+//
+// A rank waits in a synchronous call from its line until the last member's, and in an asynchronous
+// one from its `waiting` line. One line costs a few microseconds (no more than members + open calls).
+class Matcher {
+ public:
+  explicit Matcher(int64_t world_size);
+
+  std::optional<MatchFinding> line(const CallLine& line);
+  // The rank returned. (A rank that died or threw is a finding by itself; do not tell.)
+  std::optional<MatchFinding> ended(int64_t rank);
+
+  // "all_reduce(sum) tp[0,1] [4] float64 'label'": the last call that the rank entered, "" for none.
+  std::string last_call(int64_t rank) const;
+  // Who waits where now, for a watchdog's report: "rank 0 waits for rank 1 in ..., rank 2 ...".
+  std::string describe_waits() const;
+
+ private:
+  using Key = std::tuple<std::string, int64_t, int64_t, int64_t, int64_t>;
+  struct OpenCall {
+    std::vector<int64_t> members;             // global ranks
+    std::map<int64_t, CallLine> lines;        // by global rank, of those that came
+  };
+  struct Rank {
+    std::optional<CallLine> last;
+    std::optional<Key> waits_in;
+    bool ended = false;
+  };
+
+  static Key key_of(const CallLine& line);
+  static std::vector<int64_t> members_of(const CallLine& line);
+  std::vector<int64_t> missing(const OpenCall& call) const;
+  std::string describe_wait(int64_t rank) const;
+  std::optional<MatchFinding> enter(const CallLine& line);
+  std::optional<MatchFinding> disagreement(const OpenCall& call, const CallLine& line) const;
+  std::optional<MatchFinding> block(int64_t rank, const Key& key);
+  std::optional<MatchFinding> find_ended_peer(int64_t rank) const;
+  std::optional<MatchFinding> find_cycle(int64_t rank) const;
+  std::optional<MatchFinding> find_leftover() const;
+
+  std::vector<Rank> ranks_;
+  std::map<Key, OpenCall> open_;
+};
+
+}  // namespace shardproof::sim

@@ -1,0 +1,69 @@
+// Records every collective call of one rank: as text, on the wall clock, and by count.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace shardproof::sim {
+
+struct CallCount {
+  int64_t calls = 0;
+  int64_t bytes = 0;  // of this rank's inputs
+};
+
+// Lives on one rank's thread. `forward` hears of each call before it runs (a watchdog, the matching);
+// `forward_wait` when the rank begins to wait for an asynchronous one. Either may be empty.
+class CallTrace : public CallListener {
+ public:
+  using Forward = std::function<void(const CollectiveCall&)>;
+  using Clock = std::chrono::steady_clock;
+  explicit CallTrace(int64_t rank, Forward forward = {}, Forward forward_wait = {},
+                     Clock::time_point origin = Clock::now());
+
+  void before_call(const CollectiveCall& call) override;
+  void before_wait(const CollectiveCall& call) override;
+  void after_call(const CollectiveCall& call) override;
+  void never_waited(const CollectiveCall& call) override;
+
+  // "all_reduce(sum) tp[0,1] [4,16,32] float64 <label>", in call order.
+  const std::vector<std::string>& calls() const { return calls_; }
+  int64_t call_count() const { return static_cast<int64_t>(calls_.size()); }
+  // By (axis, op): {"tp", "all_reduce"}; the axis is the group's name without its ranks.
+  const std::map<std::pair<std::string, std::string>, CallCount>& counts() const { return counts_; }
+  // {"name", "start_us", "duration_us", "kind": "communication" | "wait"}, microseconds after
+  // `origin`; an asynchronous call lasts until its wait() has returned, its wait is a second entry.
+  std::vector<nlohmann::json> timeline() const;
+  // never_waited, each a sentence with rank and label.
+  const std::vector<std::string>& findings() const { return findings_; }
+
+ private:
+  struct Span {
+    size_t call;        // index in calls_
+    std::string group;  // with op, channel and number: the identity of a call on this rank
+    std::string op;
+    int64_t root, tag, sequence;
+    Clock::time_point start;
+    Clock::time_point wait_start;
+    Clock::time_point end;
+    bool asynchronous = false, waited = false, ended = false;
+  };
+  Span* open_span(const CollectiveCall& call);
+
+  int64_t rank_;
+  Forward forward_, forward_wait_;
+  Clock::time_point origin_;
+  std::vector<std::string> calls_;
+  std::vector<Span> spans_;
+  std::map<std::pair<std::string, std::string>, CallCount> counts_;
+  std::vector<std::string> findings_;
+};
+
+}  // namespace shardproof::sim
