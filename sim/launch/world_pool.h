@@ -1,9 +1,11 @@
 // Worlds of ranks and the workers beside them, as the control process sees them.
 //
 //   control --socket--> zygote --fork--> worker: one emulated world (N rank threads), one Gloo rank,
-//                                        a golden, a judge
+//                                        a golden
 //
-// design.md section 5 says who may do what and how everything ends.
+// Worlds and goldens stay warm between cases. A world is used again only after a case in which all
+// ranks finished or all refused before the first collective, and never after one with faults. design.md
+// section 5 says who may do what and how everything ends.
 #pragma once
 
 #include <functional>
@@ -12,39 +14,39 @@
 #include <vector>
 
 #include "sim/compare/verdict.h"
+#include "sim/launch/worker_functions.h"
+#include "sim/launch/worker_main.h"
+#include "sim/launch/world_run.h"
 #include "sim/scenario/case_spec.h"
 
 namespace shardproof::sim {
 
-struct RankEnv;
-
-// The functions that workers run, given by main so that launch knows no rank and no golden.
-struct WorkerFunctions {
-  std::function<std::string(const std::string& request, const RankEnv& env)> rank_main;
-  std::function<std::string(const std::string& request, int golden_fd, const std::string& dump_path)>
-      golden_main;
-};
-
-struct TaskOutcome {
-  bool ok = false;
-  std::string result;   // what the function returned
-  std::string kind;     // when !ok: bad_input | refused | internal | died | hung
-  std::string message;
-};
-
 class WorldPool {
  public:
-  // Forks the zygote. Call it before any tensor op and any thread.
+  // Forks the zygote. Call it on the main thread, before any tensor op and any other thread. From here
+  // on SIGINT and SIGTERM interrupt the pool and not the program.
   explicit WorldPool(WorkerFunctions functions);
-  ~WorldPool();  // ends and reaps everything
+  ~WorldPool();  // everything has ended and is reaped
+  WorldPool(const WorldPool&) = delete;
+  WorldPool& operator=(const WorldPool&) = delete;
 
   // Runs the golden in a worker of its own; the blob is written to `golden_fd` (a memfd or file).
   TaskOutcome run_golden(const std::string& request, int golden_fd, const std::string& dump_path);
-  // Runs a case on a world of spec.parallel.world_size() ranks, warm if the reuse rule allows and
-  // `fresh` is false. One ending per rank.
+  // Runs a case on a world of spec.parallel.world_size() ranks, warm unless `fresh`. One ending per
+  // rank, in rank order.
   std::vector<RankEnding> run_case(const CaseSpec& spec, int golden_fd, bool fresh);
-  // Set by SIGINT or SIGTERM: run_* returns early, everything is ended.
+  // The world of the last run_case is not used again: judging showed more than wrong values.
+  void discard_last_world();
+  // SIGINT or SIGTERM came: what was under way has ended, and what is started ends at once.
   bool interrupted() const;
+
+  // The same without waiting, several at a time. `done` is called once from wait_until, on the calling
+  // thread; a case's `done` says whether its world may be used again, should it be reusable.
+  void start_golden(const std::string& request, int golden_fd, const std::string& dump_path,
+                    std::function<void(TaskOutcome)> done);
+  void start_case(const CaseSpec& spec, int golden_fd, bool fresh, std::function<bool(WorldRun)> done);
+  // Serves whatever is under way until this is so. Looks after each event.
+  void wait_until(const std::function<bool()>& satisfied);
 
  private:
   struct Impl;

@@ -1,0 +1,46 @@
+// What workers run, as functions that main gives: launch knows no rank, no golden and no network.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "sim/compare/verdict.h"
+#include "sim/match/call_line.h"
+
+namespace shardproof::sim {
+
+// A world (or one rank of it) that is to be made in a worker process.
+struct WorldSetup {
+  std::string backend = "emulated";  // emulated: all ranks here, as threads; gloo, nccl: one rank
+  std::string device = "cpu";
+  int64_t world_size = 1;
+  int64_t rank = -1;                 // -1: all of them
+  // Process ranks meet at the c10d store on 127.0.0.1:store_port. Rank 0 hosts it on this listening
+  // socket, which it owns; -1 on the others.
+  int store_listen_fd = -1;
+  int store_port = 0;
+  // Called on the rank's own thread: when a case starts, and before each collective.
+  std::function<void(int64_t rank)> on_start = {};
+  std::function<void(int64_t rank, const CallLine& line)> on_call = {};
+};
+
+// A world that stays warm between cases.
+struct WorldSession {
+  // Runs a case (CaseSpec as JSON) to its end. One ending per rank that lives here; never throws for
+  // what a rank did.
+  std::function<std::vector<RankEnding>(const std::string& request, int golden_fd)> run;
+  // From another thread, while run() is under way: ranks that wait for others stop waiting; run()
+  // returns soon, with `hung` for those that did not stop. Empty: not supported, the worker is killed.
+  std::function<void(const std::string& why)> abort = {};
+};
+
+struct WorkerFunctions {
+  // As golden::golden_main.
+  std::function<std::string(const std::string& request, int golden_fd, const std::string& dump_path)>
+      golden_main;
+  std::function<WorldSession(WorldSetup setup)> make_world;
+};
+
+}  // namespace shardproof::sim

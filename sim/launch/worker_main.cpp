@@ -1,0 +1,234 @@
+#include "sim/launch/worker_main.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <csignal>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "base/error.h"
+#include "sim/launch/call_board.h"
+#include "sim/launch/ending_codec.h"
+#include "sim/launch/wire.h"
+
+namespace shardproof::sim {
+namespace {
+
+// The one thing that a signal handler can reach: where to note whose thread is crashing.
+std::atomic<CallBoard*> crash_board = nullptr;
+
+void note_crash(int signal) {
+  if (CallBoard* board = crash_board.load()) board->crashing(signal);
+}  // SA_RESETHAND: the fault then happens again and ends the process
+
+void watch_for_crashes(CallBoard* board) {
+  crash_board.store(board);
+  struct sigaction action {};
+  action.sa_handler = note_crash;
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
+    ::sigaction(signal, &action, nullptr);
+  }
+}
+
+// Requests in order of arrival; aborts go past them. Reads on a thread of its own, so that an abort
+// reaches a rank that waits, and so that the worker ends the moment control has gone.
+class Inbox {
+ public:
+  Inbox(int socket, std::function<void(const std::string&)> on_abort)
+      : socket_(socket), on_abort_(std::move(on_abort)), reader_([this] { read(); }) {
+    reader_.detach();  // lives as long as the process
+  }
+
+  Frame next_request() {
+    std::unique_lock lock(mutex_);
+    arrived_.wait(lock, [this] { return !requests_.empty(); });
+    Frame frame = std::move(requests_.front());
+    requests_.pop_front();
+    return frame;
+  }
+
+ private:
+  void read() {
+    FrameReader frames;
+    while (frames.read_some(socket_, false) == FrameReader::Status::kOpen) {
+      while (std::optional<Frame> frame = frames.next()) {
+        if (frame->type == FrameType::kAbort) {
+          on_abort_(frame->payload);
+          continue;
+        }
+        const std::lock_guard lock(mutex_);
+        requests_.push_back(std::move(*frame));
+        arrived_.notify_one();
+      }
+    }
+    ::_exit(0);
+  }
+
+  int socket_;
+  std::function<void(const std::string&)> on_abort_;
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::deque<Frame> requests_;
+  std::thread reader_;
+};
+
+// How a failure outside any rank's own code is named.
+TaskOutcome outcome_of_exception() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    switch (error.kind()) {
+      case ErrorKind::kBadInput: return {.kind = "bad_input", .message = error.what()};
+      case ErrorKind::kRefused: return {.kind = "refused", .message = error.what()};
+      case ErrorKind::kFailed: return {.kind = "failed", .message = error.what()};
+    }
+  } catch (const std::exception& error) {
+    return {.kind = "internal", .message = error.what()};
+  } catch (...) {
+    return {.kind = "internal", .message = "an exception of an unknown type"};
+  }
+  return {.kind = "internal", .message = "an error of an unknown kind"};
+}
+
+[[noreturn]] void serve_golden(const WorkerFunctions& functions, int channel) {
+  Inbox inbox(channel, [](const std::string&) {});
+  for (;;) {
+    const Frame frame = inbox.next_request();
+    const nlohmann::json task = nlohmann::json::parse(frame.payload);
+    TaskOutcome outcome;
+    try {
+      outcome.result = functions.golden_main(task.at("request").get<std::string>(),
+                                             frame.fds.at(0).get(),
+                                             task.at("dump").get<std::string>());
+      outcome.ok = true;
+    } catch (...) {
+      outcome = outcome_of_exception();
+    }
+    if (!send_frame(channel, FrameType::kTaskDone, encode(outcome))) ::_exit(0);
+  }
+}
+
+// The same ending for every rank that lives in this worker: its world could not be made.
+std::vector<RankEnding> all_ended(const WorkerSetup& setup, const TaskOutcome& why) {
+  std::vector<RankEnding> endings;
+  const int64_t first = setup.rank < 0 ? 0 : setup.rank;
+  const int64_t last = setup.rank < 0 ? setup.world_size - 1 : setup.rank;
+  for (int64_t rank = first; rank <= last; ++rank) {
+    RankEnding ending;
+    ending.rank = rank;
+    ending.kind = why.kind == "failed" ? "threw" : why.kind;
+    ending.message = why.message;
+    endings.push_back(ending);
+  }
+  return endings;
+}
+
+[[noreturn]] void serve_world(const WorkerFunctions& functions, const WorkerSetup& setup,
+                              WorkerFds fds) {
+  CallBoard board(std::move(fds.board), setup.world_size);
+  watch_for_crashes(&board);
+  const int channel = fds.channel.get();
+  std::mutex channel_mutex;
+  const auto send = [&](FrameType type, const std::string& payload) {
+    const std::lock_guard lock(channel_mutex);
+    if (!send_frame(channel, type, payload)) ::_exit(0);
+  };
+
+  WorldSetup world{.backend = setup.backend, .device = setup.device,
+                   .world_size = setup.world_size, .rank = setup.rank,
+                   .store_listen_fd = fds.store_listener.release(), .store_port = setup.store_port};
+  world.on_start = [&board](int64_t rank) { board.started(rank); };
+  const bool matched_by_control = setup.rank >= 0;  // an emulated world matches its own calls
+  world.on_call = [&](int64_t rank, const CallLine& line) {
+    board.entered(rank, line.op + " " + line.group + " '" + line.label + "'");
+    if (matched_by_control) send(FrameType::kCallLine, encode_line(line));
+  };
+
+  std::mutex session_mutex;
+  WorldSession session;
+  Inbox inbox(channel, [&](const std::string& why) {
+    const std::lock_guard lock(session_mutex);
+    if (session.abort) session.abort(why);
+  });
+  for (;;) {
+    const Frame frame = inbox.next_request();
+    std::vector<RankEnding> endings;
+    try {
+      if (!session.run) {
+        WorldSession made = functions.make_world(world);
+        const std::lock_guard lock(session_mutex);
+        session = std::move(made);
+      }
+      endings = session.run(frame.payload, frame.fds.empty() ? -1 : frame.fds[0].get());
+    } catch (...) {
+      endings = all_ended(setup, outcome_of_exception());
+    }
+    send(FrameType::kEndings, encode(endings));
+  }
+}
+
+void take_over_output(const OwnedFd& output) {
+  const OwnedFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  ::dup2(nothing.get(), STDIN_FILENO);
+  ::dup2(output.get(), STDOUT_FILENO);
+  ::dup2(output.get(), STDERR_FILENO);
+  ::setvbuf(stdout, nullptr, _IOLBF, 0);
+}
+
+}  // namespace
+
+std::string WorkerSetup::process_name() const {
+  if (role == "golden") return "sp-golden";
+  return rank < 0 ? "sp-world-" + std::to_string(world_size) : "sp-rank-" + std::to_string(rank);
+}
+
+nlohmann::json to_json(const WorkerSetup& setup) {
+  return {{"role", setup.role},         {"backend", setup.backend}, {"device", setup.device},
+          {"world_size", setup.world_size}, {"rank", setup.rank},   {"store_port", setup.store_port}};
+}
+
+WorkerSetup worker_setup_from_json(const nlohmann::json& json) {
+  return {.role = json.at("role"),
+          .backend = json.at("backend"),
+          .device = json.at("device"),
+          .world_size = json.at("world_size"),
+          .rank = json.at("rank"),
+          .store_port = json.at("store_port")};
+}
+
+void worker_main(const WorkerFunctions& functions, const WorkerSetup& setup, WorkerFds fds) {
+  const rlimit no_core{0, 0};  // writing a core of hundreds of MB would hide a death for seconds
+  ::setrlimit(RLIMIT_CORE, &no_core);
+  ::prctl(PR_SET_NAME, setup.process_name().c_str());
+  take_over_output(fds.output);
+  fds.output.reset();
+  try {
+    if (setup.role == "golden") serve_golden(functions, fds.channel.get());
+    serve_world(functions, setup, std::move(fds));
+  } catch (const std::exception& error) {
+    ::dprintf(STDERR_FILENO, "worker: %s\n", error.what());
+    ::_exit(70);
+  }
+}
+
+std::string encode(const TaskOutcome& outcome) {
+  return nlohmann::json{{"ok", outcome.ok}, {"result", outcome.result}, {"kind", outcome.kind},
+                        {"message", outcome.message}}
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+TaskOutcome decode_task_outcome(const std::string& bytes) {
+  const nlohmann::json json = nlohmann::json::parse(bytes);
+  return {.ok = json.at("ok"), .result = json.at("result"), .kind = json.at("kind"),
+          .message = json.at("message")};
+}
+
+}  // namespace shardproof::sim

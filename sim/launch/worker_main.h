@@ -1,0 +1,46 @@
+// The life of one worker process: requests in, endings out, until control closes the channel.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "sim/launch/owned_fd.h"
+#include "sim/launch/worker_functions.h"
+
+namespace shardproof::sim {
+
+// What a worker is to be. Travels from control to the zygote as JSON.
+struct WorkerSetup {
+  std::string role = "world";  // world | golden
+  std::string backend;
+  std::string device;
+  int64_t world_size = 1;
+  int64_t rank = -1;
+  int store_port = 0;
+  std::string process_name() const;  // as `ps` shows it, at most 15 characters
+};
+nlohmann::json to_json(const WorkerSetup& setup);
+WorkerSetup worker_setup_from_json(const nlohmann::json& json);
+
+struct WorkerFds {
+  OwnedFd channel;        // to control
+  OwnedFd output;         // stdout and stderr of the worker
+  OwnedFd board;          // CallBoard; invalid for a golden
+  OwnedFd store_listener; // rank 0 of process worlds
+};
+
+// Called in the forked child, while it is single-threaded; ends the process.
+[[noreturn]] void worker_main(const WorkerFunctions& functions, const WorkerSetup& setup,
+                              WorkerFds fds);
+
+// The outcome of a golden, as kTaskDone carries it.
+struct TaskOutcome {
+  bool ok = false;
+  std::string result = {};   // what the function returned
+  std::string kind = {};     // when !ok: bad_input | refused | failed | internal | died | hung | interrupted
+  std::string message = {};
+};
+std::string encode(const TaskOutcome& outcome);
+TaskOutcome decode_task_outcome(const std::string& bytes);
+
+}  // namespace shardproof::sim

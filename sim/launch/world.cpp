@@ -1,0 +1,343 @@
+#include "sim/launch/world.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "base/error.h"
+#include "sim/launch/ending_codec.h"
+#include "sim/launch/exit_text.h"
+#include "sim/launch/process_clock.h"
+
+namespace shardproof::sim {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// After a failure, how long to wait for what other ranks have to say: a root cause that is named a
+// moment after its consequence must still be seen.
+constexpr milliseconds kGraceAfterRoot{20};
+constexpr milliseconds kGraceAfterConsequence{400};
+// How long an emulated world may take to stop its ranks when told to.
+constexpr milliseconds kAbortGrace{1500};
+constexpr int kLinesOfOutput = 5;
+
+double seconds_since(steady_clock::time_point start) {
+  return std::chrono::duration<double>(steady_clock::now() - start).count();
+}
+
+bool is_refusal(const RankEnding& ending) {
+  return ending.kind == "refused" || ending.kind == "bad_input";
+}
+
+// A socket on which rank 0 will serve the c10d store, bound before anybody needs its port.
+OwnedFd listen_on_loopback(int* port) {
+  OwnedFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* plain = reinterpret_cast<sockaddr*>(&address);
+  if (::bind(listener.get(), plain, size) != 0 || ::listen(listener.get(), 2048) != 0 ||
+      ::getsockname(listener.get(), plain, &size) != 0) {
+    throw InternalError("no port on the loopback interface for the store of a world");
+  }
+  *port = ntohs(address.sin_port);
+  return listener;
+}
+
+}  // namespace
+
+World::World(boost::asio::io_context& io, WorldKey key)
+    : io_(io), key_(std::move(key)), board_(key_.world_size) {}
+
+std::shared_ptr<World> World::start(boost::asio::io_context& io, Workers& workers, WorldKey key) {
+  std::shared_ptr<World> world(new World(io, std::move(key)));
+  world->start_workers(workers);
+  return world;
+}
+
+void World::start_workers(Workers& workers) {
+  WorkerSetup setup{.role = "world", .backend = key_.backend, .device = key_.device,
+                    .world_size = key_.world_size, .rank = -1, .store_port = 0};
+  OwnedFd listener;
+  if (in_processes()) listener = listen_on_loopback(&setup.store_port);
+  const int64_t count = in_processes() ? key_.world_size : 1;
+  for (int64_t i = 0; i < count; ++i) {
+    if (in_processes()) setup.rank = i;
+    workers_.push_back(workers.start(setup, board_.fd(), std::move(listener)));
+    listener = OwnedFd();
+    const auto self = weak_from_this();
+    const auto index = static_cast<size_t>(i);
+    workers_.back()->start({.on_frame = [self, index](Frame frame) {
+                              if (const auto world = self.lock()) {
+                                world->on_frame(index, std::move(frame));
+                              }
+                            },
+                            .on_exit = [self, index](const std::string& how) {
+                              if (const auto world = self.lock()) world->on_exit(index, how);
+                            }});
+  }
+}
+
+void World::run(const std::string& request, int golden_fd, CaseLimits limits,
+                std::function<void(WorldRun)> done) {
+  SHARDPROOF_ASSERT(!running_ && !broken_, "a world that is busy or broken was given a case");
+  ++case_number_;
+  running_ = true;
+  settling_ = abort_sent_ = false;
+  done_ = std::move(done);
+  limits_ = limits;
+  hang_rule_ = HangRule(limits.hang_s);
+  matcher_ = {};
+  endings_.assign(static_cast<size_t>(key_.world_size), std::nullopt);
+  board_.clear();
+  started_ = steady_clock::now();
+  for (const auto& worker : workers_) {
+    std::vector<OwnedFd> fds;
+    if (golden_fd >= 0) fds.push_back(OwnedFd(::fcntl(golden_fd, F_DUPFD_CLOEXEC, 0)));
+    worker->forget_output();
+    worker->send(FrameType::kRequest, request, std::move(fds));
+  }
+  tick();
+}
+
+template <class Action>
+void World::after(milliseconds delay, Action action) {
+  const auto timer = std::make_shared<boost::asio::steady_timer>(io_, delay);
+  timer->async_wait([timer, self = weak_from_this(), number = case_number_,
+                     action](const boost::system::error_code& error) {
+    const auto world = self.lock();
+    if (!error && world && world->running_ && world->case_number_ == number) action(*world);
+  });
+}
+
+void World::on_frame(size_t, Frame frame) {
+  if (!running_) return;
+  if (frame.type == FrameType::kCallLine) return on_call(frame.payload);
+  if (frame.type != FrameType::kEndings) return;
+  for (RankEnding& ending : decode_endings(frame.payload)) note(std::move(ending));
+}
+
+void World::on_call(const std::string& text) {
+  if (std::optional<CallLine> line = decode_line(text)) {
+    if (const auto finding = matcher_.called(std::move(*line))) found(*finding);
+  }
+}
+
+void World::note(RankEnding ending) {
+  const auto rank = static_cast<size_t>(ending.rank);
+  SHARDPROOF_ASSERT(rank < endings_.size(), "an ending of a rank outside the world");
+  if (!running_ || endings_[rank]) return;
+  if (ending.last_call.empty()) ending.last_call = board_.last_label(ending.rank);
+  const std::string kind = ending.kind;
+  const bool refusal = is_refusal(ending);
+  endings_[rank] = std::move(ending);
+  if (in_processes() && kind == "finished") {
+    if (const auto finding = matcher_.ended(static_cast<int64_t>(rank))) found(*finding);
+  }
+  if (!running_) return;
+  if (all_ended()) return finish();
+  if (kind == "aborted") {
+    settle_after(kGraceAfterConsequence);
+  } else if (kind != "finished" && !refusal) {
+    settle_after(kGraceAfterRoot);
+  }  // the others refuse as well, each at its own pace; if not, they wait for this rank: hung
+}
+
+// What the matching shows outranks whatever the ranks threw afterwards.
+void World::found(const MatchFinding& finding) {
+  for (const int64_t rank : finding.ranks) {
+    endings_[static_cast<size_t>(rank)].reset();
+    set_ending(rank, finding.code, finding.message);
+  }
+  for (auto& ending : endings_) {
+    if (ending && ending->kind == "threw") ending->kind = "aborted";
+  }
+  settle();
+}
+
+void World::on_exit(size_t worker, const std::string& how) {
+  broken_ = true;
+  if (!running_) return;
+  if (in_processes()) {
+    rank_died(static_cast<int64_t>(worker), worker, how);
+  } else {
+    emulated_world_died(how);
+  }
+}
+
+void World::rank_died(int64_t rank, size_t worker, const std::string& how) {
+  if (endings_[static_cast<size_t>(rank)]) return;
+  const std::string output = last_lines(workers_[worker]->output(), kLinesOfOutput);
+  set_ending(rank, "died",
+             fmt::format("the process of rank {} {}{}{}", rank, how,
+                         output.empty() ? "" : "; the last lines it printed:\n", output));
+  if (all_ended()) return finish();
+  settle_after(kGraceAfterRoot);
+}
+
+void World::emulated_world_died(const std::string& how) {
+  const std::string output = last_lines(workers_[0]->output(), kLinesOfOutput);
+  const int64_t culprit = board_.crashed_rank();
+  const std::string fact =
+      fmt::format("the process of the emulated world {}{}", how,
+                  culprit < 0 ? "" : fmt::format(" on the thread of rank {}", culprit));
+  const std::string quote = output.empty() ? "" : "; the last lines it printed:\n" + output;
+  for (int64_t rank = 0; rank < key_.world_size; ++rank) {
+    if (endings_[static_cast<size_t>(rank)]) continue;
+    const bool guilty = culprit < 0 || culprit == rank;
+    set_ending(rank, guilty ? "died" : "aborted", fact + (guilty ? quote : ""));
+  }
+  finish();
+}
+
+// A rank that refused while another has gone on to a call with it: the other waits for nothing.
+bool World::refuser_is_awaited() const {
+  const std::set<int64_t> awaited = matcher_.awaited();
+  return std::any_of(awaited.begin(), awaited.end(), [this](int64_t rank) {
+    const auto& ending = endings_[static_cast<size_t>(rank)];
+    return ending && is_refusal(*ending);
+  });
+}
+
+void World::tick() {
+  if (refuser_is_awaited()) return settle();
+  if (seconds_since(started_) > limits_.deadline_s) {
+    hung(fmt::format("the case did not end within its deadline of {:g} s", limits_.deadline_s));
+  } else if (looks_hung()) {
+    hung(fmt::format("for {:g} s no rank entered a collective or used more than {:.0f}% of a core",
+                     limits_.hang_s, HangRule::kIdleShare * 100));
+  }
+  const auto period = std::chrono::duration<double>(hang_rule_.period_s());
+  after(std::chrono::duration_cast<milliseconds>(period), [](World& world) { world.tick(); });
+}
+
+bool World::looks_hung() {
+  HangSample sample{.now_s = seconds_since(started_), .calls = board_.total_calls(), .cpu_s = {}};
+  for (const auto& worker : workers_) sample.cpu_s.push_back(cpu_seconds_of(worker->pid()));
+  if (!hang_rule_.sample(sample)) return false;
+  const bool slow = std::any_of(workers_.begin(), workers_.end(),
+                                [](const auto& worker) { return is_runnable(worker->pid()); });
+  if (slow) hang_rule_.restart();  // it waits for the processor or the disk
+  return !slow;
+}
+
+void World::hung(const std::string& why) {
+  if (!running_ || settling_ || abort_sent_) return;
+  if (in_processes()) return hung_processes(why);
+  abort_sent_ = true;
+  workers_[0]->send(FrameType::kAbort, why);
+  after(kAbortGrace, [why](World& world) {
+    for (int64_t rank = 0; rank < world.key_.world_size; ++rank) {
+      if (!world.endings_[static_cast<size_t>(rank)]) world.set_ending(rank, "hung", why);
+    }
+    world.settle();
+  });
+}
+
+// Ranks that wait in a call for others are victims; the others do not move by themselves. If all
+// wait, they wait for each other.
+void World::hung_processes(const std::string& why) {
+  std::vector<int64_t> running;
+  std::vector<std::string> waits;
+  bool all_wait = true;
+  for (int64_t rank = 0; rank < key_.world_size; ++rank) {
+    if (endings_[static_cast<size_t>(rank)]) continue;
+    running.push_back(rank);
+    waits.push_back(matcher_.waits_for(rank));
+    all_wait = all_wait && !waits.back().empty();
+  }
+  for (size_t i = 0; i < running.size(); ++i) {
+    const bool waiting = !waits[i].empty();
+    const std::string doing =
+        waiting ? fmt::format("rank {} waits in {}", running[i], waits[i])
+                : fmt::format("rank {} is in no call that waits for others", running[i]);
+    set_ending(running[i], !waiting ? "hung" : all_wait ? "deadlock" : "aborted",
+               doing + "; " + why);
+  }
+  settle();
+}
+
+void World::settle_after(milliseconds grace) {
+  after(grace, [](World& world) { world.settle(); });
+}
+
+void World::settle() {
+  if (!running_ || std::exchange(settling_, true)) return;
+  for (const auto& worker : workers_) {
+    if (running_) worker->drain();  // what arrived before the failure may explain it
+  }
+  if (!running_) return;
+  const std::string cause = root_cause();
+  for (int64_t rank = 0; rank < key_.world_size; ++rank) {
+    if (endings_[static_cast<size_t>(rank)]) continue;
+    const std::string waits = matcher_.waits_for(rank);
+    set_ending(rank, "aborted",
+               (waits.empty() ? "" : fmt::format("it waited in {}; ", waits)) + "ended because " + cause);
+  }
+  finish();
+}
+
+void World::set_ending(int64_t rank, const std::string& kind, const std::string& message) {
+  auto& ending = endings_[static_cast<size_t>(rank)];
+  if (ending) return;
+  ending.emplace();
+  ending->rank = rank;
+  ending->kind = kind;
+  ending->message = message;
+  ending->last_call = board_.last_label(rank);
+}
+
+bool World::all_ended() const {
+  return std::all_of(endings_.begin(), endings_.end(), [](const auto& ending) { return ending; });
+}
+
+std::string World::root_cause() const {
+  const RankEnding* consequence = nullptr;
+  for (const auto& ending : endings_) {
+    if (!ending || ending->kind == "finished") continue;
+    if (ending->kind != "aborted") return fmt::format("rank {} ended as {}", ending->rank, ending->kind);
+    consequence = &*ending;
+  }
+  return consequence ? fmt::format("rank {} was aborted", consequence->rank) : "the run was interrupted";
+}
+
+void World::kill() {
+  broken_ = true;
+  settle();
+  for (const auto& worker : workers_) worker->kill();
+}
+
+void World::finish() {
+  running_ = false;
+  WorldRun run;
+  run.warm = case_number_ > 1;
+  run.seconds = seconds_since(started_);
+  bool finished = true;
+  bool refused = board_.total_calls() == 0;
+  for (auto& ending : endings_) {
+    finished = finished && ending->kind == "finished";
+    refused = refused && is_refusal(*ending);
+    run.endings.push_back(std::move(*ending));
+  }
+  run.reusable = !broken_ && (finished || refused);
+  for (const auto& worker : workers_) run.logs.push_back(worker->output());
+  if (!run.reusable) {
+    broken_ = true;
+    for (const auto& worker : workers_) worker->kill();
+  }
+  // From the event loop, so that whoever called into this world has returned.
+  boost::asio::post(io_, [done = std::exchange(done_, {}), run = std::move(run)]() mutable {
+    done(std::move(run));
+  });
+}
+
+}  // namespace shardproof::sim

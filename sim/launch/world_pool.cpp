@@ -1,0 +1,183 @@
+#include "sim/launch/world_pool.h"
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <csignal>
+#include <list>
+#include <optional>
+#include <set>
+
+#include "base/error.h"
+#include "sim/launch/golden_worker.h"
+#include "sim/launch/world.h"
+
+namespace shardproof::sim {
+namespace {
+
+// Idle worlds beyond this are ended, the one used longest ago first.
+constexpr size_t kMaxIdleWorlds = 8;
+constexpr int64_t kMaxIdleRanks = 1024;
+
+double deadline_of(const std::string& request) {
+  const nlohmann::json spec = nlohmann::json::parse(request, nullptr, false);
+  const auto path = nlohmann::json::json_pointer("/world/deadline_s");
+  if (spec.is_object() && spec.contains(path) && spec[path].is_number()) return spec[path];
+  return WorldSpec().deadline_s;
+}
+
+}  // namespace
+
+struct WorldPool::Impl {
+  explicit Impl(WorkerFunctions given)
+      : functions(std::move(given)),
+        workers(std::make_unique<Workers>(io, functions)),
+        signals(io, SIGINT, SIGTERM) {
+    wait_for_signal();
+  }
+
+  ~Impl() {
+    end_all();
+    idle_worlds.clear();
+    idle_goldens.clear();
+    workers.reset();
+  }
+
+  void wait_for_signal() {
+    signals.async_wait([this](const boost::system::error_code& error, int) {
+      if (error) return;
+      interrupted = true;
+      end_all();
+      wait_for_signal();
+    });
+  }
+
+  void end_all() {
+    for (const auto& world : std::exchange(busy_worlds, {})) world->kill();
+    for (const auto& golden : std::exchange(busy_goldens, {})) golden->kill();
+  }
+
+  // A zygote that was ended from outside takes its workers with it; the next case gets a new one.
+  void revive_workers() {
+    if (workers->usable()) return;
+    idle_worlds.clear();
+    idle_goldens.clear();
+    workers.reset();
+    workers = std::make_unique<Workers>(io, functions);
+  }
+
+  std::shared_ptr<World> take_world(const WorldKey& key, bool fresh) {
+    idle_worlds.remove_if([](const auto& world) { return world->broken(); });
+    revive_workers();
+    const auto found = std::find_if(idle_worlds.begin(), idle_worlds.end(),
+                                    [&](const auto& world) { return world->key() == key; });
+    std::shared_ptr<World> world;
+    if (found != idle_worlds.end()) {
+      world = *found;
+      idle_worlds.erase(found);
+      if (fresh) world.reset();
+    }
+    return world ? world : World::start(io, *workers, key);
+  }
+
+  void keep_world(const std::shared_ptr<World>& world) {
+    idle_worlds.push_back(world);
+    int64_t ranks = 0;
+    for (const auto& idle : idle_worlds) ranks += idle->key().world_size;
+    while (idle_worlds.size() > kMaxIdleWorlds || (ranks > kMaxIdleRanks && idle_worlds.size() > 1)) {
+      ranks -= idle_worlds.front()->key().world_size;
+      idle_worlds.pop_front();
+    }
+  }
+
+  std::shared_ptr<GoldenWorker> take_golden() {
+    idle_goldens.remove_if([](const auto& golden) { return golden->broken(); });
+    revive_workers();
+    if (idle_goldens.empty()) return GoldenWorker::start(io, *workers);
+    const auto golden = idle_goldens.front();
+    idle_goldens.pop_front();
+    return golden;
+  }
+
+  boost::asio::io_context io{1};
+  WorkerFunctions functions;
+  std::unique_ptr<Workers> workers;
+  boost::asio::signal_set signals;
+  bool interrupted = false;
+  std::list<std::shared_ptr<World>> idle_worlds;  // used longest ago first
+  std::set<std::shared_ptr<World>> busy_worlds;
+  std::list<std::shared_ptr<GoldenWorker>> idle_goldens;
+  std::set<std::shared_ptr<GoldenWorker>> busy_goldens;
+  std::weak_ptr<World> last_world;
+};
+
+WorldPool::WorldPool(WorkerFunctions functions)
+    : impl_(std::make_unique<Impl>(std::move(functions))) {}
+
+WorldPool::~WorldPool() = default;
+
+bool WorldPool::interrupted() const {
+  impl_->io.poll();  // a signal that came while nobody was waiting
+  return impl_->interrupted;
+}
+
+void WorldPool::wait_until(const std::function<bool()>& satisfied) {
+  while (!satisfied()) impl_->io.run_one();
+}
+
+void WorldPool::start_golden(const std::string& request, int golden_fd, const std::string& dump_path,
+                             std::function<void(TaskOutcome)> done) {
+  const auto golden = impl_->take_golden();
+  impl_->busy_goldens.insert(golden);
+  golden->run({.request = request, .golden_fd = golden_fd, .dump_path = dump_path,
+               .deadline_s = deadline_of(request)},
+              [this, golden, done = std::move(done)](TaskOutcome outcome) {
+    impl_->busy_goldens.erase(golden);
+    if (!golden->broken()) impl_->idle_goldens.push_back(golden);
+    done(std::move(outcome));
+  });
+  if (impl_->interrupted) impl_->end_all();
+}
+
+void WorldPool::start_case(const CaseSpec& spec, int golden_fd, bool fresh,
+                           std::function<bool(WorldRun)> done) {
+  const bool has_faults = !spec.faults.empty();
+  const WorldKey key{spec.world.backend, spec.world.device, spec.parallel.world_size()};
+  const auto world = impl_->take_world(key, fresh || has_faults);
+  impl_->busy_worlds.insert(world);
+  impl_->last_world = world;
+  world->run(to_json(spec).dump(), golden_fd,
+             {.hang_s = spec.world.hang_s, .deadline_s = spec.world.deadline_s},
+             [this, world, has_faults, done = std::move(done)](WorldRun run) {
+    impl_->busy_worlds.erase(world);
+    const bool reusable = run.reusable && !has_faults;
+    if (done(std::move(run)) && reusable) impl_->keep_world(world);
+  });
+  if (impl_->interrupted) impl_->end_all();
+}
+
+TaskOutcome WorldPool::run_golden(const std::string& request, int golden_fd,
+                                  const std::string& dump_path) {
+  std::optional<TaskOutcome> result;
+  start_golden(request, golden_fd, dump_path,
+               [&result](TaskOutcome outcome) { result = std::move(outcome); });
+  wait_until([&result] { return result.has_value(); });
+  return *result;
+}
+
+std::vector<RankEnding> WorldPool::run_case(const CaseSpec& spec, int golden_fd, bool fresh) {
+  std::optional<WorldRun> result;
+  start_case(spec, golden_fd, fresh, [&result](WorldRun run) {
+    result = std::move(run);
+    return true;
+  });
+  wait_until([&result] { return result.has_value(); });
+  return std::move(result->endings);
+}
+
+void WorldPool::discard_last_world() {
+  impl_->idle_worlds.remove(impl_->last_world.lock());
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,19 @@
+// How one case on one world went.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sim/compare/verdict.h"
+
+namespace shardproof::sim {
+
+struct WorldRun {
+  std::vector<RankEnding> endings;  // by rank
+  std::vector<std::string> logs;    // what each worker printed: one for emulated, else one per rank
+  bool reusable = false;            // all finished, or all refused before the first collective
+  bool warm = false;                // the world had run a case before
+  double seconds = 0;
+};
+
+}  // namespace shardproof::sim
