@@ -1,0 +1,177 @@
+// The plan as a table: patterns, custom plans, refusals, and what describe says.
+#include "parallel/tp/plan.h"
+
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "model/decoder.h"
+#include "parallel/tp/apply.h"
+#include "parallel/tp/describe.h"
+#include "parallel/tp/partial_gradients.h"
+#include "parallel/tp/placement.h"
+
+namespace shardproof::tests {
+namespace {
+
+ModelConfig llama(int64_t heads = 6, int64_t kv_heads = 3) {
+  ModelConfig config;
+  config.vocab_size = 10;
+  config.hidden_size = 8;
+  config.intermediate_size = 7;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = heads;
+  config.num_key_value_heads = kv_heads;
+  config.head_dim = 2;
+  config.attention_bias = true;
+  return config;
+}
+
+struct Refusal {
+  ErrorKind kind;
+  std::string text;
+};
+
+template <class Work>
+Refusal refusal_of(Work work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return {error.kind(), error.what()};
+  }
+  return {ErrorKind::kFailed, "no refusal"};
+}
+
+Refusal refusal_of_plan(const nlohmann::json& plan, bool sp = false, bool tied = false) {
+  ModelConfig config = llama();
+  config.tie_word_embeddings = tied;
+  return refusal_of([&] {
+    resolve_plan(config, {.sequence_parallel = sp, .custom_plan = plan});
+  });
+}
+
+TEST_CASE("a star stands for any text, also none", "[plan][MP-1]") {
+  CHECK(matches_pattern("lm_head", "lm_head"));
+  CHECK_FALSE(matches_pattern("lm_head", "lm_head.weight"));
+  CHECK(matches_pattern("*.q_proj", "model.layers.0.self_attn.q_proj"));
+  CHECK(matches_pattern("model.layers.*.mlp.*_proj", "model.layers.11.mlp.gate_proj"));
+  CHECK_FALSE(matches_pattern("model.layers.*.mlp.*_proj", "model.layers.1.self_attn.q_proj"));
+  CHECK(matches_pattern("*", "x"));
+  CHECK(matches_pattern("a*b*c", "aXbXbXc"));
+  CHECK(matches_pattern("a**c", "ac"));
+  CHECK_FALSE(matches_pattern("a*b", "a"));
+  CHECK_FALSE(matches_pattern("", "a"));
+}
+
+TEST_CASE("every slot of a decoder has a style, under the decoder's own names", "[plan][MP-1]") {
+  const ModelConfig config = llama();
+  Decoder model(config, seeded_weights(config, 1));
+  for (const bool sp : {false, true}) {
+    const auto styles = resolve_plan(config, {.sequence_parallel = sp});
+    const auto slots = model.slots();
+    REQUIRE(styles.size() == slots.size());
+    for (size_t i = 0; i < slots.size(); ++i) CHECK(styles[i].slot == slots[i]->name);
+  }
+}
+
+TEST_CASE("of several custom patterns the most literal one counts", "[plan][MP-1]") {
+  const auto styles = resolve_plan(llama(), {.custom_plan = {{"*.self_attn.*", "Replicate"},
+                                                             {"*.self_attn.o_proj",
+                                                              "RowParallelScattered"}}});
+  for (const SlotStyle& style : styles) {
+    if (style.slot.ends_with("q_proj")) CHECK(style.style == TpStyle::kReplicate);
+    if (style.slot.ends_with("o_proj")) CHECK(style.style == TpStyle::kRowParallelScattered);
+    if (style.slot.ends_with("down_proj")) CHECK(style.style == TpStyle::kRowParallel);
+  }
+}
+
+TEST_CASE("a custom plan that is malformed is bad input", "[plan][MP-1]") {
+  const auto check_bad = [](const nlohmann::json& plan, const std::string& text) {
+    const Refusal refusal = refusal_of_plan(plan);
+    CHECK(refusal.kind == ErrorKind::kBadInput);
+    CHECK_THAT(refusal.text, Catch::Contains(text));
+  };
+  check_bad({{"lm_head", "VocabParalelLmHead"}}, "did you mean 'VocabParallelLmHead'?");
+  check_bad({{"lm_head", "zzz"}}, "known styles: Replicate, ColumnParallel");
+  check_bad({{"lm_haed", "Replicate"}}, "the nearest slot is 'lm_head'");
+  check_bad({{"*.nothing.*", "Replicate"}}, "matches no slot");
+  check_bad({{"lm_head", 3}}, "is not a name");
+  check_bad("Replicate", "not a table");
+  check_bad({{"*.q_pro*", "Replicate"}, {"*q_proj", "ColumnParallel"}}, "different styles");
+}
+
+TEST_CASE("styles that do not fit their slot or each other are refused with what would fit",
+          "[plan][MP-1]") {
+  const auto check_refused = [](const Refusal& refusal, const std::string& text) {
+    CHECK(refusal.kind == ErrorKind::kRefused);
+    CHECK_THAT(refusal.text, Catch::Contains(text));
+  };
+  check_refused(refusal_of_plan({{"model.norm", "RowParallel"}}), "give it Replicate");
+  check_refused(refusal_of_plan({{"model.norm", "SequenceNorm"}}), "without sequence_parallel");
+  check_refused(refusal_of_plan({{"model.norm", "Replicate"}}, true), "give it SequenceNorm");
+  check_refused(refusal_of_plan({{"*.1.self_attn.k_proj", "Replicate"}}),
+                "model.layers.1.self_attn.k_proj the style Replicate, but "
+                "model.layers.1.self_attn.q_proj leaves its output cut");
+  check_refused(refusal_of_plan({{"*.mlp.down_proj", "Replicate"}}), "give it RowParallel");
+  check_refused(refusal_of_plan({{"*.mlp.gate_proj", "Replicate"}, {"*.mlp.up_proj", "Replicate"}}),
+                "mlp.activation the style HiddenParallelActivation");
+  check_refused(refusal_of_plan({{"lm_head", "Replicate"}}, false, true), "tied to model.embed_tokens");
+  check_refused(refusal_of_plan({{"lm_head", "ColumnParallel"}}), "VocabParallelLmHead or Replicate");
+}
+
+TEST_CASE("head counts that tp cannot cut are refused, and the sizes that work are named", "[tp][MP-4]") {
+  const auto refusal = [](int64_t heads, int64_t kv_heads, int64_t tp) {
+    return refusal_of([&] {
+      const ModelConfig config = llama(heads, kv_heads);
+      for (const SlotStyle& slot : resolve_plan(config, {})) place_slot(config, tp, false, slot);
+    });
+  };
+  CHECK(refusal(6, 3, 4).kind == ErrorKind::kRefused);
+  CHECK(refusal(6, 3, 4).text ==
+        "num_attention_heads=6 does not divide by tp=4; tp = 1, 3, 6 would work");
+  CHECK(refusal(6, 3, 2).text ==
+        "num_key_value_heads=3 neither divides by tp=2 nor divides it; tp = 1, 3, 6 would work");
+  CHECK(refusal(6, 3, 6).text == "no refusal");
+  CHECK(refusal(12, 2, 4).text == "no refusal");
+  CHECK(refusal(12, 2, 3).kind == ErrorKind::kRefused);
+}
+
+TEST_CASE("describe: who holds what, and what is summed after backward", "[plan][MP-1]") {
+  const Mesh mesh = Mesh::training(2, 1, 1, 6);
+  const auto lines = plan_lines(llama(), mesh, {.sequence_parallel = true});
+  const auto line_of = [&](const std::string& name) {
+    for (const PlanLine& line : lines) {
+      if (line.parameter == name) return line;
+    }
+    throw std::logic_error("no line " + name);
+  };
+  const PlanLine embedding = line_of("model.embed_tokens.weight");
+  CHECK(embedding.layout == "S(0)tp:padded12");
+  CHECK(embedding.local_shapes == std::vector<std::vector<int64_t>>(6, {2, 8}));
+  const PlanLine key = line_of("model.layers.1.self_attn.k_proj.weight");
+  CHECK(key.layout == "S(0)tp:parts3");
+  CHECK(key.local_shapes == std::vector<std::vector<int64_t>>(6, {2, 8}));
+  CHECK_THAT(key.gradient, Catch::Contains("share a kv head"));
+  CHECK(line_of("model.layers.0.mlp.down_proj.weight").local_shapes[3] == std::vector<int64_t>{8, 1});
+  CHECK(line_of("model.layers.0.mlp.down_proj.weight").local_shapes[5] == std::vector<int64_t>{8, 0});
+  CHECK(line_of("model.norm.weight").gradient == "summed over tp");
+  CHECK(line_of("model.layers.0.self_attn.o_proj.bias").gradient == "summed over tp");
+  CHECK(line_of("model.layers.0.self_attn.q_proj.bias").gradient.empty());
+  CHECK(lines.size() == weight_shapes(llama()).size());
+  CHECK_THAT(describe_plan(llama(), mesh, {.sequence_parallel = true}),
+             Catch::Contains("lm_head.weight") && Catch::Contains("VocabParallelLmHead"));
+}
+
+TEST_CASE("copies_over_tp: 1 where tp cuts, tp where it does not, the sharers of a kv head", "[tp]") {
+  const Mesh mesh = Mesh::training(2, 1, 1, 6);
+  Parameter parameter{.name = "p", .tensor = {}};
+  CHECK(copies_over_tp(parameter, mesh) == 6);
+  parameter.layout = Layout({Cut::even(0, "tp")});
+  CHECK(copies_over_tp(parameter, mesh) == 1);
+  parameter.layout = Layout({Cut::repeated(0, "tp", 3)});
+  CHECK(copies_over_tp(parameter, mesh) == 2);
+  parameter.layout = Layout({Cut::even(0, "dp")});
+  CHECK(copies_over_tp(parameter, mesh) == 6);
+}
+
+}  // namespace
+}  // namespace shardproof::tests
