@@ -1,4 +1,5 @@
-// The folder that a run leaves: results for programs and people, logs, and what replays each failure.
+// The folder that a run leaves: results for programs and people, logs, and what replays each
+// failure.
 //
 //   results.json        everything, in the schema of reports/README.md
 //   junit.xml           the same verdicts for CI systems
@@ -24,16 +25,17 @@ struct RunInfo {
   double seconds = 0;        // of the whole run, wall time
   bool interrupted = false;  // ended by a signal: not all cases ran
   int exit_status = 0;
-  std::map<std::string, std::string> environment;  // what matters for a replay: host, cpu, torch, ...
+  std::map<std::string, std::string>
+      environment;  // what matters for a replay: host, cpu, torch, ...
   // Cases that were not run; the reason of each is its spec.skip.
   std::vector<CaseSpec> skipped;
   // Files that belong to a case (by its name), for example tensors that its ranks wrote.
   std::map<std::string, std::vector<std::string>> files;
 };
 
-// Makes `out_dir`, or runs/<UTC time>-<n> below the current folder when it is "", and points the link
-// `latest` beside a folder of that kind at it. Returns its path. Throws Error(kBadInput) when it
-// cannot be made or is a file.
+// Makes `out_dir`, or runs/<UTC time>-<n> below the current folder when it is "", and points the
+// link `latest` beside a folder of that kind at it. Returns its path. Throws Error(kBadInput) when
+// it cannot be made or is a file.
 std::string create_run_folder(const std::string& out_dir);
 
 // Writes the files above into an existing folder, results.json last. Each is written whole and then

@@ -287,4 +287,19 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, int64_t data_b
   return header;
 }
 
+std::string safetensors_header_bytes(const std::vector<SafetensorsEntry>& entries,
+                                     const std::map<std::string, std::string>& metadata) {
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  for (const auto& entry : entries) {
+    header[entry.name] = {
+        {"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {entry.begin, entry.end}}};
+  }
+  std::string text = header.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  std::string length(8, '\0');
+  for (size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(text.size() >> (8 * i) & 0xff);
+  return length + text;
+}
+
 }  // namespace shardproof

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <set>
 
@@ -53,23 +52,16 @@ NamedTensors in_file_order(const NamedTensors& tensors) {
   return ordered;
 }
 
-// The length and the JSON, padded with spaces so that the data starts at a multiple of 8.
-std::string header_text(const NamedTensors& tensors, const Metadata& metadata) {
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
+std::string header_bytes(const NamedTensors& tensors, const Metadata& metadata) {
+  std::vector<SafetensorsEntry> entries;
   int64_t begin = 0;
   for (const auto& [name, tensor] : tensors) {
     const int64_t end = begin + data_bytes(tensor);
-    header[name] = {{"dtype", *safetensors_name_of(tensor.scalar_type())},
-                    {"shape", tensor.sizes().vec()},
-                    {"data_offsets", {begin, end}}};
+    entries.push_back(
+        {name, *safetensors_name_of(tensor.scalar_type()), tensor.sizes().vec(), begin, end});
     begin = end;
   }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  std::string length(8, '\0');
-  for (size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(text.size() >> (8 * i) & 0xff);
-  return length + text;
+  return safetensors_header_bytes(entries, metadata);
 }
 
 void write_all(int fd, const char* data, int64_t count, int64_t offset, const std::string& name) {
@@ -86,7 +78,7 @@ void write_all(int fd, const char* data, int64_t count, int64_t offset, const st
 void write_file(int fd, const NamedTensors& tensors, const Metadata& metadata,
                 const std::string& name) {
   const NamedTensors ordered = in_file_order(tensors);
-  const std::string header = header_text(ordered, metadata);
+  const std::string header = header_bytes(ordered, metadata);
   int64_t end = static_cast<int64_t>(header.size());
   for (const auto& [tensor_name, tensor] : ordered) end += data_bytes(tensor);
   if (::ftruncate(fd, end) != 0) cannot_write(name, std::strerror(errno));

@@ -1,0 +1,26 @@
+// Where the files of one case lie within a run folder.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "sim/compare/verdict.h"
+
+namespace shardproof::sim {
+
+// "003-tp.llama_tp2[precision=float64]": unique in the run because of the index.
+std::string case_id(size_t index, const CaseSpec& spec);
+
+inline std::string log_folder(const std::string& id) { return "logs/" + id; }
+inline std::string log_file(const std::string& id, int64_t rank) {
+  return log_folder(id) + "/rank" + std::to_string(rank) + ".log";
+}
+inline std::string replay_file(const std::string& id) { return "replay/" + id + ".json"; }
+inline std::string tensor_file(const std::string& id) { return "tensors/" + id + ".safetensors"; }
+
+// A case that a person will want to run again: not as expected.
+inline bool wants_replay(const CaseResult& result) { return !result.as_expected; }
+// True when ranks sent tensors that were wrong.
+bool has_failing_tensors(const CaseResult& result);
+
+}  // namespace shardproof::sim

@@ -1,0 +1,22 @@
+// The tensors that failed first, as a safetensors file: golden and actual of each rank that sent
+// them.
+//
+//   rank1/grad.model.norm.weight/golden    F64 [the piece's dims]   times the declared scale
+//   rank1/grad.model.norm.weight/actual    F64 [the piece's dims]
+//   rank1/grad.model.norm.weight/index     I64 [the piece's dims]   flat index in the golden's
+//   tensor,
+//                                                                   -1 where the position is
+//                                                                   padding
+// A second microbatch of the same tensor is "rank1/<name>#1". Metadata: case, phase and step.
+#pragma once
+
+#include <string>
+
+#include "sim/compare/verdict.h"
+
+namespace shardproof::sim {
+
+// The bytes of the file; "" when no rank sent tensors. No LibTorch: the control process runs no op.
+std::string failing_tensors_file(const CaseResult& result);
+
+}  // namespace shardproof::sim

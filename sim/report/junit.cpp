@@ -1,0 +1,97 @@
+// The XML is written by hand: five elements, every text through xml_text.
+#include "sim/report/junit.h"
+
+#include <fmt/format.h>
+
+#include "sim/report/case_files.h"
+#include "sim/report/escape.h"
+#include "sim/report/results_json.h"
+
+namespace shardproof::sim {
+namespace {
+
+struct Suite {
+  std::string file;
+  std::string body;
+  int64_t tests = 0, failures = 0, errors = 0, skipped = 0;
+  double seconds = 0;
+};
+
+std::string outcome_element(const CaseResult& result) {
+  if (result.as_expected) return "";
+  const bool values =
+      result.verdict == "match" || result.verdict == "mismatch" || result.verdict == "refused";
+  const std::string type =
+      result.kind.empty() ? result.verdict : result.verdict + "." + result.kind;
+  const std::string& message = result.unexpected.empty() ? result.message : result.unexpected;
+  return fmt::format("      <{0} type=\"{1}\" message=\"{2}\">{3}</{0}>\n",
+                     values ? "failure" : "error", xml_text(type),
+                     xml_text(message.substr(0, message.find('\n'))),
+                     xml_text(describe_result(result, false)));
+}
+
+std::string case_element(const CaseSpec& spec, double seconds, const std::string& inside) {
+  const std::string head =
+      fmt::format("    <testcase classname=\"{}\" name=\"{}\" time=\"{:.3f}\"", xml_text(spec.file),
+                  xml_text(fmt::format("{} ({})", spec.name, spec.world.backend)), seconds);
+  return inside.empty() ? head + "/>\n" : head + ">\n" + inside + "    </testcase>\n";
+}
+
+Suite& suite_of(std::vector<Suite>& suites, const std::string& file) {
+  for (auto& suite : suites) {
+    if (suite.file == file) return suite;
+  }
+  suites.push_back({.file = file, .body = {}});
+  return suites.back();
+}
+
+void add_result(Suite& suite, const CaseResult& result) {
+  std::string inside = outcome_element(result);
+  if (!inside.empty()) {
+    ++(inside.find("<failure") != std::string::npos ? suite.failures : suite.errors);
+    if (!result.replay.empty()) {
+      inside += fmt::format("      <system-out>replay: {}</system-out>\n", xml_text(result.replay));
+    }
+  }
+  ++suite.tests;
+  suite.seconds += result.seconds;
+  suite.body += case_element(result.spec, result.seconds, inside);
+}
+
+std::string suite_element(const Suite& suite, const std::string& started) {
+  return fmt::format(
+      "  <testsuite name=\"{}\" tests=\"{}\" failures=\"{}\" errors=\"{}\" skipped=\"{}\" "
+      "time=\"{:.3f}\" timestamp=\"{}\">\n{}  </testsuite>\n",
+      xml_text(suite.file), suite.tests, suite.failures, suite.errors, suite.skipped, suite.seconds,
+      xml_text(started), suite.body);
+}
+
+}  // namespace
+
+std::string junit_xml(const std::vector<CaseResult>& results, const RunInfo& info) {
+  std::vector<Suite> suites;
+  for (const auto& result : results) add_result(suite_of(suites, result.spec.file), result);
+  for (const auto& spec : info.skipped) {
+    Suite& suite = suite_of(suites, spec.file);
+    ++suite.tests;
+    ++suite.skipped;
+    suite.body += case_element(
+        spec, 0, fmt::format("      <skipped message=\"{}\"/>\n", xml_text(spec.skip)));
+  }
+  Suite all;
+  std::string body;
+  const std::string started = info.started.empty() ? utc_now() : info.started;
+  for (const auto& suite : suites) {
+    body += suite_element(suite, started);
+    all.tests += suite.tests;
+    all.failures += suite.failures;
+    all.errors += suite.errors;
+    all.skipped += suite.skipped;
+  }
+  return fmt::format(
+      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"shardproof\" tests=\"{}\" "
+      "failures=\"{}\" errors=\"{}\" skipped=\"{}\" time=\"{:.3f}\">\n{}</testsuites>\n",
+      all.tests, all.failures, all.errors, all.skipped, info.seconds, body);
+}
+
+}  // namespace shardproof::sim

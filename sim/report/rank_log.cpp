@@ -1,0 +1,63 @@
+// Plain text, most important first.
+#include "sim/report/rank_log.h"
+
+#include <fmt/format.h>
+
+#include "sim/report/escape.h"
+
+namespace shardproof::sim {
+namespace {
+
+std::string coordinates(const Mesh& mesh, int64_t rank) {
+  std::string text;
+  for (const auto& axis : mesh.axes()) {
+    if (axis.size == 1) continue;
+    text += fmt::format(" {}={}", axis.name, mesh.coordinate(axis.name, rank));
+  }
+  return text;
+}
+
+std::string wrong_rows(const RankReport& report) {
+  std::string text;
+  for (const auto& row : report.rows) {
+    if (row.ok) continue;
+    text += fmt::format("  {} step {} {}: {}\n", phase_name(row.phase), row.step, row.name,
+                        row.problem.empty()
+                            ? fmt::format("{} of {} elements, worst error {:.3g} of {:.3g} allowed",
+                                          row.bad_count, row.count, row.worst_error, row.allowance)
+                            : row.problem);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string rank_log(const CaseResult& result, int64_t rank, const RankEnding* ending,
+                     const RankReport* report) {
+  const Mesh mesh = result.spec.parallel.mesh();
+  std::string text =
+      fmt::format("case    {}\nrank    {} of {}{}\nending  {}\n", result.spec.name, rank,
+                  mesh.world_size(), coordinates(mesh, rank), ending ? ending->kind : "finished");
+  if (ending != nullptr && !ending->message.empty()) text += ending->message + "\n";
+  if (ending != nullptr && !ending->last_call.empty()) {
+    text += fmt::format("last call entered: {}\n", ending->last_call);
+  }
+  if (report == nullptr) return valid_utf8(text + "\nThis rank sent no report.\n");
+  text += fmt::format("time    {:.3f} s, of it {:.3f} s comparing; peak {} tensor bytes\n",
+                      report->seconds, report->compare_seconds, report->peak_tensor_bytes);
+  if (!report->metrics.empty()) {
+    text += "metrics " +
+            report->metrics.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  }
+  text += fmt::format("\n{} findings\n", report->findings.size());
+  for (const auto& finding : report->findings) text += "  " + finding + "\n";
+  const std::string wrong = wrong_rows(*report);
+  if (!wrong.empty()) text += "\nwrong values\n" + wrong;
+  text += fmt::format("\n{} collective calls\n", report->calls.size());
+  for (size_t i = 0; i < report->calls.size(); ++i) {
+    text += fmt::format("{:6}  {}\n", i, report->calls[i]);
+  }
+  return valid_utf8(text);
+}
+
+}  // namespace shardproof::sim

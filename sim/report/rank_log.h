@@ -1,0 +1,14 @@
+// The log of one rank of one case: how it ended, what it called, what it found.
+#pragma once
+
+#include <string>
+
+#include "sim/compare/verdict.h"
+
+namespace shardproof::sim {
+
+// Either may be null: a rank that died left no report.
+std::string rank_log(const CaseResult& result, int64_t rank, const RankEnding* ending,
+                     const RankReport* report);
+
+}  // namespace shardproof::sim

@@ -1,0 +1,201 @@
+// From case results to JSON, field by field.
+#include "sim/report/results_json.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <ctime>
+#include <map>
+
+#include "sim/report/case_files.h"
+#include "sim/report/escape.h"
+#include "sim/report/tensor_table.h"
+
+namespace shardproof::sim {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json texts(const std::vector<std::string>& values) {
+  auto out = Json::array();
+  for (const auto& value : values) out.push_back(valid_utf8(value));
+  return out;
+}
+
+Json mesh_json(const Mesh& mesh) {
+  auto axes = Json::array();
+  for (const auto& axis : mesh.axes()) axes.push_back({{"name", axis.name}, {"size", axis.size}});
+  return {{"axes", axes}, {"text", mesh.describe()}};
+}
+
+Json divergence_json(const Divergence& divergence) {
+  return {{"tensor", valid_utf8(divergence.tensor)},
+          {"phase", phase_name(divergence.phase)},
+          {"step", divergence.step},
+          {"kind", divergence.kind},
+          {"ranks", divergence.ranks},
+          {"pattern", valid_utf8(divergence.pattern)},
+          {"likely", valid_utf8(divergence.likely)},
+          {"collectives", texts(divergence.collectives)},
+          {"last_good", valid_utf8(divergence.last_good)},
+          {"worst", json_finite(to_json(divergence.worst))}};
+}
+
+Json rank_json(int64_t rank, const RankEnding* ending, const RankReport* report, const Mesh& mesh,
+               const std::string& id) {
+  Json out = {{"rank", rank}, {"coordinates", Json::object()}};
+  for (const auto& axis : mesh.axes()) {
+    if (rank < mesh.world_size()) out["coordinates"][axis.name] = mesh.coordinate(axis.name, rank);
+  }
+  out["ending"] = ending ? ending->kind : "finished";
+  out["message"] = ending ? valid_utf8(ending->message) : "";
+  out["last_call"] = ending ? valid_utf8(ending->last_call) : "";
+  out["log"] = log_file(id, rank);
+  if (report == nullptr) return out;
+  out["calls"] = report->calls.size();
+  out["findings"] = texts(report->findings);
+  out["seconds"] = json_number(report->seconds);
+  out["compare_seconds"] = json_number(report->compare_seconds);
+  out["peak_tensor_bytes"] = report->peak_tensor_bytes;
+  out["metrics"] = json_finite(report->metrics);
+  return out;
+}
+
+Json ranks_json(const CaseResult& result, const std::string& id) {
+  std::map<int64_t, std::pair<const RankEnding*, const RankReport*>> ranks;
+  for (const auto& ending : result.endings) ranks[ending.rank].first = &ending;
+  for (const auto& report : result.reports) ranks[report.rank].second = &report;
+  const Mesh mesh = result.spec.parallel.mesh();
+  auto out = Json::array();
+  for (const auto& [rank, parts] : ranks) {
+    out.push_back(rank_json(rank, parts.first, parts.second, mesh, id));
+  }
+  return out;
+}
+
+Json files_json(const CaseResult& result, const RunInfo& info, const std::string& id) {
+  auto files = Json::array();
+  if (has_failing_tensors(result)) files.push_back(tensor_file(id));
+  const auto it = info.files.find(result.spec.name);
+  if (it == info.files.end()) return files;
+  for (const auto& file : it->second) files.push_back(valid_utf8(file));
+  return files;
+}
+
+Json spec_json(const CaseSpec& spec) {
+  return {{"name", valid_utf8(spec.name)},
+          {"file", valid_utf8(spec.file)},
+          {"line", spec.line},
+          {"workload", spec.workload},
+          {"precision", spec.precision},
+          {"seed", spec.seed},
+          {"steps", spec.steps},
+          {"backend", spec.world.backend},
+          {"device", spec.world.device},
+          {"mesh", mesh_json(spec.parallel.mesh())},
+          {"world_size", spec.parallel.world_size()},
+          {"sequence_parallel", spec.parallel.sequence_parallel},
+          {"data_parallel", spec.parallel.data_parallel},
+          {"tags", texts(spec.tags)},
+          {"expected",
+           {{"verdict", spec.expect.verdict},
+            {"kind", spec.expect.kind},
+            {"tensor", valid_utf8(spec.expect.tensor)}}}};
+}
+
+Json case_json(size_t index, const CaseResult& result, const RunInfo& info) {
+  const std::string id = case_id(index, result.spec);
+  Json out = {{"id", id}};
+  out.update(spec_json(result.spec));
+  out["verdict"] = result.verdict;
+  out["kind"] = result.kind;
+  out["as_expected"] = result.as_expected;
+  out["unexpected"] = valid_utf8(result.unexpected);
+  out["message"] = valid_utf8(result.message);
+  out["text"] = valid_utf8(describe_result(result, false));
+  out["seconds"] = json_number(result.seconds);
+  out["golden_seconds"] = json_number(result.golden_seconds);
+  out["compare_seconds"] = json_number(result.compare_seconds);
+  out["tensors_compared"] = result.tensors_compared;
+  out["elements_compared"] = result.elements_compared;
+  out["worst_ratio"] = json_number(result.worst_ratio);
+  out["worst_tensor"] = valid_utf8(result.worst_tensor);
+  out["divergence"] = result.divergence ? divergence_json(*result.divergence) : Json(nullptr);
+  out["replay"] = valid_utf8(result.replay);
+  out["replay_file"] = wants_replay(result) ? Json(replay_file(id)) : Json(nullptr);
+  out["files"] = files_json(result, info, id);
+  out["ranks"] = ranks_json(result, id);
+  out["tensors"] = tensor_table(result);
+  return out;
+}
+
+Json totals_json(const std::vector<CaseResult>& results, const RunInfo& info) {
+  Json totals = {{"cases", results.size()},
+                 {"match", 0},
+                 {"mismatch", 0},
+                 {"refused", 0},
+                 {"failed", 0},
+                 {"bad_input", 0},
+                 {"internal", 0},
+                 {"skipped", info.skipped.size()},
+                 {"unexpected", 0}};
+  int64_t unexpected = 0;
+  std::map<std::string, int64_t> verdicts;
+  for (const auto& result : results) {
+    ++verdicts[result.verdict];
+    unexpected += result.as_expected ? 0 : 1;
+  }
+  for (const auto& [verdict, count] : verdicts) totals[verdict] = count;
+  totals["unexpected"] = unexpected;
+  return totals;
+}
+
+Json run_json(const RunInfo& info) {
+  Json environment = Json::object();
+  for (const auto& [key, value] : info.environment) environment[key] = valid_utf8(value);
+  return {{"command", valid_utf8(info.command)},
+          {"version", valid_utf8(info.version)},
+          {"started", info.started.empty() ? utc_now() : valid_utf8(info.started)},
+          {"seconds", json_number(info.seconds)},
+          {"interrupted", info.interrupted},
+          {"exit_status", info.exit_status},
+          {"environment", environment}};
+}
+
+Json skipped_json(const std::vector<CaseSpec>& skipped) {
+  auto out = Json::array();
+  for (const auto& spec : skipped) {
+    out.push_back({{"name", valid_utf8(spec.name)},
+                   {"file", valid_utf8(spec.file)},
+                   {"backend", spec.world.backend},
+                   {"reason", valid_utf8(spec.skip)}});
+  }
+  return out;
+}
+
+std::string line_of(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+
+std::string utc_now() {
+  const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
+                     fmt::gmtime(std::chrono::system_clock::to_time_t(now)));
+}
+
+std::string results_json(const std::vector<CaseResult>& results, const RunInfo& info) {
+  std::string text =
+      fmt::format("{{\"format\": \"{}\",\n\"run\": {},\n\"totals\": {},\n", kResultsFormat,
+                  line_of(run_json(info)), line_of(totals_json(results, info)));
+  text += fmt::format("\"skipped\": {},\n\"cases\": [", line_of(skipped_json(info.skipped)));
+  for (size_t i = 0; i < results.size(); ++i) {
+    text += i == 0 ? "\n" : ",\n";
+    text += line_of(case_json(i, results[i], info));
+  }
+  return text + "\n]}\n";
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,19 @@
+// results.json: everything a run found, in the schema of reports/README.md.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sim/report/run_folder.h"
+
+namespace shardproof::sim {
+
+constexpr const char* kResultsFormat = "shardproof-results/1";
+
+// One line per case, so that two runs can be compared with diff. Always valid JSON and UTF-8.
+std::string results_json(const std::vector<CaseResult>& results, const RunInfo& info);
+
+// "2026-01-31T12:00:00Z"
+std::string utc_now();
+
+}  // namespace shardproof::sim

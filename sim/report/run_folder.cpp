@@ -1,0 +1,138 @@
+// Makes the folder and fills it. results.json comes last: where it stands, the others stand too.
+#include "sim/report/run_folder.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "sim/report/case_files.h"
+#include "sim/report/escape.h"
+#include "sim/report/failing_tensors.h"
+#include "sim/report/junit.h"
+#include "sim/report/rank_log.h"
+#include "sim/report/results_json.h"
+#include "sim/report/timeline.h"
+
+namespace shardproof::sim {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void cannot_write(const fs::path& path, const std::string& why) {
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = fmt::format("cannot write {}: {}", path.string(), why),
+               .fix = "name a folder that can be written with --out"});
+}
+
+void make_folder(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) cannot_write(path, error.message());
+  if (!fs::is_directory(path, error)) cannot_write(path, "a file of that name is in the way");
+}
+
+void write_text(const fs::path& path, const std::string& text) {
+  const fs::path part = path.string() + ".part";
+  {
+    std::ofstream stream(part, std::ios::binary | std::ios::trunc);
+    stream << text;
+    stream.close();
+    if (!stream) cannot_write(path, std::strerror(errno));
+  }
+  std::error_code error;
+  fs::rename(part, path, error);
+  if (error) cannot_write(path, error.message());
+}
+
+// runs/20260131-120000-1: the first number that is free. mkdir decides between concurrent runs.
+fs::path make_numbered_folder(const fs::path& parent) {
+  make_folder(parent);
+  const std::string time = fmt::format("{:%Y%m%d-%H%M%S}", fmt::gmtime(std::time(nullptr)));
+  for (int n = 1;; ++n) {
+    const fs::path path = parent / fmt::format("{}-{}", time, n);
+    std::error_code error;
+    if (fs::create_directory(path, error)) return path;
+    if (error) cannot_write(path, error.message());
+  }
+}
+
+// A convenience: that it could not be made is no reason to fail a run.
+void point_latest_at(const fs::path& folder) {
+  const fs::path link = folder.parent_path() / "latest";
+  const fs::path part = folder.parent_path() / (".latest-" + folder.filename().string());
+  std::error_code error;
+  fs::create_directory_symlink(folder.filename(), part, error);
+  if (error) return;
+  fs::rename(part, link, error);
+  if (error) fs::remove(part, error);
+}
+
+void write_logs(const fs::path& folder, const CaseResult& result, const std::string& id) {
+  std::map<int64_t, std::pair<const RankEnding*, const RankReport*>> ranks;
+  for (const auto& ending : result.endings) ranks[ending.rank].first = &ending;
+  for (const auto& report : result.reports) ranks[report.rank].second = &report;
+  if (ranks.empty()) return;
+  make_folder(folder / log_folder(id));
+  for (const auto& [rank, parts] : ranks) {
+    write_text(folder / log_file(id, rank), rank_log(result, rank, parts.first, parts.second));
+  }
+}
+
+void write_case(const fs::path& folder, const CaseResult& result, const std::string& id) {
+  write_logs(folder, result, id);
+  if (wants_replay(result)) {
+    make_folder(folder / "replay");
+    write_text(
+        folder / replay_file(id),
+        to_json(result.spec).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  }
+  const std::string tensors = failing_tensors_file(result);
+  if (!tensors.empty()) {
+    make_folder(folder / "tensors");
+    write_text(folder / tensor_file(id), tensors);
+  }
+}
+
+}  // namespace
+
+std::string case_id(size_t index, const CaseSpec& spec) {
+  return fmt::format("{:03}-{}", index, file_slug(spec.name));
+}
+
+std::string create_run_folder(const std::string& out_dir) {
+  if (!out_dir.empty()) {
+    make_folder(out_dir);
+    return out_dir;
+  }
+  const fs::path folder = make_numbered_folder("runs");
+  point_latest_at(folder);
+  return folder.string();
+}
+
+void write_run_files(const std::string& folder, const std::vector<CaseResult>& results,
+                     const RunInfo& info) {
+  const fs::path path(folder);
+  std::error_code error;
+  fs::remove(path / "results.json", error);  // of an earlier run into the same --out
+  for (size_t i = 0; i < results.size(); ++i) {
+    write_case(path, results[i], case_id(i, results[i].spec));
+  }
+  write_text(path / "timeline.json", timeline_json(results));
+  write_text(path / "junit.xml", junit_xml(results, info));
+  write_text(path / "results.json", results_json(results, info));
+}
+
+std::string write_run_folder(const std::string& out_dir, const std::vector<CaseResult>& results,
+                             const RunInfo& info) {
+  const std::string folder = create_run_folder(out_dir);
+  write_run_files(folder, results, info);
+  return folder;
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,112 @@
+// One entry per (phase, step, name); per rank only the two numbers that a picture needs.
+#include "sim/report/tensor_table.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "sim/report/escape.h"
+
+namespace shardproof::sim {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr size_t kFullRows = 8;  // of the rows that are wrong, per tensor
+
+using TensorKey = std::tuple<Phase, int64_t, std::string>;
+
+struct Gathered {
+  std::vector<const ResultRow*> rows;
+  size_t seen = 0;  // position of its first row
+};
+
+bool is_larger(double a, double b) { return !(a <= b); }  // NaN is the largest
+
+const ResultRow& worst_of(const Gathered& tensor) {
+  const ResultRow* worst = tensor.rows.front();
+  for (const ResultRow* row : tensor.rows) {
+    const bool worse =
+        worst->ok == row->ok ? is_larger(row->worst_ratio, worst->worst_ratio) : worst->ok;
+    if (worse) worst = row;
+  }
+  return *worst;
+}
+
+// The largest of a rank's microbatches; null where the rank has no row.
+Json per_rank(const Gathered& tensor, int64_t world_size, double ResultRow::*field) {
+  auto values = Json::array();
+  for (int64_t rank = 0; rank < world_size; ++rank) values.push_back(nullptr);
+  std::vector<double> largest(static_cast<size_t>(world_size), -1);
+  for (const ResultRow* row : tensor.rows) {
+    if (row->rank < 0 || row->rank >= world_size) continue;
+    double& so_far = largest[row->rank];
+    if (so_far >= 0 && !is_larger(row->*field, so_far)) continue;
+    so_far = row->*field;
+    values[row->rank] = json_number(so_far);
+  }
+  return values;
+}
+
+// The first row that knows it: rows that are right may travel without shapes.
+template <class Field>
+const Field& first_known(const Gathered& tensor, Field ResultRow::*field) {
+  for (const ResultRow* row : tensor.rows) {
+    if (!(row->*field).empty()) return row->*field;
+  }
+  return tensor.rows.front()->*field;
+}
+
+Json tensor_entry(const Gathered& tensor, int64_t world_size) {
+  const ResultRow& worst = worst_of(tensor);
+  Json entry = {{"name", valid_utf8(worst.name)},
+                {"phase", phase_name(worst.phase)},
+                {"step", worst.step},
+                {"order", worst.order},
+                {"ok", std::all_of(tensor.rows.begin(), tensor.rows.end(),
+                                   [](const ResultRow* row) { return row->ok; })},
+                {"dtype", first_known(tensor, &ResultRow::dtype)},
+                {"global_shape", first_known(tensor, &ResultRow::global_shape)},
+                {"layout", first_known(tensor, &ResultRow::layout)},
+                {"worst_rank", worst.rank},
+                {"worst_ratio", json_number(worst.worst_ratio)},
+                {"worst_error", json_number(worst.worst_error)},
+                {"allowance", json_number(worst.allowance)},
+                {"golden_scale", json_number(worst.golden_scale)},
+                {"ratio", per_rank(tensor, world_size, &ResultRow::worst_ratio)}};
+  auto wrong = Json::array();
+  for (const ResultRow* row : tensor.rows) {
+    if (!row->ok && wrong.size() < kFullRows) wrong.push_back(json_finite(to_json(*row)));
+  }
+  if (!wrong.empty()) entry["wrong"] = std::move(wrong);
+  return entry;
+}
+
+}  // namespace
+
+Json tensor_table(const CaseResult& result) {
+  std::map<TensorKey, Gathered> by_key;
+  size_t seen = 0;
+  for (const RankReport& report : result.reports) {
+    for (const ResultRow& row : report.rows) {
+      auto& tensor = by_key[{row.phase, row.step, row.name}];
+      if (tensor.rows.empty()) tensor.seen = seen;
+      tensor.rows.push_back(&row);
+      ++seen;
+    }
+  }
+  std::vector<const Gathered*> ordered;
+  for (const auto& [key, tensor] : by_key) ordered.push_back(&tensor);
+  const auto place = [](const Gathered* tensor) {
+    const int64_t order = tensor->rows.front()->order;
+    return std::tuple(order < 0, order, tensor->seen);
+  };
+  std::sort(ordered.begin(), ordered.end(),
+            [&](const Gathered* a, const Gathered* b) { return place(a) < place(b); });
+  auto table = Json::array();
+  for (const Gathered* tensor : ordered) {
+    table.push_back(tensor_entry(*tensor, result.spec.parallel.world_size()));
+  }
+  return table;
+}
+
+}  // namespace shardproof::sim
