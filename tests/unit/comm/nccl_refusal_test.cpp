@@ -1,0 +1,46 @@
+// Where there is no GPU or no plugin, NCCL and CUDA are refused with one sentence.
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "comm/cuda_device.h"
+#include "comm/nccl_backend.h"
+
+namespace shardproof {
+namespace {
+
+using Catch::Matchers::Contains;
+
+TEST_CASE("CUDA is there, or refused with one sentence that says why", "[comm][cuda]") {
+  const std::string why = why_no_cuda();
+  if (why.empty()) {
+    CHECK_NOTHROW(load_cuda());
+    return;
+  }
+  CHECK_THAT(why, Contains("no GPU here") || Contains("without CUDA") || Contains("cannot be loaded"));
+  CHECK(why.find('\n') == std::string::npos);
+  try {
+    load_cuda();
+    FAIL("load_cuda() must refuse");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::kRefused);
+    CHECK(error.fact() == why);
+    CHECK(!error.fix().empty());
+  }
+}
+
+TEST_CASE("NCCL without GPU or plugin is refused before anything is tried", "[comm][cuda]") {
+  const NcclSettings nowhere{.plugin = "/nonexistent/libshardproof_nccl.so"};
+  const std::string why = why_no_nccl(nowhere);
+  CHECK_THAT(why, Contains("no GPU here") || Contains("was not built") || Contains("without CUDA") ||
+                      Contains("cannot be loaded"));
+  try {
+    nccl_factory(make_hash_store(), 0, nowhere);
+    FAIL("nccl_factory() must refuse");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::kRefused);
+    CHECK(error.fact() == why);
+  }
+}
+
+}  // namespace
+}  // namespace shardproof
