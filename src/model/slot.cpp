@@ -9,10 +9,9 @@ std::string grad_input_name(const std::string& slot, size_t index) {
   return index == 0 ? slot + ".grad_input" : slot + ".grad_input." + std::to_string(index);
 }
 
-// An alias of `input` whose gradient is what flows back through this slot alone, recorded on its way.
-at::Tensor watch_gradient(const Slot& slot, const at::Tensor& input, size_t index,
-                          const StepContext& context) {
-  const at::Tensor own = at::alias(input);
+// Records the gradient that flows back through `own`, an input of this slot alone.
+void watch_gradient(const Slot& slot, const at::Tensor& own, size_t index,
+                    const StepContext& context) {
   Observation observation{.name = grad_input_name(slot.name, index),
                           .phase = Phase::kBackward,
                           .step = context.step,
@@ -33,19 +32,22 @@ at::Tensor watch_gradient(const Slot& slot, const at::Tensor& input, size_t inde
     seen.tensor = grad;
     probe->observe(seen);
   });
-  return own;
 }
 
 }  // namespace
 
 at::Tensor Slot::operator()(at::TensorList inputs, const StepContext& context) {
-  std::vector<at::Tensor> watched;
-  if (at::GradMode::is_enabled() && context.probe.listens(Phase::kBackward)) {
+  // Each slot sees aliases of its inputs, whose gradients are what flows back through this slot alone.
+  // Unwatched runs make them too: gradients are summed in the same order, so that watching a run
+  // changes no bit of it.
+  std::vector<at::Tensor> own;
+  if (at::GradMode::is_enabled()) {
+    const bool watch = context.probe.listens(Phase::kBackward);
     for (size_t i = 0; i < inputs.size(); ++i) {
-      watched.push_back(inputs[i].requires_grad() ? watch_gradient(*this, inputs[i], i, context)
-                                                  : inputs[i]);
+      own.push_back(inputs[i].requires_grad() ? at::alias(inputs[i]) : inputs[i]);
+      if (watch && own[i].requires_grad()) watch_gradient(*this, own[i], i, context);
     }
-    inputs = watched;
+    inputs = own;
   }
   at::Tensor output = layer->forward(inputs, context);
   if (context.probe.listens(context.forward_phase)) {

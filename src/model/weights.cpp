@@ -91,19 +91,19 @@ void take_tied_head(WeightMap& weights) {
 }
 
 void check_names(const WeightMap& weights, const Shapes& shapes, const std::string& folder) {
-  std::vector<std::string> known, stored;
-  for (const auto& [name, shape] : shapes) known.push_back(name);
-  for (const auto& [name, tensor] : weights) stored.push_back(name);
-  for (const std::string& name : known) {
-    if (weights.count(name) != 0) continue;
-    const std::string near = nearest_name(name, stored);
-    bad_input(fmt::format("'{}' has no tensor '{}'", folder, name),
-              near.empty() || shapes.count(near) != 0 ? "add it, or mend config.json"
-                                                      : fmt::format("is it '{}'?", near));
+  std::vector<std::string> unexpected;
+  for (const auto& [name, tensor] : weights) {
+    if (shapes.count(name) == 0) unexpected.push_back(name);
   }
-  for (const std::string& name : stored) {
-    if (shapes.count(name) != 0) continue;
-    bad_input(fmt::format("'{}' has a tensor '{}' that a model of this config has not", folder, name),
+  for (const auto& [name, shape] : shapes) {
+    if (weights.count(name) != 0) continue;
+    const std::string near = nearest_name(name, unexpected);
+    bad_input(fmt::format("'{}' has no tensor '{}'", folder, name),
+              near.empty() ? "add it, or mend config.json" : fmt::format("is it '{}'?", near));
+  }
+  if (!unexpected.empty()) {
+    bad_input(fmt::format("'{}' has a tensor '{}' that a model of this config has not", folder,
+                          unexpected.front()),
               "remove it, or mend config.json (tie_word_embeddings, attention_bias, mlp_bias, "
               "num_hidden_layers)");
   }

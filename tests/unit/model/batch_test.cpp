@@ -1,0 +1,185 @@
+// Legend: B samples, S positions.
+#include "model/batch.h"
+
+#include <ATen/ATen.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+#include "base/error.h"
+#include "tensor/safetensors.h"
+
+namespace shardproof {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kVocabulary = 9;
+
+std::map<std::string, at::Tensor> good_batch() {
+  return {{"input_ids", at::tensor({1, 2, 3, 4, 5, 6, 7, 8}, at::kLong).view({2, 4})},
+          {"input_lengths", at::tensor({4, 2}, at::kLong)},
+          {"token_mask", at::tensor({1., 1., 0., 1., 1., 1., 1., 1.}, at::kDouble).view({2, 4})},
+          {"sample_mask", at::tensor({1., 0.5}, at::kDouble)}};
+}
+
+Batch written_and_loaded(const std::map<std::string, at::Tensor>& tensors) {
+  const fs::path path =
+      fs::temp_directory_path() / ("shardproof_batch_" + std::to_string(::getpid()) + ".safetensors");
+  write_safetensors(path.string(), NamedTensors(tensors.begin(), tensors.end()));
+  struct Remove {
+    const fs::path& path;
+    ~Remove() { fs::remove(path); }
+  } remove{path};
+  return load_batch(path.string(), kVocabulary);
+}
+
+std::string complaint(const std::map<std::string, at::Tensor>& tensors) {
+  try {
+    written_and_loaded(tensors);
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::kBadInput);
+    CHECK_FALSE(error.fix().empty());
+    return error.what();
+  }
+  return "loaded";
+}
+
+SeededBatchOptions options() {
+  return {.batch_size = 5, .seq_len = 13, .lengths = {13, 1, 7, 12, 2}, .vocab_size = 37, .seed = 4};
+}
+
+}  // namespace
+
+TEST_CASE("The loss mask counts neither the first position nor padding", "[model]") {
+  const Batch batch = written_and_loaded(good_batch());
+  CHECK(batch.size() == 2);
+  CHECK(batch.seq_len() == 4);
+  CHECK_FALSE(batch.advantages.defined());
+  const at::Tensor wanted = at::tensor({0., 1., 0., 1., 0., 0.5, 0., 0.}, at::kDouble).view({2, 4});
+  CHECK(at::equal(batch.loss_mask(), wanted));
+}
+
+TEST_CASE("Masks of any dtype and old logprobs in float32 are read as float64", "[model]") {
+  auto tensors = good_batch();
+  tensors["token_mask"] = tensors["token_mask"].to(at::kBool);
+  tensors["sample_mask"] = tensors["sample_mask"].to(at::kFloat);
+  for (const char* name : {"prev_logprobs", "reference_logprobs", "advantages"}) {
+    tensors[name] = at::full({2, 4}, -1.5, at::kFloat);
+  }
+  const Batch batch = written_and_loaded(tensors);
+  for (const at::Tensor& tensor : {batch.token_mask, batch.sample_mask, batch.prev_logprobs,
+                                   batch.reference_logprobs, batch.advantages}) {
+    CHECK(tensor.scalar_type() == at::kDouble);
+  }
+}
+
+TEST_CASE("A malformed batch is bad input, with a sentence", "[model]") {
+  auto tensors = good_batch();
+  std::string word;
+  SECTION("missing") {
+    tensors.erase("token_mask");
+    word = "token_mask";
+  }
+  SECTION("token outside the vocabulary") {
+    tensors["input_ids"][1][2] = kVocabulary;
+    word = "input_ids[1, 2]=9 is outside 0..8";
+  }
+  SECTION("negative token in padding") {
+    tensors["input_ids"][1][3] = -100;
+    word = "input_ids[1, 3]=-100";
+  }
+  SECTION("length too long") {
+    tensors["input_lengths"][0] = 5;
+    word = "input_lengths[0]=5 is outside 1..4";
+  }
+  SECTION("length zero") {
+    tensors["input_lengths"][1] = 0;
+    word = "input_lengths[1]=0";
+  }
+  SECTION("no samples") {
+    tensors["input_ids"] = at::zeros({0, 4}, at::kLong);
+    word = "empty";
+  }
+  SECTION("no positions") {
+    tensors["input_ids"] = at::zeros({2, 0}, at::kLong);
+    word = "empty";
+  }
+  SECTION("one dim") {
+    tensors["input_ids"] = at::zeros({8}, at::kLong);
+    word = "[B, S]";
+  }
+  SECTION("ids as floats") {
+    tensors["input_ids"] = tensors["input_ids"].to(at::kDouble);
+    word = "int64";
+  }
+  SECTION("another shape") {
+    tensors["token_mask"] = at::ones({4, 2}, at::kDouble);
+    word = "[4, 2], not [2, 4]";
+  }
+  SECTION("negative mask") {
+    tensors["sample_mask"][0] = -1.0;
+    word = "negative";
+  }
+  SECTION("NaN") {
+    tensors["advantages"] = at::full({2, 4}, std::numeric_limits<double>::quiet_NaN(), at::kDouble);
+    word = "advantages has a number that is not finite";
+  }
+  CHECK_THAT(complaint(tensors), Catch::Contains(word));
+}
+
+TEST_CASE("A seeded batch is the same from the same seed and another from another", "[model]") {
+  const Batch first = seeded_batch(options()), again = seeded_batch(options());
+  SeededBatchOptions changed = options();
+  changed.seed = 5;
+  const Batch other = seeded_batch(changed);
+  CHECK(at::equal(first.input_ids, again.input_ids));
+  CHECK(at::equal(first.prev_logprobs, again.prev_logprobs));
+  CHECK_FALSE(at::equal(first.input_ids, other.input_ids));
+  CHECK_FALSE(at::equal(first.token_mask, other.token_mask));
+  CHECK_FALSE(at::equal(first.prev_logprobs, first.reference_logprobs));
+}
+
+TEST_CASE("Seeded tokens reach every part of the vocabulary, padding too", "[model]") {
+  const Batch batch = seeded_batch(options());
+  CHECK(batch.input_ids.flatten().narrow(0, 0, 37).sum().item<int64_t>() == 37 * 36 / 2);
+  const at::Tensor padding = batch.input_ids[1].narrow(0, 1, 12);
+  CHECK(std::get<0>(at::_unique(padding)).numel() > 6);
+  CHECK(at::equal(batch.input_lengths, at::tensor({13, 1, 7, 12, 2}, at::kLong)));
+  const double share = batch.token_mask.mean().item<double>();
+  CHECK(share > 0.6);
+  CHECK(share < 0.95);
+}
+
+TEST_CASE("Dropped samples count for nothing; without seq_len the longest length counts", "[model]") {
+  SeededBatchOptions asked = options();
+  asked.dropped_samples = {0, 3};
+  asked.seq_len = 0;
+  const Batch batch = seeded_batch(asked);
+  CHECK(batch.seq_len() == 13);
+  CHECK(at::equal(batch.sample_mask, at::tensor({0., 1., 1., 0., 1.}, at::kDouble)));
+  CHECK(batch.loss_mask()[3].sum().item<double>() == 0);
+}
+
+TEST_CASE("Options of a batch that cannot be are bad input", "[model]") {
+  SeededBatchOptions asked = options();
+  SECTION("batch size") { asked.batch_size = 0; }
+  SECTION("sequence") { asked.seq_len = -1; }
+  SECTION("count of lengths") { asked.lengths.pop_back(); }
+  SECTION("a length") { asked.lengths[2] = 14; }
+  SECTION("a zero length") { asked.lengths[2] = 0; }
+  SECTION("a dropped sample") { asked.dropped_samples = {5}; }
+  SECTION("a probability") { asked.mask_probability = 1.5; }
+  SECTION("NaN") { asked.mask_probability = std::nan(""); }
+  SECTION("vocabulary") { asked.vocab_size = 0; }
+  SECTION("too large") {
+    asked.batch_size = int64_t{1} << 40;
+    asked.lengths.clear();
+  }
+  CHECK_THROWS_AS(seeded_batch(asked), Error);
+}
+
+}  // namespace shardproof

@@ -1,0 +1,171 @@
+// Legend: a config is a Hugging Face config.json as JSON.
+#include "model/config.h"
+
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+
+namespace shardproof {
+namespace {
+
+using Json = nlohmann::json;
+
+Json small() {
+  return Json::parse(R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+    "vocab_size": 72, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2,
+    "num_attention_heads": 4})");
+}
+
+Json with(const char* key, const Json& value) {
+  Json config = small();
+  config[key] = value;
+  return config;
+}
+
+Json without(const char* key) {
+  Json config = small();
+  config.erase(key);
+  return config;
+}
+
+Json llama3() {
+  return {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0},
+          {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 48}};
+}
+
+Json llama3_without(const char* key) {
+  Json rope = llama3();
+  rope.erase(key);
+  return rope;
+}
+
+// The kind and the sentence of the error that reading `config` throws.
+std::pair<ErrorKind, std::string> complaint(const Json& config) {
+  try {
+    ModelConfig::from_json(config);
+  } catch (const Error& error) {
+    CHECK_FALSE(error.fix().empty());
+    return {error.kind(), error.what()};
+  }
+  FAIL("no error for " << config.dump());
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("What a config leaves out has Hugging Face's defaults; null counts as left out", "[model]") {
+  Json nulls = small();
+  for (const char* key : {"num_key_value_heads", "head_dim", "rope_scaling", "pad_token_id",
+                          "rms_norm_eps", "tie_word_embeddings"}) {
+    nulls[key] = nullptr;
+  }
+  for (const Json& json : {small(), nulls}) {
+    const ModelConfig config = ModelConfig::from_json(json);
+    CHECK(config.num_key_value_heads == 4);
+    CHECK(config.head_dim == 8);
+    CHECK(config.pad_token_id == -1);
+    CHECK(config.rms_norm_eps == 1e-6);
+    CHECK(config.rope_theta == 10000.0);
+    CHECK(config.rope_scaling.kind == "default");
+    CHECK_FALSE(config.tie_word_embeddings);
+    CHECK_FALSE(config.attention_bias);
+    CHECK_FALSE(config.mlp_bias);
+  }
+}
+
+TEST_CASE("Both spellings of the rope options mean the same", "[model]") {
+  Json old_spelling = with("rope_theta", 500.0), new_spelling = small();
+  old_spelling["rope_scaling"] = llama3();
+  new_spelling["rope_parameters"] = llama3();
+  new_spelling["rope_parameters"]["rope_theta"] = 500.0;
+  for (const Json& json : {old_spelling, new_spelling}) {
+    const ModelConfig config = ModelConfig::from_json(json);
+    CHECK(config.rope_theta == 500.0);
+    CHECK(config.rope_scaling.kind == "llama3");
+    CHECK(config.rope_scaling.factor == 8.0);
+    CHECK(config.rope_scaling.low_freq_factor == 1.0);
+    CHECK(config.rope_scaling.high_freq_factor == 4.0);
+    CHECK(config.rope_scaling.original_max_position_embeddings == 48);
+  }
+  const Json oldest = with("rope_scaling", {{"type", "linear"}, {"factor", 2}});
+  CHECK(ModelConfig::from_json(oldest).rope_scaling.kind == "linear");
+  CHECK(ModelConfig::from_json(oldest).rope_scaling.factor == 2.0);
+
+  Json fallback = with("max_position_embeddings", 96);
+  fallback["rope_parameters"] = llama3_without("original_max_position_embeddings");
+  CHECK(ModelConfig::from_json(fallback).rope_scaling.original_max_position_embeddings == 96);
+}
+
+TEST_CASE("A negative padding token counts from the end, as torch.nn.Embedding has it", "[model]") {
+  CHECK(ModelConfig::from_json(with("pad_token_id", 0)).pad_token_id == 0);
+  CHECK(ModelConfig::from_json(with("pad_token_id", -1)).pad_token_id == 71);
+  CHECK(complaint(with("pad_token_id", 72)).first == ErrorKind::kBadInput);
+  CHECK(complaint(with("pad_token_id", -73)).first == ErrorKind::kBadInput);
+}
+
+TEST_CASE("A config that no model could have is bad input, with a sentence", "[model]") {
+  const auto [json, word] = GENERATE(table<Json, std::string>({
+      {Json::array(), "not an object"},
+      {Json(3), "not an object"},
+      {without("vocab_size"), "vocab_size"},
+      {without("intermediate_size"), "intermediate_size"},
+      {with("hidden_size", "32"), "an integer"},
+      {with("hidden_size", 32.5), "an integer"},
+      {with("hidden_size", 0), "hidden_size=0"},
+      {with("hidden_size", -32), "hidden_size=-32"},
+      {with("hidden_size", 18446744073709551615ULL), "an integer"},
+      {with("vocab_size", 1LL << 40), "vocab_size"},
+      {with("hidden_size", 30), "multiple"},
+      {with("num_key_value_heads", 3), "multiple"},
+      {with("head_dim", 7), "odd"},
+      {with("tie_word_embeddings", 1), "true or false"},
+      {with("rms_norm_eps", 0), "not positive"},
+      {with("rms_norm_eps", "small"), "a number"},
+      {with("rope_theta", -1.0), "not positive"},
+      {with("rope_scaling", 4), "not an object"},
+      {with("rope_scaling", {{"rope_type", "linear"}}), "factor"},
+      {with("rope_scaling", llama3_without("low_freq_factor")), "low_freq_factor"},
+      {with("rope_scaling", llama3_without("original_max_position_embeddings")),
+       "max_position_embeddings"},
+      {with("architectures", "LlamaForCausalLM"), "a list"},
+      {with("architectures", Json::array()), "a list"},
+      {with("architectures", {3}), "a list"},
+      {with("model_type", 5), "a text"},
+  }));
+  const auto [kind, sentence] = complaint(json);
+  INFO(json.dump() << " -> " << sentence);
+  CHECK(kind == ErrorKind::kBadInput);
+  CHECK_THAT(sentence, Catch::Contains(word));
+}
+
+TEST_CASE("Frequency factors in the wrong order and two different rope blocks are bad input",
+          "[model]") {
+  Json rope = llama3();
+  rope["low_freq_factor"] = 4.0;
+  CHECK(complaint(with("rope_scaling", rope)).first == ErrorKind::kBadInput);
+  Json both = with("rope_scaling", {{"type", "linear"}, {"factor", 2}});
+  both["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 100.0}};
+  CHECK(complaint(both).first == ErrorKind::kBadInput);
+  Json none = without("architectures");
+  none.erase("model_type");
+  CHECK(complaint(none).first == ErrorKind::kBadInput);
+}
+
+TEST_CASE("A valid config of what is not supported is refused, with the nearest that is", "[model]") {
+  const auto [json, word] = GENERATE(table<Json, std::string>({
+      {with("architectures", {"LlamaForCausalLMs"}), "\"LlamaForCausalLM\""},
+      {with("architectures", {"MambaModel"}), "supported: LlamaForCausalLM"},
+      {with("model_type", "lama"), "\"llama\""},
+      {with("hidden_act", "gelu"), "silu"},
+      {with("rope_scaling", {{"rope_type", "yarn"}, {"factor", 2}}), "yarn"},
+      {with("rope_scaling", {{"rope_type", "liner"}, {"factor", 2}}), "\"linear\""},
+      {with("attention_dropout", 0.1), "attention_dropout"},
+      {with("quantization_config", Json::object()), "quantized"},
+  }));
+  const auto [kind, sentence] = complaint(json);
+  INFO(json.dump() << " -> " << sentence);
+  CHECK(kind == ErrorKind::kRefused);
+  CHECK_THAT(sentence, Catch::Contains(word));
+}
+
+}  // namespace shardproof
