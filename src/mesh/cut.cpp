@@ -10,6 +10,7 @@
 #include "mesh/cut.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
@@ -179,7 +180,7 @@ std::string describe_cut(const Cut& cut) {
     case Cut::Kind::kPadded:
       return fmt::format("S({}){}:padded{}", cut.dim, cut.axis, cut.padded_size);
     case Cut::Kind::kBlocks:
-      return fmt::format("B({}){}", cut.dim, cut.axis);
+      return fmt::format("B({}){}:{}", cut.dim, cut.axis, fmt::join(cut.blocks, "|"));
     case Cut::Kind::kZigzag:
       return fmt::format("Z({}){}", cut.dim, cut.axis);
     case Cut::Kind::kSequenceZigzag:

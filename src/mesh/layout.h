@@ -68,8 +68,8 @@ class Layout {
   // Ranks that must hold equal copies, as groups that cover the world; singletons included.
   std::vector<std::vector<int64_t>> replica_groups(const Mesh& mesh) const;
   std::vector<int64_t> replicas_of(const Mesh& mesh, int64_t rank) const;
-  // "R", "S(0)tp", "S(0)tp S(0)dp"; padded "S(0)tp:padded96", blocks "B(0)tp", zigzag "Z(1)cp", per
-  // sequence "Zs(1)cp", repeated "S(0)tp:parts2".
+  // "R", "S(0)tp", "S(0)tp S(0)dp"; padded "S(0)tp:padded96", blocks "B(0)tp:4|4", zigzag "Z(1)cp",
+  // per sequence "Zs(1)cp", repeated "S(0)tp:parts2".
   std::string describe() const;
 
   bool operator==(const Layout&) const = default;

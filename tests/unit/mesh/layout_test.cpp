@@ -236,7 +236,7 @@ TEST_CASE("layouts say what they are in short", "[layout]") {
   CHECK(Layout({Cut::zigzag(1, "cp")}).describe() == "Z(1)cp");
   CHECK(Layout({Cut::padded(0, "tp", 96)}).describe() == "S(0)tp:padded96");
   CHECK(Layout({Cut::repeated(0, "tp", 2)}).describe() == "S(0)tp:parts2");
-  CHECK(Layout({Cut::in_blocks(0, "tp", {4, 4})}).describe() == "B(0)tp");
+  CHECK(Layout({Cut::in_blocks(0, "tp", {4, 4})}).describe() == "B(0)tp:4|4");
   CHECK(Layout({Cut::even(0, "tp")}) != Layout({Cut::chunk(0, "tp")}));
   CHECK(Layout({Cut::even(0, "tp")}).cuts_axis("tp"));
   CHECK_FALSE(Layout({Cut::even(0, "tp")}).cuts_axis("dp"));

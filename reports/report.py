@@ -1,0 +1,118 @@
+"""Draws a run's folder as one HTML page: report.py RUN writes RUN/report.html."""
+
+import argparse
+import math
+import sys
+from pathlib import Path
+
+try:
+    import jinja2
+    import error_budget
+    import error_heatmap
+    import mesh_picture
+    import pictures
+    import timeline_picture
+except ImportError as error:
+    sys.exit(f"shardproof report: {error}; call it as ./shardproof report RUN, which installs what it needs")
+import run_data
+
+DRAWN_CASES = 12  # besides those that did not end as expected
+
+
+def most_interesting(cases, everything):
+    """Numbers of the cases that get pictures: all unexpected ones, then the nearest to their allowance."""
+    unexpected = [i for i, case in enumerate(cases) if not case["as_expected"]]
+    def nearness(i):
+        ratio = run_data.number(cases[i].get("worst_ratio"))
+        return -math.inf if math.isnan(ratio) else ratio
+    others = sorted((i for i, case in enumerate(cases) if case["as_expected"] and case.get("tensors")),
+                    key=lambda i: -nearness(i))
+    return set(unexpected) | set(others if everything else others[:DRAWN_CASES])
+
+
+def pictures_of(case, lanes):
+    """[(heading, explanation, image source)] of one case."""
+    drawn = [
+        ("Error by tensor and rank",
+         "Share of its allowance that each tensor used, in the order of the single-device run; red is over "
+         "it. An error starts at the first red row; its columns are the ranks that have it.",
+         error_heatmap.draw(case)),
+        ("Mesh and who holds what",
+         "Each rank in its place, then one parameter of each layout; numbers are the ranks that hold a "
+         "piece, several numbers hold equal copies.",
+         mesh_picture.draw(case, run_data.parameters(case))),
+        ("Time", "What each rank did when.", timeline_picture.draw(lanes)),
+    ]
+    return [entry for entry in drawn if entry[2]]
+
+
+def case_view(number, case, lanes, with_pictures):
+    ratio = run_data.number(case.get("worst_ratio"))
+    shown = len(error_heatmap.chosen_tensors(case.get("tensors", [])))
+    return {
+        **case,
+        "number": number,
+        "ratio": ratio if case.get("tensors_compared") else None,
+        "bar": 0 if math.isnan(ratio) else min(100, 100 * ratio),
+        "pictures": pictures_of(case, lanes) if with_pictures else [],
+        "tensors_shown": shown,
+        "tensor_count": len(case.get("tensors", [])),
+        "odd_ranks": [rank for rank in case.get("ranks", [])
+                      if rank.get("ending") != "finished" or rank.get("findings")],
+    }
+
+
+def summary_of(results):
+    totals = results["totals"]
+    tiles = [(verdict, totals.get(verdict, 0)) for verdict in run_data.VERDICTS if totals.get(verdict)]
+    unexpected = totals.get("unexpected", 0)
+    if results["run"].get("interrupted"):
+        headline = "Interrupted"
+    elif not results["cases"]:
+        headline = "No case was run"
+    elif unexpected == 0:
+        headline = "Every case ended as expected"
+    else:
+        headline = f"{unexpected} of {len(results['cases'])} cases did not end as expected"
+    return {"tiles": tiles, "headline": headline, "good": unexpected == 0 and bool(results["cases"])}
+
+
+def render(results, timelines, everything=False):
+    """The page as text."""
+    drawn = most_interesting(results["cases"], everything)
+    cases = [case_view(i, case, timelines.get(i, {}), i in drawn) for i, case in enumerate(results["cases"])]
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True,
+        undefined=jinja2.ChainableUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["share"] = pictures.share
+    page = environment.get_template("page.html")
+    return page.render(run=results["run"], summary=summary_of(results), skipped=results["skipped"], cases=cases,
+                       unexpected=[case for case in cases if not case["as_expected"]],
+                       not_drawn=[case for case in cases if case["number"] not in drawn],
+                       budget=error_budget.draw(results["cases"]), colors=pictures.VERDICT_COLORS,
+                       budget_limit=error_budget.MOST_CASES)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="shardproof report", description=__doc__)
+    parser.add_argument("run", help="a run's folder, for example runs/latest")
+    parser.add_argument("--all", action="store_true", help="pictures of every case, however many")
+    parser.add_argument("--out", help="file to write; default: RUN/report.html")
+    options = parser.parse_args(arguments)
+    out = Path(options.out) if options.out else Path(options.run) / "report.html"
+    try:
+        page = render(run_data.read_results(options.run), run_data.read_timelines(options.run), options.all)
+        out.write_text(page, encoding="utf-8")
+    except run_data.BadRun as error:
+        print(f"shardproof report: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"shardproof report: cannot write {out}: {error.strerror}; name a file with --out",
+              file=sys.stderr)
+        return 2
+    print(out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
