@@ -21,11 +21,15 @@ constexpr int64_t kMaxScenarioBytes = 1 << 20;
 constexpr size_t kMaxName = 120;
 
 bool is_name(const std::string& text) {
-  const auto fits = [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-' || c == '.'; };
-  return !text.empty() && text.size() <= kMaxName && std::all_of(text.begin(), text.end(), fits);
+  const auto fits = [](unsigned char c) {
+    return std::isalnum(c) || c == '_' || c == '-' || c == '.' || c == '/';
+  };
+  const bool walks = text.starts_with('/') || text.ends_with('/') || text.find("..") != text.npos;
+  return !text.empty() && text.size() <= kMaxName && !walks &&
+         std::all_of(text.begin(), text.end(), fits);
 }
 
-// "tp/llama": the folder that holds the file, unless that is the root of all, and the scenario's name.
+// "tp/llama": the scenario's name; one without a folder gets that of its file, unless it is the root.
 std::string scenario_name(const Settings& settings) {
   const fs::path path = fs::absolute(settings.file()).lexically_normal();
   std::string name = path.stem().string();
@@ -33,9 +37,10 @@ std::string scenario_name(const Settings& settings) {
     name = settings.get<std::string>("name");
     if (!is_name(name)) {
       settings.fail("name", fmt::format("'{}' is no name", name.substr(0, kMaxName)),
-                    "use letters, digits, '_', '-' and '.', at most 120 of them");
+                    "use letters, digits, '_', '-', '.' and '/', at most 120 of them");
     }
   }
+  if (name.find('/') != std::string::npos) return name;
   const std::string folder = path.parent_path().filename().string();
   return folder.empty() || folder == "scenarios" ? name : folder + "/" + name;
 }

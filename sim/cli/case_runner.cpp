@@ -1,0 +1,110 @@
+// Cases through their stages: golden, world, verdict.
+#include "sim/cli/case_runner.h"
+
+#include <chrono>
+#include <optional>
+
+#include "base/error.h"
+#include "model/config.h"
+
+namespace shardproof::sim {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// How the case ends when it did not come to its ranks.
+RankEnding ending_of(const TaskOutcome& outcome) {
+  RankEnding ending;
+  ending.kind = outcome.kind == "bad_input" || outcome.kind == "refused" ? outcome.kind : "internal";
+  ending.message = outcome.message;
+  if (ending.kind == "internal") ending.message = "the golden did not finish: " + outcome.message;
+  return ending;
+}
+
+RankEnding ending_of(const Error& error) {
+  RankEnding ending;
+  ending.kind = error.kind() == ErrorKind::kRefused ? "refused" : "bad_input";
+  ending.message = error.what();
+  return ending;
+}
+
+// design.md section 5: a world that failed, or whose replicas differ, is made anew.
+bool leaves_world_whole(const CaseResult& result) {
+  return result.verdict == "match" || result.verdict == "refused" ||
+         (result.verdict == "mismatch" && result.kind == "values");
+}
+
+}  // namespace
+
+void check_before_start(const CaseSpec& spec) {
+  ModelConfig::from_json(spec.model);
+  spec.parallel.mesh();
+}
+
+struct CaseRunner::Under {
+  CaseSpec spec;
+  Done done;
+  Clock::time_point start = Clock::now();
+  double golden_seconds = 0;
+  std::shared_ptr<const GoldenStore::Golden> golden = nullptr;  // keeps its descriptor open
+  std::optional<CaseResult> result = std::nullopt;
+};
+
+void CaseRunner::start(const CaseSpec& spec, Done done) {
+  ++under_way_;
+  const auto under = std::make_shared<Under>(Under{.spec = spec, .done = std::move(done)});
+  try {
+    check_before_start(spec);
+  } catch (const Error& error) {
+    finish(under, {ending_of(error)});
+    return;
+  }
+  if (!spec.judged) {
+    start_world(under, GoldenStore::Golden{});
+    return;
+  }
+  goldens_.get(spec, [this, under](std::shared_ptr<const GoldenStore::Golden> golden) {
+    under->golden = golden;
+    under->golden_seconds = seconds_since(under->start);
+    if (golden->outcome.ok) {
+      start_world(under, *golden);
+    } else {
+      finish(under, {ending_of(golden->outcome)});
+    }
+  });
+}
+
+void CaseRunner::start_world(const std::shared_ptr<Under>& under, const GoldenStore::Golden& golden) {
+  pool_.start_case(under->spec, golden.fd.get(), fresh_, [this, under](WorldRun run) {
+    finish(under, run.endings);
+    return leaves_world_whole(*under->result);
+  });
+}
+
+void CaseRunner::finish(const std::shared_ptr<Under>& under, const std::vector<RankEnding>& endings) {
+  CaseResult result = judge(under->spec, endings);
+  result.golden_seconds = under->golden_seconds;
+  result.seconds = seconds_since(under->start);
+  under->result = result;
+  --under_way_;
+  under->done(std::move(result));
+}
+
+void CaseRunner::wait_until_at_most(int64_t count) {
+  if (under_way_ > count) pool_.wait_until([this, count] { return under_way_ <= count; });
+}
+
+CaseResult CaseRunner::run(const CaseSpec& spec) {
+  std::optional<CaseResult> result;
+  start(spec, [&result](CaseResult done) { result = std::move(done); });
+  wait_until_at_most(0);
+  SHARDPROOF_ASSERT(result.has_value(), "the case did not finish");
+  return *result;
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,91 @@
+// The case that `check`, `judge` and `golden` are about.
+#include "sim/cli/check_case.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "sim/scenario/case_folder.h"
+#include "sim/scenario/read_text.h"
+
+namespace shardproof::sim {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+[[noreturn]] void bad_option(const std::string& what, const std::string& fix) {
+  throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
+}
+
+Mesh mesh_of(const CheckArguments& arguments) {
+  const Mesh mesh = Mesh::parse(arguments.mesh);
+  if (!arguments.ulysses) return mesh;
+  const int64_t given = mesh.size("ulysses");
+  if (given != 1 && given != *arguments.ulysses) {
+    bad_option(fmt::format("--mesh says ulysses={}, --ulysses says {}", given, *arguments.ulysses),
+               "give one of them");
+  }
+  return Mesh::training(mesh.size("dp"), mesh.size("cp"), *arguments.ulysses, mesh.size("tp"));
+}
+
+void set_mesh(const CheckArguments& arguments, ParallelSpec& parallel) {
+  const Mesh mesh = mesh_of(arguments);
+  parallel.dp = mesh.size("dp");
+  parallel.cp = mesh.size("cp");
+  parallel.ulysses = mesh.size("ulysses");
+  parallel.tp = mesh.size("tp");
+  if (arguments.world_size && *arguments.world_size != mesh.world_size()) {
+    bad_option(fmt::format("--world-size is {}, but the mesh {} has {} ranks", *arguments.world_size,
+                           mesh.describe(), mesh.world_size()),
+               "change --mesh or --world-size");
+  }
+}
+
+}  // namespace
+
+// The file is written by a worker at the end; say now what would stop it then.
+std::string writable_path(const std::string& option, const std::string& path) {
+  if (path.empty()) return "";
+  const fs::path whole = fs::absolute(path).lexically_normal();
+  if (fs::is_directory(whole)) bad_option(fmt::format("{} {} is a folder", option, path), "name a file");
+  if (!fs::is_directory(whole.parent_path())) {
+    bad_option(fmt::format("{} {}: there is no folder {}", option, path, whole.parent_path().string()),
+               "make the folder first");
+  }
+  if (::access(whole.parent_path().c_str(), W_OK) != 0) {
+    bad_option(fmt::format("{} {}: the folder cannot be written", option, path),
+               "name a file in a folder of your own");
+  }
+  return whole.string();
+}
+
+CaseSpec make_check_case(const CheckArguments& arguments) {
+  CaseSpec spec = read_case_folder(arguments.case_path);
+  set_mesh(arguments, spec.parallel);
+  spec.parallel.sequence_parallel = arguments.sequence_parallel;
+  spec.parallel.data_parallel = arguments.data_parallel;
+  if (!arguments.custom_plan.empty()) {
+    spec.parallel.custom_plan = read_json_object(arguments.custom_plan);
+  }
+  spec.data.uneven = arguments.uneven;
+  spec.precision = arguments.precision;
+  spec.world.backend = arguments.backend;
+  spec.world.device = arguments.world.device;
+  spec.world.hang_s = arguments.hang_s;
+  spec.world.deadline_s = arguments.deadline_s;
+  if (arguments.steps) spec.steps = *arguments.steps;
+  if (arguments.seed) spec.seed = *arguments.seed;
+  if (arguments.micro_batch_size) spec.micro_batch_size = *arguments.micro_batch_size;
+  spec.dump_file = writable_path("--dump", arguments.dump);
+  if (arguments.packed) {
+    throw Error({.kind = ErrorKind::kRefused,
+                 .what = "sequence packing is not supported yet",
+                 .fix = "leave --packed away"});
+  }
+  return spec;
+}
+
+}  // namespace shardproof::sim

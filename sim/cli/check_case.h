@@ -1,0 +1,17 @@
+// The case that `check`, `judge` and `golden` are about: a folder, and what the flags change.
+#pragma once
+
+#include "sim/cli/arguments.h"
+#include "sim/scenario/case_spec.h"
+
+namespace shardproof::sim {
+
+// Throws Error(kBadInput): as read_case_folder; a mesh that no model could run; a dump that cannot be
+// written. Error(kRefused): an option that is not supported.
+CaseSpec make_check_case(const CheckArguments& arguments);
+
+// `path` made absolute; "" stays "". Throws Error(kBadInput), naming `option`, when no file can be
+// written there.
+std::string writable_path(const std::string& option, const std::string& path);
+
+}  // namespace shardproof::sim

@@ -1,0 +1,75 @@
+// The command line: from argv to an exit status.
+#include "sim/cli/cli.h"
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <iostream>
+
+#include "base/error.h"
+#include "sim/cli/arguments.h"
+#include "sim/cli/commands.h"
+#include "sim/cli/version.h"
+
+namespace shardproof::sim {
+
+namespace {
+
+std::string joined(int argc, char** argv) {
+  std::string line = "shardproof";
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const bool plain = !word.empty() && word.find_first_of(" \t\n'\"[]*?$&;|<>(){}\\") == word.npos;
+    line += plain ? " " + word : " '" + word + "'";
+  }
+  return line;
+}
+
+// Commands that start workers get the pool: it forks the zygote before anything else happens.
+int dispatch(const Arguments& arguments, const std::string& line, const WorkerFunctions& functions) {
+  const std::string& command = arguments.command;
+  if (command == "list") return list_command(arguments.run);
+  if (command == "describe") return describe_command(arguments.run);
+  if (command == "report") return report_command(arguments.folder);
+  if (command == "doctor") return doctor_command();
+  if (command == "schema") return schema_command();
+  if (command == "version") {
+    std::cout << version_text() << '\n';
+    return 0;
+  }
+  WorldPool pool(functions);
+  if (command == "run") return run_command(arguments.run, line, pool);
+  if (command == "check") return check_command(arguments.check, line, pool);
+  if (command == "judge") return judge_command(arguments.check, pool);
+  if (command == "golden") return golden_command(arguments.check, pool);
+  SHARDPROOF_ASSERT(false, "no command " + command);
+}
+
+// The exit status of what was thrown, after saying it.
+int report_failure(const std::function<int()>& run) {
+  try {
+    return run();
+  } catch (const Error& error) {
+    std::cerr << "shardproof: " << error.what() << '\n';
+    if (error.kind() == ErrorKind::kRefused) return 4;
+    return error.kind() == ErrorKind::kBadInput ? 2 : 3;
+  } catch (const std::exception& error) {
+    std::cerr << "shardproof: a fault in shardproof itself: " << error.what() << '\n';
+    return 5;
+  }
+}
+
+}  // namespace
+
+int run_cli(int argc, char** argv, const WorkerFunctions& functions) {
+  return report_failure([&] {
+    const ParsedArguments parsed = parse_arguments(argc, argv);
+    (parsed.status == 0 ? std::cout : std::cerr) << parsed.text;
+    if (!parsed.arguments) return parsed.status;
+    const int status = dispatch(*parsed.arguments, joined(argc, argv), functions);
+    std::cout.flush();
+    return std::cout ? status : 5;
+  });
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,103 @@
+// describe: what a scenario would run, without running it.
+#include <fmt/format.h>
+
+#include <iostream>
+
+#include "base/error.h"
+#include "model/config.h"
+#include "parallel/tp/describe.h"
+#include "sim/cli/commands.h"
+#include "sim/cli/memory_estimate.h"
+#include "sim/cli/mesh_picture.h"
+#include "sim/cli/selection.h"
+
+namespace shardproof::sim {
+
+namespace {
+
+std::string batch_line(const CaseSpec& spec) {
+  if (!spec.data.file.empty()) return "batch      " + spec.data.file + "\n";
+  std::string lengths;
+  for (const int64_t length : spec.data.lengths) {
+    lengths += (lengths.empty() ? "" : ", ") + std::to_string(length);
+  }
+  return fmt::format("batch      [{}, {}] from seed {}{}, {} samples on dp rank 0\n",
+                     spec.data.batch_size, spec.data.seq_len, spec.seed,
+                     lengths.empty() ? "" : ", lengths " + lengths,
+                     (spec.data.batch_size + spec.parallel.dp - 1) / spec.parallel.dp);
+}
+
+std::string work_line(const CaseSpec& spec) {
+  if (spec.workload == "logprobs") return fmt::format("workload   logprobs in {}\n", spec.precision);
+  return fmt::format("workload   {} in {}: {} steps, {} loss, {} lr {}, clipped to {}\n", spec.workload,
+                     spec.precision, spec.steps, spec.loss.kind, spec.optimizer.kind, spec.optimizer.lr,
+                     spec.optimizer.max_norm > 0 ? fmt::format("{}", spec.optimizer.max_norm) : "nothing");
+}
+
+std::string model_line(const ModelConfig& config) {
+  return fmt::format("model      {}: {} layers, hidden {}, MLP {}, {} heads of {}, {} kv heads, "
+                     "vocabulary {}{}\n",
+                     config.family, config.num_hidden_layers, config.hidden_size,
+                     config.intermediate_size, config.num_attention_heads, config.head_dim,
+                     config.num_key_value_heads, config.vocab_size,
+                     config.tie_word_embeddings ? ", tied" : "");
+}
+
+std::string memory_lines(const MemoryEstimate& memory) {
+  const auto line = [](const char* what, int64_t bytes) {
+    return bytes == 0 ? std::string() : fmt::format("  {:<22} {:>16} bytes\n", what, bytes);
+  };
+  return "memory of rank 0, predicted\n" + line("parameters", memory.leaves) +
+         line("master weights", memory.masters) + line("gradients", memory.gradients) +
+         line("reduced gradients", memory.reduced) + line("optimizer state", memory.optimizer) +
+         line("activations", memory.activations) + line("together", memory.total());
+}
+
+std::string expectation_line(const ExpectSpec& expect) {
+  std::string line = "expected   " + expect.verdict;
+  if (!expect.kind.empty()) line += " (" + expect.kind + ")";
+  if (!expect.tensor.empty()) line += ", first divergent tensor " + expect.tensor;
+  if (!expect.collectives.is_null()) line += "\ncollectives of rank 0   " + expect.collectives.dump();
+  return line + "\n";
+}
+
+// What the plan makes of it, or why it is refused.
+std::string plan_part(const CaseSpec& spec) {
+  try {
+    const ModelConfig config = ModelConfig::from_json(spec.model);
+    const TensorParallelOptions options{.sequence_parallel = spec.parallel.sequence_parallel,
+                                        .custom_plan = spec.parallel.custom_plan};
+    const MemoryEstimate memory = estimate_memory(spec, config);
+    return model_line(config) + "\nwho holds what\n" +
+           describe_plan(config, spec.parallel.mesh(), options) + "\n" + memory_lines(memory);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kRefused) throw;
+    return fmt::format("refused    {}\n", error.what());
+  }
+}
+
+// The same case on several backends is described once.
+std::string describe_case(const CaseSpec& spec) {
+  return fmt::format("{}\n{}\n{}{}{}{}{}{}", spec.name, std::string(spec.name.size(), '-'),
+                     mesh_picture(spec.parallel.mesh()), work_line(spec), batch_line(spec),
+                     plan_part(spec), expectation_line(spec.expect),
+                     spec.skip.empty() ? "" : "skipped    " + spec.skip + "\n");
+}
+
+}  // namespace
+
+int describe_command(const RunArguments& given) {
+  RunArguments arguments = given;
+  if (arguments.backends.empty()) arguments.backends = {"emulated"};
+  const Selection selection = select_cases(arguments);
+  std::string separator;
+  for (const auto* cases : {&selection.cases, &selection.skipped}) {
+    for (const CaseSpec& spec : *cases) {
+      std::cout << separator << describe_case(spec);
+      separator = "\n";
+    }
+  }
+  return selection.cases.empty() && selection.skipped.empty() ? 2 : 0;
+}
+
+}  // namespace shardproof::sim

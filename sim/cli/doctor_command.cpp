@@ -1,0 +1,53 @@
+// doctor: what is installed, which worlds can run here, why not.
+#include <fmt/format.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <iostream>
+#include <thread>
+
+#include "sim/cli/commands.h"
+#include "sim/cli/machine.h"
+#include "sim/cli/version.h"
+#include "sim/launch/golden_cache.h"
+#include "sim/scenario/names.h"
+
+namespace shardproof::sim {
+
+namespace {
+
+std::string machine_line() {
+  struct utsname name {};
+  ::uname(&name);
+  const double bytes = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
+                       static_cast<double>(::sysconf(_SC_PAGE_SIZE));
+  return fmt::format("machine    {} {}, {} cores, {:.1f} GiB\n", name.sysname, name.release,
+                     std::thread::hardware_concurrency(), bytes / (1 << 30));
+}
+
+std::string world_line(const std::string& backend, const std::string& device) {
+  const std::string reason = why_not(backend, device);
+  return fmt::format("world      {:<9} {:<5} {}\n", backend, device, reason.empty() ? "yes" : "no: " + reason);
+}
+
+std::string file_line(const std::string& what, const std::string& path) {
+  const std::string found = find_in_repository(path);
+  return fmt::format("{:<10} {}\n", what, found.empty() ? "no " + path + " here" : found);
+}
+
+}  // namespace
+
+int doctor_command() {
+  std::cout << "program    " << version_text() << '\n' << machine_line();
+  for (const std::string& device : known_devices()) {
+    for (const std::string& backend : known_backends()) std::cout << world_line(backend, device);
+  }
+  const auto cache = GoldenCache::default_folder();
+  std::cout << file_line("scenarios", "scenarios") << file_line("reports", "reports/report.py")
+            << file_line("python", ".venv/bin/python") << "goldens    "
+            << (cache.empty() ? std::string("not kept: HOME is not set") : cache.string()) << '\n';
+  return 0;
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,66 @@
+// golden: the single-device result alone, of a case folder or of one case of a scenario.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <iostream>
+
+#include "base/error.h"
+#include "sim/cli/case_runner.h"
+#include "sim/cli/check_case.h"
+#include "sim/cli/commands.h"
+#include "sim/cli/selection.h"
+
+namespace shardproof::sim {
+
+namespace {
+
+CaseSpec scenario_case(const CheckArguments& arguments) {
+  RunArguments run;
+  run.paths = {arguments.case_path};
+  run.backends = {"emulated"};
+  run.only = arguments.only;
+  Selection selection = select_cases(run);
+  auto& cases = selection.cases;
+  cases.insert(cases.end(), selection.skipped.begin(), selection.skipped.end());
+  if (cases.empty()) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("{} has no case '{}'", arguments.case_path, arguments.only),
+                 .fix = "`shardproof list " + arguments.case_path + "` shows its cases"});
+  }
+  CaseSpec spec = cases.front();
+  if (cases.size() > 1) {
+    std::cerr << fmt::format("{} has {} cases; this is the golden of {} (--only chooses)\n",
+                             arguments.case_path, cases.size(), spec.name);
+  }
+  return spec;
+}
+
+int status_of(const TaskOutcome& outcome) {
+  if (outcome.ok) return 0;
+  if (outcome.kind == "bad_input") return 2;
+  return outcome.kind == "refused" ? 4 : 5;
+}
+
+}  // namespace
+
+int golden_command(const CheckArguments& arguments, WorldPool& pool) {
+  CheckArguments folder = arguments;
+  folder.dump = "";
+  const bool is_folder = std::filesystem::is_directory(arguments.case_path);
+  CaseSpec spec = is_folder ? make_check_case(folder) : scenario_case(arguments);
+  if (arguments.steps) spec.steps = *arguments.steps;
+  if (arguments.seed) spec.seed = *arguments.seed;
+  check_before_start(spec);
+  const std::string dump = writable_path("--dump", arguments.dump);
+  GoldenStore goldens(pool, false);
+  const auto golden = goldens.make(spec, dump);
+  if (pool.interrupted()) return 130;
+  if (golden->outcome.ok) {
+    std::cout << golden->outcome.result << '\n';
+  } else {
+    std::cerr << "shardproof: " << golden->outcome.message << '\n';
+  }
+  return status_of(golden->outcome);
+}
+
+}  // namespace shardproof::sim

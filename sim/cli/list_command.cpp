@@ -1,0 +1,35 @@
+// list: the cases that run would run, one line each.
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "sim/cli/commands.h"
+#include "sim/cli/selection.h"
+#include "sim/scenario/schema.h"
+
+namespace shardproof::sim {
+
+namespace {
+
+void print_case(const CaseSpec& spec) {
+  std::string tags;
+  for (const std::string& tag : spec.tags) tags += (tags.empty() ? "" : " ") + tag;
+  fmt::print("{:<9} {:>3} ranks  {}{}{}\n", spec.world.backend, spec.parallel.world_size(), spec.name,
+             tags.empty() ? "" : "   " + tags, spec.skip.empty() ? "" : "   skipped: " + spec.skip);
+}
+
+}  // namespace
+
+int list_command(const RunArguments& arguments) {
+  if (arguments.keys) {
+    fmt::print("{}", Schema().describe_keys());
+    return 0;
+  }
+  const Selection selection = select_cases(arguments);
+  for (const CaseSpec& spec : selection.cases) print_case(spec);
+  for (const CaseSpec& spec : selection.skipped) print_case(spec);
+  fmt::print("{} cases, {} skipped\n", selection.cases.size(), selection.skipped.size());
+  return selection.cases.empty() && selection.skipped.empty() ? 2 : 0;
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,17 @@
+// The ranks of a mesh as a picture in text.
+#pragma once
+
+#include <string>
+
+#include "mesh/mesh.h"
+
+namespace shardproof::sim {
+
+//   dp=2 tp=3, 6 ranks
+//            tp 0   1   2
+//   dp 0        0   1   2
+//   dp 1        3   4   5
+// Columns are the innermost axis with more than one rank, rows the others. At most `max_rows` rows.
+std::string mesh_picture(const Mesh& mesh, int64_t max_rows = 32);
+
+}  // namespace shardproof::sim

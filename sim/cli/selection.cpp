@@ -1,0 +1,191 @@
+// Which cases a command is about.
+#include "sim/cli/selection.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <random>
+#include <set>
+
+#include "base/error.h"
+#include "sim/cli/machine.h"
+#include "sim/report/run_folder.h"
+#include "sim/scenario/case_folder.h"
+#include "sim/scenario/read_text.h"
+#include "sim/scenario/scenario.h"
+
+namespace shardproof::sim {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+[[noreturn]] void bad_selection(const std::string& what, const std::string& fix) {
+  throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
+}
+
+bool has(const std::vector<std::string>& list, const std::string& item) {
+  return std::find(list.begin(), list.end(), item) != list.end();
+}
+
+bool is_scenario_name(const fs::path& path) {
+  return path.extension() == ".yaml" || path.extension() == ".yml";
+}
+
+void add_folder(const fs::path& folder, std::vector<std::string>& files) {
+  std::vector<std::string> found;
+  std::error_code error;
+  fs::recursive_directory_iterator walk(folder, error);
+  for (const auto end = fs::recursive_directory_iterator(); !error && walk != end; walk.increment(error)) {
+    if (is_scenario_name(walk->path()) && walk->is_regular_file()) found.push_back(walk->path().string());
+  }
+  if (error) bad_selection(fmt::format("{} cannot be read: {}", folder.string(), error.message()),
+                           "check its permissions");
+  if (found.empty()) bad_selection(folder.string() + " holds no scenario (*.yaml)", "name another folder");
+  std::sort(found.begin(), found.end());
+  files.insert(files.end(), found.begin(), found.end());
+}
+
+// The expanded case of an earlier run (replay/<case>.json).
+CaseSpec read_replay(const std::string& path) {
+  const nlohmann::json parsed = read_json_object(path);
+  try {
+    return case_spec_from_json(parsed.contains("spec") ? parsed["spec"] : parsed);
+  } catch (const nlohmann::json::exception& error) {
+    bad_selection(fmt::format("{} is no expanded case ({})", path, error.what()),
+                  "name a scenario, or a file that a run left in its replay folder");
+  }
+}
+
+std::vector<std::string> wanted_backends(const RunArguments& arguments) {
+  return arguments.backends.empty() ? runnable_backends(arguments.world.device) : arguments.backends;
+}
+
+// Reads every file for every backend. The first problem of each file; all of them in one error.
+class Reader {
+ public:
+  explicit Reader(const RunArguments& arguments) : arguments_(arguments) {}
+
+  std::vector<CaseSpec> read(const std::vector<std::string>& files) {
+    std::vector<CaseSpec> cases;
+    for (const std::string& backend : wanted_backends(arguments_)) {
+      for (const std::string& file : files) {
+        if (broken_.count(file) == 0) read_file(file, backend, cases);
+      }
+    }
+    if (!problems_.empty()) bad_selection(problems_, "");
+    return cases;
+  }
+
+ private:
+  void read_file(const std::string& file, const std::string& backend, std::vector<CaseSpec>& cases) {
+    try {
+      if (fs::path(file).extension() == ".json") {
+        CaseSpec spec = read_replay(file);
+        if (!arguments_.backends.empty()) spec.world.backend = backend;
+        else if (spec.world.backend != backend) return;
+        cases.push_back(std::move(spec));
+        return;
+      }
+      for (CaseSpec& spec : parse_scenario(file, {backend, arguments_.world.device}).cases) {
+        require_unique(spec);
+        cases.push_back(std::move(spec));
+      }
+    } catch (const Error& error) {
+      broken_.insert(file);
+      problems_ += (problems_.empty() ? "" : "\n") + std::string(error.what());
+    }
+  }
+
+  void require_unique(const CaseSpec& spec) {
+    const auto [known, added] = file_of_.emplace(spec.name, spec.file);
+    if (added || fs::equivalent(known->second, spec.file)) return;
+    bad_selection(fmt::format("{} and {} both make the case {}", known->second, spec.file, spec.name),
+                  "give one of them another name");
+  }
+
+  const RunArguments& arguments_;
+  std::set<std::string> broken_;
+  std::string problems_;
+  std::map<std::string, std::string> file_of_;
+};
+
+bool passes_filters(const RunArguments& arguments, const CaseSpec& spec) {
+  if (!arguments.only.empty() && spec.name != arguments.only) return false;
+  return std::all_of(arguments.filters.begin(), arguments.filters.end(), [&](const std::string& filter) {
+    return has(spec.tags, filter) || spec.name.find(filter) != std::string::npos;
+  });
+}
+
+// Cases tagged slow or manual run when they are asked for: --all, their tag, their name or their file.
+bool asked_for(const RunArguments& arguments, const CaseSpec& spec) {
+  if (arguments.all_tags || !arguments.only.empty() || has(arguments.paths, spec.file)) return true;
+  for (const char* tag : {"slow", "manual"}) {
+    if (has(spec.tags, tag) && !has(arguments.filters, tag)) return false;
+  }
+  return true;
+}
+
+void shuffle(std::vector<CaseSpec>& cases, int64_t seed) {
+  std::mt19937_64 generator(static_cast<uint64_t>(seed));
+  for (size_t left = cases.size(); left > 1; --left) {
+    std::swap(cases[left - 1], cases[generator() % left]);  // the same on every standard library
+  }
+}
+
+std::vector<CaseSpec> deal(const RunArguments& arguments, const std::vector<CaseSpec>& cases) {
+  std::vector<CaseSpec> mine;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    if (static_cast<int64_t>(i) % arguments.shard_count == arguments.shard - 1) mine.push_back(cases[i]);
+  }
+  return mine;
+}
+
+}  // namespace
+
+std::vector<std::string> find_scenario_files(const std::vector<std::string>& paths) {
+  std::vector<std::string> files;
+  for (const std::string& path : paths) {
+    if (invalid_utf8(path) != std::string::npos) bad_selection("a path is not UTF-8", "rename it");
+    if (!fs::exists(path)) bad_selection(path + " does not exist", "name a scenario file or folder");
+    if (!fs::is_directory(path)) {
+      files.push_back(path);
+    } else if (looks_like_case_folder(path)) {
+      bad_selection(path + " is a case folder", "use: shardproof check " + path);
+    } else {
+      add_folder(path, files);
+    }
+  }
+  if (!paths.empty()) return files;
+  const std::string folder = find_in_repository("scenarios");
+  if (folder.empty()) bad_selection("there is no folder scenarios here", "name a scenario file or folder");
+  add_folder(folder, files);
+  return files;
+}
+
+Selection select_cases(const RunArguments& arguments) {
+  std::vector<CaseSpec> cases = Reader(arguments).read(find_scenario_files(arguments.paths));
+  std::set<std::string> failed;
+  if (!arguments.rerun_failed.empty()) {
+    const auto names = unexpected_cases(arguments.rerun_failed);
+    failed.insert(names.begin(), names.end());
+  }
+  std::erase_if(cases, [&](const CaseSpec& spec) {
+    return !passes_filters(arguments, spec) || !asked_for(arguments, spec) ||
+           (!arguments.rerun_failed.empty() && failed.count(spec.name) == 0);
+  });
+  cases = deal(arguments, cases);
+  if (arguments.shuffle) shuffle(cases, *arguments.shuffle);
+
+  Selection selection;
+  for (CaseSpec& spec : cases) {
+    if (arguments.seed) spec.seed = *arguments.seed;
+    if (spec.skip.empty()) spec.skip = why_not(spec.world.backend, spec.world.device);
+    (spec.skip.empty() ? selection.cases : selection.skipped).push_back(std::move(spec));
+  }
+  return selection;
+}
+
+}  // namespace shardproof::sim
