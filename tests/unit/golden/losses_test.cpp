@@ -1,0 +1,161 @@
+// Legend: B samples, S positions, V vocabulary.
+#include "golden/losses.h"
+
+#include <ATen/ATen.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+
+namespace shardproof::golden {
+namespace {
+
+// Three samples of up to four positions; the second is dropped, the third has half weight.
+Batch batch() {
+  Batch b;
+  b.input_ids = at::tensor({0, 1, 2, 3, 4, 3, 2, 1, 1, 4, 0, 0}, at::kLong).view({3, 4});
+  b.input_lengths = at::tensor({4, 4, 2}, at::kLong);
+  b.token_mask =
+      at::tensor({1., 1., 0., 1., 1., 1., 1., 1., 1., 1., 1., 1.}, at::kDouble).view({3, 4});
+  b.sample_mask = at::tensor({1., 0., 0.5}, at::kDouble);
+  return b;
+}
+
+at::Tensor some_logprobs() {
+  return at::tensor({0., -1.0, -7.0, -2.0, 0., -9., -9., -9., 0., -3.0, 0., 0.}, at::kDouble)
+      .view({3, 4})
+      .set_requires_grad(true);
+}
+
+Batch with_policy(Batch b) {
+  b.prev_logprobs = at::full({3, 4}, -1.5, at::kDouble);
+  b.reference_logprobs = at::full({3, 4}, -1.2, at::kDouble);
+  b.advantages = at::tensor({1., -2., 1., 3., 1., 1., 1., 1., 1., 4., 1., 1.}, at::kDouble).view({3, 4});
+  return b;
+}
+
+// The clipped loss of one token, from its definition.
+double clipped(double now, double advantage, double eps, double beta) {
+  const double ratio = std::exp(now + 1.5), clamped = std::min(std::max(ratio, 1 - eps), 1 + eps);
+  const double d = -1.2 - now;
+  return std::max(-advantage * ratio, -advantage * clamped) + beta * (std::exp(d) - d - 1);
+}
+
+}  // namespace
+
+TEST_CASE("A logprob belongs to its own token given those before; padding and the first are 0",
+          "[golden]") {
+  const Batch b = batch();
+  const at::Tensor logits = at::arange(3 * 4 * 5, at::kDouble).mul(0.37).sin().mul(3).view({3, 4, 5});
+  const at::Tensor logprobs = dense_logprobs(logits, b);
+  for (int64_t sample = 0; sample < 3; ++sample) {
+    for (int64_t t = 0; t < 4; ++t) {
+      const double got = logprobs[sample][t].item<double>();
+      if (t == 0 || t >= b.input_lengths[sample].item<int64_t>()) {
+        CHECK(got == 0);
+        continue;
+      }
+      double total = 0;
+      for (int64_t v = 0; v < 5; ++v) total += std::exp(logits[sample][t - 1][v].item<double>());
+      const int64_t token = b.input_ids[sample][t].item<int64_t>();
+      CHECK(got == Approx(logits[sample][t - 1][token].item<double>() - std::log(total)).epsilon(1e-14));
+    }
+  }
+}
+
+TEST_CASE("Logprobs of low-precision logits are computed in float32", "[golden]") {
+  const at::Tensor logits = at::ones({3, 4, 5}, at::kBFloat16);
+  CHECK(dense_logprobs(logits, batch()).scalar_type() == at::kFloat);
+}
+
+TEST_CASE("A batch of one position has no logprob and still a loss", "[golden]") {
+  Batch b = batch();
+  b.input_ids = b.input_ids.narrow(1, 0, 1);
+  b.input_lengths = at::ones({3}, at::kLong);
+  b.token_mask = b.token_mask.narrow(1, 0, 1);
+  const at::Tensor logits = at::ones({3, 1, 5}, at::kDouble).set_requires_grad(true);
+  const at::Tensor loss = dense_loss(dense_logprobs(logits, b), b, {});
+  loss.backward();
+  CHECK(loss.item<double>() == 0);
+  CHECK(logits.grad().abs().max().item<double>() == 0);
+}
+
+TEST_CASE("nll is the weighted mean over counted tokens", "[golden]") {
+  const at::Tensor logprobs = some_logprobs();
+  const at::Tensor loss = dense_loss(logprobs, batch(), {.kind = "nll"});
+  CHECK(loss.item<double>() == Approx((1.0 + 2.0 + 0.5 * 3.0) / 2.5).epsilon(1e-15));
+  loss.backward();
+  const at::Tensor wanted =
+      at::tensor({0., -1., 0., -1., 0., 0., 0., 0., 0., -0.5, 0., 0.}, at::kDouble).view({3, 4}) / 2.5;
+  CHECK(at::allclose(logprobs.grad(), wanted, 1e-15, 0));
+}
+
+TEST_CASE("Sequence normalisation means within each sequence first, over valid ones then",
+          "[golden]") {
+  const at::Tensor loss =
+      dense_loss(some_logprobs(), batch(), {.kind = "nll", .normalization = "sequence"});
+  CHECK(loss.item<double>() == Approx(((1.0 + 2.0) / 2 + 3.0) / 2).epsilon(1e-15));
+}
+
+TEST_CASE("clipped_pg is its definition, token by token", "[golden]") {
+  const auto [eps, beta] = GENERATE(table<double, double>({{0.2, 0.01}, {0.5, 0.3}, {0.2, 0.0}}));
+  const at::Tensor loss = dense_loss(some_logprobs(), with_policy(batch()),
+                                     {.kind = "clipped_pg", .eps = eps, .beta = beta});
+  const double wanted = clipped(-1.0, -2, eps, beta) + clipped(-2.0, 3, eps, beta) +
+                        0.5 * clipped(-3.0, 4, eps, beta);
+  CHECK(loss.item<double>() == Approx(wanted / 2.5).epsilon(1e-14));
+}
+
+TEST_CASE("A clipped token has the gradient of its KL term alone", "[golden]") {
+  // Sample 0: token 1 has ratio e^0.5 > 1.2 and a negative advantage: not clipped. With a positive one
+  // it is.
+  Batch b = with_policy(batch());
+  b.advantages[0][1] = 2.0;
+  const at::Tensor logprobs = some_logprobs();
+  dense_loss(logprobs, b, {.kind = "clipped_pg", .eps = 0.2, .beta = 0.1}).backward();
+  const double d = -1.2 + 1.0;
+  CHECK(logprobs.grad()[0][1].item<double>() == Approx(0.1 * (1 - std::exp(d)) / 2.5).epsilon(1e-13));
+}
+
+TEST_CASE("What is not counted cannot spread, whatever stands there", "[golden]") {
+  const double bad = GENERATE(std::numeric_limits<double>::quiet_NaN(), -1e6, 1e6);
+  Batch clean = with_policy(batch()), dirty = with_policy(batch());
+  for (at::Tensor* tensor : {&dirty.prev_logprobs, &dirty.reference_logprobs, &dirty.advantages}) {
+    *tensor = at::where(dirty.loss_mask().ne(0), *tensor, at::full_like(*tensor, bad));
+  }
+  const at::Tensor first = some_logprobs(), second = some_logprobs();
+  const sim::LossSpec loss{.kind = "clipped_pg"};
+  const at::Tensor wanted = dense_loss(first, clean, loss), got = dense_loss(second, dirty, loss);
+  CHECK(at::equal(wanted, got));
+  wanted.backward();
+  got.backward();
+  CHECK(at::equal(first.grad(), second.grad()));
+}
+
+TEST_CASE("Nothing counted: loss and gradient are exactly 0", "[golden]") {
+  const auto [kind, normalization] = GENERATE(table<std::string, std::string>(
+      {{"nll", "token"}, {"nll", "sequence"}, {"clipped_pg", "token"}, {"clipped_pg", "sequence"}}));
+  Batch b = with_policy(batch());
+  b.sample_mask.zero_();
+  const at::Tensor logprobs = some_logprobs();
+  const at::Tensor loss = dense_loss(logprobs, b, {.kind = kind, .normalization = normalization});
+  loss.backward();
+  CHECK(loss.item<double>() == 0);
+  CHECK(logprobs.grad().abs().max().item<double>() == 0);
+}
+
+TEST_CASE("Unknown losses and missing policy tensors are bad input", "[golden]") {
+  CHECK_THROWS_AS(dense_loss(some_logprobs(), batch(), {.kind = "nl"}), Error);
+  CHECK_THROWS_AS(dense_loss(some_logprobs(), batch(), {.normalization = "tokens"}), Error);
+  CHECK_THROWS_WITH(dense_loss(some_logprobs(), batch(), {.kind = "clipped_pg"}),
+                    Catch::Contains("advantages"));
+  Batch no_reference = with_policy(batch());
+  no_reference.reference_logprobs = at::Tensor();
+  CHECK_THROWS_WITH(dense_loss(some_logprobs(), no_reference, {.kind = "clipped_pg"}),
+                    Catch::Contains("reference_logprobs"));
+  CHECK_NOTHROW(dense_loss(some_logprobs(), no_reference, {.kind = "clipped_pg", .beta = 0}));
+}
+
+}  // namespace shardproof::golden
