@@ -27,7 +27,8 @@ at::Tensor own_part(const at::Tensor& full, const Mapping& mapping) {
   const int64_t rank = mapping.axis->rank();
   if (mapping.sizes.empty()) {
     const int64_t full_size = full.size(mapping.dim);
-    SHARDPROOF_ASSERT(full_size % size == 0, "uneven parts need their sizes (" + mapping.label + ")");
+    SHARDPROOF_ASSERT(full_size % size == 0,
+                      "uneven parts need their sizes (" + mapping.label + ")");
     return full.narrow(mapping.dim, rank * (full_size / size), full_size / size).clone();
   }
   int64_t start = 0;
@@ -46,7 +47,8 @@ at::Tensor run(Step step, const at::Tensor& tensor, const Mapping& mapping, cons
     case Step::kAllGather:
       return mapping.axis->all_gather(tensor, mapping.dim, label, mapping.sizes);
     case Step::kReduceScatter:
-      return mapping.axis->reduce_scatter(tensor, mapping.dim, ReduceOp::kSum, label, mapping.sizes);
+      return mapping.axis->reduce_scatter(tensor, mapping.dim, ReduceOp::kSum, label,
+                                          mapping.sizes);
     case Step::kSlice:
       return own_part(tensor, mapping);
   }
@@ -82,9 +84,9 @@ struct MappingFunction : torch::autograd::Function<MappingFunction> {
 // The pair, applied. Where no gradient will flow back there is nothing to remember.
 at::Tensor apply(const at::Tensor& input, const Mapping& mapping) {
   if (mapping.axis->size() == 1) return input;
-  SHARDPROOF_ASSERT(mapping.sizes.empty() || static_cast<int64_t>(mapping.sizes.size()) ==
-                                                 mapping.axis->size(),
-                    "one size per rank of the axis (" + mapping.label + ")");
+  SHARDPROOF_ASSERT(
+      mapping.sizes.empty() || static_cast<int64_t>(mapping.sizes.size()) == mapping.axis->size(),
+      "one size per rank of the axis (" + mapping.label + ")");
   return MappingFunction::apply(input, mapping);
 }
 
@@ -124,7 +126,8 @@ at::Tensor all_gather_with_reduce_scatter_backward(const at::Tensor& local, Comm
 }
 
 at::Tensor all_gather_with_slice_backward(const at::Tensor& local, Communicator& axis, int64_t dim,
-                                          std::string_view label, const std::vector<int64_t>& sizes) {
+                                          std::string_view label,
+                                          const std::vector<int64_t>& sizes) {
   return apply(local, {.forward = Step::kAllGather,
                        .backward = Step::kSlice,
                        .axis = &axis,
@@ -145,7 +148,8 @@ at::Tensor reduce_scatter_with_all_gather_backward(const at::Tensor& addend, Com
 }
 
 at::Tensor slice_with_all_gather_backward(const at::Tensor& full, Communicator& axis, int64_t dim,
-                                          std::string_view label, const std::vector<int64_t>& sizes) {
+                                          std::string_view label,
+                                          const std::vector<int64_t>& sizes) {
   return apply(full, {.forward = Step::kSlice,
                       .backward = Step::kAllGather,
                       .axis = &axis,

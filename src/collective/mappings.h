@@ -2,12 +2,11 @@
 //
 // The name is the pair. Which backward is right depends on what the ranks compute from the result:
 //
-//   ranks go on to compute DIFFERENT things from it   each holds an addend of the gradient: {U_axis},
-//                                                     so the backward must sum over the axis
-//   ranks go on to compute THE SAME from it           each holds the whole gradient already: the
-//                                                     backward must not sum, it slices or does nothing
+//   DIFFERENT things   each holds an addend of the gradient, {U_axis}: the backward must sum
+//   THE SAME           each holds the whole gradient: the backward must not sum, it slices or
+//                      does nothing
 //
-// Legend: D a dim's full size, D_axis this rank's part of it, {U_axis} not yet summed over the axis.
+// Legend: D a dim's full size, D_axis this rank's part, {U_axis} not yet summed over the axis.
 //
 //   forward                          backward
 //   copy            [D]      -> [D]        all_reduce      [D] {U_axis} -> [D]
@@ -17,11 +16,11 @@
 //   reduce_scatter  [D] {U}  -> [D_axis]   all_gather      [D_axis]     -> [D]
 //   slice           [D]      -> [D_axis]   all_gather      [D_axis]     -> [D]
 //
-// Common to all: any floating dtype, any strides (also of the gradient), zero-sized tensors; inputs and
-// incoming gradients are never written to. `sizes` are the parts along `dim`, one per rank of the axis;
-// empty: even parts. A call is recorded under `label` with " forward" or " backward" behind it. An axis
-// of one rank communicates nothing. The communicator must outlive the backward pass: the autograd graph
-// holds a plain pointer to it. No second derivatives (asserted).
+// Common to all: any floating dtype, any strides (also of the gradient), zero-sized tensors; inputs
+// and incoming gradients are never written to. `sizes` are the parts along `dim`, one per rank of
+// the axis; empty: even parts. A call is recorded under `label` with " forward" or " backward"
+// behind it. An axis of one rank communicates nothing. The communicator must outlive the backward
+// pass: the autograd graph holds a plain pointer to it. No second derivatives (asserted).
 //
 // Source: seed 004, mappings (re-created; there on the first and last dim only).
 #pragma once
@@ -39,7 +38,7 @@ namespace shardproof {
 at::Tensor copy_with_all_reduce_backward(const at::Tensor& input, Communicator& axis,
                                          std::string_view label);
 
-// Leaves such a region: sums the ranks' addends. Everything after it is computed alike on all ranks.
+// Leaves such a region: sums the ranks' addends. All ranks compute alike what follows.
 at::Tensor all_reduce_with_identity_backward(const at::Tensor& addend, Communicator& axis,
                                              std::string_view label);
 

@@ -38,7 +38,8 @@ at::Tensor largest_column(const at::Tensor& columns, at::IntArrayRef shape) {
   return at::full(shape, -std::numeric_limits<double>::infinity(), columns.options());
 }
 
-at::Tensor pick(const at::Tensor& columns, const at::Tensor& local_target, const at::Tensor& owned) {
+at::Tensor pick(const at::Tensor& columns, const at::Tensor& local_target,
+                const at::Tensor& owned) {
   if (columns.size(-1) == 0) return at::zeros(owned.sizes(), columns.options());
   const at::Tensor picked = columns.gather(-1, local_target.unsqueeze(-1)).squeeze(-1);
   return at::where(owned, picked, at::zeros_like(picked));
@@ -92,8 +93,8 @@ struct LogprobFunction : torch::autograd::Function<LogprobFunction> {
                                                  torch::autograd::variable_list grads) {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "the logprob has no second derivative");
     const auto saved = ctx->get_saved_variables();
-    const at::Tensor grad_logits = logits_gradient(saved[0], saved[1], saved[2], grads[0],
-                                                   ctx->saved_data["columns"].toInt());
+    const at::Tensor grad_logits =
+        logits_gradient(saved[0], saved[1], saved[2], grads[0], ctx->saved_data["columns"].toInt());
     const auto dtype = static_cast<at::ScalarType>(ctx->saved_data["dtype"].toInt());
     return {grad_logits.to(dtype), at::Tensor(), at::Tensor()};
   }
@@ -121,10 +122,12 @@ VocabRange vocab_range(int64_t vocab_size, int64_t tp_size, int64_t tp_rank) {
           .counted = std::clamp<int64_t>(vocab_size - start, 0, columns)};
 }
 
-at::Tensor vocab_parallel_logprob(const at::Tensor& logits, const at::Tensor& target, Communicator& tp,
-                                  int64_t vocab_size, const LogprobOptions& options) {
-  SHARDPROOF_ASSERT(logits.sizes().slice(0, static_cast<size_t>(logits.dim()) - 1) == target.sizes(),
-                    "one target per row of logits");
+at::Tensor vocab_parallel_logprob(const at::Tensor& logits, const at::Tensor& target,
+                                  Communicator& tp, int64_t vocab_size,
+                                  const LogprobOptions& options) {
+  SHARDPROOF_ASSERT(
+      logits.sizes().slice(0, static_cast<size_t>(logits.dim()) - 1) == target.sizes(),
+      "one target per row of logits");
   check_target(target, vocab_size);
   const bool whole = logits.size(-1) >= vocab_size;
   const Vocabulary vocabulary{.range = whole ? vocab_range(vocab_size, 1, 0)
@@ -141,14 +144,16 @@ at::Tensor vocab_parallel_logprob(const at::Tensor& logits, const at::Tensor& ta
   return LogprobFunction::apply(logits, target, vocabulary);
 }
 
-at::Tensor next_token_logprobs(const at::Tensor& logits, const at::Tensor& input_ids, Communicator& tp,
-                               int64_t vocab_size, const LogprobOptions& options) {
+at::Tensor next_token_logprobs(const at::Tensor& logits, const at::Tensor& input_ids,
+                               Communicator& tp, int64_t vocab_size,
+                               const LogprobOptions& options) {
   SHARDPROOF_ASSERT(logits.dim() == 3 && input_ids.dim() == 2, "logits [b, s, V_tp], ids [b, s]");
   // The last position's target is one that is there (the first token): its result is dropped.
   const at::Tensor target = input_ids.roll(-1, 1);
   const at::Tensor shifted = vocab_parallel_logprob(logits, target, tp, vocab_size, options);
   const int64_t seq_len = input_ids.size(1);
-  const at::Tensor first = at::zeros({input_ids.size(0), std::min<int64_t>(seq_len, 1)}, shifted.options());
+  const at::Tensor first =
+      at::zeros({input_ids.size(0), std::min<int64_t>(seq_len, 1)}, shifted.options());
   return at::cat({first, shifted.narrow(1, 0, std::max<int64_t>(seq_len - 1, 0))}, 1);
 }
 

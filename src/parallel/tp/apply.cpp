@@ -114,7 +114,8 @@ class LayerMaker {
                         slot.name.ends_with(".down_proj");
     return std::make_unique<WholeLayer>(
         std::move(slot.layer),
-        closes ? WholeLayer::Place::kClosesRegion : WholeLayer::Place::kOpensRegion, tp_, slot.name);
+        closes ? WholeLayer::Place::kClosesRegion : WholeLayer::Place::kOpensRegion, tp_,
+        slot.name);
   }
 
   Communicator& tp_;

@@ -9,12 +9,14 @@ namespace shardproof {
 
 // Replaces what the slots hold by the plan, and declares for every parameter its layout and how its
 // gradient is finished, for every slot where its inputs and output lie. Comes before
-// Decoder::materialise, which cuts the parameters. With tp = 1 the plan is checked and nothing changes.
+// Decoder::materialise, which cuts the parameters. With tp = 1 the plan is checked and nothing
+// changes.
 //
-// `comm` must outlive the model and every backward through it. No communication happens here, but the
-// tp communicator is made.
+// `comm` must outlive the model and every backward through it. No communication happens here, but
+// the tp communicator is made.
 //
-// With sequence parallelism the caller pads sequences to a multiple of tp (asserted by the reduce_scatter).
+// With sequence parallelism the caller pads sequences to a multiple of tp (asserted by the
+// embedding).
 //
 // Throws   what resolve_plan and place_slot throw, before anything is changed
 // Source   seed 002, _parallelize_llama

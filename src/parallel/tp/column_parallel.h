@@ -4,8 +4,8 @@
 //              y = x W_tp^T + b_tp    [B, S, F_tp]     (gathered: all_gather to [B, S, F])
 //   backward   grad_x [B, S, E] {U_tp}  all_reduce     (SP: reduce_scatter to [B, S_tp, E])
 //
-// Each rank computes other features of the same x, so each holds an addend of its gradient. A gathered
-// y goes into computation that all ranks repeat, so its gradient is sliced, not summed.
+// Each rank computes other features of the same x, so each holds an addend of its gradient. A
+// gathered y goes into computation that all ranks repeat, so its gradient is sliced, not summed.
 //
 // Legend: B batch, S sequence, E in, F out; S_tp, F_tp this rank's part.
 // Source: seed 004, ColumnParallelLinear; seed 002, ColwiseParallel.

@@ -57,9 +57,9 @@ std::vector<PlanLine> plan_lines(const ModelConfig& config, const Mesh& mesh,
     for (const char* part : {".weight", ".bias"}) {
       const auto found = shapes.find(slot.slot + part);
       if (found == shapes.end()) continue;
-      lines.push_back(make_line(found->first, found->second, slot.style,
-                                std::string_view(part) == ".weight" ? placement.weight : placement.bias,
-                                mesh));
+      lines.push_back(
+          make_line(found->first, found->second, slot.style,
+                    std::string_view(part) == ".weight" ? placement.weight : placement.bias, mesh));
     }
   }
   return lines;
@@ -68,8 +68,8 @@ std::vector<PlanLine> plan_lines(const ModelConfig& config, const Mesh& mesh,
 std::string describe_plan(const ModelConfig& config, const Mesh& mesh,
                           const TensorParallelOptions& options) {
   const std::vector<PlanLine> lines = plan_lines(config, mesh, options);
-  const std::vector<std::string> header = {"parameter", "style", "layout", "global", "per tp rank",
-                                           "gradient"};
+  const std::vector<std::string> header = {"parameter", "style",       "layout",
+                                           "global",    "per tp rank", "gradient"};
   std::vector<std::vector<std::string>> rows = {header};
   for (const PlanLine& line : lines) {
     rows.push_back({line.parameter, line.style, line.layout, shape_text(line.global_shape),

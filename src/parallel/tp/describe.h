@@ -11,8 +11,8 @@ namespace shardproof {
 
 struct PlanLine {
   std::string parameter;
-  std::string style;                                // of the slot that holds it
-  std::string layout;                               // "S(0)tp"
+  std::string style;   // of the slot that holds it
+  std::string layout;  // "S(0)tp"
   std::vector<int64_t> global_shape;
   std::vector<std::vector<int64_t>> local_shapes = {};  // one per tp rank, padding included
   std::string gradient;  // "" or what is summed after backward: "summed over tp", ...

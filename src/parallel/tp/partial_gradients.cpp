@@ -11,9 +11,8 @@ namespace {
 
 const Cut* repeated_cut(const Parameter& parameter) {
   const auto& cuts = parameter.layout.cuts();
-  const auto found = std::find_if(cuts.begin(), cuts.end(), [](const Cut& cut) {
-    return cut.kind == Cut::Kind::kRepeated;
-  });
+  const auto found = std::find_if(cuts.begin(), cuts.end(),
+                                  [](const Cut& cut) { return cut.kind == Cut::Kind::kRepeated; });
   return found == cuts.end() ? nullptr : &*found;
 }
 

@@ -45,8 +45,8 @@ void refuse_heads_that_do_not_fit(const ModelConfig& config, int64_t tp_size) {
   }
   const std::string what =
       config.num_attention_heads % tp_size != 0
-          ? fmt::format("num_attention_heads={} does not divide by tp={}", config.num_attention_heads,
-                        tp_size)
+          ? fmt::format("num_attention_heads={} does not divide by tp={}",
+                        config.num_attention_heads, tp_size)
           : fmt::format("num_key_value_heads={} neither divides by tp={} nor divides it",
                         config.num_key_value_heads, tp_size);
   throw Error({.kind = ErrorKind::kRefused,
@@ -80,9 +80,7 @@ struct Placer {
   bool sequence_parallel;
 
   // The tensor between the regions: whole, or this rank's part of the sequence.
-  Layout stream() const {
-    return sequence_parallel ? Layout({Cut::even(1, kTp)}) : Layout();
-  }
+  Layout stream() const { return sequence_parallel ? Layout({Cut::even(1, kTp)}) : Layout(); }
   // A parameter that every rank holds whole but applies to its own tokens only.
   ParameterPlacement on_stream() const {
     ParameterPlacement placement;
@@ -173,17 +171,27 @@ SlotPlacement place_slot(const ModelConfig& config, int64_t tp_size, bool sequen
   if (tp_size == 1) return {};
   const Placer placer{config, tp_size, sequence_parallel};
   switch (slot.style) {
-    case TpStyle::kReplicate: return placer.replicate(slot.slot);
-    case TpStyle::kColumnParallel: return placer.column_parallel(slot.slot);
-    case TpStyle::kColumnParallelGathered: return placer.column_parallel_gathered(slot.slot);
-    case TpStyle::kRowParallel: return placer.row_parallel(slot.slot, true);
-    case TpStyle::kRowParallelScattered: return placer.row_parallel(slot.slot, false);
-    case TpStyle::kVocabParallelEmbedding: return placer.vocab_parallel_embedding();
-    case TpStyle::kVocabParallelLmHead: return placer.vocab_parallel_lm_head();
-    case TpStyle::kHeadParallelAttention: return placer.head_parallel_attention();
-    case TpStyle::kHiddenParallelActivation: return placer.hidden_parallel_activation();
+    case TpStyle::kReplicate:
+      return placer.replicate(slot.slot);
+    case TpStyle::kColumnParallel:
+      return placer.column_parallel(slot.slot);
+    case TpStyle::kColumnParallelGathered:
+      return placer.column_parallel_gathered(slot.slot);
+    case TpStyle::kRowParallel:
+      return placer.row_parallel(slot.slot, true);
+    case TpStyle::kRowParallelScattered:
+      return placer.row_parallel(slot.slot, false);
+    case TpStyle::kVocabParallelEmbedding:
+      return placer.vocab_parallel_embedding();
+    case TpStyle::kVocabParallelLmHead:
+      return placer.vocab_parallel_lm_head();
+    case TpStyle::kHeadParallelAttention:
+      return placer.head_parallel_attention();
+    case TpStyle::kHiddenParallelActivation:
+      return placer.hidden_parallel_activation();
     case TpStyle::kSequenceNorm:
-    case TpStyle::kSequenceResidual: return placer.on_sequence();
+    case TpStyle::kSequenceResidual:
+      return placer.on_sequence();
   }
   SHARDPROOF_ASSERT(false, "unknown style");
   return {};

@@ -34,12 +34,13 @@ struct SlotPlacement {
   ParameterPlacement bias = {};
 };
 
-// Throws Error(kRefused): query heads that tp does not divide; kv heads that neither divide tp nor are
-// divided by it. Both say which sizes of tp would work.
+// Throws Error(kRefused): query heads that tp does not divide; kv heads that neither divide tp nor
+// are divided by it. Both say which sizes of tp would work.
 SlotPlacement place_slot(const ModelConfig& config, int64_t tp_size, bool sequence_parallel,
                          const SlotStyle& slot);
 
-// The parts of a dim of `global_size`, one per tp rank, as an even or else a torch.chunk cut gives them.
+// The parts of a dim of `global_size`, one per tp rank, as an even or else a torch.chunk cut gives
+// them.
 std::vector<int64_t> tp_parts(int64_t global_size, int64_t tp_size);
 
 }  // namespace shardproof

@@ -77,7 +77,8 @@ const PlanRow* longest_match(const std::vector<PlanRow>& rows, const std::string
     } else if (length == literal_characters(best->pattern) && row.style != best->style) {
       throw Error({.kind = ErrorKind::kBadInput,
                    .what = fmt::format("'{}' and '{}' of the custom plan both match {} and give it "
-                                       "different styles", best->pattern, row.pattern, slot),
+                                       "different styles",
+                                       best->pattern, row.pattern, slot),
                    .fix = "make one of the two patterns longer"});
     }
   }
@@ -153,11 +154,10 @@ std::vector<PlanRow> tensor_parallel_plan(const ModelConfig&, bool sequence_para
 std::vector<std::string> decoder_slot_names(const ModelConfig& config) {
   std::vector<std::string> names = {"model.embed_tokens"};
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    for (const char* part :
-         {"input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
-          "self_attn.attention", "self_attn.o_proj", "attention_residual",
-          "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.activation",
-          "mlp.down_proj", "mlp_residual"}) {
+    for (const char* part : {"input_layernorm", "self_attn.q_proj", "self_attn.k_proj",
+                             "self_attn.v_proj", "self_attn.attention", "self_attn.o_proj",
+                             "attention_residual", "post_attention_layernorm", "mlp.gate_proj",
+                             "mlp.up_proj", "mlp.activation", "mlp.down_proj", "mlp_residual"}) {
       names.push_back(fmt::format("model.layers.{}.{}", i, part));
     }
   }
@@ -166,7 +166,8 @@ std::vector<std::string> decoder_slot_names(const ModelConfig& config) {
   return names;
 }
 
-std::vector<SlotStyle> resolve_plan(const ModelConfig& config, const TensorParallelOptions& options) {
+std::vector<SlotStyle> resolve_plan(const ModelConfig& config,
+                                    const TensorParallelOptions& options) {
   const std::vector<std::string> slots = decoder_slot_names(config);
   const std::vector<PlanRow> custom = custom_rows(options.custom_plan);
   refuse_idle_patterns(custom, slots);

@@ -1,4 +1,4 @@
-// The tensor-parallel plan: a table from slot names to styles. Which style a slot gets, nothing else.
+// The tensor-parallel plan: a table from slot names to styles.
 //
 //   pattern                     style                    (Llama, sequence parallel off)
 //   model.embed_tokens          VocabParallelEmbedding
@@ -7,9 +7,9 @@
 //   *.self_attn.o_proj          RowParallel
 //   ...
 //
-// A `*` stands for any text. A scenario's custom plan is the same table, {"pattern": "style"}, laid over
-// the architecture's own: where several of its patterns match, the one with most literal characters
-// counts.
+// A `*` stands for any text. A scenario's custom plan is the same table, {"pattern": "style"}, laid
+// over the architecture's own: where several of its patterns match, the one with most literal
+// characters counts.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -22,20 +22,20 @@
 namespace shardproof {
 
 enum class TpStyle {
-  kReplicate,               // whole on every tp rank
-  kColumnParallel,          // linear, weight rows cut; the output's last dim stays cut
-  kColumnParallelGathered,  // the same, and the output is gathered
-  kRowParallel,             // linear, weight columns cut; the input's last dim is cut already
-  kRowParallelScattered,    // the same, and the whole input is cut here
-  kVocabParallelEmbedding,  // weight rows (tokens) cut
-  kVocabParallelLmHead,     // weight rows (tokens) cut, logits stay cut
-  kHeadParallelAttention,   // each rank attends with its own heads
+  kReplicate,                 // whole on every tp rank
+  kColumnParallel,            // linear, weight rows cut; the output's last dim stays cut
+  kColumnParallelGathered,    // the same, and the output is gathered
+  kRowParallel,               // linear, weight columns cut; the input's last dim is cut already
+  kRowParallelScattered,      // the same, and the whole input is cut here
+  kVocabParallelEmbedding,    // weight rows (tokens) cut
+  kVocabParallelLmHead,       // weight rows (tokens) cut, logits stay cut
+  kHeadParallelAttention,     // each rank attends with its own heads
   kHiddenParallelActivation,  // elementwise on a cut last dim
-  kSequenceNorm,            // on this rank's part of the sequence
-  kSequenceResidual,        // on this rank's part of the sequence
+  kSequenceNorm,              // on this rank's part of the sequence
+  kSequenceResidual,          // on this rank's part of the sequence
 };
-const char* style_name(TpStyle style);                 // "ColumnParallel"
-TpStyle style_from_name(const std::string& name);      // Error(kBadInput) with the nearest name
+const char* style_name(TpStyle style);             // "ColumnParallel"
+TpStyle style_from_name(const std::string& name);  // Error(kBadInput) with the nearest name
 
 struct PlanRow {
   std::string pattern;
@@ -63,7 +63,8 @@ std::vector<std::string> decoder_slot_names(const ModelConfig& config);
 // The style of every slot. Throws Error(kBadInput): a custom plan that is no {pattern: style}, an
 // unknown style, a pattern that matches no slot, two equally long patterns that disagree;
 // Error(kRefused): styles that do not fit their slot or each other.
-std::vector<SlotStyle> resolve_plan(const ModelConfig& config, const TensorParallelOptions& options);
+std::vector<SlotStyle> resolve_plan(const ModelConfig& config,
+                                    const TensorParallelOptions& options);
 
 bool matches_pattern(std::string_view pattern, std::string_view name);
 

@@ -24,8 +24,8 @@ void demand(const Styles& styles, const std::string& slot, const std::vector<TpS
   const TpStyle style = styles.at(slot);
   if (std::find(fitting.begin(), fitting.end(), style) != fitting.end()) return;
   throw Error({.kind = ErrorKind::kRefused,
-               .what = fmt::format("the plan gives {} the style {}, but {}", slot, style_name(style),
-                                   because),
+               .what = fmt::format("the plan gives {} the style {}, but {}", slot,
+                                   style_name(style), because),
                .fix = fmt::format("give it {}", names_of(fitting))});
 }
 
@@ -48,8 +48,8 @@ void check_region(const Styles& styles, const std::vector<std::string>& openers,
     demand(styles, opener, fitting,
            fmt::format("{} leaves its output {}", openers.front(), cut ? "cut" : "whole"));
   }
-  const std::string given = fmt::format("{} leaves its output {}", openers.front(),
-                                        cut ? "cut over tp" : "whole");
+  const std::string given =
+      fmt::format("{} leaves its output {}", openers.front(), cut ? "cut over tp" : "whole");
   demand(styles, core, {cut ? cut_core : TpStyle::kReplicate}, given);
   demand(styles, closer,
          cut ? std::vector{TpStyle::kRowParallel}
@@ -60,10 +60,9 @@ void check_region(const Styles& styles, const std::vector<std::string>& openers,
 void check_layer(const Styles& styles, const std::string& layer, TpStyle norm, TpStyle residual,
                  const std::string& stream) {
   demand(styles, layer + "input_layernorm", {norm}, stream);
-  check_region(styles,
-               {layer + "self_attn.q_proj", layer + "self_attn.k_proj", layer + "self_attn.v_proj"},
-               layer + "self_attn.attention", TpStyle::kHeadParallelAttention,
-               layer + "self_attn.o_proj");
+  check_region(
+      styles, {layer + "self_attn.q_proj", layer + "self_attn.k_proj", layer + "self_attn.v_proj"},
+      layer + "self_attn.attention", TpStyle::kHeadParallelAttention, layer + "self_attn.o_proj");
   demand(styles, layer + "attention_residual", {residual}, stream);
   demand(styles, layer + "post_attention_layernorm", {norm}, stream);
   check_region(styles, {layer + "mlp.gate_proj", layer + "mlp.up_proj"}, layer + "mlp.activation",

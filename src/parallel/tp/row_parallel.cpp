@@ -12,10 +12,9 @@ at::Tensor RowParallelLinear::forward(at::TensorList inputs, const StepContext&)
                            : slice_with_all_gather_backward(inputs[0], tp_, -1, options_.label,
                                                             options_.input_parts);
   const at::Tensor addend = at::linear(x, weight_->tensor);
-  const at::Tensor y =
-      options_.sequence_parallel
-          ? reduce_scatter_with_all_gather_backward(addend, tp_, 1, options_.label)
-          : all_reduce_with_identity_backward(addend, tp_, options_.label);
+  const at::Tensor y = options_.sequence_parallel
+                           ? reduce_scatter_with_all_gather_backward(addend, tp_, 1, options_.label)
+                           : all_reduce_with_identity_backward(addend, tp_, options_.label);
   return bias_ ? y + bias_->tensor : y;
 }
 

@@ -8,7 +8,7 @@
 //
 // With SP the bias meets only this rank's tokens: its gradient is an addend (partial_grad_axes).
 //
-// Legend: B batch, S sequence, F in, E out; F_tp, S_tp this rank's part, {U_tp} not yet summed over tp.
+// Legend: B batch, S sequence, F in, E out; F_tp, S_tp this rank's part, {U_tp} not yet summed.
 // Source: seed 004, RowParallelLinear; seed 002, RowwiseParallel.
 #pragma once
 
@@ -23,9 +23,9 @@ namespace shardproof {
 class RowParallelLinear : public Layer {
  public:
   struct Options {
-    std::string label;               // of the collectives: the slot's name
-    bool sequence_parallel = false;  // y is this rank's part of the sequence
-    bool input_is_parallel = true;   // false: x is whole and cut here
+    std::string label;                      // of the collectives: the slot's name
+    bool sequence_parallel = false;         // y is this rank's part of the sequence
+    bool input_is_parallel = true;          // false: x is whole and cut here
     std::vector<int64_t> input_parts = {};  // !input_is_parallel: features of each tp rank
   };
   // `bias` may be null. `tp` must outlive the layer and its backward.

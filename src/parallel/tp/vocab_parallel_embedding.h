@@ -4,8 +4,8 @@
 //              all_reduce to [B, S, E]                 (SP: reduce_scatter to [B, S_tp, E])
 //   backward   grad [B, S, E]         nothing          (SP: all_gather from [B, S_tp, E])
 //
-// The row of pad_token_id gets no gradient on the rank that holds it. Rows that pad the vocabulary are
-// never looked up: their gradient is 0.
+// The row of pad_token_id gets no gradient on the rank that holds it. Rows that pad the vocabulary
+// are never looked up: their gradient is 0.
 //
 // Source: seed 004, VocabParallelEmbedding.
 #pragma once

@@ -1,4 +1,4 @@
-// A layer that every tp rank computes alike, in a model whose residual stream is cut along the sequence.
+// A layer that every tp rank computes alike, beside a residual stream cut along the sequence.
 //
 //   opens a region    x [B, S_tp, E], all_gather to [B, S, E], the layer
 //                     backward: every rank holds the same gradient of the whole x, so it is sliced

@@ -2,7 +2,6 @@
 #include "collective/mappings.h"
 
 #include <catch2/catch.hpp>
-
 #include <numeric>
 
 #include "tests/unit/parallel/rank_results.h"
@@ -21,8 +20,8 @@ struct Setting {
 
 struct MappingCase {
   const char* name;
-  bool takes_part;   // the input is a part along dim
-  bool gives_part;   // the output is
+  bool takes_part;  // the input is a part along dim
+  bool gives_part;  // the output is
   std::function<at::Tensor(const at::Tensor&, Communicator&, const Setting&)> call;
   std::function<at::Tensor(const Pieces&, size_t rank, const Setting&)> golden_forward;
   std::function<at::Tensor(const Pieces&, size_t rank, const Setting&)> golden_backward;
@@ -35,8 +34,8 @@ at::Tensor sum_of(const Pieces& pieces) {
 }
 
 at::Tensor part_of(const at::Tensor& full, size_t rank, const Setting& setting) {
-  const int64_t start = std::accumulate(setting.sizes.begin(),
-                                        setting.sizes.begin() + static_cast<int64_t>(rank), int64_t{0});
+  const int64_t start = std::accumulate(
+      setting.sizes.begin(), setting.sizes.begin() + static_cast<int64_t>(rank), int64_t{0});
   return full.narrow(setting.dim, start, setting.sizes[rank]);
 }
 
@@ -47,7 +46,9 @@ std::vector<int64_t> sizes_given(const Setting& setting) {
 std::vector<MappingCase> mapping_cases() {
   const auto own = [](const Pieces& pieces, size_t rank, const Setting&) { return pieces[rank]; };
   const auto sum = [](const Pieces& pieces, size_t, const Setting&) { return sum_of(pieces); };
-  const auto all = [](const Pieces& pieces, size_t, const Setting& s) { return at::cat(pieces, s.dim); };
+  const auto all = [](const Pieces& pieces, size_t, const Setting& s) {
+    return at::cat(pieces, s.dim);
+  };
   const auto part_of_sum = [](const Pieces& pieces, size_t rank, const Setting& setting) {
     return part_of(sum_of(pieces), rank, setting);
   };
@@ -58,27 +59,33 @@ std::vector<MappingCase> mapping_cases() {
       {"copy_with_all_reduce_backward", false, false,
        [](const at::Tensor& x, Communicator& tp, const Setting&) {
          return copy_with_all_reduce_backward(x, tp, "here");
-       }, own, sum},
+       },
+       own, sum},
       {"all_reduce_with_identity_backward", false, false,
        [](const at::Tensor& x, Communicator& tp, const Setting&) {
          return all_reduce_with_identity_backward(x, tp, "here");
-       }, sum, own},
+       },
+       sum, own},
       {"all_gather_with_reduce_scatter_backward", true, false,
        [](const at::Tensor& x, Communicator& tp, const Setting& s) {
          return all_gather_with_reduce_scatter_backward(x, tp, s.dim, "here", sizes_given(s));
-       }, all, part_of_sum},
+       },
+       all, part_of_sum},
       {"all_gather_with_slice_backward", true, false,
        [](const at::Tensor& x, Communicator& tp, const Setting& s) {
          return all_gather_with_slice_backward(x, tp, s.dim, "here", sizes_given(s));
-       }, all, part_of_own},
+       },
+       all, part_of_own},
       {"reduce_scatter_with_all_gather_backward", false, true,
        [](const at::Tensor& x, Communicator& tp, const Setting& s) {
          return reduce_scatter_with_all_gather_backward(x, tp, s.dim, "here", sizes_given(s));
-       }, part_of_sum, all},
+       },
+       part_of_sum, all},
       {"slice_with_all_gather_backward", false, true,
        [](const at::Tensor& x, Communicator& tp, const Setting& s) {
          return slice_with_all_gather_backward(x, tp, s.dim, "here", sizes_given(s));
-       }, part_of_own, all},
+       },
+       part_of_own, all},
   };
 }
 
@@ -111,7 +118,8 @@ void check_mapping(const MappingCase& mapping, const Mesh& mesh, const Setting& 
     const at::Tensor grad = strided(grad_of(rank));
     const at::Tensor y = mapping.call(leaf, comm.along("tp"), setting);
     y.backward(grad);
-    return {{"y", y.detach()}, {"grad", leaf.grad()}, {"x after", leaf.detach()}, {"g after", grad}};
+    return {
+        {"y", y.detach()}, {"grad", leaf.grad()}, {"x after", leaf.detach()}, {"g after", grad}};
   });
   for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
     Pieces inputs, grads;

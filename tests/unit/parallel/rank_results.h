@@ -24,14 +24,15 @@ inline std::vector<NamedResults> on_every_rank(
   return results;
 }
 
-// Uniform in [-1, 1), float64, every element different; the same on every rank that asks for `seed`.
+// Uniform in [-1, 1), float64, every element different; the same on every rank that asks for
+// `seed`.
 inline at::Tensor random_tensor(at::IntArrayRef shape, int64_t seed) {
   at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(seed));
   return at::rand(shape, generator, at::TensorOptions().dtype(at::kDouble)) * 2 - 1;
 }
 
-// "" when `actual` is the golden to within `tolerance` of its largest magnitude (or of `scale`, where
-// that is larger), else what differs.
+// "" when `actual` is the golden to within `tolerance` of its largest magnitude (or of `scale`,
+// where that is larger), else what differs.
 inline std::string difference(const at::Tensor& golden, const at::Tensor& actual,
                               double tolerance = 1e-12, double scale = 0) {
   if (!actual.defined()) return "no tensor";
@@ -47,7 +48,9 @@ inline std::string difference(const at::Tensor& golden, const at::Tensor& actual
 // Records the calls of one rank: "all_reduce <label>".
 class CallLog final : public CallListener {
  public:
-  void before_call(const CollectiveCall& call) override { calls.push_back(call.op + " " + call.label); }
+  void before_call(const CollectiveCall& call) override {
+    calls.push_back(call.op + " " + call.label);
+  }
   void after_call(const CollectiveCall&) override {}
   void never_waited(const CollectiveCall&) override {}
   std::vector<std::string> calls;

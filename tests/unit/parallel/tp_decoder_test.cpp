@@ -2,7 +2,6 @@
 // gradient, and everything that the slots' declared layouts let a probe see.
 #include <catch2/catch.hpp>
 
-
 #include "logprob/vocab_parallel_logprob.h"
 #include "model/decoder.h"
 #include "parallel/tp/apply.h"
@@ -37,7 +36,8 @@ class Recorder final : public Probe {
  public:
   bool listens(Phase) const override { return true; }
   void observe(const Observation& observation) override {
-    if (!seen.emplace(observation.name, Seen{observation, observation.tensor.detach().clone()}).second) {
+    if (!seen.emplace(observation.name, Seen{observation, observation.tensor.detach().clone()})
+             .second) {
       throw std::logic_error(observation.name + " was observed twice");
     }
   }
@@ -54,7 +54,8 @@ struct Run {
 constexpr int64_t kSamples = 2, kTokens = 12;
 
 at::Tensor input_ids(int64_t vocab_size) {
-  return ((at::arange(kSamples * kTokens, at::kLong) * 11 + 3) % vocab_size).view({kSamples, kTokens});
+  return ((at::arange(kSamples * kTokens, at::kLong) * 11 + 3) % vocab_size)
+      .view({kSamples, kTokens});
 }
 
 struct Trial {
@@ -129,7 +130,8 @@ double largest(const std::map<std::string, at::Tensor>& tensors) {
   return value;
 }
 
-// 1e-12 of a tensor's scale, or the rounding of its phase where the tensor itself is zero by algebra.
+// 1e-12 of a tensor's scale, or the rounding of its phase where the tensor itself is zero by
+// algebra.
 std::string differs(const at::Tensor& golden, const at::Tensor& actual, double phase_scale) {
   return difference(golden, actual, 1e-12, 1e-2 * phase_scale);
 }
@@ -141,7 +143,8 @@ void check_gradients(const Trial& trial, const Run& golden, const Run& actual, i
     INFO("gradient of " << parameter->name << " on rank " << rank);
     if (!parameter->trainable) continue;
     REQUIRE(actual.grads.count(parameter->name) == 1);
-    const at::Tensor own = cut(golden.grads.at(parameter->name), parameter->layout, trial.mesh, rank);
+    const at::Tensor own =
+        cut(golden.grads.at(parameter->name), parameter->layout, trial.mesh, rank);
     CHECK(differs(own, actual.grads.at(parameter->name), scale) == "");
   }
 }
@@ -170,10 +173,11 @@ void check_observations(const Trial& trial, const Run& golden,
     REQUIRE(seen_here.count(name) == 1);
     const Seen& seen = seen_here.at(name);
     if (seen.observation.part == Part::kPartial) {
-      CHECK(differs(want.tensor,
-                    summed(runs, name, want.tensor.sizes().vec(), trial, rank), 1) == "");
+      CHECK(differs(want.tensor, summed(runs, name, want.tensor.sizes().vec(), trial, rank), 1) ==
+            "");
     } else {
-      CHECK(differs(cut(want.tensor, seen.observation.layout, trial.mesh, rank), seen.tensor, 1) == "");
+      CHECK(differs(cut(want.tensor, seen.observation.layout, trial.mesh, rank), seen.tensor, 1) ==
+            "");
     }
   }
 }
@@ -186,7 +190,8 @@ void check_trial(const Trial& trial) {
   const auto weights = seeded_weights(trial.config, 5);
   const auto golden = run_golden(trial, weights);
   std::vector<std::unique_ptr<Run>> runs;
-  for (int64_t rank = 0; rank < trial.mesh.world_size(); ++rank) runs.push_back(std::make_unique<Run>());
+  for (int64_t rank = 0; rank < trial.mesh.world_size(); ++rank)
+    runs.push_back(std::make_unique<Run>());
   run_emulated_ranks(trial.mesh, [&](MeshComm& comm, int64_t rank) {
     run_rank(trial, weights, comm, rank, *runs[static_cast<size_t>(rank)]);
   });
@@ -205,8 +210,10 @@ Trial trial_on(int64_t tp, bool sp) {
   return trial;
 }
 
-TEST_CASE("a decoder over tp 1, 2, 3, 4, with and without sequence parallel: padded vocabulary, uneven "
-          "MLP, all biases", "[tp][MP-1][TP-1][TP-2][TP-3][SH-2]") {
+TEST_CASE(
+    "a decoder over tp 1, 2, 3, 4, with and without sequence parallel: padded vocabulary, uneven "
+    "MLP, all biases",
+    "[tp][MP-1][TP-1][TP-2][TP-3][SH-2]") {
   for (const int64_t tp : {1, 2, 3, 4}) {
     for (const bool sp : {false, true}) check_trial(trial_on(tp, sp));
   }
@@ -257,27 +264,27 @@ TEST_CASE("frozen weights: everything below them still gets its whole gradient",
   for (const bool sp : {false, true}) {
     Trial trial = trial_on(3, sp);
     trial.frozen = {"model.layers.1.self_attn.q_proj.weight", "model.layers.1.mlp.gate_proj.weight",
-                    "model.layers.1.mlp.up_proj.weight", "model.layers.0.mlp.down_proj.weight",
-                    "model.layers.1.input_layernorm.weight", "lm_head.weight"};
+                    "model.layers.1.mlp.up_proj.weight",      "model.layers.0.mlp.down_proj.weight",
+                    "model.layers.1.input_layernorm.weight",  "lm_head.weight"};
     check_trial(trial);
   }
 }
 
-TEST_CASE("custom plans: whole embedding and lm_head, whole attention, gathered and scattered linears",
-          "[tp][MP-1][TP-1][TP-2]") {
+TEST_CASE(
+    "custom plans: whole embedding and lm_head, whole attention, gathered and scattered linears",
+    "[tp][MP-1][TP-1][TP-2]") {
   const nlohmann::json whole_ends = {{"model.embed_tokens", "Replicate"}, {"lm_head", "Replicate"}};
   const nlohmann::json whole_attention = {{"*.0.self_attn.*", "Replicate"}};
   const nlohmann::json whole_mlp = {{"*.mlp.*", "Replicate"}};
-  const nlohmann::json gathered_and_scattered = {
-      {"*.self_attn.q_proj", "ColumnParallelGathered"},
-      {"*.self_attn.k_proj", "ColumnParallelGathered"},
-      {"*.self_attn.v_proj", "Replicate"},
-      {"*.self_attn.attention", "Replicate"},
-      {"*.self_attn.o_proj", "RowParallelScattered"},
-      {"*.mlp.gate_proj", "ColumnParallelGathered"},
-      {"*.mlp.up_proj", "ColumnParallelGathered"},
-      {"*.mlp.activation", "Replicate"},
-      {"*.mlp.down_proj", "RowParallelScattered"}};
+  const nlohmann::json gathered_and_scattered = {{"*.self_attn.q_proj", "ColumnParallelGathered"},
+                                                 {"*.self_attn.k_proj", "ColumnParallelGathered"},
+                                                 {"*.self_attn.v_proj", "Replicate"},
+                                                 {"*.self_attn.attention", "Replicate"},
+                                                 {"*.self_attn.o_proj", "RowParallelScattered"},
+                                                 {"*.mlp.gate_proj", "ColumnParallelGathered"},
+                                                 {"*.mlp.up_proj", "ColumnParallelGathered"},
+                                                 {"*.mlp.activation", "Replicate"},
+                                                 {"*.mlp.down_proj", "RowParallelScattered"}};
   for (const auto& plan : {whole_ends, whole_attention, whole_mlp, gathered_and_scattered}) {
     for (const bool sp : {false, true}) {
       Trial trial = trial_on(3, sp);

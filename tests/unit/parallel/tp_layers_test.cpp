@@ -17,9 +17,9 @@ namespace {
 constexpr int64_t kSamples = 2, kTokens = 12, kIn = 5, kOut = 10;
 
 ParameterPtr leaf(const std::string& name, const at::Tensor& value) {
-  return std::make_shared<Parameter>(
-      Parameter{.name = name, .tensor = value.detach().clone().requires_grad_(),
-                .global_shape = value.sizes().vec()});
+  return std::make_shared<Parameter>(Parameter{.name = name,
+                                               .tensor = value.detach().clone().requires_grad_(),
+                                               .global_shape = value.sizes().vec()});
 }
 
 const Layout kWhole;
@@ -57,8 +57,8 @@ void check_linear(const LayerCase& layer_case, const Mesh& mesh, bool with_bias)
     const at::Tensor own_x = own(x, layer_case.input).requires_grad_();
     const at::Tensor y = layer->forward({own_x}, context);
     y.backward(own(grad, layer_case.output));
-    NamedResults result = {{"y", y.detach()}, {"grad x", own_x.grad()},
-                           {"grad weight", own_weight->tensor.grad()}};
+    NamedResults result = {
+        {"y", y.detach()}, {"grad x", own_x.grad()}, {"grad weight", own_weight->tensor.grad()}};
     if (with_bias) {
       const at::Tensor grad_bias = own_bias->tensor.grad();
       result["grad bias"] = layer_case.sums_bias_grad
@@ -77,7 +77,8 @@ void check_linear(const LayerCase& layer_case, const Mesh& mesh, bool with_bias)
     CHECK(difference(own(golden_weight->tensor.grad(), layer_case.weight),
                      result.at("grad weight")) == "");
     if (!with_bias) continue;
-    CHECK(difference(own(golden_bias->tensor.grad(), layer_case.bias), result.at("grad bias")) == "");
+    CHECK(difference(own(golden_bias->tensor.grad(), layer_case.bias), result.at("grad bias")) ==
+          "");
   }
 }
 
@@ -95,7 +96,9 @@ TEST_CASE("ColumnParallel: output cut, uneven, with and without sequence paralle
     check_on_meshes([sp](int64_t) {
       return LayerCase{
           .name = sp ? "column SP" : "column",
-          .input = sp ? on_sequence() : kWhole, .weight = chunked(0), .bias = chunked(0),
+          .input = sp ? on_sequence() : kWhole,
+          .weight = chunked(0),
+          .bias = chunked(0),
           .output = chunked(-1),
           .make = [sp](ParameterPtr weight, ParameterPtr bias, Communicator& tp) {
             return std::make_unique<ColumnParallelLinear>(
@@ -106,17 +109,21 @@ TEST_CASE("ColumnParallel: output cut, uneven, with and without sequence paralle
   }
 }
 
-TEST_CASE("ColumnParallel with a gathered output: its gradient is sliced, not summed", "[tp][TP-1]") {
+TEST_CASE("ColumnParallel with a gathered output: its gradient is sliced, not summed",
+          "[tp][TP-1]") {
   check_on_meshes([](int64_t tp_size) {
-    return LayerCase{
-        .name = "column gathered",
-        .input = kWhole, .weight = chunked(0), .bias = chunked(0), .output = kWhole,
-        .make = [tp_size](ParameterPtr weight, ParameterPtr bias, Communicator& tp) {
-          return std::make_unique<ColumnParallelLinear>(
-              weight, bias, tp,
-              ColumnParallelLinear::Options{.label = "linear", .gather_output = true,
-                                            .output_parts = tp_parts(kOut, tp_size)});
-        }};
+    return LayerCase{.name = "column gathered",
+                     .input = kWhole,
+                     .weight = chunked(0),
+                     .bias = chunked(0),
+                     .output = kWhole,
+                     .make = [tp_size](ParameterPtr weight, ParameterPtr bias, Communicator& tp) {
+                       return std::make_unique<ColumnParallelLinear>(
+                           weight, bias, tp,
+                           ColumnParallelLinear::Options{.label = "linear",
+                                                         .gather_output = true,
+                                                         .output_parts = tp_parts(kOut, tp_size)});
+                     }};
   });
 }
 
@@ -125,8 +132,11 @@ TEST_CASE("RowParallel: the bias is added once after the sum", "[tp][TP-2]") {
     check_on_meshes([sp](int64_t) {
       return LayerCase{
           .name = sp ? "row SP" : "row",
-          .input = chunked(-1), .weight = chunked(1), .bias = kWhole,
-          .output = sp ? on_sequence() : kWhole, .sums_bias_grad = sp,
+          .input = chunked(-1),
+          .weight = chunked(1),
+          .bias = kWhole,
+          .output = sp ? on_sequence() : kWhole,
+          .sums_bias_grad = sp,
           .make = [sp](ParameterPtr weight, ParameterPtr bias, Communicator& tp) {
             return std::make_unique<RowParallelLinear>(
                 weight, bias, tp,
@@ -138,15 +148,18 @@ TEST_CASE("RowParallel: the bias is added once after the sum", "[tp][TP-2]") {
 
 TEST_CASE("RowParallel that cuts its whole input itself", "[tp][TP-2]") {
   check_on_meshes([](int64_t tp_size) {
-    return LayerCase{
-        .name = "row scattered",
-        .input = kWhole, .weight = chunked(1), .bias = kWhole, .output = kWhole,
-        .make = [tp_size](ParameterPtr weight, ParameterPtr bias, Communicator& tp) {
-          return std::make_unique<RowParallelLinear>(
-              weight, bias, tp,
-              RowParallelLinear::Options{.label = "linear", .input_is_parallel = false,
-                                         .input_parts = tp_parts(kIn, tp_size)});
-        }};
+    return LayerCase{.name = "row scattered",
+                     .input = kWhole,
+                     .weight = chunked(1),
+                     .bias = kWhole,
+                     .output = kWhole,
+                     .make = [tp_size](ParameterPtr weight, ParameterPtr bias, Communicator& tp) {
+                       return std::make_unique<RowParallelLinear>(
+                           weight, bias, tp,
+                           RowParallelLinear::Options{.label = "linear",
+                                                      .input_is_parallel = false,
+                                                      .input_parts = tp_parts(kIn, tp_size)});
+                     }};
   });
 }
 
@@ -155,7 +168,9 @@ TEST_CASE("a whole layer between sequence shards opens or closes a region", "[tp
     const bool opens = place == WholeLayer::Place::kOpensRegion;
     check_on_meshes([&](int64_t) {
       return LayerCase{.name = opens ? "whole opener" : "whole closer",
-                       .input = opens ? on_sequence() : kWhole, .weight = kWhole, .bias = kWhole,
+                       .input = opens ? on_sequence() : kWhole,
+                       .weight = kWhole,
+                       .bias = kWhole,
                        .output = opens ? kWhole : on_sequence(),
                        .make = [place](ParameterPtr weight, ParameterPtr bias, Communicator& tp) {
                          return std::make_unique<WholeLayer>(std::make_unique<Linear>(weight, bias),
@@ -166,12 +181,13 @@ TEST_CASE("a whole layer between sequence shards opens or closes a region", "[tp
 }
 
 void check_embedding(int64_t vocab_size, int64_t pad_token_id, bool sp, const Mesh& mesh) {
-  INFO("vocabulary " << vocab_size << " pad " << pad_token_id << (sp ? " SP " : " ") << mesh.describe());
+  INFO("vocabulary " << vocab_size << " pad " << pad_token_id << (sp ? " SP " : " ")
+                     << mesh.describe());
   NoProbe nobody;
   const StepContext context{.probe = nobody};
   const int64_t tp = mesh.size("tp");
-  const at::Tensor ids = (at::arange(kSamples * kTokens, at::kLong) * 5 % vocab_size)
-                             .view({kSamples, kTokens});
+  const at::Tensor ids =
+      (at::arange(kSamples * kTokens, at::kLong) * 5 % vocab_size).view({kSamples, kTokens});
   const at::Tensor weight = random_tensor({vocab_size, kIn}, 1);
   const at::Tensor grad = random_tensor({kSamples, kTokens, kIn}, 2);
   const ParameterPtr golden_weight = leaf("weight", weight);
@@ -181,9 +197,9 @@ void check_embedding(int64_t vocab_size, int64_t pad_token_id, bool sp, const Me
   const Layout output = sp ? on_sequence() : kWhole;
   const auto results = on_every_rank(mesh, [&](MeshComm& comm, int64_t rank) -> NamedResults {
     const ParameterPtr own_weight = leaf("weight", cut(weight, rows, mesh, rank));
-    VocabParallelEmbedding layer(own_weight, comm.along("tp"),
-                                 {.label = "embedding", .pad_token_id = pad_token_id,
-                                  .sequence_parallel = sp});
+    VocabParallelEmbedding layer(
+        own_weight, comm.along("tp"),
+        {.label = "embedding", .pad_token_id = pad_token_id, .sequence_parallel = sp});
     const at::Tensor y = layer.forward({ids}, context);
     y.backward(cut(grad, output, mesh, rank));
     return {{"y", y.detach()}, {"grad", own_weight->tensor.grad()}};
@@ -200,8 +216,9 @@ TEST_CASE("VocabParallelEmbedding: each token looked up by its owner, the pad ro
   for (const int64_t tp : {1, 2, 3, 4}) {
     for (const bool sp : {false, true}) {
       check_embedding(12, -1, sp, Mesh::training(1, 1, 1, tp));
-      check_embedding(13, 7, sp, Mesh::training(1, 1, 1, tp));  // padded; the pad row on a middle rank
-      check_embedding(5, 0, sp, Mesh::training(1, 1, 1, tp));   // tp 4: a rank of padding alone
+      check_embedding(13, 7, sp,
+                      Mesh::training(1, 1, 1, tp));  // padded; the pad row on a middle rank
+      check_embedding(5, 0, sp, Mesh::training(1, 1, 1, tp));  // tp 4: a rank of padding alone
     }
   }
   check_embedding(13, 12, true, Mesh::training(2, 1, 1, 2));

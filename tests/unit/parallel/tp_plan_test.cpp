@@ -1,6 +1,4 @@
 // The plan as a table: patterns, custom plans, refusals, and what describe says.
-#include "parallel/tp/plan.h"
-
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
@@ -9,6 +7,7 @@
 #include "parallel/tp/describe.h"
 #include "parallel/tp/partial_gradients.h"
 #include "parallel/tp/placement.h"
+#include "parallel/tp/plan.h"
 
 namespace shardproof::tests {
 namespace {
@@ -44,9 +43,7 @@ Refusal refusal_of(Work work) {
 Refusal refusal_of_plan(const nlohmann::json& plan, bool sp = false, bool tied = false) {
   ModelConfig config = llama();
   config.tie_word_embeddings = tied;
-  return refusal_of([&] {
-    resolve_plan(config, {.sequence_parallel = sp, .custom_plan = plan});
-  });
+  return refusal_of([&] { resolve_plan(config, {.sequence_parallel = sp, .custom_plan = plan}); });
 }
 
 TEST_CASE("a star stands for any text, also none", "[plan][MP-1]") {
@@ -74,9 +71,9 @@ TEST_CASE("every slot of a decoder has a style, under the decoder's own names", 
 }
 
 TEST_CASE("of several custom patterns the most literal one counts", "[plan][MP-1]") {
-  const auto styles = resolve_plan(llama(), {.custom_plan = {{"*.self_attn.*", "Replicate"},
-                                                             {"*.self_attn.o_proj",
-                                                              "RowParallelScattered"}}});
+  const auto styles =
+      resolve_plan(llama(), {.custom_plan = {{"*.self_attn.*", "Replicate"},
+                                             {"*.self_attn.o_proj", "RowParallelScattered"}}});
   for (const SlotStyle& style : styles) {
     if (style.slot.ends_with("q_proj")) CHECK(style.style == TpStyle::kReplicate);
     if (style.slot.ends_with("o_proj")) CHECK(style.style == TpStyle::kRowParallelScattered);
@@ -114,11 +111,14 @@ TEST_CASE("styles that do not fit their slot or each other are refused with what
   check_refused(refusal_of_plan({{"*.mlp.down_proj", "Replicate"}}), "give it RowParallel");
   check_refused(refusal_of_plan({{"*.mlp.gate_proj", "Replicate"}, {"*.mlp.up_proj", "Replicate"}}),
                 "mlp.activation the style HiddenParallelActivation");
-  check_refused(refusal_of_plan({{"lm_head", "Replicate"}}, false, true), "tied to model.embed_tokens");
-  check_refused(refusal_of_plan({{"lm_head", "ColumnParallel"}}), "VocabParallelLmHead or Replicate");
+  check_refused(refusal_of_plan({{"lm_head", "Replicate"}}, false, true),
+                "tied to model.embed_tokens");
+  check_refused(refusal_of_plan({{"lm_head", "ColumnParallel"}}),
+                "VocabParallelLmHead or Replicate");
 }
 
-TEST_CASE("head counts that tp cannot cut are refused, and the sizes that work are named", "[tp][MP-4]") {
+TEST_CASE("head counts that tp cannot cut are refused, and the sizes that work are named",
+          "[tp][MP-4]") {
   const auto refusal = [](int64_t heads, int64_t kv_heads, int64_t tp) {
     return refusal_of([&] {
       const ModelConfig config = llama(heads, kv_heads);
@@ -151,8 +151,10 @@ TEST_CASE("describe: who holds what, and what is summed after backward", "[plan]
   CHECK(key.layout == "S(0)tp:parts3");
   CHECK(key.local_shapes == std::vector<std::vector<int64_t>>(6, {2, 8}));
   CHECK_THAT(key.gradient, Catch::Contains("share a kv head"));
-  CHECK(line_of("model.layers.0.mlp.down_proj.weight").local_shapes[3] == std::vector<int64_t>{8, 1});
-  CHECK(line_of("model.layers.0.mlp.down_proj.weight").local_shapes[5] == std::vector<int64_t>{8, 0});
+  CHECK(line_of("model.layers.0.mlp.down_proj.weight").local_shapes[3] ==
+        std::vector<int64_t>{8, 1});
+  CHECK(line_of("model.layers.0.mlp.down_proj.weight").local_shapes[5] ==
+        std::vector<int64_t>{8, 0});
   CHECK(line_of("model.norm.weight").gradient == "summed over tp");
   CHECK(line_of("model.layers.0.self_attn.o_proj.bias").gradient == "summed over tp");
   CHECK(line_of("model.layers.0.self_attn.q_proj.bias").gradient.empty());
@@ -161,7 +163,8 @@ TEST_CASE("describe: who holds what, and what is summed after backward", "[plan]
              Catch::Contains("lm_head.weight") && Catch::Contains("VocabParallelLmHead"));
 }
 
-TEST_CASE("copies_over_tp: 1 where tp cuts, tp where it does not, the sharers of a kv head", "[tp]") {
+TEST_CASE("copies_over_tp: 1 where tp cuts, tp where it does not, the sharers of a kv head",
+          "[tp]") {
   const Mesh mesh = Mesh::training(2, 1, 1, 6);
   Parameter parameter{.name = "p", .tensor = {}};
   CHECK(copies_over_tp(parameter, mesh) == 6);

@@ -13,8 +13,7 @@ namespace {
 // The columns of `full` that a tp rank holds; padding columns hold `padding`, as garbage would.
 at::Tensor columns_of(const at::Tensor& full, int64_t tp_size, int64_t tp_rank, double padding) {
   const VocabRange range = vocab_range(full.size(-1), tp_size, tp_rank);
-  const at::Tensor real =
-      full.narrow(-1, std::min(range.start, full.size(-1)), range.counted);
+  const at::Tensor real = full.narrow(-1, std::min(range.start, full.size(-1)), range.counted);
   return at::constant_pad_nd(real, {0, range.columns - range.counted}, padding);
 }
 
@@ -25,8 +24,7 @@ struct GoldenLogprob {
 GoldenLogprob golden_logprob(const at::Tensor& logits, const at::Tensor& target,
                              const at::Tensor& grad) {
   const at::Tensor leaf = logits.detach().clone().requires_grad_();
-  const at::Tensor logprob =
-      at::log_softmax(leaf, -1).gather(-1, target.unsqueeze(-1)).squeeze(-1);
+  const at::Tensor logprob = at::log_softmax(leaf, -1).gather(-1, target.unsqueeze(-1)).squeeze(-1);
   logprob.backward(grad);
   return {logprob.detach(), leaf.grad()};
 }
@@ -49,7 +47,9 @@ void check_logprob(const at::Tensor& logits, const at::Tensor& target, int64_t t
     const at::Tensor leaf = local.clone().requires_grad_();
     const at::Tensor logprob = vocab_parallel_logprob(leaf, target, group, logits.size(-1));
     logprob.backward(grad);
-    return {{"logprob", logprob.detach()}, {"grad", leaf.grad()}, {"logits", local},
+    return {{"logprob", logprob.detach()},
+            {"grad", leaf.grad()},
+            {"logits", local},
             {"logits after", leaf.detach()}};
   });
   for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
@@ -64,7 +64,8 @@ void check_logprob(const at::Tensor& logits, const at::Tensor& target, int64_t t
 TEST_CASE("logprob and its gradient equal log_softmax over the whole vocabulary",
           "[logprob][LP-1][LP-2]") {
   for (const int64_t tp : {1, 2, 3, 4}) {
-    for (const int64_t vocab_size : {12, 13, 5, 2, 1}) {  // padded; a rank of padding alone; one token
+    for (const int64_t vocab_size :
+         {12, 13, 5, 2, 1}) {  // padded; a rank of padding alone; one token
       check_logprob(random_tensor({2, 5, vocab_size}, 1) * 4, targets({2, 5}, vocab_size), tp);
     }
   }
@@ -94,15 +95,15 @@ TEST_CASE("strided logits and a strided gradient", "[logprob][LP-2]") {
   const at::Tensor target = targets({3, 4}, 10);
   const at::Tensor grad = random_tensor({4, 3}, 5).t();
   const GoldenLogprob golden = golden_logprob(logits, target, grad);
-  const auto results = on_every_rank(Mesh::training(1, 1, 1, 2), [&](MeshComm& comm, int64_t rank)
-                                                                     -> NamedResults {
-    const at::Tensor leaf =
-        columns_of(logits, 2, rank, 0).permute({2, 0, 1}).contiguous().requires_grad_();
-    const at::Tensor logprob =
-        vocab_parallel_logprob(leaf.permute({1, 2, 0}), target, comm.along("tp"), 10);
-    logprob.backward(grad);
-    return {{"logprob", logprob.detach()}, {"grad", leaf.grad().permute({1, 2, 0})}};
-  });
+  const auto results =
+      on_every_rank(Mesh::training(1, 1, 1, 2), [&](MeshComm& comm, int64_t rank) -> NamedResults {
+        const at::Tensor leaf =
+            columns_of(logits, 2, rank, 0).permute({2, 0, 1}).contiguous().requires_grad_();
+        const at::Tensor logprob =
+            vocab_parallel_logprob(leaf.permute({1, 2, 0}), target, comm.along("tp"), 10);
+        logprob.backward(grad);
+        return {{"logprob", logprob.detach()}, {"grad", leaf.grad().permute({1, 2, 0})}};
+      });
   for (size_t rank = 0; rank < 2; ++rank) {
     CHECK(difference(golden.logprob, results[rank].at("logprob")) == "");
     CHECK(difference(columns_of(golden.grad_logits, 2, static_cast<int64_t>(rank), 0),
@@ -110,19 +111,20 @@ TEST_CASE("strided logits and a strided gradient", "[logprob][LP-2]") {
   }
 }
 
-TEST_CASE("lower precisions sum in float32 and give gradients in the logits' dtype", "[logprob][LP-1]") {
+TEST_CASE("lower precisions sum in float32 and give gradients in the logits' dtype",
+          "[logprob][LP-1]") {
   const at::Tensor logits = random_tensor({2, 4, 300}, 1).to(at::kBFloat16);
   const at::Tensor target = targets({2, 4}, 300);
   const at::Tensor golden =
       golden_logprob(logits.to(at::kDouble), target, at::ones({2, 4}, at::kDouble)).logprob;
   for (const auto dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
-    const auto results = on_every_rank(Mesh::training(1, 1, 1, 3), [&](MeshComm& comm, int64_t rank)
-                                                                       -> NamedResults {
-      const at::Tensor leaf = columns_of(logits, 3, rank, 0).to(dtype).requires_grad_();
-      const at::Tensor logprob = vocab_parallel_logprob(leaf, target, comm.along("tp"), 300);
-      logprob.backward(at::ones({2, 4}, at::kFloat));
-      return {{"logprob", logprob.detach()}, {"grad", leaf.grad()}};
-    });
+    const auto results = on_every_rank(
+        Mesh::training(1, 1, 1, 3), [&](MeshComm& comm, int64_t rank) -> NamedResults {
+          const at::Tensor leaf = columns_of(logits, 3, rank, 0).to(dtype).requires_grad_();
+          const at::Tensor logprob = vocab_parallel_logprob(leaf, target, comm.along("tp"), 300);
+          logprob.backward(at::ones({2, 4}, at::kFloat));
+          return {{"logprob", logprob.detach()}, {"grad", leaf.grad()}};
+        });
     for (const auto& result : results) {
       CHECK(result.at("logprob").scalar_type() == at::kFloat);
       CHECK(result.at("grad").scalar_type() == dtype);
@@ -171,8 +173,9 @@ TEST_CASE("inference keeps nothing for a backward; by default where gradients ar
   });
 }
 
-TEST_CASE("next-token logprobs: column t scores token t, column 0 is 0, the last logits get no gradient",
-          "[logprob][LP-2]") {
+TEST_CASE(
+    "next-token logprobs: column t scores token t, column 0 is 0, the last logits get no gradient",
+    "[logprob][LP-2]") {
   const int64_t vocab_size = 10;
   const at::Tensor logits = random_tensor({2, 5, vocab_size}, 1);
   const at::Tensor ids = targets({2, 5}, vocab_size);
@@ -184,13 +187,13 @@ TEST_CASE("next-token logprobs: column t scores token t, column 0 is 0, the last
   const at::Tensor golden = at::cat({at::zeros({2, 1}, at::kDouble), scored}, 1);
   golden.backward(grad);
   for (const int64_t tp : {1, 2, 4}) {
-    const auto results = on_every_rank(Mesh::training(1, 1, 1, tp), [&](MeshComm& comm, int64_t rank)
-                                                                        -> NamedResults {
-      const at::Tensor own = columns_of(logits, tp, rank, 0).clone().requires_grad_();
-      const at::Tensor out = next_token_logprobs(own, ids, comm.along("tp"), vocab_size);
-      out.backward(grad);
-      return {{"logprobs", out.detach()}, {"grad", own.grad()}};
-    });
+    const auto results = on_every_rank(
+        Mesh::training(1, 1, 1, tp), [&](MeshComm& comm, int64_t rank) -> NamedResults {
+          const at::Tensor own = columns_of(logits, tp, rank, 0).clone().requires_grad_();
+          const at::Tensor out = next_token_logprobs(own, ids, comm.along("tp"), vocab_size);
+          out.backward(grad);
+          return {{"logprobs", out.detach()}, {"grad", own.grad()}};
+        });
     for (int64_t rank = 0; rank < tp; ++rank) {
       const NamedResults& result = results[static_cast<size_t>(rank)];
       CHECK(difference(golden.detach(), result.at("logprobs")) == "");
@@ -215,10 +218,11 @@ TEST_CASE("a sequence of one token has logprob 0 and no gradient", "[logprob][LP
 TEST_CASE("a target outside the vocabulary is bad input, also where padding columns would hold it",
           "[logprob][LP-2]") {
   for (const int64_t id : {-100, 10, 11}) {
-    const RankRuns runs = try_emulated_ranks(Mesh::training(1, 1, 1, 4), [id](MeshComm& comm, int64_t) {
-      const at::Tensor logits = at::zeros({1, 1, 3}, at::kDouble);
-      vocab_parallel_logprob(logits, at::full({1, 1}, id, at::kLong), comm.along("tp"), 10);
-    });
+    const RankRuns runs =
+        try_emulated_ranks(Mesh::training(1, 1, 1, 4), [id](MeshComm& comm, int64_t) {
+          const at::Tensor logits = at::zeros({1, 1, 3}, at::kDouble);
+          vocab_parallel_logprob(logits, at::full({1, 1}, id, at::kLong), comm.along("tp"), 10);
+        });
     for (int64_t rank = 0; rank < 4; ++rank) {
       CHECK_THAT(runs.error_text(rank), Catch::Contains("outside the vocabulary of 10"));
     }
