@@ -77,7 +77,7 @@ void CallBoard::entered(int64_t rank, const std::string& label) {
   at.calls.fetch_add(1, std::memory_order_release);
 }
 
-void CallBoard::crashing(int) {
+void CallBoard::crashing() {
   int32_t nobody = 0;
   header().crashed_tid.compare_exchange_strong(nobody, ::gettid());
 }

@@ -1,7 +1,7 @@
 // How many collective calls each rank of a world has entered, and the last one, in shared memory:
 // written by the ranks, read by control for the hang rule and for "last call" in messages.
 //
-//   | header: tid that crashed, signal | rank 0: calls, tid, version, label | rank 1: ... |
+//   | header: tid that crashed | rank 0: calls, tid, version, label | rank 1: ... |
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ class CallBoard {
   // By the rank's own thread.
   void started(int64_t rank);
   void entered(int64_t rank, const std::string& label);  // cut to kLabelBytes
-  // In a signal handler: the calling thread is about to die of `signal`. The first one counts.
-  void crashing(int signal);
+  // Also in a signal handler: the calling thread is about to take the process down. The first counts.
+  void crashing();
 
   // By control.
   uint64_t calls(int64_t rank) const;

@@ -24,6 +24,8 @@ struct WorldSetup {
   // Called on the rank's own thread: when a case starts, and before each collective.
   std::function<void(int64_t rank)> on_start = {};
   std::function<void(int64_t rank, const CallLine& line)> on_call = {};
+  // A fault that the scenario planted is about to kill the process, on this rank's thread.
+  std::function<void(int64_t rank)> before_kill = {};
 };
 
 // A world that stays warm between cases.

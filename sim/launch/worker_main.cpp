@@ -24,8 +24,8 @@ namespace {
 // The one thing that a signal handler can reach: where to note whose thread is crashing.
 std::atomic<CallBoard*> crash_board = nullptr;
 
-void note_crash(int signal) {
-  if (CallBoard* board = crash_board.load()) board->crashing(signal);
+void note_crash(int) {
+  if (CallBoard* board = crash_board.load()) board->crashing();
 }  // SA_RESETHAND: the fault then happens again and ends the process
 
 void watch_for_crashes(CallBoard* board) {
@@ -145,6 +145,7 @@ std::vector<RankEnding> all_ended(const WorkerSetup& setup, const TaskOutcome& w
   WorldSetup world{.backend = setup.backend, .device = setup.device,
                    .world_size = setup.world_size, .rank = setup.rank,
                    .store_listen_fd = fds.store_listener.release(), .store_port = setup.store_port};
+  world.before_kill = [&board](int64_t) { board.crashing(); };
   world.on_start = [&board](int64_t rank) { board.started(rank); };
   const bool matched_by_control = setup.rank >= 0;  // an emulated world matches its own calls
   world.on_call = [&](int64_t rank, const CallLine& line) {

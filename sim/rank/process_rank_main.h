@@ -1,0 +1,44 @@
+// One rank as a process of its own, over Gloo or NCCL; its groups stay open between cases.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/store.h"
+#include "sim/rank/run_rank.h"
+
+namespace shardproof::sim {
+
+struct ProcessRankSetup {
+  std::string backend = "gloo";  // gloo | nccl
+  std::string device = "cpu";
+  int64_t rank = 0;
+  int64_t world_size = 1;
+  int64_t local_rank = 0;        // picks the GPU for nccl
+  std::chrono::milliseconds timeout{std::chrono::hours(1)};  // a watchdog outside decides earlier
+};
+
+class ProcessRankMain {
+ public:
+  // `make_store` is called at the first case, so that a failure is that case's ending.
+  ProcessRankMain(ProcessRankSetup setup, std::function<StorePtr()> make_store, RankHooks hooks,
+                  RankMain main = rank_main);
+  ~ProcessRankMain();
+
+  // Runs a case on the calling thread. Never throws.
+  RankEnding run(const std::string& request, int golden_fd);
+
+ private:
+  struct Groups;
+  ProcessRankSetup setup_;
+  std::function<StorePtr()> make_store_;
+  RankHooks hooks_;
+  RankMain main_;
+  std::unique_ptr<Groups> groups_;
+};
+
+// The store of a world that one launcher started on this host: rank 0 hosts it on the listening
+// socket, the others join at 127.0.0.1:port. Throws Error(kFailed): nobody there.
+StorePtr join_local_store(int listen_fd, int port, int64_t world_size);
+
+}  // namespace shardproof::sim

@@ -1,0 +1,71 @@
+#include "sim/rank/run_rank.h"
+
+#include <ATen/Parallel.h>
+#include <c10/core/AutogradState.h>
+#include <c10/util/Exception.h>
+
+#include "base/error.h"
+#include "sim/rank/fault_injection.h"
+
+namespace shardproof::sim {
+
+void prepare_rank_thread() {
+  at::set_num_threads(1);
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+}
+
+std::vector<FaultSpec> faults_of(const std::string& request) {
+  const nlohmann::json json = nlohmann::json::parse(request, nullptr, false);
+  if (!json.is_object() || !json.contains("faults") || json["faults"].empty()) return {};
+  return case_spec_from_json(json).faults;
+}
+
+void describe_exception(RankEnding& ending) {
+  try {
+    throw;
+  } catch (const Error& error) {
+    ending.message = error.what();
+    switch (error.kind()) {
+      case ErrorKind::kBadInput: ending.kind = "bad_input"; break;
+      case ErrorKind::kRefused: ending.kind = "refused"; break;
+      case ErrorKind::kFailed: ending.kind = error.code().empty() ? "threw" : error.code(); break;
+    }
+  } catch (const InternalError& error) {
+    ending.kind = "internal";
+    ending.message = error.what();
+  } catch (const c10::Error& error) {
+    ending.kind = "threw";
+    ending.message = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    ending.kind = "threw";
+    ending.message = error.what();
+  } catch (...) {
+    ending.kind = "threw";
+    ending.message = "an exception of an unknown type";
+  }
+}
+
+RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv env,
+                    const std::vector<FaultSpec>& faults, const RankHooks& hooks) {
+  const int64_t rank = env.rank;
+  RankEnding ending;
+  ending.rank = rank;
+  FaultInjection injection(faults, rank, [&hooks, rank] {
+    if (hooks.before_kill) hooks.before_kill(rank);
+  });
+  env.make_backend = injection.wrap(std::move(env.make_backend));
+  env.on_call = [&](const CollectiveCall& call) {
+    if (!injection.before_call(call)) return;
+    ending.last_call = describe_call(call);
+    if (hooks.on_call) hooks.on_call(rank, line_of(call, rank));
+  };
+  try {
+    if (hooks.on_start) hooks.on_start(rank);
+    ending.bytes = main(request, env);
+  } catch (...) {
+    describe_exception(ending);
+  }
+  return ending;
+}
+
+}  // namespace shardproof::sim

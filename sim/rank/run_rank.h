@@ -1,0 +1,37 @@
+// One rank's part of a case from start to ending: planted faults, the watchdog's hooks, and whatever
+// it throws as a kind.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "sim/compare/verdict.h"
+#include "sim/match/call_line.h"
+#include "sim/rank/rank_main.h"
+
+namespace shardproof::sim {
+
+using RankMain = std::function<std::string(const std::string& request, const RankEnv& env)>;
+
+// Called on the rank's own thread.
+struct RankHooks {
+  std::function<void(int64_t rank)> on_start = {};
+  std::function<void(int64_t rank, const CallLine& line)> on_call = {};  // before each call
+  std::function<void(int64_t rank)> before_kill = {};  // a planted fault is about to kill the process
+};
+
+// `env.on_call` is set here. Never throws.
+RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv env,
+                    const std::vector<FaultSpec>& faults, const RankHooks& hooks);
+
+// The exception under way as kind and message. `message` has no backtrace.
+void describe_exception(RankEnding& ending);
+
+// What a rank's thread must be before rank_main: single-threaded operators and backward.
+void prepare_rank_thread();
+
+// The faults of a request; none when it cannot be read (rank_main says so).
+std::vector<FaultSpec> faults_of(const std::string& request);
+
+}  // namespace shardproof::sim

@@ -1,0 +1,251 @@
+#include "sim/launch/world_pool.h"
+
+#include <sys/mman.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "tests/unit/launch/toy_workers.h"
+
+namespace shardproof::sim {
+namespace {
+
+double seconds_of(const std::function<void()>& action) {
+  const auto start = std::chrono::steady_clock::now();
+  action();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+size_t count_entries(const char* folder) {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder)) ++count;
+  return count;
+}
+
+std::set<std::string> pids_of(const std::vector<RankEnding>& endings) {
+  std::set<std::string> pids;
+  for (const RankEnding& ending : endings) pids.insert(ending.bytes);
+  return pids;
+}
+
+TEST_CASE("every rank of a world runs the case, one process each or all in one", "[launch]") {
+  WorldPool pool(toy_workers());
+  const auto processes = pool.run_case(toy_case("gloo", 3), -1, false);
+  REQUIRE(processes.size() == 3);
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    CHECK(processes[static_cast<size_t>(rank)].rank == rank);
+    CHECK(processes[static_cast<size_t>(rank)].kind == "finished");
+  }
+  CHECK(pids_of(processes).size() == 3);
+  CHECK(pids_of(pool.run_case(toy_case("emulated", 3), -1, false)).size() == 1);
+}
+
+TEST_CASE("a world is used again after a case that finished, unless it must be fresh", "[launch]") {
+  WorldPool pool(toy_workers());
+  for (const std::string backend : {"gloo", "emulated"}) {
+    const auto first = pids_of(pool.run_case(toy_case(backend, 2), -1, false));
+    CHECK(pids_of(pool.run_case(toy_case(backend, 2), -1, false)) == first);
+    const auto fresh = pids_of(pool.run_case(toy_case(backend, 2), -1, true));
+    CHECK(fresh != first);
+    CHECK(pids_of(pool.run_case(toy_case(backend, 3), -1, false)) != fresh);
+    CHECK(pids_of(pool.run_case(toy_case(backend, 2), -1, false)) == fresh);
+
+    CaseSpec faulty = toy_case(backend, 2);
+    faulty.faults.push_back({.kind = "throw", .rank = 0, .label = "nowhere"});
+    const auto with_fault = pids_of(pool.run_case(faulty, -1, false));
+    CHECK(with_fault != fresh);
+    CHECK(pids_of(pool.run_case(toy_case(backend, 2), -1, false)) != with_fault);
+    pool.discard_last_world();
+    CHECK(pids_of(pool.run_case(toy_case(backend, 2), -1, false)) != fresh);
+  }
+}
+
+TEST_CASE("a refusal before the first collective keeps the world", "[launch]") {
+  WorldPool pool(toy_workers());
+  const auto first = pids_of(pool.run_case(toy_case("gloo", 2), -1, false));
+  const auto refused =
+      pool.run_case(toy_case("gloo", 2, {{"rank 0", "refuse"}, {"rank 1", "refuse"}}), -1, false);
+  CHECK(refused[0].kind == "refused");
+  CHECK(refused[1].message == "toy refusal");
+  CHECK(pids_of(pool.run_case(toy_case("gloo", 2), -1, false)) == first);
+}
+
+TEST_CASE("a rank that refuses while another goes on is not waited for", "[launch]") {
+  WorldPool pool(toy_workers());
+  const auto endings =
+      pool.run_case(toy_case("gloo", 2, {{"rank 0", "refuse"}, {"rank 1", "wait"}}), -1, false);
+  CHECK(endings[0].kind == "refused");
+  CHECK(endings[1].kind == "aborted");
+}
+
+TEST_CASE("the rank that died is named with how and with its last words", "[launch]") {
+  WorldPool pool(toy_workers());
+  const std::map<std::string, std::string> facts = {{"segv", "was killed by SIGSEGV"},
+                                                    {"sigkill", "was killed by SIGKILL"},
+                                                    {"exit3", "exited with status 3"},
+                                                    {"abort", "was killed by SIGABRT"}};
+  for (const auto& [act, fact] : facts) {
+    INFO(act);
+    std::vector<RankEnding> endings;
+    const double seconds = seconds_of([&] {
+      endings = pool.run_case(
+          toy_case("gloo", 3, {{"rank 0", "wait"}, {"rank 1", act}, {"rank 2", "wait"}}), -1, false);
+    });
+    CHECK(endings[1].kind == "died");
+    CHECK_THAT(endings[1].message, Catch::Contains(fact) && Catch::Contains("rank 1 does " + act));
+    CHECK_THAT(endings[1].last_call, Catch::Contains("toy call 0"));
+    for (const size_t other : {0, 2}) {
+      CHECK(endings[other].kind == "aborted");
+      CHECK_THAT(endings[other].message,
+                 Catch::Contains("rank 1 ended as died") && Catch::Contains("all_reduce"));
+      CHECK_THAT(endings[other].last_call, Catch::Contains("toy call 1"));
+    }
+    CHECK(seconds < 0.4);  // at once: not by the hang rule
+  }
+  CHECK(pool.run_case(toy_case("gloo", 3), -1, false)[1].kind == "finished");
+}
+
+TEST_CASE("a crash in an emulated world names the rank whose thread it was", "[launch]") {
+  WorldPool pool(toy_workers());
+  const auto endings = pool.run_case(toy_case("emulated", 3, {{"rank 2", "segv"}, {"rank 0", "wait"},
+                                                             {"rank 1", "wait"}}), -1, false);
+  CHECK(endings[2].kind == "died");
+  CHECK_THAT(endings[2].message, Catch::Contains("was killed by SIGSEGV on the thread of rank 2"));
+  CHECK(endings[0].kind == "aborted");
+  const auto killed = pool.run_case(toy_case("emulated", 2, {{"rank 1", "sigkill"}}), -1, false);
+  CHECK(killed[1].kind == "died");
+  CHECK(pool.run_case(toy_case("emulated", 3), -1, false)[0].kind == "finished");
+}
+
+TEST_CASE("a rank that threw ends the others", "[launch]") {
+  WorldPool pool(toy_workers());
+  const auto endings =
+      pool.run_case(toy_case("gloo", 3, {{"rank 0", "wait"}, {"rank 1", "wait"}, {"rank 2", "throw"}}),
+                    -1, false);
+  CHECK(endings[2].kind == "threw");
+  CHECK(endings[2].message == "toy error");
+  CHECK(endings[0].kind == "aborted");
+  CHECK(endings[1].kind == "aborted");
+}
+
+TEST_CASE("a rank that sleeps outside any collective is the hung one, not those who wait", "[launch]") {
+  WorldPool pool(toy_workers());
+  for (const std::string backend : {"gloo", "emulated"}) {
+    INFO(backend);
+    std::vector<RankEnding> endings;
+    const double seconds = seconds_of([&] {
+      endings = pool.run_case(
+          toy_case(backend, 3, {{"rank 0", "wait"}, {"rank 1", "sleep"}, {"rank 2", "wait"}}), -1, false);
+    });
+    CHECK(endings[1].kind == "hung");
+    CHECK(endings[0].kind == "aborted");
+    CHECK(endings[2].kind == "aborted");
+    CHECK(seconds >= 0.4);
+    CHECK(seconds < 2);
+  }
+}
+
+TEST_CASE("an emulated world that does not hear an abort is killed", "[launch]") {
+  WorldPool pool(toy_workers());
+  const auto endings = pool.run_case(toy_case("emulated", 2, {{"rank 0", "deaf"}}), -1, false);
+  CHECK(endings[0].kind == "hung");
+  CHECK(pool.run_case(toy_case("emulated", 2), -1, false)[0].kind == "finished");
+}
+
+TEST_CASE("an endless loop runs until the deadline", "[launch]") {
+  WorldPool pool(toy_workers());
+  for (const std::string backend : {"gloo", "emulated"}) {
+    CaseSpec spec = toy_case(backend, 2, {{"rank 0", "loop"}, {"rank 1", "wait"}});
+    spec.world.deadline_s = 1.0;
+    std::vector<RankEnding> endings;
+    const double seconds = seconds_of([&] { endings = pool.run_case(spec, -1, false); });
+    CHECK(endings[1].kind == "aborted");
+    if (backend == "gloo") {
+      CHECK(endings[0].kind == "hung");
+      CHECK_THAT(endings[0].message, Catch::Contains("deadline of 1 s"));
+    }
+    CHECK(seconds >= 1.0);
+    CHECK(seconds < 3);
+  }
+}
+
+TEST_CASE("ranks that make different calls are both named at once", "[launch]") {
+  WorldPool pool(toy_workers());
+  std::vector<RankEnding> endings;
+  const double seconds = seconds_of([&] {
+    endings = pool.run_case(
+        toy_case("gloo", 3, {{"rank 0", "wait"}, {"rank 1", "gather"}, {"rank 2", "sleep"}}), -1, false);
+  });
+  CHECK(endings[0].kind == "disagreement");
+  CHECK(endings[1].kind == "disagreement");
+  CHECK_THAT(endings[0].message, Catch::Contains("all_reduce") && Catch::Contains("all_gather"));
+  CHECK(endings[2].kind == "aborted");
+  CHECK(seconds < 0.4);
+}
+
+TEST_CASE("a rank that ended without a call that others wait in is named at once", "[launch]") {
+  WorldPool pool(toy_workers());
+  const auto endings = pool.run_case(toy_case("gloo", 2, {{"rank 0", "wait"}}), -1, false);
+  CHECK(endings[0].kind == "deadlock");
+  CHECK_THAT(endings[0].message, Catch::Contains("rank 1, which has ended without making that call"));
+}
+
+TEST_CASE("a golden runs in a worker of its own and stays warm", "[launch]") {
+  WorldPool pool(toy_workers());
+  const OwnedFd golden(::memfd_create("golden", MFD_CLOEXEC));
+  const TaskOutcome first = pool.run_golden(to_json(toy_case("gloo", 1)).dump(), golden.get(), "d");
+  CHECK(first.ok);
+  char blob[32] = {};
+  CHECK(::pread(golden.get(), blob, sizeof(blob), 0) == 13);
+  CHECK(std::string(blob) == "golden of toy");
+  CHECK(pool.run_golden(to_json(toy_case("gloo", 1)).dump(), golden.get(), "d").result == first.result);
+
+  const auto outcome = [&](const std::string& act, double deadline_s = 20) {
+    CaseSpec spec = toy_case("gloo", 1, {{"golden", act}});
+    spec.world.deadline_s = deadline_s;
+    return pool.run_golden(to_json(spec).dump(), golden.get(), "");
+  };
+  CHECK(outcome("bad").kind == "bad_input");
+  CHECK(outcome("bad").message == "toy fact; toy fix");
+  CHECK(outcome("throw").kind == "internal");
+  CHECK(outcome("segv").kind == "died");
+  CHECK(outcome("loop", 0.2).kind == "hung");
+  CHECK(outcome("echo").ok);
+}
+
+TEST_CASE("cases run side by side, each with its own world", "[launch]") {
+  WorldPool pool(toy_workers());
+  std::vector<std::string> kinds(6);
+  int left = 6;
+  const double seconds = seconds_of([&] {
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      const CaseSpec spec = toy_case(i % 2 ? "gloo" : "emulated", 2, {{"rank 1", "sleep"}});
+      pool.start_case(spec, -1, false, [&kinds, &left, i](WorldRun run) {
+        kinds[i] = run.endings[1].kind;
+        --left;
+        return true;
+      });
+    }
+    pool.wait_until([&] { return left == 0; });
+  });
+  CHECK(kinds == std::vector<std::string>(6, "hung"));
+  CHECK(seconds < 6 * 0.4);
+}
+
+TEST_CASE("crash after crash leaves no descriptor and no process behind", "[launch]") {
+  WorldPool pool(toy_workers());
+  const auto round = [&] {
+    pool.run_case(toy_case("gloo", 3, {{"rank 1", "segv"}, {"rank 0", "wait"}}), -1, false);
+    pool.run_case(toy_case("emulated", 3, {{"rank 1", "exit3"}}), -1, false);
+  };
+  for (int i = 0; i < 3; ++i) round();
+  const size_t before = count_entries("/proc/self/fd");
+  for (int i = 0; i < 30; ++i) round();
+  CHECK(count_entries("/proc/self/fd") <= before + 6);  // workers that are still being reaped
+}
+
+}  // namespace
+}  // namespace shardproof::sim
