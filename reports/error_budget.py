@@ -36,7 +36,7 @@ def draw(cases):
         axes.plot([SMALLEST, ratios.max()], [row, row], color=LINE, linewidth=1, zorder=1)
         axes.scatter(ratios, np.full(len(ratios), row), s=9, color=color, alpha=0.35, linewidth=0,
                      zorder=2, rasterized=len(ratios) > 400)
-        axes.scatter(ratios.max(), row, s=26, color=color, zorder=3, linewidth=0)
+        axes.scatter(ratios.max(), row, s=26, color=color, zorder=3, linewidth=0, clip_on=False)
     axes.axvline(1, color=INK, linewidth=1.2)
     axes.text(1, -0.9, " allowance", fontsize=8, va="bottom", ha="left")
     axes.set_xscale("log")

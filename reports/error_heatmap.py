@@ -36,9 +36,9 @@ def _label(tensor, several_steps):
     return shorten(tensor["name"]) + step
 
 
-def _draw_scale(figure, axes, mesh):
+def _draw_scale(figure, axes, mesh, height):
     bar = figure.colorbar(mesh, ax=axes, fraction=0.03, pad=0.02, extend="max", spacing="uniform",
-                          ticks=RATIO_BOUNDS)
+                          ticks=RATIO_BOUNDS, anchor=(0, 1), shrink=min(1, 2.6 / height), aspect=14)
     bar.ax.set_yticklabels(["0", "0.01%", "0.1%", "1%", "10%", "50%", "100%", "10x", "1e3x", "1e6x"])
     bar.outline.set_edgecolor(LINE)
     bar.ax.tick_params(size=0, labelsize=8)
@@ -72,5 +72,5 @@ def draw(case):
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
-    _draw_scale(figure, axes, mesh)
+    _draw_scale(figure, axes, mesh, height)
     return image(figure)

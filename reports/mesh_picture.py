@@ -73,7 +73,7 @@ def _draw_parameter(axes, name, layout, shape, count, mesh_axes):
     for spine in axes.spines.values():
         spine.set_visible(False)
     more = f"\nand {count - 1} more like it" if count > 1 else "\n"
-    axes.set_title(f"{shorten(name, 34)}\n{layout or 'R'}   {list(shape)}", fontsize=7.5, fontweight="normal")
+    axes.set_title(f"{shorten(name, 27)}\n{layout or 'R'}   {list(shape)}", fontsize=7.5, fontweight="normal")
     axes.set_xlabel(more.strip(), fontsize=7, color=SOFT)
 
 

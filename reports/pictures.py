@@ -18,7 +18,7 @@ PIECE_COLORS = ["#4c78a8", "#f2a65a", "#5fb58c", "#d8756f", "#9a86c4", "#c9a87c"
 # Shares of an allowance: comfortable greens, then yellow near 1, reds above it.
 RATIO_BOUNDS = [0, 1e-4, 1e-3, 1e-2, 1e-1, 0.5, 1, 10, 1e3, 1e6]
 RATIO_COLORS = ListedColormap(["#e8f5ef", "#cfeadd", "#aedcc6", "#83c9a7", "#f3e08a", "#f0b95c",
-                               "#ec8a6b", "#d6453d", "#a11e28"], over="#5c0a14", bad="#f2f4f6")
+                               "#ec8a6b", "#d6453d", "#a11e28"]).with_extremes(over="#5c0a14", bad="#f2f4f6")
 RATIO_NORM = BoundaryNorm(RATIO_BOUNDS, RATIO_COLORS.N)
 
 plt.rcParams.update({
@@ -34,12 +34,14 @@ def share(ratio):
     """A share of an allowance for people: "3.1%", "2.0x"."""
     if ratio != ratio:
         return "nan"
-    return f"{ratio:.3g}x" if ratio > 1 else f"{100 * ratio:.2g}%"
+    if ratio <= 1:
+        return f"{100 * ratio:.2g}%"
+    return f"{ratio:.2g}x".replace("e+0", "e").replace("e+", "e")
 
 
 def shorten(name, length=52):
     """Names keep their end, which tells parameters apart."""
-    name = name.replace("model.layers.", "layers.")
+    name = name.replace("model.layers.", "layers.").replace("model.", "")
     return name if len(name) <= length else "..." + name[-(length - 3):]
 
 

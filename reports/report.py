@@ -53,7 +53,7 @@ def case_view(number, case, lanes, with_pictures):
         **case,
         "number": number,
         "ratio": ratio if case.get("tensors_compared") else None,
-        "bar": 0 if math.isnan(ratio) else min(100, 100 * ratio),
+        "bar": 100 if math.isnan(ratio) else min(100, 100 * ratio),
         "pictures": pictures_of(case, lanes) if with_pictures else [],
         "tensors_shown": shown,
         "tensor_count": len(case.get("tensors", [])),

@@ -33,8 +33,8 @@ int64_t safetensors_dtype_bytes(std::string_view dtype);
 SafetensorsHeader parse_safetensors_header(std::string_view text, int64_t data_bytes,
                                            const std::string& file_name);
 
-// The first bytes of a file with these entries: the length, then the JSON, padded with spaces so that
-// the data starts at a multiple of 8.
+// The first bytes of a file with these entries: the length, then the JSON, padded with spaces so
+// that the data starts at a multiple of 8.
 std::string safetensors_header_bytes(const std::vector<SafetensorsEntry>& entries,
                                      const std::map<std::string, std::string>& metadata);
 
