@@ -63,6 +63,7 @@ struct Trial {
   Mesh mesh = Mesh::training(1, 1, 1, 2);
   TensorParallelOptions options = {};
   std::vector<std::string> frozen = {};
+  at::ScalarType dtype = at::kDouble;
 };
 
 void freeze(Decoder& model, const std::vector<std::string>& names) {
@@ -81,7 +82,7 @@ StepContext context_of(Run& run) {
 
 void backward(Run& run) {
   const at::Tensor weights = random_tensor({kSamples, kTokens}, 77);
-  (run.logprobs * weights).sum().backward();
+  (run.logprobs * weights.to(run.logprobs.scalar_type())).sum().backward();
 }
 
 void keep_gradients(Run& run, Decoder& model) {
@@ -113,7 +114,7 @@ void run_rank(const Trial& trial, std::shared_ptr<const WeightMap> weights, Mesh
   Decoder model(trial.config, weights);
   freeze(model, trial.frozen);
   apply_tensor_parallel(model, comm, trial.options);
-  model.materialise(trial.mesh, rank, at::kDouble, at::kCPU);
+  model.materialise(trial.mesh, rank, trial.dtype, at::kCPU);
   const at::Tensor ids = input_ids(trial.config.vocab_size);
   const at::Tensor logits = model.forward(ids, context_of(run));
   run.logprobs = next_token_logprobs(logits, ids, comm.along("tp"), trial.config.vocab_size);
@@ -182,6 +183,18 @@ void check_observations(const Trial& trial, const Run& golden,
   }
 }
 
+std::vector<std::unique_ptr<Run>> run_ranks(const Trial& trial,
+                                            const std::shared_ptr<const WeightMap>& weights) {
+  std::vector<std::unique_ptr<Run>> runs;
+  for (int64_t rank = 0; rank < trial.mesh.world_size(); ++rank) {
+    runs.push_back(std::make_unique<Run>());
+  }
+  run_emulated_ranks(trial.mesh, [&](MeshComm& comm, int64_t rank) {
+    run_rank(trial, weights, comm, rank, *runs[static_cast<size_t>(rank)]);
+  });
+  return runs;
+}
+
 void check_trial(const Trial& trial) {
   INFO(trial.mesh.describe() << (trial.options.sequence_parallel ? " SP" : "") << " heads "
                              << trial.config.num_attention_heads << "/"
@@ -189,12 +202,7 @@ void check_trial(const Trial& trial) {
                              << trial.options.custom_plan.dump());
   const auto weights = seeded_weights(trial.config, 5);
   const auto golden = run_golden(trial, weights);
-  std::vector<std::unique_ptr<Run>> runs;
-  for (int64_t rank = 0; rank < trial.mesh.world_size(); ++rank)
-    runs.push_back(std::make_unique<Run>());
-  run_emulated_ranks(trial.mesh, [&](MeshComm& comm, int64_t rank) {
-    run_rank(trial, weights, comm, rank, *runs[static_cast<size_t>(rank)]);
-  });
+  const auto runs = run_ranks(trial, weights);
   for (int64_t rank = 0; rank < trial.mesh.world_size(); ++rank) {
     const Run& run = *runs[static_cast<size_t>(rank)];
     CHECK(difference(golden->logprobs, run.logprobs) == "");
@@ -302,6 +310,45 @@ TEST_CASE("whole attention lifts the demand on head counts", "[tp][MP-4]") {
   trial.config.num_key_value_heads = 2;
   trial.options.custom_plan = {{"*.self_attn.*", "Replicate"}};
   check_trial(trial);
+}
+
+TEST_CASE(
+    "lower precisions run throughout: leaves in their dtype, logprobs and norms near the golden",
+    "[tp][MP-1][LP-1]") {
+  struct Precision {
+    at::ScalarType dtype;
+    double tolerance;
+  };
+  for (const auto& [dtype, tolerance] : {Precision{at::kFloat, 1e-4}, {at::kBFloat16, 0.1}}) {
+    for (const bool sp : {false, true}) {
+      Trial trial = trial_on(3, sp);
+      trial.config.num_attention_heads = 6;
+      trial.config.num_key_value_heads = 1;
+      trial.dtype = dtype;
+      const auto weights = seeded_weights(trial.config, 5);
+      const auto golden = run_golden(trial, weights);
+      for (const auto& run : run_ranks(trial, weights)) {
+        CHECK(run->logprobs.scalar_type() == at::kFloat);
+        CHECK(difference(golden->logprobs.to(at::kFloat), run->logprobs, tolerance) == "");
+        CHECK(run->grads.size() == golden->grads.size());
+        for (const auto& [name, grad] : run->grads) CHECK(grad.scalar_type() == dtype);
+        const at::Tensor norm_grad = run->grads.at("model.norm.weight").to(at::kDouble);
+        CHECK(difference(golden->grads.at("model.norm.weight"), norm_grad, tolerance) == "");
+      }
+    }
+  }
+}
+
+TEST_CASE("two runs of the same world are equal to the bit", "[tp][MP-1]") {
+  const Trial trial = trial_on(4, true);
+  const auto weights = seeded_weights(trial.config, 5);
+  const auto first = run_ranks(trial, weights), second = run_ranks(trial, weights);
+  for (size_t rank = 0; rank < first.size(); ++rank) {
+    CHECK(first[rank]->logprobs.equal(second[rank]->logprobs));
+    for (const auto& [name, grad] : first[rank]->grads) {
+      CHECK(grad.equal(second[rank]->grads.at(name)));
+    }
+  }
 }
 
 }  // namespace
