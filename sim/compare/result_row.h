@@ -41,8 +41,47 @@ struct ResultRow {
   uint64_t digest = 0;         // of the local bytes
   std::string problem;         // not in the golden, wrong shape, wrong dtype, ...: ok is false then
   int64_t calls_before = 0;    // collective calls this rank had made when it was observed
+  bool partial = false;        // one addend over partial_axes: judged from the sum of the pieces
+  std::vector<std::string> partial_axes;
+  uint64_t tokens = 0;         // digest of the token map; only equal ones can be replicas. 0: no tokens
+  bool compares_replicas = true;  // false: nothing but padding, whose content is nobody's business
+  // Which golden elements this row covered, as a sum of hashes that adds up over disjoint shards to
+  // that of the whole tensor; both 0 where coverage is not demanded (activations).
+  uint64_t covered = 0, coverage_of_all = 0;
+  std::vector<std::string> hints;  // seen on the rank when it failed: "equals the golden of step 1"
 };
 
+// A rank's local tensor beside the golden's values, kept for what failed first and for addends.
+//
+// `dims` are the golden's dims, the two token dims made one; element [i, j, ..] in row-major order of
+// `dims` lies at dims[0][i] * strides[0] + dims[1][j] * strides[1] + .. in the golden; index -1 is
+// padding.
+struct Piece {
+  std::string name;
+  Phase phase = Phase::kForward;
+  int64_t step = 0;
+  int64_t microbatch = 0;
+  int64_t rank = 0;
+  int64_t order = -1;
+  bool partial = false;
+  std::vector<std::string> partial_axes;
+  std::vector<int64_t> global_shape;
+  std::vector<std::vector<int64_t>> dims;
+  std::vector<int64_t> strides;
+  std::vector<double> actual = {}, golden = {};  // golden: times the declared scale
+  double allowance = 0;                // of every element
+};
+
+// A golden tensor that a rank did not observe.
+struct Unobserved {
+  int64_t order = -1;
+  Phase phase = Phase::kForward;
+  int64_t step = 0;
+  std::string name;
+  std::vector<int64_t> global_shape;
+};
+
+// As JSON for results.json; numbers that JSON cannot hold are the texts "nan", "inf", "-inf".
 nlohmann::json to_json(const ResultRow& row);
 ResultRow result_row_from_json(const nlohmann::json& json);
 
@@ -56,8 +95,12 @@ struct RankReport {
   std::vector<std::string> findings; // never_waited ...
   int64_t peak_tensor_bytes = 0;
   double seconds = 0, compare_seconds = 0;
+  std::vector<Piece> pieces;            // of the first failing tensors, and of addends
+  std::vector<Unobserved> unobserved;   // golden tensors that this rank never observed
 };
-std::string encode(const RankReport& report);        // CBOR
+// CBOR; rows that are ok travel in a short form without shapes, indices and worst values.
+std::string encode(const RankReport& report);
+// Throws InternalError when the bytes are not what encode() made.
 RankReport decode_rank_report(const std::string& bytes);
 
 }  // namespace shardproof::sim
