@@ -7,6 +7,9 @@
 #include <thread>
 
 #include "base/error.h"
+#include "comm/gloo_backend.h"
+#include "comm/store.h"
+#include "tests/support/run_gloo_ranks.h"
 
 namespace shardproof::tests {
 namespace {
@@ -21,10 +24,15 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
-void run_rank(sim::EmulatedWorld& world, const Mesh& mesh, int64_t rank, const RankFunction& body,
-              CallListener* listener, std::exception_ptr& error) {
+// What every rank thread sets before it runs an op.
+void set_up_rank_thread() {
   at::set_num_threads(1);
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+}
+
+void run_rank(sim::EmulatedWorld& world, const Mesh& mesh, int64_t rank, const RankFunction& body,
+              CallListener* listener, std::exception_ptr& error) {
+  set_up_rank_thread();
   try {
     MeshComm comm(mesh, rank, world.factory(rank), listener);
     body(comm, rank);
@@ -72,8 +80,39 @@ RankRuns try_emulated_ranks(const Mesh& mesh, const RankFunction& body,
   return runs;
 }
 
+RankRuns try_gloo_ranks(const Mesh& mesh, const RankFunction& body,
+                        std::chrono::milliseconds timeout,
+                        const std::vector<CallListener*>& listeners) {
+  const StorePtr store = make_hash_store();
+  RankRuns runs;
+  runs.errors.resize(static_cast<size_t>(mesh.world_size()));
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < runs.errors.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      set_up_rank_thread();
+      try {
+        const auto global = static_cast<int64_t>(rank);
+        CallListener* listener = listeners.empty() ? nullptr : listeners.at(rank);
+        MeshComm comm(mesh, global, gloo_factory(store, global, {.timeout = timeout}), listener);
+        body(comm, global);
+      } catch (...) {
+        runs.errors[rank] = std::current_exception();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  return runs;
+}
+
+void run_gloo_ranks(const Mesh& mesh, const RankFunction& body) {
+  rethrow_first(try_gloo_ranks(mesh, body));
+}
+
 void run_emulated_ranks(const Mesh& mesh, const RankFunction& body) {
-  const RankRuns runs = try_emulated_ranks(mesh, body);
+  rethrow_first(try_emulated_ranks(mesh, body));
+}
+
+void rethrow_first(const RankRuns& runs) {
   std::exception_ptr aborted;
   for (size_t rank = 0; rank < runs.errors.size(); ++rank) {
     if (!runs.errors[rank]) continue;

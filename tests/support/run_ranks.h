@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <optional>
 #include <string>
@@ -21,6 +22,9 @@ struct RankRuns {
   std::string error_text(int64_t rank) const;  // "" where it returned
   std::string error_code(int64_t rank) const;  // of an Error; "" else
 };
+
+// Throws what the first rank that failed by itself (not by an abort) threw, if any.
+void rethrow_first(const RankRuns& runs);
 
 // Runs `body` on mesh.world_size() threads and waits for all. Each thread has one op thread and
 // single-threaded autograd. `listeners`: empty, or one per rank.

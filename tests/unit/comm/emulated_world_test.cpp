@@ -1,44 +1,413 @@
-// What only the emulated world does: failures at once, with both ranks and labels, and equal bits.
+// What only the emulated world does: failures at once with ranks and labels, equal bits, and handles
+// that hide results until wait().
 #include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <catch2/catch.hpp>
+#include <mutex>
+#include <thread>
 
 #include "base/error.h"
 #include "tests/support/run_ranks.h"
 
-namespace shardproof {
+namespace shardproof::tests {
 namespace {
 
 using Catch::Matchers::Contains;
-using tests::RankRuns;
-using tests::try_emulated_ranks;
 
 at::Tensor ones(int64_t count) { return at::ones({count}, at::kDouble); }
 
-TEST_CASE("a rank that calls another collective is named with its peer at once", "[comm]") {
-  const RankRuns runs = try_emulated_ranks(Mesh({{"tp", 3}}), [](MeshComm& comm, int64_t rank) {
+void sum(Communicator& group, const char* label, int64_t count = 4) {
+  group.all_reduce(ones(count), ReduceOp::kSum, label);
+}
+
+std::vector<int64_t> ranks_with(const RankRuns& runs, const std::string& code) {
+  std::vector<int64_t> out;
+  for (size_t rank = 0; rank < runs.errors.size(); ++rank) {
+    if (runs.error_code(static_cast<int64_t>(rank)) == code) out.push_back(static_cast<int64_t>(rank));
+  }
+  return out;
+}
+
+// Rank 2 of three makes another call than ranks 0 and 1.
+RankRuns disagree(const std::function<void(Communicator&)>& usual,
+                  const std::function<void(Communicator&)>& odd) {
+  return try_emulated_ranks(Mesh({{"tp", 3}}), [&](MeshComm& comm, int64_t rank) {
     Communicator& tp = comm.along("tp");
-    if (rank == 2) tp.all_gather(ones(4), 0, "layers.1.gather");
-    else tp.all_reduce(ones(4), ReduceOp::kSum, "layers.1.reduce");
+    sum(tp, "before");
+    (rank == 2 ? odd : usual)(tp);
+    sum(tp, "after");
+  });
+}
+
+void check_disagreement(const RankRuns& runs, const std::vector<std::string>& words) {
+  REQUIRE(runs.failure);
+  CHECK(runs.failure->code == "disagreement");
+  REQUIRE(runs.failure->ranks.size() == 2);
+  CHECK(runs.failure->ranks[1] == 2);
+  CHECK(ranks_with(runs, "disagreement") == runs.failure->ranks);
+  CHECK(ranks_with(runs, "aborted").size() == 1);
+  for (const std::string& word : words) CHECK_THAT(runs.failure->message, Contains(word));
+  CHECK_THAT(runs.failure->message, Contains("Rank 2: ") && Contains("call 1 of tp[0,1,2]"));
+}
+
+TEST_CASE("a different op, reduce op, shape, dtype, root, dim or label is named with both ranks",
+          "[comm][emulated]") {
+  const auto usual = [](Communicator& tp) { sum(tp, "layer 3 forward"); };
+  SECTION("op") {
+    check_disagreement(disagree(usual, [](Communicator& tp) { tp.all_gather(ones(4), 0, "odd"); }),
+                       {"op all_reduce(sum) against all_gather", "'layer 3 forward'", "'odd'"});
+  }
+  SECTION("reduce op") {
+    check_disagreement(disagree(usual, [](Communicator& tp) {
+      tp.all_reduce(ones(4), ReduceOp::kMax, "layer 3 forward");
+    }), {"reduce op sum against max", "all_reduce(max)"});
+  }
+  SECTION("shape") {
+    check_disagreement(disagree(usual, [](Communicator& tp) { sum(tp, "layer 3 forward", 5); }),
+                       {"shape [4] against [5]"});
+  }
+  SECTION("shape with as many elements") {
+    check_disagreement(disagree(usual, [](Communicator& tp) {
+      tp.all_reduce(ones(4).view({2, 2}), ReduceOp::kSum, "layer 3 forward");
+    }), {"shape [4] against [2,2]"});
+  }
+  SECTION("dtype") {
+    check_disagreement(disagree(usual, [](Communicator& tp) {
+      tp.all_reduce(ones(4).to(at::kFloat), ReduceOp::kSum, "layer 3 forward");
+    }), {"dtype float64 against float32"});
+  }
+  SECTION("label: two calls of one shape in another order") {
+    check_disagreement(disagree(usual, [](Communicator& tp) { sum(tp, "layer 4 forward"); }),
+                       {"label 'layer 3 forward' against 'layer 4 forward'"});
+  }
+  SECTION("root") {
+    check_disagreement(disagree([](Communicator& tp) { tp.broadcast(ones(4), 0, "b"); },
+                                [](Communicator& tp) { tp.broadcast(ones(4), 1, "b"); }),
+                       {"root 0 against 1"});
+  }
+  SECTION("dim") {
+    const at::Tensor square = at::ones({3, 3}, at::kDouble);
+    check_disagreement(disagree([&](Communicator& tp) { tp.all_gather(square, 0, "g"); },
+                                [&](Communicator& tp) { tp.all_gather(square, 1, "g"); }),
+                       {"dim 0 against 1"});
+  }
+  SECTION("uneven sizes") {
+    check_disagreement(
+        disagree([](Communicator& tp) { tp.reduce_scatter(ones(6), 0, ReduceOp::kSum, "r", {1, 2, 3}); },
+                 [](Communicator& tp) { tp.reduce_scatter(ones(6), 0, ReduceOp::kSum, "r", {3, 2, 1}); }),
+        {"sizes [1,2,3] against [3,2,1]"});
+  }
+  SECTION("all_to_all splits") {
+    check_disagreement(
+        disagree([](Communicator& tp) { tp.all_to_all(ones(3), "a", {1, 1, 1}, {1, 1, 1}); },
+                 [](Communicator& tp) { tp.all_to_all(ones(3), "a", {1, 1, 1}, {2, 1, 1}); }),
+        {"sends 1 rows to rank 2, which expects"});
+  }
+}
+
+TEST_CASE("sizes that do not fit the caller's own tensor are refused before any call",
+          "[comm][emulated]") {
+  const RankRuns runs = try_emulated_ranks(Mesh({{"tp", 2}}), [](MeshComm& comm, int64_t rank) {
+    comm.along("tp").all_gather(ones(4), 0, "gather", {4, 3});
+  });
+  CHECK_THAT(runs.error_text(1), Contains("rank 1 has size 4 where the sizes [4,3] say 3"));
+}
+
+TEST_CASE("ranks that wait for each other over two groups are a deadlock with both calls",
+          "[comm][emulated]") {
+  const Mesh mesh({{"dp", 2}, {"tp", 2}});
+  const RankRuns runs = try_emulated_ranks(mesh, [](MeshComm& comm, int64_t rank) {
+    // dp pairs (0,2) (1,3), tp pairs (0,1) (2,3): 0 -> 1 -> 3 -> 2 -> 0
+    if (rank == 0 || rank == 3) sum(comm.along("tp"), "tp first");
+    sum(comm.along("dp"), "dp");
+    if (rank == 1 || rank == 2) sum(comm.along("tp"), "tp last");
+  });
+  REQUIRE(runs.failure);
+  CHECK(runs.failure->code == "deadlock");
+  CHECK(runs.failure->ranks == std::vector<int64_t>{0, 1, 2, 3});
+  CHECK_THAT(runs.failure->message,
+             Contains("rank 0 waits for rank 1 in all_reduce(sum) tp[0,1] [4] float64 'tp first'") &&
+                 Contains("rank 1 waits for rank 3 in all_reduce(sum) dp[1,3] [4] float64 'dp'"));
+  CHECK(ranks_with(runs, "deadlock").size() == 4);
+}
+
+TEST_CASE("a rank that returns while another waits for it is a deadlock at once", "[comm][emulated]") {
+  const RankRuns runs = try_emulated_ranks(Mesh({{"tp", 3}}), [](MeshComm& comm, int64_t rank) {
+    sum(comm.along("tp"), "step 0");
+    if (rank != 2) sum(comm.along("tp"), "step 1");
+  });
+  REQUIRE(runs.failure);
+  CHECK(runs.failure->code == "deadlock");
+  CHECK_THAT(runs.failure->message, Contains("rank 2 has ended") && Contains("step 1"));
+  CHECK(runs.error_text(2) == "");
+  CHECK(runs.error_text(0) != "");
+}
+
+TEST_CASE("a rank that throws ends the others, wherever they are", "[comm][emulated]") {
+  const RankRuns runs = try_emulated_ranks(Mesh({{"tp", 4}}), [](MeshComm& comm, int64_t rank) {
+    sum(comm.along("tp"), "step 0");
+    if (rank == 1) throw std::runtime_error("layer 7 is on fire");
+    for (int i = 0; i < 1000; ++i) sum(comm.along("tp"), "step 1");
+  });
+  REQUIRE(runs.failure);
+  CHECK(runs.failure->code == "threw");
+  CHECK(runs.failure->ranks == std::vector<int64_t>{1});
+  CHECK_THAT(runs.failure->message, Contains("rank 1 threw: layer 7 is on fire"));
+  CHECK(ranks_with(runs, "aborted") == std::vector<int64_t>{0, 2, 3});
+  CHECK_THAT(runs.error_text(3), Contains("aborted") && Contains("layer 7 is on fire"));
+  CHECK(runs.error_text(1) == "layer 7 is on fire");
+}
+
+// Calls a collective in backward, with another label on the odd rank.
+struct SumInBackward : torch::autograd::Function<SumInBackward> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            int64_t group, bool odd) {
+    context->saved_data["group"] = group;
+    context->saved_data["odd"] = odd;
+    return x * 2;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list grads) {
+    auto* group = reinterpret_cast<Communicator*>(context->saved_data["group"].toInt());
+    const bool odd = context->saved_data["odd"].toBool();
+    return {group->all_reduce(grads[0], ReduceOp::kSum, odd ? "odd backward" : "backward"), {}, {}};
+  }
+};
+
+TEST_CASE("a failure inside backward keeps its kind and names the calls", "[comm][emulated]") {
+  const RankRuns runs = try_emulated_ranks(Mesh({{"tp", 2}}), [](MeshComm& comm, int64_t rank) {
+    const at::Tensor x = at::ones({3}, at::dtype(at::kDouble).requires_grad(true));
+    Communicator& tp = comm.along("tp");
+    SumInBackward::apply(x, reinterpret_cast<int64_t>(&tp), rank == 1).sum().backward();
+  });
+  CHECK(ranks_with(runs, "disagreement") == std::vector<int64_t>{0, 1});
+  CHECK_THAT(runs.error_text(0), Contains("label 'backward' against 'odd backward'"));
+}
+
+TEST_CASE("a message that nobody takes is a deadlock that names both ends", "[comm][emulated]") {
+  const RankRuns runs = try_emulated_ranks(Mesh({{"cp", 2}}), [](MeshComm& comm, int64_t rank) {
+    Communicator& cp = comm.along("cp");
+    cp.send(ones(2), 1 - rank, rank == 0 ? "kv of 0" : "kv of 1");  // both send first
+    cp.recv(ones(2), 1 - rank, "kv");
+  });
+  REQUIRE(runs.failure);
+  CHECK(runs.failure->code == "deadlock");
+  CHECK_THAT(runs.failure->message, Contains("rank 0 waits for rank 1 in send to rank 1") &&
+                                        Contains("'kv of 0'") && Contains("'kv of 1'"));
+}
+
+TEST_CASE("a message of another shape than awaited is a disagreement", "[comm][emulated]") {
+  const RankRuns runs = try_emulated_ranks(Mesh({{"cp", 2}}), [](MeshComm& comm, int64_t rank) {
+    if (rank == 0) comm.along("cp").send(ones(2), 1, "kv");
+    else comm.along("cp").recv(ones(3), 0, "kv");
   });
   REQUIRE(runs.failure);
   CHECK(runs.failure->code == "disagreement");
-  CHECK_THAT(runs.failure->message, Contains("layers.1.gather") && Contains("layers.1.reduce") &&
-                                        Contains("rank") && Contains("all_gather"));
-  CHECK(runs.failure->ranks.size() == 2);
-  CHECK(runs.error_code(2) == "disagreement");
-  int64_t named = 0;
-  for (int64_t rank = 0; rank < 3; ++rank) named += runs.error_code(rank) == "disagreement" ? 1 : 0;
-  CHECK(named == 2);
+  CHECK_THAT(runs.failure->message, Contains("shape [2] against [3]"));
 }
 
-TEST_CASE("a sum over equal numbers is a sum", "[comm]") {
-  tests::run_emulated_ranks(Mesh({{"dp", 2}, {"tp", 3}}), [](MeshComm& comm, int64_t rank) {
-    const at::Tensor sum = comm.along("tp").all_reduce(ones(4) * rank, ReduceOp::kSum, "sum");
-    const double golden = rank < 3 ? 3 : 12;
-    if (!at::equal(sum, ones(4) * golden)) throw std::runtime_error("wrong sum");
+TEST_CASE("messages with tags find their receivers in any order", "[comm][emulated]") {
+  std::vector<double> got(2);
+  run_emulated_ranks(Mesh({{"cp", 2}}), [&](MeshComm& comm, int64_t rank) {
+    Communicator& cp = comm.along("cp");
+    if (rank == 0) {
+      PendingCollective first = cp.send_async(ones(1) * 5, 1, "a", 1);
+      PendingCollective second = cp.send_async(ones(1) * 6, 1, "b", 2);
+      second.wait();
+      first.wait();
+    } else {
+      got[1] = cp.recv(ones(1), 0, "b", 2).item<double>();
+      got[0] = cp.recv(ones(1), 0, "a", 1).item<double>();
+    }
   });
+  CHECK(got == std::vector<double>{5, 6});
+}
+
+TEST_CASE("sums are made in rank order in the stated type", "[comm][emulated]") {
+  const int64_t size = 7, count = 1500;  // more than one block of the reduction
+  const at::ScalarType dtype = GENERATE(at::kDouble, at::kFloat, at::kHalf, at::kBFloat16);
+  const at::Tensor all = at::sin(at::arange(size * count, at::kDouble).view({size, count}) * 1.7);
+  const at::Tensor pieces = all.to(dtype);
+  const at::ScalarType wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
+  at::Tensor golden = pieces[0].to(wide);
+  for (int64_t rank = 1; rank < size; ++rank) golden = golden + pieces[rank].to(wide);
+  golden = golden.to(dtype);
+  std::vector<at::Tensor> sums(size), parts(size);
+  run_emulated_ranks(Mesh({{"tp", size}}), [&](MeshComm& comm, int64_t rank) {
+    const auto index = static_cast<size_t>(rank);
+    sums[index] = comm.along("tp").all_reduce(pieces[rank], ReduceOp::kSum, "sum");
+    parts[index] = comm.along("tp").reduce_scatter(pieces[rank], 0, ReduceOp::kSum, "parts",
+                                                   {1, 0, 600, 400, 99, 100, 300});
+  });
+  for (const at::Tensor& result : sums) CHECK(at::equal(result, golden));
+  CHECK(at::equal(at::cat(parts), golden));
+}
+
+TEST_CASE("NaN wins in max and min on every rank", "[comm][emulated]") {
+  std::vector<at::Tensor> results(3);
+  run_emulated_ranks(Mesh({{"tp", 3}}), [&](MeshComm& comm, int64_t rank) {
+    at::Tensor input = ones(3) * static_cast<double>(rank);
+    input[rank] = std::nan("");
+    results[static_cast<size_t>(rank)] =
+        at::cat({comm.along("tp").all_reduce(input, ReduceOp::kMax, "max"),
+                 comm.along("tp").all_reduce(input, ReduceOp::kMin, "min")});
+  });
+  for (const at::Tensor& result : results) CHECK(result.isnan().all().item<bool>());
+}
+
+TEST_CASE("no result shares memory with an input, not even alone in a group", "[comm][emulated]") {
+  const int64_t size = GENERATE(1, 2);
+  std::vector<int64_t> shared(static_cast<size_t>(size));
+  run_emulated_ranks(Mesh({{"tp", size}}), [&](MeshComm& comm, int64_t rank) {
+    Communicator& tp = comm.along("tp");
+    const at::Tensor input = at::ones({4, 2}, at::dtype(at::kDouble).requires_grad(true));
+    const std::vector<at::Tensor> results{
+        tp.all_reduce(input, ReduceOp::kSum, "a"), tp.all_gather(input, 0, "b"),
+        tp.reduce_scatter(input, 0, ReduceOp::kSum, "c"), tp.all_to_all(input, "d"),
+        tp.broadcast(input, 0, "e"), tp.all_gather_async(input, 1, "f").wait()};
+    for (const at::Tensor& result : results) {
+      shared[static_cast<size_t>(rank)] +=
+          result.storage().data() == input.storage().data() || result.requires_grad() ? 1 : 0;
+    }
+  });
+  CHECK(shared == std::vector<int64_t>(static_cast<size_t>(size), 0));
+}
+
+TEST_CASE("an average of integers is refused", "[comm][emulated]") {
+  const RankRuns runs = try_emulated_ranks(Mesh({{"tp", 2}}), [](MeshComm& comm, int64_t rank) {
+    comm.along("tp").all_reduce(ones(2).to(at::kLong), ReduceOp::kAvg, "tokens");
+  });
+  CHECK_THAT(runs.error_text(0) + runs.error_text(1), Contains("'tokens' averages a tensor of int64"));
+}
+
+TEST_CASE("an asynchronous call reads its input when it is made and overlaps others",
+          "[comm][emulated]") {
+  std::vector<double> gathered(3), reduced(3);
+  run_emulated_ranks(Mesh({{"tp", 3}}), [&](MeshComm& comm, int64_t rank) {
+    Communicator& tp = comm.along("tp");
+    at::Tensor input = ones(2) * static_cast<double>(rank + 1);
+    PendingCollective gather = tp.all_gather_async(input, 0, "gather");
+    PendingCollective reduce = tp.all_reduce_async(input, ReduceOp::kSum, "reduce");
+    input.fill_(100);
+    sum(tp, "between");
+    const auto index = static_cast<size_t>(rank);
+    reduced[index] = reduce.wait().sum().item<double>();  // in another order than started
+    gathered[index] = gather.wait().sum().item<double>();
+  });
+  CHECK(gathered == std::vector<double>{12, 12, 12});
+  CHECK(reduced == std::vector<double>{12, 12, 12});
+}
+
+TEST_CASE("a call that some member never makes is found when all have ended", "[comm][emulated]") {
+  const RankRuns runs = try_emulated_ranks(Mesh({{"tp", 2}}), [](MeshComm& comm, int64_t rank) {
+    if (rank == 1) return;
+    const PendingCollective dropped =
+        comm.along("tp").all_reduce_async(ones(2), ReduceOp::kSum, "grad bucket 0");
+  });
+  REQUIRE(runs.failure);
+  CHECK(runs.failure->code == "never_waited");
+  CHECK_THAT(runs.failure->message, Contains("rank 1 never entered all_reduce(sum)") &&
+                                        Contains("grad bucket 0") && Contains("rank 0 started"));
+}
+
+TEST_CASE("c10d's own calls hide the result until wait() and bump the version counter",
+          "[comm][emulated]") {
+  std::vector<double> early(2), late(2);
+  std::vector<int64_t> bumps(2);
+  sim::EmulatedWorld world(2);
+  std::vector<std::thread> threads;
+  std::mutex both_called;
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto index = static_cast<size_t>(rank);
+      auto backend = world.factory(rank)("pair", {0, 1});
+      std::vector<at::Tensor> tensors{ones(2) * static_cast<double>(rank + 1)};
+      const auto version = tensors[0]._version();
+      auto work = backend->allreduce(tensors);
+      auto barrier = backend->barrier();
+      barrier->wait();  // both have called: the sum is known
+      early[index] = tensors[0][0].item<double>();
+      work->wait();
+      late[index] = tensors[0][0].item<double>();
+      bumps[index] = tensors[0]._version() > version ? 1 : 0;
+      world.rank_ended(rank);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  CHECK(early == std::vector<double>{1, 2});
+  CHECK(late == std::vector<double>{3, 3});
+  CHECK(bumps == std::vector<int64_t>{1, 1});
+}
+
+TEST_CASE("a world is new after reset, and older communicators are refused", "[comm][emulated]") {
+  sim::EmulatedWorld world(2);
+  const Mesh mesh({{"tp", 2}});
+  std::unique_ptr<MeshComm> old = std::make_unique<MeshComm>(mesh, 0, world.factory(0), nullptr);
+  Communicator& old_tp = old->along("tp");
+  world.rank_threw(0, "first case failed");
+  world.rank_ended(1);
+  CHECK_THROWS_AS(sum(old_tp, "x"), Error);
+  world.reset();
+  CHECK(!world.failure());
+  CHECK_THROWS_WITH(sum(old_tp, "x"), Contains("earlier case"));
+  std::vector<std::thread> threads;
+  std::vector<double> sums(2);
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      MeshComm comm(mesh, rank, world.factory(rank), nullptr);
+      sums[static_cast<size_t>(rank)] =
+          comm.along("tp").all_reduce(ones(1), ReduceOp::kSum, "again").item<double>();
+      world.rank_ended(rank);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  CHECK(sums == std::vector<double>{2, 2});
+  CHECK(world.last_call(1) == "all_reduce(sum) tp[0,1] [1] float64 'again'");
+  CHECK(world.call_count(1) == 1);
+}
+
+TEST_CASE("two worlds of different meshes live in one process", "[comm][emulated]") {
+  std::vector<double> results(2);
+  std::thread other([&] {
+    run_emulated_ranks(Mesh({{"tp", 3}}), [&](MeshComm& comm, int64_t rank) {
+      const at::Tensor sum_of = comm.along("tp").all_reduce(ones(1), ReduceOp::kSum, "same name");
+      if (rank == 0) results[1] = sum_of.item<double>();
+    });
+  });
+  run_emulated_ranks(Mesh({{"tp", 2}}), [&](MeshComm& comm, int64_t rank) {
+    const at::Tensor sum_of = comm.along("tp").all_reduce(ones(1), ReduceOp::kSum, "same name");
+    if (rank == 0) results[0] = sum_of.item<double>();
+  });
+  other.join();
+  CHECK(results == std::vector<double>{2, 3});
+}
+
+TEST_CASE("a hundred and twenty ranks meet on two cores", "[comm][emulated]") {
+  std::vector<double> results(120);
+  run_emulated_ranks(Mesh({{"dp", 60}, {"tp", 2}}), [&](MeshComm& comm, int64_t rank) {
+    at::Tensor value = ones(8);
+    for (int step = 0; step < 10; ++step) {
+      value = comm.along("tp").all_reduce(value, ReduceOp::kAvg, "tp");
+      value = comm.along("dp").all_reduce(value, ReduceOp::kAvg, "dp");
+      value = comm.world().all_reduce(value, ReduceOp::kMax, "world");
+    }
+    results[static_cast<size_t>(rank)] = value[0].item<double>();
+  });
+  CHECK(results == std::vector<double>(120, 1.0));
+}
+
+TEST_CASE("the ranks that hold the same repeated part are one group", "[comm][emulated]") {
+  const Mesh mesh({{"dp", 2}, {"tp", 4}});
+  std::vector<std::vector<int64_t>> groups(8);
+  run_emulated_ranks(mesh, [&](MeshComm& comm, int64_t rank) {
+    Communicator& repeats = comm.repeats_along("tp", 2);
+    groups[static_cast<size_t>(rank)] = repeats.ranks();
+    sum(repeats, "kv heads");
+  });
+  CHECK(groups[1] == std::vector<int64_t>{0, 1});
+  CHECK(groups[6] == std::vector<int64_t>{6, 7});
 }
 
 }  // namespace
-}  // namespace shardproof
+}  // namespace shardproof::tests
