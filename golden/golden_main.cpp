@@ -61,9 +61,8 @@ std::string golden_main(const std::string& request, int golden_fd, const std::st
     bytes += static_cast<int64_t>(tensor.value.nbytes());
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  return nlohmann::json{{"seconds", seconds.count()},
-                        {"tensors", recorder.tensors().size()},
-                        {"bytes", bytes}}
+  return nlohmann::json{
+      {"seconds", seconds.count()}, {"tensors", recorder.tensors().size()}, {"bytes", bytes}}
       .dump();
 }
 

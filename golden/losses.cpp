@@ -10,7 +10,8 @@
 namespace shardproof::golden {
 namespace {
 
-// `values` where the mask counts, else 0: a NaN or an overflow in what is not counted cannot spread.
+// `values` where the mask counts, else 0: a NaN or an overflow in what is not counted cannot
+// spread.
 at::Tensor counted(const at::Tensor& values, const at::Tensor& mask) {
   return at::where(mask.ne(0), values, at::zeros_like(values));
 }
@@ -31,8 +32,8 @@ at::Tensor clipped_policy_gradient(const at::Tensor& logprobs, const Batch& batc
   const at::Tensor now = counted(logprobs, mask);
   const at::Tensor advantages = needed(batch.advantages, "advantages", mask);
   const at::Tensor ratio = (now - needed(batch.prev_logprobs, "prev_logprobs", mask)).exp();
-  const at::Tensor gain = at::maximum(
-      -advantages * ratio, -advantages * ratio.clamp(1.0 - loss.eps, 1.0 + loss.eps));
+  const at::Tensor gain =
+      at::maximum(-advantages * ratio, -advantages * ratio.clamp(1.0 - loss.eps, 1.0 + loss.eps));
   if (loss.beta == 0) return gain;
   const at::Tensor d = needed(batch.reference_logprobs, "reference_logprobs", mask) - now;
   return gain + loss.beta * (d.exp() - d - 1.0);
@@ -57,8 +58,8 @@ at::Tensor dense_logprobs(const at::Tensor& logits, const Batch& batch) {
                               .gather(-1, ids.narrow(1, 1, seq_len - 1).unsqueeze(-1))
                               .squeeze(-1);
   const at::Tensor first = at::zeros({ids.size(0), 1}, all.options());
-  const at::Tensor inside = at::arange(seq_len, ids.options())
-                                .lt(batch.input_lengths.to(ids.device()).unsqueeze(1));
+  const at::Tensor inside =
+      at::arange(seq_len, ids.options()).lt(batch.input_lengths.to(ids.device()).unsqueeze(1));
   const at::Tensor logprobs = at::cat({first, next}, 1);
   return at::where(inside, logprobs, at::zeros_like(logprobs));
 }

@@ -15,9 +15,10 @@ namespace shardproof::golden {
 //                         position 0 and padding are 0
 at::Tensor dense_logprobs(const at::Tensor& logits, const Batch& batch);
 
-// The loss of the global batch, a scalar in the dtype of `logprobs` [B, S]. Nothing counted: 0, with
-// gradients 0. Where the mask is 0 the old logprobs and advantages count for nothing, whatever they
-// are. Throws Error(kBadInput): an unknown loss or normalisation, or a batch without what it needs.
+// The loss of the global batch, a scalar in the dtype of `logprobs` [B, S]. Nothing counted: 0,
+// with gradients 0. Where the mask is 0 the old logprobs and advantages count for nothing, whatever
+// they are. Throws Error(kBadInput): an unknown loss or normalisation, or a batch without what it
+// needs.
 at::Tensor dense_loss(const at::Tensor& logprobs, const Batch& batch, const sim::LossSpec& loss);
 
 }  // namespace shardproof::golden

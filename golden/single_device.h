@@ -1,5 +1,5 @@
-// One case on one device: the model with its plain layers, the whole batch at once, every value told
-// to a probe.
+// One case on one device: the model with its plain layers, the whole batch at once, every value
+// told to a probe.
 //
 //   each step k = 1..steps (k = 0, and the forward phase alone, for workload logprobs):
 //   forward   every slot's output in the order of the run, "logprobs" [B, S], "loss"
@@ -27,8 +27,8 @@ struct CaseData {
 // Throws Error: a config, weights or batch that cannot be read.
 CaseData load_case_data(const sim::CaseSpec& spec);
 
-// Runs spec.workload in `dtype` (precision.h). Throws Error(kBadInput): an unknown workload, loss or
-// optimizer, fewer than one training step.
+// Runs spec.workload in `dtype` (precision.h). Throws Error(kBadInput): an unknown workload, loss
+// or optimizer, fewer than one training step.
 void run_single_device(const sim::CaseSpec& spec, const CaseData& data, at::ScalarType dtype,
                        Probe& probe);
 

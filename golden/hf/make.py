@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
-"""Makes the cases in this folder: small Llama models scored and trained by Hugging Face transformers.
+"""Makes the cases in this folder: small Llama models run by Hugging Face transformers.
 
     python3 -m venv build/hf-venv
     build/hf-venv/bin/pip install -r golden/hf/requirements.txt
     build/hf-venv/bin/python golden/hf/make.py            # writes every case folder anew
-    build/hf-venv/bin/python golden/hf/make.py --check    # recomputes and compares with what is stored
+    build/hf-venv/bin/python golden/hf/make.py --check    # compares with what is stored
 
-The truth is *true* float64. transformers casts rotary tables, norms and softmax to float32 even in a
-float64 model, so while it builds and runs the model every name by which it asks for float32 means
+The truth is *true* float64. transformers casts rotary tables, norms and softmax to float32 even in
+a float64 model, so while it builds and runs the model every name by which it asks for float32 means
 float64 (`float32_means_float64`), and a dispatch mode raises when any operation touches a float32
 tensor (`NoFloat32`). Losses, logprobs and masks are written here from their definitions; AdamW, SGD
 and clipping are PyTorch's own. Each model is read back from its folder, so that transformers' own
 reader sees the same config.json and weights as ours.
+
+The cases with "rope_theta" at the top of config.json (llama_tied_gqa_padding_row,
+llama_rope_llama3_v4, llama_rope_linear_sgd) also pass --check under transformers 4.57.1.
 """
 import argparse
 import contextlib
@@ -76,7 +79,8 @@ CASES = [
                 rope_parameters={"rope_type": "llama3", "rope_theta": 100.0} | LLAMA3),
          CLIPPED, ADAMW, [12, 2, 11]),
     Case("llama_rope_llama3_v4", 5,
-         config(num_key_value_heads=2, rope_theta=100.0, rope_scaling={"rope_type": "llama3"} | LLAMA3),
+         config(num_key_value_heads=2, rope_theta=100.0,
+                rope_scaling={"rope_type": "llama3"} | LLAMA3),
          NLL, ADAMW, [3, 12, 8], dropped=[2]),
     Case("llama_rope_linear_sgd", 6,
          config(rope_theta=1000.0, rope_scaling={"type": "linear", "factor": 4.0}, pad_token_id=5),
@@ -88,10 +92,10 @@ CASES = [
 ]
 
 
-# --- float64, all of it ------------------------------------------------------------------------------
+# --- float64, all of it --------------------------------------------------------------------------
 @contextlib.contextmanager
 def float32_means_float64():
-    """Within it torch.float32, torch.float and .float() mean float64, for whoever asks at run time."""
+    """Within it torch.float32, torch.float and .float() mean float64, whoever asks."""
     kept = torch.float32, torch.float, torch.Tensor.float, torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     torch.float32 = torch.float = torch.float64
@@ -122,7 +126,7 @@ def true_float64():
         yield
 
 
-# --- what a case is made from ------------------------------------------------------------------------
+# --- what a case is made from --------------------------------------------------------------------
 def seeded(case, name):
     return torch.Generator().manual_seed(case.seed * 1000 + sum(name.encode()) % 997)
 
@@ -163,7 +167,7 @@ def draw_batch(case):
 
 
 def add_policy(case, folder, batch):
-    """Old logprobs near the model's own, as in training: some ratios are clipped and some are not."""
+    """Old logprobs near the model's own, as in training: some ratios are clipped, some not."""
     model = load_model(folder)
     with torch.no_grad(), true_float64():
         now = logprobs_of(model, batch)
@@ -207,9 +211,9 @@ def write_weights(case, folder):
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
 
 
-# --- the truth ---------------------------------------------------------------------------------------
+# --- the truth -----------------------------------------------------------------------------------
 def load_model(folder):
-    """The model as transformers reads it, rebuilt so that its buffers too are float64 from the start."""
+    """The model as transformers reads it, rebuilt so that its buffers too start as float64."""
     read = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float64)
     settings = AutoConfig.from_pretrained(folder)
     settings._attn_implementation = "eager"
@@ -304,7 +308,8 @@ def worst_difference(stored, fresh):
 
 def self_check(folder):
     """Without the redirection the guard must trip: else it guards nothing."""
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager")
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float64,
+                                             attn_implementation="eager")
     try:
         with NoFloat32():
             logprobs_of(model, load_file(folder / "batch.safetensors"))

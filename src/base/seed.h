@@ -1,4 +1,5 @@
-// One seed replays everything: every drawn quantity takes its own stream from the seed and its name.
+// One seed replays everything: every drawn quantity takes its own stream from the seed and its
+// name.
 #pragma once
 
 #include <cstdint>

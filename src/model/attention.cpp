@@ -4,7 +4,8 @@
 //   k, v     [B, S, H_kv, D]
 //   returns  [B, S, H*D]       in q's dtype; everything between is in the wider type
 //
-// The H / H_kv query heads of one kv head are rows of one matrix product, so k and v are not repeated.
+// The H / H_kv query heads of one kv head are rows of one matrix product, so k and v are not
+// repeated.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -27,11 +28,12 @@ at::Tensor CausalAttention::forward(at::TensorList inputs, const StepContext&) {
   const at::ScalarType dtype = inputs[0].scalar_type(), wide = wider_type(dtype);
   const int64_t batch = inputs[0].size(0), seq_len = inputs[0].size(1), heads = inputs[0].size(2),
                 head_dim = inputs[0].size(3), kv_heads = inputs[1].size(2);
-  SHARDPROOF_ASSERT(kv_heads > 0 && heads % kv_heads == 0, "query heads must share kv heads evenly");
+  SHARDPROOF_ASSERT(kv_heads > 0 && heads % kv_heads == 0,
+                    "query heads must share kv heads evenly");
   const int64_t group = heads / kv_heads;
 
-  const at::Tensor q = inputs[0].to(wide).transpose(1, 2).reshape(
-      {batch, kv_heads, group * seq_len, head_dim});
+  const at::Tensor q =
+      inputs[0].to(wide).transpose(1, 2).reshape({batch, kv_heads, group * seq_len, head_dim});
   const at::Tensor k = inputs[1].to(wide).transpose(1, 2);  // [B, H_kv, S, D]
   const at::Tensor v = inputs[2].to(wide).transpose(1, 2);
 

@@ -22,9 +22,9 @@ class BatchFile {
   at::Tensor ids(const std::string& name) const {
     const at::Tensor tensor = file_.get(name);
     if (tensor.scalar_type() != at::kLong) {
-      bad_input(fmt::format("'{}': {} holds {}", file_.path(), name,
-                            c10::toString(tensor.scalar_type())),
-                "store it as int64");
+      bad_input(
+          fmt::format("'{}': {} holds {}", file_.path(), name, c10::toString(tensor.scalar_type())),
+          "store it as int64");
     }
     return tensor;
   }
@@ -64,7 +64,8 @@ class BatchFile {
     const at::Tensor wrong = at::nonzero((tensor < low).logical_or(tensor > high));
     if (wrong.size(0) == 0) return;
     const at::Tensor where = wrong[0];
-    std::vector<int64_t> index(where.data_ptr<int64_t>(), where.data_ptr<int64_t>() + where.numel());
+    std::vector<int64_t> index(where.data_ptr<int64_t>(),
+                               where.data_ptr<int64_t>() + where.numel());
     at::Tensor value = tensor;
     for (const int64_t i : index) value = value[i];
     bad_input(fmt::format("'{}': {}[{}]={} is outside {}..{} ({})", file_.path(), name,

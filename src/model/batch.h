@@ -10,10 +10,10 @@
 namespace shardproof {
 
 struct Batch {
-  at::Tensor input_ids;      // [B, S] int64
-  at::Tensor input_lengths;  // [B] int64; decides what is padding
-  at::Tensor token_mask;     // [B, S] float64
-  at::Tensor sample_mask;    // [B] float64
+  at::Tensor input_ids;                                      // [B, S] int64
+  at::Tensor input_lengths;                                  // [B] int64; decides what is padding
+  at::Tensor token_mask;                                     // [B, S] float64
+  at::Tensor sample_mask;                                    // [B] float64
   at::Tensor prev_logprobs, reference_logprobs, advantages;  // [B, S] float64, or undefined
 
   int64_t size() const;     // B
@@ -32,8 +32,8 @@ struct SeededBatchOptions {
   int64_t seed = 0;
 };
 
-// Throws Error(kBadInput): a missing tensor, a wrong shape or dtype, a token outside the vocabulary,
-// a length outside 1..S, an empty batch, a non-finite number.
+// Throws Error(kBadInput): a missing tensor, a wrong shape or dtype, a token outside the
+// vocabulary, a length outside 1..S, an empty batch, a non-finite number.
 Batch load_batch(const std::string& safetensors_path, int64_t vocab_size);
 // Token ids, masks, advantages and old logprobs from one seed. Targets fall in every part of the
 // vocabulary; padding holds random ids too.

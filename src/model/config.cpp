@@ -73,7 +73,8 @@ class Fields {
   }
 
   double number(const char* key) const {
-    if (find(key) == nullptr) bad_input(fmt::format("{} has no '{}'", where_, key), "add it: a number");
+    if (find(key) == nullptr)
+      bad_input(fmt::format("{} has no '{}'", where_, key), "add it: a number");
     return number_or(key, 0);
   }
 
@@ -140,8 +141,8 @@ void check_architecture(const Fields& config) {
               "add \"architectures\": [\"LlamaForCausalLM\"]");
   }
   if (architectures != nullptr) {
-    const bool well_formed = architectures->is_array() && !architectures->empty() &&
-                             architectures->at(0).is_string();
+    const bool well_formed =
+        architectures->is_array() && !architectures->empty() && architectures->at(0).is_string();
     if (!well_formed) config.wrong_type("architectures", *architectures, "a list of names");
     refuse_unknown("architecture", architectures->at(0).get<std::string>(), kArchitectures);
   }
@@ -166,7 +167,8 @@ void check_options(const Fields& config) {
 // Hugging Face takes max_position_embeddings.
 int64_t read_original_context(const Fields& config, const Fields& rope) {
   const char* key = "original_max_position_embeddings";
-  if (config.find(key) != nullptr && rope.find(key) != nullptr && config.size(key) != rope.size(key)) {
+  if (config.find(key) != nullptr && rope.find(key) != nullptr &&
+      config.size(key) != rope.size(key)) {
     bad_input(fmt::format("{} is {} in config.json and {} in {}", key, config.size(key),
                           rope.size(key), rope.where()),
               "keep the one that is meant");

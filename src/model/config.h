@@ -10,8 +10,8 @@ namespace shardproof {
 struct RopeScaling {
   std::string kind = "default";  // default | linear | llama3
   double factor = 1.0;
-  double low_freq_factor = 1.0;   // llama3
-  double high_freq_factor = 4.0;  // llama3
+  double low_freq_factor = 1.0;                     // llama3
+  double high_freq_factor = 4.0;                    // llama3
   int64_t original_max_position_embeddings = 8192;  // llama3
 };
 
@@ -33,8 +33,8 @@ struct ModelConfig {
   bool mlp_bias = false;
 
   // From config.json, in the spelling of transformers 4 (rope_theta, rope_scaling) or 5
-  // (rope_parameters). Throws Error(kBadInput): a missing or ill-typed size; kRefused: an architecture
-  // or option (activation, rope type) that is not supported.
+  // (rope_parameters). Throws Error(kBadInput): a missing or ill-typed size; kRefused: an
+  // architecture or option (activation, rope type) that is not supported.
   static ModelConfig from_json(const nlohmann::json& config);
 };
 

@@ -24,8 +24,7 @@ Decoder::Decoder(const ModelConfig& config, std::shared_ptr<const WeightMap> wei
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) blocks_.push_back(make_block(i));
   norm_ = add("model.norm", SlotKind::kNorm,
               std::make_unique<RmsNorm>(parameter("model.norm.weight"), config_.rms_norm_eps));
-  const ParameterPtr head =
-      config_.tie_word_embeddings ? embedding : parameter("lm_head.weight");
+  const ParameterPtr head = config_.tie_word_embeddings ? embedding : parameter("lm_head.weight");
   lm_head_ = add("lm_head", SlotKind::kLmHead, std::make_unique<Linear>(head, nullptr));
 }
 
@@ -46,8 +45,8 @@ ParameterPtr Decoder::parameter(const std::string& name) const {
                  .what = fmt::format("the weights have no tensor '{}'", name),
                  .fix = "add it, or mend the config that asks for it"});
   }
-  return std::make_shared<Parameter>(
-      Parameter{.name = name, .tensor = found->second, .global_shape = found->second.sizes().vec()});
+  return std::make_shared<Parameter>(Parameter{
+      .name = name, .tensor = found->second, .global_shape = found->second.sizes().vec()});
 }
 
 std::unique_ptr<Layer> Decoder::linear(const std::string& name, bool bias) const {
@@ -58,8 +57,9 @@ std::unique_ptr<Layer> Decoder::linear(const std::string& name, bool bias) const
 Decoder::Block Decoder::make_block(int64_t index) {
   const std::string layer = fmt::format("model.layers.{}.", index);
   const auto norm = [&](const std::string& name) {
-    return add(layer + name, SlotKind::kNorm,
-               std::make_unique<RmsNorm>(parameter(layer + name + ".weight"), config_.rms_norm_eps));
+    return add(
+        layer + name, SlotKind::kNorm,
+        std::make_unique<RmsNorm>(parameter(layer + name + ".weight"), config_.rms_norm_eps));
   };
   const auto projection = [&](const std::string& name, bool bias) {
     return add(layer + name, SlotKind::kLinear, linear(layer + name, bias));
@@ -72,8 +72,8 @@ Decoder::Block Decoder::make_block(int64_t index) {
   block.q_proj = projection("self_attn.q_proj", config_.attention_bias);
   block.k_proj = projection("self_attn.k_proj", config_.attention_bias);
   block.v_proj = projection("self_attn.v_proj", config_.attention_bias);
-  block.attention = add(layer + "self_attn.attention", SlotKind::kAttention,
-                        std::make_unique<CausalAttention>());
+  block.attention =
+      add(layer + "self_attn.attention", SlotKind::kAttention, std::make_unique<CausalAttention>());
   block.o_proj = projection("self_attn.o_proj", config_.attention_bias);
   block.attention_residual = residual("attention_residual");
   block.post_attention_layernorm = norm("post_attention_layernorm");
@@ -113,7 +113,8 @@ void Decoder::materialise(const Mesh& mesh, int64_t rank, at::ScalarType dtype, 
   materialised_ = true;
   const at::ScalarType wide = wider_type(dtype);
   for (const ParameterPtr& parameter : parameters()) {
-    const at::Tensor master = cut(parameter->tensor, parameter->layout, mesh, rank).to(device, wide);
+    const at::Tensor master =
+        cut(parameter->tensor, parameter->layout, mesh, rank).to(device, wide);
     if (dtype != wide) parameter->master = master;
     parameter->tensor = master.to(dtype).requires_grad_(parameter->trainable);
   }

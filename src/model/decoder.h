@@ -27,9 +27,10 @@ class Decoder {
   Decoder& operator=(Decoder&&) noexcept;
 
   const ModelConfig& config() const { return config_; }
-  // In forward order: model.embed_tokens, model.layers.<i>.{input_layernorm, self_attn.{q,k,v}_proj,
-  // self_attn.attention, self_attn.o_proj, attention_residual, post_attention_layernorm,
-  // mlp.{gate,up}_proj, mlp.activation, mlp.down_proj, mlp_residual}, model.norm, lm_head.
+  // In forward order: model.embed_tokens, model.layers.<i>.{input_layernorm,
+  // self_attn.{q,k,v}_proj, self_attn.attention, self_attn.o_proj, attention_residual,
+  // post_attention_layernorm, mlp.{gate,up}_proj, mlp.activation, mlp.down_proj, mlp_residual},
+  // model.norm, lm_head.
   std::vector<Slot*> slots();
   Slot& slot(const std::string& name);
   // Every parameter once (a tied one once), in forward order.
@@ -67,7 +68,8 @@ class Decoder {
 // The plain layers, which the plans' layers take their parameters from.
 class Linear : public Layer {  // weight [out, in], bias [out] or null
  public:
-  Linear(ParameterPtr weight, ParameterPtr bias) : weight(std::move(weight)), bias(std::move(bias)) {}
+  Linear(ParameterPtr weight, ParameterPtr bias)
+      : weight(std::move(weight)), bias(std::move(bias)) {}
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
   std::vector<ParameterPtr> parameters() const override;
   ParameterPtr weight, bias;

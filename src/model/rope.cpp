@@ -8,7 +8,8 @@
 namespace shardproof {
 namespace {
 
-// Llama 3.1: long wavelengths are stretched by `factor`, short ones kept, those between interpolated.
+// Llama 3.1: long wavelengths are stretched by `factor`, short ones kept, those between
+// interpolated.
 double llama3_frequency(double frequency, const RopeScaling& scaling) {
   const double context = static_cast<double>(scaling.original_max_position_embeddings);
   const double wavelength = 2.0 * std::numbers::pi / frequency;

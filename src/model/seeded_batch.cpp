@@ -16,7 +16,8 @@ namespace {
 constexpr int64_t kMaxTokens = int64_t{1} << 31;
 
 void require(bool good, std::string what, std::string fix) {
-  if (!good) throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
+  if (!good)
+    throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
 }
 
 // The lengths as asked for: one per sample, or all seq_len; seq_len 0 means the longest.
@@ -82,13 +83,14 @@ Batch seeded_batch(const SeededBatchOptions& asked) {
   batch.input_ids =
       draw_ids(options.batch_size * options.seq_len, options.vocab_size, options.seed).view(shape);
   batch.input_lengths = at::tensor(options.lengths, at::kLong);
-  batch.token_mask = at::rand(shape, stream(options.seed, "token_mask"),
-                              at::TensorOptions().dtype(at::kDouble))
-                         .lt(options.mask_probability)
-                         .to(at::kDouble);
+  batch.token_mask =
+      at::rand(shape, stream(options.seed, "token_mask"), at::TensorOptions().dtype(at::kDouble))
+          .lt(options.mask_probability)
+          .to(at::kDouble);
   batch.sample_mask = at::ones({options.batch_size}, at::kDouble);
   for (const int64_t sample : options.dropped_samples) batch.sample_mask[sample] = 0.0;
-  // Around a uniform prediction, so that clipped_pg clips some ratios on either side and not others.
+  // Around a uniform prediction, so that clipped_pg clips some ratios on either side and not
+  // others.
   const double uniform = -std::log(static_cast<double>(options.vocab_size));
   batch.prev_logprobs = uniform + 0.5 * normal("prev_logprobs");
   batch.reference_logprobs = uniform + 0.5 * normal("reference_logprobs");

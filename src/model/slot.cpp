@@ -37,9 +37,9 @@ void watch_gradient(const Slot& slot, const at::Tensor& own, size_t index,
 }  // namespace
 
 at::Tensor Slot::operator()(at::TensorList inputs, const StepContext& context) {
-  // Each slot sees aliases of its inputs, whose gradients are what flows back through this slot alone.
-  // Unwatched runs make them too: gradients are summed in the same order, so that watching a run
-  // changes no bit of it.
+  // Each slot sees aliases of its inputs, whose gradients are what flows back through this slot
+  // alone. Unwatched runs make them too: gradients are summed in the same order, so that watching a
+  // run changes no bit of it.
   std::vector<at::Tensor> own;
   if (at::GradMode::is_enabled()) {
     const bool watch = context.probe.listens(Phase::kBackward);

@@ -1,5 +1,5 @@
-// Named slots: the model is a tree of them, and parallelism is applied from outside by replacing what
-// a slot holds. A slot watches its own calls, so no layer calls a probe by hand.
+// Named slots: the model is a tree of them, and parallelism is applied from outside by replacing
+// what a slot holds. A slot watches its own calls, so no layer calls a probe by hand.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,11 +17,11 @@ namespace shardproof {
 // A parameter of the model. Until Decoder::materialise it is a read-only view of the full tensor,
 // shared by all ranks of a process; afterwards `tensor` is this rank's own leaf.
 struct Parameter {
-  std::string name;                      // Hugging Face name, "model.layers.0.self_attn.q_proj.weight"
-  at::Tensor tensor;                     // see above
-  at::Tensor master = {};                // wider copy of a low-precision leaf (precision.h), or undefined
+  std::string name;        // Hugging Face name, "model.layers.0.self_attn.q_proj.weight"
+  at::Tensor tensor;       // see above
+  at::Tensor master = {};  // wider copy of a low-precision leaf (precision.h), or undefined
   std::vector<int64_t> global_shape = {};
-  Layout layout = {};                    // the plan sets it
+  Layout layout = {};  // the plan sets it
   // Axes over which this rank's raw gradient is one addend of the true one although the ranks hold
   // equal copies (sequence-parallel norms: {"tp"}). Whoever finishes the backward sums over them.
   std::vector<std::string> partial_grad_axes = {};
@@ -37,9 +37,9 @@ struct StepContext {
   int64_t step = 0;
   int64_t microbatch = 0;
   Phase forward_phase = Phase::kForward;
-  at::Tensor token_map = {};   // [b, s], see Observation
-  at::Tensor positions = {};   // [b, s] int64 RoPE positions of the tokens that attention sees
-  double grad_scale = 1.0;     // declared factor of activation gradients against the golden
+  at::Tensor token_map = {};  // [b, s], see Observation
+  at::Tensor positions = {};  // [b, s] int64 RoPE positions of the tokens that attention sees
+  double grad_scale = 1.0;    // declared factor of activation gradients against the golden
 };
 
 // What stands in a slot. One output; inputs as the slot's kind says.
@@ -51,22 +51,23 @@ class Layer {
 };
 
 enum class SlotKind {
-  kLinear,     // x [.., in] -> [.., out]
-  kEmbedding,  // ids [B, S] -> [B, S, E]
-  kNorm,       // x [B, S, E] -> [B, S, E]
-  kAttention,  // q [B, S, H, D], k, v [B, S, H_kv, D] -> [B, S, H*D]
-  kResidual,   // x, y -> x + y
-  kLmHead,     // x [B, S, E] -> logits [B, S, V]
-  kActivation, // gate, up [B, S, F] -> silu(gate) * up
+  kLinear,      // x [.., in] -> [.., out]
+  kEmbedding,   // ids [B, S] -> [B, S, E]
+  kNorm,        // x [B, S, E] -> [B, S, E]
+  kAttention,   // q [B, S, H, D], k, v [B, S, H_kv, D] -> [B, S, H*D]
+  kResidual,    // x, y -> x + y
+  kLmHead,      // x [B, S, E] -> logits [B, S, V]
+  kActivation,  // gate, up [B, S, F] -> silu(gate) * up
 };
 
 struct Slot {
   std::string name;  // "model.layers.0.self_attn.q_proj"
   SlotKind kind;
   std::unique_ptr<Layer> layer;
-  std::vector<Layout> input_layouts = {};  // of each input; the last one counts for all further ones
-  // Of each input: axes over which this rank's gradient of it is one addend, each piece placed by its
-  // layout (kv heads fewer than tp: ranks that share a head). Empty: none of them.
+  // Of each input; the last one counts for all further ones.
+  std::vector<Layout> input_layouts = {};
+  // Of each input: axes over which this rank's gradient of it is one addend, each piece placed by
+  // its layout (kv heads fewer than tp: ranks that share a head). Empty: none of them.
   std::vector<std::vector<std::string>> input_partial_axes = {};
   Layout output_layout = {};
 

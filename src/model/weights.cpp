@@ -84,8 +84,9 @@ void take_tied_head(WeightMap& weights) {
   if (head == weights.end()) return;
   const auto embedding = weights.find("model.embed_tokens.weight");
   if (embedding != weights.end() && !at::equal(head->second, embedding->second)) {
-    bad_input("lm_head.weight differs from model.embed_tokens.weight, but tie_word_embeddings is true",
-              "store the matrix once, or set tie_word_embeddings to false");
+    bad_input(
+        "lm_head.weight differs from model.embed_tokens.weight, but tie_word_embeddings is true",
+        "store the matrix once, or set tie_word_embeddings to false");
   }
   weights.erase(head);
 }
@@ -134,7 +135,8 @@ std::map<std::string, std::vector<int64_t>> weight_shapes(const ModelConfig& con
   return shapes;
 }
 
-std::shared_ptr<const WeightMap> load_weights(const std::string& folder, const ModelConfig& config) {
+std::shared_ptr<const WeightMap> load_weights(const std::string& folder,
+                                              const ModelConfig& config) {
   auto weights = std::make_shared<WeightMap>();
   for (const std::string& path : weight_files(folder)) {
     const SafetensorsFile file = SafetensorsFile::open(path);

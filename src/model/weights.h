@@ -22,8 +22,8 @@ std::map<std::string, std::vector<int64_t>> weight_shapes(const ModelConfig& con
 // Error(kBadInput): a missing or unexpected tensor, a wrong shape, a non-finite weight.
 std::shared_ptr<const WeightMap> load_weights(const std::string& folder, const ModelConfig& config);
 
-// float64, every element different, biases and norms away from 0 and 1. Each tensor is drawn from its
-// own generator (seed and name), so that it does not depend on the others.
+// float64, every element different, biases and norms away from 0 and 1. Each tensor is drawn from
+// its own generator (seed and name), so that it does not depend on the others.
 std::shared_ptr<const WeightMap> seeded_weights(const ModelConfig& config, int64_t seed);
 
 }  // namespace shardproof

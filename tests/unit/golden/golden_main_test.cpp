@@ -41,7 +41,8 @@ sim::GoldenRecord run(const sim::CaseSpec& spec) {
   return record;
 }
 
-at::Tensor value(const sim::GoldenRecord& record, Phase phase, int64_t step, const std::string& name) {
+at::Tensor value(const sim::GoldenRecord& record, Phase phase, int64_t step,
+                 const std::string& name) {
   INFO(name);
   const sim::GoldenTensor* found = record.find(phase, step, name);
   REQUIRE(found != nullptr);
@@ -119,10 +120,11 @@ TEST_CASE("AdamW is the update of its paper, over clipped gradients", "[golden]"
     CHECK(at::allclose(stepped(record, step, "exp_avg." + name), mean, 1e-13, 1e-18));
     CHECK(at::allclose(stepped(record, step, "exp_avg_sq." + name), square, 1e-13, 1e-20));
     const double power = static_cast<double>(step);
-    const at::Tensor update = mean / (1 - std::pow(0.9, power)) /
-                              ((square / (1 - std::pow(0.999, power))).sqrt() + 1e-8);
+    const at::Tensor update =
+        mean / (1 - std::pow(0.9, power)) / ((square / (1 - std::pow(0.999, power))).sqrt() + 1e-8);
     const at::Tensor after = stepped(record, step, "param." + name);
-    if (step == 2) CHECK(at::allclose(after, before * (1 - 0.01 * 0.1) - 0.01 * update, 1e-12, 1e-15));
+    if (step == 2)
+      CHECK(at::allclose(after, before * (1 - 0.01 * 0.1) - 0.01 * update, 1e-12, 1e-15));
     before = after;
   }
 }
@@ -154,9 +156,11 @@ TEST_CASE("The gradient norm is over all gradients, each once", "[golden]") {
   const sim::GoldenRecord record = run(spec);
   double squares = 0;
   for (const std::string& name : names_of(record, Phase::kStep, 1)) {
-    if (name.starts_with("grad.")) squares += stepped(record, 1, name).square().sum().item<double>();
+    if (name.starts_with("grad."))
+      squares += stepped(record, 1, name).square().sum().item<double>();
   }
-  CHECK(stepped(record, 1, "grad_norm").item<double>() == Approx(std::sqrt(squares)).epsilon(1e-13));
+  CHECK(stepped(record, 1, "grad_norm").item<double>() ==
+        Approx(std::sqrt(squares)).epsilon(1e-13));
   CHECK((record.find(Phase::kStep, 1, "grad.lm_head.weight") == nullptr) == tied);
 }
 
@@ -213,7 +217,8 @@ TEST_CASE("Scoring records a forward pass of step 0 and nothing else", "[golden]
   CHECK(at::equal(scored.tensors().back().value, value(trained, Phase::kForward, 1, "logprobs")));
 }
 
-TEST_CASE("Without activations only results are kept, and they are the same to the bit", "[golden]") {
+TEST_CASE("Without activations only results are kept, and they are the same to the bit",
+          "[golden]") {
   sim::CaseSpec spec = small();
   const sim::GoldenRecord all = run(spec);
   spec.record_activations = false;

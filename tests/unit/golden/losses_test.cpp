@@ -32,7 +32,8 @@ at::Tensor some_logprobs() {
 Batch with_policy(Batch b) {
   b.prev_logprobs = at::full({3, 4}, -1.5, at::kDouble);
   b.reference_logprobs = at::full({3, 4}, -1.2, at::kDouble);
-  b.advantages = at::tensor({1., -2., 1., 3., 1., 1., 1., 1., 1., 4., 1., 1.}, at::kDouble).view({3, 4});
+  b.advantages =
+      at::tensor({1., -2., 1., 3., 1., 1., 1., 1., 1., 4., 1., 1.}, at::kDouble).view({3, 4});
   return b;
 }
 
@@ -48,7 +49,8 @@ double clipped(double now, double advantage, double eps, double beta) {
 TEST_CASE("A logprob belongs to its own token given those before; padding and the first are 0",
           "[golden]") {
   const Batch b = batch();
-  const at::Tensor logits = at::arange(3 * 4 * 5, at::kDouble).mul(0.37).sin().mul(3).view({3, 4, 5});
+  const at::Tensor logits =
+      at::arange(3 * 4 * 5, at::kDouble).mul(0.37).sin().mul(3).view({3, 4, 5});
   const at::Tensor logprobs = dense_logprobs(logits, b);
   for (int64_t sample = 0; sample < 3; ++sample) {
     for (int64_t t = 0; t < 4; ++t) {
@@ -60,7 +62,8 @@ TEST_CASE("A logprob belongs to its own token given those before; padding and th
       double total = 0;
       for (int64_t v = 0; v < 5; ++v) total += std::exp(logits[sample][t - 1][v].item<double>());
       const int64_t token = b.input_ids[sample][t].item<int64_t>();
-      CHECK(got == Approx(logits[sample][t - 1][token].item<double>() - std::log(total)).epsilon(1e-14));
+      CHECK(got ==
+            Approx(logits[sample][t - 1][token].item<double>() - std::log(total)).epsilon(1e-14));
     }
   }
 }
@@ -88,7 +91,8 @@ TEST_CASE("nll is the weighted mean over counted tokens", "[golden]") {
   CHECK(loss.item<double>() == Approx((1.0 + 2.0 + 0.5 * 3.0) / 2.5).epsilon(1e-15));
   loss.backward();
   const at::Tensor wanted =
-      at::tensor({0., -1., 0., -1., 0., 0., 0., 0., 0., -0.5, 0., 0.}, at::kDouble).view({3, 4}) / 2.5;
+      at::tensor({0., -1., 0., -1., 0., 0., 0., 0., 0., -0.5, 0., 0.}, at::kDouble).view({3, 4}) /
+      2.5;
   CHECK(at::allclose(logprobs.grad(), wanted, 1e-15, 0));
 }
 
@@ -109,14 +113,15 @@ TEST_CASE("clipped_pg is its definition, token by token", "[golden]") {
 }
 
 TEST_CASE("A clipped token has the gradient of its KL term alone", "[golden]") {
-  // Sample 0: token 1 has ratio e^0.5 > 1.2 and a negative advantage: not clipped. With a positive one
-  // it is.
+  // Sample 0: token 1 has ratio e^0.5 > 1.2 and a negative advantage: not clipped. With a positive
+  // one it is.
   Batch b = with_policy(batch());
   b.advantages[0][1] = 2.0;
   const at::Tensor logprobs = some_logprobs();
   dense_loss(logprobs, b, {.kind = "clipped_pg", .eps = 0.2, .beta = 0.1}).backward();
   const double d = -1.2 + 1.0;
-  CHECK(logprobs.grad()[0][1].item<double>() == Approx(0.1 * (1 - std::exp(d)) / 2.5).epsilon(1e-13));
+  CHECK(logprobs.grad()[0][1].item<double>() ==
+        Approx(0.1 * (1 - std::exp(d)) / 2.5).epsilon(1e-13));
 }
 
 TEST_CASE("What is not counted cannot spread, whatever stands there", "[golden]") {
@@ -135,8 +140,11 @@ TEST_CASE("What is not counted cannot spread, whatever stands there", "[golden]"
 }
 
 TEST_CASE("Nothing counted: loss and gradient are exactly 0", "[golden]") {
-  const auto [kind, normalization] = GENERATE(table<std::string, std::string>(
-      {{"nll", "token"}, {"nll", "sequence"}, {"clipped_pg", "token"}, {"clipped_pg", "sequence"}}));
+  const auto [kind, normalization] =
+      GENERATE(table<std::string, std::string>({{"nll", "token"},
+                                                {"nll", "sequence"},
+                                                {"clipped_pg", "token"},
+                                                {"clipped_pg", "sequence"}}));
   Batch b = with_policy(batch());
   b.sample_mask.zero_();
   const at::Tensor logprobs = some_logprobs();

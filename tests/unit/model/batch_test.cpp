@@ -27,8 +27,8 @@ std::map<std::string, at::Tensor> good_batch() {
 }
 
 Batch written_and_loaded(const std::map<std::string, at::Tensor>& tensors) {
-  const fs::path path =
-      fs::temp_directory_path() / ("shardproof_batch_" + std::to_string(::getpid()) + ".safetensors");
+  const fs::path path = fs::temp_directory_path() /
+                        ("shardproof_batch_" + std::to_string(::getpid()) + ".safetensors");
   write_safetensors(path.string(), NamedTensors(tensors.begin(), tensors.end()));
   struct Remove {
     const fs::path& path;
@@ -49,7 +49,8 @@ std::string complaint(const std::map<std::string, at::Tensor>& tensors) {
 }
 
 SeededBatchOptions options() {
-  return {.batch_size = 5, .seq_len = 13, .lengths = {13, 1, 7, 12, 2}, .vocab_size = 37, .seed = 4};
+  return {
+      .batch_size = 5, .seq_len = 13, .lengths = {13, 1, 7, 12, 2}, .vocab_size = 37, .seed = 4};
 }
 
 }  // namespace
@@ -154,7 +155,8 @@ TEST_CASE("Seeded tokens reach every part of the vocabulary, padding too", "[mod
   CHECK(share < 0.95);
 }
 
-TEST_CASE("Dropped samples count for nothing; without seq_len the longest length counts", "[model]") {
+TEST_CASE("Dropped samples count for nothing; without seq_len the longest length counts",
+          "[model]") {
   SeededBatchOptions asked = options();
   asked.dropped_samples = {0, 3};
   asked.seq_len = 0;

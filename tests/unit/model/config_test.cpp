@@ -29,8 +29,11 @@ Json without(const char* key) {
 }
 
 Json llama3() {
-  return {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0},
-          {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 48}};
+  return {{"rope_type", "llama3"},
+          {"factor", 8.0},
+          {"low_freq_factor", 1.0},
+          {"high_freq_factor", 4.0},
+          {"original_max_position_embeddings", 48}};
 }
 
 Json llama3_without(const char* key) {
@@ -53,7 +56,8 @@ std::pair<ErrorKind, std::string> complaint(const Json& config) {
 
 }  // namespace
 
-TEST_CASE("What a config leaves out has Hugging Face's defaults; null counts as left out", "[model]") {
+TEST_CASE("What a config leaves out has Hugging Face's defaults; null counts as left out",
+          "[model]") {
   Json nulls = small();
   for (const char* key : {"num_key_value_heads", "head_dim", "rope_scaling", "pad_token_id",
                           "rms_norm_eps", "tie_word_embeddings"}) {
@@ -151,7 +155,8 @@ TEST_CASE("Frequency factors in the wrong order and two different rope blocks ar
   CHECK(complaint(none).first == ErrorKind::kBadInput);
 }
 
-TEST_CASE("A valid config of what is not supported is refused, with the nearest that is", "[model]") {
+TEST_CASE("A valid config of what is not supported is refused, with the nearest that is",
+          "[model]") {
   const auto [json, word] = GENERATE(table<Json, std::string>({
       {with("architectures", {"LlamaForCausalLMs"}), "\"LlamaForCausalLM\""},
       {with("architectures", {"MambaModel"}), "supported: LlamaForCausalLM"},

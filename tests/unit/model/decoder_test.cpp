@@ -3,8 +3,10 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/core/AutogradState.h>
 
 #include <catch2/catch.hpp>
+#include <thread>
 
 #include "base/error.h"
 #include "mesh/mesh.h"
@@ -46,11 +48,10 @@ at::Tensor some_ids() {
 }
 
 at::Tensor run(Decoder& model, const at::Tensor& ids, Probe& probe, int64_t step = 1) {
-  const StepContext context{
-      .probe = probe,
-      .step = step,
-      .token_map = at::arange(ids.numel(), at::kLong).view(ids.sizes()),
-      .positions = at::arange(ids.size(1), at::kLong).expand_as(ids)};
+  const StepContext context{.probe = probe,
+                            .step = step,
+                            .token_map = at::arange(ids.numel(), at::kLong).view(ids.sizes()),
+                            .positions = at::arange(ids.size(1), at::kLong).expand_as(ids)};
   return model.forward(ids, context);
 }
 
@@ -62,7 +63,11 @@ Decoder ready(const ModelConfig& config, at::ScalarType dtype = at::kDouble) {
 
 // A gradient that is different at every position.
 at::Tensor uneven_like(const at::Tensor& tensor) {
-  return at::arange(tensor.numel(), at::kDouble).mul(0.7).sin().view(tensor.sizes()).to(tensor.dtype());
+  return at::arange(tensor.numel(), at::kDouble)
+      .mul(0.7)
+      .sin()
+      .view(tensor.sizes())
+      .to(tensor.dtype());
 }
 
 }  // namespace
@@ -120,12 +125,14 @@ TEST_CASE("Watching changes no bit of outputs and gradients", "[model]") {
   Decoder watched = ready(small()), unwatched = ready(small());
   Recorder recorder;
   NoProbe nobody;
-  const at::Tensor with = run(watched, some_ids(), recorder), without = run(unwatched, some_ids(), nobody);
+  const at::Tensor with = run(watched, some_ids(), recorder),
+                   without = run(unwatched, some_ids(), nobody);
   CHECK(at::equal(with, without));
   with.backward(uneven_like(with));
   without.backward(uneven_like(without));
   for (size_t i = 0; i < watched.parameters().size(); ++i) {
-    CHECK(at::equal(watched.parameters()[i]->tensor.grad(), unwatched.parameters()[i]->tensor.grad()));
+    CHECK(at::equal(watched.parameters()[i]->tensor.grad(),
+                    unwatched.parameters()[i]->tensor.grad()));
   }
 }
 
@@ -249,6 +256,33 @@ TEST_CASE("Lower precisions stay near float64 and keep the dtype through the mod
   for (const ParameterPtr& parameter : low.parameters()) {
     CHECK(parameter->tensor.grad().scalar_type() == dtype);
     CHECK(gradient_of(*parameter).scalar_type() == at::kFloat);
+  }
+}
+
+TEST_CASE("Models in many threads at once give the same bits as one alone", "[model]") {
+  const ModelConfig config = small();
+  const auto weights = seeded_weights(config, 3);
+  const at::Tensor ids = some_ids();
+  const auto gradients = [&] {
+    at::set_num_threads(1);
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+    Decoder model(config, weights);
+    model.materialise(Mesh(), 0, at::kDouble, at::kCPU);
+    NoProbe nobody;
+    const at::Tensor logits = run(model, ids, nobody);
+    logits.backward(uneven_like(logits));
+    std::vector<at::Tensor> all{logits.detach()};
+    for (const ParameterPtr& parameter : model.parameters())
+      all.push_back(parameter->tensor.grad());
+    return all;
+  };
+  std::vector<std::vector<at::Tensor>> results(4);
+  std::vector<std::thread> threads;
+  for (auto& result : results) threads.emplace_back([&] { result = gradients(); });
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& result : results) {
+    REQUIRE(result.size() == results[0].size());
+    for (size_t i = 0; i < result.size(); ++i) CHECK(at::equal(result[i], results[0][i]));
   }
 }
 

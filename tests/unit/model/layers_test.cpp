@@ -36,9 +36,11 @@ ModelConfig rope_config(RopeScaling scaling, int64_t head_dim = 16) {
 
 }  // namespace
 
-TEST_CASE("Attention is a softmax over the keys up to the query, heads sharing kv heads", "[model]") {
+TEST_CASE("Attention is a softmax over the keys up to the query, heads sharing kv heads",
+          "[model]") {
   const int64_t batch = 2, seq_len = 5, heads = 6, kv_heads = 2, dim = 3;
-  const at::Tensor q = random({batch, seq_len, heads, dim}, 1), k = random({batch, seq_len, kv_heads, dim}, 2),
+  const at::Tensor q = random({batch, seq_len, heads, dim}, 1),
+                   k = random({batch, seq_len, kv_heads, dim}, 2),
                    v = random({batch, seq_len, kv_heads, dim}, 3);
   at::Tensor wanted = at::zeros({batch, seq_len, heads, dim}, at::kDouble);
   for (int64_t b = 0; b < batch; ++b) {
@@ -47,8 +49,8 @@ TEST_CASE("Attention is a softmax over the keys up to the query, heads sharing k
       for (int64_t t = 0; t < seq_len; ++t) {
         double total = 0;
         for (int64_t s = 0; s <= t; ++s) {
-          const double weight =
-              std::exp((q[b][t][h] * k[b][s][shared]).sum().item<double>() / std::sqrt(double(dim)));
+          const double weight = std::exp((q[b][t][h] * k[b][s][shared]).sum().item<double>() /
+                                         std::sqrt(double(dim)));
           total += weight;
           wanted[b][t][h] += weight * v[b][s][shared];
         }
@@ -63,10 +65,12 @@ TEST_CASE("Attention is a softmax over the keys up to the query, heads sharing k
 }
 
 TEST_CASE("Attention takes its head counts from what it is given", "[model]") {
-  const at::Tensor q = random({1, 4, 6, 2}, 1), k = random({1, 4, 2, 2}, 2), v = random({1, 4, 2, 2}, 3);
+  const at::Tensor q = random({1, 4, 6, 2}, 1), k = random({1, 4, 2, 2}, 2),
+                   v = random({1, 4, 2, 2}, 3);
   CausalAttention attention;
   const at::Tensor whole = call(attention, {q, k, v}).view({1, 4, 6, 2});
-  const at::Tensor half = call(attention, {q.narrow(2, 3, 3), k.narrow(2, 1, 1), v.narrow(2, 1, 1)});
+  const at::Tensor half =
+      call(attention, {q.narrow(2, 3, 3), k.narrow(2, 1, 1), v.narrow(2, 1, 1)});
   CHECK(difference(half.view({1, 4, 3, 2}), whole.narrow(2, 3, 3)) < 1e-15);
 }
 
@@ -97,14 +101,16 @@ TEST_CASE("The gate multiplies silu(gate) by up, in that order", "[model]") {
 }
 
 TEST_CASE("Rotation turns element i with element i + D/2 by position times frequency", "[model]") {
-  const at::Tensor x = random({2, 3, 2, 6}, 1), frequencies = at::tensor({1.0, 0.3, 0.01}, at::kDouble);
+  const at::Tensor x = random({2, 3, 2, 6}, 1),
+                   frequencies = at::tensor({1.0, 0.3, 0.01}, at::kDouble);
   const at::Tensor positions = at::tensor({0, 5, 2, 7, 1, 900}, at::kLong).view({2, 3});
   const at::Tensor got = rotate(x, rotary_table(positions, frequencies));
   for (int64_t b = 0; b < 2; ++b) {
     for (int64_t s = 0; s < 3; ++s) {
       for (int64_t i = 0; i < 3; ++i) {
         const double angle = positions[b][s].item<double>() * frequencies[i].item<double>();
-        const double first = x[b][s][1][i].item<double>(), second = x[b][s][1][i + 3].item<double>();
+        const double first = x[b][s][1][i].item<double>(),
+                     second = x[b][s][1][i + 3].item<double>();
         CHECK(got[b][s][1][i].item<double>() ==
               Approx(first * std::cos(angle) - second * std::sin(angle)).epsilon(1e-14));
         CHECK(got[b][s][1][i + 3].item<double>() ==
@@ -115,7 +121,10 @@ TEST_CASE("Rotation turns element i with element i + D/2 by position times frequ
 }
 
 TEST_CASE("Llama 3 rope keeps short wavelengths, stretches long ones, blends between", "[model]") {
-  const RopeScaling scaling{.kind = "llama3", .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4,
+  const RopeScaling scaling{.kind = "llama3",
+                            .factor = 8,
+                            .low_freq_factor = 1,
+                            .high_freq_factor = 4,
                             .original_max_position_embeddings = 48};
   const at::Tensor plain = inverse_frequencies(rope_config({}));
   const at::Tensor linear = inverse_frequencies(rope_config({.kind = "linear", .factor = 8}));

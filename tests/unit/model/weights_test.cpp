@@ -33,7 +33,8 @@ ModelConfig tiny(bool tied = false, bool bias = false) {
 // A folder that goes away with the test.
 class Folder {
  public:
-  Folder() : path_(fs::temp_directory_path() / ("shardproof_weights_" + std::to_string(::getpid()))) {
+  Folder()
+      : path_(fs::temp_directory_path() / ("shardproof_weights_" + std::to_string(::getpid()))) {
     fs::remove_all(path_);
     fs::create_directories(path_);
   }
