@@ -29,9 +29,9 @@ struct LossCounts {
 struct LossInputs {
   at::Tensor logprobs;            // [b, s] wider float, differentiable
   at::Tensor mask;                // [b, s] the loss mask; 0 in column 0 and in padding
-  at::Tensor prev_logprobs;       // [b, s], kClippedPolicyGradient
-  at::Tensor reference_logprobs;  // [b, s], kClippedPolicyGradient with kl_beta != 0
-  at::Tensor advantages;          // [b, s], kClippedPolicyGradient
+  at::Tensor prev_logprobs = {};       // [b, s], kClippedPolicyGradient
+  at::Tensor reference_logprobs = {};  // [b, s], kClippedPolicyGradient with kl_beta != 0
+  at::Tensor advantages = {};          // [b, s], kClippedPolicyGradient
 };
 
 // This microbatch's addend of the global loss, a scalar: the sum over all microbatches and dp ranks is
