@@ -1,6 +1,7 @@
 // c10d's stores, with failures as sentences.
 #include "comm/store.h"
 
+#include <c10/util/Logging.h>
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -10,6 +11,11 @@
 #include "base/error.h"
 
 namespace shardproof {
+
+void quiet_torch_logs() {
+  constexpr int kFatalOnly = 3;
+  FLAGS_caffe2_log_level = kFatalOnly;
+}
 
 StorePtr make_hash_store() { return c10::make_intrusive<c10d::HashStore>(); }
 

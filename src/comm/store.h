@@ -26,4 +26,8 @@ StorePtr make_tcp_store(const std::string& host, uint16_t port, bool host_it, in
 // The same store, all keys under `prefix`.
 StorePtr with_prefix(const StorePtr& store, const std::string& prefix);
 
+// LibTorch's own log lines about stores and sockets (with C++ stack traces) off, process-wide: what
+// they say comes back as Errors. main() calls it once.
+void quiet_torch_logs();
+
 }  // namespace shardproof

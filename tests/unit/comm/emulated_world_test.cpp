@@ -177,7 +177,7 @@ struct SumInBackward : torch::autograd::Function<SumInBackward> {
 
 TEST_CASE("a failure inside backward keeps its kind and names the calls", "[comm][emulated]") {
   const RankRuns runs = try_emulated_ranks(Mesh({{"tp", 2}}), [](MeshComm& comm, int64_t rank) {
-    const at::Tensor x = at::ones({3}, at::dtype(at::kDouble).requires_grad(true));
+    const at::Tensor x = ones(3).requires_grad_(true);
     Communicator& tp = comm.along("tp");
     SumInBackward::apply(x, reinterpret_cast<int64_t>(&tp), rank == 1).sum().backward();
   });
@@ -261,7 +261,7 @@ TEST_CASE("no result shares memory with an input, not even alone in a group", "[
   std::vector<int64_t> shared(static_cast<size_t>(size));
   run_emulated_ranks(Mesh({{"tp", size}}), [&](MeshComm& comm, int64_t rank) {
     Communicator& tp = comm.along("tp");
-    const at::Tensor input = at::ones({4, 2}, at::dtype(at::kDouble).requires_grad(true));
+    const at::Tensor input = ones(8).view({4, 2}).requires_grad_(true);
     const std::vector<at::Tensor> results{
         tp.all_reduce(input, ReduceOp::kSum, "a"), tp.all_gather(input, 0, "b"),
         tp.reduce_scatter(input, 0, ReduceOp::kSum, "c"), tp.all_to_all(input, "d"),

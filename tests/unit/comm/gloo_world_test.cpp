@@ -45,6 +45,7 @@ TEST_CASE("a Gloo group that a member never joins becomes a sentence", "[comm][g
 }
 
 TEST_CASE("a store that is not there becomes a sentence", "[comm][gloo]") {
+  quiet_torch_logs();
   CHECK_THROWS_WITH(make_tcp_store("127.0.0.1", 1, false, 2, std::chrono::milliseconds(300)),
                     Contains("no store at 127.0.0.1:1") && Contains("start rank 0 first"));
 }
