@@ -24,9 +24,10 @@ namespace {
 // The one thing that a signal handler can reach: where to note whose thread is crashing.
 std::atomic<CallBoard*> crash_board = nullptr;
 
-void note_crash(int) {
+void note_crash(int signal) {
   if (CallBoard* board = crash_board.load()) board->crashing();
-}  // SA_RESETHAND: the fault then happens again and ends the process
+  ::raise(signal);  // SA_RESETHAND: it now ends the process, once this handler has returned
+}
 
 void watch_for_crashes(CallBoard* board) {
   crash_board.store(board);

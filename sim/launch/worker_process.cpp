@@ -1,7 +1,9 @@
 #include "sim/launch/worker_process.h"
 
 #include <fcntl.h>
+extern "C" {  // glibc 2.36 forgets it
 #include <sys/pidfd.h>
+}
 
 #include <cerrno>
 #include <csignal>
@@ -57,7 +59,7 @@ void WorkerProcess::wait_to_write() {
   writing_ = false;
 }
 
-bool WorkerProcess::read_frames() {
+WorkerProcess::Read WorkerProcess::read_frames() {
   const auto keep = shared_from_this();  // the listener may let go of this worker
   const FrameReader::Status status = reader_.read_some(channel_.native_handle(), true);
   const bool more = reader_.had_data();
@@ -65,37 +67,38 @@ bool WorkerProcess::read_frames() {
     const auto on_frame = listener_.on_frame;
     if (on_frame) on_frame(std::move(*frame));
   }
-  return status == FrameReader::Status::kOpen && more;
+  if (status == FrameReader::Status::kClosed) return Read::kClosed;
+  return more ? Read::kSome : Read::kNothing;
 }
 
 void WorkerProcess::wait_for_frames() {
   channel_.async_wait(Descriptor::wait_read, [self = weak_from_this()](const error_code& error) {
     const auto worker = self.lock();
-    if (!worker || error) return;
-    // Nothing to read on a readable socket: closed; the exit notice follows.
-    if (worker->read_frames()) worker->wait_for_frames();
+    const bool listen = worker && !error && worker->read_frames() != Read::kClosed;
+    if (listen) worker->wait_for_frames();  // closed: the exit notice follows
   });
 }
 
 void WorkerProcess::drain() {
   const auto keep = shared_from_this();
-  while (read_frames()) {
+  while (read_frames() == Read::kSome) {
   }
 }
 
-bool WorkerProcess::read_output() {
+WorkerProcess::Read WorkerProcess::read_output() {
   char chunk[16 * 1024];
   const ssize_t got = ::read(out_.native_handle(), chunk, sizeof(chunk));
-  if (got < 0) return errno == EINTR;
+  if (got < 0) return errno == EAGAIN || errno == EINTR ? Read::kNothing : Read::kClosed;
   output_.append(chunk, static_cast<size_t>(got));
   if (output_.size() > 2 * kOutputBytes) output_.erase(0, output_.size() - kOutputBytes);
-  return got > 0;
+  return got > 0 ? Read::kSome : Read::kClosed;
 }
 
 void WorkerProcess::wait_for_output() {
   out_.async_wait(Descriptor::wait_read, [self = weak_from_this()](const error_code& error) {
     const auto worker = self.lock();
-    if (worker && !error && worker->read_output()) worker->wait_for_output();
+    const bool listen = worker && !error && worker->read_output() != Read::kClosed;
+    if (listen) worker->wait_for_output();
   });
 }
 
@@ -103,7 +106,7 @@ void WorkerProcess::exited(const std::string& how) {
   const auto keep = shared_from_this();
   if (std::exchange(ended_, true)) return;
   drain();
-  while (read_output()) {
+  while (read_output() == Read::kSome) {
   }
   const auto on_exit = listener_.on_exit;
   if (on_exit) on_exit(how);

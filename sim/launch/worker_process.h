@@ -45,8 +45,9 @@ class WorkerProcess : public std::enable_shared_from_this<WorkerProcess> {
   void wait_for_frames();
   void wait_for_output();
   void wait_to_write();
-  bool read_output();
-  bool read_frames();
+  enum class Read { kSome, kNothing, kClosed };
+  Read read_output();
+  Read read_frames();
 
   pid_t pid_;
   OwnedFd pidfd_;

@@ -1,7 +1,9 @@
 #include "sim/launch/zygote.h"
 
 #include <poll.h>
+extern "C" {  // glibc 2.36 forgets it
 #include <sys/pidfd.h>
+}
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
