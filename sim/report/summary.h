@@ -48,7 +48,7 @@ struct SummaryParts {
   double seconds = 0;
   int exit_status = 0;
   bool interrupted = false;
-  std::string run_folder;  // "": none was written
+  std::string run_folder = {};  // "": none was written
 };
 
 // Totals, what was unexpected (one line each), skips with their reasons, where the results are, and

@@ -2,6 +2,7 @@
 #include "sim/report/tensor_table.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <tuple>
 
@@ -20,7 +21,7 @@ struct Gathered {
   size_t seen = 0;  // position of its first row
 };
 
-bool is_larger(double a, double b) { return !(a <= b); }  // NaN is the largest
+bool is_larger(double a, double b) { return !std::isnan(b) && !(a <= b); }  // NaN is the largest
 
 const ResultRow& worst_of(const Gathered& tensor) {
   const ResultRow* worst = tensor.rows.front();
@@ -40,7 +41,7 @@ Json per_rank(const Gathered& tensor, int64_t world_size, double ResultRow::*fie
   for (const ResultRow* row : tensor.rows) {
     if (row->rank < 0 || row->rank >= world_size) continue;
     double& so_far = largest[row->rank];
-    if (so_far >= 0 && !is_larger(row->*field, so_far)) continue;
+    if (!is_larger(row->*field, so_far)) continue;
     so_far = row->*field;
     values[row->rank] = json_number(so_far);
   }

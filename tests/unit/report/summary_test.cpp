@@ -1,0 +1,98 @@
+// What a run says to people: lines, a rewritten status, totals.
+#include "sim/report/summary.h"
+
+#include <catch2/catch.hpp>
+#include <sstream>
+
+#include "tests/unit/report/example_results.h"
+
+using namespace shardproof::sim;
+using Catch::Matchers::Contains;
+
+namespace {
+
+std::string progress_of(bool terminal) {
+  std::ostringstream out;
+  {
+    Progress progress(out, terminal, 3);
+    progress.started("tp/llama_tp2");
+    progress.started("faults/kill");
+    progress.finished(example_match());
+    progress.note("a note");
+    progress.finished(example_death());
+  }
+  return out.str();
+}
+
+CaseSpec skipped(const std::string& name, const std::string& reason) {
+  CaseSpec spec = example_spec(name, 1, 1);
+  spec.skip = reason;
+  return spec;
+}
+
+}  // namespace
+
+TEST_CASE("elsewhere than on a terminal progress is plain lines", "[summary]") {
+  const std::string text = progress_of(false);
+  CHECK(text.find('\033') == std::string::npos);
+  CHECK(text.find('\r') == std::string::npos);
+  CHECK_THAT(
+      text,
+      Contains("match        0.125 s  tp/llama_tp2   2 tensors, at most 3.1% of the allowance"));
+  CHECK_THAT(text, Contains("\na note\n"));
+  CHECK_THAT(text, Contains("rank 1 died"));
+}
+
+TEST_CASE("on a terminal a status line is rewritten and cleared at the end", "[summary]") {
+  const std::string text = progress_of(true);
+  CHECK_THAT(text, Contains("[0/3] running tp/llama_tp2"));
+  CHECK_THAT(text, Contains("[1/3] running faults/kill"));
+  size_t drawn = 0, cleared = 0;
+  for (size_t at = text.find("running"); at != std::string::npos; at = text.find("running", at + 1))
+    ++drawn;
+  for (size_t at = text.find("\r\033[K"); at != std::string::npos;
+       at = text.find("\r\033[K", at + 1))
+    ++cleared;
+  CHECK(drawn == cleared);
+}
+
+TEST_CASE("a case that was refused as expected says so on its line", "[summary]") {
+  CaseResult result = example_match();
+  result.verdict = "refused";
+  result.message = "8 heads do not divide by tp=3\nsecond line";
+  CHECK_THAT(case_line(result, false), Contains("refused") && Contains("as expected: 8 heads"));
+  CHECK(case_line(result, false).find('\n') == std::string::npos);
+}
+
+TEST_CASE("the summary counts verdicts, lists what was unexpected and groups skips", "[summary]") {
+  const std::vector<CaseResult> results = {example_match(), example_mismatch(), example_death()};
+  const std::vector<CaseSpec> skips = {skipped("nccl/a", "no GPU"), skipped("nccl/b", "no GPU"),
+                                       skipped("slow/c", "takes an hour")};
+  const std::string text = summary_text({.results = results,
+                                         .skipped = skips,
+                                         .seconds = 12.34,
+                                         .exit_status = 3,
+                                         .run_folder = "runs/x"},
+                                        false);
+  CHECK_THAT(
+      text,
+      Contains("3 cases: 1 match, 1 mismatch, 1 failed; 3 skipped   12.3 s   2 not as expected"));
+  CHECK_THAT(text, Contains("./shardproof run 'x' --only \"y\""));
+  CHECK_THAT(text, Contains("failed     faults/kill   rank 1 died"));
+  CHECK_THAT(text, Contains("nccl/a and 1 more   no GPU"));
+  CHECK_THAT(text, Contains("slow/c   takes an hour"));
+  CHECK_THAT(text, Contains("results    runs/x"));
+  CHECK_THAT(text, Contains("exit status 3: a world failed"));
+  CHECK(text.back() == '\n');
+}
+
+TEST_CASE("a clean run ends in one line and where the results are", "[summary]") {
+  const std::vector<CaseResult> results = {example_match()};
+  const std::string text = summary_text({.results = results, .skipped = {}, .seconds = 1}, false);
+  CHECK_THAT(text, Contains("1 case: 1 match   1.0 s   all as expected"));
+  CHECK(text.find("exit status") == std::string::npos);
+}
+
+TEST_CASE("every exit status has its words", "[summary]") {
+  for (const int status : {0, 1, 2, 3, 4, 5, 130}) CHECK(exit_status_text(status).size() > 5);
+}
