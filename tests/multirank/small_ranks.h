@@ -1,0 +1,90 @@
+// Worlds of real ranks with a small rank function instead of a model: a few all_reduces over "world"
+// and over pairs, as the case's options say.
+//
+//   options: {"calls": 3, "rank 1": "leave" | "gather" | "stray"}
+#pragma once
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <stdexcept>
+
+#include "comm/mesh_comm.h"
+#include "sim/launch/world_pool.h"
+#include "sim/rank/emulated_world_main.h"
+#include "sim/rank/process_rank_main.h"
+
+namespace shardproof::sim {
+
+class CallForwarder final : public CallListener {
+ public:
+  explicit CallForwarder(const RankEnv& env) : env_(env) {}
+  void before_call(const CollectiveCall& call) override { env_.on_call(call); }
+  void after_call(const CollectiveCall&) override {}
+  void never_waited(const CollectiveCall&) override {}
+
+ private:
+  const RankEnv& env_;
+};
+
+// Returns "<pid>": every rank checked every sum.
+inline std::string small_rank_main(const std::string& request, const RankEnv& env) {
+  const CaseSpec spec = case_spec_from_json(nlohmann::json::parse(request));
+  const std::string act = spec.options.value(fmt::format("rank {}", env.rank), "");
+  CallForwarder listener(env);
+  const Mesh mesh({{"dp", env.world_size}});
+  MeshComm comm(mesh, env.rank, env.make_backend, &listener);
+  const int64_t calls = spec.options.value("calls", 3);
+  for (int64_t call = 0; call < calls; ++call) {
+    const at::Tensor mine = at::arange(4, at::kDouble) * (env.rank + 1) + call;
+    const std::string label = fmt::format("layer {}", call);
+    if (call == 1 && act == "leave") return "left";
+    if (call == 1 && act == "stray") throw std::runtime_error("stray exception");
+    if (call == 1 && act == "gather") comm.world().all_gather(mine, 0, label);
+    const at::Tensor sum = comm.world().all_reduce(mine, ReduceOp::kSum, label);
+    const int64_t n = env.world_size;
+    const at::Tensor right = at::arange(4, at::kDouble) * (n * (n + 1) / 2) + call * n;
+    if (!at::equal(sum, right)) throw std::runtime_error("a wrong sum");
+  }
+  return fmt::format("{}", ::getpid());
+}
+
+inline WorkerFunctions small_workers() {
+  WorkerFunctions functions;
+  functions.make_world = [](const WorldSetup& setup) {
+    const RankHooks hooks{.on_start = setup.on_start, .on_call = setup.on_call,
+                          .before_kill = setup.before_kill};
+    WorldSession session;
+    if (setup.rank < 0) {
+      const auto world = std::make_shared<EmulatedWorldMain>(setup.world_size, setup.device, hooks,
+                                                             small_rank_main);
+      session.run = [world](const std::string& request, int fd) { return world->run(request, fd); };
+      session.abort = [world](const std::string& why) { world->abort(why); };
+      return session;
+    }
+    const auto rank = std::make_shared<ProcessRankMain>(
+        ProcessRankSetup{.backend = setup.backend, .device = setup.device, .rank = setup.rank,
+                         .world_size = setup.world_size, .local_rank = setup.rank},
+        [setup] { return join_local_store(setup.store_listen_fd, setup.store_port, setup.world_size); },
+        hooks, small_rank_main);
+    session.run = [rank](const std::string& request, int fd) -> std::vector<RankEnding> {
+      return {rank->run(request, fd)};
+    };
+    return session;
+  };
+  return functions;
+}
+
+inline CaseSpec small_case(const std::string& backend, int64_t world_size,
+                           nlohmann::json options = nlohmann::json::object()) {
+  CaseSpec spec;
+  spec.name = "small";
+  spec.options = std::move(options);
+  spec.parallel.dp = world_size;
+  spec.world.backend = backend;
+  spec.world.hang_s = 1.0;
+  spec.world.deadline_s = 30;
+  return spec;
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,154 @@
+// The same small rank as threads and as Gloo processes: what it computes, and how it may fail.
+#include <catch2/catch.hpp>
+#include <chrono>
+
+#include "tests/multirank/small_ranks.h"
+
+namespace shardproof::sim {
+namespace {
+
+const std::vector<std::string> kWorlds = {"emulated", "gloo"};
+
+// "0 finished, 1 died, ..." for messages.
+std::string kinds(const std::vector<RankEnding>& endings) {
+  std::string text;
+  for (const RankEnding& ending : endings) {
+    text += fmt::format("rank {} {} | {} | last call {}\n", ending.rank, ending.kind, ending.message,
+                        ending.last_call);
+  }
+  return text;
+}
+
+double seconds_of(const std::function<void()>& action) {
+  const auto start = std::chrono::steady_clock::now();
+  action();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+CaseSpec with_fault(const std::string& backend, const std::string& kind, int64_t rank,
+                    const std::string& label) {
+  CaseSpec spec = small_case(backend, 3);
+  spec.faults.push_back({.kind = kind, .rank = rank, .label = label});
+  return spec;
+}
+
+TEST_CASE("all ranks compute the same sums, cold and warm", "[multirank]") {
+  WorldPool pool(small_workers());
+  for (const std::string& backend : kWorlds) {
+    for (const int64_t size : {1, 2, 3, 5}) {
+      INFO(backend << " " << size);
+      std::vector<RankEnding> first, second;
+      const double cold = seconds_of([&] { first = pool.run_case(small_case(backend, size), -1, false); });
+      const double warm = seconds_of([&] { second = pool.run_case(small_case(backend, size), -1, false); });
+      for (const auto& endings : {first, second}) {
+        INFO(kinds(endings));
+        for (const RankEnding& ending : endings) CHECK(ending.kind == "finished");
+      }
+      CHECK(first[0].bytes == second[0].bytes);  // the same process
+      WARN(backend << " of " << size << ": first case " << cold << " s, then " << warm << " s");
+    }
+  }
+}
+
+TEST_CASE("a rank killed by SIGKILL in mid-step is the one that died", "[multirank][fault]") {
+  WorldPool pool(small_workers());
+  for (const std::string& backend : kWorlds) {
+    const auto endings = pool.run_case(with_fault(backend, "kill", 1, "layer 1"), -1, false);
+    INFO(backend << "\n" << kinds(endings));
+    CHECK(endings[1].kind == "died");
+    CHECK_THAT(endings[1].message, Catch::Contains("SIGKILL"));
+    CHECK(endings[0].kind == "aborted");
+    CHECK(endings[2].kind == "aborted");
+    CHECK_THAT(endings[0].last_call, Catch::Contains("layer"));
+    const auto next = pool.run_case(small_case(backend, 3), -1, false);
+    INFO(kinds(next));
+    CHECK(next[1].kind == "finished");
+  }
+}
+
+TEST_CASE("a rank that never enters a collective is the one that hung", "[multirank][fault]") {
+  WorldPool pool(small_workers());
+  for (const std::string& backend : kWorlds) {
+    std::vector<RankEnding> endings;
+    const double seconds =
+        seconds_of([&] { endings = pool.run_case(with_fault(backend, "hang", 2, ""), -1, false); });
+    INFO(backend << "\n" << kinds(endings));
+    CHECK(endings[2].kind == "hung");
+    CHECK(endings[0].kind == "aborted");
+    CHECK(endings[1].kind == "aborted");
+    CHECK(seconds < 4);
+  }
+}
+
+TEST_CASE("a rank that throws is the one that threw", "[multirank][fault]") {
+  WorldPool pool(small_workers());
+  for (const std::string& backend : kWorlds) {
+    for (const bool planted : {true, false}) {
+      CaseSpec spec = planted ? with_fault(backend, "throw", 0, "layer 2")
+                              : small_case(backend, 3, {{"rank 0", "stray"}});
+      const auto endings = pool.run_case(spec, -1, false);
+      INFO(backend << "\n" << kinds(endings));
+      CHECK(endings[0].kind == "threw");
+      CHECK_THAT(endings[0].message, Catch::Contains(planted ? "planted fault" : "stray exception"));
+      CHECK(endings[1].kind == "aborted");
+      CHECK(endings[2].kind == "aborted");
+    }
+  }
+}
+
+TEST_CASE("a skipped call is found where the others wait for it", "[multirank][fault]") {
+  WorldPool pool(small_workers());
+  for (const std::string& backend : kWorlds) {
+    const auto endings = pool.run_case(with_fault(backend, "skip", 1, "layer 1"), -1, false);
+    INFO(backend << "\n" << kinds(endings));
+    bool named = false;
+    for (const RankEnding& ending : endings) {
+      CHECK(ending.kind != "finished");
+      const bool root = ending.kind == "disagreement" || ending.kind == "deadlock" ||
+                        ending.kind == "threw";
+      named = named || (root && ending.rank == 1) ||
+              (root && ending.message.find("rank 1") != std::string::npos);
+    }
+    CHECK(named);
+  }
+}
+
+TEST_CASE("a rank that leaves early is named in the call that waits for it", "[multirank][fault]") {
+  WorldPool pool(small_workers());
+  for (const std::string& backend : kWorlds) {
+    std::vector<RankEnding> endings;
+    const double seconds = seconds_of([&] {
+      endings = pool.run_case(small_case(backend, 3, {{"rank 1", "leave"}}), -1, false);
+    });
+    INFO(backend << "\n" << kinds(endings));
+    const auto& waiting = endings[0].kind == "deadlock" ? endings[0] : endings[2];
+    CHECK(waiting.kind == "deadlock");
+    CHECK_THAT(waiting.message, Catch::Contains("rank 1") && Catch::Contains("layer 1"));
+    CHECK(seconds < 1);  // at once
+  }
+}
+
+TEST_CASE("ranks that call different collectives are both named", "[multirank][fault]") {
+  WorldPool pool(small_workers());
+  for (const std::string& backend : kWorlds) {
+    const auto endings = pool.run_case(small_case(backend, 3, {{"rank 2", "gather"}}), -1, false);
+    INFO(backend << "\n" << kinds(endings));
+    CHECK(endings[2].kind == "disagreement");
+    CHECK_THAT(endings[2].message, Catch::Contains("all_gather") && Catch::Contains("all_reduce"));
+  }
+}
+
+TEST_CASE("fault after fault, each world is made anew", "[multirank][fault]") {
+  WorldPool pool(small_workers());
+  for (const std::string& backend : kWorlds) {
+    for (const std::string kind : {"kill", "throw", "kill", "throw"}) {
+      CHECK(pool.run_case(with_fault(backend, kind, 1, "layer 0"), -1, false)[1].kind != "finished");
+      const auto endings = pool.run_case(small_case(backend, 3), -1, false);
+      INFO(kinds(endings));
+      CHECK(endings[1].kind == "finished");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shardproof::sim
