@@ -64,7 +64,7 @@ def draw(case):
         if not tensor.get("ok", True):
             text.set_color("#b3261e")
             text.set_fontweight("bold")
-    step = max(1, world_size // 32)
+    step = max(1, world_size // 16)
     axes.set_xticks(np.arange(0, world_size, step) + 0.5, range(0, world_size, step), fontsize=8)
     axes.set_xlabel("rank", color=SOFT)
     axes.xaxis.set_label_position("top")
