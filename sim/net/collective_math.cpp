@@ -1,10 +1,11 @@
 // Copies and reductions over the tensors of a meeting's members.
 #include "sim/net/collective_math.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
-#include "sim/net/reduce_kernel.h"
+#include "sim/net/reduce_memory.h"
 
 namespace shardproof::sim {
 namespace {
@@ -40,33 +41,12 @@ void copy_slice(const Slice& from, const Slice& to) {
   target.copy_(source.reshape(target.sizes()));
 }
 
-template <class Element, class Sum>
-void reduce_memory(const std::vector<Slice>& inputs, const std::vector<Slice>& outputs, ReduceOp op) {
-  std::vector<const Element*> sources;
-  std::vector<Element*> targets;
-  for (const Slice& slice : inputs) sources.push_back(reinterpret_cast<Element*>(address(slice)));
-  for (const Slice& slice : outputs) targets.push_back(reinterpret_cast<Element*>(address(slice)));
-  reduce_typed<Element, Sum>(sources, targets, inputs[0].numel, op);
-}
-
 void reduce_on_cpu(const std::vector<Slice>& inputs, const std::vector<Slice>& outputs, ReduceOp op) {
-  switch (inputs[0].tensor->scalar_type()) {
-    case at::kDouble: return reduce_memory<double, double>(inputs, outputs, op);
-    case at::kFloat: return reduce_memory<float, float>(inputs, outputs, op);
-    case at::kHalf: return reduce_memory<at::Half, float>(inputs, outputs, op);
-    case at::kBFloat16: return reduce_memory<at::BFloat16, float>(inputs, outputs, op);
-    case at::kLong: return reduce_memory<int64_t, int64_t>(inputs, outputs, op);
-    case at::kInt: return reduce_memory<int32_t, int32_t>(inputs, outputs, op);
-    case at::kShort: return reduce_memory<int16_t, int16_t>(inputs, outputs, op);
-    case at::kChar: return reduce_memory<int8_t, int8_t>(inputs, outputs, op);
-    case at::kByte: return reduce_memory<uint8_t, uint8_t>(inputs, outputs, op);
-    case at::kBool: return reduce_memory<uint8_t, uint8_t>(inputs, outputs, op);
-    default:
-      throw Error({.kind = ErrorKind::kRefused,
-                   .what = std::string("no reduction of dtype ") +
-                           c10::toString(inputs[0].tensor->scalar_type()),
-                   .fix = "reduce a real dtype"});
-  }
+  std::vector<const void*> sources;
+  std::vector<void*> targets;
+  for (const Slice& slice : inputs) sources.push_back(address(slice));
+  for (const Slice& slice : outputs) targets.push_back(address(slice));
+  reduce_memory(inputs[0].tensor->scalar_type(), sources, targets, inputs[0].numel, op);
 }
 
 at::Tensor combine(const at::Tensor& a, const at::Tensor& b, ReduceOp op) {

@@ -16,22 +16,27 @@ MeshComm::MeshComm(const Mesh& mesh, int64_t rank, BackendFactory factory, CallL
 }
 
 Communicator& MeshComm::along(const std::string& axis) {
+  if (Communicator* known = find(axis)) return *known;
   return group(axis, mesh_.peers_along(axis, rank_));
 }
 
 Communicator& MeshComm::along(const std::vector<std::string>& axes) {
   std::string name;
   for (const std::string& axis : axes) name += (name.empty() ? "" : ",") + axis;
+  if (Communicator* known = find(name)) return *known;
   return group(name, mesh_.peers_along(axes, rank_));
 }
 
 Communicator& MeshComm::world() {
+  if (Communicator* known = find("world")) return *known;
   std::vector<int64_t> ranks(static_cast<size_t>(mesh_.world_size()));
   std::iota(ranks.begin(), ranks.end(), int64_t{0});
   return group("world", ranks);
 }
 
 Communicator& MeshComm::repeats_along(const std::string& axis, int64_t parts) {
+  const std::string name = axis + "/" + std::to_string(parts);
+  if (Communicator* known = find(name)) return *known;
   const int64_t size = mesh_.size(axis);
   SHARDPROOF_ASSERT(parts >= 1 && size % parts == 0, "the parts divide the axis");
   const std::vector<int64_t> peers = mesh_.peers_along(axis, rank_);
@@ -41,7 +46,12 @@ Communicator& MeshComm::repeats_along(const std::string& axis, int64_t parts) {
   for (int64_t coordinate = 0; coordinate < static_cast<int64_t>(peers.size()); ++coordinate) {
     if (part_of(coordinate) == own) ranks.push_back(peers[static_cast<size_t>(coordinate)]);
   }
-  return group(axis + "/" + std::to_string(parts), ranks);
+  return group(name, ranks);
+}
+
+Communicator* MeshComm::find(const std::string& name) const {
+  const auto found = groups_.find(name);
+  return found == groups_.end() ? nullptr : found->second.get();
 }
 
 Communicator& MeshComm::group(const std::string& name, const std::vector<int64_t>& ranks) {

@@ -30,6 +30,7 @@ class MeshComm {
   Communicator& repeats_along(const std::string& axis, int64_t parts);
 
  private:
+  Communicator* find(const std::string& name) const;  // null: not made yet
   Communicator& group(const std::string& name, const std::vector<int64_t>& ranks);
 
   Mesh mesh_;
