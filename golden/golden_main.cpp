@@ -1,6 +1,7 @@
 #include "golden/golden_main.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <torch/version.h>
 
@@ -39,6 +40,7 @@ std::map<std::string, std::string> metadata_of(const sim::CaseSpec& spec, const 
 
 std::string golden_main(const std::string& request, int golden_fd, const std::string& dump_path) {
   const auto start = std::chrono::steady_clock::now();
+  at::set_num_threads(1);  // the same sums in every run, and no fight with the ranks for cores
   const sim::CaseSpec spec = sim::case_spec_from_json(nlohmann::json::parse(request));
   const at::ScalarType dtype = dtype_of(spec.precision);
   const CaseData data = load_case_data(spec);

@@ -16,6 +16,7 @@ using Json = nlohmann::json;
 constexpr std::array<const char*, 1> kArchitectures = {"LlamaForCausalLM"};
 constexpr std::array<const char*, 1> kModelTypes = {"llama"};
 constexpr std::array<const char*, 3> kRopeTypes = {"default", "linear", "llama3"};
+constexpr int64_t kMaxLayers = 10000;
 constexpr int64_t kMaxSize = 1 << 24;  // of any one size: products of two stay far from overflow
 
 [[noreturn]] void bad_input(std::string what, std::string fix) {
@@ -47,17 +48,17 @@ class Fields {
     return found == object_.end() || found->is_null() ? nullptr : &*found;
   }
 
-  int64_t size(const char* key) const {
+  int64_t size(const char* key, int64_t largest = kMaxSize) const {
     if (find(key) == nullptr) {
       bad_input(fmt::format("{} has no '{}'", where_, key), "add it: a positive integer");
     }
-    return size_or(key, 0);
+    return size_or(key, 0, largest);
   }
 
-  int64_t size_or(const char* key, int64_t otherwise) const {
+  int64_t size_or(const char* key, int64_t otherwise, int64_t largest = kMaxSize) const {
     const int64_t value = integer_or(key, otherwise);
-    if (find(key) != nullptr && (value < 1 || value > kMaxSize)) {
-      bad_input(fmt::format("{}: {}={} is not in 1..{}", where_, key, value, kMaxSize),
+    if (find(key) != nullptr && (value < 1 || value > largest)) {
+      bad_input(fmt::format("{}: {}={} is not in 1..{}", where_, key, value, largest),
                 "give a size in that range");
     }
     return value;
@@ -261,7 +262,7 @@ ModelConfig ModelConfig::from_json(const Json& json) {
   model.vocab_size = config.size("vocab_size");
   model.hidden_size = config.size("hidden_size");
   model.intermediate_size = config.size("intermediate_size");
-  model.num_hidden_layers = config.size("num_hidden_layers");
+  model.num_hidden_layers = config.size("num_hidden_layers", kMaxLayers);
   read_heads(config, model);
   model.pad_token_id = read_pad_token(config, model.vocab_size);
   model.rms_norm_eps = config.positive_or("rms_norm_eps", model.rms_norm_eps);

@@ -119,6 +119,7 @@ TEST_CASE("A config that no model could have is bad input, with a sentence", "[m
       {with("hidden_size", -32), "hidden_size=-32"},
       {with("hidden_size", 18446744073709551615ULL), "an integer"},
       {with("vocab_size", 1LL << 40), "vocab_size"},
+      {with("num_hidden_layers", 1 << 20), "num_hidden_layers"},
       {with("hidden_size", 30), "multiple"},
       {with("num_key_value_heads", 3), "multiple"},
       {with("head_dim", 7), "odd"},
