@@ -3,32 +3,17 @@
 #include <ATen/ATen.h>
 
 #include "logprob/vocab_parallel_logprob.h"
+#include "model/precision.h"
 #include "parallel/dp/replicate.h"
 #include "parallel/tp/partial_gradients.h"
-#include "tensor/shard.h"
 #include "train/grad_norm.h"
 
 namespace shardproof {
 
 Trainer::Trainer(const RankSetup& setup, Decoder& model, const TrainOptions& options)
     : setup_(setup), model_(model), options_(options), parameters_(model.parameters()) {
-  const at::ScalarType wide = wider_type(setup.dtype);
-  const bool separate_masters = wide != setup.dtype;
-  if (separate_masters) {
-    for (const ParameterPtr& parameter : parameters_) {
-      masters_.push_back(cut(parameter->tensor, parameter->layout, setup.mesh, setup.rank)
-                             .to(at::TensorOptions().dtype(wide).device(setup.device)));
-    }
-  }
   model.materialise(setup.mesh, setup.rank, setup.dtype, setup.device);
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (separate_masters) {
-      const at::NoGradGuard no_grad;
-      parameters_[i]->tensor.copy_(masters_[i]);
-    } else {
-      masters_.push_back(parameters_[i]->tensor.detach());
-    }
-  }
+  for (const ParameterPtr& parameter : parameters_) masters_.push_back(master_of(*parameter));
   states_.resize(parameters_.size());
 }
 
@@ -127,13 +112,10 @@ StepMetrics Trainer::step(const Batch& batch) {
 
 std::vector<at::Tensor> Trainer::finish_gradients() {
   const at::NoGradGuard no_grad;
-  const at::ScalarType wide = wider_type(setup_.dtype);
   std::vector<at::Tensor> grads;
   std::vector<std::string> names;
   for (const ParameterPtr& parameter : parameters_) {
-    const at::Tensor& grad = parameter->tensor.grad();
-    grads.push_back(grad.defined() ? grad.to(wide).contiguous()
-                                   : at::zeros_like(parameter->tensor, wide));
+    grads.push_back(gradient_of(*parameter));
     parameter->tensor.mutable_grad() = at::Tensor();
     names.push_back(parameter->name);
   }
@@ -147,10 +129,9 @@ std::vector<at::Tensor> Trainer::finish_gradients() {
 
 void Trainer::update(const std::vector<at::Tensor>& grads) {
   const at::NoGradGuard no_grad;
-  const bool separate_masters = wider_type(setup_.dtype) != setup_.dtype;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     optimizer_step(masters_[i], grads[i], states_[i], options_.optimizer);
-    if (separate_masters) parameters_[i]->tensor.copy_(masters_[i]);
+    refresh_leaf(*parameters_[i]);
     observe_step("param.", *parameters_[i], masters_[i]);
     observe_step("exp_avg.", *parameters_[i], states_[i].exp_avg);
     observe_step("exp_avg_sq.", *parameters_[i], states_[i].exp_avg_sq);

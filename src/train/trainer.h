@@ -1,9 +1,6 @@
 // Trains and scores one rank's share of a sharded model: microbatches, loss, gradients over the mesh,
 // norm, clipping, optimizer. Everything that a judge wants to see is told to the probe.
-//
-// Precision (the same rule in golden and ranks): float64 and float32 runs hold everything in that type.
-// A bfloat16 run computes in bfloat16 with norms, softmax and logprobs in float32; gradients are cast
-// to float32 before they are reduced, and the optimizer works on float32 master weights.
+// Dtypes follow model/precision.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
