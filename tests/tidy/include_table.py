@@ -65,11 +65,11 @@ FOLDERS = {
     "sim/rank": _ALL_SRC + _sim("scenario net trace match record compare"),
     "sim/report": _BASE + ["src/mesh", "src/observe", "src/tensor", "torch", "json"]
                   + _sim("scenario record compare"),
-    "sim/launch": _BASE + ["src/mesh", "asio", "json"]
+    "sim/launch": _BASE + ["src/mesh", "asio", "json", "torch"]  # torch: versions in a golden's key
                   + _sim("scenario match record compare report"),
-    "sim/cli": _BASE + ["src/mesh", "src/tensor", "src/observe", "src/model/config.h",
-                        "torch", "json", "cli", "asio"]
-               + _sim("scenario match record compare report launch"),
+    # The commands. With main.cpp, which alone knows the golden too, they are the program.
+    "sim/cli": _ALL_SRC + ["cli", "asio"]
+               + _sim("scenario match record compare report launch rank"),
     "sim/main.cpp": [ANY],  # the only place that knows rank, golden and launch together
     "tests": [ANY],
     "bench": [ANY],
