@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "base/error.h"
-#include "model/config.h"
+#include "sim/cli/case_check.h"
 
 namespace shardproof::sim {
 
@@ -17,19 +17,29 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+// What is wrong, with the file that it is about: the message's own, or else the case's.
+std::string with_file(const CaseSpec& spec, const std::string& message) {
+  for (const std::string& file : {spec.weights_folder, spec.data.file, spec.file}) {
+    if (!file.empty() && message.find(file) != std::string::npos) return message;
+  }
+  const std::string& file = spec.weights_folder.empty() ? spec.file : spec.weights_folder;
+  return file + ": " + message;
+}
+
 // How the case ends when it did not come to its ranks.
-RankEnding ending_of(const TaskOutcome& outcome) {
+RankEnding ending_of(const CaseSpec& spec, const TaskOutcome& outcome) {
   RankEnding ending;
   ending.kind = outcome.kind == "bad_input" || outcome.kind == "refused" ? outcome.kind : "internal";
   ending.message = outcome.message;
   if (ending.kind == "internal") ending.message = "the golden did not finish: " + outcome.message;
+  if (ending.kind == "bad_input") ending.message = with_file(spec, outcome.message);
   return ending;
 }
 
-RankEnding ending_of(const Error& error) {
+RankEnding ending_of(const CaseSpec& spec, const Error& error) {
   RankEnding ending;
   ending.kind = error.kind() == ErrorKind::kRefused ? "refused" : "bad_input";
-  ending.message = error.what();
+  ending.message = ending.kind == "bad_input" ? with_file(spec, error.what()) : error.what();
   return ending;
 }
 
@@ -40,11 +50,6 @@ bool leaves_world_whole(const CaseResult& result) {
 }
 
 }  // namespace
-
-void check_before_start(const CaseSpec& spec) {
-  ModelConfig::from_json(spec.model);
-  spec.parallel.mesh();
-}
 
 struct CaseRunner::Under {
   CaseSpec spec;
@@ -59,9 +64,9 @@ void CaseRunner::start(const CaseSpec& spec, Done done) {
   ++under_way_;
   const auto under = std::make_shared<Under>(Under{.spec = spec, .done = std::move(done)});
   try {
-    check_before_start(spec);
+    check_case(spec);
   } catch (const Error& error) {
-    finish(under, {ending_of(error)});
+    finish(under, {ending_of(spec, error)});
     return;
   }
   if (!spec.judged) {
@@ -74,7 +79,7 @@ void CaseRunner::start(const CaseSpec& spec, Done done) {
     if (golden->outcome.ok) {
       start_world(under, *golden);
     } else {
-      finish(under, {ending_of(golden->outcome)});
+      finish(under, {ending_of(under->spec, golden->outcome)});
     }
   });
 }

@@ -39,7 +39,4 @@ class CaseRunner {
   int64_t under_way_ = 0;
 };
 
-// What is wrong with a case and can be seen without tensors. Throws Error(kBadInput, kRefused).
-void check_before_start(const CaseSpec& spec);
-
 }  // namespace shardproof::sim

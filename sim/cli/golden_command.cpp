@@ -5,9 +5,10 @@
 #include <iostream>
 
 #include "base/error.h"
-#include "sim/cli/case_runner.h"
+#include "sim/cli/case_check.h"
 #include "sim/cli/check_case.h"
 #include "sim/cli/commands.h"
+#include "sim/cli/golden_store.h"
 #include "sim/cli/selection.h"
 
 namespace shardproof::sim {
@@ -50,7 +51,7 @@ int golden_command(const CheckArguments& arguments, WorldPool& pool) {
   CaseSpec spec = is_folder ? make_check_case(folder) : scenario_case(arguments);
   if (arguments.steps) spec.steps = *arguments.steps;
   if (arguments.seed) spec.seed = *arguments.seed;
-  check_before_start(spec);
+  check_case(spec);
   const std::string dump = writable_path("--dump", arguments.dump);
   GoldenStore goldens(pool, false);
   const auto golden = goldens.make(spec, dump);

@@ -22,23 +22,52 @@ WorldSession emulated_world(const WorldSetup& setup) {
   return {.run = [world](const std::string& request, int golden_fd) {
             return world->run(request, golden_fd);
           },
-          .abort = [world](const std::string& why) { world->abort(why); }};
+          .abort = [world](const std::string& why) { world->abort(why); },
+          .exchange = {}};
+}
+
+// The world's store, joined when it is first asked for, so that a failure is the asker's.
+class LazyStore {
+ public:
+  explicit LazyStore(StoreAddress address) : address_(std::move(address)) {}
+  StorePtr get() {
+    if (!store_) store_ = join_store(address_);
+    return store_;
+  }
+
+ private:
+  StoreAddress address_;
+  StorePtr store_;
+};
+
+StoreAddress address_of(const WorldSetup& setup) {
+  return {.host = setup.store.host,
+          .port = setup.store.port,
+          .host_it = setup.store.host_it,
+          .listen_fd = setup.store.listen_fd,
+          .world_size = setup.world_size,
+          .prefix = setup.store.prefix};
 }
 
 WorldSession process_rank(const WorldSetup& setup) {
+  const std::string& host = setup.store.host;
+  const bool local = host == "localhost" || host.rfind("127.", 0) == 0;
   const ProcessRankSetup rank{.backend = setup.backend,
                               .device = setup.device,
                               .rank = setup.rank,
                               .world_size = setup.world_size,
-                              .local_rank = setup.rank};
-  const auto make_store = [fd = setup.store_listen_fd, port = setup.store_port,
-                           world_size = setup.world_size] {
-    return join_local_store(fd, port, world_size);
-  };
-  const auto main = std::make_shared<ProcessRankMain>(rank, make_store, hooks_of(setup));
+                              .local_rank = setup.local_rank,
+                              .listen_host = local ? "127.0.0.1" : ""};
+  const auto store = std::make_shared<LazyStore>(address_of(setup));
+  const std::function<StorePtr()> join = [store] { return store->get(); };
+  const auto main = std::make_shared<ProcessRankMain>(rank, join, hooks_of(setup));
   return {.run = [main](const std::string& request, int golden_fd) {
-    return std::vector<RankEnding>{main->run(request, golden_fd)};
-  }};
+            return std::vector<RankEnding>{main->run(request, golden_fd)};
+          },
+          .abort = {},
+          .exchange = [store](const std::string& key, const std::string& value) {
+            return exchange_text(store->get(), key, value);
+          }};
 }
 
 }  // namespace

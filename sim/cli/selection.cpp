@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "sim/cli/case_check.h"
 #include "sim/cli/machine.h"
 #include "sim/report/run_folder.h"
 #include "sim/scenario/case_folder.h"
@@ -91,11 +92,23 @@ class Reader {
       }
       for (CaseSpec& spec : parse_scenario(file, {backend, arguments_.world.device}).cases) {
         require_unique(spec);
+        require_right(spec);
         cases.push_back(std::move(spec));
       }
     } catch (const Error& error) {
       broken_.insert(file);
       problems_ += (problems_.empty() ? "" : "\n") + std::string(error.what());
+    }
+  }
+
+  // What no mesh could run is found before anything runs.
+  static void require_right(const CaseSpec& spec) {
+    try {
+      check_case(spec);
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::kRefused) return;  // a verdict, for when the case runs
+      bad_selection(fmt::format("{}:{}: {}: {}", spec.file, spec.line, spec.name, error.fact()),
+                    error.fix());
     }
   }
 

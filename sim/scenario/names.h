@@ -8,6 +8,7 @@ namespace shardproof::sim {
 
 inline std::vector<std::string> known_losses() { return {"nll", "clipped_pg"}; }
 inline std::vector<std::string> known_optimizers() { return {"AdamW", "SGD"}; }
+inline std::vector<std::string> known_workloads() { return {"train", "logprobs"}; }
 inline std::vector<std::string> known_precisions() { return {"float64", "float32", "bfloat16"}; }
 inline std::vector<std::string> known_backends() { return {"emulated", "gloo", "nccl"}; }
 inline std::vector<std::string> known_devices() { return {"cpu", "cuda"}; }

@@ -21,7 +21,7 @@ const double kMaxRanks = static_cast<double>(Mesh::kMaxWorldSize);
 std::vector<SchemaKey> general_keys() {
   return {
       {"name", KeyType::kText, nullptr, "Name of the scenario; without it the file's name"},
-      {"workload", KeyType::kText, "train", "What a rank runs: train, logprobs, or a registered name"},
+      {"workload", KeyType::kName, "train", "What a rank runs", 0, 0, known_workloads()},
       {"options", KeyType::kMap, json::object(), "Options of a function-level workload"},
       {"precision", KeyType::kName, "float64", "Type of weights and activations", 0, 0,
        known_precisions()},

@@ -30,8 +30,14 @@ std::string type_text(const SchemaKey& key) {
 
 json name_schema(const SchemaKey& key) { return {{"enum", key.choices}}; }
 
-json number_schema(const SchemaKey& key, const char* type) {
-  return {{"type", type}, {"minimum", key.low}, {"maximum", key.high}};
+json number_schema(const SchemaKey& key) {
+  return {{"type", "number"}, {"minimum", key.low}, {"maximum", key.high}};
+}
+
+json integer_schema(const SchemaKey& key) {
+  return {{"type", "integer"},
+          {"minimum", static_cast<int64_t>(key.low)},
+          {"maximum", static_cast<int64_t>(key.high)}};
 }
 
 json list_schema(json items) { return {{"type", "array"}, {"items", std::move(items)}}; }
@@ -39,17 +45,17 @@ json list_schema(json items) { return {{"type", "array"}, {"items", std::move(it
 json type_schema(const SchemaKey& key) {
   switch (key.type) {
     case KeyType::kText: return {{"type", "string"}};
-    case KeyType::kInteger: return number_schema(key, "integer");
-    case KeyType::kNumber: return number_schema(key, "number");
+    case KeyType::kInteger: return integer_schema(key);
+    case KeyType::kNumber: return number_schema(key);
     case KeyType::kBool: return {{"type", "boolean"}};
     case KeyType::kName: return name_schema(key);
     case KeyType::kNames: return {{"anyOf", {name_schema(key), list_schema(name_schema(key))}}};
     case KeyType::kNumberPair: {
-      json pair = list_schema(number_schema(key, "number"));
+      json pair = list_schema(number_schema(key));
       pair["minItems"] = pair["maxItems"] = 2;
       return pair;
     }
-    case KeyType::kIntegers: return list_schema(number_schema(key, "integer"));
+    case KeyType::kIntegers: return list_schema(integer_schema(key));
     case KeyType::kTexts: return list_schema({{"type", "string"}});
     case KeyType::kMap: return {{"type", "object"}};
     case KeyType::kRecords: break;

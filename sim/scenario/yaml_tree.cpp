@@ -169,7 +169,10 @@ void require_no_tab_indent(const std::string& file, const std::string& text) {
 }
 
 bool parse_integer(std::string_view text, int64_t& value) {
-  if (text.starts_with('+')) text.remove_prefix(1);
+  if (text.starts_with('+')) {
+    text.remove_prefix(1);
+    if (text.starts_with('-')) return false;
+  }
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
@@ -178,6 +181,7 @@ bool parse_integer(std::string_view text, int64_t& value) {
 bool parse_number(std::string_view text, double& value) {
   const bool negative = text.starts_with('-');
   if (negative || text.starts_with('+')) text.remove_prefix(1);
+  if (text.starts_with('-') || text.starts_with('+')) return false;
   if (text == ".nan" || text == ".NaN" || text == ".NAN") {
     value = std::numeric_limits<double>::quiet_NaN();
     return true;

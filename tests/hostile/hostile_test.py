@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Bad input through the real program: each folder here with an expect.json is one case of it.
+
+  expect.json   {"why": .., "command": [..], "says": [..], "exit": 2, "edits": [..]}
+                command  {case}: a case folder made by case_maker and changed by `edits`; {here}: this
+                         folder; {out}: a path that must not exist afterwards
+                says     pieces of what is printed, each of which must be there
+Usage: hostile_test.py PROGRAM [NAME...]
+"""
+import concurrent.futures
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import case_maker  # noqa: E402
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+LIMIT_S = 60  # a hang, not a wall-time test: these end in well under a second
+PROGRAM = "build/dev/shardproof-bin"
+
+
+def names():
+    return sorted(name for name in os.listdir(HERE)
+                  if os.path.isfile(os.path.join(HERE, name, "expect.json")))
+
+
+class Outcome:
+    def __init__(self, name):
+        self.here = os.path.join(HERE, name)
+        with open(os.path.join(self.here, "expect.json")) as file:
+            self.expect = json.load(file)
+        scratch = tempfile.mkdtemp(prefix="hostile-")
+        try:
+            self.run(scratch)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def run(self, scratch):
+        case, out = os.path.join(scratch, "case"), os.path.join(scratch, "out")
+        os.makedirs(case)
+        case_maker.make_case(case, self.expect.get("edits", []))
+        words = [word.format(case=case, here=self.here, out=out, scratch=scratch)
+                 for word in self.expect["command"]]
+        environment = dict(os.environ, HOME=scratch, XDG_CACHE_HOME=os.path.join(scratch, "cache"))
+        try:
+            done = subprocess.run([PROGRAM, *words], cwd=scratch, env=environment, timeout=LIMIT_S,
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT)
+            self.status, self.text = done.returncode, done.stdout.decode(errors="replace")
+        except subprocess.TimeoutExpired as hang:
+            self.status, self.text = "hung", (hang.stdout or b"").decode(errors="replace")
+        self.made_output = os.path.exists(out)
+        self.left_folder = os.path.exists(os.path.join(scratch, "runs"))
+
+    def problems(self):
+        wanted = self.expect.get("exit", 2)
+        if self.status != wanted:
+            yield f"exit status {self.status} instead of {wanted}"
+        for piece in self.expect["says"]:
+            if piece not in self.text:
+                yield f"does not say: {piece}"
+        if wanted == 2 and (self.made_output or self.left_folder):
+            yield "left a partial result"
+        for word in ("terminate called", "Segmentation", "nlohmann", "std::", "c10::Error",
+                     "fault in shardproof itself"):
+            if word in self.text:
+                yield f"says {word}"
+
+
+class Hostile(unittest.TestCase):
+    def test_every_case(self):
+        chosen = self.chosen or names()
+        self.assertGreaterEqual(len(names()), 30)
+        started = time.monotonic()
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            for name, outcome in zip(chosen, pool.map(Outcome, chosen)):
+                with self.subTest(name):
+                    self.assertEqual([], list(outcome.problems()),
+                                     f"\n{name}: {outcome.expect['why']}\nit said:\n{outcome.text}")
+                if self.chosen:
+                    print(outcome.text)
+        print(f"{len(chosen)} hostile inputs in {time.monotonic() - started:.1f} s")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        PROGRAM = os.path.abspath(sys.argv[1])
+    Hostile.chosen = sys.argv[2:]
+    unittest.main(argv=sys.argv[:1])
