@@ -1,0 +1,315 @@
+#include "sim/compare/diagnose.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "sim/compare/addends.h"
+#include "sim/compare/structure.h"
+#include "sim/compare/tolerance.h"
+
+namespace shardproof::sim {
+namespace {
+
+using Rows = std::vector<const ResultRow*>;
+
+std::vector<int64_t> ranks_of(const Rows& rows) {
+  std::set<int64_t> ranks;
+  for (const ResultRow* row : rows) ranks.insert(row->rank);
+  return {ranks.begin(), ranks.end()};
+}
+
+Rows wrong_rows(const Symptoms& symptoms) {
+  Rows wrong;
+  for (const ResultRow* row : symptoms.rows) {
+    if (!row->ok) wrong.push_back(row);
+  }
+  return wrong;
+}
+
+std::string wrong_clause(const Symptoms& symptoms, const Rows& wrong) {
+  return ranks_clause(symptoms.mesh, ranks_of(wrong), ranks_of(symptoms.rows));
+}
+
+// How exactly a factor must fit in this precision.
+double factor_slack(const Symptoms& symptoms) {
+  return symptoms.precision == "float64" ? 1e-6 : 8 * eps_of_precision(symptoms.precision);
+}
+
+std::optional<Explanation> explain_problem(const Symptoms& symptoms, const Rows& wrong) {
+  for (const ResultRow* row : wrong) {
+    if (row->problem.empty()) continue;
+    return Explanation{row->problem + " " + wrong_clause(symptoms, wrong), ""};
+  }
+  return std::nullopt;
+}
+
+std::optional<Explanation> explain_non_finite(const Symptoms& symptoms, const Rows& wrong) {
+  for (const ResultRow* row : wrong) {
+    if (std::isfinite(row->actual_value)) continue;
+    int64_t nan = 0, infinite = 0, count = 0;
+    for (const Piece* piece : symptoms.pieces) {
+      count += static_cast<int64_t>(piece->actual.size());
+      for (const double value : piece->actual) {
+        nan += std::isnan(value);
+        infinite += std::isinf(value);
+      }
+    }
+    const std::string what = count == 0 ? fmt::format("{}", row->actual_value)
+                                        : fmt::format("{} NaN and {} infinite of {} elements", nan,
+                                                      infinite, count);
+    return Explanation{what + " " + wrong_clause(symptoms, wrong),
+                       "an overflow, a division by zero, or memory that was never filled"};
+  }
+  return std::nullopt;
+}
+
+// What every wrong rank that looked closer noticed, if they agree.
+std::optional<Explanation> explain_by_hint(const Symptoms& symptoms, const Rows& wrong,
+                                           const std::string& beginning) {
+  for (const ResultRow* row : wrong) {
+    for (const std::string& hint : row->hints) {
+      if (hint.compare(0, beginning.size(), beginning) != 0) continue;
+      return Explanation{hint + " " + wrong_clause(symptoms, wrong), ""};
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Explanation> explain_zeros(const Symptoms& symptoms, const Rows& wrong) {
+  if (symptoms.pieces.empty()) return std::nullopt;
+  for (const Piece* piece : symptoms.pieces) {
+    for (const double value : piece->actual) {
+      if (value != 0) return std::nullopt;
+    }
+  }
+  return Explanation{"every element is 0 " + wrong_clause(symptoms, wrong),
+                     "it was never filled, or a gradient was cut off"};
+}
+
+std::string factor_text(double factor) {
+  const double inverse = 1 / factor;
+  if (std::fabs(factor) < 1 && std::fabs(inverse - std::round(inverse)) < 1e-4 * std::fabs(inverse)) {
+    return fmt::format("{:.6g} (1/{:.0f})", factor, inverse);
+  }
+  const bool whole = std::fabs(factor - std::round(factor)) < 1e-6;
+  return whole ? fmt::format("{:.2f}", factor) : fmt::format("{:.6g}", factor);
+}
+
+// What a common factor says. Scalars fit any factor: only one with a meaning counts for them.
+std::optional<Explanation> meaning_of_factor(const Symptoms& symptoms, double factor, double slack) {
+  if (const std::string size = mesh_size_named(symptoms.mesh, factor); !size.empty()) {
+    return Explanation{fmt::format("; {:.0f} is {}", factor, size),
+                       "summed once too often over that axis, or not divided by its size"};
+  }
+  if (const std::string size = mesh_size_named(symptoms.mesh, 1 / factor); !size.empty()) {
+    return Explanation{fmt::format("; {:.0f} is {}", 1 / factor, size),
+                       "averaged over that axis where a sum belongs, or divided by its size twice"};
+  }
+  if (const std::string size = mesh_size_named(symptoms.mesh, factor * factor); !size.empty()) {
+    return Explanation{fmt::format("; the square root of {:.0f}, {}", factor * factor, size),
+                       "squares are summed once too often over that axis"};
+  }
+  if (std::fabs(factor + 1) <= slack) return Explanation{"", "the sign is wrong"};
+  const double clip = symptoms.clip_factor;
+  if (clip < 1 && std::fabs(factor - clip) <= slack * clip) {
+    return Explanation{"; that is the clipping factor", "clipped where it should not be, or twice"};
+  }
+  if (clip < 1 && std::fabs(factor * clip - 1) <= slack) {
+    return Explanation{"; that undoes the clipping factor", "not clipped"};
+  }
+  return std::nullopt;
+}
+
+std::optional<Explanation> explain_factor(const Symptoms& symptoms, const Rows& wrong) {
+  const double slack = factor_slack(symptoms);
+  const double factor = wrong.front()->factor;
+  int64_t elements = 0;
+  for (const ResultRow* row : wrong) {
+    elements += row->count;
+    if (!(row->factor_residual <= slack)) return std::nullopt;
+    if (!(std::fabs(row->factor - factor) <= 2 * slack * std::fabs(factor))) return std::nullopt;
+  }
+  if (!(std::fabs(factor - 1) > 2 * slack) || factor == 0) return std::nullopt;
+  const auto meaning = meaning_of_factor(symptoms, factor, slack);
+  const bool all_scalar = std::all_of(wrong.begin(), wrong.end(), [](const ResultRow* row) {
+    return row->count <= 1;
+  });
+  if (all_scalar && !meaning) return std::nullopt;
+  return Explanation{fmt::format("{} is {} x golden {}{}",
+                                 elements > 1 && !all_scalar ? "every element" : "the value",
+                                 factor_text(factor), wrong_clause(symptoms, wrong),
+                                 meaning ? meaning->pattern : ""),
+                     meaning ? meaning->likely : "a scale is wrong that is no size of the mesh"};
+}
+
+// Sums the pieces of peers over `axis`: 1 the sum is the golden, -1 the mean is, 0 neither.
+int sum_over_axis(const Symptoms& symptoms, const std::string& axis) {
+  std::map<std::pair<int64_t, int64_t>, std::vector<const Piece*>> groups;  // by first peer, microbatch
+  for (const Piece* piece : symptoms.pieces) {
+    groups[{symptoms.mesh.peers_along(axis, piece->rank).front(), piece->microbatch}].push_back(piece);
+  }
+  bool sum_fits = true, mean_fits = true;
+  for (const auto& [key, pieces] : groups) {
+    const Piece& first = *pieces.front();
+    const auto size = static_cast<double>(symptoms.mesh.size(axis));
+    if (static_cast<double>(pieces.size()) != size) return 0;
+    for (const Piece* piece : pieces) {
+      if (piece->dims != first.dims || piece->actual.size() != first.actual.size()) return 0;
+    }
+    for_each_element(first, [&](int64_t, size_t local) {
+      double sum = 0;
+      for (const Piece* piece : pieces) sum += piece->actual[local];
+      const double golden = first.golden[local];
+      const double slack = 2 * size * first.allowance;
+      sum_fits = sum_fits && std::fabs(sum - golden) <= slack;
+      mean_fits = mean_fits && std::fabs(sum / size - golden) <= slack;
+    });
+  }
+  return sum_fits ? 1 : mean_fits ? -1 : 0;
+}
+
+std::optional<Explanation> explain_missing_sum(const Symptoms& symptoms, const Rows& wrong) {
+  if (symptoms.pieces.empty()) return std::nullopt;
+  for (const MeshAxis& axis : symptoms.mesh.axes()) {
+    if (axis.size == 1) continue;
+    const int fits = sum_over_axis(symptoms, axis.name);
+    if (fits == 0) continue;
+    const char* what = fits == 1 ? "sum" : "mean";
+    return Explanation{fmt::format("the {} of the ranks' values over {} is the golden, {}", what,
+                                   axis.name, wrong_clause(symptoms, wrong)),
+                       fmt::format("the {} over {} is missing", what, axis.name)};
+  }
+  return std::nullopt;
+}
+
+std::optional<Explanation> explain_structure(const Symptoms& symptoms, const Rows& wrong) {
+  const std::optional<Assembled> tensor = assemble(symptoms.pieces);
+  if (!tensor) return std::nullopt;
+  std::optional<Explanation> found = explain_transposition(*tensor);
+  if (!found) found = explain_shift(*tensor);
+  if (!found) found = explain_permutation(*tensor, symptoms.mesh);
+  if (!found) found = explain_part(*tensor);
+  if (found) found->pattern += " " + wrong_clause(symptoms, wrong);
+  return found;
+}
+
+Explanation explain_by_size(const Symptoms& symptoms, const Rows& wrong) {
+  int64_t bad = 0, count = 0;
+  double largest = 0, scale = 0;
+  for (const ResultRow* row : wrong) {
+    bad += row->bad_count;
+    count += row->count;
+    largest = std::max(largest, row->worst_error);
+    scale = std::max(scale, row->golden_scale);
+  }
+  Explanation out;
+  out.pattern = fmt::format("{} of {} elements are wrong {}, by at most {:.2g}", bad, count,
+                            wrong_clause(symptoms, wrong), largest);
+  if (scale > 0) out.pattern += fmt::format(" ({:.2g} of the tensor's scale)", largest / scale);
+  const bool small = std::all_of(wrong.begin(), wrong.end(), [](const ResultRow* row) {
+    return row->worst_ratio < 20;
+  });
+  if (wrong.front()->rounding_only && small) {
+    out.likely = "rounding, if the float64 case matches: the allowance is exceeded by less than 20";
+  } else if (symptoms.precision == "float64" && scale > 0 && largest / scale < 1e-5) {
+    out.likely = "computed or stored in float32 somewhere on the way";
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string mesh_size_named(const Mesh& mesh, double number) {
+  const double rounded = std::round(number);
+  if (rounded < 2 || std::fabs(number - rounded) > 1e-4 * rounded) return "";
+  std::vector<MeshAxis> axes;
+  for (const MeshAxis& axis : mesh.axes()) {
+    if (axis.size > 1) axes.push_back(axis);
+  }
+  std::string names;
+  size_t fewest = axes.size() + 1;
+  for (uint64_t subset = 1; subset < 1ULL << axes.size(); ++subset) {
+    double product = 1;
+    size_t members = 0;
+    std::string name;
+    for (size_t i = 0; i < axes.size(); ++i) {
+      if (!(subset >> i & 1)) continue;
+      product *= static_cast<double>(axes[i].size);
+      name += (name.empty() ? "" : " x ") + axes[i].name;
+      ++members;
+    }
+    if (product != rounded || members > fewest) continue;
+    names = members < fewest || names.empty() ? "the size of " + name : names + " and of " + name;
+    fewest = members;
+  }
+  return names;
+}
+
+std::string ranks_clause(const Mesh& mesh, const std::vector<int64_t>& ranks,
+                         const std::vector<int64_t>& among) {
+  if (mesh.world_size() == 1) return "on the one rank";
+  if (ranks.size() == static_cast<size_t>(mesh.world_size())) return "on all ranks";
+  std::string list;
+  for (size_t i = 0; i < ranks.size() && i < 8; ++i) {
+    list += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
+  }
+  if (ranks.size() > 8) list += fmt::format(" and {} more", ranks.size() - 8);
+  std::string clause = ranks.size() == 1 ? "on rank " + list + " only" : "on ranks " + list;
+  for (const MeshAxis& axis : mesh.axes()) {
+    if (axis.size == 1 || ranks.empty()) continue;
+    const int64_t coordinate = mesh.coordinate(axis.name, ranks.front());
+    std::vector<int64_t> there;
+    for (const int64_t rank : among) {
+      if (mesh.coordinate(axis.name, rank) == coordinate) there.push_back(rank);
+    }
+    if (there == ranks && there.size() < among.size()) {
+      return clause + fmt::format(" ({} {})", axis.name, coordinate);
+    }
+  }
+  return clause;
+}
+
+Explanation explain_values(const Symptoms& symptoms) {
+  const Rows wrong = wrong_rows(symptoms);
+  if (wrong.empty()) return {};
+  std::optional<Explanation> found = explain_problem(symptoms, wrong);
+  if (!found) found = explain_non_finite(symptoms, wrong);
+  if (!found) found = explain_by_hint(symptoms, wrong, "equals the golden of step");
+  if (!found) found = explain_zeros(symptoms, wrong);
+  if (!found) found = explain_factor(symptoms, wrong);
+  if (!found) found = explain_missing_sum(symptoms, wrong);
+  if (!found) found = explain_by_hint(symptoms, wrong, "equals the golden's");
+  if (!found) found = explain_by_hint(symptoms, wrong, "every value is exactly");
+  if (!found) found = explain_structure(symptoms, wrong);
+  return found ? *found : explain_by_size(symptoms, wrong);
+}
+
+Explanation explain_replicas(const Symptoms& symptoms) {
+  std::map<uint64_t, std::vector<int64_t>> by_digest;
+  for (const ResultRow* row : symptoms.rows) {
+    std::vector<int64_t>& ranks = by_digest[row->digest];
+    if (ranks.empty() || ranks.back() != row->rank) ranks.push_back(row->rank);
+  }
+  std::vector<std::vector<int64_t>> camps;
+  for (const auto& [digest, ranks] : by_digest) camps.push_back(ranks);
+  std::sort(camps.begin(), camps.end(), [](const auto& a, const auto& b) {
+    return a.size() != b.size() ? a.size() < b.size() : a < b;
+  });
+  const std::vector<int64_t> all = ranks_of(symptoms.rows);
+  Explanation out;
+  out.pattern = fmt::format("{} different copies where one belongs; the odd one {}", camps.size(),
+                            ranks_clause(symptoms.mesh, camps.front(), all));
+  const bool right = std::all_of(symptoms.rows.begin(), symptoms.rows.end(),
+                                 [](const ResultRow* row) { return row->ok; });
+  if (right) {
+    out.likely = "each rank computed or reduced it on its own: the values are right, the bits differ";
+  }
+  return out;
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,40 @@
+// What an error looks like: the known algebra of sharding mistakes, tried on what the ranks held.
+// Plain loops: this runs in the control process, which must run no tensor op.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "mesh/mesh.h"
+#include "sim/compare/result_row.h"
+
+namespace shardproof::sim {
+
+struct Explanation {
+  std::string pattern;  // "every element is 2.00 x golden on all ranks; 2 is the size of tp"
+  std::string likely;   // "summed over tp once too often, or not divided by its size"; "" unknown
+};
+
+struct Symptoms {
+  const Mesh& mesh;
+  std::string precision;
+  std::vector<const ResultRow*> rows;    // of the tensor on all ranks, right and wrong
+  std::vector<const Piece*> pieces;      // what ranks with wrong values sent; may be empty
+  double clip_factor = 1;                // golden, of that step; 1: no clipping
+};
+
+// Values that are wrong: tried in order are problems, NaN, hints of the ranks, zeros, one factor, a
+// missing sum, shift, permutation, transposition, a part of the tensor.
+Explanation explain_values(const Symptoms& symptoms);
+
+// Ranks that differ although they must hold equal copies.
+Explanation explain_replicas(const Symptoms& symptoms);
+
+// "on all ranks", "on rank 2 only", "on ranks 1, 3 (tp 1)".
+std::string ranks_clause(const Mesh& mesh, const std::vector<int64_t>& ranks,
+                         const std::vector<int64_t>& among);
+
+// Names for a number that comes from the mesh: "the size of tp", "the size of dp x tp"; "" when none.
+std::string mesh_size_named(const Mesh& mesh, double number);
+
+}  // namespace shardproof::sim

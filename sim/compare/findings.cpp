@@ -1,0 +1,307 @@
+#include "sim/compare/findings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <limits>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "sim/compare/addends.h"
+#include "sim/compare/diagnose.h"
+#include "sim/compare/golden_order.h"
+
+namespace shardproof::sim {
+namespace {
+
+using Rows = std::vector<const ResultRow*>;
+
+// A tensor's place: where the golden has it, then the optimizer fed with golden gradients. What the
+// golden does not have comes after everything else.
+using Place = std::tuple<bool, GoldenPosition, bool>;
+
+bool is_fed(const ResultRow& row) { return row.name.compare(0, 4, "fed.") == 0; }
+
+Place place_of(const ResultRow& row) {
+  const bool unknown = row.order < 0;
+  return {unknown, golden_position(row.step, row.phase, row.order), is_fed(row)};
+}
+
+// All rows of all ranks by place; the order of ranks and of observation is kept within a place.
+std::vector<std::pair<Place, const ResultRow*>> placed_rows(const std::vector<RankReport>& reports) {
+  std::vector<std::pair<Place, const ResultRow*>> placed;
+  size_t count = 0;
+  for (const RankReport& report : reports) count += report.rows.size();
+  placed.reserve(count);
+  for (const RankReport& report : reports) {
+    for (const ResultRow& row : report.rows) placed.emplace_back(place_of(row), &row);
+  }
+  std::stable_sort(placed.begin(), placed.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  return placed;
+}
+
+// Golden tensors that no rank observed.
+std::map<GoldenPosition, const Unobserved*> nobody_saw(const std::vector<RankReport>& reports) {
+  std::map<GoldenPosition, std::pair<size_t, const Unobserved*>> counts;
+  for (const RankReport& report : reports) {
+    for (const Unobserved& missing : report.unobserved) {
+      auto& [count, tensor] = counts[golden_position(missing.step, missing.phase, missing.order)];
+      ++count;
+      tensor = &missing;
+    }
+  }
+  std::map<GoldenPosition, const Unobserved*> missing;
+  for (const auto& [position, entry] : counts) {
+    if (entry.first == reports.size()) missing[position] = entry.second;
+  }
+  return missing;
+}
+
+const ResultRow& worst_of(const Rows& rows) {
+  return **std::max_element(rows.begin(), rows.end(), [](const ResultRow* a, const ResultRow* b) {
+    if (a->ok != b->ok) return a->ok;
+    if (a->problem.empty() != b->problem.empty()) return a->problem.empty();
+    return a->worst_ratio < b->worst_ratio;
+  });
+}
+
+std::vector<int64_t> ranks_in(const Rows& rows) {
+  std::set<int64_t> ranks;
+  for (const ResultRow* row : rows) ranks.insert(row->rank);
+  return {ranks.begin(), ranks.end()};
+}
+
+// Copies that must be equal: same microbatch, same tokens, same group of replicas, the same time on
+// their rank. Gives the first group whose digests differ.
+Rows differing_replicas(const Rows& rows) {
+  using Key = std::tuple<int64_t, uint64_t, std::vector<int64_t>, bool, int64_t>;
+  std::map<Key, Rows> groups;
+  std::map<std::tuple<int64_t, int64_t, uint64_t, bool>, int64_t> times;
+  for (const ResultRow* row : rows) {
+    if (!row->compares_replicas || row->replicas.size() < 2 || !row->problem.empty()) continue;
+    const int64_t time = times[{row->rank, row->microbatch, row->tokens, row->partial}]++;
+    groups[{row->microbatch, row->tokens, row->replicas, row->partial, time}].push_back(row);
+  }
+  for (const auto& [key, group] : groups) {
+    const uint64_t first = group.front()->digest;
+    if (std::any_of(group.begin(), group.end(),
+                    [&](const ResultRow* row) { return row->digest != first; })) {
+      return group;
+    }
+  }
+  return {};
+}
+
+bool quick_replicas_agree(const Rows& rows) {
+  return std::all_of(rows.begin(), rows.end(), [&](const ResultRow* row) {
+    return row->digest == rows.front()->digest || !row->compares_replicas ||
+           row->replicas.size() < 2;
+  });
+}
+
+// Whether the rows together hold every element that must be held, each in one piece only.
+bool covers_all(const Rows& rows) {
+  std::set<uint64_t> pieces;
+  uint64_t all = 0;
+  for (const ResultRow* row : rows) {
+    if (row->coverage_of_all == 0) continue;
+    all = row->coverage_of_all;
+    pieces.insert(row->covered);
+  }
+  uint64_t sum = 0;
+  for (const uint64_t piece : pieces) sum += piece;
+  return all == 0 || sum == all;
+}
+
+class Judge {
+ public:
+  Judge(const CaseSpec& spec, const std::vector<RankReport>& reports)
+      : spec_(spec), reports_(reports), mesh_(spec.parallel.mesh()) {}
+
+  std::optional<Divergence> first() {
+    const auto placed = placed_rows(reports_);
+    auto missing = nobody_saw(reports_);
+    for (size_t start = 0; start < placed.size();) {
+      size_t end = start;
+      Rows rows;
+      while (end < placed.size() && placed[end].first == placed[start].first) {
+        rows.push_back(placed[end++].second);
+      }
+      const GoldenPosition here = std::get<1>(placed[start].first);
+      const bool unknown = std::get<0>(placed[start].first);
+      if (!missing.empty() && (unknown || missing.begin()->first < here)) {
+        return unobserved(*missing.begin()->second);
+      }
+      if (auto found = of_tensor(rows)) return found;
+      start = end;
+    }
+    if (!missing.empty()) return unobserved(*missing.begin()->second);
+    return std::nullopt;
+  }
+
+ private:
+  std::optional<Divergence> of_tensor(const Rows& rows) {
+    if (std::any_of(rows.begin(), rows.end(), [](const ResultRow* row) { return !row->ok; })) {
+      return wrong_values(rows);
+    }
+    if (rows.front()->partial) {
+      if (auto found = wrong_sum(rows)) return found;
+    }
+    if (!quick_replicas_agree(rows)) {
+      const Rows group = differing_replicas(rows);
+      if (!group.empty()) return wrong_replicas(group);
+    }
+    if (!covers_all(rows)) return not_covered(rows);
+    return std::nullopt;
+  }
+
+  Divergence common(const Rows& rows, const char* kind) const {
+    Divergence found;
+    found.worst = worst_of(rows);
+    found.tensor = found.worst.name;
+    found.phase = found.worst.phase;
+    found.step = found.worst.step;
+    found.kind = kind;
+    add_history(found);
+    return found;
+  }
+
+  Divergence wrong_values(const Rows& rows) const {
+    Divergence found = common(rows, worst_of(rows).order < 0 ? "missing" : "values");
+    Rows wrong;
+    for (const ResultRow* row : rows) {
+      if (!row->ok) wrong.push_back(row);
+    }
+    found.ranks = ranks_in(wrong);
+    const Explanation why = explain_values(
+        {mesh_, spec_.precision, rows, pieces_of(found.worst, false), clip_factor(found.step)});
+    found.pattern = why.pattern;
+    found.likely = why.likely;
+    return found;
+  }
+
+  std::optional<Divergence> wrong_sum(const Rows& rows) const {
+    Rows addends;
+    for (const ResultRow* row : rows) {
+      if (row->partial) addends.push_back(row);
+    }
+    const SummedAddends sums = sum_addends(mesh_, addends, pieces_of(*rows.front(), true));
+    if (sums.wrong.empty()) return std::nullopt;
+    Rows wrong;
+    std::vector<const Piece*> pieces;
+    for (const ResultRow& row : sums.wrong) wrong.push_back(&row);
+    for (const Piece& piece : sums.sums) pieces.push_back(&piece);
+    Divergence found = common(wrong, "values");
+    found.ranks = ranks_in(addends);
+    const Explanation why =
+        explain_values({mesh_, spec_.precision, wrong, pieces, clip_factor(found.step)});
+    std::string axes;
+    for (const std::string& axis : rows.front()->partial_axes) {
+      axes += (axes.empty() ? "" : ", ") + axis;
+    }
+    found.pattern = "the sum of the addends over " + axes + ": " + why.pattern;
+    found.likely = why.likely;
+    return found;
+  }
+
+  Divergence wrong_replicas(const Rows& group) const {
+    Divergence found = common(group, "replicas");
+    found.ranks = ranks_in(group);
+    const Explanation why = explain_replicas({mesh_, spec_.precision, group, {}, 1});
+    found.pattern = why.pattern;
+    found.likely = why.likely;
+    return found;
+  }
+
+  Divergence not_covered(const Rows& rows) const {
+    Divergence found = common(rows, "missing");
+    found.ranks = ranks_in(rows);
+    found.pattern = "the ranks together do not hold every element of it exactly once";
+    found.likely = "a sample, a token or a part of a parameter was dealt to no rank, or to two";
+    return found;
+  }
+
+  static Divergence unobserved(const Unobserved& missing) {
+    Divergence found;
+    found.tensor = missing.name;
+    found.phase = missing.phase;
+    found.step = missing.step;
+    found.kind = "missing";
+    found.worst.name = missing.name;
+    found.worst.phase = missing.phase;
+    found.worst.step = missing.step;
+    found.worst.order = missing.order;
+    found.worst.global_shape = missing.global_shape;
+    found.worst.ok = false;
+    found.pattern = "the golden has it, no rank observed it";
+    found.likely = "a slot was not called, or a gradient never arrived";
+    return found;
+  }
+
+  std::vector<const Piece*> pieces_of(const ResultRow& row, bool partial) const {
+    std::vector<const Piece*> pieces;
+    for (const RankReport& report : reports_) {
+      for (const Piece& piece : report.pieces) {
+        if (piece.partial == partial && piece.order == row.order && piece.step == row.step &&
+            piece.phase == row.phase && piece.name == row.name) {
+          pieces.push_back(&piece);
+        }
+      }
+    }
+    return pieces;
+  }
+
+  // The golden's clipping factor of a step, from its grad_norm (a scalar: its scale is its value).
+  double clip_factor(int64_t step) const {
+    if (spec_.optimizer.max_norm <= 0) return 1;
+    for (const RankReport& report : reports_) {
+      for (const ResultRow& row : report.rows) {
+        if (row.step == step && row.name == "grad_norm" && row.golden_scale > 0) {
+          return std::min(1.0, spec_.optimizer.max_norm / row.golden_scale);
+        }
+      }
+    }
+    return 1;
+  }
+
+  // The last observation of the worst rank that was right, and its collectives since.
+  void add_history(Divergence& found) const {
+    for (const RankReport& report : reports_) {
+      if (report.rank != found.worst.rank) continue;
+      int64_t from = 0;
+      for (const ResultRow& row : report.rows) {
+        if (same_observation(row, found.worst)) break;
+        if (!row.ok || row.partial) continue;
+        found.last_good = row.name;
+        from = row.calls_before;
+      }
+      const auto size = static_cast<int64_t>(report.calls.size());
+      const int64_t end = std::min(found.worst.calls_before, size);
+      for (int64_t i = std::max<int64_t>(from, 0); i < end; ++i) {
+        found.collectives.push_back(report.calls[static_cast<size_t>(i)]);
+      }
+      return;
+    }
+  }
+
+  static bool same_observation(const ResultRow& a, const ResultRow& b) {
+    return a.order == b.order && a.phase == b.phase && a.step == b.step &&
+           a.microbatch == b.microbatch && a.name == b.name;
+  }
+
+  const CaseSpec& spec_;
+  const std::vector<RankReport>& reports_;
+  Mesh mesh_;
+};
+
+}  // namespace
+
+std::optional<Divergence> first_divergence(const CaseSpec& spec,
+                                           const std::vector<RankReport>& reports) {
+  return Judge(spec, reports).first();
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,18 @@
+// From the rows of all ranks to the first divergence in the golden's order.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "sim/compare/verdict.h"
+
+namespace shardproof::sim {
+
+// What a case's rows say. Values outrank replicas, replicas outrank coverage of the same tensor.
+//   values    a row is not ok, or the addends of a partial tensor do not sum to the golden
+//   replicas  ranks that must hold equal copies do not
+//   missing   a golden tensor that no rank observed, or whose elements are not all held by some rank
+std::optional<Divergence> first_divergence(const CaseSpec& spec,
+                                           const std::vector<RankReport>& reports);
+
+}  // namespace shardproof::sim

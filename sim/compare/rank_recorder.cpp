@@ -1,0 +1,339 @@
+#include "sim/compare/rank_recorder.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+
+#include "sim/compare/digest.h"
+#include "sim/compare/golden_order.h"
+#include "sim/compare/hints.h"
+#include "sim/compare/tensor_diff.h"
+
+namespace shardproof::sim {
+namespace {
+
+bool has_prefix(const std::string& text, std::string_view prefix) {
+  return text.compare(0, prefix.size(), prefix) == 0;
+}
+
+const char* dtype_name(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kDouble: return "float64";
+    case at::kFloat: return "float32";
+    case at::kBFloat16: return "bfloat16";
+    case at::kHalf: return "float16";
+    case at::kLong: return "int64";
+    case at::kInt: return "int32";
+    case at::kByte: return "uint8";
+    case at::kBool: return "bool";
+    default: return c10::toString(dtype);
+  }
+}
+
+uint64_t combine(uint64_t seed, uint64_t value) { return mix64(seed * 31 + value); }
+
+uint64_t text_hash(const std::string& text) { return digest_of(text.data(), text.size()); }
+
+uint64_t plan_key(const Observation& observation, const std::vector<int64_t>& global_shape) {
+  uint64_t key = digest_of(global_shape.data(), global_shape.size() * sizeof(int64_t));
+  for (const Cut& cut : observation.layout.cuts()) {
+    key = combine(key, static_cast<uint64_t>(cut.dim));
+    key = combine(key, text_hash(cut.axis));
+    key = combine(key, static_cast<uint64_t>(cut.kind));
+    key = combine(key, digest_of(cut.blocks.data(), cut.blocks.size() * sizeof(int64_t)));
+    key = combine(key, static_cast<uint64_t>(cut.padded_size));
+    key = combine(key, static_cast<uint64_t>(cut.parts));
+  }
+  if (const at::Tensor& map = observation.token_map; map.defined()) {
+    const at::Tensor tokens = map.contiguous();
+    key = combine(key, digest_of(tokens.const_data_ptr(), tokens.numel() * tokens.element_size()));
+    for (const int64_t size : map.sizes()) key = combine(key, static_cast<uint64_t>(size));
+  }
+  if (observation.part == Part::kPartial) {
+    for (const std::string& axis : observation.partial_axes) key = combine(key, text_hash(axis) + 1);
+  }
+  return key;
+}
+
+// Coverage of [B, S] logprobs, without the positions that are zero by definition.
+void cover_scored(const GoldenTensor& golden, const IndexPlan& plan, ResultRow& row) {
+  const std::vector<int64_t> tails = zero_tails(golden);
+  const int64_t columns = golden.value.size(1);
+  const auto hash = [&](int64_t offset) -> uint64_t {
+    const int64_t column = offset % columns;
+    if (column == 0 || column >= tails[static_cast<size_t>(offset / columns)]) return 0;
+    return coverage_hash(0, offset);
+  };
+  plan.for_each_run([&](int64_t, int64_t offset, int64_t length) {
+    for (int64_t i = 0; i < length; ++i) row.covered += hash(offset + i);
+  });
+  for (int64_t offset = 0; offset < golden.value.numel(); ++offset) {
+    row.coverage_of_all += hash(offset);
+  }
+}
+
+bool is_scored_logprobs(const GoldenTensor& golden) {
+  return golden.name == "logprobs" && golden.value.dim() == 2 &&
+         golden.value.scalar_type() == at::kDouble;
+}
+
+void fill_coverage(const GoldenTensor& golden, const IndexPlan& plan, ResultRow& row) {
+  if (is_scored_logprobs(golden)) {
+    cover_scored(golden, plan, row);
+  } else if (has_prefix(row.name, "grad.") || has_prefix(row.name, "param.")) {
+    row.covered = plan.covered;
+    row.coverage_of_all = plan.coverage_of_all;
+  }
+}
+
+size_t piece_bytes(const Piece& piece) {
+  return (piece.actual.size() + piece.golden.size()) * sizeof(double);
+}
+
+GoldenPosition position_of(const Piece& piece) {
+  return golden_position(piece.step, piece.phase, piece.order);
+}
+
+Piece make_piece(const ResultRow& row, const IndexPlan& plan, const DiffTask& task) {
+  Piece piece{.name = row.name, .phase = row.phase, .step = row.step,
+              .microbatch = row.microbatch, .rank = row.rank, .order = row.order,
+              .partial = row.partial, .partial_axes = row.partial_axes,
+              .global_shape = plan.global_shape, .dims = plan.dims, .strides = plan.strides};
+  piece.allowance = std::abs(task.scale) * task.allowance;
+  copy_both(task, piece.actual, piece.golden);
+  return piece;
+}
+
+}  // namespace
+
+RankRecorder::RankRecorder(const CaseSpec& spec, const Mesh& mesh, int64_t rank,
+                           const GoldenRecord* golden, std::function<int64_t()> calls_so_far)
+    : spec_(spec), mesh_(mesh), rank_(rank), golden_(golden),
+      calls_so_far_(std::move(calls_so_far)), tolerance_(spec) {
+  if (golden_) observed_.assign(golden_->tensors().size(), false);
+  report_.rank = rank;
+}
+
+bool RankRecorder::listens(Phase phase) const {
+  if (!spec_.judged) return false;
+  return phase == Phase::kForward || phase == Phase::kStep || spec_.record_activations;
+}
+
+bool RankRecorder::filtered(const Observation& observation) const {
+  if (!listens(observation.phase)) return true;
+  return !spec_.record_activations && observation.phase == Phase::kForward &&
+         observation.name != "logprobs" && observation.name != "loss";
+}
+
+const GoldenTensor* RankRecorder::golden_of(const Observation& observation, bool fed) const {
+  const Phase phase =
+      observation.phase == Phase::kRecompute ? Phase::kForward : observation.phase;
+  return golden_->find(phase, observation.step, fed ? observation.name.substr(4) : observation.name);
+}
+
+const IndexPlan& RankRecorder::plan_of(const Observation& observation,
+                                       const std::vector<int64_t>& global_shape) {
+  std::unique_ptr<IndexPlan>& plan = plans_[plan_key(observation, global_shape)];
+  if (!plan) {
+    const bool partial = observation.part == Part::kPartial;
+    plan = std::make_unique<IndexPlan>(make_index_plan(
+        global_shape, observation.layout, observation.token_map,
+        partial ? observation.partial_axes : std::vector<std::string>(), mesh_, rank_));
+  }
+  return *plan;
+}
+
+void RankRecorder::observe(const Observation& observation) {
+  if (filtered(observation)) return;
+  const auto start = std::chrono::steady_clock::now();
+  const at::NoGradGuard no_grad;
+  at::Tensor local = observation.tensor.detach();
+  if (!local.is_cpu()) local = local.cpu();
+  local = local.contiguous();
+
+  ResultRow row;
+  row.name = observation.name;
+  row.phase = observation.phase;
+  row.step = observation.step;
+  row.microbatch = observation.microbatch;
+  row.rank = rank_;
+  row.redundant = observation.part == Part::kRedundant;
+  row.partial = observation.part == Part::kPartial;
+  if (row.partial) row.partial_axes = observation.partial_axes;
+  row.dtype = dtype_name(local.scalar_type());
+  row.digest = digest_of(local.const_data_ptr(), local.nbytes());
+  if (calls_so_far_) row.calls_before = calls_so_far_();
+  judge(observation, local, row);
+  row.ok = row.ok && row.problem.empty();
+  report_.rows.push_back(std::move(row));
+  report_.compare_seconds +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void RankRecorder::judge(const Observation& observation, const at::Tensor& local, ResultRow& row) {
+  if (!golden_) {
+    row.replicas = observation.layout.replicas_of(mesh_, rank_);
+    return;
+  }
+  const bool fed = has_prefix(observation.name, "fed.");
+  const GoldenTensor* golden = golden_of(observation, fed);
+  if (!golden) {
+    row.replicas = {rank_};
+    row.problem = "the golden has no tensor of this name";
+    return;
+  }
+  row.order = golden->order;
+  row.golden_scale = golden->scale;
+  if (!fed) observed_[static_cast<size_t>(golden->order)] = true;
+  const IndexPlan& plan = plan_of(observation, golden->value.sizes().vec());
+  row.layout = plan.layout;
+  row.replicas = plan.replicas;
+  row.tokens = plan.tokens;
+  row.compares_replicas = !plan.only_padding;
+  row.count = plan.count;
+  if (!plan.problem.empty()) {
+    row.problem = plan.problem;
+  } else if (local.sizes() != at::IntArrayRef(plan.local_shape)) {
+    row.problem = fmt::format("wrong shape: [{}], where {} of the golden's [{}] is [{}] on rank {}",
+                              fmt::join(local.sizes(), ", "), observation.layout.describe(),
+                              fmt::join(plan.global_shape, ", "),
+                              fmt::join(plan.local_shape, ", "), rank_);
+  } else if (at::isFloatingType(local.scalar_type()) !=
+             at::isFloatingType(golden->value.scalar_type())) {
+    row.problem = fmt::format("wrong dtype: {}, the golden is {}", row.dtype,
+                              dtype_name(golden->value.scalar_type()));
+  } else if (observation.phase == Phase::kRecompute) {
+    check_recompute(observation, row);
+  } else {
+    compare(observation, local, *golden, plan, fed, row);
+  }
+  if (row.problem.empty() && spec_.precision == "float64" &&
+      at::isFloatingType(local.scalar_type()) && local.scalar_type() != at::kDouble) {
+    row.problem = std::string(row.dtype) + " tensor in a float64 run";
+  }
+  if (!row.problem.empty()) {
+    row.global_shape = plan.global_shape;
+    row.local_shape = local.sizes().vec();
+  }
+}
+
+void RankRecorder::compare(const Observation& observation, const at::Tensor& local,
+                           const GoldenTensor& golden, const IndexPlan& plan, bool fed,
+                           ResultRow& row) {
+  DiffTask task{local, golden, plan, observation.scale,
+                fed ? tolerance_.fed_allowance(golden) : tolerance_.allowance(golden)};
+  if (row.partial) {
+    row.count = 0;
+    if (plan.count > kLargestAddend) {
+      row.hints.push_back(fmt::format("{} elements of an addend were not sent to be summed",
+                                      plan.count));
+    } else {
+      keep_addend(make_piece(row, plan, task), row);
+    }
+    return;
+  }
+  if (!fed) fill_coverage(golden, plan, row);
+  task.padding_is_zero = is_scored_logprobs(golden);
+  DiffResult result = diff(task);
+  std::optional<FreeRunningAllowance> added;
+  if (result.bad_count > 0 && !fed && golden.phase == Phase::kStep) {
+    added = FreeRunningAllowance::of(spec_, *golden_, golden);
+    task.added = added ? &*added : nullptr;
+    if (added) result = diff(task);
+  }
+  row.bad_count = result.bad_count;
+  row.worst_ratio = result.worst_ratio;
+  row.worst_error = result.worst_error;
+  row.allowance = result.allowance;
+  row.ok = result.bad_count == 0;
+  if (row.ok) return;
+  row.rounding_only = spec_.precision != "float64";
+  row.golden_value = result.golden_value;
+  row.actual_value = result.actual_value;
+  row.factor = result.factor;
+  row.factor_residual = result.factor_residual;
+  row.global_shape = plan.global_shape;
+  row.local_shape = plan.local_shape;
+  row.worst_global_index = unravel(result.worst_golden, plan.global_shape);
+  row.worst_local_index = unravel(result.worst_local, plan.local_shape);
+  const GoldenPosition here = golden_position(row.step, row.phase, row.order);
+  if (wants_failing(here)) {
+    row.hints = hints_for(task, *golden_, spec_.precision);
+    keep_failing(make_piece(row, plan, task));
+  }
+}
+
+void RankRecorder::check_recompute(const Observation& observation, ResultRow& row) {
+  for (const ResultRow& before : report_.rows) {
+    if (before.phase != Phase::kForward || before.step != observation.step ||
+        before.microbatch != observation.microbatch || before.name != observation.name) {
+      continue;
+    }
+    if (before.digest != row.digest) row.problem = "the recomputed forward differs from the forward";
+    return;
+  }
+  row.problem = "recomputed, but there was no forward of this name";
+}
+
+// Positions of failing tensors kept so far, without repeats.
+bool RankRecorder::wants_failing(const GoldenPosition& position) const {
+  std::set<GoldenPosition> kept;
+  for (const Piece& piece : report_.pieces) kept.insert(position_of(piece));
+  return kept.size() < kKeptTensors || kept.count(position) != 0 || position < *kept.rbegin();
+}
+
+void RankRecorder::keep_failing(Piece piece) {
+  std::vector<Piece>& kept = report_.pieces;
+  kept.push_back(std::move(piece));
+  while (true) {
+    std::set<GoldenPosition> positions;
+    size_t bytes = 0;
+    for (const Piece& one : kept) {
+      positions.insert(position_of(one));
+      bytes += piece_bytes(one);
+    }
+    if (positions.empty() || (positions.size() <= kKeptTensors && bytes <= kKeptBytes)) return;
+    const GoldenPosition latest = *positions.rbegin();
+    std::erase_if(kept, [&](const Piece& one) { return position_of(one) == latest; });
+  }
+}
+
+void RankRecorder::keep_addend(Piece piece, ResultRow& row) {
+  const size_t bytes = piece_bytes(piece);
+  if (addend_bytes_ + bytes > kAddendBytes) {
+    row.hints.push_back("an addend was not sent to be summed: too many of them");
+    return;
+  }
+  addend_bytes_ += bytes;
+  addends_.push_back(std::move(piece));
+}
+
+std::vector<Unobserved> RankRecorder::unobserved() const {
+  std::vector<Unobserved> missing;
+  if (!golden_) return missing;
+  for (const GoldenTensor& tensor : golden_->tensors()) {
+    if (observed_[static_cast<size_t>(tensor.order)]) continue;
+    const bool activation = tensor.phase == Phase::kBackward ||
+                            (tensor.phase == Phase::kForward && tensor.name != "logprobs" &&
+                             tensor.name != "loss");
+    if (activation && !spec_.record_activations) continue;
+    missing.push_back({tensor.order, tensor.phase, tensor.step, tensor.name,
+                       tensor.value.sizes().vec()});
+  }
+  return missing;
+}
+
+RankReport RankRecorder::finish() {
+  const auto start = std::chrono::steady_clock::now();
+  for (Piece& piece : addends_) report_.pieces.push_back(std::move(piece));
+  report_.unobserved = unobserved();
+  report_.compare_seconds +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return std::move(report_);
+}
+
+}  // namespace shardproof::sim

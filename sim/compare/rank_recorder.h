@@ -1,0 +1,67 @@
+// The probe of one rank: compares what it hears with the golden at once and keeps only the judgement.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "observe/probe.h"
+#include "sim/compare/golden_order.h"
+#include "sim/compare/index_plan.h"
+#include "sim/compare/result_row.h"
+#include "sim/compare/tolerance.h"
+#include "sim/record/golden_record.h"
+#include "sim/scenario/case_spec.h"
+
+namespace shardproof::sim {
+
+class RankRecorder final : public Probe {
+ public:
+  // What the report may carry of local tensors.
+  static constexpr size_t kKeptTensors = 3;                // failing ones, the earliest in golden order
+  static constexpr size_t kKeptBytes = 16 << 20;           // of all of them together
+  static constexpr int64_t kLargestAddend = 32 << 10;      // elements of a partial piece
+  static constexpr size_t kAddendBytes = 16 << 20;         // of all partial pieces together
+
+  // `golden` null: digests only. `calls_so_far`: collective calls of this rank, may be empty.
+  // `golden` must outlive the recorder.
+  RankRecorder(const CaseSpec& spec, const Mesh& mesh, int64_t rank, const GoldenRecord* golden,
+               std::function<int64_t()> calls_so_far);
+
+  bool listens(Phase phase) const override;
+  // The tensor is read during the call and not kept. May be called inside a backward pass.
+  // "fed.param.<name>" is compared with the golden's "param.<name>" at 1e-12 of its scale.
+  void observe(const Observation& observation) override;
+  // Rows in the order observed, failing pieces, what was never observed. Once.
+  RankReport finish();
+
+ private:
+  bool filtered(const Observation& observation) const;
+  const GoldenTensor* golden_of(const Observation& observation, bool fed) const;
+  const IndexPlan& plan_of(const Observation& observation, const std::vector<int64_t>& global_shape);
+  void judge(const Observation& observation, const at::Tensor& local, ResultRow& row);
+  void compare(const Observation& observation, const at::Tensor& local, const GoldenTensor& golden,
+               const IndexPlan& plan, bool fed, ResultRow& row);
+  void check_recompute(const Observation& observation, ResultRow& row);
+  bool wants_failing(const GoldenPosition& position) const;
+  void keep_failing(Piece piece);
+  void keep_addend(Piece piece, ResultRow& row);
+  std::vector<Unobserved> unobserved() const;
+
+  CaseSpec spec_;
+  Mesh mesh_;
+  int64_t rank_;
+  const GoldenRecord* golden_;
+  std::function<int64_t()> calls_so_far_;
+  Tolerance tolerance_;
+  std::unordered_map<uint64_t, std::unique_ptr<IndexPlan>> plans_;
+  std::vector<bool> observed_;  // by golden order
+  RankReport report_;
+  std::vector<Piece> addends_;
+  size_t addend_bytes_ = 0;
+};
+
+}  // namespace shardproof::sim

@@ -1,0 +1,80 @@
+// How far an actual value may lie from the golden one. All constants of the judge stand here, once.
+//
+//   float64   |actual - golden| <= 1e-10 * scale + 64 * eps * phase_scale
+//   lower     + max(8 * measured error * sqrt(addends), 4 * eps(precision) * scale)
+//
+// `scale` is the largest magnitude of the golden tensor, `phase_scale` that of all golden tensors of
+// the same phase and step, the measured error that of the golden itself in that precision, `addends`
+// the number of partial sums over sharded axes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/record/golden_record.h"
+#include "sim/scenario/case_spec.h"
+
+namespace shardproof::sim {
+
+inline constexpr double kRelativeToScale = 1e-10;
+inline constexpr double kFloat64Eps = 2.220446049250313e-16;
+inline constexpr double kPhaseRoundings = 64;     // roundings of a neighbour's size that may show
+inline constexpr double kFedRelativeToScale = 1e-12;  // the optimizer fed with the golden's gradients
+inline constexpr double kMeasuredErrors = 8;      // times the golden's own error in that precision
+inline constexpr double kFloorRoundings = 4;      // eps of that precision, where the measured error is 0
+inline constexpr double kClipEps = 1e-6;          // torch.nn.utils.clip_grad_norm_
+
+// eps of "float64", "float32", "bfloat16", "float16": the gap above 1.
+double eps_of_precision(const std::string& precision);
+
+class Tolerance {
+ public:
+  explicit Tolerance(const CaseSpec& spec);
+
+  // The same for every element of the tensor; 0 for an integer one.
+  double allowance(const GoldenTensor& golden) const;
+  // For an optimizer step that was fed with the golden's gradients and state.
+  double fed_allowance(const GoldenTensor& golden) const;
+
+ private:
+  double lower_precision(const GoldenTensor& golden) const;
+
+  double precision_eps_ = 0;  // 0: float64
+  double addends_root_ = 1;
+};
+
+// What a free-running optimizer adds, per element, because the gradients it saw were only right within
+// their own allowance d. Summed over the steps up to the tensor's own.
+//
+//   param, AdamW           lr * min(2, d / (|g| + adam_eps))   |g| = sqrt of the bias-corrected exp_avg_sq
+//   param, SGD             lr * d / (1 - momentum)
+//   exp_avg                the largest d so far: it is a mean of gradients
+//   exp_avg_sq             the largest (2 |g| + d) * d so far: it is a mean of squares
+//   momentum_buffer        d / (1 - momentum), the largest so far
+//
+// Gradients are the golden's after clipping; d shrinks with them.
+class FreeRunningAllowance {
+ public:
+  // None when `tensor` is no parameter or optimizer state, or the golden lacks its gradients.
+  static std::optional<FreeRunningAllowance> of(const CaseSpec& spec, const GoldenRecord& golden,
+                                                const GoldenTensor& tensor);
+  // For the element at `offset` of the full tensor.
+  double at(int64_t offset) const;
+
+ private:
+  enum class Kind { kAdamParam, kSgdParam, kExpAvg, kExpAvgSq, kMomentum };
+  struct Step {
+    const double* grad;      // golden, before clipping
+    double clip;             // min(1, max_norm / (norm + 1e-6))
+    double grad_allowance;   // before clipping
+  };
+  double adam_param(int64_t offset) const;
+
+  Kind kind_ = Kind::kAdamParam;
+  OptimizerSpec optimizer_;
+  std::vector<Step> steps_;
+};
+
+}  // namespace shardproof::sim
