@@ -144,6 +144,35 @@ TEST_CASE("a rank that returns while another waits for it is a deadlock at once"
   CHECK(runs.error_text(0) != "");
 }
 
+TEST_CASE("waiting for a rank that has ended is found while other ranks still run",
+          "[comm][emulated]") {
+  sim::EmulatedWorld world(4);  // ranks 2 and 3 run on, outside any call
+  const Mesh mesh({{"dp", 2}, {"tp", 2}});
+  SECTION("it had ended before") {
+    world.rank_ended(1);
+    MeshComm comm(mesh, 0, world.factory(0), nullptr);
+    CHECK_THROWS_WITH(sum(comm.along("tp"), "too late"),
+                      Contains("rank 1 has ended; rank 0 waits for rank 1") && Contains("too late"));
+  }
+  SECTION("it ends later") {
+    std::string message;
+    std::thread rank_0([&] {
+      MeshComm comm(mesh, 0, world.factory(0), nullptr);
+      try {
+        sum(comm.along("tp"), "too early");
+      } catch (const Error& error) {
+        message = error.fact();
+      }
+    });
+    while (world.call_count(0) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    world.rank_ended(1);
+    rank_0.join();
+    CHECK_THAT(message, Contains("rank 1 has ended; rank 0 waits for rank 1"));
+  }
+  REQUIRE(world.failure());
+  CHECK(world.failure()->ranks == std::vector<int64_t>{0, 1});
+}
+
 TEST_CASE("a rank that throws ends the others, wherever they are", "[comm][emulated]") {
   const RankRuns runs = try_emulated_ranks(Mesh({{"tp", 4}}), [](MeshComm& comm, int64_t rank) {
     sum(comm.along("tp"), "step 0");
