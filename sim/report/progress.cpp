@@ -34,7 +34,6 @@ void Progress::finished(const CaseResult& result) {
     ++unexpected_count_;
     const std::string text = describe_result(result, terminal_);
     out_ << text << (text.empty() || text.back() != '\n' ? "\n" : "");
-    if (!result.unexpected.empty()) out_ << "  unexpected: " << result.unexpected << '\n';
   }
   redraw();
 }
