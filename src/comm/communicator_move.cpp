@@ -15,7 +15,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-int64_t sum_of(const std::vector<int64_t>& sizes) {
+int64_t total(const std::vector<int64_t>& sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
 }
 
@@ -40,11 +40,12 @@ PendingCollective Communicator::start_all_gather(const at::Tensor& local, int64_
   SHARDPROOF_ASSERT(dim >= -local.dim() && dim < local.dim(), "a dim of the tensor");
   if (dim < 0) dim += local.dim();
   if (!sizes.empty()) checked_sizes(sizes, local.size(dim), "all_gather", label);
-  if (size() == 1) return finished(local.detach().clone(at::MemoryFormat::Contiguous));
+  if (!backend_) return finished(local.detach().clone(at::MemoryFormat::Contiguous));
   CollectiveCall call = describe("all_gather", local, label);
   call.split_sizes = sizes;
   call.dim = dim;
-  const bool even = std::all_of(sizes.begin(), sizes.end(), [&](int64_t s) { return s == sizes[0]; });
+  const bool even =
+      std::all_of(sizes.begin(), sizes.end(), [&](int64_t s) { return s == sizes[0]; });
   return even ? gather_even(std::move(call), local, asynchronous)
               : gather_uneven(std::move(call), local, sizes, asynchronous);
 }
@@ -69,18 +70,19 @@ PendingCollective Communicator::gather_even(CollectiveCall call, const at::Tenso
     const at::Tensor all = nothing ? at::empty(pieces, source.options()) : gathered.view(pieces);
     return wire::moved_back(all.movedim(0, dim).reshape(shape), dtype);
   };
-  return start(std::move(call), {.asynchronous = asynchronous, .private_input = private_input}, work,
-               finish);
+  return start(std::move(call), {.asynchronous = asynchronous, .private_input = private_input},
+               work, finish);
 }
 
 PendingCollective Communicator::gather_uneven(CollectiveCall call, const at::Tensor& local,
-                                              const std::vector<int64_t>& sizes, bool asynchronous) {
+                                              const std::vector<int64_t>& sizes,
+                                              bool asynchronous) {
   const int64_t dim = call.dim;
   const at::ScalarType dtype = local.scalar_type();
   at::Tensor source = wire::for_moving(local);
   if (abilities_.uneven_lists) {
     std::vector<int64_t> shape = source.sizes().vec();
-    shape[static_cast<size_t>(dim)] = sum_of(sizes);
+    shape[static_cast<size_t>(dim)] = total(sizes);
     const at::Tensor gathered = at::empty(shape, source.options());
     const bool private_input = source.data_ptr() != local.data_ptr();
     const auto work = [&] {
@@ -89,8 +91,8 @@ PendingCollective Communicator::gather_uneven(CollectiveCall call, const at::Ten
       return backend_->allgather(outputs, inputs, {});
     };
     const auto finish = [gathered, dtype] { return wire::moved_back(gathered, dtype); };
-    return start(std::move(call), {.asynchronous = asynchronous, .private_input = private_input}, work,
-                 finish);
+    return start(std::move(call), {.asynchronous = asynchronous, .private_input = private_input},
+                 work, finish);
   }
   // Every piece padded to the longest, the gathered dim in front.
   const at::Tensor front = source.movedim(dim, 0);
@@ -116,7 +118,8 @@ PendingCollective Communicator::gather_uneven(CollectiveCall call, const at::Ten
     }
     return wire::moved_back(at::cat(parts, 0).movedim(0, dim).contiguous(), dtype);
   };
-  return start(std::move(call), {.asynchronous = asynchronous, .private_input = true}, work, finish);
+  return start(std::move(call), {.asynchronous = asynchronous, .private_input = true}, work,
+               finish);
 }
 
 at::Tensor Communicator::all_to_all(const at::Tensor& input, std::string_view label,
@@ -143,20 +146,21 @@ PendingCollective Communicator::start_all_to_all(const at::Tensor& input, std::s
     output_sizes.assign(static_cast<size_t>(size()), input_sizes[own]);
   }
   checked_sizes(output_sizes, input_sizes[own], "all_to_all", label);
-  if (sum_of(input_sizes) != input.size(0)) {
-    throw Error({.kind = ErrorKind::kFailed,
-                 .what = fmt::format("all_to_all {} '{}': the input sizes sum to {}, the input has {} rows",
-                                     group_, label, sum_of(input_sizes), input.size(0)),
-                 .fix = "give input sizes that sum to the rows",
-                 .code = "threw"});
+  if (total(input_sizes) != input.size(0)) {
+    throw Error(
+        {.kind = ErrorKind::kFailed,
+         .what = fmt::format("all_to_all {} '{}': the input sizes sum to {}, the input has {} rows",
+                             group_, label, total(input_sizes), input.size(0)),
+         .fix = "give input sizes that sum to the rows",
+         .code = "threw"});
   }
-  if (size() == 1) return finished(input.detach().clone(at::MemoryFormat::Contiguous));
+  if (!backend_) return finished(input.detach().clone(at::MemoryFormat::Contiguous));
   CollectiveCall call = describe("all_to_all", input, label);
   call.split_sizes = input_sizes;
   call.output_sizes = output_sizes;
   const at::Tensor source = wire::for_moving(input);
   std::vector<int64_t> shape = source.sizes().vec();
-  shape[0] = sum_of(output_sizes);
+  shape[0] = total(output_sizes);
   const at::Tensor result = at::empty(shape, source.options());
   const bool private_input = source.data_ptr() != input.data_ptr();
   const auto work = [&] {
@@ -166,8 +170,8 @@ PendingCollective Communicator::start_all_to_all(const at::Tensor& input, std::s
   const auto finish = [result, dtype = input.scalar_type()] {
     return wire::moved_back(result, dtype);
   };
-  return start(std::move(call), {.asynchronous = asynchronous, .private_input = private_input}, work,
-               finish);
+  return start(std::move(call), {.asynchronous = asynchronous, .private_input = private_input},
+               work, finish);
 }
 
 }  // namespace shardproof

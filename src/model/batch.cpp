@@ -10,7 +10,7 @@
 namespace shardproof {
 namespace {
 
-[[noreturn]] void bad_input(std::string what, std::string fix) {
+[[noreturn]] void bad_batch(std::string what, std::string fix) {
   throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
 }
 
@@ -22,7 +22,7 @@ class BatchFile {
   at::Tensor ids(const std::string& name) const {
     const at::Tensor tensor = file_.get(name);
     if (tensor.scalar_type() != at::kLong) {
-      bad_input(
+      bad_batch(
           fmt::format("'{}': {} holds {}", file_.path(), name, c10::toString(tensor.scalar_type())),
           "store it as int64");
     }
@@ -36,7 +36,7 @@ class BatchFile {
     check_shape(name, tensor, shape);
     const at::Tensor wide = tensor.to(at::kDouble);
     if (!at::isfinite(wide).all().item<bool>()) {
-      bad_input(fmt::format("'{}': {} has a number that is not finite", file_.path(), name),
+      bad_batch(fmt::format("'{}': {} has a number that is not finite", file_.path(), name),
                 "mend the batch");
     }
     return wide;
@@ -45,7 +45,7 @@ class BatchFile {
   at::Tensor mask(const std::string& name, at::IntArrayRef shape) const {
     const at::Tensor tensor = numbers(name, shape, /*optional=*/false);
     if ((tensor < 0).any().item<bool>()) {
-      bad_input(fmt::format("'{}': {} has a negative weight", file_.path(), name),
+      bad_batch(fmt::format("'{}': {} has a negative weight", file_.path(), name),
                 "a mask holds 0 and 1");
     }
     return tensor;
@@ -53,7 +53,7 @@ class BatchFile {
 
   void check_shape(const std::string& name, const at::Tensor& tensor, at::IntArrayRef shape) const {
     if (tensor.sizes() == shape) return;
-    bad_input(fmt::format("'{}': {} has shape [{}], not [{}]", file_.path(), name,
+    bad_batch(fmt::format("'{}': {} has shape [{}], not [{}]", file_.path(), name,
                           fmt::join(tensor.sizes(), ", "), fmt::join(shape, ", ")),
               "give it the shape of the batch");
   }
@@ -68,7 +68,7 @@ class BatchFile {
                                where.data_ptr<int64_t>() + where.numel());
     at::Tensor value = tensor;
     for (const int64_t i : index) value = value[i];
-    bad_input(fmt::format("'{}': {}[{}]={} is outside {}..{} ({})", file_.path(), name,
+    bad_batch(fmt::format("'{}': {}[{}]={} is outside {}..{} ({})", file_.path(), name,
                           fmt::join(index, ", "), value.item<int64_t>(), low, high, what),
               "mend the batch, or config.json");
   }
@@ -97,7 +97,7 @@ Batch load_batch(const std::string& path, int64_t vocab_size) {
   Batch batch;
   batch.input_ids = file.ids("input_ids");
   if (batch.input_ids.dim() != 2 || batch.input_ids.numel() == 0) {
-    bad_input(fmt::format("'{}': input_ids has shape [{}], an empty batch or none", path,
+    bad_batch(fmt::format("'{}': input_ids has shape [{}], an empty batch or none", path,
                           fmt::join(batch.input_ids.sizes(), ", ")),
               "give [B, S] with at least one token");
   }

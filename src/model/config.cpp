@@ -19,7 +19,7 @@ constexpr std::array<const char*, 3> kRopeTypes = {"default", "linear", "llama3"
 constexpr int64_t kMaxLayers = 10000;
 constexpr int64_t kMaxSize = 1 << 24;  // of any one size: products of two stay far from overflow
 
-[[noreturn]] void bad_input(std::string what, std::string fix) {
+[[noreturn]] void bad_config(std::string what, std::string fix) {
   throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
 }
 
@@ -38,8 +38,8 @@ class Fields {
  public:
   Fields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
     if (!object.is_object()) {
-      bad_input(fmt::format("{} is {}, not an object", where_, shown(object)),
-                "write it as {\"key\": value, ...}");
+      bad_config(fmt::format("{} is {}, not an object", where_, shown(object)),
+                 "write it as {\"key\": value, ...}");
     }
   }
 
@@ -50,7 +50,7 @@ class Fields {
 
   int64_t size(const char* key, int64_t largest = kMaxSize) const {
     if (find(key) == nullptr) {
-      bad_input(fmt::format("{} has no '{}'", where_, key), "add it: a positive integer");
+      bad_config(fmt::format("{} has no '{}'", where_, key), "add it: a positive integer");
     }
     return size_or(key, 0, largest);
   }
@@ -58,8 +58,8 @@ class Fields {
   int64_t size_or(const char* key, int64_t otherwise, int64_t largest = kMaxSize) const {
     const int64_t value = integer_or(key, otherwise);
     if (find(key) != nullptr && (value < 1 || value > largest)) {
-      bad_input(fmt::format("{}: {}={} is not in 1..{}", where_, key, value, largest),
-                "give a size in that range");
+      bad_config(fmt::format("{}: {}={} is not in 1..{}", where_, key, value, largest),
+                 "give a size in that range");
     }
     return value;
   }
@@ -75,7 +75,7 @@ class Fields {
 
   double number(const char* key) const {
     if (find(key) == nullptr)
-      bad_input(fmt::format("{} has no '{}'", where_, key), "add it: a number");
+      bad_config(fmt::format("{} has no '{}'", where_, key), "add it: a number");
     return number_or(key, 0);
   }
 
@@ -91,8 +91,8 @@ class Fields {
   double positive_or(const char* key, double otherwise) const {
     const double value = number_or(key, otherwise);
     if (!(value > 0)) {
-      bad_input(fmt::format("{}: {}={} is not positive", where_, key, value),
-                "give a positive number");
+      bad_config(fmt::format("{}: {}={} is not positive", where_, key, value),
+                 "give a positive number");
     }
     return value;
   }
@@ -112,8 +112,8 @@ class Fields {
   }
 
   [[noreturn]] void wrong_type(const char* key, const Json& value, const char* wanted) const {
-    bad_input(fmt::format("{}: '{}' is {}", where_, key, shown(value)),
-              fmt::format("write {} there", wanted));
+    bad_config(fmt::format("{}: '{}' is {}", where_, key, shown(value)),
+               fmt::format("write {} there", wanted));
   }
 
   const std::string& where() const { return where_; }
@@ -138,8 +138,8 @@ void check_architecture(const Fields& config) {
   const Json* architectures = config.find("architectures");
   const std::string model_type = config.text_or("model_type", "");
   if (architectures == nullptr && model_type.empty()) {
-    bad_input("config.json names neither 'architectures' nor 'model_type'",
-              "add \"architectures\": [\"LlamaForCausalLM\"]");
+    bad_config("config.json names neither 'architectures' nor 'model_type'",
+               "add \"architectures\": [\"LlamaForCausalLM\"]");
   }
   if (architectures != nullptr) {
     const bool well_formed =
@@ -170,9 +170,9 @@ int64_t read_original_context(const Fields& config, const Fields& rope) {
   const char* key = "original_max_position_embeddings";
   if (config.find(key) != nullptr && rope.find(key) != nullptr &&
       config.size(key) != rope.size(key)) {
-    bad_input(fmt::format("{} is {} in config.json and {} in {}", key, config.size(key),
-                          rope.size(key), rope.where()),
-              "keep the one that is meant");
+    bad_config(fmt::format("{} is {} in config.json and {} in {}", key, config.size(key),
+                           rope.size(key), rope.where()),
+               "keep the one that is meant");
   }
   if (rope.find(key) != nullptr) return rope.size(key);
   return config.find(key) != nullptr ? config.size(key) : config.size("max_position_embeddings");
@@ -194,9 +194,9 @@ RopeScaling read_scaling(const Fields& config, const Fields& rope) {
   scaling.high_freq_factor = rope.positive_or("high_freq_factor", 4);
   scaling.original_max_position_embeddings = read_original_context(config, rope);
   if (!(scaling.low_freq_factor < scaling.high_freq_factor)) {
-    bad_input(fmt::format("{}: low_freq_factor={} is not below high_freq_factor={}", rope.where(),
-                          scaling.low_freq_factor, scaling.high_freq_factor),
-              "low_freq_factor must be the smaller one");
+    bad_config(fmt::format("{}: low_freq_factor={} is not below high_freq_factor={}", rope.where(),
+                           scaling.low_freq_factor, scaling.high_freq_factor),
+               "low_freq_factor must be the smaller one");
   }
   return scaling;
 }
@@ -206,8 +206,8 @@ void read_rope(const Fields& config, ModelConfig& model) {
   const Json* parameters = config.find("rope_parameters");
   const Json* old_scaling = config.find("rope_scaling");
   if (parameters != nullptr && old_scaling != nullptr && *parameters != *old_scaling) {
-    bad_input("config.json has both 'rope_parameters' and a different 'rope_scaling'",
-              "keep the one that is meant");
+    bad_config("config.json has both 'rope_parameters' and a different 'rope_scaling'",
+               "keep the one that is meant");
   }
   model.rope_theta = config.positive_or("rope_theta", model.rope_theta);
   if (parameters != nullptr) {
@@ -223,20 +223,20 @@ void read_heads(const Fields& config, ModelConfig& model) {
   model.num_attention_heads = config.size("num_attention_heads");
   model.num_key_value_heads = config.size_or("num_key_value_heads", model.num_attention_heads);
   if (model.num_attention_heads % model.num_key_value_heads != 0) {
-    bad_input(fmt::format("num_attention_heads={} is no multiple of num_key_value_heads={}",
-                          model.num_attention_heads, model.num_key_value_heads),
-              "each kv head serves the same number of query heads");
+    bad_config(fmt::format("num_attention_heads={} is no multiple of num_key_value_heads={}",
+                           model.num_attention_heads, model.num_key_value_heads),
+               "each kv head serves the same number of query heads");
   }
   const bool divides = model.hidden_size % model.num_attention_heads == 0;
   if (config.find("head_dim") == nullptr && !divides) {
-    bad_input(fmt::format("hidden_size={} is no multiple of num_attention_heads={}",
-                          model.hidden_size, model.num_attention_heads),
-              "change one of them, or give head_dim");
+    bad_config(fmt::format("hidden_size={} is no multiple of num_attention_heads={}",
+                           model.hidden_size, model.num_attention_heads),
+               "change one of them, or give head_dim");
   }
   model.head_dim = config.size_or("head_dim", model.hidden_size / model.num_attention_heads);
   if (model.head_dim % 2 != 0) {
-    bad_input(fmt::format("head_dim={} is odd", model.head_dim),
-              "rotary embeddings turn pairs: make it even");
+    bad_config(fmt::format("head_dim={} is odd", model.head_dim),
+               "rotary embeddings turn pairs: make it even");
   }
 }
 
@@ -245,8 +245,9 @@ int64_t read_pad_token(const Fields& config, int64_t vocab_size) {
   if (config.find("pad_token_id") == nullptr) return -1;
   const int64_t id = config.integer_or("pad_token_id", -1);
   if (id < -vocab_size || id >= vocab_size) {
-    bad_input(fmt::format("pad_token_id={} is outside the vocabulary of {} tokens", id, vocab_size),
-              "give an id of the vocabulary, or null");
+    bad_config(
+        fmt::format("pad_token_id={} is outside the vocabulary of {} tokens", id, vocab_size),
+        "give an id of the vocabulary, or null");
   }
   return id < 0 ? id + vocab_size : id;
 }
