@@ -128,6 +128,7 @@ std::string describe_result(const CaseResult& result, bool color) {
   std::string text = title + " " + place(result.spec);
   if (result.verdict == "match") {
     text += "   " + matched_line(result);
+    text += field("note", result.message);
     if (!good) text += field("expected", result.unexpected);
     return good ? text : text + field("replay", result.replay);
   }

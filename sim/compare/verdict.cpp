@@ -22,8 +22,8 @@ void take(CaseResult& result, const EndingVerdict& verdict) {
 }
 
 // Reports of ranks that finished; a report that cannot be read is our own fault.
-EndingVerdict read_reports(CaseResult& result) {
-  for (const RankEnding& ending : result.endings) {
+EndingVerdict read_reports(const std::vector<RankEnding>& endings, CaseResult& result) {
+  for (const RankEnding& ending : endings) {
     if (ending.kind != "finished") continue;
     try {
       result.reports.push_back(decode_rank_report(ending.bytes));
@@ -84,10 +84,12 @@ void judge_values(CaseResult& result) {
 CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings) {
   CaseResult result;
   result.spec = spec;
-  result.endings = endings;
+  for (const RankEnding& ending : endings) {  // without the bytes, which are read into the reports
+    result.endings.push_back({ending.rank, ending.kind, ending.message, ending.last_call, ""});
+  }
   result.replay = replay_command(spec);
   EndingVerdict ending = judge_endings(endings);
-  const EndingVerdict unreadable = read_reports(result);
+  const EndingVerdict unreadable = read_reports(endings, result);
   if (ending.verdict.empty()) ending = unreadable;
   if (ending.verdict.empty()) ending = judge_findings(result.reports);
   add_totals(result);
@@ -96,7 +98,6 @@ CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings) {
   } else {
     judge_values(result);
   }
-  for (RankEnding& done : result.endings) done.bytes.clear();  // decoded: kept once, in the reports
   compare_with_expectation(result);
   return result;
 }
