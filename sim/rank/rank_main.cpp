@@ -13,6 +13,7 @@
 #include "sim/rank/case_inputs.h"
 #include "sim/rank/dump.h"
 #include "sim/rank/fed_optimizer.h"
+#include "sim/rank/tensor_memory.h"
 #include "sim/trace/call_trace.h"
 #include "train/trainer.h"
 
@@ -78,19 +79,20 @@ class CaseRun {
  public:
   CaseRun(CaseSpec spec, const RankEnv& env)
       : spec_(std::move(spec)), env_(env), mesh_(spec_.parallel.mesh()),
-        trace_(env.on_call),
+        trace_(env.rank, env.on_call),
         comm_(mesh_, env.rank, env.make_backend, &trace_) {
     SHARDPROOF_ASSERT(mesh_.world_size() == env.world_size,
                       fmt::format("a mesh of {} ranks in a world of {}", mesh_.world_size(),
                                   env.world_size));
     if (env.golden_fd >= 0) golden_ = GoldenRecord::from_fd(env.golden_fd);
     recorder_.emplace(spec_, mesh_, env.rank, golden_ ? &*golden_ : nullptr,
-                      [this] { return trace_.calls_so_far(); });
+                      [this] { return trace_.call_count(); });
     if (!spec_.dump_file.empty()) dump_.emplace(*recorder_, spec_.steps);
   }
 
   RankReport run() {
     const auto start = std::chrono::steady_clock::now();
+    const TensorMemory memory;
     inputs_ = env_.inputs ? env_.inputs->get(spec_) : load_case_inputs(spec_);
     refuse_unsupported(spec_, *inputs_);
     Decoder model(inputs_->config, inputs_->weights);
@@ -107,8 +109,10 @@ class CaseRun {
     report.calls = trace_.calls();
     report.timeline = trace_.timeline();
     report.findings = trace_.findings();
+    report.peak_tensor_bytes = memory.peak_bytes();
     report.metrics = {{"loss", metrics.loss}, {"grad_norm", metrics.grad_norm},
                       {"tokens", metrics.tokens}, {"sequences", metrics.sequences}};
+    if (env_.rank == 0) report.metrics["parameters"] = holdings(trainer);
     report.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return report;
@@ -132,6 +136,16 @@ class CaseRun {
       }
     }
     return metrics;
+  }
+
+  // Who holds what, for the report's picture.
+  static nlohmann::json holdings(const Trainer& trainer) {
+    nlohmann::json parameters = nlohmann::json::object();
+    for (const ParameterPtr& parameter : trainer.parameters()) {
+      parameters[parameter->name] = {{"layout", parameter->layout.describe()},
+                                     {"global_shape", parameter->global_shape}};
+    }
+    return parameters;
   }
 
   static std::map<std::string, std::vector<int64_t>> shapes(const Trainer& trainer) {

@@ -1,0 +1,37 @@
+#include "sim/rank/tensor_memory.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <algorithm>
+#include <atomic>
+
+namespace shardproof::sim {
+namespace {
+
+class Meter final : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
+    current_ += bytes;
+    peak_ = std::max(peak_, current_);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  int64_t peak() const { return peak_; }
+
+ private:
+  int64_t current_ = 0;
+  int64_t peak_ = 0;
+};
+
+}  // namespace
+
+struct TensorMemory::Impl {
+  std::shared_ptr<Meter> meter = std::make_shared<Meter>();
+  c10::DebugInfoGuard guard{c10::DebugInfoKind::PROFILER_STATE, meter};
+};
+
+TensorMemory::TensorMemory() : impl_(std::make_unique<Impl>()) {}
+TensorMemory::~TensorMemory() = default;
+int64_t TensorMemory::peak_bytes() const { return impl_->meter->peak(); }
+
+}  // namespace shardproof::sim

@@ -1,0 +1,24 @@
+// Counts the bytes of the tensors that one rank's thread makes and drops.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+namespace shardproof::sim {
+
+// While it lives, allocations of CPU and GPU tensor memory on this thread are counted. Memory that
+// another thread frees counts there.
+class TensorMemory {
+ public:
+  TensorMemory();
+  ~TensorMemory();
+  TensorMemory(const TensorMemory&) = delete;
+  TensorMemory& operator=(const TensorMemory&) = delete;
+  int64_t peak_bytes() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace shardproof::sim
