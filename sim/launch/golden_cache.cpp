@@ -2,10 +2,8 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <elf.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <link.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
@@ -17,6 +15,8 @@
 #include <fstream>
 #include <sstream>
 #include <vector>
+
+#include "sim/launch/golden_code.h"
 
 namespace shardproof::sim {
 namespace fs = std::filesystem;
@@ -79,39 +79,6 @@ bool copy_to(const fs::path& path, int fd, size_t size) {
   return file.valid();
 }
 
-// The note that the linker leaves in a program: a digest of all its code and data.
-int find_build_id(dl_phdr_info* info, size_t, void* into) {
-  for (int i = 0; i < info->dlpi_phnum; ++i) {
-    if (info->dlpi_phdr[i].p_type != PT_NOTE) continue;
-    const char* at = reinterpret_cast<const char*>(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
-    const char* end = at + info->dlpi_phdr[i].p_memsz;
-    while (at + sizeof(ElfW(Nhdr)) <= end) {
-      ElfW(Nhdr) note;
-      std::memcpy(&note, at, sizeof(note));
-      const char* name = at + sizeof(note);
-      const char* value = name + (note.n_namesz + 3) / 4 * 4;
-      if (note.n_type == NT_GNU_BUILD_ID) {
-        for (uint32_t byte = 0; byte < note.n_descsz; ++byte) {
-          *static_cast<std::string*>(into) +=
-              fmt::format("{:02x}", static_cast<unsigned char>(value[byte]));
-        }
-        return 1;
-      }
-      at = value + (note.n_descsz + 3) / 4 * 4;
-    }
-  }
-  return 1;  // the first object is the program itself: look no further
-}
-
-std::string program_digest() {
-  std::string id;
-  ::dl_iterate_phdr(find_build_id, &id);
-  if (!id.empty()) return id;
-  struct stat info {};  // linked without a build id
-  if (::stat("/proc/self/exe", &info) != 0) return "unknown";
-  return fmt::format("{}-{}.{}", info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
-}
-
 }  // namespace
 
 uint64_t digest_of(const void* bytes, size_t size, uint64_t seed) {
@@ -147,8 +114,8 @@ fs::path GoldenCache::default_folder() {
 }
 
 std::string GoldenCache::full_key(const std::string& golden_key) {
-  return fmt::format("program {}\nlibtorch {}\ncpu {}\nthreads {}\n{}", program_digest(),
-                     TORCH_VERSION, at::get_cpu_capability(), at::get_num_threads(), golden_key);
+  return fmt::format("code {}\nlibtorch {}\ncpu {}\nthreads {}\n{}", golden_code(), TORCH_VERSION,
+                     at::get_cpu_capability(), at::get_num_threads(), golden_key);
 }
 
 std::optional<OwnedFd> GoldenCache::find(const std::string& key) const {

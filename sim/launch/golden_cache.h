@@ -23,8 +23,8 @@ class GoldenCache {
       : folder_(std::move(folder)), max_bytes_(max_bytes) {}
   // $XDG_CACHE_HOME or ~/.cache, then shardproof/golden; empty when neither is known.
   static std::filesystem::path default_folder();
-  // The case's golden_key with what else its values depend on: this binary (build id), LibTorch's
-  // version, the processor's capability and the number of threads.
+  // The case's golden_key with what else its values depend on: the golden's own code (golden_code.h),
+  // LibTorch's version, the processor's capability and the number of threads.
   static std::string full_key(const std::string& golden_key);
 
   std::optional<OwnedFd> find(const std::string& key) const;  // open for reading

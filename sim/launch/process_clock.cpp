@@ -14,7 +14,8 @@ double cpu_seconds_of(pid_t pid) {
   return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
 }
 
-bool is_runnable(pid_t pid) {
+int64_t runnable_threads(pid_t pid) {
+  int64_t count = 0;
   std::error_code gone;
   const std::filesystem::path tasks = "/proc/" + std::to_string(pid) + "/task";
   for (const auto& task : std::filesystem::directory_iterator(tasks, gone)) {
@@ -24,9 +25,9 @@ bool is_runnable(pid_t pid) {
     const size_t name_end = line.rfind(')');  // "12 (name) S ...": a name may hold anything
     if (name_end == std::string::npos || name_end + 2 >= line.size()) continue;
     const char state = line[name_end + 2];
-    if (state == 'R' || state == 'D') return true;
+    if (state == 'R' || state == 'D') ++count;
   }
-  return false;
+  return count;
 }
 
 }  // namespace shardproof::sim

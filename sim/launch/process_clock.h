@@ -4,10 +4,12 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
+
 namespace shardproof::sim {
 
 double cpu_seconds_of(pid_t pid);     // all threads; 0 when it has gone
-// Some thread of it is ready to run or in uninterruptible sleep (state R or D): slow, not hung.
-bool is_runnable(pid_t pid);
+// Its threads that are ready to run or in uninterruptible sleep (state R or D): slow, not hung.
+int64_t runnable_threads(pid_t pid);
 
 }  // namespace shardproof::sim

@@ -107,6 +107,16 @@ std::optional<Frame> FrameReader::next() {
   return frame;
 }
 
+std::optional<Frame> read_one_frame(int socket, size_t max_bytes) {
+  Header header;
+  if (::recv(socket, &header, sizeof(header), MSG_WAITALL) != sizeof(header)) return std::nullopt;
+  if (header.bytes > max_bytes || header.fds != 0) return std::nullopt;
+  Frame frame{static_cast<FrameType>(header.type), std::string(header.bytes, '\0'), {}};
+  const ssize_t got = ::recv(socket, frame.payload.data(), header.bytes, MSG_WAITALL);
+  if (got != static_cast<ssize_t>(header.bytes)) return std::nullopt;
+  return frame;
+}
+
 FrameWriter::FrameWriter(FrameType type, const std::string& payload, std::vector<OwnedFd> fds)
     : fds_(std::move(fds)) {
   SHARDPROOF_ASSERT(payload.size() < UINT32_MAX, "a frame of 4 GiB or more");

@@ -17,10 +17,14 @@ enum class FrameType : uint16_t {
   // control -> worker
   kRequest = 1,  // CaseSpec as JSON; descriptor 0: the golden, if there is one
   kAbort = 2,    // why, in words
+  kGolden = 3,   // for ranks that take no descriptors: a path, or the bytes (external_rank.h)
+  kExit = 4,     // the exit status, as text
   // worker -> control
   kCallLine = 10,  // one collective call of this rank, before it runs
   kEndings = 11,   // of all ranks of this worker
   kTaskDone = 12,  // outcome of a golden
+  kHello = 13,     // of a rank that another launcher started
+  kHeartbeat = 14, // its CPU seconds so far, and whether it is runnable
 };
 
 struct Frame {
@@ -59,6 +63,9 @@ class FrameWriter {
   std::vector<OwnedFd> fds_;
 };
 
+// Reads exactly one frame without descriptors, blocking; nothing when the other side has gone, is too
+// slow (SO_RCVTIMEO) or announces more than `max_bytes`.
+std::optional<Frame> read_one_frame(int socket, size_t max_bytes);
 // Sends a whole frame, blocking. False when the other side has gone.
 bool send_frame(int socket, FrameType type, const std::string& payload);
 

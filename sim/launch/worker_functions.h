@@ -11,16 +11,23 @@
 
 namespace shardproof::sim {
 
+// The c10d store at which process ranks meet.
+struct StorePlace {
+  std::string host = "127.0.0.1";
+  int port = 0;
+  bool host_it = false;   // this rank hosts it: on `listen_fd`, which it owns, or on the port
+  int listen_fd = -1;
+  std::string prefix;     // of all keys
+};
+
 // A world (or one rank of it) that is to be made in a worker process.
 struct WorldSetup {
   std::string backend = "emulated";  // emulated: all ranks here, as threads; gloo, nccl: one rank
   std::string device = "cpu";
   int64_t world_size = 1;
   int64_t rank = -1;                 // -1: all of them
-  // Process ranks meet at the c10d store on 127.0.0.1:store_port. Rank 0 hosts it on this listening
-  // socket, which it owns; -1 on the others.
-  int store_listen_fd = -1;
-  int store_port = 0;
+  int64_t local_rank = 0;            // on this host: picks the GPU
+  StorePlace store = {};             // of process ranks
   // Called on the rank's own thread: when a case starts, and before each collective.
   std::function<void(int64_t rank)> on_start = {};
   std::function<void(int64_t rank, const CallLine& line)> on_call = {};
@@ -36,6 +43,9 @@ struct WorldSession {
   // From another thread, while run() is under way: ranks that wait for others stop waiting; run()
   // returns soon, with `hung` for those that did not stop. Empty: not supported, the worker is killed.
   std::function<void(const std::string& why)> abort = {};
+  // Process ranks: writes a text to the world's store (`value` not empty), or waits until somebody has
+  // and returns it. Throws Error(kFailed): no store, nobody wrote.
+  std::function<std::string(const std::string& key, const std::string& value)> exchange = {};
 };
 
 struct WorkerFunctions {

@@ -5,17 +5,14 @@
 #include <sys/resource.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <csignal>
-#include <deque>
 #include <exception>
 #include <mutex>
-#include <optional>
-#include <thread>
 
 #include "base/error.h"
 #include "sim/launch/call_board.h"
 #include "sim/launch/ending_codec.h"
+#include "sim/launch/inbox.h"
 #include "sim/launch/wire.h"
 
 namespace shardproof::sim {
@@ -39,48 +36,6 @@ void watch_for_crashes(CallBoard* board) {
   }
 }
 
-// Requests in order of arrival; aborts go past them. Reads on a thread of its own, so that an abort
-// reaches a rank that waits, and so that the worker ends the moment control has gone.
-class Inbox {
- public:
-  Inbox(int socket, std::function<void(const std::string&)> on_abort)
-      : socket_(socket), on_abort_(std::move(on_abort)), reader_([this] { read(); }) {
-    reader_.detach();  // lives as long as the process
-  }
-
-  Frame next_request() {
-    std::unique_lock lock(mutex_);
-    arrived_.wait(lock, [this] { return !requests_.empty(); });
-    Frame frame = std::move(requests_.front());
-    requests_.pop_front();
-    return frame;
-  }
-
- private:
-  void read() {
-    FrameReader frames;
-    while (frames.read_some(socket_, false) == FrameReader::Status::kOpen) {
-      while (std::optional<Frame> frame = frames.next()) {
-        if (frame->type == FrameType::kAbort) {
-          on_abort_(frame->payload);
-          continue;
-        }
-        const std::lock_guard lock(mutex_);
-        requests_.push_back(std::move(*frame));
-        arrived_.notify_one();
-      }
-    }
-    ::_exit(0);
-  }
-
-  int socket_;
-  std::function<void(const std::string&)> on_abort_;
-  std::mutex mutex_;
-  std::condition_variable arrived_;
-  std::deque<Frame> requests_;
-  std::thread reader_;
-};
-
 // How a failure outside any rank's own code is named.
 TaskOutcome outcome_of_exception() {
   try {
@@ -100,9 +55,9 @@ TaskOutcome outcome_of_exception() {
 }
 
 [[noreturn]] void serve_golden(const WorkerFunctions& functions, int channel) {
-  Inbox inbox(channel, [](const std::string&) {});
+  Inbox inbox(channel, 0, [](const Frame&) {});
   for (;;) {
-    const Frame frame = inbox.next_request();
+    const Frame frame = inbox.next();
     const nlohmann::json task = nlohmann::json::parse(frame.payload);
     TaskOutcome outcome;
     try {
@@ -117,11 +72,13 @@ TaskOutcome outcome_of_exception() {
   }
 }
 
-// The same ending for every rank that lives in this worker: its world could not be made.
-std::vector<RankEnding> all_ended(const WorkerSetup& setup, const TaskOutcome& why) {
+}  // namespace
+
+std::vector<RankEnding> endings_of_exception(int64_t only_rank, int64_t world_size) {
+  const TaskOutcome why = outcome_of_exception();
   std::vector<RankEnding> endings;
-  const int64_t first = setup.rank < 0 ? 0 : setup.rank;
-  const int64_t last = setup.rank < 0 ? setup.world_size - 1 : setup.rank;
+  const int64_t first = only_rank < 0 ? 0 : only_rank;
+  const int64_t last = only_rank < 0 ? world_size - 1 : only_rank;
   for (int64_t rank = first; rank <= last; ++rank) {
     RankEnding ending;
     ending.rank = rank;
@@ -131,6 +88,8 @@ std::vector<RankEnding> all_ended(const WorkerSetup& setup, const TaskOutcome& w
   }
   return endings;
 }
+
+namespace {
 
 [[noreturn]] void serve_world(const WorkerFunctions& functions, const WorkerSetup& setup,
                               WorkerFds fds) {
@@ -144,8 +103,10 @@ std::vector<RankEnding> all_ended(const WorkerSetup& setup, const TaskOutcome& w
   };
 
   WorldSetup world{.backend = setup.backend, .device = setup.device,
-                   .world_size = setup.world_size, .rank = setup.rank,
-                   .store_listen_fd = fds.store_listener.release(), .store_port = setup.store_port};
+                   .world_size = setup.world_size, .rank = setup.rank, .local_rank = setup.rank};
+  world.store.listen_fd = fds.store_listener.release();
+  world.store.port = setup.store_port;
+  world.store.host_it = setup.rank == 0;
   world.before_kill = [&board](int64_t) { board.crashing(); };
   world.on_start = [&board](int64_t rank) { board.started(rank); };
   const bool matched_by_control = setup.rank >= 0;  // an emulated world matches its own calls
@@ -156,12 +117,12 @@ std::vector<RankEnding> all_ended(const WorkerSetup& setup, const TaskOutcome& w
 
   std::mutex session_mutex;
   WorldSession session;
-  Inbox inbox(channel, [&](const std::string& why) {
+  Inbox inbox(channel, 0, [&](const Frame& urgent) {
     const std::lock_guard lock(session_mutex);
-    if (session.abort) session.abort(why);
+    if (urgent.type == FrameType::kAbort && session.abort) session.abort(urgent.payload);
   });
   for (;;) {
-    const Frame frame = inbox.next_request();
+    const Frame frame = inbox.next();
     std::vector<RankEnding> endings;
     try {
       if (!session.run) {
@@ -171,7 +132,7 @@ std::vector<RankEnding> all_ended(const WorkerSetup& setup, const TaskOutcome& w
       }
       endings = session.run(frame.payload, frame.fds.empty() ? -1 : frame.fds[0].get());
     } catch (...) {
-      endings = all_ended(setup, outcome_of_exception());
+      endings = endings_of_exception(setup.rank, setup.world_size);
     }
     send(FrameType::kEndings, encode(endings));
   }

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "sim/launch/owned_fd.h"
 #include "sim/launch/worker_functions.h"
@@ -32,6 +33,10 @@ struct WorkerFds {
 // Called in the forked child, while it is single-threaded; ends the process.
 [[noreturn]] void worker_main(const WorkerFunctions& functions, const WorkerSetup& setup,
                               WorkerFds fds);
+
+// In a catch block, when a session could not be made or fell over: the same ending for every rank that
+// lives in this process (`only_rank`, or all of the world when it is -1).
+std::vector<RankEnding> endings_of_exception(int64_t only_rank, int64_t world_size);
 
 // The outcome of a golden, as kTaskDone carries it.
 struct TaskOutcome {

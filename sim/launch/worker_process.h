@@ -1,5 +1,6 @@
 // One worker as control sees it: its channel, what it printed, its end. Owning it means that it is
-// killed, however the scope is left; the zygote reaps it.
+// killed, however the scope is left; the zygote reaps it. Or a rank that another launcher started,
+// perhaps on another host, behind a TCP connection: it is told to go, and its launcher reaps it.
 #pragma once
 
 #include <sys/types.h>
@@ -9,6 +10,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "sim/launch/wire.h"
@@ -24,11 +26,17 @@ class WorkerProcess : public std::enable_shared_from_this<WorkerProcess> {
     std::function<void(const std::string& how)> on_exit;
   };
 
+  struct Remote {
+    std::string name;        // "pid 17 on host a", for messages
+    bool same_host = false;  // it can open this process's descriptors by path
+  };
   WorkerProcess(boost::asio::io_context& io, Zygote::Spawned spawned, OwnedFd channel, OwnedFd output);
+  WorkerProcess(boost::asio::io_context& io, Remote remote, OwnedFd channel);
   ~WorkerProcess();
   void start(Listener listener);  // from here on the listener is called, on the io_context
 
   void send(FrameType type, const std::string& payload, std::vector<OwnedFd> fds = {});
+  void send_request(const std::string& request, int golden_fd);  // borrowed; -1: none
   void kill();
   void drain();   // hands over every frame that has arrived
   void exited(const std::string& how);
@@ -36,6 +44,9 @@ class WorkerProcess : public std::enable_shared_from_this<WorkerProcess> {
 
   pid_t pid() const { return pid_; }
   bool ended() const { return ended_; }
+  bool is_remote() const { return remote_.has_value(); }
+  double cpu_seconds() const;  // used so far, all threads
+  bool runnable() const;       // some thread waits for nothing but the processor or the disk
   // The end of what it has printed since `forget_output`, at most kOutputBytes.
   const std::string& output() const { return output_; }
   void forget_output() { output_.clear(); }
@@ -49,8 +60,13 @@ class WorkerProcess : public std::enable_shared_from_this<WorkerProcess> {
   Read read_output();
   Read read_frames();
 
-  pid_t pid_;
+  void take(Frame frame);
+
+  pid_t pid_ = 0;
   OwnedFd pidfd_;
+  std::optional<Remote> remote_;
+  double remote_cpu_s_ = 0;
+  bool remote_runnable_ = true;
   boost::asio::posix::stream_descriptor channel_;
   boost::asio::posix::stream_descriptor out_;
   Listener listener_;

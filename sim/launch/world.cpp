@@ -1,6 +1,5 @@
 #include "sim/launch/world.h"
 
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -13,7 +12,6 @@
 #include "base/error.h"
 #include "sim/launch/ending_codec.h"
 #include "sim/launch/exit_text.h"
-#include "sim/launch/process_clock.h"
 
 namespace shardproof::sim {
 namespace {
@@ -74,17 +72,35 @@ void World::start_workers(Workers& workers) {
     if (in_processes()) setup.rank = i;
     workers_.push_back(workers.start(setup, board_.fd(), std::move(listener)));
     listener = OwnedFd();
-    const auto self = weak_from_this();
-    const auto index = static_cast<size_t>(i);
-    workers_.back()->start({.on_frame = [self, index](Frame frame) {
-                              if (const auto world = self.lock()) {
-                                world->on_frame(index, std::move(frame));
-                              }
-                            },
-                            .on_exit = [self, index](const std::string& how) {
-                              if (const auto world = self.lock()) world->on_exit(index, how);
-                            }});
+    listen_to(workers_.size() - 1);
   }
+}
+
+std::shared_ptr<World> World::of(boost::asio::io_context& io, WorldKey key,
+                                 std::vector<std::shared_ptr<WorkerProcess>> ranks) {
+  std::shared_ptr<World> world(new World(io, std::move(key)));
+  world->workers_ = std::move(ranks);
+  for (size_t rank = 0; rank < world->workers_.size(); ++rank) world->listen_to(rank);
+  return world;
+}
+
+void World::listen_to(size_t index) {
+  const auto self = weak_from_this();
+  workers_[index]->start({.on_frame = [self, index](Frame frame) {
+                            if (const auto world = self.lock()) world->on_frame(index, std::move(frame));
+                          },
+                          .on_exit = [self, index](const std::string& how) {
+                            if (const auto world = self.lock()) world->on_exit(index, how);
+                          }});
+}
+
+void World::dismiss(int status) {
+  broken_ = true;
+  for (const auto& worker : workers_) worker->send(FrameType::kExit, std::to_string(status));
+}
+
+bool World::all_gone() const {
+  return std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) { return worker->ended(); });
 }
 
 void World::run(const std::string& request, int golden_fd, CaseLimits limits,
@@ -101,10 +117,8 @@ void World::run(const std::string& request, int golden_fd, CaseLimits limits,
   board_.clear();
   started_ = steady_clock::now();
   for (const auto& worker : workers_) {
-    std::vector<OwnedFd> fds;
-    if (golden_fd >= 0) fds.push_back(OwnedFd(::fcntl(golden_fd, F_DUPFD_CLOEXEC, 0)));
     worker->forget_output();
-    worker->send(FrameType::kRequest, request, std::move(fds));
+    worker->send_request(request, golden_fd);
   }
   tick();
 }
@@ -119,15 +133,18 @@ void World::after(milliseconds delay, Action action) {
   });
 }
 
-void World::on_frame(size_t, Frame frame) {
+void World::on_frame(size_t worker, Frame frame) {
   if (!running_) return;
-  if (frame.type == FrameType::kCallLine) return on_call(frame.payload);
+  if (frame.type == FrameType::kCallLine) return on_call(worker, frame.payload);
   if (frame.type != FrameType::kEndings) return;
   for (RankEnding& ending : decode_endings(frame.payload)) note(std::move(ending));
 }
 
-void World::on_call(const std::string& text) {
+void World::on_call(size_t worker, const std::string& text) {
   if (std::optional<CallLine> line = decode_line(text)) {
+    if (workers_[worker]->is_remote()) {  // it cannot reach the board
+      board_.entered(static_cast<int64_t>(worker), line->op + " " + line->group + " '" + line->label + "'");
+    }
     if (const auto finding = matcher_.called(std::move(*line))) found(*finding);
   }
 }
@@ -222,10 +239,10 @@ void World::tick() {
 
 bool World::looks_hung() {
   HangSample sample{.now_s = seconds_since(started_), .calls = board_.total_calls(), .cpu_s = {}};
-  for (const auto& worker : workers_) sample.cpu_s.push_back(cpu_seconds_of(worker->pid()));
+  for (const auto& worker : workers_) sample.cpu_s.push_back(worker->cpu_seconds());
   if (!hang_rule_.sample(sample)) return false;
   const bool slow = std::any_of(workers_.begin(), workers_.end(),
-                                [](const auto& worker) { return is_runnable(worker->pid()); });
+                                [](const auto& worker) { return worker->runnable(); });
   if (slow) hang_rule_.restart();  // it waits for the processor or the disk
   return !slow;
 }
@@ -332,7 +349,9 @@ void World::finish() {
   for (const auto& worker : workers_) run.logs.push_back(worker->output());
   if (!run.reusable) {
     broken_ = true;
-    for (const auto& worker : workers_) worker->kill();
+    for (const auto& worker : workers_) {
+      if (!worker->is_remote()) worker->kill();  // those are dismissed, with a status
+    }
   }
   // From the event loop, so that whoever called into this world has returned.
   boost::asio::post(io_, [done = std::exchange(done_, {}), run = std::move(run)]() mutable {

@@ -39,11 +39,17 @@ class World : public std::enable_shared_from_this<World> {
  public:
   // Starts its workers. Throws InternalError when they cannot be started.
   static std::shared_ptr<World> start(boost::asio::io_context& io, Workers& workers, WorldKey key);
+  // A world of ranks that are there already, one process each, by rank.
+  static std::shared_ptr<World> of(boost::asio::io_context& io, WorldKey key,
+                                   std::vector<std::shared_ptr<WorkerProcess>> ranks);
 
   // `done` is called once, from the io_context. `request` is a CaseSpec as JSON; golden_fd is
   // borrowed, -1 for none.
   void run(const std::string& request, int golden_fd, CaseLimits limits,
            std::function<void(WorldRun)> done);
+  // Tells remote ranks to exit with this status; the world is broken afterwards.
+  void dismiss(int status);
+  bool all_gone() const;            // no worker is left
   void kill();                      // the case under way ends as it stands, all else aborted
   const WorldKey& key() const { return key_; }
   bool broken() const { return broken_; }  // a worker has ended: of no more use
@@ -51,11 +57,12 @@ class World : public std::enable_shared_from_this<World> {
  private:
   World(boost::asio::io_context& io, WorldKey key);
   void start_workers(Workers& workers);
+  void listen_to(size_t worker);
   bool in_processes() const { return key_.backend != "emulated"; }
 
   void on_frame(size_t worker, Frame frame);
   void on_exit(size_t worker, const std::string& how);
-  void on_call(const std::string& text);
+  void on_call(size_t worker, const std::string& text);
   void note(RankEnding ending);
   void found(const MatchFinding& finding);
   void rank_died(int64_t rank, size_t worker, const std::string& how);

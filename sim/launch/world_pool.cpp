@@ -4,6 +4,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <csignal>
 #include <list>
 #include <optional>
@@ -25,6 +26,19 @@ double deadline_of(const std::string& request) {
   const auto path = nlohmann::json::json_pointer("/world/deadline_s");
   if (spec.is_object() && spec.contains(path) && spec[path].is_number()) return spec[path];
   return WorldSpec().deadline_s;
+}
+
+// A launcher of somebody else's starts its ranks once.
+WorldRun no_world_left(const CaseSpec& spec) {
+  WorldRun run;
+  for (int64_t rank = 0; rank < spec.parallel.world_size(); ++rank) {
+    RankEnding ending;
+    ending.rank = rank;
+    ending.kind = "aborted";
+    ending.message = "the ranks ended with an earlier case; start them again with --only this case";
+    run.endings.push_back(ending);
+  }
+  return run;
 }
 
 }  // namespace
@@ -68,6 +82,10 @@ struct WorldPool::Impl {
   }
 
   std::shared_ptr<World> take_world(const WorldKey& key, bool fresh) {
+    if (external_world) {
+      SHARDPROOF_ASSERT(external_world->key() == key, "a case for another world than the launcher's");
+      return external_world;
+    }
     idle_worlds.remove_if([](const auto& world) { return world->broken(); });
     revive_workers();
     const auto found = std::find_if(idle_worlds.begin(), idle_worlds.end(),
@@ -110,6 +128,7 @@ struct WorldPool::Impl {
   std::list<std::shared_ptr<GoldenWorker>> idle_goldens;
   std::set<std::shared_ptr<GoldenWorker>> busy_goldens;
   std::weak_ptr<World> last_world;
+  std::shared_ptr<World> external_world;
 };
 
 WorldPool::WorldPool(WorkerFunctions functions)
@@ -144,6 +163,10 @@ void WorldPool::start_case(const CaseSpec& spec, int golden_fd, bool fresh,
                            std::function<bool(WorldRun)> done) {
   const bool has_faults = !spec.faults.empty();
   const WorldKey key{spec.world.backend, spec.world.device, spec.parallel.world_size()};
+  if (impl_->external_world && impl_->external_world->broken()) {
+    boost::asio::post(impl_->io, [spec, done = std::move(done)] { done(no_world_left(spec)); });
+    return;
+  }
   const auto world = impl_->take_world(key, fresh || has_faults);
   impl_->busy_worlds.insert(world);
   impl_->last_world = world;
@@ -152,7 +175,7 @@ void WorldPool::start_case(const CaseSpec& spec, int golden_fd, bool fresh,
              [this, world, has_faults, done = std::move(done)](WorldRun run) {
     impl_->busy_worlds.erase(world);
     const bool reusable = run.reusable && !has_faults;
-    if (done(std::move(run)) && reusable) impl_->keep_world(world);
+    if (done(std::move(run)) && reusable && !impl_->external_world) impl_->keep_world(world);
   });
   if (impl_->interrupted) impl_->end_all();
 }
@@ -174,6 +197,30 @@ std::vector<RankEnding> WorldPool::run_case(const CaseSpec& spec, int golden_fd,
   });
   wait_until([&result] { return result.has_value(); });
   return std::move(result->endings);
+}
+
+void WorldPool::adopt(ExternalHost& host, const std::string& backend, const std::string& device) {
+  constexpr double kPatience_s = 120;
+  std::vector<std::shared_ptr<WorkerProcess>> ranks;
+  for (auto& peer : host.accept_all(kPatience_s, [this] { return interrupted(); })) {
+    const WorkerProcess::Remote remote{
+        .name = "rank " + std::to_string(peer.hello.rank) + ", pid " + std::to_string(peer.hello.pid) +
+                " on " + peer.hello.host,
+        .same_host = peer.same_host};
+    ranks.push_back(std::make_shared<WorkerProcess>(impl_->io, remote, std::move(peer.socket)));
+  }
+  if (ranks.empty()) return;  // interrupted
+  impl_->external_world =
+      World::of(impl_->io, {backend, device, host.place().world_size}, std::move(ranks));
+}
+
+void WorldPool::dismiss(int status) {
+  if (!impl_->external_world) return;
+  impl_->external_world->dismiss(status);
+  boost::asio::steady_timer limit(impl_->io, std::chrono::seconds(2));
+  bool late = false;
+  limit.async_wait([&late](const boost::system::error_code& error) { late = !error; });
+  wait_until([&] { return late || impl_->external_world->all_gone(); });
 }
 
 void WorldPool::discard_last_world() {

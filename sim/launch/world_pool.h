@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "sim/compare/verdict.h"
+#include "sim/launch/external_rank.h"
 #include "sim/launch/worker_functions.h"
 #include "sim/launch/worker_main.h"
 #include "sim/launch/world_run.h"
@@ -45,6 +46,12 @@ class WorldPool {
   void start_golden(const std::string& request, int golden_fd, const std::string& dump_path,
                     std::function<void(TaskOutcome)> done);
   void start_case(const CaseSpec& spec, int golden_fd, bool fresh, std::function<bool(WorldRun)> done);
+  // Cases run on the ranks that another launcher started, from now on and only there. Waits until all
+  // have come. Throws Error(kFailed): some did not.
+  void adopt(ExternalHost& host, const std::string& backend, const std::string& device);
+  // Tells those ranks to exit with this status, and waits until they have.
+  void dismiss(int status);
+
   // Serves whatever is under way until this is so. Looks after each event.
   void wait_until(const std::function<bool()>& satisfied);
 

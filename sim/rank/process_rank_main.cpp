@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <map>
@@ -69,7 +70,8 @@ RankEnding ProcessRankMain::run(const std::string& request, int golden_fd) {
               ? nccl_factory(store, setup_.rank,
                              {.timeout = setup_.timeout,
                               .device_index = static_cast<int>(setup_.local_rank)})
-              : gloo_factory(store, setup_.rank, {.timeout = setup_.timeout});
+              : gloo_factory(store, setup_.rank,
+                             {.timeout = setup_.timeout, .host = setup_.listen_host});
     }
     backend = groups_->make(name, ranks);
     return backend;
@@ -77,21 +79,41 @@ RankEnding ProcessRankMain::run(const std::string& request, int golden_fd) {
   return run_rank(main_, request, std::move(env), faults_of(request), hooks_);
 }
 
-StorePtr join_local_store(int listen_fd, int port, int64_t world_size) {
+StorePtr join_store(const StoreAddress& address) {
   c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(port);
-  options.isServer = listen_fd >= 0;
-  if (listen_fd >= 0) options.masterListenFd = listen_fd;
-  options.numWorkers = static_cast<size_t>(world_size);
+  options.port = static_cast<uint16_t>(address.port);
+  options.isServer = address.host_it;
+  if (address.listen_fd >= 0) options.masterListenFd = address.listen_fd;
+  options.numWorkers = static_cast<size_t>(address.world_size);
   options.waitWorkers = false;
-  options.timeout = std::chrono::seconds(30);
+  options.timeout = std::chrono::seconds(60);
   try {
-    return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+    const StorePtr store = c10::make_intrusive<c10d::TCPStore>(address.host, options);
+    return address.prefix.empty() ? store : with_prefix(store, address.prefix);
   } catch (const std::exception& error) {
     const std::string text = error.what();
     throw Error({.kind = ErrorKind::kFailed,
-                 .what = fmt::format("the store of this world at 127.0.0.1:{} cannot be reached: {}",
-                                     port, text.substr(0, text.find('\n'))),
+                 .what = fmt::format("the store of this world at {}:{} cannot be {}: {}", address.host,
+                                     address.port, address.host_it ? "hosted" : "reached",
+                                     text.substr(0, text.find('\n'))),
+                 .fix = address.host_it ? "choose another MASTER_PORT" : "look at how rank 0 ended",
+                 .code = "aborted"});
+  }
+}
+
+std::string exchange_text(const StorePtr& store, const std::string& key, const std::string& value) {
+  try {
+    if (!value.empty()) {
+      store->set(key, std::vector<uint8_t>(value.begin(), value.end()));
+      return value;
+    }
+    const std::vector<uint8_t> bytes = store->get(key);
+    return {bytes.begin(), bytes.end()};
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    throw Error({.kind = ErrorKind::kFailed,
+                 .what = fmt::format("nobody wrote '{}' to the store: {}", key,
+                                     text.substr(0, text.find('\n'))),
                  .fix = "look at how rank 0 ended",
                  .code = "aborted"});
   }

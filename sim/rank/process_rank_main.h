@@ -15,6 +15,7 @@ struct ProcessRankSetup {
   int64_t rank = 0;
   int64_t world_size = 1;
   int64_t local_rank = 0;        // picks the GPU for nccl
+  std::string listen_host = "127.0.0.1";  // gloo: the address to listen on; "": this host's own name
   std::chrono::milliseconds timeout{std::chrono::hours(1)};  // a watchdog outside decides earlier
 };
 
@@ -37,8 +38,18 @@ class ProcessRankMain {
   std::unique_ptr<Groups> groups_;
 };
 
-// The store of a world that one launcher started on this host: rank 0 hosts it on the listening
-// socket, the others join at 127.0.0.1:port. Throws Error(kFailed): nobody there.
-StorePtr join_local_store(int listen_fd, int port, int64_t world_size);
+// Where the ranks of a world meet. `listen_fd`: hosted on this listening socket, which is owned then.
+struct StoreAddress {
+  std::string host = "127.0.0.1";
+  int port = 0;
+  bool host_it = false;
+  int listen_fd = -1;
+  int64_t world_size = 1;
+  std::string prefix;  // of all keys
+};
+// Throws Error(kFailed): nobody there, or the port is taken.
+StorePtr join_store(const StoreAddress& address);
+// Writes a text (not empty), or waits until somebody has and returns it. Throws Error(kFailed).
+std::string exchange_text(const StorePtr& store, const std::string& key, const std::string& value);
 
 }  // namespace shardproof::sim

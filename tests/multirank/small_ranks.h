@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <stdexcept>
 
@@ -62,11 +63,24 @@ inline WorkerFunctions small_workers() {
       session.abort = [world](const std::string& why) { world->abort(why); };
       return session;
     }
-    const auto rank = std::make_shared<ProcessRankMain>(
-        ProcessRankSetup{.backend = setup.backend, .device = setup.device, .rank = setup.rank,
-                         .world_size = setup.world_size, .local_rank = setup.rank},
-        [setup] { return join_local_store(setup.store_listen_fd, setup.store_port, setup.world_size); },
-        hooks, small_rank_main);
+    const auto store = std::make_shared<StorePtr>();
+    const auto join = [setup, store] {
+      const StorePlace& place = setup.store;
+      if (!*store) {
+        *store = join_store({.host = place.host, .port = place.port, .host_it = place.host_it,
+                             .listen_fd = place.listen_fd, .world_size = setup.world_size,
+                             .prefix = place.prefix});
+      }
+      return *store;
+    };
+    ProcessRankSetup place;
+    place.backend = setup.backend;
+    place.rank = setup.rank;
+    place.world_size = setup.world_size;
+    const auto rank = std::make_shared<ProcessRankMain>(place, join, hooks, small_rank_main);
+    session.exchange = [join](const std::string& key, const std::string& value) {
+      return exchange_text(join(), key, value);
+    };
     session.run = [rank](const std::string& request, int fd) -> std::vector<RankEnding> {
       return {rank->run(request, fd)};
     };

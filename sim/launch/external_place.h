@@ -1,0 +1,28 @@
+// Where a process stands that torchrun, mpirun or srun started: its rank, and where the ranks meet.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace shardproof::sim {
+
+struct ExternalPlace {
+  std::string launcher;       // torchrun | mpirun | srun | mpiexec | environment
+  int64_t rank = 0;
+  int64_t world_size = 1;
+  int64_t local_rank = 0;
+  std::string master_addr;
+  int master_port = 0;
+  bool store_is_hosted = false;  // the launcher holds the store: everybody joins as a client
+  std::string run_id;            // differs between restarts under one store
+};
+
+using GetVariable = std::function<std::optional<std::string>(const std::string& name)>;
+GetVariable process_environment();
+
+// Throws Error(kBadInput): no launcher's variables, MASTER_ADDR or MASTER_PORT missing, no numbers.
+ExternalPlace external_place(const GetVariable& variable);
+
+}  // namespace shardproof::sim

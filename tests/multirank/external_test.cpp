@@ -1,0 +1,183 @@
+// Ranks that another launcher started: here this test is that launcher, and forks them.
+#include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <map>
+
+#include "base/error.h"
+#include "sim/launch/external_place.h"
+#include "sim/launch/external_rank.h"
+#include "tests/multirank/small_ranks.h"
+
+namespace shardproof::sim {
+namespace {
+
+int free_port() {
+  const OwnedFd socket(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), size);
+  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size);
+  return ntohs(address.sin_port);
+}
+
+// Ranks 1.. as forked processes; rank 0's process is the test itself.
+class Launched {
+ public:
+  explicit Launched(int64_t world_size) {
+    place.launcher = "test";
+    place.world_size = world_size;
+    place.master_addr = "127.0.0.1";
+    place.master_port = free_port();
+    place.run_id = "test.0";
+    for (int64_t rank = 1; rank < world_size; ++rank) {
+      const pid_t pid = ::fork();
+      if (pid == 0) {
+        ExternalPlace own = place;
+        own.rank = own.local_rank = rank;
+        serve_external_rank(own, "gloo", "cpu", small_workers());
+      }
+      pids.push_back(pid);
+    }
+  }
+  ~Launched() {
+    for (const pid_t pid : pids) ::kill(pid, SIGKILL);
+    exit_statuses();
+  }
+  std::vector<int> exit_statuses() {
+    std::vector<int> statuses;
+    for (const pid_t pid : pids) {
+      int status = 0;
+      if (::waitpid(pid, &status, 0) != pid) continue;
+      statuses.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status));
+    }
+    pids.clear();
+    return statuses;
+  }
+
+  ExternalPlace place;
+  std::vector<pid_t> pids;
+};
+
+TEST_CASE("ranks that another launcher started run the cases and share one exit status", "[external]") {
+  Launched launched(3);
+  ExternalHost host(launched.place, "gloo", "cpu", small_workers());
+  WorldPool pool(small_workers());
+  pool.adopt(host, "gloo", "cpu");
+  for (int round = 0; round < 3; ++round) {
+    const auto endings = pool.run_case(small_case("gloo", 3), -1, false);
+    REQUIRE(endings.size() == 3);
+    for (const RankEnding& ending : endings) {
+      INFO(ending.message);
+      CHECK(ending.kind == "finished");
+    }
+    CHECK(endings[2].bytes == std::to_string(launched.pids[1]));
+  }
+  pool.dismiss(7);
+  CHECK(launched.exit_statuses() == std::vector<int>{7, 7});
+}
+
+TEST_CASE("a rank of another launcher that dies is named, and later cases say so", "[external]") {
+  Launched launched(3);
+  ExternalHost host(launched.place, "gloo", "cpu", small_workers());
+  WorldPool pool(small_workers());
+  pool.adopt(host, "gloo", "cpu");
+  CaseSpec spec = small_case("gloo", 3);
+  spec.faults.push_back({.kind = "kill", .rank = 2, .label = "layer 1"});
+  const auto endings = pool.run_case(spec, -1, false);
+  CHECK(endings[2].kind == "died");
+  CHECK_THAT(endings[2].message, Catch::Contains("rank 2, pid " + std::to_string(launched.pids[1])));
+  CHECK(endings[0].kind == "aborted");
+  CHECK(endings[1].kind == "aborted");
+  const auto later = pool.run_case(small_case("gloo", 3), -1, false);
+  CHECK(later.size() == 3);
+  CHECK_THAT(later[0].message, Catch::Contains("ended with an earlier case"));
+  pool.dismiss(3);
+  CHECK(launched.exit_statuses() == std::vector<int>{3, -SIGKILL});
+}
+
+TEST_CASE("a rank of another launcher that hangs is named", "[external]") {
+  Launched launched(2);
+  ExternalHost host(launched.place, "gloo", "cpu", small_workers());
+  WorldPool pool(small_workers());
+  pool.adopt(host, "gloo", "cpu");
+  CaseSpec spec = small_case("gloo", 2);
+  spec.faults.push_back({.kind = "hang", .rank = 1, .label = "layer 1"});
+  const auto endings = pool.run_case(spec, -1, false);
+  CHECK(endings[1].kind == "hung");
+  CHECK(endings[0].kind == "aborted");
+  pool.dismiss(3);
+  CHECK(launched.exit_statuses() == std::vector<int>{3});
+}
+
+TEST_CASE("ranks exit when control goes without a word", "[external]") {
+  Launched launched(2);
+  {
+    ExternalHost host(launched.place, "gloo", "cpu", small_workers());
+    WorldPool pool(small_workers());
+    pool.adopt(host, "gloo", "cpu");
+  }
+  CHECK(launched.exit_statuses() == std::vector<int>{3});
+}
+
+std::map<std::string, std::string> torchrun_variables() {
+  return {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "host-a"},
+          {"MASTER_PORT", "29501"}, {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+          {"TORCHELASTIC_RUN_ID", "job"}, {"TORCHELASTIC_RESTART_COUNT", "2"}};
+}
+
+ExternalPlace place_of(const std::map<std::string, std::string>& variables) {
+  return external_place([&](const std::string& name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional<std::string>(found->second);
+  });
+}
+
+TEST_CASE("the place of a rank is read from what its launcher sets", "[external]") {
+  const ExternalPlace torchrun = place_of(torchrun_variables());
+  CHECK(torchrun.launcher == "torchrun");
+  CHECK(torchrun.rank == 3);
+  CHECK(torchrun.world_size == 4);
+  CHECK(torchrun.local_rank == 1);
+  CHECK(torchrun.store_is_hosted);
+  CHECK(torchrun.run_id == "job.2");
+  const ExternalPlace mpirun = place_of({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"},
+                                         {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "1234"}});
+  CHECK(mpirun.launcher == "mpirun");
+  CHECK_FALSE(mpirun.store_is_hosted);
+  const ExternalPlace srun = place_of({{"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "1"},
+                                       {"MASTER_ADDR", "n1"}, {"MASTER_PORT", "1234"}});
+  CHECK(srun.rank == 5);
+  CHECK(srun.local_rank == 1);
+}
+
+TEST_CASE("a place that makes no sense is a sentence", "[external]") {
+  const auto refusal = [](std::map<std::string, std::string> variables, const std::string& name,
+                          const std::optional<std::string>& value) -> std::string {
+    variables.erase(name);
+    if (value) variables[name] = *value;
+    try {
+      place_of(variables);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const auto good = torchrun_variables();
+  CHECK_THAT(refusal(good, "RANK", std::nullopt), Catch::Contains("no launcher"));
+  CHECK_THAT(refusal(good, "RANK", "4"), Catch::Contains("RANK='4' is no number from 0 to 3"));
+  CHECK_THAT(refusal(good, "RANK", "two"), Catch::Contains("RANK='two'"));
+  CHECK_THAT(refusal(good, "WORLD_SIZE", "0"), Catch::Contains("WORLD_SIZE"));
+  CHECK_THAT(refusal(good, "MASTER_PORT", std::nullopt), Catch::Contains("export MASTER_ADDR"));
+  CHECK_THAT(refusal(good, "MASTER_PORT", "70000"), Catch::Contains("MASTER_PORT"));
+  CHECK_THAT(refusal(good, "MASTER_ADDR", ""), Catch::Contains("MASTER_ADDR"));
+}
+
+}  // namespace
+}  // namespace shardproof::sim
