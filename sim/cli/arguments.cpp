@@ -50,8 +50,10 @@ void add_selection(CLI::App& app, RunArguments& run) {
   app.add_option("scenarios", run.paths, "Scenario files and folders (default: scenarios/)");
   app.add_option("--backend", run.backends, "emulated, gloo or nccl (default: all that can run here)")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(one_of(known_backends()));
   app.add_option("--filter", run.filters, "Only cases whose name holds this text, or that have this tag")
+      ->allow_extra_args(false)
       ->take_all();
   app.add_option("--only", run.only, "Only the case of exactly this name");
   app.add_option("--shard", "Only the I-th of N equal shares of the cases, I from 1")
@@ -72,6 +74,7 @@ void add_run(CLI::App& app, RunArguments& run) {
       ->check(CLI::Range(0.0, kMaxSeconds));
   app.add_option("--out", run.out, "Folder for the results (default: runs/<time>)");
   app.add_flag("--no-skips", run.no_skips, "A skipped case makes the exit status 2");
+  app.add_flag("--fail-fast", run.fail_fast, "Start no case after the first that is not as expected");
 }
 
 void add_case(CLI::App& app, CheckArguments& check, const std::string& what) {
@@ -96,7 +99,6 @@ void add_check(CLI::App& app, CheckArguments& check) {
       ->check(CLI::Range(1, 65536));
   app.add_flag("--sequence-parallel", check.sequence_parallel, "Shard the sequence over tp in norms");
   app.add_flag("--packed", check.packed, "Pack the sequences into one row");
-  app.add_flag("--uneven", check.uneven, "Allow a global batch that dp does not divide");
   app.add_option("--data-parallel", check.data_parallel, "replicate, fsdp or hybrid")
       ->check(one_of(known_data_parallel()));
   app.add_option("--custom-plan", check.custom_plan, "JSON file with {slot name pattern: style}");
@@ -150,6 +152,17 @@ const Command kCommands[] = {
     {"report", "HTML with pictures from a run folder",
      [](CLI::App& app, Arguments& a) {
        app.add_option("run", a.folder, "Run folder (default: the latest under runs/)");
+     }},
+    {"mutants", "Plant known bugs, one by one: which are caught, named, explained",
+     [](CLI::App& app, Arguments& a) {
+       app.add_option("--filter", a.mutants.filter, "Only rows whose id or source holds this text");
+       app.add_option("--jobs,-j", a.mutants.jobs, "Gates at the same time")->check(CLI::Range(1, 64));
+       app.add_option("--sample", a.mutants.sample, "Only so many rows, drawn by --seed")
+           ->check(CLI::Range(1, 100000));
+       app.add_option("--seed", a.mutants.seed, "Of the sample")
+           ->check(CLI::Range(int64_t{0}, int64_t{1} << 62));
+       app.add_flag("--check-patches", a.mutants.check_patches,
+                    "Only whether every patch still applies; builds nothing");
      }},
     {"schema", "", [](CLI::App&, Arguments&) {}},
     {"doctor", "What is installed, which worlds can run, why not", [](CLI::App&, Arguments&) {}},

@@ -28,6 +28,7 @@ struct RunArguments {
   std::optional<int64_t> seed;        // replaces every scenario's seed
   std::string out;                    // run folder; "": runs/<time>
   bool no_skips = false;
+  bool fail_fast = false;             // start no case after the first that is not as expected
   bool all_tags = false;              // also the cases tagged slow or manual
   bool keys = false;                  // list: the keys of a scenario file instead of cases
   WorldArguments world;
@@ -46,11 +47,20 @@ struct CheckArguments {
   WorldArguments world;
 };
 
+// The planted bugs: handed on to tests/mutants/run.py.
+struct MutantArguments {
+  std::string filter;
+  int64_t jobs = 1, sample = 0;  // sample 0: all rows
+  int64_t seed = 0;
+  bool check_patches = false;
+};
+
 struct Arguments {
   std::string command;  // run | list | describe | check | judge | golden | rank | report | doctor | ...
   RunArguments run;     // run, list, describe, rank
   CheckArguments check; // check, judge, golden
   std::string folder;   // report
+  MutantArguments mutants;
 };
 
 // What parsing came to: arguments, or text to print and the status to leave with.

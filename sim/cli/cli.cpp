@@ -31,6 +31,7 @@ int dispatch(const Arguments& arguments, const std::string& line, const WorkerFu
   if (command == "list") return list_command(arguments.run);
   if (command == "describe") return describe_command(arguments.run);
   if (command == "report") return report_command(arguments.folder);
+  if (command == "mutants") return mutants_command(arguments.mutants);
   if (command == "doctor") return doctor_command();
   if (command == "schema") return schema_command();
   if (command == "version") {

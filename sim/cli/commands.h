@@ -13,6 +13,7 @@ int check_command(const CheckArguments& arguments, const std::string& command_li
 int judge_command(const CheckArguments& arguments, WorldPool& pool);
 int golden_command(const CheckArguments& arguments, WorldPool& pool);
 int report_command(const std::string& folder);
+int mutants_command(const MutantArguments& arguments);
 int doctor_command();
 int schema_command();  // prints the JSON Schema of scenario files
 

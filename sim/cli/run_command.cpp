@@ -43,8 +43,12 @@ class Run {
     for (const CaseSpec& spec : selection_.cases) {
       runner_.wait_until_at_most(arguments_.jobs - 1);
       if (pool_.interrupted()) break;
+      if (arguments_.fail_fast && failed_) {
+        skip(spec, "an earlier case was not as expected (--fail-fast)");
+        continue;
+      }
       if (arguments_.time_budget_s && seconds_since(start) > *arguments_.time_budget_s) {
-        skip_for_time(spec);
+        skip(spec, fmt::format("the time budget of {} s was used up", *arguments_.time_budget_s));
         continue;
       }
       start_one(spec);
@@ -64,13 +68,14 @@ class Run {
     results.emplace_back().spec = spec;  // in the order of the selection, whatever ends first
     runner_.start(spec, [this, place](CaseResult result) {
       if (pool_.interrupted()) return;  // how it ended says nothing about it
+      failed_ = failed_ || !result.as_expected;
       progress_.finished(result);
       results[place] = std::move(result);
     });
   }
 
-  void skip_for_time(CaseSpec spec) {
-    spec.skip = fmt::format("the time budget of {} s was used up", *arguments_.time_budget_s);
+  void skip(CaseSpec spec, const std::string& reason) {
+    spec.skip = reason;
     info.skipped.push_back(std::move(spec));
   }
 
@@ -80,6 +85,7 @@ class Run {
   CaseRunner runner_;
   Selection selection_;
   Progress progress_;
+  bool failed_ = false;  // some case was not as expected
 };
 
 int status_of(const Run& run, const RunArguments& arguments) {

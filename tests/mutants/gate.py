@@ -1,0 +1,48 @@
+"""The gate that every row runs: the default scenarios on the emulated world, then the cases of golden/hf.
+It stops at the first case that does not end as its scenario expects."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+from scratch import PLACE, ROOT
+
+LIMIT_S = 900
+
+
+def _finding(folder):
+    """The first unexpected case of a run's folder, in the order of the selection; None: none."""
+    results = json.loads((folder / "results.json").read_text())
+    return next((case for case in results["cases"] if not case["as_expected"]), None)
+
+
+def _run(program, words, out, cwd):
+    shutil.rmtree(out, ignore_errors=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{out}.log", "w", encoding="utf-8") as log:
+        try:
+            status = subprocess.run([str(program), *words, "--out", str(out)], cwd=cwd, stdout=log,
+                                    stderr=subprocess.STDOUT, timeout=LIMIT_S).returncode
+        except subprocess.TimeoutExpired:
+            return {"verdict": "endless", "message": f"the gate did not end within {LIMIT_S} s"}
+    if (out / "results.json").is_file():
+        finding = _finding(out)
+        if finding or status == 0:
+            return finding
+    tail = Path(f"{out}.log").read_text(encoding="utf-8", errors="replace").splitlines()[-3:]
+    return {"verdict": "broken", "message": f"exit status {status}: " + " ".join(tail)}
+
+
+def run_gate(program, name, tree):
+    """The finding as results.json writes a case (reports/README.md), or None when all was silent."""
+    runs = PLACE / "runs"
+    finding = _run(program, ["run", "scenarios", "--backend", "emulated", "--fail-fast"], runs / name, tree)
+    if finding:
+        return finding
+    for case in sorted((ROOT / "golden" / "hf").glob("*/case.json")):
+        words = ["check", str(case.parent), "--mesh", "tp=2"]
+        finding = _run(program, words, runs / f"{name}.{case.parent.name}", tree)
+        if finding:
+            return finding
+    return None

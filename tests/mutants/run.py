@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+"""Plants known bugs, one at a time, and runs the gate on each: ./shardproof mutants (README.md here)."""
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Semaphore
+
+from gate import run_gate
+from marks import Marks, marks_of, said_of
+from rows import BadRow, read_rows
+from scratch import PLACE, ROOT, BuildError, Scratch, git_apply
+
+
+class Outcome:
+    def __init__(self, row):
+        self.row, self.problem, self.finding, self.marks = row, "", None, Marks(caught=False)
+        self.build_s = self.gate_s = 0.0
+
+    def failed(self):
+        """Whether the command must not end well because of this row."""
+        if self.problem or (self.row.control and self.marks.caught):
+            return True
+        return not self.row.control and not self.marks.caught and not self.row.survives
+
+    def verdict(self):
+        if self.problem:
+            return "ERROR"
+        if self.row.control:
+            return "ALARM" if self.marks.caught else "silent"
+        return "caught" if self.marks.caught else "survives" if self.row.survives else "MISSED"
+
+    def line(self):
+        cells = [f"{self.verdict():9}"]
+        for name in ("tensor", "ranks", "pattern"):
+            right = getattr(self.marks, name)
+            show = self.marks.caught and not self.row.control
+            cells.append(f"{name if right else '-' * len(name):8}" if show else " " * 8)
+        said = self.problem or said_of(self.finding) or self.row.survives
+        return f"{' '.join(cells)} {self.build_s + self.gate_s:6.1f} s  {self.row.id:30} {said[:150]}"
+
+
+def selected(rows, arguments):
+    text = arguments.filter.lower()
+    chosen = [row for row in rows if text in f"{row.id} {row.source}".lower()]
+    if arguments.sample and arguments.sample < len(chosen):
+        chosen = sorted(random.Random(arguments.seed).sample(chosen, arguments.sample),
+                        key=lambda row: row.id)
+    return chosen
+
+
+class Run:
+    """Builds one row after another in the scratch tree; gates run beside on copies of the program."""
+
+    def __init__(self, jobs):
+        self.scratch, self.outcomes = Scratch(), []
+        self.gates = ThreadPoolExecutor(jobs)
+        self.places = Semaphore(jobs + 1)  # programs that wait for a gate
+
+    def prepare(self):
+        start = time.monotonic()
+        self.scratch.refresh()
+        self.scratch.compile()
+        print(f"the tree without bugs is built ({time.monotonic() - start:.0f} s)", flush=True)
+
+    def plant(self, row):
+        outcome = Outcome(row)
+        self.outcomes.append(outcome)
+        self.places.acquire()
+        start = time.monotonic()
+        try:
+            outcome.problem = self.scratch.plant(row)
+            if not outcome.problem:
+                self.scratch.compile()
+                program = PLACE / "programs" / row.id / "shardproof-bin"
+                program.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(self.scratch.program, program)
+        except BuildError as error:
+            outcome.problem = f"does not compile: {error}"
+        finally:
+            self.scratch.restore()
+        outcome.build_s = time.monotonic() - start
+        if outcome.problem:
+            self.places.release()
+            print(outcome.line(), flush=True)
+            return
+        self.gates.submit(self.judge, outcome, program)
+
+    def judge(self, outcome, program):
+        start = time.monotonic()
+        try:
+            outcome.finding = run_gate(program, outcome.row.id, self.scratch.tree)
+            outcome.marks = marks_of(outcome.row, outcome.finding)
+            shutil.rmtree(program.parent)
+        except Exception as error:  # of this row alone: it is said, and the others go on
+            outcome.problem = f"the gate: {error!r}"
+        outcome.gate_s = time.monotonic() - start
+        print(outcome.line(), flush=True)
+        self.places.release()
+
+    def close(self):
+        self.gates.shutdown()
+        self.scratch.restore()
+
+
+def totals(outcomes, seconds):
+    bugs = [outcome for outcome in outcomes if not outcome.row.control]
+    controls = [outcome for outcome in outcomes if outcome.row.control]
+
+    def share(name):
+        count = sum(getattr(outcome.marks, name) for outcome in bugs)
+        return f"{count} of {len(bugs)}" + (f" ({100 * count / len(bugs):.0f}%)" if bugs else "")
+
+    both = sum(outcome.marks.tensor and outcome.marks.ranks for outcome in bugs)
+    yield f"bugs caught       {share('caught')}"
+    yield f"right tensor      {share('tensor')}; with the right ranks {both}"
+    yield f"right explanation {share('pattern')}"
+    quiet = sum(not outcome.marks.caught and not outcome.problem for outcome in controls)
+    yield f"controls silent   {quiet} of {len(controls)}"
+    yield f"errors of rows    {sum(bool(outcome.problem) for outcome in outcomes)}"
+    yield f"{len(outcomes)} rows in {seconds / 60:.1f} min"
+
+
+def write_results(outcomes):
+    rows = [{"id": o.row.id, "control": o.row.control, "verdict": o.verdict(), "problem": o.problem,
+             "marks": vars(o.marks), "said": said_of(o.finding), "build_s": round(o.build_s, 2),
+             "gate_s": round(o.gate_s, 2)} for o in sorted(outcomes, key=lambda o: o.row.id)]
+    (PLACE / "results.json").write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def check_patches(rows):
+    stale = [(row, git_apply(row.patch, ROOT, "--check")) for row in rows]
+    for row, problem in stale:
+        if problem:
+            print(f"{row.id}: {problem}")
+    count = sum(bool(problem) for _, problem in stale)
+    print(f"{len(rows)} patches, {count} that do not apply")
+    return 1 if count or not rows else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--filter", default="", help="only rows whose id or source holds this text")
+    parser.add_argument("--jobs", type=int, default=1, help="gates at the same time")
+    parser.add_argument("--sample", type=int, default=0, help="only so many rows, drawn by --seed")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--check-patches", action="store_true", help="only whether they still apply")
+    arguments = parser.parse_args()
+    try:
+        rows = selected(read_rows(), arguments)
+        if arguments.check_patches:
+            return check_patches(rows)
+        if not rows:
+            print("no row was selected")
+            return 2
+        start = time.monotonic()
+        run = Run(max(1, arguments.jobs))
+        run.prepare()
+    except (BadRow, BuildError) as error:
+        print(f"shardproof: {error}", file=sys.stderr)
+        return 2
+    try:
+        for row in rows:
+            run.plant(row)
+    finally:
+        run.close()
+    write_results(run.outcomes)
+    print("\n".join(["", *totals(run.outcomes, time.monotonic() - start)]))
+    return 1 if any(outcome.failed() for outcome in run.outcomes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""A copy of the sources with a build of its own, in which one bug at a time is planted.
+
+  build/mutants/tree     the copy; files keep their times unless their content changed
+  build/mutants/build    its build, without unity, so that a patch rebuilds what it touches
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PLACE = ROOT / "build" / "mutants"
+PARTS = ("CMakeLists.txt", "cmake", "src", "sim", "golden", "scenarios")
+LEFT_OUT = {"hf", "__pycache__"}  # golden/hf is read where it is
+
+
+class BuildError(Exception):
+    pass
+
+
+def _files_of(root):
+    for part in PARTS:
+        if (root / part).is_file():
+            yield part
+        for folder, below, names in os.walk(root / part):
+            below[:] = sorted(set(below) - LEFT_OUT)
+            for name in sorted(names):
+                yield str((Path(folder) / name).relative_to(root))
+
+
+def _torch():
+    """Where LibTorch is: as the build of ./shardproof found it."""
+    chosen = ROOT / "build" / "release" / ".torch"
+    named = os.environ.get("SHARDPROOF_TORCH") or (chosen.read_text().strip() if chosen.is_file() else "")
+    found = [Path(named)] if named else sorted(ROOT.glob(".venv/lib/python3*/site-packages/torch"))
+    if not found:
+        raise BuildError("no LibTorch; run ./shardproof build first")
+    return found[0]
+
+
+def git_apply(patch, folder, *options):
+    """Applies the patch below `folder` exactly, or says why not."""
+    environment = dict(os.environ, GIT_CEILING_DIRECTORIES=str(folder.parent))
+    done = subprocess.run(["git", "apply", *options, str(patch)], cwd=folder, env=environment,
+                          capture_output=True, text=True)
+    return "" if done.returncode == 0 else done.stderr.strip().splitlines()[0]
+
+
+class Scratch:
+    def __init__(self):
+        self.tree, self.build = PLACE / "tree", PLACE / "build"
+        self.program = self.build / "shardproof-bin"
+        self._planted = {}
+
+    def refresh(self):
+        """Makes the copy equal to the sources."""
+        wanted = set(_files_of(ROOT))
+        self.tree.mkdir(parents=True, exist_ok=True)
+        for name in set(_files_of(self.tree)) - wanted:
+            (self.tree / name).unlink()
+        for name in sorted(wanted):
+            here, there = ROOT / name, self.tree / name
+            if there.is_file() and there.read_bytes() == here.read_bytes():
+                continue
+            there.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(here, there)
+
+    def compile(self):
+        if not (self.build / "build.ninja").is_file():
+            self._configure()
+        jobs = os.environ.get("SHARDPROOF_JOBS")
+        self._run(["ninja", "-C", str(self.build), *(["-j", jobs] if jobs else []), "shardproof-bin"])
+
+    def plant(self, row):
+        """Applies the row's patch; a sentence when it does not apply."""
+        files = {name: (self.tree / name).read_bytes() for name in row.files()
+                 if (self.tree / name).is_file()}
+        problem = git_apply(row.patch, self.tree)
+        if problem:
+            return problem
+        self._planted = files
+        if all((self.tree / name).read_bytes() == text for name, text in files.items()):
+            return "the patch changes nothing"
+        return ""
+
+    def restore(self):
+        for name, text in self._planted.items():
+            (self.tree / name).write_bytes(text)
+        self._planted = {}
+
+    def _configure(self):
+        launcher = shutil.which("ccache")
+        self._run(["cmake", "-S", str(self.tree), "-B", str(self.build), "-G", "Ninja",
+                   "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1 -fpch-preprocess",
+                   f"-DSHARDPROOF_TORCH={_torch()}", "-DSHARDPROOF_TESTS=OFF", "-DSHARDPROOF_NCCL=OFF",
+                   "-DSHARDPROOF_WERROR=OFF",  # what a bug leaves unused is no error of the row
+                   *([f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}"] if launcher else [])])
+
+    def _run(self, command):
+        environment = dict(os.environ, CCACHE_SLOPPINESS="pch_defines,time_macros")
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, errors="replace")
+        if done.returncode != 0:
+            errors = [line for line in done.stdout.splitlines() if "error" in line]
+            raise BuildError("\n".join(errors[:4] or done.stdout.splitlines()[-4:]))
