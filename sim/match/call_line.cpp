@@ -1,5 +1,5 @@
-// Text form of a call line: fields separated by tabs, numbers by commas; tab, newline and backslash in
-// names are escaped.
+// Text form of a call line: fields separated by tabs, numbers by commas; tab, newline and backslash
+// in names are escaped.
 #include "sim/match/call_line.h"
 
 #include <array>

@@ -10,7 +10,8 @@
 
 namespace shardproof::sim {
 
-// One call as one rank made it. Ranks are global; `group_rank`, `root` and splits are in group order.
+// One call as one rank made it. Ranks are global; `group_rank`, `root` and splits are in group
+// order.
 struct CallLine {
   int64_t rank = 0;
   std::shared_ptr<const std::vector<int64_t>> group_ranks;  // shared by all calls of the group
@@ -29,11 +30,11 @@ struct CallLine {
   int64_t root = -1;                  // send, recv: the other side
   int64_t tag = 0;
   bool asynchronous = false;
-  bool waiting = false;               // not a new call: the rank now waits for this asynchronous one
+  bool waiting = false;  // not a new call: the rank now waits for this asynchronous one
 };
 
-// From any struct with the fields of CollectiveCall (src/comm/communicator.h); this folder knows the
-// standard library only.
+// From any struct with the fields of CollectiveCall (src/comm/communicator.h); this folder knows
+// the standard library only.
 template <class Call>
 CallLine line_of(const Call& call, int64_t rank) {
   return {.rank = rank, .group_ranks = call.group_ranks, .group = call.group,

@@ -69,7 +69,8 @@ std::optional<MatchFinding> Matcher::enter(const CallLine& line) {
   return std::nullopt;
 }
 
-std::optional<MatchFinding> Matcher::disagreement(const OpenCall& call, const CallLine& line) const {
+std::optional<MatchFinding> Matcher::disagreement(const OpenCall& call,
+                                                  const CallLine& line) const {
   for (const auto& [rank, other] : call.lines) {
     const CallLine& low = rank < line.rank ? other : line;
     const CallLine& high = rank < line.rank ? line : other;
@@ -162,6 +163,18 @@ std::optional<MatchFinding> Matcher::ended(int64_t rank) {
 std::string Matcher::last_call(int64_t rank) const {
   const auto& last = ranks_.at(static_cast<size_t>(rank)).last;
   return last ? describe_line(*last) : "";
+}
+
+std::string Matcher::wait_of(int64_t rank) const {
+  return ranks_.at(static_cast<size_t>(rank)).waits_in ? describe_wait(rank) : "";
+}
+
+bool Matcher::is_awaited(int64_t rank) const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& other) {
+    if (!other.waits_in) return false;
+    const std::vector<int64_t> absent = missing(open_.at(*other.waits_in));
+    return std::find(absent.begin(), absent.end(), rank) != absent.end();
+  });
 }
 
 std::string Matcher::describe_waits() const {

@@ -18,16 +18,19 @@ struct MatchFinding {
   std::vector<int64_t> ranks;  // that it names, ascending
 };
 
-// Fed by the control process with the lines of all ranks. Calls are matched by (group, call number);
-// send and recv by (group, from, to, tag, number). Only the first finding matters: stop then.
+// Fed by the control process with the lines of all ranks. Calls are matched by (group, call
+// number); send and recv by (group, from, to, tag, number). Only the first finding matters: stop
+// then.
 //
 //   disagreement   two members made different calls (agreement.h)
-//   deadlock       a cycle of ranks that wait for each other, over any groups; or a rank waits for one
+//   deadlock       a cycle of ranks that wait for each other, over any groups; or a rank waits for
+//   one
 //                  that has ended
 //   never_waited   all ranks have ended and a call did not get all its members
 //
 // A rank waits in a synchronous call from its line until the last member's, and in an asynchronous
-// one from its `waiting` line. One line costs a few microseconds (no more than members + open calls).
+// one from its `waiting` line. One line costs a few microseconds (no more than members + open
+// calls).
 class Matcher {
  public:
   explicit Matcher(int64_t world_size);
@@ -36,8 +39,13 @@ class Matcher {
   // The rank returned. (A rank that died or threw is a finding by itself; do not tell.)
   std::optional<MatchFinding> ended(int64_t rank);
 
-  // "all_reduce(sum) tp[0,1] [4] float64 'label'": the last call that the rank entered, "" for none.
+  // "all_reduce(sum) tp[0,1] [4] float64 'label'": the last call that the rank entered, "" for
+  // none.
   std::string last_call(int64_t rank) const;
+  // The one call that the rank waits in, with whom it waits for; "" when it waits for nobody.
+  std::string wait_of(int64_t rank) const;
+  // Some rank waits for this one.
+  bool is_awaited(int64_t rank) const;
   // Who waits where now, for a watchdog's report: "rank 0 waits for rank 1 in ..., rank 2 ...".
   std::string describe_waits() const;
 

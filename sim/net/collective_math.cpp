@@ -41,7 +41,8 @@ void copy_slice(const Slice& from, const Slice& to) {
   target.copy_(source.reshape(target.sizes()));
 }
 
-void reduce_on_cpu(const std::vector<Slice>& inputs, const std::vector<Slice>& outputs, ReduceOp op) {
+void reduce_on_cpu(const std::vector<Slice>& inputs, const std::vector<Slice>& outputs,
+                   ReduceOp op) {
   std::vector<const void*> sources;
   std::vector<void*> targets;
   for (const Slice& slice : inputs) sources.push_back(address(slice));
@@ -59,7 +60,8 @@ at::Tensor combine(const at::Tensor& a, const at::Tensor& b, ReduceOp op) {
 }
 
 // Strided tensors and other devices: the same arithmetic through at:: ops, on the current stream.
-void reduce_with_ops(const std::vector<Slice>& inputs, const std::vector<Slice>& outputs, ReduceOp op) {
+void reduce_with_ops(const std::vector<Slice>& inputs, const std::vector<Slice>& outputs,
+                     ReduceOp op) {
   const at::ScalarType dtype = inputs[0].tensor->scalar_type();
   const bool half = dtype == at::kHalf || dtype == at::kBFloat16;
   const at::ScalarType sum_type = half ? at::kFloat : dtype;
@@ -93,7 +95,8 @@ void all_reduce(ReduceOp op, const std::vector<Member*>& members) {
 void reduce_scatter(ReduceOp op, const std::vector<Member*>& members) {
   for (size_t i = 0; i < members.size(); ++i) {
     std::vector<Slice> inputs;
-    for (const Member* member : members) inputs.push_back(member->input.part(static_cast<int64_t>(i)));
+    for (const Member* member : members)
+      inputs.push_back(member->input.part(static_cast<int64_t>(i)));
     reduce_slices(inputs, {members[i]->output.part(0)}, op);
   }
 }
@@ -171,7 +174,8 @@ void Parts::copy_from(const Parts& other) {
   for (size_t i = 0; i < tensors_.size(); ++i) tensors_[i].copy_(other.tensors_[i]);
 }
 
-void reduce_slices(const std::vector<Slice>& inputs, const std::vector<Slice>& outputs, ReduceOp op) {
+void reduce_slices(const std::vector<Slice>& inputs, const std::vector<Slice>& outputs,
+                   ReduceOp op) {
   if (inputs[0].numel == 0) return;
   op = for_dtype(op, inputs[0].tensor->scalar_type());
   const auto plain = [](const std::vector<Slice>& slices) {

@@ -1,9 +1,9 @@
 // What a collective does once all its members have met: copies and sums over their tensors.
 //
 // Accumulation, always in group rank order 0, 1, .., n-1:
-//   float64 in float64, float32 in float32; float16 and bfloat16 in float32, rounded once at the end;
-//   integers in their own type, wrapping; bool: sum and max are "or", product and min are "and";
-//   avg is the sum divided by n in the accumulation type. NaN wins in max and min.
+//   float64 in float64, float32 in float32; float16 and bfloat16 in float32, rounded once at the
+//   end; integers in their own type, wrapping; bool: sum and max are "or", product and min are
+//   "and"; avg is the sum divided by n in the accumulation type. NaN wins in max and min.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -66,6 +66,7 @@ struct Member {
 void carry_out(Motion motion, ReduceOp op, int64_t root, const std::vector<Member*>& members);
 
 // Reduces `inputs` in order into each of `outputs` (which may be the inputs).
-void reduce_slices(const std::vector<Slice>& inputs, const std::vector<Slice>& outputs, ReduceOp op);
+void reduce_slices(const std::vector<Slice>& inputs, const std::vector<Slice>& outputs,
+                   ReduceOp op);
 
 }  // namespace shardproof::sim

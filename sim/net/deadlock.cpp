@@ -14,9 +14,10 @@ size_t position_of(const Meeting& meeting, int64_t rank) {
   return static_cast<size_t>(found - meeting.members->begin());
 }
 
-// Follows the first missing member from each rank until a rank comes twice: the ranks of that cycle,
-// or the chain to a rank that has ended.
-std::vector<int64_t> find_cycle(const std::vector<std::unique_ptr<RankState>>& ranks, int64_t start) {
+// Follows the first missing member from each rank until a rank comes twice: the ranks of that
+// cycle, or the chain to a rank that has ended.
+std::vector<int64_t> find_cycle(const std::vector<std::unique_ptr<RankState>>& ranks,
+                                int64_t start) {
   std::vector<int64_t> path;
   int64_t rank = start;
   while (true) {

@@ -52,8 +52,13 @@ class EmulatedWork : public c10d::Work {
  public:
   EmulatedWork(std::shared_ptr<EmulatedWorld::Impl> world, std::shared_ptr<Meeting> meeting,
                int64_t rank, size_t position, int64_t generation, Parts seen, Parts staged)
-      : world_(std::move(world)), meeting_(std::move(meeting)), world_rank_(rank),
-        position_(position), generation_(generation), seen_(std::move(seen)), staged_(std::move(staged)) {}
+      : world_(std::move(world)),
+        meeting_(std::move(meeting)),
+        world_rank_(rank),
+        position_(position),
+        generation_(generation),
+        seen_(std::move(seen)),
+        staged_(std::move(staged)) {}
 
   bool isCompleted() override { return waited_ || world_->is_done(*meeting_); }
   bool isSuccess() const override { return waited_; }
@@ -81,7 +86,8 @@ class EmulatedWork : public c10d::Work {
   size_t position_;
   int64_t generation_;
   Parts seen_;    // what the caller reads after wait()
-  Parts staged_;  // where the world writes when the caller could look too early; empty: straight there
+  Parts staged_;  // where the world writes when the caller could look too early; empty: straight
+                  // there
   bool waited_ = false;
 };
 
@@ -229,13 +235,15 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
     const auto [from, to, tag, number] = key;
     if (from < 0) return group_->ranks;
     const auto& ranks = *group_->ranks;
-    SHARDPROOF_ASSERT(from != to && from < size_ && to >= 0 && to < size_, "a message has two ends");
+    SHARDPROOF_ASSERT(from != to && from < size_ && to >= 0 && to < size_,
+                      "a message has two ends");
     return std::make_shared<const std::vector<int64_t>>(std::initializer_list<int64_t>{
         ranks[static_cast<size_t>(from)], ranks[static_cast<size_t>(to)]});
   }
 
-  // Copies what the caller could change before the peers read it, and hides what it could read before
-  // wait(). Gives where the world writes instead; empty when it writes straight to the outputs.
+  // Copies what the caller could change before the peers read it, and hides what it could read
+  // before wait(). Gives where the world writes instead; empty when it writes straight to the
+  // outputs.
   static Parts stage(Request& request, const CallNotes& notes) {
     if (!notes.asynchronous) return {};
     Member& tensors = request.tensors;
@@ -256,8 +264,11 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
     notes_.reset();
     const EmulatedGroup::Key key = next_key(request);
     const auto members = members_for(key);
-    Arrival arrival{.line = line_of(notes.call, world_rank_), .tensors = {}, .motion = request.motion,
-                    .op = request.op, .root = request.root};
+    Arrival arrival{.line = line_of(notes.call, world_rank_),
+                    .tensors = {},
+                    .motion = request.motion,
+                    .op = request.op,
+                    .root = request.root};
     arrival.line.sequence = std::get<3>(key);
     const bool receives = request.motion == Motion::kMessage && request.op_name == "recv";
     arrival.position = request.motion == Motion::kMessage ? (receives ? 1 : 0)

@@ -140,7 +140,8 @@ void EmulatedWorld::Impl::finish(Meeting& meeting) {
 
 std::shared_ptr<Meeting> EmulatedWorld::Impl::arrive(
     EmulatedGroup& group, const EmulatedGroup::Key& key,
-    std::shared_ptr<const std::vector<int64_t>> members, Arrival arrival, int64_t caller_generation) {
+    std::shared_ptr<const std::vector<int64_t>> members, Arrival arrival,
+    int64_t caller_generation) {
   const int64_t rank = arrival.line.rank;
   const at::Tensor* on_device = any_device_tensor(arrival.tensors);
   std::optional<c10::Event> ready;
@@ -233,7 +234,8 @@ void EmulatedWorld::Impl::check_peers(const Meeting& meeting, int64_t rank) {
   for (const int64_t member : missing_members(meeting)) {
     if (!ranks[static_cast<size_t>(member)]->ended) continue;
     fail({.code = "deadlock",
-          .message = "rank " + std::to_string(member) + " has ended; " + describe_wait(meeting, rank),
+          .message =
+              "rank " + std::to_string(member) + " has ended; " + describe_wait(meeting, rank),
           .ranks = {std::min(rank, member), std::max(rank, member)}});
     return;
   }
@@ -268,7 +270,8 @@ void EmulatedWorld::Impl::end_rank(int64_t rank) {
   ++ended;
   if (failure) return;
   for (size_t other = 0; other < ranks.size(); ++other) {
-    if (ranks[other]->blocked_on) check_peers(*ranks[other]->blocked_on, static_cast<int64_t>(other));
+    if (ranks[other]->blocked_on)
+      check_peers(*ranks[other]->blocked_on, static_cast<int64_t>(other));
     if (failure) return;
   }
   check_deadlock();

@@ -17,8 +17,8 @@
 // The first failure stops the world: every blocked and every later call throws Error(kFailed), with
 // the failure's code on the ranks that it names and code "aborted" on the others.
 //
-// send and recv meet: send returns when the message has been taken. CUDA tensors of all ranks live on
-// one device; a call waits, on the device, for the current streams of all its members.
+// send and recv meet: send returns when the message has been taken. CUDA tensors of all ranks live
+// on one device; a call waits, on the device, for the current streams of all its members.
 #pragma once
 
 #include <cstdint>
@@ -48,20 +48,22 @@ class EmulatedWorld {
   // Makes this rank's end of groups, without communicating. The world must outlive what it makes.
   BackendFactory factory(int64_t rank);
 
-  // Each rank thread says that it is done, exactly once. The first: it returned; its peers may go on
-  // unless one of them needs it. The second: it threw, which stops the world.
+  // Each rank thread says that it is done, exactly once. The first: it returned; its peers may go
+  // on unless one of them needs it. The second: it threw, which stops the world.
   void rank_ended(int64_t rank);
   void rank_threw(int64_t rank, const std::string& why);
   // Stops the world from outside (a deadline, an interrupt).
   void abort(const std::string& code, const std::string& why);
 
   std::optional<WorldFailure> failure() const;
-  // "all_reduce(sum) tp[0,1] [4] float64 'label'": the last call that the rank entered, "" for none.
+  // "all_reduce(sum) tp[0,1] [4] float64 'label'": the last call that the rank entered, "" for
+  // none.
   std::string last_call(int64_t rank) const;
   // Calls that the rank has entered; a watchdog looks whether it moves.
   int64_t call_count(int64_t rank) const;
 
-  // Makes the world new for the next case. Only when every rank has ended; backends made before throw.
+  // Makes the world new for the next case. Only when every rank has ended; backends made before
+  // throw.
   void reset();
 
   struct Impl;

@@ -29,7 +29,7 @@ struct Meeting {
   int64_t root = -1;
   State state = State::kGathering;
   std::vector<int64_t> sleepers;                // members blocked here
-  std::vector<c10::Event> ready;                // CUDA: after the kernels that made a member's input
+  std::vector<c10::Event> ready;  // CUDA: after the kernels that made a member's input
   std::optional<c10::Event> done;               // CUDA: after this operation's kernels
   c10::Device device = c10::Device(c10::kCPU);
 };
@@ -79,7 +79,8 @@ struct EmulatedWorld::Impl {
   explicit Impl(int64_t world_size);
 
   // Joins the meeting `key` of the group; the last member carries the operation out and wakes the
-  // others. Never sleeps. Throws Error(kFailed) when the world has failed or this call makes it fail.
+  // others. Never sleeps. Throws Error(kFailed) when the world has failed or this call makes it
+  // fail.
   std::shared_ptr<Meeting> arrive(EmulatedGroup& group, const EmulatedGroup::Key& key,
                                   std::shared_ptr<const std::vector<int64_t>> members,
                                   Arrival arrival, int64_t generation);
@@ -88,8 +89,8 @@ struct EmulatedWorld::Impl {
   Member wait(const std::shared_ptr<Meeting>& meeting, int64_t rank, size_t position,
               int64_t generation);
   bool is_done(const Meeting& meeting) const;
-  std::shared_ptr<EmulatedGroup> join_group(const std::string& name, const std::vector<int64_t>& ranks,
-                                            int64_t rank);
+  std::shared_ptr<EmulatedGroup> join_group(const std::string& name,
+                                            const std::vector<int64_t>& ranks, int64_t rank);
   void end_rank(int64_t rank);
   void fail(WorldFailure failure);  // the first one counts; wakes everybody; mutex held
 

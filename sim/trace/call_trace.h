@@ -19,8 +19,9 @@ struct CallCount {
   int64_t bytes = 0;  // of this rank's inputs
 };
 
-// Lives on one rank's thread. `forward` hears of each call before it runs (a watchdog, the matching);
-// `forward_wait` when the rank begins to wait for an asynchronous one. Either may be empty.
+// Lives on one rank's thread. `forward` hears of each call before it runs (a watchdog, the
+// matching); `forward_wait` when the rank begins to wait for an asynchronous one. Either may be
+// empty.
 class CallTrace : public CallListener {
  public:
   using Forward = std::function<void(const CollectiveCall&)>;

@@ -1,4 +1,5 @@
-// The side channel by which a communicator tells its backend what c10d's interface has no place for.
+// The side channel by which a communicator tells its backend what c10d's interface has no place
+// for.
 #pragma once
 
 #include "comm/communicator.h"

@@ -21,10 +21,11 @@ using Tensors = std::vector<at::Tensor>;
 
 Error wrong_sizes(const char* op, const std::string& group, std::string_view label,
                   const std::string& problem) {
-  return Error({.kind = ErrorKind::kFailed,
-                .what = fmt::format("{} {} '{}': {}", op, group, label, problem),
-                .fix = "give every member the same list of sizes, one per rank, that fits its tensor",
-                .code = "threw"});
+  return Error(
+      {.kind = ErrorKind::kFailed,
+       .what = fmt::format("{} {} '{}': {}", op, group, label, problem),
+       .fix = "give every member the same list of sizes, one per rank, that fits its tensor",
+       .code = "threw"});
 }
 
 std::vector<int64_t> with_rows(const at::Tensor& like, int64_t rows) {
@@ -82,8 +83,9 @@ CollectiveCall Communicator::describe(const char* op, const at::Tensor& tensor,
 PendingCollective Communicator::start(CollectiveCall call, CallMode mode, const StartWork& work,
                                       Finish finish) {
   const bool message = call.op == "send" || call.op == "recv";
-  int64_t& sequence =
-      message ? channel_sequence_[fmt::format("{} {} {}", call.op, call.root, call.tag)] : sequence_;
+  int64_t& sequence = message
+                          ? channel_sequence_[fmt::format("{} {} {}", call.op, call.root, call.tag)]
+                          : sequence_;
   call.sequence = sequence++;
   call.asynchronous = mode.asynchronous;
   if (listener_ != nullptr) listener_->before_call(call);
@@ -143,7 +145,7 @@ void Communicator::check_root(int64_t root) const {
 at::Tensor Communicator::broadcast(const at::Tensor& tensor, int64_t root, std::string_view label) {
   check_root(root);
   const at::NoGradGuard no_grad;
-  if (size() == 1) return tensor.detach().clone(at::MemoryFormat::Contiguous);
+  if (!backend_) return tensor.detach().clone(at::MemoryFormat::Contiguous);
   CollectiveCall call = describe("broadcast", tensor, label);
   call.root = root;
   const at::Tensor moving = wire::for_moving(tensor.detach());
@@ -175,7 +177,7 @@ at::Tensor Communicator::scatter(const at::Tensor& full, const at::Tensor& local
                       fmt::format("sizes [{}] of a tensor of {} rows", fmt::join(rows, ","),
                                   full.size(0)));
   }
-  if (size() == 1) return full.detach().clone(at::MemoryFormat::Contiguous);
+  if (!backend_) return full.detach().clone(at::MemoryFormat::Contiguous);
   CollectiveCall call = describe("scatter", local_like, label);
   call.root = root;
   if (is_root) call.split_sizes = rows;
@@ -212,7 +214,7 @@ at::Tensor Communicator::gather(const at::Tensor& local, int64_t root, std::stri
   const std::vector<int64_t> rows =
       sizes.empty() ? std::vector<int64_t>(static_cast<size_t>(size()), local.size(0))
                     : checked_sizes(sizes, local.size(0), "gather", label);
-  if (size() == 1) return local.detach().clone(at::MemoryFormat::Contiguous);
+  if (!backend_) return local.detach().clone(at::MemoryFormat::Contiguous);
   CollectiveCall call = describe("gather", local, label);
   call.root = root;
   if (is_root) call.split_sizes = rows;
@@ -229,7 +231,8 @@ at::Tensor Communicator::gather(const at::Tensor& local, int64_t root, std::stri
     }
     std::vector<int64_t> to(static_cast<size_t>(size()), 0);
     to[static_cast<size_t>(root)] = local.size(0);
-    std::vector<int64_t> from = is_root ? rows : std::vector<int64_t>(static_cast<size_t>(size()), 0);
+    std::vector<int64_t> from =
+        is_root ? rows : std::vector<int64_t>(static_cast<size_t>(size()), 0);
     at::Tensor input = source;
     return backend_->alltoall_base(result, input, from, to, {});
   };
@@ -239,8 +242,9 @@ at::Tensor Communicator::gather(const at::Tensor& local, int64_t root, std::stri
   return start(std::move(call), {}, work, finish).wait();
 }
 
-PendingCollective Communicator::start_message(const char* op, const at::Tensor& tensor, int64_t other,
-                                              std::string_view label, int tag, bool asynchronous) {
+PendingCollective Communicator::start_message(const char* op, const at::Tensor& tensor,
+                                              int64_t other, std::string_view label, int tag,
+                                              bool asynchronous) {
   check_root(other);
   SHARDPROOF_ASSERT(other != group_rank_, "a rank sends no message to itself");
   const at::NoGradGuard no_grad;
@@ -268,7 +272,8 @@ void Communicator::send(const at::Tensor& tensor, int64_t to, std::string_view l
   start_message("send", tensor, to, label, tag, false).wait();
 }
 
-at::Tensor Communicator::recv(const at::Tensor& like, int64_t from, std::string_view label, int tag) {
+at::Tensor Communicator::recv(const at::Tensor& like, int64_t from, std::string_view label,
+                              int tag) {
   return start_message("recv", like, from, label, tag, false).wait();
 }
 
@@ -283,7 +288,7 @@ PendingCollective Communicator::recv_async(const at::Tensor& like, int64_t from,
 }
 
 void Communicator::barrier(std::string_view label) {
-  if (size() == 1) return;
+  if (!backend_) return;
   const auto work = [&] { return backend_->barrier({}); };
   start(describe("barrier", at::Tensor(), label), {}, work, {}).wait();
 }

@@ -1,6 +1,6 @@
 // One group of ranks that talk to each other: tensors in, tensors out, every call with a label.
-// A thin layer over c10d::Backend (emulated, gloo, nccl). It makes tensors contiguous, handles uneven
-// sizes and zero-sized tensors, and tells a CallListener about every call.
+// A thin layer over c10d::Backend (emulated, gloo, nccl). It makes tensors contiguous, handles
+// uneven sizes and zero-sized tensors, and tells a CallListener about every call.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,7 +34,7 @@ struct CollectiveCall {
   std::vector<int64_t> shape;         // of the input, as given
   std::vector<int64_t> strides;
   std::vector<int64_t> split_sizes;   // uneven variants: input splits (all_to_all) or all sizes
-  int64_t root = -1;                  // group rank; -1 where there is none; send, recv: the other side
+  int64_t root = -1;  // group rank; -1 where there is none; send, recv: the other side
   int64_t bytes = 0;                  // of the input
   std::vector<int64_t> output_sizes = {};  // all_to_all: output splits
   int64_t dim = -1;                        // all_gather, reduce_scatter: counted from the front
@@ -53,7 +53,8 @@ class CallListener {
   virtual void before_call(const CollectiveCall& call) = 0;
   virtual void before_wait(const CollectiveCall& call) {}      // asynchronous calls only
   virtual void after_call(const CollectiveCall& call) = 0;     // synchronous calls, or at wait()
-  virtual void never_waited(const CollectiveCall& call) = 0;   // a pending call dropped without wait()
+  virtual void never_waited(
+      const CollectiveCall& call) = 0;  // a pending call dropped without wait()
 };
 
 // A collective under way. wait() gives the result. Dropped without wait() it tells the listener;
@@ -85,7 +86,8 @@ class CallSink;
 
 class Communicator {
  public:
-  // `ranks`: global ranks of the group in group order; `backend` is this rank's end of it.
+  // `ranks`: global ranks of the group in group order; `backend` is this rank's end of it. Null for
+  // a group of one, which then communicates nothing: no call is recorded, a result is a copy.
   // `listener` may be null and must outlive the communicator.
   Communicator(std::string axis, std::vector<int64_t> ranks, int64_t group_rank,
                c10::intrusive_ptr<c10d::Backend> backend, CallListener* listener);
@@ -103,23 +105,24 @@ class Communicator {
   // nothing: no call is recorded and the result is a copy.
   // Every member gives the same label: it is part of what makes two calls the same call.
   //
-  // all_reduce: same shape out. float16 and bfloat16 are summed in float32 and rounded once (nccl: as
-  // NCCL does). kAvg divides the sum; kAvg of integers and bool is refused. bool: kSum and kMax are
-  // "or", kProduct and kMin are "and".
+  // all_reduce: same shape out. float16 and bfloat16 are summed in float32 and rounded once (nccl:
+  // as NCCL does). kAvg divides the sum; kAvg of integers and bool is refused. bool: kSum and kMax
+  // are "or", kProduct and kMin are "and".
   at::Tensor all_reduce(const at::Tensor& input, ReduceOp op, std::string_view label);
   PendingCollective all_reduce_async(const at::Tensor& input, ReduceOp op, std::string_view label);
-  // Concatenates every rank's `local` along `dim` in group order. `sizes`: each rank's size along dim
-  // when they differ (empty: all equal to local's).
+  // Concatenates every rank's `local` along `dim` in group order. `sizes`: each rank's size along
+  // dim when they differ (empty: all equal to local's).
   at::Tensor all_gather(const at::Tensor& local, int64_t dim, std::string_view label,
                         const std::vector<int64_t>& sizes = {});
   PendingCollective all_gather_async(const at::Tensor& local, int64_t dim, std::string_view label,
                                      const std::vector<int64_t>& sizes = {});
   // Reduces `full` and gives this rank its part along `dim`. `sizes` as in all_gather; without them
   // the dim must divide by size().
-  at::Tensor reduce_scatter(const at::Tensor& full, int64_t dim, ReduceOp op, std::string_view label,
-                            const std::vector<int64_t>& sizes = {});
+  at::Tensor reduce_scatter(const at::Tensor& full, int64_t dim, ReduceOp op,
+                            std::string_view label, const std::vector<int64_t>& sizes = {});
   PendingCollective reduce_scatter_async(const at::Tensor& full, int64_t dim, ReduceOp op,
-                                         std::string_view label, const std::vector<int64_t>& sizes = {});
+                                         std::string_view label,
+                                         const std::vector<int64_t>& sizes = {});
   // Splits `input` along dim 0 into `input_sizes` (empty: even), sends part i to rank i, gives what
   // arrived concatenated along dim 0; `output_sizes` say how much comes from each (empty: even).
   at::Tensor all_to_all(const at::Tensor& input, std::string_view label,

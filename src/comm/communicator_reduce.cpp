@@ -43,7 +43,7 @@ PendingCollective Communicator::start_all_reduce(const at::Tensor& input, Reduce
                                                  std::string_view label, bool asynchronous) {
   wire::check_reduction(input.scalar_type(), op, label);
   const at::NoGradGuard no_grad;
-  if (size() == 1) return finished(input.detach().clone(at::MemoryFormat::Contiguous));
+  if (!backend_) return finished(input.detach().clone(at::MemoryFormat::Contiguous));
   CollectiveCall call = describe("all_reduce", input, label);
   call.reduce_op = reduce_op_name(op);
   const wire::Reduction reduction = wire::reduction_for(input.scalar_type(), op, abilities_);
@@ -59,7 +59,8 @@ PendingCollective Communicator::start_all_reduce(const at::Tensor& input, Reduce
   const auto finish = [=, dtype = input.scalar_type(), count = size()] {
     return finish_reduction(sum, op, reduction.op, dtype, count);
   };
-  return start(std::move(call), {.asynchronous = asynchronous, .private_input = true}, work, finish);
+  return start(std::move(call), {.asynchronous = asynchronous, .private_input = true}, work,
+               finish);
 }
 
 at::Tensor Communicator::reduce_scatter(const at::Tensor& full, int64_t dim, ReduceOp op,
@@ -67,16 +68,16 @@ at::Tensor Communicator::reduce_scatter(const at::Tensor& full, int64_t dim, Red
   return start_reduce_scatter(full, dim, op, label, sizes, false).wait();
 }
 
-PendingCollective Communicator::reduce_scatter_async(const at::Tensor& full, int64_t dim, ReduceOp op,
-                                                     std::string_view label,
+PendingCollective Communicator::reduce_scatter_async(const at::Tensor& full, int64_t dim,
+                                                     ReduceOp op, std::string_view label,
                                                      const std::vector<int64_t>& sizes) {
   return start_reduce_scatter(full, dim, op, label, sizes, true);
 }
 
 // The dim goes to the front, so that parts are runs of rows. A backend without the operation: rows
 // travel by all_to_all and are summed here, in rank order.
-PendingCollective Communicator::start_reduce_scatter(const at::Tensor& full, int64_t dim, ReduceOp op,
-                                                     std::string_view label,
+PendingCollective Communicator::start_reduce_scatter(const at::Tensor& full, int64_t dim,
+                                                     ReduceOp op, std::string_view label,
                                                      const std::vector<int64_t>& sizes,
                                                      bool asynchronous) {
   wire::check_reduction(full.scalar_type(), op, label);
@@ -88,12 +89,12 @@ PendingCollective Communicator::start_reduce_scatter(const at::Tensor& full, int
   const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});
   if (total != full.size(dim)) {
     throw Error({.kind = ErrorKind::kFailed,
-                 .what = fmt::format("reduce_scatter {} '{}': the sizes sum to {}, dim {} is {}", group_,
-                                     label, total, dim, full.size(dim)),
+                 .what = fmt::format("reduce_scatter {} '{}': the sizes sum to {}, dim {} is {}",
+                                     group_, label, total, dim, full.size(dim)),
                  .fix = "give sizes that sum to the dim",
                  .code = "threw"});
   }
-  if (size() == 1) return finished(full.detach().clone(at::MemoryFormat::Contiguous));
+  if (!backend_) return finished(full.detach().clone(at::MemoryFormat::Contiguous));
 
   CollectiveCall call = describe("reduce_scatter", full, label);
   call.reduce_op = reduce_op_name(op);
@@ -138,8 +139,8 @@ PendingCollective Communicator::start_reduce_scatter(const at::Tensor& full, int
     }
     return sum.movedim(0, dim).contiguous();
   };
-  return start(std::move(call), {.asynchronous = asynchronous, .private_input = private_input}, work,
-               finish);
+  return start(std::move(call), {.asynchronous = asynchronous, .private_input = private_input},
+               work, finish);
 }
 
 }  // namespace shardproof

@@ -1,5 +1,5 @@
-// The only file that knows ProcessGroupGloo. Gloo's symbols are in libtorch_cpu; only its headers come
-// from the system.
+// The only file that knows ProcessGroupGloo. Gloo's symbols are in libtorch_cpu; only its headers
+// come from the system.
 #include "comm/gloo_backend.h"
 
 #include <fmt/format.h>
@@ -36,7 +36,8 @@ class GlooGroups {
   GlooGroups(StorePtr store, int64_t rank, GlooSettings settings)
       : store_(std::move(store)), rank_(rank), settings_(std::move(settings)) {}
 
-  c10::intrusive_ptr<c10d::Backend> make(const std::string& name, const std::vector<int64_t>& ranks) {
+  c10::intrusive_ptr<c10d::Backend> make(const std::string& name,
+                                         const std::vector<int64_t>& ranks) {
     if (!device_) device_ = make_device(settings_.host);
     const std::string key = fmt::format("{}[{}]", name, fmt::join(ranks, ","));
     const int64_t count = made_[key]++;

@@ -16,8 +16,8 @@ struct NcclSettings {
   std::string plugin = "";  // path; "": libshardproof_nccl.so beside the running program
 };
 
-// Loads the plugin now. Throws Error(kRefused) with one sentence when there is no GPU, the plugin was
-// not built (no CUDA toolkit at build time), or a library that it needs is missing.
+// Loads the plugin now. Throws Error(kRefused) with one sentence when there is no GPU, the plugin
+// was not built (no CUDA toolkit at build time), or a library that it needs is missing.
 BackendFactory nccl_factory(StorePtr store, int64_t rank, const NcclSettings& settings);
 // Why nccl_factory would refuse; "" when it would not.
 std::string why_no_nccl(const NcclSettings& settings = {});

@@ -28,7 +28,8 @@ Error backend_error(const CollectiveCall& call, const std::string& text) {
                   .fix = "find the rank that left or hangs; its last call says where",
                   .code = "hung"});
   }
-  if (contains_any(text, {"onnection closed", "onnection reset", "roken pipe", "onnection refused"})) {
+  if (contains_any(text,
+                   {"onnection closed", "onnection reset", "roken pipe", "onnection refused"})) {
     return Error({.kind = ErrorKind::kFailed,
                   .what = fmt::format("{} lost its connection to a member that has ended", where),
                   .fix = "look at how the other ranks of the group ended",
@@ -69,7 +70,8 @@ PendingCollective& PendingCollective::operator=(PendingCollective&& other) noexc
 PendingCollective::~PendingCollective() {
   // An exception on its way out is the finding; what it drops is not.
   if (!state_ || state_->listener == nullptr) return;
-  if (std::uncaught_exceptions() == state_->exceptions) state_->listener->never_waited(state_->call);
+  if (std::uncaught_exceptions() == state_->exceptions)
+    state_->listener->never_waited(state_->call);
 }
 
 at::Tensor PendingCollective::wait() {

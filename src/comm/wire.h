@@ -26,8 +26,8 @@ c10d::ReduceOp to_c10d(ReduceOp op);
 // Throws Error(kRefused) for an average of integers or bool.
 void check_reduction(at::ScalarType dtype, ReduceOp op, std::string_view label);
 
-// Reduces `pieces` [n, ..] over dim 0 in the order 0, 1, ..; float16 and bfloat16 in float32, rounded
-// once.
+// Reduces `pieces` [n, ..] over dim 0 in the order 0, 1, ..; float16 and bfloat16 in float32,
+// rounded once.
 at::Tensor reduce_in_order(const at::Tensor& pieces, ReduceOp op);
 
 }  // namespace shardproof::wire

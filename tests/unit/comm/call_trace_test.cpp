@@ -33,7 +33,8 @@ TEST_CASE("a trace holds every call as text, by count, and on the clock", "[comm
                              "all_gather tp[0,1] [2] float64 weights",
                              "all_reduce(max) tp[0,1] [3] float64 norm"});
   CHECK(second.calls() == first.calls());
-  CHECK(heard == std::vector<std::string>{"all_reduce", "all_gather", "all_reduce", "wait all_gather"});
+  CHECK(heard ==
+        std::vector<std::string>{"all_reduce", "all_gather", "all_reduce", "wait all_gather"});
   CHECK(first.counts().at({"tp", "all_reduce"}).calls == 2);
   CHECK(first.counts().at({"tp", "all_reduce"}).bytes == (64 + 3) * 8);
   CHECK(first.counts().size() == 2);

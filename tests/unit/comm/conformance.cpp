@@ -77,8 +77,8 @@ std::vector<int64_t> input_shape(const Case& test, int64_t i, int64_t count) {
   return {kColumns, rows};
 }
 
-// Small whole numbers, so that sums and products of seven ranks are exact in every dtype; a different
-// one at every position and rank.
+// Small whole numbers, so that sums and products of seven ranks are exact in every dtype; a
+// different one at every position and rank.
 double value_at(const Case& test, int64_t global_rank, int64_t index) {
   const int64_t mixed = index * 7 + global_rank * 13 + index * global_rank;
   if (test.dtype == at::kBool) return static_cast<double>(mixed % 3 == 0);
@@ -110,9 +110,11 @@ at::Tensor input_of(const Case& test, const Communicator& comm, int64_t i) {
   at::Tensor values = at::empty(shape, at::kDouble);
   double* data = values.data_ptr<double>();
   const int64_t rank = comm.ranks()[static_cast<size_t>(i)];
-  for (int64_t index = 0; index < values.numel(); ++index) data[index] = value_at(test, rank, index);
+  for (int64_t index = 0; index < values.numel(); ++index)
+    data[index] = value_at(test, rank, index);
   const bool can_expand = test.memory != Memory::kExpanded || shape[1] > 0;
-  return with_memory(values.to(test.dtype), can_expand ? test.memory : Memory::kContiguous);
+  return with_memory(values.to(test.dtype).to(test.device),
+                     can_expand ? test.memory : Memory::kContiguous);
 }
 
 // A matrix of doubles: the golden's arithmetic knows no tensor library.
@@ -129,7 +131,7 @@ Matrix matrix(int64_t rows, int64_t columns) {
 
 Matrix matrix_of(const at::Tensor& tensor) {
   Matrix out = matrix(tensor.size(0), tensor.size(1));
-  const at::Tensor wide = tensor.to(at::kDouble).contiguous();
+  const at::Tensor wide = tensor.cpu().to(at::kDouble).contiguous();
   std::copy_n(wide.data_ptr<double>(), wide.numel(), out.values.begin());
   return out;
 }
@@ -318,6 +320,11 @@ std::vector<Case> thin_cases() {
     cases.push_back({.op = Op::kAllGather, .dtype = dtype});
     cases.push_back({.op = Op::kAllToAll, .dtype = dtype});
   }
+  return cases;
+}
+
+std::vector<Case> on_device(std::vector<Case> cases, at::DeviceType device) {
+  for (Case& test : cases) test.device = device;
   return cases;
 }
 

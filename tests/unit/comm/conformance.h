@@ -25,6 +25,7 @@ struct Case {
   Sizes sizes = Sizes::kEven;
   int64_t dim = 0;
   bool asynchronous = false;
+  at::DeviceType device = at::kCPU;
 };
 
 std::string describe(const Case& test);
@@ -32,6 +33,7 @@ std::string describe(const Case& test);
 std::vector<Case> all_cases();
 // A thinner choice for slow worlds: every op in every form, each dtype and reduce op once or twice.
 std::vector<Case> thin_cases();
+std::vector<Case> on_device(std::vector<Case> cases, at::DeviceType device);
 
 // Makes the call with this rank's input (inputs differ over ranks and positions).
 at::Tensor call(const Case& test, Communicator& comm);

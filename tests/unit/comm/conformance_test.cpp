@@ -1,10 +1,14 @@
-// One conformance suite over every world: sizes 1, 2, 3, 4, 7, on groups that start at rank 0 and on
-// groups that do not.
+// One conformance suite over every world: sizes 1, 2, 3, 4, 7, on groups that start at rank 0 and
+// on groups that do not.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <mutex>
 
+#include "comm/cuda_device.h"
+#include "comm/gloo_backend.h"
+#include "comm/nccl_backend.h"
 #include "tests/support/run_gloo_ranks.h"
 #include "tests/support/run_ranks.h"
 #include "tests/unit/comm/conformance.h"
@@ -54,7 +58,8 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
          std::memcmp(a.data_ptr(), b.data_ptr(), a.nbytes()) == 0;
 }
 
-TEST_CASE("every collective is right on emulated groups of every size and place", "[comm][emulated]") {
+TEST_CASE("every collective is right on emulated groups of every size and place",
+          "[comm][emulated]") {
   const int64_t size = GENERATE(1, 2, 3, 4, 7);
   const Mesh mesh({{"dp", 2}, {"tp", size}});
   const std::vector<Case> cases = all_cases();
@@ -81,7 +86,8 @@ TEST_CASE("every collective is right on Gloo groups of every size", "[comm][gloo
   CHECK(outcome.results.size() == static_cast<size_t>(size));
 }
 
-TEST_CASE("every form of every collective in every dtype is right on a Gloo group of 3", "[comm][gloo]") {
+TEST_CASE("every form of every collective in every dtype is right on a Gloo group of 3",
+          "[comm][gloo]") {
   const Outcome outcome = run_suite(&run_gloo_ranks, Mesh({{"tp", 3}}), {"tp"}, all_cases());
   CHECK(first_of(outcome.problems) == "");
 }
@@ -91,6 +97,42 @@ TEST_CASE("every collective is right on Gloo groups that do not start at rank 0"
   const Outcome outcome = run_suite(&run_gloo_ranks, mesh, {"tp", "dp"}, thin_cases());
   CHECK(first_of(outcome.problems) == "");
   CHECK(outcome.results.size() == 6);
+}
+
+// A group of one whose backend is called all the same.
+std::string problems_alone(const BackendFactory& make, const std::vector<Case>& cases) {
+  Communicator alone("tp", {0}, 0, make("tp", {0}), nullptr);
+  Outcome outcome;
+  std::mutex mutex;
+  run_cases(cases, alone, 0, mutex, outcome);
+  return first_of(outcome.problems);
+}
+
+TEST_CASE("every collective is right on a backend of one rank", "[comm][emulated][gloo]") {
+  sim::EmulatedWorld world(1);
+  CHECK(problems_alone(world.factory(0), all_cases()) == "");
+  CHECK(problems_alone(gloo_factory(make_hash_store(), 0), thin_cases()) == "");
+}
+
+TEST_CASE("every collective is right on CUDA tensors of emulated ranks", "[comm][emulated][cuda]") {
+  if (!why_no_cuda().empty()) {
+    WARN("skipped: " << why_no_cuda());
+    return;
+  }
+  load_cuda();
+  const int64_t size = GENERATE(1, 2, 3, 4, 7);
+  const Outcome outcome = run_suite(&run_emulated_ranks, Mesh({{"tp", size}}), {"tp"},
+                                    on_device(all_cases(), at::kCUDA));
+  CHECK(first_of(outcome.problems) == "");
+}
+
+TEST_CASE("every collective is right on a one-rank NCCL world", "[comm][cuda][nccl]") {
+  if (!why_no_nccl().empty()) {
+    WARN("skipped: " << why_no_nccl());
+    return;
+  }
+  CHECK(problems_alone(nccl_factory(make_hash_store(), 0, {}), on_device(all_cases(), at::kCUDA)) ==
+        "");
 }
 
 }  // namespace

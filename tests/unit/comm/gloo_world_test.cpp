@@ -14,7 +14,8 @@ using Catch::Matchers::Contains;
 
 at::Tensor ones(int64_t count) { return at::ones({count}, at::kDouble); }
 
-TEST_CASE("a Gloo call that a member never enters becomes a sentence with its label", "[comm][gloo]") {
+TEST_CASE("a Gloo call that a member never enters becomes a sentence with its label",
+          "[comm][gloo]") {
   const RankRuns runs = try_gloo_ranks(Mesh({{"tp", 2}}), [](MeshComm& comm, int64_t rank) {
     Communicator& tp = comm.along("tp");
     tp.barrier("start");

@@ -132,7 +132,8 @@ TEST_CASE("asynchronous calls in opposite order deadlock only when both wait", "
   Matcher matcher(2);
   Side a0{0, "a[0,1]", {0, 1}}, b0{0, "b[0,1]", {0, 1}}, a1{1, "a[0,1]", {0, 1}},
       b1{1, "b[0,1]", {0, 1}};
-  const CallLine a_of_0 = a0.call("all_reduce", "a", true), b_of_1 = b1.call("all_reduce", "b", true);
+  const CallLine a_of_0 = a0.call("all_reduce", "a", true),
+                 b_of_1 = b1.call("all_reduce", "b", true);
   CHECK(!matcher.line(a_of_0));
   CHECK(!matcher.line(b_of_1));
   SECTION("both go on: no finding") {
@@ -168,7 +169,8 @@ TEST_CASE("a rank that ends while another waits for it is named", "[comm][match]
   }
 }
 
-TEST_CASE("a call without all its members is a finding when all ranks have ended", "[comm][match]") {
+TEST_CASE("a call without all its members is a finding when all ranks have ended",
+          "[comm][match]") {
   Matcher matcher(2);
   Side a{0, "dp[0,1]", {0, 1}};
   CHECK(!matcher.line(a.call("all_reduce", "grad bucket", true)));

@@ -16,7 +16,8 @@ TEST_CASE("CUDA is there, or refused with one sentence that says why", "[comm][c
     CHECK_NOTHROW(load_cuda());
     return;
   }
-  CHECK_THAT(why, Contains("no GPU here") || Contains("without CUDA") || Contains("cannot be loaded"));
+  CHECK_THAT(why,
+             Contains("no GPU here") || Contains("without CUDA") || Contains("cannot be loaded"));
   CHECK(why.find('\n') == std::string::npos);
   try {
     load_cuda();
@@ -31,8 +32,8 @@ TEST_CASE("CUDA is there, or refused with one sentence that says why", "[comm][c
 TEST_CASE("NCCL without GPU or plugin is refused before anything is tried", "[comm][cuda]") {
   const NcclSettings nowhere{.plugin = "/nonexistent/libshardproof_nccl.so"};
   const std::string why = why_no_nccl(nowhere);
-  CHECK_THAT(why, Contains("no GPU here") || Contains("was not built") || Contains("without CUDA") ||
-                      Contains("cannot be loaded"));
+  CHECK_THAT(why, Contains("no GPU here") || Contains("was not built") ||
+                      Contains("without CUDA") || Contains("cannot be loaded"));
   try {
     nccl_factory(make_hash_store(), 0, nowhere);
     FAIL("nccl_factory() must refuse");
