@@ -9,6 +9,7 @@
 #include "sim/cli/case_runner.h"
 #include "sim/cli/check_case.h"
 #include "sim/cli/commands.h"
+#include "sim/cli/file_judgement.h"
 #include "sim/cli/machine.h"
 #include "sim/cli/version.h"
 #include "sim/report/run_folder.h"
@@ -17,10 +18,26 @@ namespace shardproof::sim {
 
 namespace {
 
-void say_what_was_compared(const CaseSpec& spec) {
+// The sharded run has been compared with our own golden; the case's own answers are a second witness
+// of that golden. The result that counts: the first that does not match.
+CaseResult with_expected(CaseResult result, GoldenStore& goldens, WorldPool& pool, bool color) {
+  const CaseSpec& spec = result.spec;
+  if (result.verdict != "match" && result.verdict != "mismatch") return result;
   if (spec.expected_file.empty()) {
     std::cout << "compared with shardproof's own golden only: the case has no expected.safetensors\n";
+    return result;
   }
+  const CaseResult witness = judge_file(spec, goldens, pool, spec.expected_file);
+  if (witness.verdict == "match") {
+    std::cout << fmt::format("expected.safetensors agrees with the golden: {} tensors, at most {:.2g}% of "
+                             "an allowance used\n",
+                             witness.tensors_compared, 100 * witness.worst_ratio);
+    return result;
+  }
+  std::cout << "expected.safetensors does NOT agree with shardproof's own golden (\"actual\" is the "
+               "file):\n"
+            << describe_result(witness, color) << '\n';
+  return result.verdict == "match" ? witness : result;
 }
 
 }  // namespace
@@ -33,11 +50,12 @@ int check_command(const CheckArguments& arguments, const std::string& command_li
   }
   GoldenStore goldens(pool, !arguments.world.no_cache);
   CaseRunner runner(pool, goldens, arguments.world.fresh);
-  const CaseResult result = runner.run(spec);
+  const bool color = ::isatty(STDOUT_FILENO) != 0;
+  CaseResult result = runner.run(spec);
   if (pool.interrupted()) return 130;
-  std::cout << describe_result(result, ::isatty(STDOUT_FILENO) != 0) << '\n';
-  const bool judged = result.verdict == "match" || result.verdict == "mismatch";
-  if (judged) say_what_was_compared(spec);
+  std::cout << describe_result(result, color) << '\n';
+  result = with_expected(std::move(result), goldens, pool, color);
+  if (pool.interrupted()) return 130;
   const int status = exit_status({result});
   if (!arguments.out.empty()) {
     RunInfo info;

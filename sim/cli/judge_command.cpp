@@ -1,24 +1,30 @@
 // judge: a result file that any framework wrote, against our own golden.
-#include <fmt/format.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <iostream>
 
 #include "base/error.h"
-#include "sim/cli/case_runner.h"
+#include "sim/cli/case_check.h"
 #include "sim/cli/check_case.h"
 #include "sim/cli/commands.h"
+#include "sim/cli/file_judgement.h"
 
 namespace shardproof::sim {
 
-int judge_command(const CheckArguments& arguments, WorldPool&) {
+int judge_command(const CheckArguments& arguments, WorldPool& pool) {
   const CaseSpec spec = make_check_case(arguments);
+  check_case(spec);
   if (!std::filesystem::is_regular_file(arguments.result_file)) {
     throw Error({.kind = ErrorKind::kBadInput,
                  .what = arguments.result_file + " does not exist",
                  .fix = "name a safetensors file"});
   }
-  throw Error({.kind = ErrorKind::kRefused, .what = "judge is not supported yet", .fix = ""});
+  GoldenStore goldens(pool, !arguments.world.no_cache);
+  const CaseResult result = judge_file(spec, goldens, pool, arguments.result_file);
+  if (pool.interrupted()) return 130;
+  std::cout << describe_result(result, ::isatty(STDOUT_FILENO) != 0) << '\n';
+  return exit_status({result});
 }
 
 }  // namespace shardproof::sim
