@@ -15,8 +15,8 @@ namespace shardproof::sim {
 //   all_gather                 equal sizes lists; equal shapes but for `dim` when sizes are given
 //   reduce_scatter             equal shapes, equal sizes lists
 //   all_to_all                 equal trailing shapes; what i sends to j is what j expects from i
-//   gather, scatter            equal trailing shapes; the root's part i is the size of rank i's
-//   part send, recv                 equal shapes and dtypes; labels may differ
+//   gather, scatter            equal trailing shapes; the root's part i fits rank i
+//   send, recv                 equal shapes and dtypes; labels may differ
 std::optional<std::string> difference(const CallLine& a, const CallLine& b);
 
 // True when a call must be compared with each other member, not with one of them only.

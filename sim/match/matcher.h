@@ -23,9 +23,8 @@ struct MatchFinding {
 // then.
 //
 //   disagreement   two members made different calls (agreement.h)
-//   deadlock       a cycle of ranks that wait for each other, over any groups; or a rank waits for
-//   one
-//                  that has ended
+//   deadlock       a cycle of ranks that wait for each other, over any groups; or a rank waits
+//                  for one that has ended
 //   never_waited   all ranks have ended and a call did not get all its members
 //
 // A rank waits in a synchronous call from its line until the last member's, and in an asynchronous

@@ -53,8 +53,7 @@ class CallListener {
   virtual void before_call(const CollectiveCall& call) = 0;
   virtual void before_wait(const CollectiveCall& call) {}      // asynchronous calls only
   virtual void after_call(const CollectiveCall& call) = 0;     // synchronous calls, or at wait()
-  virtual void never_waited(
-      const CollectiveCall& call) = 0;  // a pending call dropped without wait()
+  virtual void never_waited(const CollectiveCall& call) = 0;   // a pending call that was dropped
 };
 
 // A collective under way. wait() gives the result. Dropped without wait() it tells the listener;
