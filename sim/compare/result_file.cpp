@@ -81,7 +81,7 @@ CaseSpec as_one_rank(CaseSpec spec) {
 
 RankReport compare_file(const SafetensorsFile& file, const CaseSpec& spec, const GoldenRecord& golden) {
   const auto known = known_names(golden, spec.steps);
-  std::map<int64_t, std::pair<std::string, const GoldenTensor*>> found;
+  std::map<std::pair<int64_t, std::string>, const GoldenTensor*> found;
   for (const std::string& name : file.names()) {
     const auto place = known.find(name);
     if (place == known.end()) {
@@ -92,15 +92,14 @@ RankReport compare_file(const SafetensorsFile& file, const CaseSpec& spec, const
                near.empty() ? "use the names of expected.safetensors" : "did you mean '" + near + "'?");
     }
     check_tensor(file.path(), name, file.get(name), *place->second);
-    found.emplace(place->second->order, std::make_pair(name, place->second));
+    found.emplace(std::make_pair(place->second->order, name), place->second);
   }
   RankRecorder recorder(as_one_rank(spec), Mesh(), 0, &golden, {});
-  for (const auto& [order, entry] : found) {
-    const auto& [name, tensor] = entry;
+  for (const auto& [place, tensor] : found) {
     recorder.observe({.name = tensor->name,
                       .phase = tensor->phase,
                       .step = tensor->step,
-                      .tensor = file.get(name).view(tensor->value.sizes())});
+                      .tensor = file.get(place.second).view(tensor->value.sizes())});
   }
   RankReport report = recorder.finish();
   report.unobserved.clear();  // said by name, in the file's own words

@@ -106,32 +106,31 @@ bool chunk_is_known(const Assembled& tensor, const Walk& walk, int64_t chunk_len
   return false;
 }
 
-// Where each chunk of the actual tensor comes from, or empty when that explains nothing.
+// Where each chunk of the actual tensor comes from, or empty when that explains nothing. Chunks that no
+// wrong rank holds are where they belong.
 std::vector<int64_t> chunk_order(const Assembled& tensor, const Walk& walk, int64_t chunks) {
-  std::vector<int64_t> order;
+  std::vector<int64_t> order, known_sources;
   bool moved = false;
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     const int64_t length = walk.size / chunks;
-    if (!chunk_is_known(tensor, walk, length, chunk)) {
-      order.push_back(-1);
-      continue;
-    }
+    order.push_back(chunk);
+    if (!chunk_is_known(tensor, walk, length, chunk)) continue;
     const int64_t source = source_of_chunk(tensor, walk, length, chunk, chunks);
     if (source < 0) return {};
     moved = moved || source != chunk;
-    order.push_back(source);
+    order.back() = source;
+    known_sources.push_back(source);
   }
-  std::vector<int64_t> used = order;
-  std::erase(used, -1);
-  std::sort(used.begin(), used.end());
-  const bool repeats = std::adjacent_find(used.begin(), used.end()) != used.end();
+  std::sort(known_sources.begin(), known_sources.end());
+  const bool repeats = std::adjacent_find(known_sources.begin(), known_sources.end()) !=
+                       known_sources.end();
   return moved && !repeats ? order : std::vector<int64_t>();
 }
 
 std::string order_text(const std::vector<int64_t>& order) {
   std::string text;
   for (size_t i = 0; i < order.size() && i < 16; ++i) {
-    text += (i > 0 ? " " : "") + (order[i] < 0 ? "?" : std::to_string(order[i]));
+    text += (i > 0 ? " " : "") + std::to_string(order[i]);
   }
   return order.size() > 16 ? text + " .." : text;
 }
@@ -182,6 +181,7 @@ std::optional<Assembled> assemble(const std::vector<const Piece*>& pieces) {
   Assembled out;
   out.shape = pieces.front()->global_shape;
   out.token_dims = pieces.front()->dims.size() + 1 == out.shape.size();
+  out.zeros_are_exact = pieces.front()->name == "logprobs";
   int64_t count = 1;
   for (const int64_t size : out.shape) count *= size;
   if (count > kLargestAssembled) return std::nullopt;
@@ -265,7 +265,8 @@ std::optional<Explanation> explain_part(const Assembled& tensor) {
   double golden_square = 0, product = 0, actual_square = 0;
   for (size_t e = 0; e < tensor.actual.size(); ++e) {
     if (!tensor.known[e]) continue;
-    const bool bad = !(std::fabs(tensor.actual[e] - tensor.golden[e]) <= tensor.allowance);
+    const bool bad = !(std::fabs(tensor.actual[e] - tensor.golden[e]) <= tensor.allowance) ||
+                     (tensor.zeros_are_exact && tensor.golden[e] == 0 && tensor.actual[e] != 0);
     auto rest = static_cast<int64_t>(e);
     for (size_t d = tensor.shape.size(); d-- > 0;) {
       const int64_t index = rest % tensor.shape[d];
@@ -280,6 +281,7 @@ std::optional<Explanation> explain_part(const Assembled& tensor) {
     product += tensor.golden[e] * tensor.actual[e];
     actual_square += tensor.actual[e] * tensor.actual[e];
   }
+  if (wrong[0].empty()) return std::nullopt;
   std::string where;
   for (size_t d = 0; d < tensor.shape.size(); ++d) {
     if (wrong[d].empty() || wrong[d].size() == seen[d].size()) continue;

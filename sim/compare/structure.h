@@ -13,6 +13,7 @@ namespace shardproof::sim {
 struct Assembled {
   std::vector<int64_t> shape;
   bool token_dims = false;           // dims 0 and 1 are samples and positions
+  bool zeros_are_exact = false;      // logprobs: a golden zero is padding
   std::vector<char> known;           // per element
   std::vector<double> actual, golden;
   double allowance = 0;

@@ -1,0 +1,131 @@
+#include <catch2/catch.hpp>
+
+#include <cmath>
+
+#include "sim/compare/tolerance.h"
+#include "tests/unit/compare/judged_world.h"
+
+using namespace shardproof;
+using namespace shardproof::sim;
+
+namespace {
+
+GoldenTensor tensor_of(double scale, double phase_scale, double precision_error = 0) {
+  GoldenTensor tensor;
+  tensor.value = at::zeros({1}, at::kDouble);
+  tensor.scale = scale;
+  tensor.phase_scale = phase_scale;
+  tensor.precision_error = precision_error;
+  return tensor;
+}
+
+}  // namespace
+
+TEST_CASE("the float64 rule adds the tensor's scale and its neighbours' rounding", "[tolerance]") {
+  const Tolerance tolerance(spec_of(2, 3));
+  CHECK(tolerance.allowance(tensor_of(2, 0)) == Approx(2e-10).epsilon(1e-14));
+  CHECK(tolerance.allowance(tensor_of(0, 8)) == Approx(64 * 2.220446049250313e-16 * 8).epsilon(1e-14));
+  CHECK(tolerance.allowance(tensor_of(2, 8)) ==
+        Approx(2e-10 + 64 * 2.220446049250313e-16 * 8).epsilon(1e-14));
+  CHECK(tolerance.fed_allowance(tensor_of(2, 8)) == Approx(2e-12).epsilon(1e-14));
+  CHECK(tolerance.allowance(tensor_of(2, 8, 1.0)) < 3e-10);  // measured errors do not count here
+}
+
+TEST_CASE("an integer tensor has no allowance", "[tolerance]") {
+  GoldenTensor tensor = tensor_of(2, 8);
+  tensor.value = at::zeros({1}, at::kLong);
+  CHECK(Tolerance(spec_of(1, 1)).allowance(tensor) == 0);
+}
+
+TEST_CASE("lower precisions allow 8 measured errors per root of the addends", "[tolerance]") {
+  const Tolerance tolerance(spec_of(3, 4, "float32"));
+  const double measured = 8 * 1e-3 * std::sqrt(12.0);
+  CHECK(tolerance.allowance(tensor_of(1, 0, 1e-3)) == Approx(measured + 1e-10));
+  CHECK(tolerance.fed_allowance(tensor_of(1, 0, 1e-3)) == Approx(measured + 1e-12));
+}
+
+TEST_CASE("lower precisions allow 4 eps of the scale where nothing was measured", "[tolerance]") {
+  CHECK(Tolerance(spec_of(1, 1, "float32")).allowance(tensor_of(2, 0)) ==
+        Approx(4 * 2 * std::ldexp(1.0, -23) + 2e-10).epsilon(1e-12));
+  CHECK(Tolerance(spec_of(1, 1, "bfloat16")).allowance(tensor_of(2, 0)) ==
+        Approx(4 * 2 * std::ldexp(1.0, -7)).epsilon(1e-6));
+}
+
+namespace {
+
+// Two steps of a parameter with three elements; norms 1 and 4 with max_norm 2, so step 2 is clipped.
+struct TwoSteps {
+  TwoSteps() {
+    spec.optimizer = {.kind = "AdamW", .lr = 0.1, .beta1 = 0.9, .beta2 = 0.5, .eps = 1e-8,
+                      .weight_decay = 0, .momentum = 0.5, .max_norm = 2};
+    golden = golden_from({seen("grad.w", at::tensor({1.0, 0.0, 1e-9}, at::kDouble)),
+                          seen("grad_norm", at::scalar_tensor(1.0, at::kDouble)),
+                          seen("param.w", numbered({3})), seen("exp_avg.w", numbered({3})),
+                          seen("exp_avg_sq.w", numbered({3})),
+                          seen("grad.w", at::tensor({4.0, 0.0, 0.0}, at::kDouble), Phase::kStep, 2),
+                          seen("grad_norm", at::scalar_tensor(4.0, at::kDouble), Phase::kStep, 2),
+                          seen("param.w", numbered({3}), Phase::kStep, 2),
+                          seen("momentum_buffer.w", numbered({3}), Phase::kStep, 2)});
+  }
+  double added(const std::string& name, int64_t step, int64_t offset) const {
+    const auto allowance =
+        FreeRunningAllowance::of(spec, golden, *golden.find(Phase::kStep, step, name));
+    REQUIRE(allowance);
+    return allowance->at(offset);
+  }
+  double grad_allowance(int64_t step) const {
+    return Tolerance(spec).allowance(*golden.find(Phase::kStep, step, "grad.w"));
+  }
+  CaseSpec spec = spec_of(1, 1);
+  GoldenRecord golden;
+};
+
+}  // namespace
+
+TEST_CASE("a free-running AdamW step adds lr * min(2, d / (|g| + eps))", "[tolerance]") {
+  const TwoSteps steps;
+  const double d = steps.grad_allowance(1);
+  CHECK(steps.added("param.w", 1, 0) == Approx(0.1 * d / (1 + 1e-8)).epsilon(1e-9));
+  CHECK(steps.added("param.w", 1, 1) == Approx(0.1 * std::min(2.0, d / 1e-8)).epsilon(1e-9));
+  CHECK(steps.added("param.w", 1, 2) == Approx(0.1 * d / (1e-9 + 1e-8)).epsilon(1e-9));
+}
+
+TEST_CASE("it is at most twice lr a step, however small the gradient", "[tolerance]") {
+  TwoSteps steps;
+  steps.spec.optimizer.eps = 0;
+  CHECK(steps.added("param.w", 1, 1) == Approx(0.2));
+  CHECK(steps.added("param.w", 2, 1) == Approx(0.4));
+}
+
+TEST_CASE("it adds up over steps, with the clipped gradient's bias-corrected size", "[tolerance]") {
+  const TwoSteps steps;
+  const double clip = 2.0 / (4.0 + 1e-6);
+  const double second = 4.0 * clip;
+  const double mean_square = 0.5 * (0.5 * 1.0) + 0.5 * second * second;
+  const double size = std::sqrt(mean_square / (1 - 0.25));
+  const double expected = 0.1 * steps.grad_allowance(1) / (1 + 1e-8) +
+                          0.1 * clip * steps.grad_allowance(2) / (size + 1e-8);
+  CHECK(steps.added("param.w", 2, 0) == Approx(expected).epsilon(1e-9));
+}
+
+TEST_CASE("moments and SGD have allowances of their own", "[tolerance]") {
+  TwoSteps steps;
+  const double d = steps.grad_allowance(1);
+  CHECK(steps.added("exp_avg.w", 1, 0) == Approx(d));
+  CHECK(steps.added("exp_avg_sq.w", 1, 0) == Approx((2 + d) * d));
+  CHECK(steps.added("exp_avg_sq.w", 1, 1) == Approx(d * d));
+  steps.spec.optimizer.kind = "SGD";
+  const double clip = 2.0 / (4.0 + 1e-6);
+  CHECK(steps.added("param.w", 1, 0) == Approx(0.1 * d * 2));  // momentum 0.5 doubles it
+  CHECK(steps.added("param.w", 2, 0) == Approx(0.1 * (d + clip * steps.grad_allowance(2)) * 2));
+  CHECK(steps.added("momentum_buffer.w", 2, 0) ==
+        Approx(std::max(d, clip * steps.grad_allowance(2)) * 2));
+}
+
+TEST_CASE("gradients and unknown tensors get nothing added", "[tolerance]") {
+  const TwoSteps steps;
+  CHECK_FALSE(FreeRunningAllowance::of(steps.spec, steps.golden,
+                                       *steps.golden.find(Phase::kStep, 1, "grad.w")));
+  const auto lonely = golden_from({seen("param.w", numbered({3}))});
+  CHECK_FALSE(FreeRunningAllowance::of(steps.spec, lonely, lonely.tensors()[0]));
+}
