@@ -145,10 +145,7 @@ const Command kCommands[] = {
        app.add_option("--dump", a.check.dump, "Write it here, named as expected.safetensors");
      }},
     {"rank", "One rank, under torchrun, srun or mpirun",
-     [](CLI::App& app, Arguments& a) {
-       add_selection(app, a.run);
-       app.add_option("--device", a.run.world.device, "cpu or cuda")->check(one_of(known_devices()));
-     }},
+     [](CLI::App& app, Arguments& a) { add_run(app, a.run); }},
     {"report", "HTML with pictures from a run folder",
      [](CLI::App& app, Arguments& a) {
        app.add_option("run", a.folder, "Run folder (default: the latest under runs/)");

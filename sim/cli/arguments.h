@@ -31,6 +31,7 @@ struct RunArguments {
   bool fail_fast = false;             // start no case after the first that is not as expected
   bool all_tags = false;              // also the cases tagged slow or manual
   bool keys = false;                  // list: the keys of a scenario file instead of cases
+  std::optional<int64_t> world_size;  // cases of another size are skipped: the ranks are there already
   WorldArguments world;
 };
 

@@ -26,6 +26,7 @@ std::string joined(int argc, char** argv) {
 }
 
 // Commands that start workers get the pool: it forks the zygote before anything else happens.
+// `rank` makes its own, after its ranks.
 int dispatch(const Arguments& arguments, const std::string& line, const WorkerFunctions& functions) {
   const std::string& command = arguments.command;
   if (command == "list") return list_command(arguments.run);
@@ -38,6 +39,7 @@ int dispatch(const Arguments& arguments, const std::string& line, const WorkerFu
     std::cout << version_text() << '\n';
     return 0;
   }
+  if (command == "rank") return rank_command(arguments.run, line, functions);
   WorldPool pool(functions);
   if (command == "run") return run_command(arguments.run, line, pool);
   if (command == "check") return check_command(arguments.check, line, pool);
@@ -46,14 +48,22 @@ int dispatch(const Arguments& arguments, const std::string& line, const WorkerFu
   SHARDPROOF_ASSERT(false, "no command " + command);
 }
 
+}  // namespace
+
+int exit_status_of(const Error& error) {
+  if (error.kind() == ErrorKind::kRefused) return 4;
+  return error.kind() == ErrorKind::kBadInput ? 2 : 3;
+}
+
+namespace {
+
 // The exit status of what was thrown, after saying it.
 int report_failure(const std::function<int()>& run) {
   try {
     return run();
   } catch (const Error& error) {
     std::cerr << "shardproof: " << error.what() << '\n';
-    if (error.kind() == ErrorKind::kRefused) return 4;
-    return error.kind() == ErrorKind::kBadInput ? 2 : 3;
+    return exit_status_of(error);
   } catch (const std::exception& error) {
     std::cerr << "shardproof: a fault in shardproof itself: " << error.what() << '\n';
     return 5;

@@ -1,12 +1,17 @@
 // The commands. Each returns its exit status; what a person caused is thrown as Error(kBadInput).
 #pragma once
 
+#include "base/error.h"
 #include "sim/cli/arguments.h"
 #include "sim/launch/world_pool.h"
 
 namespace shardproof::sim {
 
 int run_command(const RunArguments& arguments, const std::string& command_line, WorldPool& pool);
+// One process of those that another launcher started: rank 0 runs and judges the cases like `run` and
+// returns; the other ranks serve and leave with its status.
+int rank_command(const RunArguments& arguments, const std::string& command_line,
+                 const WorkerFunctions& functions);
 int list_command(const RunArguments& arguments);
 int describe_command(const RunArguments& arguments);
 int check_command(const CheckArguments& arguments, const std::string& command_line, WorldPool& pool);
@@ -16,5 +21,8 @@ int report_command(const std::string& folder);
 int mutants_command(const MutantArguments& arguments);
 int doctor_command();
 int schema_command();  // prints the JSON Schema of scenario files
+
+// Of what a command threw: 2 bad input, 4 refused, 3 failed.
+int exit_status_of(const Error& error);
 
 }  // namespace shardproof::sim

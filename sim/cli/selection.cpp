@@ -60,8 +60,20 @@ CaseSpec read_replay(const std::string& path) {
   }
 }
 
+// Those asked for, all of which must run here; or those that can.
 std::vector<std::string> wanted_backends(const RunArguments& arguments) {
-  return arguments.backends.empty() ? runnable_backends(arguments.world.device) : arguments.backends;
+  const std::string& device = arguments.world.device;
+  for (const std::string& backend : arguments.backends) {
+    const std::string reason = why_not(backend, device);
+    if (reason.empty()) continue;
+    bad_selection(fmt::format("{} ranks with tensors on {} cannot run here", backend, device), reason);
+  }
+  std::vector<std::string> backends = arguments.backends;
+  if (backends.empty()) backends = runnable_backends(device);
+  if (backends.empty()) {
+    bad_selection(fmt::format("no world can run here on {}", device), why_not("emulated", device));
+  }
+  return backends;
 }
 
 // Reads every file for every backend. The first problem of each file; all of them in one error.
@@ -87,6 +99,7 @@ class Reader {
         CaseSpec spec = read_replay(file);
         if (!arguments_.backends.empty()) spec.world.backend = backend;
         else if (spec.world.backend != backend) return;
+        if (spec.skip.empty()) spec.skip = why_not(spec.world.backend, spec.world.device);
         cases.push_back(std::move(spec));
         return;
       }
@@ -148,6 +161,13 @@ void shuffle(std::vector<CaseSpec>& cases, int64_t seed) {
   }
 }
 
+// Why the ranks that are there cannot run the case; "" when they can.
+std::string wrong_size(const RunArguments& arguments, const CaseSpec& spec) {
+  const int64_t size = spec.parallel.world_size();
+  if (!arguments.world_size || size == *arguments.world_size) return "";
+  return fmt::format("needs {} ranks, {} were started", size, *arguments.world_size);
+}
+
 std::vector<CaseSpec> deal(const RunArguments& arguments, const std::vector<CaseSpec>& cases) {
   std::vector<CaseSpec> mine;
   for (size_t i = 0; i < cases.size(); ++i) {
@@ -195,7 +215,7 @@ Selection select_cases(const RunArguments& arguments) {
   Selection selection;
   for (CaseSpec& spec : cases) {
     if (arguments.seed) spec.seed = *arguments.seed;
-    if (spec.skip.empty()) spec.skip = why_not(spec.world.backend, spec.world.device);
+    if (spec.skip.empty()) spec.skip = wrong_size(arguments, spec);
     (spec.skip.empty() ? selection.cases : selection.skipped).push_back(std::move(spec));
   }
   return selection;

@@ -1,0 +1,181 @@
+#include "sim/cli/selection.h"
+
+#include <catch2/catch.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "tests/unit/scenario/scratch_folder.h"
+
+using namespace shardproof;
+using namespace shardproof::sim;
+
+namespace {
+
+// Two scenarios of four and two cases, one slow.
+struct Scenarios : ScratchFolder {
+  Scenarios() {
+    write("a.yaml", "name: t/a\ntags: [alpha]\nmatrix: {seed: [1, 2, 3, 4]}\n");
+    write("b.yaml", "name: t/b\ntags: [beta]\nmatrix: {rows: [{name: quick}, {name: long, tags: [slow]}]}\n");
+  }
+  RunArguments arguments() const {
+    RunArguments run;
+    run.paths = {path()};
+    run.backends = {"emulated"};
+    return run;
+  }
+};
+
+std::vector<std::string> names_of(const RunArguments& arguments) {
+  std::vector<std::string> names;
+  for (const CaseSpec& spec : select_cases(arguments).cases) names.push_back(spec.name);
+  return names;
+}
+
+std::string refusal(const RunArguments& arguments) {
+  try {
+    select_cases(arguments);
+    return "accepted";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+bool holds(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+const std::vector<std::string> kUsual = {"t/a[seed=1]", "t/a[seed=2]", "t/a[seed=3]", "t/a[seed=4]",
+                                         "t/b[quick]"};
+
+}  // namespace
+
+TEST_CASE("A folder's scenarios in the order of their names, without the slow ones", "[cli]") {
+  const Scenarios scenarios;
+  CHECK(names_of(scenarios.arguments()) == kUsual);
+}
+
+TEST_CASE("Slow cases run when asked for: by --all, tag, name or file", "[cli]") {
+  const Scenarios scenarios;
+  RunArguments run = scenarios.arguments();
+  run.all_tags = true;
+  CHECK(names_of(run).size() == 6);
+  run = scenarios.arguments();
+  run.filters = {"slow"};
+  CHECK(names_of(run) == std::vector<std::string>{"t/b[long]"});
+  run = scenarios.arguments();
+  run.only = "t/b[long]";
+  CHECK(names_of(run) == std::vector<std::string>{"t/b[long]"});
+  run = scenarios.arguments();
+  run.paths = {scenarios.path() + "/b.yaml"};
+  CHECK(names_of(run).size() == 2);
+}
+
+TEST_CASE("Filters are pieces of names or whole tags, and all must fit", "[cli]") {
+  const Scenarios scenarios;
+  RunArguments run = scenarios.arguments();
+  run.filters = {"beta"};
+  CHECK(names_of(run) == std::vector<std::string>{"t/b[quick]"});
+  run.filters = {"alpha", "seed=3"};
+  CHECK(names_of(run) == std::vector<std::string>{"t/a[seed=3]"});
+  run.filters = {"alp"};
+  CHECK(names_of(run).empty());
+}
+
+TEST_CASE("Shards are disjoint and together everything", "[cli]") {
+  const Scenarios scenarios;
+  std::vector<std::string> together;
+  for (int64_t shard = 1; shard <= 3; ++shard) {
+    RunArguments run = scenarios.arguments();
+    run.shard = shard;
+    run.shard_count = 3;
+    const auto names = names_of(run);
+    CHECK(names.size() >= 1);
+    together.insert(together.end(), names.begin(), names.end());
+  }
+  std::sort(together.begin(), together.end());
+  CHECK(together == kUsual);
+}
+
+TEST_CASE("A shuffle keeps the cases, and the seed decides the order", "[cli]") {
+  const Scenarios scenarios;
+  RunArguments run = scenarios.arguments();
+  std::set<std::vector<std::string>> orders;
+  for (int64_t seed = 0; seed < 8; ++seed) {
+    run.shuffle = seed;
+    std::vector<std::string> names = names_of(run);
+    CHECK(names == names_of(run));
+    orders.insert(names);
+    std::sort(names.begin(), names.end());
+    CHECK(names == kUsual);
+  }
+  CHECK(orders.size() > 4);
+}
+
+TEST_CASE("Every backend is a case of its own; skips keep their reasons", "[cli]") {
+  const Scenarios scenarios;
+  scenarios.write("c.yaml", "name: t/c\nworld: {backend: gloo}\n");
+  RunArguments run = scenarios.arguments();
+  run.backends = {"emulated", "gloo"};
+  run.filters = {"t/c"};
+  const Selection selection = select_cases(run);
+  REQUIRE(selection.cases.size() == 1);
+  CHECK(selection.cases[0].world.backend == "gloo");
+  REQUIRE(selection.skipped.size() == 1);
+  CHECK(holds(selection.skipped[0].skip, "for gloo only"));
+}
+
+TEST_CASE("A seed from the command line replaces the scenario's", "[cli]") {
+  const Scenarios scenarios;
+  RunArguments run = scenarios.arguments();
+  run.seed = 77;
+  for (const CaseSpec& spec : select_cases(run).cases) CHECK(spec.seed == 77);
+}
+
+TEST_CASE("Every wrong file is told at once, and nothing is selected", "[cli]") {
+  const Scenarios scenarios;
+  scenarios.write("x.yaml", "sede: 1\n");
+  scenarios.write("y.yaml", "model: {num_attention_heads: 7}\n");
+  RunArguments run = scenarios.arguments();
+  run.backends = {"emulated", "gloo"};
+  const std::string text = refusal(run);
+  CHECK(holds(text, "x.yaml:1:1: unknown key 'sede'"));
+  CHECK(holds(text, "y.yaml:1: "));
+  CHECK(std::count(text.begin(), text.end(), '\n') == 1);
+}
+
+TEST_CASE("Two files that make a case of one name are refused", "[cli]") {
+  const Scenarios scenarios;
+  scenarios.write("z.yaml", "name: t/a\nmatrix: {seed: [3]}\n");
+  CHECK(holds(refusal(scenarios.arguments()), "both make the case t/a[seed=3]"));
+}
+
+TEST_CASE("Paths that are no scenario are refused", "[cli]") {
+  const Scenarios scenarios;
+  RunArguments run;
+  run.paths = {scenarios.path() + "/none.yaml"};
+  CHECK(holds(refusal(run), "does not exist"));
+  std::filesystem::create_directory(scenarios.path() + "/empty");
+  run.paths = {scenarios.path() + "/empty"};
+  CHECK(holds(refusal(run), "holds no scenario"));
+  scenarios.write("empty/case.json", "{}");
+  CHECK(holds(refusal(run), "is a case folder"));
+}
+
+TEST_CASE("An expanded case of an earlier run is a case of its own", "[cli]") {
+  const Scenarios scenarios;
+  CaseSpec spec = select_cases(scenarios.arguments()).cases[2];
+  spec.world.backend = "gloo";
+  scenarios.write("replay.json", to_json(spec).dump());
+  RunArguments run;
+  run.paths = {scenarios.path() + "/replay.json"};
+  const Selection selection = select_cases(run);
+  REQUIRE(selection.cases.size() == 1);
+  CHECK(selection.cases[0].name == spec.name);
+  CHECK(selection.cases[0].world.backend == "gloo");
+  scenarios.write("replay.json", "{\"name\": 3}");
+  CHECK(holds(refusal(run), "is no expanded case"));
+}
