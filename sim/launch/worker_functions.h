@@ -28,7 +28,8 @@ struct WorldSetup {
   int64_t rank = -1;                 // -1: all of them
   int64_t local_rank = 0;            // on this host: picks the GPU
   StorePlace store = {};             // of process ranks
-  // Called on the rank's own thread: when a case starts, and before each collective.
+  // Called on the rank's own thread: when a case starts, before each collective, and (line.waiting)
+  // before it waits for an asynchronous one.
   std::function<void(int64_t rank)> on_start = {};
   std::function<void(int64_t rank, const CallLine& line)> on_call = {};
   // A fault that the scenario planted is about to kill the process, on this rank's thread.

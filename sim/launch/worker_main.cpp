@@ -111,7 +111,7 @@ namespace {
   world.on_start = [&board](int64_t rank) { board.started(rank); };
   const bool matched_by_control = setup.rank >= 0;  // an emulated world matches its own calls
   world.on_call = [&](int64_t rank, const CallLine& line) {
-    board.entered(rank, line.op + " " + line.group + " '" + line.label + "'");
+    if (!line.waiting) board.entered(rank, line.op + " " + line.group + " '" + line.label + "'");
     if (matched_by_control) send(FrameType::kCallLine, encode_line(line));
   };
 

@@ -112,7 +112,7 @@ void World::run(const std::string& request, int golden_fd, CaseLimits limits,
   done_ = std::move(done);
   limits_ = limits;
   hang_rule_ = HangRule(limits.hang_s);
-  matcher_ = {};
+  if (in_processes()) matcher_.emplace(key_.world_size);
   endings_.assign(static_cast<size_t>(key_.world_size), std::nullopt);
   board_.clear();
   started_ = steady_clock::now();
@@ -141,24 +141,24 @@ void World::on_frame(size_t worker, Frame frame) {
 }
 
 void World::on_call(size_t worker, const std::string& text) {
-  if (std::optional<CallLine> line = decode_line(text)) {
-    if (workers_[worker]->is_remote()) {  // it cannot reach the board
-      board_.entered(static_cast<int64_t>(worker), line->op + " " + line->group + " '" + line->label + "'");
-    }
-    if (const auto finding = matcher_.called(std::move(*line))) found(*finding);
+  const std::optional<CallLine> line = decode_line(text);
+  if (!line || !matcher_) return;
+  if (workers_[worker]->is_remote() && !line->waiting) {  // it cannot reach the board
+    board_.entered(static_cast<int64_t>(worker), describe_line(*line));
   }
+  if (const auto finding = matcher_->line(*line)) found(*finding);
 }
 
 void World::note(RankEnding ending) {
   const auto rank = static_cast<size_t>(ending.rank);
   SHARDPROOF_ASSERT(rank < endings_.size(), "an ending of a rank outside the world");
   if (!running_ || endings_[rank]) return;
-  if (ending.last_call.empty()) ending.last_call = board_.last_label(ending.rank);
+  if (ending.last_call.empty()) ending.last_call = last_call(ending.rank);
   const std::string kind = ending.kind;
   const bool refusal = is_refusal(ending);
   endings_[rank] = std::move(ending);
-  if (in_processes() && kind == "finished") {
-    if (const auto finding = matcher_.ended(static_cast<int64_t>(rank))) found(*finding);
+  if (matcher_ && kind == "finished") {
+    if (const auto finding = matcher_->ended(static_cast<int64_t>(rank))) found(*finding);
   }
   if (!running_) return;
   if (all_ended()) return finish();
@@ -195,7 +195,7 @@ void World::rank_died(int64_t rank, size_t worker, const std::string& how) {
   if (endings_[static_cast<size_t>(rank)]) return;
   const std::string output = last_lines(workers_[worker]->output(), kLinesOfOutput);
   set_ending(rank, "died",
-             fmt::format("the process of rank {} {}{}{}", rank, how,
+             fmt::format("its process {}{}{}", how,
                          output.empty() ? "" : "; the last lines it printed:\n", output));
   if (all_ended()) return finish();
   settle_after(kGraceAfterRoot);
@@ -218,10 +218,8 @@ void World::emulated_world_died(const std::string& how) {
 
 // A rank that refused while another has gone on to a call with it: the other waits for nothing.
 bool World::refuser_is_awaited() const {
-  const std::set<int64_t> awaited = matcher_.awaited();
-  return std::any_of(awaited.begin(), awaited.end(), [this](int64_t rank) {
-    const auto& ending = endings_[static_cast<size_t>(rank)];
-    return ending && is_refusal(*ending);
+  return matcher_ && std::any_of(endings_.begin(), endings_.end(), [this](const auto& ending) {
+    return ending && is_refusal(*ending) && matcher_->is_awaited(ending->rank);
   });
 }
 
@@ -269,14 +267,14 @@ void World::hung_processes(const std::string& why) {
   for (int64_t rank = 0; rank < key_.world_size; ++rank) {
     if (endings_[static_cast<size_t>(rank)]) continue;
     running.push_back(rank);
-    waits.push_back(matcher_.waits_for(rank));
+    waits.push_back(matcher_->wait_of(rank));
     all_wait = all_wait && !waits.back().empty();
   }
   for (size_t i = 0; i < running.size(); ++i) {
     const bool waiting = !waits[i].empty();
     const std::string doing =
-        waiting ? fmt::format("rank {} waits in {}", running[i], waits[i])
-                : fmt::format("rank {} is in no call that waits for others", running[i]);
+        waiting ? waits[i]
+                : "it is in no call that waits for others";
     set_ending(running[i], !waiting ? "hung" : all_wait ? "deadlock" : "aborted",
                doing + "; " + why);
   }
@@ -296,9 +294,8 @@ void World::settle() {
   const std::string cause = root_cause();
   for (int64_t rank = 0; rank < key_.world_size; ++rank) {
     if (endings_[static_cast<size_t>(rank)]) continue;
-    const std::string waits = matcher_.waits_for(rank);
-    set_ending(rank, "aborted",
-               (waits.empty() ? "" : fmt::format("it waited in {}; ", waits)) + "ended because " + cause);
+    const std::string waits = matcher_ ? matcher_->wait_of(rank) : "";
+    set_ending(rank, "aborted", (waits.empty() ? "" : waits + "; ") + "ended because " + cause);
   }
   finish();
 }
@@ -310,7 +307,12 @@ void World::set_ending(int64_t rank, const std::string& kind, const std::string&
   ending->rank = rank;
   ending->kind = kind;
   ending->message = message;
-  ending->last_call = board_.last_label(rank);
+  ending->last_call = last_call(rank);
+}
+
+std::string World::last_call(int64_t rank) const {
+  const std::string line = matcher_ ? matcher_->last_call(rank) : "";
+  return line.empty() ? board_.last_label(rank) : line;
 }
 
 bool World::all_ended() const {

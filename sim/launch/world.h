@@ -1,7 +1,7 @@
 // A world of ranks as control sees it: its workers, and one case at a time on them.
 //
 //   emulated     one worker holds all ranks as threads; it names deadlocks and disagreements itself
-//   gloo, nccl   one worker per rank; control matches their calls (call_matcher.h)
+//   gloo, nccl   one worker per rank; control matches their calls (sim/match)
 //
 // The first rank that fails ends the case: the others are ended too (they would wait for it for ever),
 // as `aborted`, so that the ending of another kind is the root cause.
@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "sim/launch/call_board.h"
-#include "sim/launch/call_matcher.h"
 #include "sim/launch/hang_rule.h"
 #include "sim/launch/workers.h"
 #include "sim/launch/world_run.h"
+#include "sim/match/matcher.h"
 
 namespace shardproof::sim {
 
@@ -76,6 +76,7 @@ class World : public std::enable_shared_from_this<World> {
   void settle_after(std::chrono::milliseconds grace);
   void settle();          // ends every rank that still runs
   void set_ending(int64_t rank, const std::string& kind, const std::string& message);
+  std::string last_call(int64_t rank) const;
   bool all_ended() const;
   std::string root_cause() const;
   void finish();
@@ -95,7 +96,7 @@ class World : public std::enable_shared_from_this<World> {
   std::vector<std::optional<RankEnding>> endings_;
   CaseLimits limits_;
   HangRule hang_rule_{2};
-  CallMatcher matcher_;
+  std::optional<Matcher> matcher_;  // of process worlds
   bool settling_ = false;
   bool abort_sent_ = false;
   std::chrono::steady_clock::time_point started_;

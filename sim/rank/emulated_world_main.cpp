@@ -132,8 +132,7 @@ std::vector<RankEnding> EmulatedWorldMain::run(const std::string& request, int g
     hung.rank = static_cast<int64_t>(rank);
     hung.kind = "hung";
     hung.last_call = impl.world.last_call(hung.rank);
-    hung.message = "rank " + std::to_string(rank) + " is in no collective and does not end; " +
-                   impl.abort_reason.value_or("");
+    hung.message = "it is in no collective and does not end; " + impl.abort_reason.value_or("");
     endings.push_back(hung);
   }
   // Found only when all have ended: a call that somebody started and nobody completed.

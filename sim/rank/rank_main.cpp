@@ -79,7 +79,7 @@ class CaseRun {
  public:
   CaseRun(CaseSpec spec, const RankEnv& env)
       : spec_(std::move(spec)), env_(env), mesh_(spec_.parallel.mesh()),
-        trace_(env.rank, env.on_call),
+        trace_(env.rank, env.on_call, env.on_wait),
         comm_(mesh_, env.rank, env.make_backend, &trace_) {
     SHARDPROOF_ASSERT(mesh_.world_size() == env.world_size,
                       fmt::format("a mesh of {} ranks in a world of {}", mesh_.world_size(),

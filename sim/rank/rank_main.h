@@ -22,6 +22,8 @@ struct RankEnv {
   CaseInputsCache* inputs = nullptr;    // shared by the ranks of this process; null: load on its own
   // Called before each collective with its line (for watchdogs and matching); cheap.
   std::function<void(const CollectiveCall&)> on_call = {};
+  // Called before the rank waits for an asynchronous one.
+  std::function<void(const CollectiveCall&)> on_wait = {};
 };
 
 // `request` is a CaseSpec as JSON text. Returns an encoded RankReport. Throws Error(kRefused,

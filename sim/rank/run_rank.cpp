@@ -4,6 +4,8 @@
 #include <c10/core/AutogradState.h>
 #include <c10/util/Exception.h>
 
+#include <map>
+
 #include "base/error.h"
 #include "sim/rank/fault_injection.h"
 
@@ -45,6 +47,30 @@ void describe_exception(RankEnding& ending) {
   }
 }
 
+namespace {
+
+// The calls that a planted `skip` left out do not count: the rank never made them.
+class SkippedCalls {
+ public:
+  void add(const CollectiveCall& call) { ++counts_[channel_of(call)]; }
+  CallLine line_without_them(const CollectiveCall& call, int64_t rank) const {
+    CallLine line = line_of(call, rank);
+    const auto found = counts_.find(channel_of(call));
+    if (found != counts_.end()) line.sequence -= found->second;
+    return line;
+  }
+
+ private:
+  static std::string channel_of(const CollectiveCall& call) {
+    const bool message = call.op == "send" || call.op == "recv";
+    if (!message) return call.group;
+    return call.group + call.op + std::to_string(call.root) + " " + std::to_string(call.tag);
+  }
+  std::map<std::string, int64_t> counts_;
+};
+
+}  // namespace
+
 RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv env,
                     const std::vector<FaultSpec>& faults, const RankHooks& hooks) {
   const int64_t rank = env.rank;
@@ -53,11 +79,17 @@ RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv en
   FaultInjection injection(faults, rank, [&hooks, rank] {
     if (hooks.before_kill) hooks.before_kill(rank);
   });
+  SkippedCalls skipped;
   env.make_backend = injection.wrap(std::move(env.make_backend));
   env.on_call = [&](const CollectiveCall& call) {
-    if (!injection.before_call(call)) return;
+    if (!injection.before_call(call)) return skipped.add(call);
     ending.last_call = describe_call(call);
-    if (hooks.on_call) hooks.on_call(rank, line_of(call, rank));
+    if (hooks.on_call) hooks.on_call(rank, skipped.line_without_them(call, rank));
+  };
+  env.on_wait = [&](const CollectiveCall& call) {
+    CallLine line = skipped.line_without_them(call, rank);
+    line.waiting = true;
+    if (hooks.on_call) hooks.on_call(rank, line);
   };
   try {
     if (hooks.on_start) hooks.on_start(rank);

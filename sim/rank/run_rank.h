@@ -17,11 +17,12 @@ using RankMain = std::function<std::string(const std::string& request, const Ran
 // Called on the rank's own thread.
 struct RankHooks {
   std::function<void(int64_t rank)> on_start = {};
-  std::function<void(int64_t rank, const CallLine& line)> on_call = {};  // before each call
+  // Before each call, and (line.waiting) before waiting for an asynchronous one.
+  std::function<void(int64_t rank, const CallLine& line)> on_call = {};
   std::function<void(int64_t rank)> before_kill = {};  // a planted fault is about to kill the process
 };
 
-// `env.on_call` is set here. Never throws.
+// `env.on_call` and `env.on_wait` are set here. Never throws.
 RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv env,
                     const std::vector<FaultSpec>& faults, const RankHooks& hooks);
 

@@ -35,6 +35,7 @@ inline std::string small_rank_main(const std::string& request, const RankEnv& en
   CallForwarder listener(env);
   const Mesh mesh({{"dp", env.world_size}});
   MeshComm comm(mesh, env.rank, env.make_backend, &listener);
+  const bool unchecked = spec.options.value("unchecked", false);
   const int64_t calls = spec.options.value("calls", 3);
   for (int64_t call = 0; call < calls; ++call) {
     const at::Tensor mine = at::arange(4, at::kDouble) * (env.rank + 1) + call;
@@ -45,7 +46,7 @@ inline std::string small_rank_main(const std::string& request, const RankEnv& en
     const at::Tensor sum = comm.world().all_reduce(mine, ReduceOp::kSum, label);
     const int64_t n = env.world_size;
     const at::Tensor right = at::arange(4, at::kDouble) * (n * (n + 1) / 2) + call * n;
-    if (!at::equal(sum, right)) throw std::runtime_error("a wrong sum");
+    if (!unchecked && !at::equal(sum, right)) throw std::runtime_error("a wrong sum");
   }
   return fmt::format("{}", ::getpid());
 }

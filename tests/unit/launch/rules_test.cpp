@@ -1,4 +1,4 @@
-// The parts of launch that are plain arithmetic: the hang rule, the matcher, frames, the golden cache.
+// The parts of launch that are plain arithmetic: the hang rule, frames, the golden cache.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "sim/launch/call_board.h"
-#include "sim/launch/call_matcher.h"
 #include "sim/launch/ending_codec.h"
 #include "sim/launch/exit_text.h"
 #include "sim/launch/golden_cache.h"
@@ -50,73 +49,6 @@ TEST_CASE("a world hangs when neither calls nor CPU move for the whole window", 
     CHECK_FALSE(at(now, 5, {1.0, 1.0}));
     CHECK_FALSE(at(now += 3600, 5, {1.0, 1.0}));
   }
-}
-
-CallLine group_call(int64_t rank, std::vector<int64_t> ranks, int64_t sequence, const std::string& op) {
-  CallLine line = world_call(rank, 1, sequence, op);
-  line.group = "g" + list_text(ranks);
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    if (ranks[i] == rank) line.group_rank = static_cast<int64_t>(i);
-  }
-  line.group_ranks = std::make_shared<const std::vector<int64_t>>(std::move(ranks));
-  return line;
-}
-
-TEST_CASE("a call is complete when each member has made it", "[call_matcher]") {
-  CallMatcher matcher;
-  CHECK_FALSE(matcher.called(group_call(4, {2, 4, 5}, 0, "all_reduce")));
-  CHECK_FALSE(matcher.called(group_call(2, {2, 4, 5}, 0, "all_reduce")));
-  CHECK(matcher.awaited() == std::set<int64_t>{5});
-  CHECK_THAT(matcher.waits_for(4), Catch::Contains("rank 5 has not called it"));
-  CHECK(matcher.waits_for(5).empty());
-  CHECK_FALSE(matcher.called(group_call(5, {2, 4, 5}, 0, "all_reduce")));
-  CHECK(matcher.awaited().empty());
-  CHECK(matcher.waits_for(4).empty());
-  CHECK_FALSE(matcher.ended(2));
-  CHECK_FALSE(matcher.ended(4));
-}
-
-TEST_CASE("a different call in the same place is a disagreement of both ranks", "[call_matcher]") {
-  CallMatcher matcher;
-  matcher.called(group_call(4, {2, 4}, 0, "all_reduce"));
-  SECTION("another op") {
-    const auto finding = matcher.called(group_call(2, {2, 4}, 0, "all_gather"));
-    REQUIRE(finding);
-    CHECK(finding->code == "disagreement");
-    CHECK(finding->ranks == std::vector<int64_t>{2, 4});
-  }
-  SECTION("another shape") {
-    CallLine other = group_call(2, {2, 4}, 0, "all_reduce");
-    other.shape = {4};
-    CHECK(matcher.called(other));
-  }
-  SECTION("another group is another place") {
-    CHECK_FALSE(matcher.called(group_call(2, {2, 3}, 0, "all_gather")));
-  }
-}
-
-TEST_CASE("a member that ended is awaited in vain, whoever comes first", "[call_matcher]") {
-  CallMatcher matcher;
-  SECTION("the call first") {
-    CHECK_FALSE(matcher.called(group_call(0, {0, 1, 2}, 0, "all_reduce")));
-    CHECK(matcher.ended(1)->code == "deadlock");
-  }
-  SECTION("the end first") {
-    CHECK_FALSE(matcher.ended(1));
-    CHECK(matcher.called(group_call(0, {0, 1, 2}, 0, "all_reduce"))->ranks == std::vector<int64_t>{0, 1});
-  }
-}
-
-TEST_CASE("a send meets the receive of its channel", "[call_matcher]") {
-  CallMatcher matcher;
-  CallLine send = group_call(3, {3, 6, 7}, 0, "send");
-  send.root = 2;
-  CallLine recv = group_call(7, {3, 6, 7}, 0, "recv");
-  recv.root = 0;
-  CHECK_FALSE(matcher.called(send));
-  CHECK(matcher.awaited() == std::set<int64_t>{7});
-  CHECK_FALSE(matcher.called(recv));
-  CHECK(matcher.awaited().empty());
 }
 
 TEST_CASE("frames and their descriptors arrive in order, however the bytes are cut", "[wire]") {
