@@ -19,10 +19,26 @@ constexpr int64_t kChunk = 512;  // elements that are converted to float64 at a 
 using Pair = double __attribute__((vector_size(16)));
 using PairMask = int64_t __attribute__((vector_size(16)));
 
-// The largest error of a run, and whether each one is within the allowance (NaN is not).
+// Two columns of a run: their largest error, and whether each one is within the allowance (NaN is not).
+struct Lane {
+  Pair largest = {};
+  PairMask within = ~PairMask{};
+
+  void add(const double* actual, const double* golden, Pair scale, Pair allowance) {
+    constexpr int64_t kNoSign = std::numeric_limits<int64_t>::max();
+    Pair a, g;
+    std::memcpy(&a, actual, sizeof(a));
+    std::memcpy(&g, golden, sizeof(g));
+    const Pair error = reinterpret_cast<Pair>(reinterpret_cast<PairMask>(a - scale * g) &
+                                              PairMask{kNoSign, kNoSign});
+    within &= error <= allowance;
+    largest = error > largest ? error : largest;
+  }
+};
+
+// The same of whole runs, four lanes at a time so that they do not wait for each other.
 struct Errors {
-  Pair largest[4] = {};
-  PairMask within[4] = {~PairMask{}, ~PairMask{}, ~PairMask{}, ~PairMask{}};
+  Lane lanes[4];
   double tail_largest = 0;
   bool tail_within = true;
 
@@ -30,20 +46,15 @@ struct Errors {
            double allowance) {
     const Pair scales = {scale, scale};
     const Pair allowances = {allowance, allowance};
-    const PairMask magnitude = {std::numeric_limits<int64_t>::max(),
-                                std::numeric_limits<int64_t>::max()};
+    Lane a = lanes[0], b = lanes[1], c = lanes[2], d = lanes[3];
     int64_t i = 0;
     for (; i + 8 <= count; i += 8) {
-      for (int lane = 0; lane < 4; ++lane) {
-        Pair a, g;
-        std::memcpy(&a, actual + i + 2 * lane, sizeof(a));
-        std::memcpy(&g, golden + i + 2 * lane, sizeof(g));
-        const Pair error = reinterpret_cast<Pair>(
-            reinterpret_cast<PairMask>(a - scales * g) & magnitude);
-        within[lane] &= error <= allowances;
-        largest[lane] = error > largest[lane] ? error : largest[lane];
-      }
+      a.add(actual + i, golden + i, scales, allowances);
+      b.add(actual + i + 2, golden + i + 2, scales, allowances);
+      c.add(actual + i + 4, golden + i + 4, scales, allowances);
+      d.add(actual + i + 6, golden + i + 6, scales, allowances);
     }
+    lanes[0] = a, lanes[1] = b, lanes[2] = c, lanes[3] = d;
     for (; i < count; ++i) {
       const double error = std::fabs(actual[i] - scale * golden[i]);
       tail_within &= error <= allowance;
@@ -51,12 +62,13 @@ struct Errors {
     }
   }
   bool all_within() const {
-    PairMask all = within[0] & within[1] & within[2] & within[3];
+    const PairMask all =
+        lanes[0].within & lanes[1].within & lanes[2].within & lanes[3].within;
     return tail_within && all[0] != 0 && all[1] != 0;
   }
   double worst() const {
     double worst = tail_largest;
-    for (const Pair& pair : largest) worst = std::max({worst, pair[0], pair[1]});
+    for (const Lane& lane : lanes) worst = std::max({worst, lane.largest[0], lane.largest[1]});
     return worst;
   }
 };
