@@ -23,7 +23,7 @@ inline constexpr double kFloat64Eps = 2.220446049250313e-16;
 inline constexpr double kPhaseRoundings = 64;     // roundings of a neighbour's size that may show
 inline constexpr double kFedRelativeToScale = 1e-12;  // the optimizer fed with the golden's gradients
 inline constexpr double kMeasuredErrors = 8;      // times the golden's own error in that precision
-inline constexpr double kFloorRoundings = 4;      // eps of that precision, where the measured error is 0
+inline constexpr double kFloorRoundings = 4;      // eps of the dtype that holds it, where the measured error is 0
 inline constexpr double kClipEps = 1e-6;          // torch.nn.utils.clip_grad_norm_
 
 // eps of "float64", "float32", "bfloat16", "float16": the gap above 1.
