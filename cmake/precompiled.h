@@ -1,12 +1,12 @@
-// The one precompiled header: LibTorch's heavy headers, parsed once. Every folder that uses LibTorch
-// reuses it; our own headers include at most ATen/core/Tensor.h.
+// The one precompiled header: LibTorch's heavy headers, parsed once. Every folder that uses
+// LibTorch reuses it; our own headers include at most ATen/core/Tensor.h.
 #pragma once
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>

@@ -32,7 +32,8 @@ CLI::Validator shard_text(RunArguments& run) {
     char slash = 0, rest = 0;
     const int read = std::sscanf(text.c_str(), "%ld%c%ld%c", &index, &slash, &count, &rest);
     const bool fits = read == 3 && slash == '/' && index >= 1 && count >= index && count <= 1000000;
-    if (!fits) return fmt::format("'{}' is no shard; write I/N with 1 <= I <= N, for example 2/4", text);
+    if (!fits)
+      return fmt::format("'{}' is no shard; write I/N with 1 <= I <= N, for example 2/4", text);
     run.shard = index;
     run.shard_count = count;
     return "";
@@ -42,17 +43,20 @@ CLI::Validator shard_text(RunArguments& run) {
 
 void add_world(CLI::App& app, WorldArguments& world) {
   app.add_option("--device", world.device, "cpu or cuda")->check(one_of(known_devices()));
-  app.add_flag("--fresh", world.fresh, "Make a new world for every case instead of reusing warm ones");
+  app.add_flag("--fresh", world.fresh,
+               "Make a new world for every case instead of reusing warm ones");
   app.add_flag("--no-cache", world.no_cache, "Compute every golden anew");
 }
 
 void add_selection(CLI::App& app, RunArguments& run) {
   app.add_option("scenarios", run.paths, "Scenario files and folders (default: scenarios/)");
-  app.add_option("--backend", run.backends, "emulated, gloo or nccl (default: all that can run here)")
+  app.add_option("--backend", run.backends,
+                 "emulated, gloo or nccl (default: all that can run here)")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(one_of(known_backends()));
-  app.add_option("--filter", run.filters, "Only cases whose name holds this text, or that have this tag")
+  app.add_option("--filter", run.filters,
+                 "Only cases whose name holds this text, or that have this tag")
       ->allow_extra_args(false)
       ->take_all();
   app.add_option("--only", run.only, "Only the case of exactly this name");
@@ -62,7 +66,8 @@ void add_selection(CLI::App& app, RunArguments& run) {
   app.add_option("--shuffle", run.shuffle, "Run in an order drawn from this seed");
   app.add_option("--seed", run.seed, "Replaces the seed of every scenario")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 62));
-  app.add_option("--rerun-failed", run.rerun_failed, "Only what did not go as expected in this run");
+  app.add_option("--rerun-failed", run.rerun_failed,
+                 "Only what did not go as expected in this run");
   app.add_flag("--all", run.all_tags, "Also the cases tagged slow or manual");
 }
 
@@ -74,7 +79,8 @@ void add_run(CLI::App& app, RunArguments& run) {
       ->check(CLI::Range(0.0, kMaxSeconds));
   app.add_option("--out", run.out, "Folder for the results (default: runs/<time>)");
   app.add_flag("--no-skips", run.no_skips, "A skipped case makes the exit status 2");
-  app.add_flag("--fail-fast", run.fail_fast, "Start no case after the first that is not as expected");
+  app.add_flag("--fail-fast", run.fail_fast,
+               "Start no case after the first that is not as expected");
 }
 
 void add_case(CLI::App& app, CheckArguments& check, const std::string& what) {
@@ -97,17 +103,20 @@ void add_check(CLI::App& app, CheckArguments& check) {
       ->check(CLI::Range(1, 65536));
   app.add_option("--world-size", check.world_size, "Ranks that --mesh must come to")
       ->check(CLI::Range(1, 65536));
-  app.add_flag("--sequence-parallel", check.sequence_parallel, "Shard the sequence over tp in norms");
+  app.add_flag("--sequence-parallel", check.sequence_parallel,
+               "Shard the sequence over tp in norms");
   app.add_flag("--packed", check.packed, "Pack the sequences into one row");
   app.add_option("--data-parallel", check.data_parallel, "replicate, fsdp or hybrid")
       ->check(one_of(known_data_parallel()));
   app.add_option("--custom-plan", check.custom_plan, "JSON file with {slot name pattern: style}");
   app.add_option("--micro-batch", check.micro_batch_size, "Samples per microbatch of a dp rank")
       ->check(CLI::Range(1, 1 << 30));
-  app.add_option("--backend", check.backend, "emulated, gloo or nccl")->check(one_of(known_backends()));
+  app.add_option("--backend", check.backend, "emulated, gloo or nccl")
+      ->check(one_of(known_backends()));
   app.add_option("--device", check.world.device, "cpu or cuda")->check(one_of(known_devices()));
   app.add_flag("--fresh", check.world.fresh, "Make a new world");
-  app.add_option("--hang", check.hang_s, "Seconds without progress after which a rank counts as hung")
+  app.add_option("--hang", check.hang_s,
+                 "Seconds without progress after which a rank counts as hung")
       ->check(CLI::Range(0.01, kMaxSeconds));
   app.add_option("--dump", check.dump, "Write the sharded run's own full tensors here");
   app.add_option("--out", check.out, "Folder for the results (default: none)");
@@ -135,7 +144,8 @@ const Command kCommands[] = {
     {"judge", "Judge a result file that any framework wrote",
      [](CLI::App& app, Arguments& a) {
        add_case(app, a.check, "Case folder");
-       app.add_option("result", a.check.result_file, "safetensors file, named as expected.safetensors")
+       app.add_option("result", a.check.result_file,
+                      "safetensors file, named as expected.safetensors")
            ->required();
      }},
     {"golden", "The single-device result alone",
@@ -153,7 +163,8 @@ const Command kCommands[] = {
     {"mutants", "Plant known bugs, one by one: which are caught, named, explained",
      [](CLI::App& app, Arguments& a) {
        app.add_option("--filter", a.mutants.filter, "Only rows whose id or source holds this text");
-       app.add_option("--jobs,-j", a.mutants.jobs, "Gates at the same time")->check(CLI::Range(1, 64));
+       app.add_option("--jobs,-j", a.mutants.jobs, "Gates at the same time")
+           ->check(CLI::Range(1, 64));
        app.add_option("--sample", a.mutants.sample, "Only so many rows, drawn by --seed")
            ->check(CLI::Range(1, 100000));
        app.add_option("--seed", a.mutants.seed, "Of the sample")

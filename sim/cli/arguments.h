@@ -11,8 +11,8 @@ namespace shardproof::sim {
 // How worlds are made and what is kept; shared by the commands that run ranks.
 struct WorldArguments {
   std::string device = "cpu";
-  bool fresh = false;      // a new world for every case
-  bool no_cache = false;   // goldens are computed, never taken from the cache of earlier runs
+  bool fresh = false;     // a new world for every case
+  bool no_cache = false;  // goldens are computed, never taken from the cache of earlier runs
 };
 
 struct RunArguments {
@@ -21,28 +21,29 @@ struct RunArguments {
   std::vector<std::string> filters;   // each a piece of a case's name or a whole tag; all must fit
   std::string only;                   // the exact name of one case
   int64_t jobs = 1;
-  int64_t shard = 1, shard_count = 1; // --shard I/N, I from 1
+  int64_t shard = 1, shard_count = 1;  // --shard I/N, I from 1
   std::optional<double> time_budget_s;
-  std::string rerun_failed;           // folder of an earlier run
-  std::optional<int64_t> shuffle;     // seed of the order
-  std::optional<int64_t> seed;        // replaces every scenario's seed
-  std::string out;                    // run folder; "": runs/<time>
+  std::string rerun_failed;        // folder of an earlier run
+  std::optional<int64_t> shuffle;  // seed of the order
+  std::optional<int64_t> seed;     // replaces every scenario's seed
+  std::string out;                 // run folder; "": runs/<time>
   bool no_skips = false;
-  bool fail_fast = false;             // start no case after the first that is not as expected
-  bool all_tags = false;              // also the cases tagged slow or manual
-  bool keys = false;                  // list: the keys of a scenario file instead of cases
-  std::optional<int64_t> world_size;  // cases of another size are skipped: the ranks are there already
+  bool fail_fast = false;  // start no case after the first that is not as expected
+  bool all_tags = false;   // also the cases tagged slow or manual
+  bool keys = false;       // list: the keys of a scenario file instead of cases
+  std::optional<int64_t>
+      world_size;  // cases of another size are skipped: the ranks are there already
   WorldArguments world;
 };
 
 struct CheckArguments {
-  std::string case_path;              // a case folder; golden also takes a scenario
-  std::string result_file;            // judge
+  std::string case_path;    // a case folder; golden also takes a scenario
+  std::string result_file;  // judge
   std::string mesh = "dp=1";
   std::optional<int64_t> ulysses, world_size, steps, micro_batch_size, seed;
   bool sequence_parallel = false, packed = false, uneven = false;
   std::string data_parallel = "replicate", precision = "float64", backend = "emulated";
-  std::string custom_plan;            // file with {pattern: style}
+  std::string custom_plan;  // file with {pattern: style}
   double hang_s = 2.0, deadline_s = 120.0;
   std::string dump, out, only;
   WorldArguments world;
@@ -57,10 +58,11 @@ struct MutantArguments {
 };
 
 struct Arguments {
-  std::string command;  // run | list | describe | check | judge | golden | rank | report | doctor | ...
-  RunArguments run;     // run, list, describe, rank
-  CheckArguments check; // check, judge, golden
-  std::string folder;   // report
+  std::string
+      command;  // run | list | describe | check | judge | golden | rank | report | doctor | ...
+  RunArguments run;      // run, list, describe, rank
+  CheckArguments check;  // check, judge, golden
+  std::string folder;    // report
   MutantArguments mutants;
 };
 

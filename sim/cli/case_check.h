@@ -5,9 +5,9 @@
 
 namespace shardproof::sim {
 
-// Throws Error(kBadInput): a config without sizes, a mesh that no model could run, a custom plan that
-// fits no model, more parameters than this machine's memory holds. Error(kRefused): an architecture
-// that is not supported. What a mesh cannot cut is for the ranks to refuse.
+// Throws Error(kBadInput): a config without sizes, a mesh that no model could run, a custom plan
+// that fits no model, more parameters than this machine's memory holds. Error(kRefused): an
+// architecture that is not supported. What a mesh cannot cut is for the ranks to refuse.
 void check_case(const CaseSpec& spec);
 
 }  // namespace shardproof::sim

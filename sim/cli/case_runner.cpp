@@ -29,7 +29,8 @@ std::string with_file(const CaseSpec& spec, const std::string& message) {
 // How the case ends when it did not come to its ranks.
 RankEnding ending_of(const CaseSpec& spec, const TaskOutcome& outcome) {
   RankEnding ending;
-  ending.kind = outcome.kind == "bad_input" || outcome.kind == "refused" ? outcome.kind : "internal";
+  ending.kind =
+      outcome.kind == "bad_input" || outcome.kind == "refused" ? outcome.kind : "internal";
   ending.message = outcome.message;
   if (ending.kind == "internal") ending.message = "the golden did not finish: " + outcome.message;
   if (ending.kind == "bad_input") ending.message = with_file(spec, outcome.message);
@@ -84,14 +85,16 @@ void CaseRunner::start(const CaseSpec& spec, Done done) {
   });
 }
 
-void CaseRunner::start_world(const std::shared_ptr<Under>& under, const GoldenStore::Golden& golden) {
+void CaseRunner::start_world(const std::shared_ptr<Under>& under,
+                             const GoldenStore::Golden& golden) {
   pool_.start_case(under->spec, golden.fd.get(), fresh_, [this, under](WorldRun run) {
     finish(under, run.endings);
     return leaves_world_whole(*under->result);
   });
 }
 
-void CaseRunner::finish(const std::shared_ptr<Under>& under, const std::vector<RankEnding>& endings) {
+void CaseRunner::finish(const std::shared_ptr<Under>& under,
+                        const std::vector<RankEnding>& endings) {
   CaseResult result = judge(under->spec, endings);
   result.golden_seconds = under->golden_seconds;
   result.seconds = seconds_since(under->start);

@@ -1,5 +1,5 @@
-// Cases through their stages: golden (taken from an earlier case where it is the same), world, verdict.
-// Several may be under way; everything happens on the calling thread.
+// Cases through their stages: golden (taken from an earlier case where it is the same), world,
+// verdict. Several may be under way; everything happens on the calling thread.
 #pragma once
 
 #include <functional>

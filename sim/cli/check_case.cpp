@@ -38,8 +38,8 @@ void set_mesh(const CheckArguments& arguments, ParallelSpec& parallel) {
   parallel.ulysses = mesh.size("ulysses");
   parallel.tp = mesh.size("tp");
   if (arguments.world_size && *arguments.world_size != mesh.world_size()) {
-    bad_option(fmt::format("--world-size is {}, but the mesh {} has {} ranks", *arguments.world_size,
-                           mesh.describe(), mesh.world_size()),
+    bad_option(fmt::format("--world-size is {}, but the mesh {} has {} ranks",
+                           *arguments.world_size, mesh.describe(), mesh.world_size()),
                "change --mesh or --world-size");
   }
 }
@@ -50,10 +50,12 @@ void set_mesh(const CheckArguments& arguments, ParallelSpec& parallel) {
 std::string writable_path(const std::string& option, const std::string& path) {
   if (path.empty()) return "";
   const fs::path whole = fs::absolute(path).lexically_normal();
-  if (fs::is_directory(whole)) bad_option(fmt::format("{} {} is a folder", option, path), "name a file");
+  if (fs::is_directory(whole))
+    bad_option(fmt::format("{} {} is a folder", option, path), "name a file");
   if (!fs::is_directory(whole.parent_path())) {
-    bad_option(fmt::format("{} {}: there is no folder {}", option, path, whole.parent_path().string()),
-               "make the folder first");
+    bad_option(
+        fmt::format("{} {}: there is no folder {}", option, path, whole.parent_path().string()),
+        "make the folder first");
   }
   if (::access(whole.parent_path().c_str(), W_OK) != 0) {
     bad_option(fmt::format("{} {}: the folder cannot be written", option, path),

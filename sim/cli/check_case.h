@@ -6,8 +6,8 @@
 
 namespace shardproof::sim {
 
-// Throws Error(kBadInput): as read_case_folder; a mesh that no model could run; a dump that cannot be
-// written. Error(kRefused): an option that is not supported.
+// Throws Error(kBadInput): as read_case_folder; a mesh that no model could run; a dump that cannot
+// be written. Error(kRefused): an option that is not supported.
 CaseSpec make_check_case(const CheckArguments& arguments);
 
 // `path` made absolute; "" stays "". Throws Error(kBadInput), naming `option`, when no file can be

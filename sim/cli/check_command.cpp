@@ -4,8 +4,10 @@
 
 #include <filesystem>
 #include <iostream>
+#include <optional>
 
 #include "base/error.h"
+#include "sim/cli/case_check.h"
 #include "sim/cli/case_runner.h"
 #include "sim/cli/check_case.h"
 #include "sim/cli/commands.h"
@@ -13,49 +15,73 @@
 #include "sim/cli/machine.h"
 #include "sim/cli/version.h"
 #include "sim/report/run_folder.h"
+#include "sim/scenario/case_folder.h"
 
 namespace shardproof::sim {
 
 namespace {
 
-// The sharded run has been compared with our own golden; the case's own answers are a second witness
-// of that golden. The result that counts: the first that does not match.
-CaseResult with_expected(CaseResult result, GoldenStore& goldens, WorldPool& pool, bool color) {
-  const CaseSpec& spec = result.spec;
+// The case's own answers are a second witness of the golden, held against it before anything is
+// run: a file that is wrong leaves no result behind. Nothing when there is no such file.
+std::optional<CaseResult> judge_expected(const CaseSpec& spec, GoldenStore& goldens,
+                                         WorldPool& pool) {
+  if (spec.expected_file.empty()) return std::nullopt;
+  return judge_file(spec, goldens, pool, spec.expected_file);
+}
+
+// What the sharded run was compared with. The result that counts: the first that does not match.
+CaseResult with_witness(CaseResult result, const std::optional<CaseResult>& witness, bool color) {
   if (result.verdict != "match" && result.verdict != "mismatch") return result;
-  if (spec.expected_file.empty()) {
-    std::cout << "compared with shardproof's own golden only: the case has no expected.safetensors\n";
+  if (!witness) {
+    std::cout
+        << "compared with shardproof's own golden only: the case has no expected.safetensors\n";
     return result;
   }
-  const CaseResult witness = judge_file(spec, goldens, pool, spec.expected_file);
-  if (witness.verdict == "match") {
-    std::cout << fmt::format("expected.safetensors agrees with the golden: {} tensors, at most {:.2g}% of "
-                             "an allowance used\n",
-                             witness.tensors_compared, 100 * witness.worst_ratio);
+  if (witness->verdict == "match") {
+    std::cout << fmt::format(
+        "expected.safetensors agrees with the golden: {} tensors, at most {:.2g}% of "
+        "an allowance used\n",
+        witness->tensors_compared, 100 * witness->worst_ratio);
     return result;
   }
-  std::cout << "expected.safetensors does NOT agree with shardproof's own golden (\"actual\" is the "
-               "file):\n"
-            << describe_result(witness, color) << '\n';
-  return result.verdict == "match" ? witness : result;
+  std::cout
+      << "expected.safetensors does NOT agree with shardproof's own golden (\"actual\" is the "
+         "file):\n"
+      << describe_result(*witness, color) << '\n';
+  return result.verdict == "match" ? *witness : result;
+}
+
+// Of a case folder: its own answers are about its own steps.
+CaseSpec case_of(const CheckArguments& arguments) {
+  CaseSpec spec = make_check_case(arguments);
+  const bool other_steps = read_case_folder(arguments.case_path).steps != spec.steps;
+  if (other_steps && !spec.expected_file.empty()) {
+    std::cout << "expected.safetensors is left aside: --steps is not the case's own number\n";
+    spec.expected_file.clear();
+  }
+  return spec;
 }
 
 }  // namespace
 
-int check_command(const CheckArguments& arguments, const std::string& command_line, WorldPool& pool) {
-  const CaseSpec spec = make_check_case(arguments);
+int check_command(const CheckArguments& arguments, const std::string& command_line,
+                  WorldPool& pool) {
+  const CaseSpec spec = case_of(arguments);
+  check_case(spec);
   const std::string reason = why_not(spec.world.backend, spec.world.device);
   if (!reason.empty()) {
-    throw Error({.kind = ErrorKind::kBadInput, .what = "this world cannot run here", .fix = reason});
+    throw Error(
+        {.kind = ErrorKind::kBadInput, .what = "this world cannot run here", .fix = reason});
   }
   GoldenStore goldens(pool, !arguments.world.no_cache);
   CaseRunner runner(pool, goldens, arguments.world.fresh);
   const bool color = ::isatty(STDOUT_FILENO) != 0;
+  const std::optional<CaseResult> witness = judge_expected(spec, goldens, pool);
+  if (pool.interrupted()) return 130;
   CaseResult result = runner.run(spec);
   if (pool.interrupted()) return 130;
   std::cout << describe_result(result, color) << '\n';
-  result = with_expected(std::move(result), goldens, pool, color);
-  if (pool.interrupted()) return 130;
+  result = with_witness(std::move(result), witness, color);
   const int status = exit_status({result});
   if (!arguments.out.empty()) {
     RunInfo info;

@@ -27,7 +27,8 @@ std::string joined(int argc, char** argv) {
 
 // Commands that start workers get the pool: it forks the zygote before anything else happens.
 // `rank` makes its own, after its ranks.
-int dispatch(const Arguments& arguments, const std::string& line, const WorkerFunctions& functions) {
+int dispatch(const Arguments& arguments, const std::string& line,
+             const WorkerFunctions& functions) {
   const std::string& command = arguments.command;
   if (command == "list") return list_command(arguments.run);
   if (command == "describe") return describe_command(arguments.run);

@@ -5,7 +5,8 @@
 
 namespace shardproof::sim {
 
-// Runs one command. `functions` is what workers run. Returns the exit status of design.md section 6.
+// Runs one command. `functions` is what workers run. Returns the exit status of design.md
+// section 6.
 int run_cli(int argc, char** argv, const WorkerFunctions& functions);
 
 }  // namespace shardproof::sim

@@ -28,19 +28,21 @@ std::string batch_line(const CaseSpec& spec) {
 }
 
 std::string work_line(const CaseSpec& spec) {
-  if (spec.workload == "logprobs") return fmt::format("workload   logprobs in {}\n", spec.precision);
-  return fmt::format("workload   {} in {}: {} steps, {} loss, {} lr {}, clipped to {}\n", spec.workload,
-                     spec.precision, spec.steps, spec.loss.kind, spec.optimizer.kind, spec.optimizer.lr,
-                     spec.optimizer.max_norm > 0 ? fmt::format("{}", spec.optimizer.max_norm) : "nothing");
+  if (spec.workload == "logprobs")
+    return fmt::format("workload   logprobs in {}\n", spec.precision);
+  return fmt::format(
+      "workload   {} in {}: {} steps, {} loss, {} lr {}, clipped to {}\n", spec.workload,
+      spec.precision, spec.steps, spec.loss.kind, spec.optimizer.kind, spec.optimizer.lr,
+      spec.optimizer.max_norm > 0 ? fmt::format("{}", spec.optimizer.max_norm) : "nothing");
 }
 
 std::string model_line(const ModelConfig& config) {
-  return fmt::format("model      {}: {} layers, hidden {}, MLP {}, {} heads of {}, {} kv heads, "
-                     "vocabulary {}{}\n",
-                     config.family, config.num_hidden_layers, config.hidden_size,
-                     config.intermediate_size, config.num_attention_heads, config.head_dim,
-                     config.num_key_value_heads, config.vocab_size,
-                     config.tie_word_embeddings ? ", tied" : "");
+  return fmt::format(
+      "model      {}: {} layers, hidden {}, MLP {}, {} heads of {}, {} kv heads, "
+      "vocabulary {}{}\n",
+      config.family, config.num_hidden_layers, config.hidden_size, config.intermediate_size,
+      config.num_attention_heads, config.head_dim, config.num_key_value_heads, config.vocab_size,
+      config.tie_word_embeddings ? ", tied" : "");
 }
 
 std::string memory_lines(const MemoryEstimate& memory) {
@@ -57,7 +59,8 @@ std::string expectation_line(const ExpectSpec& expect) {
   std::string line = "expected   " + expect.verdict;
   if (!expect.kind.empty()) line += " (" + expect.kind + ")";
   if (!expect.tensor.empty()) line += ", first divergent tensor " + expect.tensor;
-  if (!expect.collectives.is_null()) line += "\ncollectives of rank 0   " + expect.collectives.dump();
+  if (!expect.collectives.is_null())
+    line += "\ncollectives of rank 0   " + expect.collectives.dump();
   return line + "\n";
 }
 

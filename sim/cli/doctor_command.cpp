@@ -28,7 +28,8 @@ std::string machine_line() {
 
 std::string world_line(const std::string& backend, const std::string& device) {
   const std::string reason = why_not(backend, device);
-  return fmt::format("world      {:<9} {:<5} {}\n", backend, device, reason.empty() ? "yes" : "no: " + reason);
+  return fmt::format("world      {:<9} {:<5} {}\n", backend, device,
+                     reason.empty() ? "yes" : "no: " + reason);
 }
 
 std::string file_line(const std::string& what, const std::string& path) {

@@ -8,8 +8,8 @@ CaseResult judge_file(const CaseSpec& spec, GoldenStore& goldens, WorldPool& poo
                       const std::string& path) {
   std::shared_ptr<const GoldenStore::Golden> golden;
   goldens.get(spec, [&](std::shared_ptr<const GoldenStore::Golden> made) { golden = made; });
-  pool.wait_until([&] { return golden != nullptr || pool.interrupted(); });
-  if (!golden) return {};
+  if (!golden) pool.wait_until([&golden] { return golden != nullptr; });
+  if (pool.interrupted()) return {};
   const TaskOutcome& outcome = golden->outcome;
   if (!outcome.ok) {
     if (outcome.kind != "bad_input" && outcome.kind != "refused") {

@@ -8,8 +8,9 @@
 
 namespace shardproof::sim {
 
-// judge_result_file with the golden of `spec`, which is made if it is not there yet. What the golden
-// throws is thrown here: Error(kBadInput) or kRefused; InternalError when its process failed.
+// judge_result_file with the golden of `spec`, which is made if it is not there yet. What the
+// golden throws is thrown here: Error(kBadInput) or kRefused; InternalError when its process
+// failed.
 CaseResult judge_file(const CaseSpec& spec, GoldenStore& goldens, WorldPool& pool,
                       const std::string& path);
 

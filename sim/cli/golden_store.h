@@ -1,5 +1,5 @@
-// The goldens of one run: each is computed once, however many cases ask for it, or comes from the cache
-// of earlier runs.
+// The goldens of one run: each is computed once, however many cases ask for it, or comes from the
+// cache of earlier runs.
 #pragma once
 
 #include <functional>
@@ -18,8 +18,8 @@ class GoldenStore {
  public:
   struct Golden {
     TaskOutcome outcome;
-    OwnedFd fd;          // the blob
-    bool cached = false; // of an earlier run
+    OwnedFd fd;           // the blob
+    bool cached = false;  // of an earlier run
   };
   using Ready = std::function<void(std::shared_ptr<const Golden>)>;
 
@@ -40,7 +40,8 @@ class GoldenStore {
     std::vector<Ready> waiting;
   };
   std::shared_ptr<Golden> from_cache(const std::string& full_key) const;
-  void settle(const std::shared_ptr<Entry>& entry, const std::string& full_key, TaskOutcome outcome);
+  void settle(const std::shared_ptr<Entry>& entry, const std::string& full_key,
+              TaskOutcome outcome);
   void forget_old();
 
   WorldPool& pool_;

@@ -14,8 +14,9 @@ namespace {
 void print_case(const CaseSpec& spec) {
   std::string tags;
   for (const std::string& tag : spec.tags) tags += (tags.empty() ? "" : " ") + tag;
-  fmt::print("{:<9} {:>3} ranks  {}{}{}\n", spec.world.backend, spec.parallel.world_size(), spec.name,
-             tags.empty() ? "" : "   " + tags, spec.skip.empty() ? "" : "   skipped: " + spec.skip);
+  fmt::print("{:<9} {:>3} ranks  {}{}{}\n", spec.world.backend, spec.parallel.world_size(),
+             spec.name, tags.empty() ? "" : "   " + tags,
+             spec.skip.empty() ? "" : "   skipped: " + spec.skip);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The worlds that workers hold, put together from what a rank does and what the launcher wants to hear.
+// The worlds that workers hold, put together from what a rank does and what the launcher wants to
+// hear.
 #pragma once
 
 #include "sim/launch/worker_functions.h"

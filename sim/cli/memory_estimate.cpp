@@ -31,7 +31,8 @@ int64_t samples_at_once(const CaseSpec& spec) {
 int64_t activation_count(const CaseSpec& spec, const ModelConfig& config) {
   const int64_t tp = spec.parallel.tp;
   const int64_t tokens = samples_at_once(spec) * spec.data.seq_len;
-  const int64_t stream = spec.parallel.sequence_parallel ? config.hidden_size / tp : config.hidden_size;
+  const int64_t stream =
+      spec.parallel.sequence_parallel ? config.hidden_size / tp : config.hidden_size;
   const int64_t heads = std::max<int64_t>(1, config.num_attention_heads / tp);
   const int64_t kv_heads = std::max<int64_t>(1, config.num_key_value_heads / tp);
   const int64_t attention = (3 * heads + 2 * kv_heads) * config.head_dim;

@@ -1,5 +1,5 @@
-// rank: one rank of a world that torchrun, srun or mpirun started. Rank 0's process also holds control
-// and the judge; the others only serve.
+// rank: one rank of a world that torchrun, srun or mpirun started. Rank 0's process also holds
+// control and the judge; the others only serve.
 #include <fmt/format.h>
 
 #include <iostream>
@@ -24,9 +24,10 @@ std::string backend_of(const RunArguments& arguments) {
   throw Error({.kind = ErrorKind::kBadInput, .what = backend + " cannot run here", .fix = reason});
 }
 
-// Whatever happens here, the other ranks hear with which status to exit. What there is to say is said
-// before: a launcher may end rank 0 as soon as another rank has exited.
-int run_and_dismiss(const RunArguments& arguments, const std::string& command_line, WorldPool& pool) {
+// Whatever happens here, the other ranks hear with which status to exit. What there is to say is
+// said before: a launcher may end rank 0 as soon as another rank has exited.
+int run_and_dismiss(const RunArguments& arguments, const std::string& command_line,
+                    WorldPool& pool) {
   int status = 0;
   try {
     Selection selection = select_cases(arguments);

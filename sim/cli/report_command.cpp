@@ -23,13 +23,15 @@ namespace {
 int report_command(const std::string& given) {
   const std::string folder = given.empty() ? "runs/latest" : given;
   if (!std::filesystem::is_regular_file(folder + "/results.json")) {
-    bad_report(fmt::format("{} holds no results.json", folder), "name the folder of a finished run");
+    bad_report(fmt::format("{} holds no results.json", folder),
+               "name the folder of a finished run");
   }
   const std::string script = find_in_repository("reports/report.py");
   if (script.empty()) bad_report("reports/report.py is not here", "run it from the repository");
   std::string python = find_in_repository(".venv/bin/python");
   if (python.empty()) python = "python3";
-  ::execlp(python.c_str(), python.c_str(), script.c_str(), folder.c_str(), static_cast<char*>(nullptr));
+  ::execlp(python.c_str(), python.c_str(), script.c_str(), folder.c_str(),
+           static_cast<char*>(nullptr));
   bad_report(fmt::format("{} cannot be started: {}", python, std::strerror(errno)),
              "./shardproof doctor says what is missing");
 }

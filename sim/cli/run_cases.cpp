@@ -34,7 +34,8 @@ class Run {
         goldens_(pool, !arguments.world.no_cache),
         runner_(pool, goldens_, arguments.world.fresh),
         selection_(std::move(selection)),
-        progress_(std::cout, ::isatty(STDOUT_FILENO) != 0, static_cast<int64_t>(selection_.cases.size())) {
+        progress_(std::cout, ::isatty(STDOUT_FILENO) != 0,
+                  static_cast<int64_t>(selection_.cases.size())) {
     info.skipped = selection_.skipped;
   }
 
@@ -100,9 +101,10 @@ int status_of(const Run& run, const RunArguments& arguments) {
 int run_cases(const RunArguments& arguments, const std::string& command_line, Selection selection,
               WorldPool& pool) {
   if (selection.cases.empty() && selection.skipped.empty()) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = "no case was selected",
-                 .fix = "loosen --filter, --only, --shard or --rerun-failed; `shardproof list` shows all"});
+    throw Error(
+        {.kind = ErrorKind::kBadInput,
+         .what = "no case was selected",
+         .fix = "loosen --filter, --only, --shard or --rerun-failed; `shardproof list` shows all"});
   }
   const std::string folder = create_run_folder(arguments.out);
   Run run(arguments, pool, std::move(selection));

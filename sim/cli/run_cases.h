@@ -9,7 +9,8 @@
 
 namespace shardproof::sim {
 
-// Returns the exit status. Throws Error(kBadInput): nothing selected, a run folder that cannot be made.
+// Returns the exit status. Throws Error(kBadInput): nothing selected, a run folder that cannot be
+// made.
 int run_cases(const RunArguments& arguments, const std::string& command_line, Selection selection,
               WorldPool& pool);
 

@@ -1,4 +1,5 @@
-// schema: the JSON Schema of scenario files, for editors. Hidden; scenarios/schema.json holds its output.
+// schema: the JSON Schema of scenario files, for editors. Hidden; scenarios/schema.json holds its
+// output.
 #include <iostream>
 
 #include "sim/cli/commands.h"

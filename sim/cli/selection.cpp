@@ -39,12 +39,16 @@ void add_folder(const fs::path& folder, std::vector<std::string>& files) {
   std::vector<std::string> found;
   std::error_code error;
   fs::recursive_directory_iterator walk(folder, error);
-  for (const auto end = fs::recursive_directory_iterator(); !error && walk != end; walk.increment(error)) {
-    if (is_scenario_name(walk->path()) && walk->is_regular_file()) found.push_back(walk->path().string());
+  for (const auto end = fs::recursive_directory_iterator(); !error && walk != end;
+       walk.increment(error)) {
+    if (is_scenario_name(walk->path()) && walk->is_regular_file())
+      found.push_back(walk->path().string());
   }
-  if (error) bad_selection(fmt::format("{} cannot be read: {}", folder.string(), error.message()),
-                           "check its permissions");
-  if (found.empty()) bad_selection(folder.string() + " holds no scenario (*.yaml)", "name another folder");
+  if (error)
+    bad_selection(fmt::format("{} cannot be read: {}", folder.string(), error.message()),
+                  "check its permissions");
+  if (found.empty())
+    bad_selection(folder.string() + " holds no scenario (*.yaml)", "name another folder");
   std::sort(found.begin(), found.end());
   files.insert(files.end(), found.begin(), found.end());
 }
@@ -66,7 +70,8 @@ std::vector<std::string> wanted_backends(const RunArguments& arguments) {
   for (const std::string& backend : arguments.backends) {
     const std::string reason = why_not(backend, device);
     if (reason.empty()) continue;
-    bad_selection(fmt::format("{} ranks with tensors on {} cannot run here", backend, device), reason);
+    bad_selection(fmt::format("{} ranks with tensors on {} cannot run here", backend, device),
+                  reason);
   }
   std::vector<std::string> backends = arguments.backends;
   if (backends.empty()) backends = runnable_backends(device);
@@ -93,12 +98,15 @@ class Reader {
   }
 
  private:
-  void read_file(const std::string& file, const std::string& backend, std::vector<CaseSpec>& cases) {
+  void read_file(const std::string& file, const std::string& backend,
+                 std::vector<CaseSpec>& cases) {
     try {
       if (fs::path(file).extension() == ".json") {
         CaseSpec spec = read_replay(file);
-        if (!arguments_.backends.empty()) spec.world.backend = backend;
-        else if (spec.world.backend != backend) return;
+        if (!arguments_.backends.empty())
+          spec.world.backend = backend;
+        else if (spec.world.backend != backend)
+          return;
         if (spec.skip.empty()) spec.skip = why_not(spec.world.backend, spec.world.device);
         cases.push_back(std::move(spec));
         return;
@@ -128,8 +136,9 @@ class Reader {
   void require_unique(const CaseSpec& spec) {
     const auto [known, added] = file_of_.emplace(spec.name, spec.file);
     if (added || fs::equivalent(known->second, spec.file)) return;
-    bad_selection(fmt::format("{} and {} both make the case {}", known->second, spec.file, spec.name),
-                  "give one of them another name");
+    bad_selection(
+        fmt::format("{} and {} both make the case {}", known->second, spec.file, spec.name),
+        "give one of them another name");
   }
 
   const RunArguments& arguments_;
@@ -140,12 +149,14 @@ class Reader {
 
 bool passes_filters(const RunArguments& arguments, const CaseSpec& spec) {
   if (!arguments.only.empty() && spec.name != arguments.only) return false;
-  return std::all_of(arguments.filters.begin(), arguments.filters.end(), [&](const std::string& filter) {
-    return has(spec.tags, filter) || spec.name.find(filter) != std::string::npos;
-  });
+  return std::all_of(arguments.filters.begin(), arguments.filters.end(),
+                     [&](const std::string& filter) {
+                       return has(spec.tags, filter) || spec.name.find(filter) != std::string::npos;
+                     });
 }
 
-// Cases tagged slow or manual run when they are asked for: --all, their tag, their name or their file.
+// Cases tagged slow or manual run when they are asked for: --all, their tag, their name or their
+// file.
 bool asked_for(const RunArguments& arguments, const CaseSpec& spec) {
   if (arguments.all_tags || !arguments.only.empty() || has(arguments.paths, spec.file)) return true;
   for (const char* tag : {"slow", "manual"}) {
@@ -171,7 +182,8 @@ std::string wrong_size(const RunArguments& arguments, const CaseSpec& spec) {
 std::vector<CaseSpec> deal(const RunArguments& arguments, const std::vector<CaseSpec>& cases) {
   std::vector<CaseSpec> mine;
   for (size_t i = 0; i < cases.size(); ++i) {
-    if (static_cast<int64_t>(i) % arguments.shard_count == arguments.shard - 1) mine.push_back(cases[i]);
+    if (static_cast<int64_t>(i) % arguments.shard_count == arguments.shard - 1)
+      mine.push_back(cases[i]);
   }
   return mine;
 }
@@ -182,7 +194,8 @@ std::vector<std::string> find_scenario_files(const std::vector<std::string>& pat
   std::vector<std::string> files;
   for (const std::string& path : paths) {
     if (invalid_utf8(path) != std::string::npos) bad_selection("a path is not UTF-8", "rename it");
-    if (!fs::exists(path)) bad_selection(path + " does not exist", "name a scenario file or folder");
+    if (!fs::exists(path))
+      bad_selection(path + " does not exist", "name a scenario file or folder");
     if (!fs::is_directory(path)) {
       files.push_back(path);
     } else if (looks_like_case_folder(path)) {
@@ -193,7 +206,8 @@ std::vector<std::string> find_scenario_files(const std::vector<std::string>& pat
   }
   if (!paths.empty()) return files;
   const std::string folder = find_in_repository("scenarios");
-  if (folder.empty()) bad_selection("there is no folder scenarios here", "name a scenario file or folder");
+  if (folder.empty())
+    bad_selection("there is no folder scenarios here", "name a scenario file or folder");
   add_folder(folder, files);
   return files;
 }

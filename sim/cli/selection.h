@@ -14,8 +14,8 @@ struct Selection {
   std::vector<CaseSpec> skipped;  // selected and not run; the reason is in `skip`
 };
 
-// Throws Error(kBadInput): whatever is wrong in any of the files (each file's first problem), a path
-// that is no scenario, nothing selected.
+// Throws Error(kBadInput): whatever is wrong in any of the files (each file's first problem), a
+// path that is no scenario, nothing selected.
 Selection select_cases(const RunArguments& arguments);
 
 // The scenario files that `paths` name: files as they are, folders searched for *.yaml, sorted.

@@ -32,10 +32,17 @@ Piece summed(const AddendGroup& group) {
     });
   }
   const Piece& first = *group.pieces.front();
-  Piece out{.name = first.name, .phase = first.phase, .step = first.step,
-            .microbatch = first.microbatch, .rank = *group.ranks.begin(), .order = first.order,
-            .partial = true, .partial_axes = first.partial_axes,
-            .global_shape = first.global_shape, .dims = {{}}, .strides = {1}};
+  Piece out{.name = first.name,
+            .phase = first.phase,
+            .step = first.step,
+            .microbatch = first.microbatch,
+            .rank = *group.ranks.begin(),
+            .order = first.order,
+            .partial = true,
+            .partial_axes = first.partial_axes,
+            .global_shape = first.global_shape,
+            .dims = {{}},
+            .strides = {1}};
   out.allowance = first.allowance;
   for (const auto& [offset, sum] : sums) {
     out.dims[0].push_back(offset);
@@ -58,8 +65,8 @@ ResultRow judged_sum(const ResultRow& like, const Piece& sum) {
     golden_square += sum.golden[i] * sum.golden[i];
     product += sum.golden[i] * sum.actual[i];
     actual_square += sum.actual[i] * sum.actual[i];
-    const bool equal = sum.actual[i] == sum.golden[i] ||
-                       (std::isnan(sum.actual[i]) && std::isnan(sum.golden[i]));
+    const bool equal =
+        sum.actual[i] == sum.golden[i] || (std::isnan(sum.actual[i]) && std::isnan(sum.golden[i]));
     if (error <= sum.allowance || equal) continue;
     const double ratio = std::isnan(error) || sum.allowance == 0
                              ? std::numeric_limits<double>::infinity()
@@ -73,8 +80,8 @@ ResultRow judged_sum(const ResultRow& like, const Piece& sum) {
   }
   row.ok = row.bad_count == 0;
   if (golden_square > 0) row.factor = product / golden_square;
-  const double left = actual_square - 2 * row.factor * product +
-                      row.factor * row.factor * golden_square;
+  const double left =
+      actual_square - 2 * row.factor * product + row.factor * row.factor * golden_square;
   row.factor_residual = actual_square > 0 ? std::sqrt(std::fmax(left, 0) / actual_square) : 0;
   return row;
 }

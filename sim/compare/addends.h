@@ -14,9 +14,9 @@ struct SummedAddends {
   int64_t count = 0;             // elements compared
 };
 
-// `rows`: the partial rows of one tensor on all ranks; `pieces`: their addends. All microbatches of a
-// group count: what they hold of one golden element is added up. Groups that miss a piece (too large
-// to be sent) are skipped.
+// `rows`: the partial rows of one tensor on all ranks; `pieces`: their addends. All microbatches of
+// a group count: what they hold of one golden element is added up. Groups that miss a piece (too
+// large to be sent) are skipped.
 SummedAddends sum_addends(const Mesh& mesh, const std::vector<const ResultRow*>& rows,
                           const std::vector<const Piece*>& pieces);
 

@@ -35,7 +35,8 @@ void CborWriter::number(double value) {
   uint64_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
   bytes_.push_back(static_cast<char>(0xfb));
-  for (int shift = 56; shift >= 0; shift -= 8) bytes_.push_back(static_cast<char>(bits >> shift & 0xff));
+  for (int shift = 56; shift >= 0; shift -= 8)
+    bytes_.push_back(static_cast<char>(bits >> shift & 0xff));
 }
 
 void CborWriter::integers(const std::vector<int64_t>& values) {

@@ -13,7 +13,8 @@ namespace shardproof::sim {
 class CborWriter {
  public:
   void integer(int64_t value) {
-    value < 0 ? head(1, static_cast<uint64_t>(-(value + 1))) : head(0, static_cast<uint64_t>(value));
+    value < 0 ? head(1, static_cast<uint64_t>(-(value + 1)))
+              : head(0, static_cast<uint64_t>(value));
   }
   void natural(uint64_t value) { head(0, value); }
   void boolean(bool value) { bytes_.push_back(static_cast<char>(value ? 0xf5 : 0xf4)); }
@@ -47,7 +48,9 @@ class CborReader {
   std::vector<std::string> texts();
   std::vector<double> numbers();
   bool empty() const { return rest_.empty(); }
-  bool text_is_next() const { return !rest_.empty() && static_cast<unsigned char>(rest_[0]) >> 5 == 3; }
+  bool text_is_next() const {
+    return !rest_.empty() && static_cast<unsigned char>(rest_[0]) >> 5 == 3;
+  }
 
  private:
   uint64_t head(unsigned major);

@@ -71,8 +71,8 @@ std::string worst_line(const CaseResult& result) {
     text += ")";
   }
   if (!row.worst_local_index.empty()) text += " at local " + bracketed(row.worst_local_index);
-  text += fmt::format("; {} of its {} elements are wrong", row.bad_count, row.count);
-  return text;
+  if (row.count == 1) return text;
+  return text + fmt::format("; {} of its {} elements are wrong", row.bad_count, row.count);
 }
 
 std::string history_line(const Divergence& found) {

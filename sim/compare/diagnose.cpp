@@ -59,9 +59,9 @@ std::optional<Explanation> explain_non_finite(const Symptoms& symptoms, const Ro
         infinite += std::isinf(value);
       }
     }
-    const std::string what = count == 0 ? fmt::format("{}", row->actual_value)
-                                        : fmt::format("{} NaN and {} infinite of {} elements", nan,
-                                                      infinite, count);
+    const std::string what =
+        count == 0 ? fmt::format("{}", row->actual_value)
+                   : fmt::format("{} NaN and {} infinite of {} elements", nan, infinite, count);
     return Explanation{what + " " + wrong_clause(symptoms, wrong),
                        "an overflow, a division by zero, or memory that was never filled"};
   }
@@ -93,7 +93,8 @@ std::optional<Explanation> explain_zeros(const Symptoms& symptoms, const Rows& w
 
 std::string factor_text(double factor) {
   const double inverse = 1 / factor;
-  if (std::fabs(factor) < 1 && std::fabs(inverse - std::round(inverse)) < 1e-4 * std::fabs(inverse)) {
+  if (std::fabs(factor) < 1 &&
+      std::fabs(inverse - std::round(inverse)) < 1e-4 * std::fabs(inverse)) {
     return fmt::format("{:.6g} (1/{:.0f})", factor, inverse);
   }
   const bool whole = std::fabs(factor - std::round(factor)) < 1e-6;
@@ -101,7 +102,8 @@ std::string factor_text(double factor) {
 }
 
 // What a common factor says. Scalars fit any factor: only one with a meaning counts for them.
-std::optional<Explanation> meaning_of_factor(const Symptoms& symptoms, double factor, double slack) {
+std::optional<Explanation> meaning_of_factor(const Symptoms& symptoms, double factor,
+                                             double slack) {
   if (const std::string size = mesh_size_named(symptoms.mesh, factor); !size.empty()) {
     return Explanation{fmt::format("; {:.0f} is {}", factor, size),
                        "summed once too often over that axis, or not divided by its size"};
@@ -113,6 +115,11 @@ std::optional<Explanation> meaning_of_factor(const Symptoms& symptoms, double fa
   if (const std::string size = mesh_size_named(symptoms.mesh, factor * factor); !size.empty()) {
     return Explanation{fmt::format("; the square root of {:.0f}, {}", factor * factor, size),
                        "squares are summed once too often over that axis"};
+  }
+  const double inverse_square = 1 / (factor * factor);
+  if (const std::string size = mesh_size_named(symptoms.mesh, inverse_square); !size.empty()) {
+    return Explanation{fmt::format("; 1 over the square root of {:.0f}, {}", inverse_square, size),
+                       "squares are averaged over that axis where a sum belongs"};
   }
   if (std::fabs(factor + 1) <= slack) return Explanation{"", "the sign is wrong"};
   const double clip = symptoms.clip_factor;
@@ -136,22 +143,23 @@ std::optional<Explanation> explain_factor(const Symptoms& symptoms, const Rows& 
   }
   if (!(std::fabs(factor - 1) > 2 * slack) || factor == 0) return std::nullopt;
   const auto meaning = meaning_of_factor(symptoms, factor, slack);
-  const bool all_scalar = std::all_of(wrong.begin(), wrong.end(), [](const ResultRow* row) {
-    return row->count <= 1;
-  });
+  const bool all_scalar =
+      std::all_of(wrong.begin(), wrong.end(), [](const ResultRow* row) { return row->count <= 1; });
   if (all_scalar && !meaning) return std::nullopt;
-  return Explanation{fmt::format("{} is {} x golden {}{}",
-                                 elements > 1 && !all_scalar ? "every element" : "the value",
-                                 factor_text(factor), wrong_clause(symptoms, wrong),
-                                 meaning ? meaning->pattern : ""),
-                     meaning ? meaning->likely : "a scale is wrong that is no size of the mesh"};
+  return Explanation{
+      fmt::format("{} is {} x golden {}{}",
+                  elements > 1 && !all_scalar ? "every element" : "the value", factor_text(factor),
+                  wrong_clause(symptoms, wrong), meaning ? meaning->pattern : ""),
+      meaning ? meaning->likely : "a scale is wrong that is no size of the mesh"};
 }
 
 // Sums the pieces of peers over `axis`: 1 the sum is the golden, -1 the mean is, 0 neither.
 int sum_over_axis(const Symptoms& symptoms, const std::string& axis) {
-  std::map<std::pair<int64_t, int64_t>, std::vector<const Piece*>> groups;  // by first peer, microbatch
+  std::map<std::pair<int64_t, int64_t>, std::vector<const Piece*>>
+      groups;  // by first peer, microbatch
   for (const Piece* piece : symptoms.pieces) {
-    groups[{symptoms.mesh.peers_along(axis, piece->rank).front(), piece->microbatch}].push_back(piece);
+    groups[{symptoms.mesh.peers_along(axis, piece->rank).front(), piece->microbatch}].push_back(
+        piece);
   }
   bool sum_fits = true, mean_fits = true, far_off = false;
   for (const auto& [key, pieces] : groups) {
@@ -210,12 +218,17 @@ Explanation explain_by_size(const Symptoms& symptoms, const Rows& wrong) {
     scale = std::max(scale, row->golden_scale);
   }
   Explanation out;
-  out.pattern = fmt::format("{} of {} elements are wrong {}, by at most {:.2g}", bad, count,
-                            wrong_clause(symptoms, wrong), largest);
+  if (wrong.front()->count == 1 && wrong.front()->golden_value != 0) {
+    out.pattern = fmt::format("the value is {:.8g} x golden {}",
+                              wrong.front()->actual_value / wrong.front()->golden_value,
+                              wrong_clause(symptoms, wrong));
+  } else {
+    out.pattern = fmt::format("{} of {} elements are wrong {}, by at most {:.2g}", bad, count,
+                              wrong_clause(symptoms, wrong), largest);
+  }
   if (scale > 0) out.pattern += fmt::format(" ({:.2g} of the tensor's scale)", largest / scale);
-  const bool small = std::all_of(wrong.begin(), wrong.end(), [](const ResultRow* row) {
-    return row->worst_ratio < 20;
-  });
+  const bool small = std::all_of(wrong.begin(), wrong.end(),
+                                 [](const ResultRow* row) { return row->worst_ratio < 20; });
   if (wrong.front()->rounding_only && small) {
     out.likely = "rounding, if the float64 case matches: the allowance is exceeded by less than 20";
   } else if (symptoms.precision == "float64" && scale > 0 && largest / scale < 1e-5) {
@@ -309,7 +322,8 @@ Explanation explain_replicas(const Symptoms& symptoms) {
   const bool right = std::all_of(symptoms.rows.begin(), symptoms.rows.end(),
                                  [](const ResultRow* row) { return row->ok; });
   if (right) {
-    out.likely = "each rank computed or reduced it on its own: the values are right, the bits differ";
+    out.likely =
+        "each rank computed or reduced it on its own: the values are right, the bits differ";
   }
   return out;
 }

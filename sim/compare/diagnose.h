@@ -18,9 +18,9 @@ struct Explanation {
 struct Symptoms {
   const Mesh& mesh;
   std::string precision;
-  std::vector<const ResultRow*> rows;    // of the tensor on all ranks, right and wrong
-  std::vector<const Piece*> pieces;      // what ranks with wrong values sent; may be empty
-  double clip_factor = 1;                // golden, of that step; 1: no clipping
+  std::vector<const ResultRow*> rows;  // of the tensor on all ranks, right and wrong
+  std::vector<const Piece*> pieces;    // what ranks with wrong values sent; may be empty
+  double clip_factor = 1;              // golden, of that step; 1: no clipping
 };
 
 // Values that are wrong: tried in order are problems, NaN, hints of the ranks, zeros, one factor, a
@@ -34,7 +34,8 @@ Explanation explain_replicas(const Symptoms& symptoms);
 std::string ranks_clause(const Mesh& mesh, const std::vector<int64_t>& ranks,
                          const std::vector<int64_t>& among);
 
-// Names for a number that comes from the mesh: "the size of tp", "the size of dp x tp"; "" when none.
+// Names for a number that comes from the mesh: "the size of tp", "the size of dp x tp"; "" when
+// none.
 std::string mesh_size_named(const Mesh& mesh, double number);
 
 }  // namespace shardproof::sim

@@ -10,9 +10,9 @@ namespace shardproof::sim {
 namespace {
 
 // Causes before consequences.
-constexpr std::array<const char*, 9> kCauses = {"died",      "internal", "disagreement",
-                                                "threw",     "in_flight", "deadlock",
-                                                "never_waited", "hung",   "aborted"};
+constexpr std::array<const char*, 9> kCauses = {"died",         "internal",  "disagreement",
+                                                "threw",        "in_flight", "deadlock",
+                                                "never_waited", "hung",      "aborted"};
 
 bool is_refusal(const RankEnding& ending) {
   return ending.kind == "refused" || ending.kind == "bad_input";

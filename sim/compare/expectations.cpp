@@ -48,8 +48,7 @@ void compare_with_expectation(CaseResult& result) {
   if (result.verdict != expect.verdict) {
     result.unexpected = fmt::format("expected {}, came {}", expect.verdict, came);
   } else if (!expect.kind.empty() && expect.kind != result.kind) {
-    result.unexpected =
-        fmt::format("expected {} ({}), came {}", expect.verdict, expect.kind, came);
+    result.unexpected = fmt::format("expected {} ({}), came {}", expect.verdict, expect.kind, came);
   } else if (!expect.tensor.empty() &&
              (!result.divergence || result.divergence->tensor != expect.tensor)) {
     result.unexpected =

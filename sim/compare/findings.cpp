@@ -30,7 +30,8 @@ Place place_of(const ResultRow& row) {
 }
 
 // All rows of all ranks by place; the order of ranks and of observation is kept within a place.
-std::vector<std::pair<Place, const ResultRow*>> placed_rows(const std::vector<RankReport>& reports) {
+std::vector<std::pair<Place, const ResultRow*>> placed_rows(
+    const std::vector<RankReport>& reports) {
   std::vector<std::pair<Place, const ResultRow*>> placed;
   size_t count = 0;
   for (const RankReport& report : reports) count += report.rows.size();

@@ -1,5 +1,5 @@
-// The order in which divergences count: by step; in a step forward, recomputed, backward, step; in a
-// phase as the golden ran.
+// The order in which divergences count: by step; in a step forward, recomputed, backward, step; in
+// a phase as the golden ran.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,18 @@ using GoldenPosition = std::tuple<int64_t, int, int64_t>;
 inline GoldenPosition golden_position(int64_t step, Phase phase, int64_t order) {
   int rank = 0;
   switch (phase) {
-    case Phase::kForward: rank = 0; break;
-    case Phase::kRecompute: rank = 1; break;
-    case Phase::kBackward: rank = 2; break;
-    case Phase::kStep: rank = 3; break;
+    case Phase::kForward:
+      rank = 0;
+      break;
+    case Phase::kRecompute:
+      rank = 1;
+      break;
+    case Phase::kBackward:
+      rank = 2;
+      break;
+    case Phase::kStep:
+      rank = 3;
+      break;
   }
   return {step, rank, order};
 }

@@ -36,8 +36,8 @@ std::vector<std::string> hints_for(const DiffTask& task, const GoldenRecord& gol
   if (!at::isFloatingType(task.local.scalar_type()) || task.plan.count == 0) return hints;
   const GoldenTensor* before = golden.find(right.phase, right.step - 1, right.name);
   if (before && before->value.sizes() == right.value.sizes() && matches_other(task, *before)) {
-    hints.push_back(fmt::format("equals the golden of step {}: stale, it was not updated",
-                                right.step - 1));
+    hints.push_back(
+        fmt::format("equals the golden of step {}: stale, it was not updated", right.step - 1));
   }
   int tried = 0;
   for (const GoldenTensor& other : golden.tensors()) {

@@ -8,8 +8,8 @@
 
 namespace shardproof::sim {
 
-// Sentences: "equals the golden of step 1: it was not updated", "equals the golden's <other tensor>",
-// "every value is exactly a float32". Looks only at golden tensors of the same shape.
+// Sentences: "equals the golden of step 1: it was not updated", "equals the golden's <other
+// tensor>", "every value is exactly a float32". Looks only at golden tensors of the same shape.
 std::vector<std::string> hints_for(const DiffTask& task, const GoldenRecord& golden,
                                    const std::string& precision);
 

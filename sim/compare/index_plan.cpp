@@ -19,8 +19,9 @@ std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& shape) {
 }
 
 // Golden token of each local token: the map, cut by the layout over dims 0 and 1.
-std::vector<int64_t> local_tokens(const at::Tensor& token_map, const Layout& layout, const Mesh& mesh,
-                                  int64_t rank, int64_t token_count, IndexPlan& plan) {
+std::vector<int64_t> local_tokens(const at::Tensor& token_map, const Layout& layout,
+                                  const Mesh& mesh, int64_t rank, int64_t token_count,
+                                  IndexPlan& plan) {
   const int64_t samples = token_map.size(0);
   const int64_t positions = token_map.size(1);
   const at::Tensor map = token_map.contiguous();
@@ -88,7 +89,8 @@ std::vector<IndexPlan::Run> runs_of(const std::vector<int64_t>& indices, int64_t
   for (int64_t i = 0; i < size;) {
     int64_t end = i + 1;
     const int64_t start = indices[static_cast<size_t>(i)];
-    while (end < size && start >= 0 && indices[static_cast<size_t>(end)] == start + (end - i)) ++end;
+    while (end < size && start >= 0 && indices[static_cast<size_t>(end)] == start + (end - i))
+      ++end;
     if (start >= 0 && inner > 0) runs.push_back({i * inner, start * inner, (end - i) * inner});
     i = end;
   }

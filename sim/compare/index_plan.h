@@ -19,20 +19,20 @@ struct IndexPlan {
   };
 
   std::vector<int64_t> global_shape;
-  std::vector<int64_t> local_shape;        // what the rank's tensor must look like
-  std::string problem;                     // why there is no plan; all below is empty then
+  std::vector<int64_t> local_shape;  // what the rank's tensor must look like
+  std::string problem;               // why there is no plan; all below is empty then
   // The dims with the two token dims made one: golden index of each local one, -1 padding.
   std::vector<std::vector<int64_t>> dims;
-  std::vector<int64_t> strides;            // in the golden, per entry of dims
-  std::vector<int64_t> rows;               // golden offset of each row of runs, -1: padding
-  int64_t row_length = 1;                  // local elements per row
-  std::vector<Run> runs;                   // within a row
-  int64_t count = 0;                       // elements that the golden has
-  bool only_padding = false;               // there are tokens, and all are padding
-  uint64_t tokens = 0;                     // digest of the token map, 0 without one
+  std::vector<int64_t> strides;               // in the golden, per entry of dims
+  std::vector<int64_t> rows;                  // golden offset of each row of runs, -1: padding
+  int64_t row_length = 1;                     // local elements per row
+  std::vector<Run> runs;                      // within a row
+  int64_t count = 0;                          // elements that the golden has
+  bool only_padding = false;                  // there are tokens, and all are padding
+  uint64_t tokens = 0;                        // digest of the token map, 0 without one
   uint64_t covered = 0, coverage_of_all = 0;  // see ResultRow
-  std::vector<int64_t> replicas;           // ranks that the layout says hold an equal copy
-  std::string layout;                      // "S(0)tp", "" replicated
+  std::vector<int64_t> replicas;              // ranks that the layout says hold an equal copy
+  std::string layout;                         // "S(0)tp", "" replicated
 
   // Calls use(local_offset, golden_offset, length) for every run, in local order.
   template <class Use>
@@ -46,8 +46,8 @@ struct IndexPlan {
 };
 
 // The plan of a tensor that `layout` cuts. `token_map` ([b, s] int64 on the CPU, or undefined) maps
-// dims 0 and 1 before the cut to the golden's, see Observation. Ranks on `partial_axes` hold addends,
-// not replicas. A layout or map that does not fit gives a plan with a `problem`.
+// dims 0 and 1 before the cut to the golden's, see Observation. Ranks on `partial_axes` hold
+// addends, not replicas. A layout or map that does not fit gives a plan with a `problem`.
 IndexPlan make_index_plan(const std::vector<int64_t>& global_shape, const Layout& layout,
                           const at::Tensor& token_map, const std::vector<std::string>& partial_axes,
                           const Mesh& mesh, int64_t rank);

@@ -22,15 +22,24 @@ bool has_prefix(const std::string& text, std::string_view prefix) {
 
 const char* dtype_name(at::ScalarType dtype) {
   switch (dtype) {
-    case at::kDouble: return "float64";
-    case at::kFloat: return "float32";
-    case at::kBFloat16: return "bfloat16";
-    case at::kHalf: return "float16";
-    case at::kLong: return "int64";
-    case at::kInt: return "int32";
-    case at::kByte: return "uint8";
-    case at::kBool: return "bool";
-    default: return c10::toString(dtype);
+    case at::kDouble:
+      return "float64";
+    case at::kFloat:
+      return "float32";
+    case at::kBFloat16:
+      return "bfloat16";
+    case at::kHalf:
+      return "float16";
+    case at::kLong:
+      return "int64";
+    case at::kInt:
+      return "int32";
+    case at::kByte:
+      return "uint8";
+    case at::kBool:
+      return "bool";
+    default:
+      return c10::toString(dtype);
   }
 }
 
@@ -54,7 +63,8 @@ uint64_t plan_key(const Observation& observation, const std::vector<int64_t>& gl
     for (const int64_t size : map.sizes()) key = combine(key, static_cast<uint64_t>(size));
   }
   if (observation.part == Part::kPartial) {
-    for (const std::string& axis : observation.partial_axes) key = combine(key, text_hash(axis) + 1);
+    for (const std::string& axis : observation.partial_axes)
+      key = combine(key, text_hash(axis) + 1);
   }
   return key;
 }
@@ -99,10 +109,17 @@ GoldenPosition position_of(const Piece& piece) {
 }
 
 Piece make_piece(const ResultRow& row, const IndexPlan& plan, const DiffTask& task) {
-  Piece piece{.name = row.name, .phase = row.phase, .step = row.step,
-              .microbatch = row.microbatch, .rank = row.rank, .order = row.order,
-              .partial = row.partial, .partial_axes = row.partial_axes,
-              .global_shape = plan.global_shape, .dims = plan.dims, .strides = plan.strides};
+  Piece piece{.name = row.name,
+              .phase = row.phase,
+              .step = row.step,
+              .microbatch = row.microbatch,
+              .rank = row.rank,
+              .order = row.order,
+              .partial = row.partial,
+              .partial_axes = row.partial_axes,
+              .global_shape = plan.global_shape,
+              .dims = plan.dims,
+              .strides = plan.strides};
   piece.allowance = std::abs(task.scale) * task.allowance;
   copy_both(task, piece.actual, piece.golden);
   return piece;
@@ -112,8 +129,12 @@ Piece make_piece(const ResultRow& row, const IndexPlan& plan, const DiffTask& ta
 
 RankRecorder::RankRecorder(const CaseSpec& spec, const Mesh& mesh, int64_t rank,
                            const GoldenRecord* golden, std::function<int64_t()> calls_so_far)
-    : spec_(spec), mesh_(mesh), rank_(rank), golden_(golden),
-      calls_so_far_(std::move(calls_so_far)), tolerance_(spec) {
+    : spec_(spec),
+      mesh_(mesh),
+      rank_(rank),
+      golden_(golden),
+      calls_so_far_(std::move(calls_so_far)),
+      tolerance_(spec) {
   if (golden_) observed_.assign(golden_->tensors().size(), false);
   report_.rank = rank;
 }
@@ -130,9 +151,9 @@ bool RankRecorder::filtered(const Observation& observation) const {
 }
 
 const GoldenTensor* RankRecorder::golden_of(const Observation& observation, bool fed) const {
-  const Phase phase =
-      observation.phase == Phase::kRecompute ? Phase::kForward : observation.phase;
-  return golden_->find(phase, observation.step, fed ? observation.name.substr(4) : observation.name);
+  const Phase phase = observation.phase == Phase::kRecompute ? Phase::kForward : observation.phase;
+  return golden_->find(phase, observation.step,
+                       fed ? observation.name.substr(4) : observation.name);
 }
 
 const IndexPlan& RankRecorder::plan_of(const Observation& observation,
@@ -198,10 +219,10 @@ void RankRecorder::judge(const Observation& observation, const at::Tensor& local
   if (!plan.problem.empty()) {
     row.problem = plan.problem;
   } else if (local.sizes() != at::IntArrayRef(plan.local_shape)) {
-    row.problem = fmt::format("wrong shape: [{}], where {} of the golden's [{}] is [{}] on rank {}",
-                              fmt::join(local.sizes(), ", "), observation.layout.describe(),
-                              fmt::join(plan.global_shape, ", "),
-                              fmt::join(plan.local_shape, ", "), rank_);
+    row.problem =
+        fmt::format("wrong shape: [{}], where {} of the golden's [{}] is [{}] on rank {}",
+                    fmt::join(local.sizes(), ", "), observation.layout.describe(),
+                    fmt::join(plan.global_shape, ", "), fmt::join(plan.local_shape, ", "), rank_);
   } else if (at::isFloatingType(local.scalar_type()) !=
              at::isFloatingType(golden->value.scalar_type())) {
     row.problem = fmt::format("wrong dtype: {}, the golden is {}", row.dtype,
@@ -229,8 +250,8 @@ void RankRecorder::compare(const Observation& observation, const at::Tensor& loc
   if (row.partial) {
     row.count = 0;
     if (plan.count > kLargestAddend) {
-      row.hints.push_back(fmt::format("{} elements of an addend were not sent to be summed",
-                                      plan.count));
+      row.hints.push_back(
+          fmt::format("{} elements of an addend were not sent to be summed", plan.count));
     } else {
       keep_addend(make_piece(row, plan, task), row);
     }
@@ -273,7 +294,8 @@ void RankRecorder::check_recompute(const Observation& observation, ResultRow& ro
         before.microbatch != observation.microbatch || before.name != observation.name) {
       continue;
     }
-    if (before.digest != row.digest) row.problem = "the recomputed forward differs from the forward";
+    if (before.digest != row.digest)
+      row.problem = "the recomputed forward differs from the forward";
     return;
   }
   row.problem = "recomputed, but there was no forward of this name";
@@ -317,12 +339,12 @@ std::vector<Unobserved> RankRecorder::unobserved() const {
   if (!golden_) return missing;
   for (const GoldenTensor& tensor : golden_->tensors()) {
     if (observed_[static_cast<size_t>(tensor.order)]) continue;
-    const bool activation = tensor.phase == Phase::kBackward ||
-                            (tensor.phase == Phase::kForward && tensor.name != "logprobs" &&
-                             tensor.name != "loss");
+    const bool activation =
+        tensor.phase == Phase::kBackward ||
+        (tensor.phase == Phase::kForward && tensor.name != "logprobs" && tensor.name != "loss");
     if (activation && !spec_.record_activations) continue;
-    missing.push_back({tensor.order, tensor.phase, tensor.step, tensor.name,
-                       tensor.value.sizes().vec()});
+    missing.push_back(
+        {tensor.order, tensor.phase, tensor.step, tensor.name, tensor.value.sizes().vec()});
   }
   return missing;
 }

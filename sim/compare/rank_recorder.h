@@ -1,4 +1,5 @@
-// The probe of one rank: compares what it hears with the golden at once and keeps only the judgement.
+// The probe of one rank: compares what it hears with the golden at once and keeps only the
+// judgement.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +22,10 @@ namespace shardproof::sim {
 class RankRecorder final : public Probe {
  public:
   // What the report may carry of local tensors.
-  static constexpr size_t kKeptTensors = 3;                // failing ones, the earliest in golden order
-  static constexpr size_t kKeptBytes = 16 << 20;           // of all of them together
-  static constexpr int64_t kLargestAddend = 32 << 10;      // elements of a partial piece
-  static constexpr size_t kAddendBytes = 16 << 20;         // of all partial pieces together
+  static constexpr size_t kKeptTensors = 3;            // failing ones, the earliest in golden order
+  static constexpr size_t kKeptBytes = 16 << 20;       // of all of them together
+  static constexpr int64_t kLargestAddend = 32 << 10;  // elements of a partial piece
+  static constexpr size_t kAddendBytes = 16 << 20;     // of all partial pieces together
 
   // `golden` null: digests only. `calls_so_far`: collective calls of this rank, may be empty.
   // `golden` must outlive the recorder.
@@ -41,7 +42,8 @@ class RankRecorder final : public Probe {
  private:
   bool filtered(const Observation& observation) const;
   const GoldenTensor* golden_of(const Observation& observation, bool fed) const;
-  const IndexPlan& plan_of(const Observation& observation, const std::vector<int64_t>& global_shape);
+  const IndexPlan& plan_of(const Observation& observation,
+                           const std::vector<int64_t>& global_shape);
   void judge(const Observation& observation, const at::Tensor& local, ResultRow& row);
   void compare(const Observation& observation, const at::Tensor& local, const GoldenTensor& golden,
                const IndexPlan& plan, bool fed, ResultRow& row);

@@ -30,15 +30,17 @@ std::string replay_command(const CaseSpec& spec) {
   std::string command;
   const ParallelSpec& parallel = spec.parallel;
   if (is_scenario(spec.file)) {
-    command = fmt::format("shardproof run {} --only {}", shell_word(spec.file),
-                          shell_word(spec.name));
+    command =
+        fmt::format("shardproof run {} --only {}", shell_word(spec.file), shell_word(spec.name));
   } else {
-    command = fmt::format("shardproof check {} --mesh dp={},cp={},ulysses={},tp={}",
-                          shell_word(spec.file), parallel.dp, parallel.cp, parallel.ulysses,
-                          parallel.tp);
+    command =
+        fmt::format("shardproof check {} --mesh dp={},cp={},ulysses={},tp={}",
+                    shell_word(spec.file), parallel.dp, parallel.cp, parallel.ulysses, parallel.tp);
     if (parallel.sequence_parallel) command += " --sequence-parallel";
-    if (parallel.data_parallel != "replicate") command += " --data-parallel " + parallel.data_parallel;
-    if (spec.micro_batch_size > 0) command += fmt::format(" --micro-batch {}", spec.micro_batch_size);
+    if (parallel.data_parallel != "replicate")
+      command += " --data-parallel " + parallel.data_parallel;
+    if (spec.micro_batch_size > 0)
+      command += fmt::format(" --micro-batch {}", spec.micro_batch_size);
     if (spec.data.uneven) command += " --uneven";
     if (spec.precision != "float64") command += " --precision " + spec.precision;
   }

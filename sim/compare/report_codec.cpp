@@ -3,9 +3,9 @@
 //   [version, rank, [row ..], [call ..], timeline, metrics, [finding ..], peak bytes, seconds,
 //    compare seconds, [piece ..], [unobserved ..]]
 //
-// A row that is ok has kShortFields fields, any other one kLongFields more. Timeline and metrics are
-// CBOR within a byte string. Names, dtypes and layouts repeat from row to row and are numbered in a
-// table that each new text joins: an integer is a reference to it, a text is new.
+// A row that is ok has kShortFields fields, any other one kLongFields more. Timeline and metrics
+// are CBOR within a byte string. Names, dtypes and layouts repeat from row to row and are numbered
+// in a table that each new text joins: an integer is a reference to it, a text is new.
 #include <algorithm>
 #include <unordered_map>
 
@@ -168,7 +168,8 @@ void put_piece(CborWriter& out, const Piece& piece) {
 // The judge walks pieces by their indices: what does not fit together must not get that far.
 void check_piece(const Piece& piece) {
   const auto demand = [](bool whole) {
-    if (!whole) throw InternalError("a rank's report is damaged: a piece that does not fit together");
+    if (!whole)
+      throw InternalError("a rank's report is damaged: a piece that does not fit together");
   };
   uint64_t full = 1;
   for (const int64_t size : piece.global_shape) {

@@ -31,23 +31,27 @@ std::map<std::string, const GoldenTensor*> known_names(const GoldenRecord& golde
   return known;
 }
 
-[[noreturn]] void bad_file(const std::string& path, const std::string& what, const std::string& fix) {
+[[noreturn]] void bad_file(const std::string& path, const std::string& what,
+                           const std::string& fix) {
   throw Error({.kind = ErrorKind::kBadInput, .what = path + ": " + what, .fix = fix});
 }
 
 void check_tensor(const std::string& path, const std::string& name, const at::Tensor& tensor,
                   const GoldenTensor& golden) {
-  const auto shape_text = [](at::IntArrayRef shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); };
+  const auto shape_text = [](at::IntArrayRef shape) {
+    return fmt::format("[{}]", fmt::join(shape, ", "));
+  };
   const bool scalar = golden.value.numel() == 1 && tensor.numel() == 1;
   if (tensor.sizes() != golden.value.sizes() && !scalar) {
-    bad_file(path, fmt::format("{} has the shape {}, the golden's is {}", name,
-                               shape_text(tensor.sizes()), shape_text(golden.value.sizes())),
+    bad_file(path,
+             fmt::format("{} has the shape {}, the golden's is {}", name,
+                         shape_text(tensor.sizes()), shape_text(golden.value.sizes())),
              "write the full tensor, not a shard");
   }
   if (at::isFloatingType(tensor.scalar_type()) != at::isFloatingType(golden.value.scalar_type())) {
-    bad_file(path, fmt::format("{} is {}, the golden is {}", name,
-                               c10::toString(tensor.scalar_type()),
-                               c10::toString(golden.value.scalar_type())),
+    bad_file(path,
+             fmt::format("{} is {}, the golden is {}", name, c10::toString(tensor.scalar_type()),
+                         c10::toString(golden.value.scalar_type())),
              "write floating values as float64");
   }
 }
@@ -79,7 +83,8 @@ CaseSpec as_one_rank(CaseSpec spec) {
   return spec;
 }
 
-RankReport compare_file(const SafetensorsFile& file, const CaseSpec& spec, const GoldenRecord& golden) {
+RankReport compare_file(const SafetensorsFile& file, const CaseSpec& spec,
+                        const GoldenRecord& golden) {
   const auto known = known_names(golden, spec.steps);
   std::map<std::pair<int64_t, std::string>, const GoldenTensor*> found;
   for (const std::string& name : file.names()) {
@@ -88,8 +93,9 @@ RankReport compare_file(const SafetensorsFile& file, const CaseSpec& spec, const
       std::vector<std::string> names;
       for (const auto& [known_name, tensor] : known) names.push_back(known_name);
       const std::string near = nearest_name(name, names);
-      bad_file(file.path(), "the golden has nothing called '" + name + "'",
-               near.empty() ? "use the names of expected.safetensors" : "did you mean '" + near + "'?");
+      bad_file(
+          file.path(), "the golden has nothing called '" + name + "'",
+          near.empty() ? "use the names of expected.safetensors" : "did you mean '" + near + "'?");
     }
     check_tensor(file.path(), name, file.get(name), *place->second);
     found.emplace(std::make_pair(place->second->order, name), place->second);
@@ -125,8 +131,8 @@ CaseResult judge_result_file(const CaseSpec& spec, int golden_fd, const std::str
     const std::vector<std::string> missing = lacking(file, golden, spec.steps);
     if (!missing.empty()) {
       if (!result.message.empty()) result.message += "\n";
-      result.message += fmt::format("not compared, because {} does not hold them: {}", path,
-                                    listed(missing));
+      result.message +=
+          fmt::format("not compared, because {} does not hold them: {}", path, listed(missing));
     }
     return result;
   } catch (const Error& error) {

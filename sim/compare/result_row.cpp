@@ -25,7 +25,8 @@ Phase phase_of(const std::string& name) {
   for (const Phase phase : {Phase::kForward, Phase::kBackward, Phase::kRecompute, Phase::kStep}) {
     if (name == phase_name(phase)) return phase;
   }
-  throw Error({.kind = ErrorKind::kBadInput, .what = "unknown phase '" + name + "'",
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = "unknown phase '" + name + "'",
                .fix = "use forward, backward, recompute or step"});
 }
 

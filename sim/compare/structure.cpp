@@ -96,7 +96,8 @@ int64_t source_of_chunk(const Assembled& tensor, const Walk& walk, int64_t chunk
   return -1;
 }
 
-bool chunk_is_known(const Assembled& tensor, const Walk& walk, int64_t chunk_length, int64_t chunk) {
+bool chunk_is_known(const Assembled& tensor, const Walk& walk, int64_t chunk_length,
+                    int64_t chunk) {
   for (int64_t outer = 0; outer < walk.outer; ++outer) {
     const int64_t start = (outer * walk.size + chunk * chunk_length) * walk.inner;
     for (int64_t i = 0; i < chunk_length * walk.inner; ++i) {
@@ -106,8 +107,8 @@ bool chunk_is_known(const Assembled& tensor, const Walk& walk, int64_t chunk_len
   return false;
 }
 
-// Where each chunk of the actual tensor comes from, or empty when that explains nothing. Chunks that no
-// wrong rank holds are where they belong.
+// Where each chunk of the actual tensor comes from, or empty when that explains nothing. Chunks
+// that no wrong rank holds are where they belong.
 std::vector<int64_t> chunk_order(const Assembled& tensor, const Walk& walk, int64_t chunks) {
   std::vector<int64_t> order, known_sources;
   bool moved = false;
@@ -122,8 +123,8 @@ std::vector<int64_t> chunk_order(const Assembled& tensor, const Walk& walk, int6
     known_sources.push_back(source);
   }
   std::sort(known_sources.begin(), known_sources.end());
-  const bool repeats = std::adjacent_find(known_sources.begin(), known_sources.end()) !=
-                       known_sources.end();
+  const bool repeats =
+      std::adjacent_find(known_sources.begin(), known_sources.end()) != known_sources.end();
   return moved && !repeats ? order : std::vector<int64_t>();
 }
 
@@ -210,10 +211,9 @@ std::optional<Explanation> explain_shift(const Assembled& tensor) {
       const Walk walk = walk_along(tensor.shape, dim);
       for (const int64_t shift : {size, -size}) {
         if (!shifted_by(tensor, walk, shift, wrong)) continue;
-        return Explanation{
-            fmt::format("shifted by {} along {}: actual[i] is golden[i {} {}]", shift,
-                        dim_name(tensor, dim), shift > 0 ? "-" : "+", size),
-            "an offset, a mask or a target is off by " + std::to_string(size)};
+        return Explanation{fmt::format("shifted by {} along {}: actual[i] is golden[i {} {}]",
+                                       shift, dim_name(tensor, dim), shift > 0 ? "-" : "+", size),
+                           "an offset, a mask or a target is off by " + std::to_string(size)};
       }
     }
   }
@@ -224,8 +224,7 @@ std::optional<Explanation> explain_permutation(const Assembled& tensor, const Me
   for (int64_t chunks = 2; chunks <= kMostChunks; ++chunks) {
     for (size_t dim = 0; dim < tensor.shape.size(); ++dim) {
       if (tensor.shape[dim] % chunks != 0) continue;
-      const std::vector<int64_t> order =
-          chunk_order(tensor, walk_along(tensor.shape, dim), chunks);
+      const std::vector<int64_t> order = chunk_order(tensor, walk_along(tensor.shape, dim), chunks);
       if (order.empty()) continue;
       return Explanation{fmt::format("the {} chunks along {} are the golden's in the order {}",
                                      chunks, dim_name(tensor, dim), order_text(order)),

@@ -1,4 +1,5 @@
-// Rearrangements of a tensor that explain what the ranks held: shifted, permuted, transposed, cut off.
+// Rearrangements of a tensor that explain what the ranks held: shifted, permuted, transposed, cut
+// off.
 #pragma once
 
 #include <optional>
@@ -12,9 +13,9 @@ namespace shardproof::sim {
 // The known elements of a tensor, put together from pieces of several ranks.
 struct Assembled {
   std::vector<int64_t> shape;
-  bool token_dims = false;           // dims 0 and 1 are samples and positions
-  bool zeros_are_exact = false;      // logprobs: a golden zero is padding
-  std::vector<char> known;           // per element
+  bool token_dims = false;       // dims 0 and 1 are samples and positions
+  bool zeros_are_exact = false;  // logprobs: a golden zero is padding
+  std::vector<char> known;       // per element
   std::vector<double> actual, golden;
   double allowance = 0;
 

@@ -19,7 +19,8 @@ constexpr int64_t kChunk = 512;  // elements that are converted to float64 at a 
 using Pair = double __attribute__((vector_size(16)));
 using PairMask = int64_t __attribute__((vector_size(16)));
 
-// Two columns of a run: their largest error, and whether each one is within the allowance (NaN is not).
+// Two columns of a run: their largest error, and whether each one is within the allowance (NaN is
+// not).
 struct Lane {
   Pair largest = {};
   PairMask within = ~PairMask{};
@@ -62,8 +63,7 @@ struct Errors {
     }
   }
   bool all_within() const {
-    const PairMask all =
-        lanes[0].within & lanes[1].within & lanes[2].within & lanes[3].within;
+    const PairMask all = lanes[0].within & lanes[1].within & lanes[2].within & lanes[3].within;
     return tail_within && all[0] != 0 && all[1] != 0;
   }
   double worst() const {
@@ -101,13 +101,20 @@ void floating_runs(const at::Tensor& local, const IndexPlan& plan, const Use& us
 
 int64_t integer_at(const at::Tensor& tensor, int64_t offset) {
   switch (tensor.scalar_type()) {
-    case at::kLong: return tensor.const_data_ptr<int64_t>()[offset];
-    case at::kInt: return tensor.const_data_ptr<int32_t>()[offset];
-    case at::kShort: return tensor.const_data_ptr<int16_t>()[offset];
-    case at::kChar: return tensor.const_data_ptr<int8_t>()[offset];
-    case at::kByte: return tensor.const_data_ptr<uint8_t>()[offset];
-    case at::kBool: return tensor.const_data_ptr<bool>()[offset] ? 1 : 0;
-    default: SHARDPROOF_ASSERT(false, "an integer tensor of an unknown dtype");
+    case at::kLong:
+      return tensor.const_data_ptr<int64_t>()[offset];
+    case at::kInt:
+      return tensor.const_data_ptr<int32_t>()[offset];
+    case at::kShort:
+      return tensor.const_data_ptr<int16_t>()[offset];
+    case at::kChar:
+      return tensor.const_data_ptr<int8_t>()[offset];
+    case at::kByte:
+      return tensor.const_data_ptr<uint8_t>()[offset];
+    case at::kBool:
+      return tensor.const_data_ptr<bool>()[offset] ? 1 : 0;
+    default:
+      SHARDPROOF_ASSERT(false, "an integer tensor of an unknown dtype");
   }
 }
 
@@ -255,7 +262,8 @@ void copy_both(const DiffTask& task, std::vector<double>& actual, std::vector<do
   if (!at::isFloatingType(task.local.scalar_type())) {
     task.plan.for_each_run([&](int64_t local, int64_t offset, int64_t length) {
       for (int64_t i = 0; i < length; ++i) {
-        actual[static_cast<size_t>(local + i)] = static_cast<double>(integer_at(task.local, local + i));
+        actual[static_cast<size_t>(local + i)] =
+            static_cast<double>(integer_at(task.local, local + i));
         golden[static_cast<size_t>(local + i)] =
             static_cast<double>(integer_at(task.golden.value, offset + i));
       }

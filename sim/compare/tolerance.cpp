@@ -16,8 +16,8 @@ std::optional<std::string> after_prefix(const std::string& name, std::string_vie
   return name.substr(prefix.size());
 }
 
-// What the optimizer works on: held in the wider type also in a bfloat16 run (model/precision.h), so that
-// rounding it down there is a fault.
+// What the optimizer works on: held in the wider type also in a bfloat16 run (model/precision.h),
+// so that rounding it down there is a fault.
 bool is_optimizer_state(const GoldenTensor& golden) {
   if (golden.phase != Phase::kStep) return false;
   for (const char* prefix : {"param.", "exp_avg.", "exp_avg_sq.", "momentum_buffer."}) {
@@ -84,8 +84,8 @@ std::optional<FreeRunningAllowance> FreeRunningAllowance::of(const CaseSpec& spe
     if (!grad || grad->value.sizes() != tensor.value.sizes()) return std::nullopt;
     double clip = 1;
     if (norm && norm->value.numel() == 1 && spec.optimizer.max_norm > 0) {
-      clip = std::min(1.0, spec.optimizer.max_norm /
-                               (*norm->value.const_data_ptr<double>() + kClipEps));
+      clip = std::min(1.0,
+                      spec.optimizer.max_norm / (*norm->value.const_data_ptr<double>() + kClipEps));
     }
     out.steps_.push_back({grad->value.const_data_ptr<double>(), clip, tolerance.allowance(*grad)});
   }
@@ -101,8 +101,8 @@ double FreeRunningAllowance::adam_param(int64_t offset) const {
     mean_square = optimizer_.beta2 * mean_square + (1 - optimizer_.beta2) * grad * grad;
     correction *= optimizer_.beta2;
     const double size = std::sqrt(mean_square / (1 - correction));
-    added += optimizer_.lr *
-             std::min(2.0, step.clip * step.grad_allowance / (size + optimizer_.eps));
+    added +=
+        optimizer_.lr * std::min(2.0, step.clip * step.grad_allowance / (size + optimizer_.eps));
   }
   return added;
 }

@@ -3,9 +3,9 @@
 //   float64   |actual - golden| <= 1e-10 * scale + 64 * eps * phase_scale
 //   lower     + max(8 * measured error * sqrt(addends), 4 * eps(precision) * scale)
 //
-// `scale` is the largest magnitude of the golden tensor, `phase_scale` that of all golden tensors of
-// the same phase and step, the measured error that of the golden itself in that precision, `addends`
-// the number of partial sums over sharded axes.
+// `scale` is the largest magnitude of the golden tensor, `phase_scale` that of all golden tensors
+// of the same phase and step, the measured error that of the golden itself in that precision,
+// `addends` the number of partial sums over sharded axes.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,13 @@ namespace shardproof::sim {
 
 inline constexpr double kRelativeToScale = 1e-10;
 inline constexpr double kFloat64Eps = 2.220446049250313e-16;
-inline constexpr double kPhaseRoundings = 64;     // roundings of a neighbour's size that may show
-inline constexpr double kFedRelativeToScale = 1e-12;  // the optimizer fed with the golden's gradients
-inline constexpr double kMeasuredErrors = 8;      // times the golden's own error in that precision
-inline constexpr double kFloorRoundings = 4;      // eps of the dtype that holds it, where the measured error is 0
-inline constexpr double kClipEps = 1e-6;          // torch.nn.utils.clip_grad_norm_
+inline constexpr double kPhaseRoundings = 64;  // roundings of a neighbour's size that may show
+inline constexpr double kFedRelativeToScale =
+    1e-12;                                    // the optimizer fed with the golden's gradients
+inline constexpr double kMeasuredErrors = 8;  // times the golden's own error in that precision
+inline constexpr double kFloorRoundings =
+    4;  // eps of the dtype that holds it, where the measured error is 0
+inline constexpr double kClipEps = 1e-6;  // torch.nn.utils.clip_grad_norm_
 
 // eps of "float64", "float32", "bfloat16", "float16": the gap above 1.
 double eps_of_precision(const std::string& precision);
@@ -45,14 +47,13 @@ class Tolerance {
   double addends_root_ = 1;
 };
 
-// What a free-running optimizer adds, per element, because the gradients it saw were only right within
-// their own allowance d. Summed over the steps up to the tensor's own.
+// What a free-running optimizer adds, per element, because the gradients it saw were only right
+// within their own allowance d. Summed over the steps up to the tensor's own.
 //
-//   param, AdamW           lr * min(2, d / (|g| + adam_eps))   |g| = sqrt of the bias-corrected exp_avg_sq
-//   param, SGD             lr * d / (1 - momentum)
-//   exp_avg                the largest d so far: it is a mean of gradients
-//   exp_avg_sq             the largest (2 |g| + d) * d so far: it is a mean of squares
-//   momentum_buffer        d / (1 - momentum), the largest so far
+//   param, AdamW           lr * min(2, d / (|g| + adam_eps))   |g| = sqrt of the bias-corrected
+//   exp_avg_sq param, SGD             lr * d / (1 - momentum) exp_avg                the largest d
+//   so far: it is a mean of gradients exp_avg_sq             the largest (2 |g| + d) * d so far: it
+//   is a mean of squares momentum_buffer        d / (1 - momentum), the largest so far
 //
 // Gradients are the golden's after clipping; d shrinks with them.
 class FreeRunningAllowance {
@@ -66,9 +67,9 @@ class FreeRunningAllowance {
  private:
   enum class Kind { kAdamParam, kSgdParam, kExpAvg, kExpAvgSq, kMomentum };
   struct Step {
-    const double* grad;      // golden, before clipping
-    double clip;             // min(1, max_norm / (norm + 1e-6))
-    double grad_allowance;   // before clipping
+    const double* grad;     // golden, before clipping
+    double clip;            // min(1, max_norm / (norm + 1e-6))
+    double grad_allowance;  // before clipping
   };
   double adam_param(int64_t offset) const;
 

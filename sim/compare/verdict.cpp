@@ -107,9 +107,8 @@ int exit_status(const std::vector<CaseResult>& results) {
     return std::any_of(results.begin(), results.end(), applies);
   };
   const auto came = [&](const std::string& verdict) {
-    return any([&](const CaseResult& result) {
-      return !result.as_expected && result.verdict == verdict;
-    });
+    return any(
+        [&](const CaseResult& result) { return !result.as_expected && result.verdict == verdict; });
   };
   if (any([](const CaseResult& result) { return result.verdict == "internal"; })) return 5;
   if (any([](const CaseResult& result) { return result.verdict == "bad_input"; })) return 2;

@@ -13,49 +13,51 @@ namespace shardproof::sim {
 // How one rank's part of a case ended, as the launcher saw it.
 struct RankEnding {
   int64_t rank = 0;
-  std::string kind = "finished";  // finished | died | hung | threw | deadlock | disagreement | aborted |
-                                  // refused | bad_input | never_waited | in_flight | internal
-  std::string message;            // one or more sentences
-  std::string last_call;          // label of the last collective that it entered, "" none
-  std::string bytes;              // the encoded RankReport when it finished
+  std::string kind =
+      "finished";         // finished | died | hung | threw | deadlock | disagreement | aborted |
+                          // refused | bad_input | never_waited | in_flight | internal
+  std::string message;    // one or more sentences
+  std::string last_call;  // label of the last collective that it entered, "" none
+  std::string bytes;      // the encoded RankReport when it finished
 };
 
 struct Divergence {
-  std::string tensor;         // "grad.model.layers.1.mlp.down_proj.weight"
+  std::string tensor;  // "grad.model.layers.1.mlp.down_proj.weight"
   Phase phase = Phase::kForward;
   int64_t step = 0;
-  std::string kind;           // values | replicas | rounding | missing
-  std::vector<int64_t> ranks; // that hold wrong values
-  ResultRow worst;            // of the worst rank
-  std::string pattern;        // "every element is 2.00 x golden on ranks 0, 1; 2 is the size of tp"
-  std::string likely;         // "summed over tp twice"
+  std::string kind;            // values | replicas | rounding | missing
+  std::vector<int64_t> ranks;  // that hold wrong values
+  ResultRow worst;             // of the worst rank
+  std::string pattern;  // "every element is 2.00 x golden on ranks 0, 1; 2 is the size of tp"
+  std::string likely;   // "summed over tp twice"
   std::vector<std::string> collectives;  // between the last good and the first bad observation
-  std::string last_good;      // the observation before it that was right, "" none
+  std::string last_good;                 // the observation before it that was right, "" none
 };
 
 struct CaseResult {
   CaseSpec spec;
-  std::string verdict;        // match | mismatch | refused | failed | bad_input | internal
+  std::string verdict;  // match | mismatch | refused | failed | bad_input | internal
   std::string kind;
-  std::string message;        // the finding in words; for refused and failed: fact and fix
+  std::string message;  // the finding in words; for refused and failed: fact and fix
   std::optional<Divergence> divergence;
   int64_t tensors_compared = 0, elements_compared = 0;
-  double worst_ratio = 0;     // largest share of an allowance that was used up
+  double worst_ratio = 0;  // largest share of an allowance that was used up
   std::string worst_tensor;
   bool as_expected = false;
-  std::string unexpected;     // why not
+  std::string unexpected;  // why not
   double seconds = 0, golden_seconds = 0, compare_seconds = 0;
   std::vector<RankReport> reports;  // for results, timeline and pictures
   std::vector<RankEnding> endings;
-  std::string replay;         // the one command that replays it
+  std::string replay;  // the one command that replays it
 };
 
 // Judges a case whose ranks all ended. Endings that are not `finished` outrank values.
 CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings);
 // Judges a safetensors file that any framework wrote, with the names of expected.safetensors
-// (design.md section 8), against the golden in `golden_fd`. Names that the file lacks are listed in the
-// message: a file that holds some of them is judged by what it holds, one that holds none is bad
-// input, as are a name that the golden does not know and a wrong shape or dtype. Runs no tensor op.
+// (design.md section 8), against the golden in `golden_fd`. Names that the file lacks are listed in
+// the message: a file that holds some of them is judged by what it holds, one that holds none is
+// bad input, as are a name that the golden does not know and a wrong shape or dtype. Runs no tensor
+// op.
 CaseResult judge_result_file(const CaseSpec& spec, int golden_fd, const std::string& path);
 // Exit status of a run: the first of 5, 2, 3, 1, 4 that applies, else 0 (design.md section 6).
 int exit_status(const std::vector<CaseResult>& results);

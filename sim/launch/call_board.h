@@ -13,8 +13,8 @@ namespace shardproof::sim {
 
 class CallBoard {
  public:
-  explicit CallBoard(int64_t world_size);      // new pages, all zero
-  CallBoard(OwnedFd fd, int64_t world_size);   // the same pages in another process
+  explicit CallBoard(int64_t world_size);     // new pages, all zero
+  CallBoard(OwnedFd fd, int64_t world_size);  // the same pages in another process
   ~CallBoard();
   CallBoard(CallBoard&& other) noexcept;
   CallBoard& operator=(CallBoard&&) = delete;
@@ -25,7 +25,8 @@ class CallBoard {
   // By the rank's own thread.
   void started(int64_t rank);
   void entered(int64_t rank, const std::string& label);  // cut to kLabelBytes
-  // Also in a signal handler: the calling thread is about to take the process down. The first counts.
+  // Also in a signal handler: the calling thread is about to take the process down. The first
+  // counts.
   void crashing();
 
   // By control.

@@ -10,8 +10,8 @@
 namespace shardproof::sim {
 namespace {
 
-// The names under which each launcher tells a process its place. The first whose rank is set counts:
-// torchrun may itself have been started by one of the others.
+// The names under which each launcher tells a process its place. The first whose rank is set
+// counts: torchrun may itself have been started by one of the others.
 struct Names {
   const char* launcher;
   const char* rank;
@@ -63,7 +63,8 @@ ExternalPlace external_place(const GetVariable& variable) {
     place.master_addr = variable("MASTER_ADDR").value_or("");
     if (place.master_addr.empty() || !variable("MASTER_PORT")) {
       bad_place(fmt::format("rank {} was started by {}, but MASTER_ADDR and MASTER_PORT do not say "
-                            "where the ranks meet", place.rank, names.launcher),
+                            "where the ranks meet",
+                            place.rank, names.launcher),
                 "export MASTER_ADDR (the host of rank 0) and MASTER_PORT (a free port there)");
     }
     place.master_port = static_cast<int>(number(variable, "MASTER_PORT", 1, 65535));

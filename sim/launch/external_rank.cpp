@@ -86,10 +86,11 @@ OwnedFd connect_to(const std::string& host, const std::string& port) {
       return socket;
     }
   }
-  throw Error({.kind = ErrorKind::kFailed,
-               .what = fmt::format("the control process of rank 0 at {}:{} cannot be reached", host, port),
-               .fix = "let MASTER_ADDR name rank 0's host, and open its ports to the other hosts",
-               .code = "aborted"});
+  throw Error(
+      {.kind = ErrorKind::kFailed,
+       .what = fmt::format("the control process of rank 0 at {}:{} cannot be reached", host, port),
+       .fix = "let MASTER_ADDR name rank 0's host, and open its ports to the other hosts",
+       .code = "aborted"});
 }
 
 std::string random_token() {
@@ -99,8 +100,11 @@ std::string random_token() {
 }
 
 std::string encode(const ExternalHello& hello) {
-  return nlohmann::json{{"rank", hello.rank}, {"token", hello.token}, {"host", hello.host},
-                        {"boot", hello.boot}, {"pid", hello.pid}}
+  return nlohmann::json{{"rank", hello.rank},
+                        {"token", hello.token},
+                        {"host", hello.host},
+                        {"boot", hello.boot},
+                        {"pid", hello.pid}}
       .dump();
 }
 
@@ -116,7 +120,8 @@ std::optional<ExternalHello> decode_hello(const std::string& text) {
 
 // The golden that a kGolden frame names: "path <path>", or "bytes <content>".
 OwnedFd open_golden(const std::string& payload) {
-  if (payload.rfind("path ", 0) == 0) return OwnedFd(::open(payload.c_str() + 5, O_RDONLY | O_CLOEXEC));
+  if (payload.rfind("path ", 0) == 0)
+    return OwnedFd(::open(payload.c_str() + 5, O_RDONLY | O_CLOEXEC));
   OwnedFd memory(::memfd_create("golden", MFD_CLOEXEC));
   const std::string_view bytes = std::string_view(payload).substr(6);
   for (size_t sent = 0; sent < bytes.size();) {
@@ -130,13 +135,18 @@ OwnedFd open_golden(const std::string& payload) {
 // The rank's side of the connection.
 class ExternalRank {
  public:
-  ExternalRank(const ExternalPlace& place, const WorkerFunctions& functions, const std::string& backend,
-               const std::string& device)
+  ExternalRank(const ExternalPlace& place, const WorkerFunctions& functions,
+               const std::string& backend, const std::string& device)
       : place_(place) {
-    WorldSetup setup{.backend = backend, .device = device, .world_size = place.world_size,
-                     .rank = place.rank, .local_rank = place.local_rank};
-    setup.store = {.host = place.master_addr, .port = place.master_port,
-                   .host_it = place.rank == 0 && !place.store_is_hosted, .listen_fd = -1,
+    WorldSetup setup{.backend = backend,
+                     .device = device,
+                     .world_size = place.world_size,
+                     .rank = place.rank,
+                     .local_rank = place.local_rank};
+    setup.store = {.host = place.master_addr,
+                   .port = place.master_port,
+                   .host_it = place.rank == 0 && !place.store_is_hosted,
+                   .listen_fd = -1,
                    .prefix = "shardproof/" + place.run_id};
     setup.on_start = [](int64_t) {};
     setup.on_call = [this](int64_t, const CallLine& line) {
@@ -153,8 +163,8 @@ class ExternalRank {
     const size_t token = address.find(' ', port + 1);
     SHARDPROOF_ASSERT(token != std::string::npos, "an address of three words");
     socket_ = connect_to(address.substr(0, port), address.substr(port + 1, token - port - 1));
-    send(FrameType::kHello, encode(ExternalHello{place_.rank, address.substr(token + 1), host_name(),
-                                                 boot_id(), ::getpid()}));
+    send(FrameType::kHello, encode(ExternalHello{place_.rank, address.substr(token + 1),
+                                                 host_name(), boot_id(), ::getpid()}));
     std::thread([this] { beat(); }).detach();
   }
 
@@ -189,8 +199,9 @@ class ExternalRank {
 
   void beat() {
     for (;;) {
-      send(FrameType::kHeartbeat, nlohmann::json{{"cpu_s", cpu_seconds_of(::getpid())},
-                                                 {"runnable", others_runnable()}}.dump());
+      send(FrameType::kHeartbeat,
+           nlohmann::json{{"cpu_s", cpu_seconds_of(::getpid())}, {"runnable", others_runnable()}}
+               .dump());
       std::this_thread::sleep_for(kHeartbeatPeriod);
     }
   }
@@ -257,8 +268,8 @@ std::vector<ExternalHost::Peer> ExternalHost::accept_all(double limit_s,
   while (!missing.empty() && !stop()) {
     if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() > limit_s) {
       throw Error({.kind = ErrorKind::kFailed,
-                   .what = fmt::format("ranks {} did not come within {:g} s", fmt::join(missing, ", "),
-                                       limit_s),
+                   .what = fmt::format("ranks {} did not come within {:g} s",
+                                       fmt::join(missing, ", "), limit_s),
                    .fix = "look at what they printed, and whether they reach " + place_.master_addr,
                    .code = "hung"});
     }
@@ -269,7 +280,8 @@ std::vector<ExternalHost::Peer> ExternalHost::accept_all(double limit_s,
     ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
     const auto first = read_one_frame(socket.get(), 4096);
     const auto hello = first ? decode_hello(first->payload) : std::nullopt;
-    if (!hello || hello->token != token_ || missing.erase(hello->rank) == 0) continue;  // a stranger
+    if (!hello || hello->token != token_ || missing.erase(hello->rank) == 0)
+      continue;  // a stranger
     const int on = 1;
     ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     Peer& peer = peers[static_cast<size_t>(hello->rank)];

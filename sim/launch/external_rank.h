@@ -1,11 +1,11 @@
-// Ranks that torchrun, mpirun or srun started: each connects to the control process beside rank 0 and
-// is then served like a worker of our own.
+// Ranks that torchrun, mpirun or srun started: each connects to the control process beside rank 0
+// and is then served like a worker of our own.
 //
 //   rank 0's process: control, the judge --+-- forks one child before all else: rank 0
 //   every other process: its rank          +-- TCP: hello, lines, heartbeats, endings
 //
-// The address of control goes through the store at which the ranks meet anyway. Goldens come as a path
-// where both are on one host, else as bytes.
+// The address of control goes through the store at which the ranks meet anyway. Goldens come as a
+// path where both are on one host, else as bytes.
 #pragma once
 
 #include <netinet/in.h>
@@ -29,8 +29,8 @@ namespace shardproof::sim {
 struct ExternalHello {
   int64_t rank = -1;
   std::string token;
-  std::string host;    // its name, for messages
-  std::string boot;    // equal on one machine
+  std::string host;  // its name, for messages
+  std::string boot;  // equal on one machine
   int64_t pid = 0;
 };
 
@@ -49,8 +49,8 @@ class ExternalHost {
     ExternalHello hello;
     bool same_host = false;
   };
-  // Waits until all ranks have come; by rank. `stop` is asked now and then. Throws Error(kFailed) after
-  // `limit_s`, naming those that did not come.
+  // Waits until all ranks have come; by rank. `stop` is asked now and then. Throws Error(kFailed)
+  // after `limit_s`, naming those that did not come.
   std::vector<Peer> accept_all(double limit_s, const std::function<bool()>& stop);
   const ExternalPlace& place() const { return place_; }
 

@@ -3,8 +3,8 @@
 //   <folder>/<hash of the key>.golden   the blob as the golden wrote it
 //   <folder>/<hash of the key>.key      digest of the blob, its size, then the key itself
 //
-// Both are written under a temporary name and renamed, the blob first, so that a reader sees a whole
-// entry or none; an entry whose digest does not fit is a miss.
+// Both are written under a temporary name and renamed, the blob first, so that a reader sees a
+// whole entry or none; an entry whose digest does not fit is a miss.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ class GoldenCache {
       : folder_(std::move(folder)), max_bytes_(max_bytes) {}
   // $XDG_CACHE_HOME or ~/.cache, then shardproof/golden; empty when neither is known.
   static std::filesystem::path default_folder();
-  // The case's golden_key with what else its values depend on: the golden's own code (golden_code.h),
-  // LibTorch's version, the processor's capability and the number of threads.
+  // The case's golden_key with what else its values depend on: the golden's own code
+  // (golden_code.h), LibTorch's version, the processor's capability and the number of threads.
   static std::string full_key(const std::string& golden_key);
 
   std::optional<OwnedFd> find(const std::string& key) const;  // open for reading

@@ -18,22 +18,24 @@ std::shared_ptr<GoldenWorker> GoldenWorker::start(boost::asio::io_context& io, W
   golden->worker_ = workers.start(setup, -1, OwnedFd());
   const auto weak = golden->weak_from_this();
   golden->worker_->start(
-      {.on_frame = [weak](Frame frame) {
-         const auto self = weak.lock();
-         if (self && frame.type == FrameType::kTaskDone) {
-           self->finish(decode_task_outcome(frame.payload));
-         }
-       },
-       .on_exit = [weak](const std::string& how) {
-         const auto self = weak.lock();
-         if (!self) return;
-         self->broken_ = true;
-         const std::string output = last_lines(self->worker_->output(), 5);
-         self->finish({.kind = "died",
-                       .message = fmt::format("the process of the golden {}{}", how,
-                                              output.empty() ? "" : "; the last lines it printed:\n" +
-                                                                        output)});
-       }});
+      {.on_frame =
+           [weak](Frame frame) {
+             const auto self = weak.lock();
+             if (self && frame.type == FrameType::kTaskDone) {
+               self->finish(decode_task_outcome(frame.payload));
+             }
+           },
+       .on_exit =
+           [weak](const std::string& how) {
+             const auto self = weak.lock();
+             if (!self) return;
+             self->broken_ = true;
+             const std::string output = last_lines(self->worker_->output(), 5);
+             self->finish({.kind = "died",
+                           .message = fmt::format(
+                               "the process of the golden {}{}", how,
+                               output.empty() ? "" : "; the last lines it printed:\n" + output)});
+           }});
   return golden;
 }
 
@@ -52,13 +54,12 @@ void GoldenWorker::run(const GoldenTask& task, std::function<void(TaskOutcome)> 
     if (error || !golden) return;
     golden->end({.kind = "hung",
                  .message = fmt::format("the golden did not end within {:g} s; raise "
-                                        "world.deadline_s, or make the model smaller", limit)});
+                                        "world.deadline_s, or make the model smaller",
+                                        limit)});
   });
 }
 
-void GoldenWorker::kill() {
-  end({.kind = "interrupted", .message = "the golden was interrupted"});
-}
+void GoldenWorker::kill() { end({.kind = "interrupted", .message = "the golden was interrupted"}); }
 
 void GoldenWorker::end(TaskOutcome outcome) {
   broken_ = true;

@@ -10,7 +10,8 @@ void HangRule::restart() { started_ = false; }
 
 bool HangRule::sample(const HangSample& sample) {
   const double elapsed = started_ ? sample.now_s - last_.now_s : 0;
-  bool moved = !started_ || sample.calls != last_.calls || sample.cpu_s.size() != last_.cpu_s.size();
+  bool moved =
+      !started_ || sample.calls != last_.calls || sample.cpu_s.size() != last_.cpu_s.size();
   for (size_t i = 0; !moved && i < sample.cpu_s.size(); ++i) {
     moved = sample.cpu_s[i] - last_.cpu_s[i] > kIdleShare * elapsed;
   }

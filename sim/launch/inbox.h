@@ -1,5 +1,6 @@
-// The worker's end of its channel: requests in order of arrival, read on a thread of its own so that
-// an abort gets past a rank that waits, and so that the process ends the moment control has gone.
+// The worker's end of its channel: requests in order of arrival, read on a thread of its own so
+// that an abort gets past a rank that waits, and so that the process ends the moment control has
+// gone.
 #pragma once
 
 #include <condition_variable>

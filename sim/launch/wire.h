@@ -20,11 +20,11 @@ enum class FrameType : uint16_t {
   kGolden = 3,   // for ranks that take no descriptors: a path, or the bytes (external_rank.h)
   kExit = 4,     // the exit status, as text
   // worker -> control
-  kCallLine = 10,  // one collective call of this rank, before it runs
-  kEndings = 11,   // of all ranks of this worker
-  kTaskDone = 12,  // outcome of a golden
-  kHello = 13,     // of a rank that another launcher started
-  kHeartbeat = 14, // its CPU seconds so far, and whether it is runnable
+  kCallLine = 10,   // one collective call of this rank, before it runs
+  kEndings = 11,    // of all ranks of this worker
+  kTaskDone = 12,   // outcome of a golden
+  kHello = 13,      // of a rank that another launcher started
+  kHeartbeat = 14,  // its CPU seconds so far, and whether it is runnable
 };
 
 struct Frame {
@@ -37,8 +37,8 @@ struct Frame {
 class FrameReader {
  public:
   enum class Status { kOpen, kClosed };
-  // Reads what is there with one recvmsg; kClosed at the end of the stream or on any error. Blocks if
-  // the socket does, unless `dont_wait`.
+  // Reads what is there with one recvmsg; kClosed at the end of the stream or on any error. Blocks
+  // if the socket does, unless `dont_wait`.
   Status read_some(int socket, bool dont_wait);
   std::optional<Frame> next();
   bool had_data() const { return had_data_; }  // the last read_some brought something
@@ -63,14 +63,14 @@ class FrameWriter {
   std::vector<OwnedFd> fds_;
 };
 
-// Reads exactly one frame without descriptors, blocking; nothing when the other side has gone, is too
-// slow (SO_RCVTIMEO) or announces more than `max_bytes`.
+// Reads exactly one frame without descriptors, blocking; nothing when the other side has gone, is
+// too slow (SO_RCVTIMEO) or announces more than `max_bytes`.
 std::optional<Frame> read_one_frame(int socket, size_t max_bytes);
 // Sends a whole frame, blocking. False when the other side has gone.
 bool send_frame(int socket, FrameType type, const std::string& payload);
 
-// Datagrams between control and the zygote (SOCK_SEQPACKET), with descriptors. False / nullopt when the
-// other side has gone.
+// Datagrams between control and the zygote (SOCK_SEQPACKET), with descriptors. False / nullopt when
+// the other side has gone.
 inline constexpr size_t kMaxDatagram = 64 * 1024;
 bool send_datagram(int socket, const std::string& bytes, const std::vector<int>& fds);
 struct Datagram {

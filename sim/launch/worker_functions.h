@@ -15,9 +15,9 @@ namespace shardproof::sim {
 struct StorePlace {
   std::string host = "127.0.0.1";
   int port = 0;
-  bool host_it = false;   // this rank hosts it: on `listen_fd`, which it owns, or on the port
+  bool host_it = false;  // this rank hosts it: on `listen_fd`, which it owns, or on the port
   int listen_fd = -1;
-  std::string prefix;     // of all keys
+  std::string prefix;  // of all keys
 };
 
 // A world (or one rank of it) that is to be made in a worker process.
@@ -25,9 +25,9 @@ struct WorldSetup {
   std::string backend = "emulated";  // emulated: all ranks here, as threads; gloo, nccl: one rank
   std::string device = "cpu";
   int64_t world_size = 1;
-  int64_t rank = -1;                 // -1: all of them
-  int64_t local_rank = 0;            // on this host: picks the GPU
-  StorePlace store = {};             // of process ranks
+  int64_t rank = -1;       // -1: all of them
+  int64_t local_rank = 0;  // on this host: picks the GPU
+  StorePlace store = {};   // of process ranks
   // Called on the rank's own thread: when a case starts, before each collective, and (line.waiting)
   // before it waits for an asynchronous one.
   std::function<void(int64_t rank)> on_start = {};
@@ -38,20 +38,22 @@ struct WorldSetup {
 
 // A world that stays warm between cases.
 struct WorldSession {
-  // Runs a case (CaseSpec as JSON) to its end. One ending per rank that lives here; never throws for
-  // what a rank did.
+  // Runs a case (CaseSpec as JSON) to its end. One ending per rank that lives here; never throws
+  // for what a rank did.
   std::function<std::vector<RankEnding>(const std::string& request, int golden_fd)> run;
   // From another thread, while run() is under way: ranks that wait for others stop waiting; run()
-  // returns soon, with `hung` for those that did not stop. Empty: not supported, the worker is killed.
+  // returns soon, with `hung` for those that did not stop. Empty: not supported, the worker is
+  // killed.
   std::function<void(const std::string& why)> abort = {};
-  // Process ranks: writes a text to the world's store (`value` not empty), or waits until somebody has
-  // and returns it. Throws Error(kFailed): no store, nobody wrote.
+  // Process ranks: writes a text to the world's store (`value` not empty), or waits until somebody
+  // has and returns it. Throws Error(kFailed): no store, nobody wrote.
   std::function<std::string(const std::string& key, const std::string& value)> exchange = {};
 };
 
 struct WorkerFunctions {
   // As golden::golden_main.
-  std::function<std::string(const std::string& request, int golden_fd, const std::string& dump_path)>
+  std::function<std::string(const std::string& request, int golden_fd,
+                            const std::string& dump_path)>
       golden_main;
   std::function<WorldSession(WorldSetup setup)> make_world;
 };

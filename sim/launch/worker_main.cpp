@@ -42,9 +42,12 @@ TaskOutcome outcome_of_exception() {
     throw;
   } catch (const Error& error) {
     switch (error.kind()) {
-      case ErrorKind::kBadInput: return {.kind = "bad_input", .message = error.what()};
-      case ErrorKind::kRefused: return {.kind = "refused", .message = error.what()};
-      case ErrorKind::kFailed: return {.kind = "failed", .message = error.what()};
+      case ErrorKind::kBadInput:
+        return {.kind = "bad_input", .message = error.what()};
+      case ErrorKind::kRefused:
+        return {.kind = "refused", .message = error.what()};
+      case ErrorKind::kFailed:
+        return {.kind = "failed", .message = error.what()};
     }
   } catch (const std::exception& error) {
     return {.kind = "internal", .message = error.what()};
@@ -61,9 +64,9 @@ TaskOutcome outcome_of_exception() {
     const nlohmann::json task = nlohmann::json::parse(frame.payload);
     TaskOutcome outcome;
     try {
-      outcome.result = functions.golden_main(task.at("request").get<std::string>(),
-                                             frame.fds.at(0).get(),
-                                             task.at("dump").get<std::string>());
+      outcome.result =
+          functions.golden_main(task.at("request").get<std::string>(), frame.fds.at(0).get(),
+                                task.at("dump").get<std::string>());
       outcome.ok = true;
     } catch (...) {
       outcome = outcome_of_exception();
@@ -102,8 +105,11 @@ namespace {
     if (!send_frame(channel, type, payload)) ::_exit(0);
   };
 
-  WorldSetup world{.backend = setup.backend, .device = setup.device,
-                   .world_size = setup.world_size, .rank = setup.rank, .local_rank = setup.rank};
+  WorldSetup world{.backend = setup.backend,
+                   .device = setup.device,
+                   .world_size = setup.world_size,
+                   .rank = setup.rank,
+                   .local_rank = setup.rank};
   world.store.listen_fd = fds.store_listener.release();
   world.store.port = setup.store_port;
   world.store.host_it = setup.rank == 0;
@@ -154,8 +160,9 @@ std::string WorkerSetup::process_name() const {
 }
 
 nlohmann::json to_json(const WorkerSetup& setup) {
-  return {{"role", setup.role},         {"backend", setup.backend}, {"device", setup.device},
-          {"world_size", setup.world_size}, {"rank", setup.rank},   {"store_port", setup.store_port}};
+  return {{"role", setup.role},     {"backend", setup.backend},
+          {"device", setup.device}, {"world_size", setup.world_size},
+          {"rank", setup.rank},     {"store_port", setup.store_port}};
 }
 
 WorkerSetup worker_setup_from_json(const nlohmann::json& json) {
@@ -183,14 +190,18 @@ void worker_main(const WorkerFunctions& functions, const WorkerSetup& setup, Wor
 }
 
 std::string encode(const TaskOutcome& outcome) {
-  return nlohmann::json{{"ok", outcome.ok}, {"result", outcome.result}, {"kind", outcome.kind},
+  return nlohmann::json{{"ok", outcome.ok},
+                        {"result", outcome.result},
+                        {"kind", outcome.kind},
                         {"message", outcome.message}}
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 TaskOutcome decode_task_outcome(const std::string& bytes) {
   const nlohmann::json json = nlohmann::json::parse(bytes);
-  return {.ok = json.at("ok"), .result = json.at("result"), .kind = json.at("kind"),
+  return {.ok = json.at("ok"),
+          .result = json.at("result"),
+          .kind = json.at("kind"),
           .message = json.at("message")};
 }
 

@@ -24,25 +24,26 @@ nlohmann::json to_json(const WorkerSetup& setup);
 WorkerSetup worker_setup_from_json(const nlohmann::json& json);
 
 struct WorkerFds {
-  OwnedFd channel;        // to control
-  OwnedFd output;         // stdout and stderr of the worker
-  OwnedFd board;          // CallBoard; invalid for a golden
-  OwnedFd store_listener; // rank 0 of process worlds
+  OwnedFd channel;         // to control
+  OwnedFd output;          // stdout and stderr of the worker
+  OwnedFd board;           // CallBoard; invalid for a golden
+  OwnedFd store_listener;  // rank 0 of process worlds
 };
 
 // Called in the forked child, while it is single-threaded; ends the process.
 [[noreturn]] void worker_main(const WorkerFunctions& functions, const WorkerSetup& setup,
                               WorkerFds fds);
 
-// In a catch block, when a session could not be made or fell over: the same ending for every rank that
-// lives in this process (`only_rank`, or all of the world when it is -1).
+// In a catch block, when a session could not be made or fell over: the same ending for every rank
+// that lives in this process (`only_rank`, or all of the world when it is -1).
 std::vector<RankEnding> endings_of_exception(int64_t only_rank, int64_t world_size);
 
 // The outcome of a golden, as kTaskDone carries it.
 struct TaskOutcome {
   bool ok = false;
-  std::string result = {};   // what the function returned
-  std::string kind = {};     // when !ok: bad_input | refused | failed | internal | died | hung | interrupted
+  std::string result = {};  // what the function returned
+  std::string kind =
+      {};  // when !ok: bad_input | refused | failed | internal | died | hung | interrupted
   std::string message = {};
 };
 std::string encode(const TaskOutcome& outcome);

@@ -77,8 +77,10 @@ void WorkerProcess::send_request(const std::string& request, int golden_fd) {
   std::vector<OwnedFd> fds;
   if (golden_fd >= 0 && !remote_) fds.push_back(OwnedFd(::fcntl(golden_fd, F_DUPFD_CLOEXEC, 0)));
   if (golden_fd >= 0 && remote_) {
-    const std::string path = "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(golden_fd);
-    send(FrameType::kGolden, remote_->same_host ? "path " + path : "bytes " + content_of(golden_fd));
+    const std::string path =
+        "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(golden_fd);
+    send(FrameType::kGolden,
+         remote_->same_host ? "path " + path : "bytes " + content_of(golden_fd));
   }
   send(FrameType::kRequest, request, std::move(fds));
 }
@@ -93,10 +95,11 @@ void WorkerProcess::wait_to_write() {
   while (!outgoing_.empty()) {
     const FrameWriter::Status status = outgoing_.front().write_some(channel_.native_handle(), true);
     if (status == FrameWriter::Status::kAgain) {
-      channel_.async_wait(Descriptor::wait_write, [self = weak_from_this()](const error_code& error) {
-        const auto worker = self.lock();
-        if (worker && !error) worker->wait_to_write();
-      });
+      channel_.async_wait(Descriptor::wait_write,
+                          [self = weak_from_this()](const error_code& error) {
+                            const auto worker = self.lock();
+                            if (worker && !error) worker->wait_to_write();
+                          });
       return;
     }
     if (status == FrameWriter::Status::kBroken) outgoing_.clear();  // its exit is on its way

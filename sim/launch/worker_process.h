@@ -30,7 +30,8 @@ class WorkerProcess : public std::enable_shared_from_this<WorkerProcess> {
     std::string name;        // "pid 17 on host a", for messages
     bool same_host = false;  // it can open this process's descriptors by path
   };
-  WorkerProcess(boost::asio::io_context& io, Zygote::Spawned spawned, OwnedFd channel, OwnedFd output);
+  WorkerProcess(boost::asio::io_context& io, Zygote::Spawned spawned, OwnedFd channel,
+                OwnedFd output);
   WorkerProcess(boost::asio::io_context& io, Remote remote, OwnedFd channel);
   ~WorkerProcess();
   void start(Listener listener);  // from here on the listener is called, on the io_context
@@ -38,9 +39,9 @@ class WorkerProcess : public std::enable_shared_from_this<WorkerProcess> {
   void send(FrameType type, const std::string& payload, std::vector<OwnedFd> fds = {});
   void send_request(const std::string& request, int golden_fd);  // borrowed; -1: none
   void kill();
-  void drain();   // hands over every frame that has arrived
+  void drain();  // hands over every frame that has arrived
   void exited(const std::string& how);
-  void mute();    // the listener is not called any more
+  void mute();  // the listener is not called any more
 
   pid_t pid() const { return pid_; }
   bool ended() const { return ended_; }

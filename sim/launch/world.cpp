@@ -1,9 +1,8 @@
 #include "sim/launch/world.h"
 
+#include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
@@ -63,8 +62,12 @@ std::shared_ptr<World> World::start(boost::asio::io_context& io, Workers& worker
 }
 
 void World::start_workers(Workers& workers) {
-  WorkerSetup setup{.role = "world", .backend = key_.backend, .device = key_.device,
-                    .world_size = key_.world_size, .rank = -1, .store_port = 0};
+  WorkerSetup setup{.role = "world",
+                    .backend = key_.backend,
+                    .device = key_.device,
+                    .world_size = key_.world_size,
+                    .rank = -1,
+                    .store_port = 0};
   OwnedFd listener;
   if (in_processes()) listener = listen_on_loopback(&setup.store_port);
   const int64_t count = in_processes() ? key_.world_size : 1;
@@ -86,12 +89,15 @@ std::shared_ptr<World> World::of(boost::asio::io_context& io, WorldKey key,
 
 void World::listen_to(size_t index) {
   const auto self = weak_from_this();
-  workers_[index]->start({.on_frame = [self, index](Frame frame) {
-                            if (const auto world = self.lock()) world->on_frame(index, std::move(frame));
-                          },
-                          .on_exit = [self, index](const std::string& how) {
-                            if (const auto world = self.lock()) world->on_exit(index, how);
-                          }});
+  workers_[index]->start({.on_frame =
+                              [self, index](Frame frame) {
+                                if (const auto world = self.lock())
+                                  world->on_frame(index, std::move(frame));
+                              },
+                          .on_exit =
+                              [self, index](const std::string& how) {
+                                if (const auto world = self.lock()) world->on_exit(index, how);
+                              }});
 }
 
 void World::dismiss(int status) {
@@ -100,7 +106,8 @@ void World::dismiss(int status) {
 }
 
 bool World::all_gone() const {
-  return std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) { return worker->ended(); });
+  return std::all_of(workers_.begin(), workers_.end(),
+                     [](const auto& worker) { return worker->ended(); });
 }
 
 void World::run(const std::string& request, int golden_fd, CaseLimits limits,
@@ -219,8 +226,8 @@ void World::emulated_world_died(const std::string& how) {
 // A rank that refused while another has gone on to a call with it: the other waits for nothing.
 bool World::refuser_is_awaited() const {
   return matcher_ && std::any_of(endings_.begin(), endings_.end(), [this](const auto& ending) {
-    return ending && is_refusal(*ending) && matcher_->is_awaited(ending->rank);
-  });
+           return ending && is_refusal(*ending) && matcher_->is_awaited(ending->rank);
+         });
 }
 
 void World::tick() {
@@ -272,10 +279,11 @@ void World::hung_processes(const std::string& why) {
   }
   for (size_t i = 0; i < running.size(); ++i) {
     const bool waiting = !waits[i].empty();
-    const std::string doing =
-        waiting ? waits[i]
-                : "it is in no call that waits for others";
-    set_ending(running[i], !waiting ? "hung" : all_wait ? "deadlock" : "aborted",
+    const std::string doing = waiting ? waits[i] : "it is in no call that waits for others";
+    set_ending(running[i],
+               !waiting   ? "hung"
+               : all_wait ? "deadlock"
+                          : "aborted",
                doing + "; " + why);
   }
   settle();
@@ -323,10 +331,12 @@ std::string World::root_cause() const {
   const RankEnding* consequence = nullptr;
   for (const auto& ending : endings_) {
     if (!ending || ending->kind == "finished") continue;
-    if (ending->kind != "aborted") return fmt::format("rank {} ended as {}", ending->rank, ending->kind);
+    if (ending->kind != "aborted")
+      return fmt::format("rank {} ended as {}", ending->rank, ending->kind);
     consequence = &*ending;
   }
-  return consequence ? fmt::format("rank {} was aborted", consequence->rank) : "the run was interrupted";
+  return consequence ? fmt::format("rank {} was aborted", consequence->rank)
+                     : "the run was interrupted";
 }
 
 void World::kill() {

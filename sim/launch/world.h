@@ -3,8 +3,8 @@
 //   emulated     one worker holds all ranks as threads; it names deadlocks and disagreements itself
 //   gloo, nccl   one worker per rank; control matches their calls (sim/match)
 //
-// The first rank that fails ends the case: the others are ended too (they would wait for it for ever),
-// as `aborted`, so that the ending of another kind is the root cause.
+// The first rank that fails ends the case: the others are ended too (they would wait for it for
+// ever), as `aborted`, so that the ending of another kind is the root cause.
 #pragma once
 
 #include <boost/asio/steady_timer.hpp>
@@ -49,8 +49,8 @@ class World : public std::enable_shared_from_this<World> {
            std::function<void(WorldRun)> done);
   // Tells remote ranks to exit with this status; the world is broken afterwards.
   void dismiss(int status);
-  bool all_gone() const;            // no worker is left
-  void kill();                      // the case under way ends as it stands, all else aborted
+  bool all_gone() const;  // no worker is left
+  void kill();            // the case under way ends as it stands, all else aborted
   const WorldKey& key() const { return key_; }
   bool broken() const { return broken_; }  // a worker has ended: of no more use
 
@@ -74,7 +74,7 @@ class World : public std::enable_shared_from_this<World> {
   void hung(const std::string& why);
   void hung_processes(const std::string& why);
   void settle_after(std::chrono::milliseconds grace);
-  void settle();          // ends every rank that still runs
+  void settle();  // ends every rank that still runs
   void set_ending(int64_t rank, const std::string& kind, const std::string& message);
   std::string last_call(int64_t rank) const;
   bool all_ended() const;
@@ -90,7 +90,7 @@ class World : public std::enable_shared_from_this<World> {
   bool broken_ = false;
 
   // Of the case under way.
-  uint64_t case_number_ = 0;   // timers of an earlier case do nothing
+  uint64_t case_number_ = 0;  // timers of an earlier case do nothing
   bool running_ = false;
   std::function<void(WorldRun)> done_;
   std::vector<std::optional<RankEnding>> endings_;

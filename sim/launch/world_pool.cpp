@@ -83,7 +83,8 @@ struct WorldPool::Impl {
 
   std::shared_ptr<World> take_world(const WorldKey& key, bool fresh) {
     if (external_world) {
-      SHARDPROOF_ASSERT(external_world->key() == key, "a case for another world than the launcher's");
+      SHARDPROOF_ASSERT(external_world->key() == key,
+                        "a case for another world than the launcher's");
       return external_world;
     }
     idle_worlds.remove_if([](const auto& world) { return world->broken(); });
@@ -103,7 +104,8 @@ struct WorldPool::Impl {
     idle_worlds.push_back(world);
     int64_t ranks = 0;
     for (const auto& idle : idle_worlds) ranks += idle->key().world_size;
-    while (idle_worlds.size() > kMaxIdleWorlds || (ranks > kMaxIdleRanks && idle_worlds.size() > 1)) {
+    while (idle_worlds.size() > kMaxIdleWorlds ||
+           (ranks > kMaxIdleRanks && idle_worlds.size() > 1)) {
       ranks -= idle_worlds.front()->key().world_size;
       idle_worlds.pop_front();
     }
@@ -145,17 +147,19 @@ void WorldPool::wait_until(const std::function<bool()>& satisfied) {
   while (!satisfied()) impl_->io.run_one();
 }
 
-void WorldPool::start_golden(const std::string& request, int golden_fd, const std::string& dump_path,
-                             std::function<void(TaskOutcome)> done) {
+void WorldPool::start_golden(const std::string& request, int golden_fd,
+                             const std::string& dump_path, std::function<void(TaskOutcome)> done) {
   const auto golden = impl_->take_golden();
   impl_->busy_goldens.insert(golden);
-  golden->run({.request = request, .golden_fd = golden_fd, .dump_path = dump_path,
+  golden->run({.request = request,
+               .golden_fd = golden_fd,
+               .dump_path = dump_path,
                .deadline_s = deadline_of(request)},
               [this, golden, done = std::move(done)](TaskOutcome outcome) {
-    impl_->busy_goldens.erase(golden);
-    if (!golden->broken()) impl_->idle_goldens.push_back(golden);
-    done(std::move(outcome));
-  });
+                impl_->busy_goldens.erase(golden);
+                if (!golden->broken()) impl_->idle_goldens.push_back(golden);
+                done(std::move(outcome));
+              });
   if (impl_->interrupted) impl_->end_all();
 }
 
@@ -173,10 +177,11 @@ void WorldPool::start_case(const CaseSpec& spec, int golden_fd, bool fresh,
   world->run(to_json(spec).dump(), golden_fd,
              {.hang_s = spec.world.hang_s, .deadline_s = spec.world.deadline_s},
              [this, world, has_faults, done = std::move(done)](WorldRun run) {
-    impl_->busy_worlds.erase(world);
-    const bool reusable = run.reusable && !has_faults;
-    if (done(std::move(run)) && reusable && !impl_->external_world) impl_->keep_world(world);
-  });
+               impl_->busy_worlds.erase(world);
+               const bool reusable = run.reusable && !has_faults;
+               if (done(std::move(run)) && reusable && !impl_->external_world)
+                 impl_->keep_world(world);
+             });
   if (impl_->interrupted) impl_->end_all();
 }
 
@@ -203,10 +208,10 @@ void WorldPool::adopt(ExternalHost& host, const std::string& backend, const std:
   constexpr double kPatience_s = 120;
   std::vector<std::shared_ptr<WorkerProcess>> ranks;
   for (auto& peer : host.accept_all(kPatience_s, [this] { return interrupted(); })) {
-    const WorkerProcess::Remote remote{
-        .name = "rank " + std::to_string(peer.hello.rank) + ", pid " + std::to_string(peer.hello.pid) +
-                " on " + peer.hello.host,
-        .same_host = peer.same_host};
+    const WorkerProcess::Remote remote{.name = "rank " + std::to_string(peer.hello.rank) +
+                                               ", pid " + std::to_string(peer.hello.pid) + " on " +
+                                               peer.hello.host,
+                                       .same_host = peer.same_host};
     ranks.push_back(std::make_shared<WorkerProcess>(impl_->io, remote, std::move(peer.socket)));
   }
   if (ranks.empty()) return;  // interrupted
@@ -223,8 +228,6 @@ void WorldPool::dismiss(int status) {
   wait_until([&] { return late || impl_->external_world->all_gone(); });
 }
 
-void WorldPool::discard_last_world() {
-  impl_->idle_worlds.remove(impl_->last_world.lock());
-}
+void WorldPool::discard_last_world() { impl_->idle_worlds.remove(impl_->last_world.lock()); }
 
 }  // namespace shardproof::sim

@@ -1,11 +1,12 @@
 // Worlds of ranks and the workers beside them, as the control process sees them.
 //
-//   control --socket--> zygote --fork--> worker: one emulated world (N rank threads), one Gloo rank,
+//   control --socket--> zygote --fork--> worker: one emulated world (N rank threads), one Gloo
+//   rank,
 //                                        a golden
 //
 // Worlds and goldens stay warm between cases. A world is used again only after a case in which all
-// ranks finished or all refused before the first collective, and never after one with faults. design.md
-// section 5 says who may do what and how everything ends.
+// ranks finished or all refused before the first collective, and never after one with faults.
+// design.md section 5 says who may do what and how everything ends.
 #pragma once
 
 #include <functional>
@@ -24,8 +25,8 @@ namespace shardproof::sim {
 
 class WorldPool {
  public:
-  // Forks the zygote. Call it on the main thread, before any tensor op and any other thread. From here
-  // on SIGINT and SIGTERM interrupt the pool and not the program.
+  // Forks the zygote. Call it on the main thread, before any tensor op and any other thread. From
+  // here on SIGINT and SIGTERM interrupt the pool and not the program.
   explicit WorldPool(WorkerFunctions functions);
   ~WorldPool();  // everything has ended and is reaped
   WorldPool(const WorldPool&) = delete;
@@ -41,13 +42,15 @@ class WorldPool {
   // SIGINT or SIGTERM came: what was under way has ended, and what is started ends at once.
   bool interrupted() const;
 
-  // The same without waiting, several at a time. `done` is called once from wait_until, on the calling
-  // thread; a case's `done` says whether its world may be used again, should it be reusable.
+  // The same without waiting, several at a time. `done` is called once from wait_until, on the
+  // calling thread; a case's `done` says whether its world may be used again, should it be
+  // reusable.
   void start_golden(const std::string& request, int golden_fd, const std::string& dump_path,
                     std::function<void(TaskOutcome)> done);
-  void start_case(const CaseSpec& spec, int golden_fd, bool fresh, std::function<bool(WorldRun)> done);
-  // Cases run on the ranks that another launcher started, from now on and only there. Waits until all
-  // have come. Throws Error(kFailed): some did not.
+  void start_case(const CaseSpec& spec, int golden_fd, bool fresh,
+                  std::function<bool(WorldRun)> done);
+  // Cases run on the ranks that another launcher started, from now on and only there. Waits until
+  // all have come. Throws Error(kFailed): some did not.
   void adopt(ExternalHost& host, const std::string& backend, const std::string& device);
   // Tells those ranks to exit with this status, and waits until they have.
   void dismiss(int status);

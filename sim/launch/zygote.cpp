@@ -96,7 +96,8 @@ class ZygoteProcess {
     OwnedFd pidfd;
     if (pid > 0) {
       children_.insert(pid);
-      pidfd = OwnedFd(::pidfd_open(pid, 0));  // it is not reaped yet: the number cannot be another's
+      pidfd =
+          OwnedFd(::pidfd_open(pid, 0));  // it is not reaped yet: the number cannot be another's
     }
     tell({Notice::kSpawned, pid, error}, pidfd.get());
   }
@@ -147,7 +148,8 @@ Zygote::Zygote(const WorkerFunctions& functions) {
   OwnedFd child_end(ends[1]);
   const pid_t control = ::getpid();
   pid_ = ::fork();
-  if (pid_ < 0) throw InternalError("the zygote cannot be forked: " + std::string(std::strerror(errno)));
+  if (pid_ < 0)
+    throw InternalError("the zygote cannot be forked: " + std::string(std::strerror(errno)));
   if (pid_ > 0) return;
   die_with_parent(control);
   ::setpgid(0, 0);  // a terminal's Ctrl-C is for control alone

@@ -1,8 +1,8 @@
 // The process that forks all workers: LibTorch is loaded in it, it is single-threaded and runs no
 // tensor op, so its children may do anything.
 //
-// Everything dies with its parent: control -> zygote -> workers (PR_SET_PDEATHSIG). The zygote reaps
-// its workers and tells control at once how each ended.
+// Everything dies with its parent: control -> zygote -> workers (PR_SET_PDEATHSIG). The zygote
+// reaps its workers and tells control at once how each ended.
 #pragma once
 
 #include <sys/types.h>
@@ -22,8 +22,8 @@ struct WorkerExit {
 
 class Zygote {
  public:
-  // Forks. Only from the thread that outlives everything (its end is a parent's death for the zygote),
-  // before any other thread and any tensor op.
+  // Forks. Only from the thread that outlives everything (its end is a parent's death for the
+  // zygote), before any other thread and any tensor op.
   explicit Zygote(const WorkerFunctions& functions);
   ~Zygote();  // all workers are killed and reaped when it returns
   Zygote(const Zygote&) = delete;

@@ -29,7 +29,8 @@ std::vector<std::string> file_names(const Observation& seen, int64_t last_step) 
   return names;
 }
 
-// The full tensor with this rank's piece in it and 0 elsewhere; all 0 when another rank owns it first.
+// The full tensor with this rank's piece in it and 0 elsewhere; all 0 when another rank owns it
+// first.
 at::Tensor spread(const Observation& seen, const std::vector<int64_t>& shape, MeshComm& comm) {
   const at::Tensor full = at::zeros(shape, at::kDouble);
   const at::Tensor piece = seen.tensor.detach().to(at::kCPU, at::kDouble).contiguous();
@@ -44,8 +45,9 @@ at::Tensor spread(const Observation& seen, const std::vector<int64_t>& shape, Me
   std::vector<at::Tensor> local(shape.size());
   std::vector<at::Tensor> global(shape.size());
   for (size_t d = 0; d < shape.size(); ++d) {
-    const at::Tensor index = at::tensor(seen.layout.indices(static_cast<int64_t>(d), shape[d],
-                                                            comm.mesh(), comm.rank()), at::kLong);
+    const at::Tensor index =
+        at::tensor(seen.layout.indices(static_cast<int64_t>(d), shape[d], comm.mesh(), comm.rank()),
+                   at::kLong);
     local[d] = at::nonzero(index >= 0).reshape(-1);
     global[d] = index.index_select(0, local[d]);
   }
@@ -74,7 +76,8 @@ void DumpProbe::observe(const Observation& observation) {
 }
 
 void write_dump(const std::string& path, const std::vector<Observation>& kept, const Batch& batch,
-                const std::map<std::string, std::vector<int64_t>>& parameter_shapes, MeshComm& comm) {
+                const std::map<std::string, std::vector<int64_t>>& parameter_shapes,
+                MeshComm& comm) {
   int64_t last_step = 0;
   for (const Observation& seen : kept) last_step = std::max(last_step, seen.step);
   std::map<std::string, at::Tensor> sums;  // in the same order on every rank

@@ -11,8 +11,8 @@
 
 namespace shardproof::sim {
 
-// Passes everything on to another probe and keeps what the file needs: the first step's logprobs, loss,
-// gradients and norm, every step's loss and norm, the last step's parameters.
+// Passes everything on to another probe and keeps what the file needs: the first step's logprobs,
+// loss, gradients and norm, every step's loss and norm, the last step's parameters.
 class DumpProbe final : public Probe {
  public:
   DumpProbe(Probe& next, int64_t last_step) : next_(next), last_step_(last_step) {}
@@ -26,12 +26,14 @@ class DumpProbe final : public Probe {
   std::vector<Observation> kept_;
 };
 
-// Collective over the world: every rank calls it with the same names in the same order. Rank 0 writes.
-// `full_shape_of(name)` gives a parameter's global shape.
+// Collective over the world: every rank calls it with the same names in the same order. Rank 0
+// writes. `full_shape_of(name)` gives a parameter's global shape.
 //
-// Communication   one all_reduce(sum) per tensor: each element comes from its first owner, all other
+// Communication   one all_reduce(sum) per tensor: each element comes from its first owner, all
+// other
 //                 ranks add 0
 void write_dump(const std::string& path, const std::vector<Observation>& kept, const Batch& batch,
-                const std::map<std::string, std::vector<int64_t>>& parameter_shapes, MeshComm& comm);
+                const std::map<std::string, std::vector<int64_t>>& parameter_shapes,
+                MeshComm& comm);
 
 }  // namespace shardproof::sim

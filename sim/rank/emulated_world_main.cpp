@@ -21,10 +21,14 @@ constexpr std::chrono::milliseconds kAbortGrace{1000};
 
 struct EmulatedWorldMain::Impl {
   Impl(int64_t world_size, std::string given_device, RankHooks given_hooks, RankMain given_main)
-      : world(world_size), device(std::move(given_device)), hooks(std::move(given_hooks)),
-        main(std::move(given_main)), endings(static_cast<size_t>(world_size)) {}
+      : world(world_size),
+        device(std::move(given_device)),
+        hooks(std::move(given_hooks)),
+        main(std::move(given_main)),
+        endings(static_cast<size_t>(world_size)) {}
 
-  // The life of one rank's thread. Holds the world alive: a hung rank outlives its EmulatedWorldMain.
+  // The life of one rank's thread. Holds the world alive: a hung rank outlives its
+  // EmulatedWorldMain.
   static void serve(std::shared_ptr<Impl> self, int64_t rank) {
     prepare_rank_thread();
     for (uint64_t seen = 0;;) {
@@ -109,7 +113,8 @@ EmulatedWorldMain::~EmulatedWorldMain() {
 std::vector<RankEnding> EmulatedWorldMain::run(const std::string& request, int golden_fd) {
   Impl& impl = *impl_;
   std::unique_lock lock(impl.mutex);
-  SHARDPROOF_ASSERT(impl.case_number == 0 || impl.all_ended(), "a world with a hung rank was reused");
+  SHARDPROOF_ASSERT(impl.case_number == 0 || impl.all_ended(),
+                    "a world with a hung rank was reused");
   if (impl.case_number > 0) impl.world.reset();
   impl.request = request;
   impl.golden_fd = golden_fd;

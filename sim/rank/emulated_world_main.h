@@ -19,8 +19,8 @@ class EmulatedWorldMain {
   EmulatedWorldMain& operator=(const EmulatedWorldMain&) = delete;
 
   // Runs a case to its end on all ranks. One ending per rank: the one that failed has its own kind,
-  // those that were stopped because of it are `aborted`. After an abort that some rank did not hear,
-  // that rank is `hung` and run() must not be called again.
+  // those that were stopped because of it are `aborted`. After an abort that some rank did not
+  // hear, that rank is `hung` and run() must not be called again.
   std::vector<RankEnding> run(const std::string& request, int golden_fd);
   // From another thread while run() is under way: stops the ranks that wait in a collective or come
   // to one.

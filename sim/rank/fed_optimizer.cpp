@@ -11,9 +11,11 @@ namespace {
 
 class GoldenShards {
  public:
-  GoldenShards(const RankSetup& setup, const GoldenRecord& golden) : setup_(setup), golden_(golden) {}
+  GoldenShards(const RankSetup& setup, const GoldenRecord& golden)
+      : setup_(setup), golden_(golden) {}
 
-  // This rank's shard of the golden's `prefix + parameter` after `step`; undefined if there is none.
+  // This rank's shard of the golden's `prefix + parameter` after `step`; undefined if there is
+  // none.
   at::Tensor get(const std::string& prefix, const Parameter& parameter, int64_t step) const {
     const GoldenTensor* tensor = golden_.find(Phase::kStep, step, prefix + parameter.name);
     return tensor ? shard(tensor->value, parameter) : at::Tensor();
@@ -30,9 +32,9 @@ class GoldenShards {
 
 }  // namespace
 
-void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup, const GoldenRecord& golden,
-                           const WeightMap& initial, const OptimizerOptions& options, double max_norm,
-                           int64_t step) {
+void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup,
+                           const GoldenRecord& golden, const WeightMap& initial,
+                           const OptimizerOptions& options, double max_norm, int64_t step) {
   const at::NoGradGuard no_grad;
   const GoldenTensor* norm = golden.find(Phase::kStep, step, "grad_norm");
   if (!norm) return;

@@ -1,5 +1,5 @@
-// The optimizer judged apart from everything before it: fed with the golden's gradients, norm, state
-// and parameters, its step must give the golden's next parameters (design.md section 6).
+// The optimizer judged apart from everything before it: fed with the golden's gradients, norm,
+// state and parameters, its step must give the golden's next parameters (design.md section 6).
 #pragma once
 
 #include "optim/optimizer.h"
@@ -10,8 +10,8 @@ namespace shardproof::sim {
 
 // Observes "fed.param.<name>" for every parameter of `trainer` after its step `step` (from 1).
 // `initial` gives a parameter's full initial value by name. float64 runs only; no communication.
-void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup, const GoldenRecord& golden,
-                           const WeightMap& initial, const OptimizerOptions& options, double max_norm,
-                           int64_t step);
+void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup,
+                           const GoldenRecord& golden, const WeightMap& initial,
+                           const OptimizerOptions& options, double max_norm, int64_t step);
 
 }  // namespace shardproof::sim

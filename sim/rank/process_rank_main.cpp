@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include <map>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
-
-#include <map>
 
 #include "base/error.h"
 #include "comm/gloo_backend.h"
@@ -44,7 +44,9 @@ CallLine making_group(const std::string& name, const std::vector<int64_t>& ranks
 
 ProcessRankMain::ProcessRankMain(ProcessRankSetup setup, std::function<StorePtr()> make_store,
                                  RankHooks hooks, RankMain main)
-    : setup_(std::move(setup)), make_store_(std::move(make_store)), hooks_(std::move(hooks)),
+    : setup_(std::move(setup)),
+      make_store_(std::move(make_store)),
+      hooks_(std::move(hooks)),
       main_(std::move(main)) {}
 
 ProcessRankMain::~ProcessRankMain() = default;
@@ -65,13 +67,12 @@ RankEnding ProcessRankMain::run(const std::string& request, int golden_fd) {
     if (hooks_.on_call) hooks_.on_call(setup_.rank, making_group(name, ranks, setup_.rank));
     if (!groups_->make) {
       const StorePtr store = make_store_();
-      groups_->make =
-          setup_.backend == "nccl"
-              ? nccl_factory(store, setup_.rank,
-                             {.timeout = setup_.timeout,
-                              .device_index = static_cast<int>(setup_.local_rank)})
-              : gloo_factory(store, setup_.rank,
-                             {.timeout = setup_.timeout, .host = setup_.listen_host});
+      groups_->make = setup_.backend == "nccl"
+                          ? nccl_factory(store, setup_.rank,
+                                         {.timeout = setup_.timeout,
+                                          .device_index = static_cast<int>(setup_.local_rank)})
+                          : gloo_factory(store, setup_.rank,
+                                         {.timeout = setup_.timeout, .host = setup_.listen_host});
     }
     backend = groups_->make(name, ranks);
     return backend;
@@ -92,12 +93,13 @@ StorePtr join_store(const StoreAddress& address) {
     return address.prefix.empty() ? store : with_prefix(store, address.prefix);
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    throw Error({.kind = ErrorKind::kFailed,
-                 .what = fmt::format("the store of this world at {}:{} cannot be {}: {}", address.host,
-                                     address.port, address.host_it ? "hosted" : "reached",
-                                     text.substr(0, text.find('\n'))),
-                 .fix = address.host_it ? "choose another MASTER_PORT" : "look at how rank 0 ended",
-                 .code = "aborted"});
+    throw Error(
+        {.kind = ErrorKind::kFailed,
+         .what = fmt::format("the store of this world at {}:{} cannot be {}: {}", address.host,
+                             address.port, address.host_it ? "hosted" : "reached",
+                             text.substr(0, text.find('\n'))),
+         .fix = address.host_it ? "choose another MASTER_PORT" : "look at how rank 0 ended",
+         .code = "aborted"});
   }
 }
 

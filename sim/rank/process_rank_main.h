@@ -14,8 +14,9 @@ struct ProcessRankSetup {
   std::string device = "cpu";
   int64_t rank = 0;
   int64_t world_size = 1;
-  int64_t local_rank = 0;        // picks the GPU for nccl
-  std::string listen_host = "127.0.0.1";  // gloo: the address to listen on; "": this host's own name
+  int64_t local_rank = 0;  // picks the GPU for nccl
+  std::string listen_host =
+      "127.0.0.1";  // gloo: the address to listen on; "": this host's own name
   std::chrono::milliseconds timeout{std::chrono::hours(1)};  // a watchdog outside decides earlier
 };
 
@@ -38,7 +39,8 @@ class ProcessRankMain {
   std::unique_ptr<Groups> groups_;
 };
 
-// Where the ranks of a world meet. `listen_fd`: hosted on this listening socket, which is owned then.
+// Where the ranks of a world meet. `listen_fd`: hosted on this listening socket, which is owned
+// then.
 struct StoreAddress {
   std::string host = "127.0.0.1";
   int port = 0;

@@ -31,19 +31,20 @@ at::ScalarType dtype_of(const std::string& precision) {
 
 TrainOptions train_options(const CaseSpec& spec) {
   TrainOptions options;
-  options.loss = {.kind = spec.loss.kind == "nll" ? LossKind::kNll : LossKind::kClippedPolicyGradient,
-                  .normalization = spec.loss.normalization == "sequence" ? LossNormalization::kSequence
-                                                                         : LossNormalization::kToken,
-                  .clip_eps = spec.loss.eps,
-                  .kl_beta = spec.loss.beta};
-  options.optimizer = {.kind = spec.optimizer.kind == "SGD" ? OptimizerKind::kSgd
-                                                            : OptimizerKind::kAdamW,
-                       .lr = spec.optimizer.lr,
-                       .beta1 = spec.optimizer.beta1,
-                       .beta2 = spec.optimizer.beta2,
-                       .eps = spec.optimizer.eps,
-                       .weight_decay = spec.optimizer.weight_decay,
-                       .momentum = spec.optimizer.momentum};
+  options.loss = {
+      .kind = spec.loss.kind == "nll" ? LossKind::kNll : LossKind::kClippedPolicyGradient,
+      .normalization = spec.loss.normalization == "sequence" ? LossNormalization::kSequence
+                                                             : LossNormalization::kToken,
+      .clip_eps = spec.loss.eps,
+      .kl_beta = spec.loss.beta};
+  options.optimizer = {
+      .kind = spec.optimizer.kind == "SGD" ? OptimizerKind::kSgd : OptimizerKind::kAdamW,
+      .lr = spec.optimizer.lr,
+      .beta1 = spec.optimizer.beta1,
+      .beta2 = spec.optimizer.beta2,
+      .eps = spec.optimizer.eps,
+      .weight_decay = spec.optimizer.weight_decay,
+      .momentum = spec.optimizer.momentum};
   options.max_norm = spec.optimizer.max_norm;
   options.micro_batch_size = spec.micro_batch_size;
   options.sequence_parallel = spec.parallel.sequence_parallel;
@@ -67,7 +68,8 @@ void refuse_unsupported(const CaseSpec& spec, const CaseInputs& inputs) {
     refuse(fmt::format("data_parallel: {} is not supported yet", spec.parallel.data_parallel),
            "use data_parallel: replicate");
   }
-  if (spec.workload == "train" && !spec.data.uneven && inputs.batch.size() % spec.parallel.dp != 0) {
+  if (spec.workload == "train" && !spec.data.uneven &&
+      inputs.batch.size() % spec.parallel.dp != 0) {
     refuse(fmt::format("the global batch of {} samples does not divide by data_parallel_size={}",
                        inputs.batch.size(), spec.parallel.dp),
            "change the batch or the mesh, or set data.uneven: true to deal uneven shares");
@@ -78,12 +80,14 @@ void refuse_unsupported(const CaseSpec& spec, const CaseInputs& inputs) {
 class CaseRun {
  public:
   CaseRun(CaseSpec spec, const RankEnv& env)
-      : spec_(std::move(spec)), env_(env), mesh_(spec_.parallel.mesh()),
+      : spec_(std::move(spec)),
+        env_(env),
+        mesh_(spec_.parallel.mesh()),
         trace_(env.rank, env.on_call, env.on_wait),
         comm_(mesh_, env.rank, env.make_backend, &trace_) {
-    SHARDPROOF_ASSERT(mesh_.world_size() == env.world_size,
-                      fmt::format("a mesh of {} ranks in a world of {}", mesh_.world_size(),
-                                  env.world_size));
+    SHARDPROOF_ASSERT(
+        mesh_.world_size() == env.world_size,
+        fmt::format("a mesh of {} ranks in a world of {}", mesh_.world_size(), env.world_size));
     if (env.golden_fd >= 0) golden_ = GoldenRecord::from_fd(env.golden_fd);
     recorder_.emplace(spec_, mesh_, env.rank, golden_ ? &*golden_ : nullptr,
                       [this] { return trace_.call_count(); });
@@ -96,10 +100,15 @@ class CaseRun {
     inputs_ = env_.inputs ? env_.inputs->get(spec_) : load_case_inputs(spec_);
     refuse_unsupported(spec_, *inputs_);
     Decoder model(inputs_->config, inputs_->weights);
-    apply_tensor_parallel(model, comm_, {.sequence_parallel = spec_.parallel.sequence_parallel,
-                                         .custom_plan = spec_.parallel.custom_plan});
-    const RankSetup setup{.mesh = mesh_, .rank = env_.rank, .comm = comm_, .probe = probe(),
-                          .dtype = dtype_of(spec_.precision), .device = at::Device(env_.device)};
+    apply_tensor_parallel(model, comm_,
+                          {.sequence_parallel = spec_.parallel.sequence_parallel,
+                           .custom_plan = spec_.parallel.custom_plan});
+    const RankSetup setup{.mesh = mesh_,
+                          .rank = env_.rank,
+                          .comm = comm_,
+                          .probe = probe(),
+                          .dtype = dtype_of(spec_.precision),
+                          .device = at::Device(env_.device)};
     Trainer trainer(setup, model, train_options(spec_));
     const StepMetrics metrics = run_workload(trainer, setup);
     if (dump_) write_dump(spec_.dump_file, dump_->kept(), inputs_->batch, shapes(trainer), comm_);
@@ -110,8 +119,10 @@ class CaseRun {
     report.timeline = trace_.timeline();
     report.findings = trace_.findings();
     report.peak_tensor_bytes = memory.peak_bytes();
-    report.metrics = {{"loss", metrics.loss}, {"grad_norm", metrics.grad_norm},
-                      {"tokens", metrics.tokens}, {"sequences", metrics.sequences}};
+    report.metrics = {{"loss", metrics.loss},
+                      {"grad_norm", metrics.grad_norm},
+                      {"tokens", metrics.tokens},
+                      {"sequences", metrics.sequences}};
     if (env_.rank == 0) report.metrics["parameters"] = holdings(trainer);
     report.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

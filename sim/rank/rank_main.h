@@ -11,15 +11,15 @@ namespace shardproof::sim {
 
 class CaseInputsCache;
 
-// What the world gives a rank. The world sets at::set_num_threads(1) and turns multithreaded autograd
-// off on the rank's thread before it calls rank_main.
+// What the world gives a rank. The world sets at::set_num_threads(1) and turns multithreaded
+// autograd off on the rank's thread before it calls rank_main.
 struct RankEnv {
   int64_t rank = 0;
   int64_t world_size = 1;
-  BackendFactory make_backend;          // groups of this world; may be called again in a later case
+  BackendFactory make_backend;  // groups of this world; may be called again in a later case
   std::string device = "cpu";
-  int golden_fd = -1;                   // the golden's blob; -1: not judged
-  CaseInputsCache* inputs = nullptr;    // shared by the ranks of this process; null: load on its own
+  int golden_fd = -1;                 // the golden's blob; -1: not judged
+  CaseInputsCache* inputs = nullptr;  // shared by the ranks of this process; null: load on its own
   // Called before each collective with its line (for watchdogs and matching); cheap.
   std::function<void(const CollectiveCall&)> on_call = {};
   // Called before the rank waits for an asynchronous one.

@@ -1,5 +1,5 @@
-// One rank's part of a case from start to ending: planted faults, the watchdog's hooks, and whatever
-// it throws as a kind.
+// One rank's part of a case from start to ending: planted faults, the watchdog's hooks, and
+// whatever it throws as a kind.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,8 @@ struct RankHooks {
   std::function<void(int64_t rank)> on_start = {};
   // Before each call, and (line.waiting) before waiting for an asynchronous one.
   std::function<void(int64_t rank, const CallLine& line)> on_call = {};
-  std::function<void(int64_t rank)> before_kill = {};  // a planted fault is about to kill the process
+  std::function<void(int64_t rank)> before_kill =
+      {};  // a planted fault is about to kill the process
 };
 
 // `env.on_call` and `env.on_wait` are set here. Never throws.

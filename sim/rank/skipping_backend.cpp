@@ -1,8 +1,8 @@
 #include "sim/rank/skipping_backend.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <utility>
 
 #include "comm/call_sink.h"
@@ -25,7 +25,8 @@ class SkippingBackend final : public c10d::Backend, public CallSink {
  public:
   SkippingBackend(c10::intrusive_ptr<c10d::Backend> inner, std::shared_ptr<bool> skip_next)
       : c10d::Backend(inner->getRank(), inner->getSize()),
-        inner_(std::move(inner)), sink_(dynamic_cast<CallSink*>(inner_.get())),
+        inner_(std::move(inner)),
+        sink_(dynamic_cast<CallSink*>(inner_.get())),
         skip_next_(std::move(skip_next)) {}
 
   const std::string getBackendName() const override { return inner_->getBackendName(); }
@@ -62,13 +63,16 @@ class SkippingBackend final : public c10d::Backend, public CallSink {
     return skips() ? zeros(output)
                    : inner_->alltoall_base(output, input, output_splits, input_splits, options);
   }
-  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override {
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
+                   const c10d::AllToAllOptions& options) override {
     return skips() ? zeros(outputs) : inner_->alltoall(outputs, inputs, options);
   }
-  WorkPtr gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) override {
+  WorkPtr gather(TensorLists& outputs, Tensors& inputs,
+                 const c10d::GatherOptions& options) override {
     return skips() ? zeros(outputs) : inner_->gather(outputs, inputs, options);
   }
-  WorkPtr scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) override {
+  WorkPtr scatter(Tensors& outputs, TensorLists& inputs,
+                  const c10d::ScatterOptions& options) override {
     return skips() ? zeros(outputs) : inner_->scatter(outputs, inputs, options);
   }
   WorkPtr send(Tensors& tensors, int to, int tag) override {

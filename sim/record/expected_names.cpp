@@ -2,7 +2,8 @@
 
 namespace shardproof::sim {
 
-std::vector<std::string> expected_names_of(const std::string& observed, int64_t step, int64_t steps) {
+std::vector<std::string> expected_names_of(const std::string& observed, int64_t step,
+                                           int64_t steps) {
   const bool first = step <= 1;
   const std::string in_step = "step" + std::to_string(step) + "." + observed;
   std::vector<std::string> names;

@@ -3,7 +3,8 @@
 //   | safetensors header | tensors, widest dtypes first | index (a uint8 tensor, "__index__") |
 //   index = entries | metadata | 8 bytes digest of both | 8 bytes length of both | 8 bytes magic
 //
-// The file stays a plain safetensors file; ranks map it many times a second and read only the index.
+// The file stays a plain safetensors file; ranks map it many times a second and read only the
+// index.
 #pragma once
 
 #include <cstdint>

@@ -22,8 +22,8 @@ namespace {
 
 [[noreturn]] void golden_fault(const GoldenTensor& tensor, const char* what) {
   throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("a fault of the golden: {} of step {} {}", tensor.name, tensor.step,
-                                   what),
+               .what = fmt::format("a fault of the golden: {} of step {} {}", tensor.name,
+                                   tensor.step, what),
                .fix = "check the weights, the batch and the learning rate: the single-device run "
                       "itself is not finite"});
 }
@@ -33,8 +33,8 @@ bool must_be_finite(const GoldenTensor& tensor) {
   return tensor.phase == Phase::kStep || tensor.name == "loss" || tensor.name == "logprobs";
 }
 
-// A tensor as the golden keeps it: detached, on the CPU, contiguous. What later steps write in place
-// (parameters, gradients, optimizer state) is copied; activations are not.
+// A tensor as the golden keeps it: detached, on the CPU, contiguous. What later steps write in
+// place (parameters, gradients, optimizer state) is copied; activations are not.
 at::Tensor kept_value(const Observation& observation) {
   const at::Tensor value = observation.tensor.detach().cpu();
   if (observation.phase == Phase::kStep && value.data_ptr() == observation.tensor.data_ptr()) {
@@ -112,7 +112,8 @@ at::Tensor mapped_tensor(const std::shared_ptr<const Mapping>& mapping, uint64_t
                  .fix = "make it again (--no-cache)"});
   }
   char* data = const_cast<char*>(mapping->data()) + data_start + offset;
-  return at::from_blob(data, shape, [mapping](void*) {}, at::TensorOptions().dtype(type));
+  return at::from_blob(
+      data, shape, [mapping](void*) {}, at::TensorOptions().dtype(type));
 }
 
 }  // namespace
@@ -162,8 +163,7 @@ void GoldenRecorder::measure_precision(const GoldenRecorder& lower) {
     SHARDPROOF_ASSERT(found != lower.by_key_.end(),
                       "the lower precision run has no " + tensor.name);
     if (!at::isFloatingType(tensor.value.scalar_type())) continue;
-    tensor.precision_error =
-        largest_difference(tensor.value, lower.tensors_[found->second].value);
+    tensor.precision_error = largest_difference(tensor.value, lower.tensors_[found->second].value);
   }
 }
 
@@ -180,7 +180,8 @@ void GoldenRecorder::write(int fd, const std::map<std::string, std::string>& met
     }
     double& largest = phase_scales[{tensor.phase, tensor.step}];
     largest = std::max(largest, tensor.scale);
-    blob.emplace_back(record_key(tensor.phase, tensor.step, tensor.name), judged_value(tensor.value));
+    blob.emplace_back(record_key(tensor.phase, tensor.step, tensor.name),
+                      judged_value(tensor.value));
   }
 
   // Offsets in the writer's order: the widest dtypes first, otherwise as given.
@@ -217,9 +218,10 @@ void GoldenRecorder::write(int fd, const std::map<std::string, std::string>& met
   struct stat info {};
   const bool read = ::pread(fd, &header_bytes, sizeof(header_bytes), 0) == sizeof(header_bytes) &&
                     ::fstat(fd, &info) == 0;
-  SHARDPROOF_ASSERT(read && static_cast<uint64_t>(info.st_size) ==
-                                8 + header_bytes + static_cast<uint64_t>(data_bytes) + sealed.size(),
-                    "the safetensors writer laid the golden out otherwise than its index says");
+  SHARDPROOF_ASSERT(
+      read && static_cast<uint64_t>(info.st_size) ==
+                  8 + header_bytes + static_cast<uint64_t>(data_bytes) + sealed.size(),
+      "the safetensors writer laid the golden out otherwise than its index says");
 }
 
 NamedTensors GoldenRecorder::expected_names(int64_t steps) const {

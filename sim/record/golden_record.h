@@ -1,5 +1,5 @@
-// What a golden run leaves for the judge: every observation by name, in order, with what it takes to
-// judge it. A safetensors blob (a memfd or a cache file); all processes map the same pages.
+// What a golden run leaves for the judge: every observation by name, in order, with what it takes
+// to judge it. A safetensors blob (a memfd or a cache file); all processes map the same pages.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,29 +23,31 @@ std::string record_key(Phase phase, int64_t step, const std::string& name);
 inline constexpr double kLargestCounted = 1e30;
 
 struct GoldenTensor {
-  at::Tensor value;           // float64 (or the integer dtype), full
-  int64_t order = 0;          // position in the golden's own run
+  at::Tensor value;   // float64 (or the integer dtype), full
+  int64_t order = 0;  // position in the golden's own run
   Phase phase = Phase::kForward;
   int64_t step = 0;
   std::string name;
-  bool token_dims = false;    // dims 0 and 1 are samples and positions
-  double scale = 0;           // largest finite magnitude in it (<= 1e30)
-  double phase_scale = 0;     // largest over the tensors of the same phase and step
-  double precision_error = 0; // largest |golden in the case's precision - golden in float64|; 0 for float64
+  bool token_dims = false;  // dims 0 and 1 are samples and positions
+  double scale = 0;         // largest finite magnitude in it (<= 1e30)
+  double phase_scale = 0;   // largest over the tensors of the same phase and step
+  double precision_error =
+      0;  // largest |golden in the case's precision - golden in float64|; 0 for float64
 };
 
 // Collects a golden run. Writes the blob.
 class GoldenRecorder final : public Probe {
  public:
-  // `activations` false: forward outputs and input gradients are not kept, except logprobs and loss.
+  // `activations` false: forward outputs and input gradients are not kept, except logprobs and
+  // loss.
   explicit GoldenRecorder(bool activations) : activations_(activations) {}
   bool listens(Phase phase) const override;
   void observe(const Observation& observation) override;
 
   // Sets precision_error of every tensor from the same run in a lower precision.
   void measure_precision(const GoldenRecorder& lower);
-  // Throws Error(kBadInput) "a fault of the golden" when a parameter, gradient, loss or logprob is not
-  // finite. `metadata` is kept beside the tensors.
+  // Throws Error(kBadInput) "a fault of the golden" when a parameter, gradient, loss or logprob is
+  // not finite. `metadata` is kept beside the tensors.
   void write(int fd, const std::map<std::string, std::string>& metadata) const;
   // The values under the names of expected.safetensors (design.md section 8).
   NamedTensors expected_names(int64_t steps) const;
@@ -56,7 +58,8 @@ class GoldenRecorder final : public Probe {
   bool keeps(const Observation& observation) const;
 
   std::vector<GoldenTensor> tensors_;
-  std::vector<uint32_t> versions_;  // of each tensor when observed: nobody may write to it afterwards
+  std::vector<uint32_t>
+      versions_;  // of each tensor when observed: nobody may write to it afterwards
   std::unordered_map<std::string, size_t> by_key_;
 };
 

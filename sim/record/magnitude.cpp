@@ -20,15 +20,16 @@ void in_blocks_of_doubles(const at::Tensor& tensor, const Use& use) {
   const int64_t count = tensor.numel();
   if (tensor.scalar_type() == at::kDouble) return use(tensor.const_data_ptr<double>(), count);
   std::array<double, kBlock> block;
-  AT_DISPATCH_FLOATING_TYPES_AND2(
-      at::kHalf, at::kBFloat16, tensor.scalar_type(), "in_blocks_of_doubles", [&] {
-        const scalar_t* data = tensor.const_data_ptr<scalar_t>();
-        for (int64_t start = 0; start < count; start += kBlock) {
-          const int64_t length = std::min(kBlock, count - start);
-          for (int64_t i = 0; i < length; ++i) block[i] = static_cast<double>(data[start + i]);
-          use(static_cast<const double*>(block.data()), length);
-        }
-      });
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, tensor.scalar_type(),
+                                  "in_blocks_of_doubles", [&] {
+                                    const scalar_t* data = tensor.const_data_ptr<scalar_t>();
+                                    for (int64_t start = 0; start < count; start += kBlock) {
+                                      const int64_t length = std::min(kBlock, count - start);
+                                      for (int64_t i = 0; i < length; ++i)
+                                        block[i] = static_cast<double>(data[start + i]);
+                                      use(static_cast<const double*>(block.data()), length);
+                                    }
+                                  });
 }
 
 }  // namespace

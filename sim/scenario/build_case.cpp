@@ -42,10 +42,10 @@ json sizes_model(const Settings& settings) {
   model["model_type"] = family;
   if (family == "llama") model["architectures"] = {"LlamaForCausalLM"};
   for (const char* name :
-       {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-        "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps", "rope_theta",
-        "rope_scaling", "rope_parameters", "tie_word_embeddings", "attention_bias", "mlp_bias",
-        "hidden_act", "pad_token_id"}) {
+       {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+        "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings",
+        "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters", "tie_word_embeddings",
+        "attention_bias", "mlp_bias", "hidden_act", "pad_token_id"}) {
     const json value = settings.value(std::string("model.") + name);
     if (!value.is_null()) model[name] = value;
   }
@@ -73,15 +73,17 @@ void set_model(const Settings& settings, CaseSpec& spec) {
 }
 
 void set_batch_size(const Settings& settings, DataSpec& data) {
-  data.batch_size = data.lengths.empty() ? kDefaultBatchSize : static_cast<int64_t>(data.lengths.size());
+  data.batch_size =
+      data.lengths.empty() ? kDefaultBatchSize : static_cast<int64_t>(data.lengths.size());
   std::string source = data.lengths.empty() ? "" : "data.lengths";
   for (const std::string path : {"data.batch_size", "run.train_global_batch_size"}) {
     if (!settings.given(path)) continue;
     const auto size = settings.get<int64_t>(path);
     if (!source.empty() && size != data.batch_size) {
-      settings.fail(path, fmt::format("{} is {}, but {} gives {} samples", path, size, source,
-                                      data.batch_size),
-                    "make them equal, or give one of them");
+      settings.fail(
+          path,
+          fmt::format("{} is {}, but {} gives {} samples", path, size, source, data.batch_size),
+          "make them equal, or give one of them");
     }
     data.batch_size = size;
     source = path;
@@ -99,8 +101,9 @@ void set_lengths(const Settings& settings, DataSpec& data) {
   if (!settings.given("data.sequence_length")) return;
   data.seq_len = settings.get<int64_t>("data.sequence_length");
   if (longest > data.seq_len) {
-    settings.fail("data.lengths", fmt::format("a sample has {} tokens, but data.sequence_length is {}",
-                                              longest, data.seq_len),
+    settings.fail("data.lengths",
+                  fmt::format("a sample has {} tokens, but data.sequence_length is {}", longest,
+                              data.seq_len),
                   fmt::format("set data.sequence_length to at least {}", longest));
   }
 }
@@ -180,8 +183,8 @@ int64_t data_parallel_size(const Settings& settings, int64_t others) {
   if (!settings.given("world.size")) return 1;
   const auto world_size = settings.get<int64_t>("world.size");
   if (world_size % others != 0) {
-    settings.fail("world.size", fmt::format("world.size is {}, but cp * ulysses * tp is {}", world_size,
-                                            others),
+    settings.fail("world.size",
+                  fmt::format("world.size is {}, but cp * ulysses * tp is {}", world_size, others),
                   fmt::format("choose a multiple of {}", others));
   }
   return world_size / others;
@@ -201,8 +204,9 @@ void set_parallel(const Settings& settings, ParallelSpec& parallel) {
   if (!settings.given("world.size")) return;
   const auto world_size = settings.get<int64_t>("world.size");
   if (world_size != mesh.world_size()) {
-    settings.fail("world.size", fmt::format("world.size is {}, but the mesh {} has {} ranks", world_size,
-                                            mesh.describe(), mesh.world_size()),
+    settings.fail("world.size",
+                  fmt::format("world.size is {}, but the mesh {} has {} ranks", world_size,
+                              mesh.describe(), mesh.world_size()),
                   "change the mesh or world.size");
   }
 }
@@ -215,8 +219,9 @@ void set_faults(const Settings& settings, CaseSpec& spec) {
     fault.label = record["label"];
     fault.at_call = record["at_call"];
     if (fault.rank >= spec.parallel.world_size()) {
-      settings.fail("faults", fmt::format("a fault is planted on rank {}, but there are {} ranks",
-                                          fault.rank, spec.parallel.world_size()),
+      settings.fail("faults",
+                    fmt::format("a fault is planted on rank {}, but there are {} ranks", fault.rank,
+                                spec.parallel.world_size()),
                     "name a rank of the mesh");
     }
     spec.faults.push_back(std::move(fault));
@@ -231,14 +236,16 @@ void check_collectives(const Settings& settings, const json& collectives) {
     axes.push_back("world");
     const bool named = axis.find('+') != std::string::npos ||
                        std::find(axes.begin(), axes.end(), axis) != axes.end();
-    if (!named) settings.fail(path, fmt::format("unknown axis '{}' in {}", axis, path),
-                              known_names(axis, axes));
-    if (!counts.is_object()) settings.fail(path, fmt::format("{}.{} is no map", path, axis),
-                                           "write {all_reduce: 3}");
+    if (!named)
+      settings.fail(path, fmt::format("unknown axis '{}' in {}", axis, path),
+                    known_names(axis, axes));
+    if (!counts.is_object())
+      settings.fail(path, fmt::format("{}.{} is no map", path, axis), "write {all_reduce: 3}");
     for (const auto& [op, count] : counts.items()) {
       const std::vector<std::string> ops = known_collectives();
       if (std::find(ops.begin(), ops.end(), op) == ops.end()) {
-        settings.fail(path, fmt::format("unknown collective '{}' in {}", op, path), known_names(op, ops));
+        settings.fail(path, fmt::format("unknown collective '{}' in {}", op, path),
+                      known_names(op, ops));
       }
       if (!count.is_number_integer() || count < 0) {
         settings.fail(path, fmt::format("{}.{}.{} is {}", path, axis, op, count.dump()),

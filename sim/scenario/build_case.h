@@ -7,8 +7,8 @@
 
 namespace shardproof::sim {
 
-// Fills in sizes and checks what settings say together. Name, tags and skip are the caller's. Throws
-// Error(kBadInput) at the place of the setting that is wrong.
+// Fills in sizes and checks what settings say together. Name, tags and skip are the caller's.
+// Throws Error(kBadInput) at the place of the setting that is wrong.
 CaseSpec build_case(const Settings& settings, const WorldChoice& world);
 
 }  // namespace shardproof::sim

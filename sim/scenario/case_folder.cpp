@@ -49,7 +49,8 @@ class Constants {
     if (!object_.contains(key)) return;
     const json& given = object_[key];
     const bool fits = given.is_number_integer() && given >= low && given <= high;
-    if (!fits) fail(key, fmt::format("is {}; it must be an integer from {} to {}", given.dump(), low, high));
+    if (!fits)
+      fail(key, fmt::format("is {}; it must be an integer from {} to {}", given.dump(), low, high));
     value = given.get<int64_t>();
   }
 
@@ -60,7 +61,8 @@ class Constants {
     if (!given.is_array() || given.size() != 2) fail(key, "must be two numbers, [0.9, 0.999]");
     for (const json& beta : given) {
       const bool fits = beta.is_number() && beta.get<double>() >= 0 && beta.get<double>() < 1;
-      if (!fits) fail(key, fmt::format("has {}; both must be numbers from 0 to below 1", beta.dump()));
+      if (!fits)
+        fail(key, fmt::format("has {}; both must be numbers from 0 to below 1", beta.dump()));
     }
     first = given[0].get<double>();
     second = given[1].get<double>();
@@ -81,7 +83,9 @@ class Constants {
     fail("kind", fmt::format("is \"{}\"; {}", word, known_names(word, known)));
   }
 
-  bool is_null(const std::string& key) const { return object_.contains(key) && object_[key].is_null(); }
+  bool is_null(const std::string& key) const {
+    return object_.contains(key) && object_[key].is_null();
+  }
   bool is_number(const std::string& key) const {
     return object_.contains(key) && object_[key].is_number();
   }
@@ -140,9 +144,10 @@ void require_file(const fs::path& path, const std::string& what) {
 void require_weights(const fs::path& folder) {
   const bool whole = fs::is_regular_file(folder / "model.safetensors");
   if (whole || fs::is_regular_file(folder / "model.safetensors.index.json")) return;
-  bad_case(fmt::format("the case has no {}", (folder / "model.safetensors").string()),
-           "a case holds the full weights under Hugging Face names: model.safetensors, or the files "
-           "that model.safetensors.index.json names");
+  bad_case(
+      fmt::format("the case has no {}", (folder / "model.safetensors").string()),
+      "a case holds the full weights under Hugging Face names: model.safetensors, or the files "
+      "that model.safetensors.index.json names");
 }
 
 }  // namespace
@@ -157,8 +162,10 @@ CaseSpec read_case_folder(const std::string& given) {
   if (!fs::exists(folder)) bad_case(given + " does not exist", "name a case folder");
   if (!fs::is_directory(folder)) bad_case(given + " is no folder", "name a case folder");
   require_file(folder / "config.json", "a Hugging Face config.json");
-  require_file(folder / "case.json", "case.json with the loss and the optimizer; {} takes the defaults");
-  require_file(folder / "batch.safetensors", "batch.safetensors with input_ids, input_lengths and masks");
+  require_file(folder / "case.json",
+               "case.json with the loss and the optimizer; {} takes the defaults");
+  require_file(folder / "batch.safetensors",
+               "batch.safetensors with input_ids, input_lengths and masks");
   require_weights(folder);
 
   CaseSpec spec;

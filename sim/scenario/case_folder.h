@@ -11,10 +11,10 @@
 
 namespace shardproof::sim {
 
-// The case as far as it can be read without tensors: which files there are, case.json and config.json.
-// The safetensors files are read later, by the processes that use them. One rank, float64.
-// Throws Error(kBadInput): a missing file, no JSON, a constant of the wrong type or out of range, an
-// unknown loss or optimizer (with the nearest known one).
+// The case as far as it can be read without tensors: which files there are, case.json and
+// config.json. The safetensors files are read later, by the processes that use them. One rank,
+// float64. Throws Error(kBadInput): a missing file, no JSON, a constant of the wrong type or out of
+// range, an unknown loss or optimizer (with the nearest known one).
 CaseSpec read_case_folder(const std::string& folder);
 
 // True when `path` is a folder that holds case.json or config.json.

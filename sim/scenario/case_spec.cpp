@@ -13,24 +13,26 @@ using nlohmann::json;
 
 // Every field by name, so that both directions are one list.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LossSpec, kind, eps, beta, normalization)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(OptimizerSpec, kind, lr, beta1, beta2, eps, weight_decay, momentum,
-                                   max_norm)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(OptimizerSpec, kind, lr, beta1, beta2, eps, weight_decay,
+                                   momentum, max_norm)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DataSpec, file, batch_size, seq_len, lengths, mask_probability,
                                    dropped_samples, uneven)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ParallelSpec, dp, cp, ulysses, tp, sequence_parallel, data_parallel,
-                                   custom_plan)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ParallelSpec, dp, cp, ulysses, tp, sequence_parallel,
+                                   data_parallel, custom_plan)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WorldSpec, backend, device, hang_s, deadline_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FaultSpec, kind, rank, label, at_call)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ExpectSpec, verdict, kind, tensor, collectives)
 
 namespace {
 
-// The fields of CaseSpec itself; to_json(const CaseSpec&) is taken by the public function's signature.
-#define SHARDPROOF_CASE_FIELDS(DO)                                                                 \
-  DO(name) DO(file) DO(line) DO(workload) DO(options) DO(model) DO(weights_folder)                 \
-  DO(expected_file) DO(precision) DO(seed) DO(steps) DO(micro_batch_size) DO(judged)               \
-  DO(record_activations) DO(data) DO(loss) DO(optimizer) DO(parallel) DO(world) DO(faults)         \
-  DO(expect) DO(tags) DO(skip) DO(dump_file) DO(backends)
+// The fields of CaseSpec itself; to_json(const CaseSpec&) is taken by the public function's
+// signature.
+#define SHARDPROOF_CASE_FIELDS(DO)                                                              \
+  DO(name)                                                                                      \
+  DO(file) DO(line) DO(workload) DO(options) DO(model) DO(weights_folder) DO(expected_file)     \
+      DO(precision) DO(seed) DO(steps) DO(micro_batch_size) DO(judged) DO(record_activations)   \
+          DO(data) DO(loss) DO(optimizer) DO(parallel) DO(world) DO(faults) DO(expect) DO(tags) \
+              DO(skip) DO(dump_file) DO(backends)
 
 // "path:bytes:modification time in ns" of one file, "path:absent" when there is none.
 std::string file_identity(const std::filesystem::path& path) {

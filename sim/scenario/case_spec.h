@@ -1,5 +1,6 @@
-// One case, checked: everything that a golden, a rank or a judge needs to know. A scenario file expands
-// to a list of these; `check CASE` makes one. It travels between processes as JSON. No LibTorch here.
+// One case, checked: everything that a golden, a rank or a judge needs to know. A scenario file
+// expands to a list of these; `check CASE` makes one. It travels between processes as JSON. No
+// LibTorch here.
 #pragma once
 
 #include <cstdint>
@@ -25,19 +26,19 @@ struct OptimizerSpec {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0.01;
-  double momentum = 0.0;       // SGD
-  double max_norm = 1.0;       // <= 0: no clipping
+  double momentum = 0.0;  // SGD
+  double max_norm = 1.0;  // <= 0: no clipping
 };
 
 // Where the batch comes from: `file` (batch.safetensors), or generated from the seed.
 struct DataSpec {
-  std::string file;               // "" when generated
+  std::string file;  // "" when generated
   int64_t batch_size = 4;
   int64_t seq_len = 16;           // S of the padded batch; 0: the longest length
   std::vector<int64_t> lengths;   // one per sample; empty: every sample is seq_len long
   double mask_probability = 0.8;  // share of tokens that token_mask counts, drawn from the seed
   std::vector<int64_t> dropped_samples;  // their sample_mask is 0
-  bool uneven = false;            // train: allow a global batch that dp does not divide
+  bool uneven = false;                   // train: allow a global batch that dp does not divide
 };
 
 struct ParallelSpec {
@@ -56,38 +57,38 @@ struct WorldSpec {
   std::string backend = "emulated";  // emulated | gloo | nccl
   std::string device = "cpu";        // cpu | cuda
   double hang_s = 2.0;
-  double deadline_s = 120.0;         // of the whole case
+  double deadline_s = 120.0;  // of the whole case
 };
 
 // A fault that the scenario plants at run time, for testing the watchdogs.
 struct FaultSpec {
-  std::string kind;     // kill | hang | throw | skip
+  std::string kind;  // kill | hang | throw | skip
   int64_t rank = 0;
   std::string label;    // acts at the first call whose label contains this text; "" any
   int64_t at_call = 0;  // acts at the k-th matching call, from 0
 };
 
 struct ExpectSpec {
-  std::string verdict = "match";  // match | mismatch | refused | failed
-  std::string kind;               // "" any
-  std::string tensor;             // first divergent tensor; "" any
+  std::string verdict = "match";         // match | mismatch | refused | failed
+  std::string kind;                      // "" any
+  std::string tensor;                    // first divergent tensor; "" any
   nlohmann::json collectives = nullptr;  // {axis: {op: count per rank 0}}; null: not checked
 };
 
 struct CaseSpec {
-  std::string name;            // "tp/llama_tp2_sp[precision=float64]": stable
-  std::string file;            // scenario file or case folder
-  int64_t line = 0;            // of the scenario's name, for messages; 0 unknown
+  std::string name;                // "tp/llama_tp2_sp[precision=float64]": stable
+  std::string file;                // scenario file or case folder
+  int64_t line = 0;                // of the scenario's name, for messages; 0 unknown
   std::string workload = "train";  // train | logprobs | a registered name
   nlohmann::json options = nlohmann::json::object();  // of function-level workloads
-  nlohmann::json model;        // a Hugging Face config.json (sizes filled in)
-  std::string weights_folder;  // "" : seeded weights
-  std::string expected_file;   // expected.safetensors, "" when there is none
+  nlohmann::json model;               // a Hugging Face config.json (sizes filled in)
+  std::string weights_folder;         // "" : seeded weights
+  std::string expected_file;          // expected.safetensors, "" when there is none
   std::string precision = "float64";  // float64 | float32 | bfloat16
   int64_t seed = 0;
-  int64_t steps = 1;           // train: optimizer steps
-  int64_t micro_batch_size = 0;  // per dp rank; 0: the rank's whole share at once
-  bool judged = true;          // false: run only (bench at scale)
+  int64_t steps = 1;               // train: optimizer steps
+  int64_t micro_batch_size = 0;    // per dp rank; 0: the rank's whole share at once
+  bool judged = true;              // false: run only (bench at scale)
   bool record_activations = true;  // false: gradients, parameters, losses and logprobs only
   DataSpec data;
   LossSpec loss;
@@ -97,15 +98,16 @@ struct CaseSpec {
   std::vector<FaultSpec> faults;
   ExpectSpec expect;
   std::vector<std::string> tags;
-  std::string skip;            // reason; "" runs
-  std::string dump_file;       // "" or where the run leaves its own full tensors (expected.safetensors names)
+  std::string skip;  // reason; "" runs
+  std::string
+      dump_file;  // "" or where the run leaves its own full tensors (expected.safetensors names)
   std::vector<std::string> backends;  // the scenario's own restriction; empty: any
 };
 
 nlohmann::json to_json(const CaseSpec& spec);
 CaseSpec case_spec_from_json(const nlohmann::json& json);
-// What the golden's values depend on, canonical: the same text means the same golden (no mesh, world,
-// expectations, names). Weights and batch files count by path, size and modification time.
+// What the golden's values depend on, canonical: the same text means the same golden (no mesh,
+// world, expectations, names). Weights and batch files count by path, size and modification time.
 std::string golden_key(const CaseSpec& spec);
 
 }  // namespace shardproof::sim

@@ -43,7 +43,8 @@ class MatrixReader {
               "write [value, value]");
     }
     if (static_cast<int64_t>(list.items.size()) > kMaxCases) too_many(entry, list.items.size());
-    const bool is_key = entry.key.find('[') == std::string::npos && schema_.find(entry.key) != nullptr;
+    const bool is_key =
+        entry.key.find('[') == std::string::npos && schema_.find(entry.key) != nullptr;
     if (!is_key && list.items.front().kind != YamlNode::Kind::kMap) unknown_list(entry);
     std::vector<MatrixRow> rows;
     std::set<std::string> labels;

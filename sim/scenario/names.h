@@ -13,7 +13,9 @@ inline std::vector<std::string> known_precisions() { return {"float64", "float32
 inline std::vector<std::string> known_backends() { return {"emulated", "gloo", "nccl"}; }
 inline std::vector<std::string> known_devices() { return {"cpu", "cuda"}; }
 inline std::vector<std::string> known_data_parallel() { return {"replicate", "fsdp", "hybrid"}; }
-inline std::vector<std::string> known_verdicts() { return {"match", "mismatch", "refused", "failed"}; }
+inline std::vector<std::string> known_verdicts() {
+  return {"match", "mismatch", "refused", "failed"};
+}
 inline std::vector<std::string> known_faults() { return {"kill", "hang", "throw", "skip"}; }
 inline std::vector<std::string> known_axes() { return {"dp", "cp", "ulysses", "tp"}; }
 inline std::vector<std::string> known_collectives() {

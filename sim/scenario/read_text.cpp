@@ -24,7 +24,8 @@ constexpr int64_t kMaxJsonBytes = 16 << 20;
   throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
 }
 
-// Length of the UTF-8 sequence that starts with `lead`; 0: no lead byte. C0, C1 and F5.. are never valid.
+// Length of the UTF-8 sequence that starts with `lead`; 0: no lead byte. C0, C1 and F5.. are never
+// valid.
 size_t sequence_length(unsigned char lead) {
   if (lead < 0x80) return 1;
   if (lead >= 0xC2 && lead <= 0xDF) return 2;
@@ -70,7 +71,8 @@ class DuplicateKeys {
   bool operator()(int, json::parse_event_t event, json& parsed) {
     if (event == json::parse_event_t::object_start) open_.emplace_back();
     if (event == json::parse_event_t::object_end) open_.pop_back();
-    if (event == json::parse_event_t::key && !open_.back().insert(parsed.get<std::string>()).second) {
+    if (event == json::parse_event_t::key &&
+        !open_.back().insert(parsed.get<std::string>()).second) {
       if (twice.empty()) twice = parsed.get<std::string>();
     }
     return true;
@@ -96,15 +98,17 @@ std::string read_text_file(const std::string& path, int64_t max_bytes) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status)) bad_file(path + " does not exist", "check the path");
-  if (!std::filesystem::is_regular_file(status)) bad_file(path + " is no regular file", "name a file");
+  if (!std::filesystem::is_regular_file(status))
+    bad_file(path + " is no regular file", "name a file");
   const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
   if (bytes > max_bytes) {
     bad_file(fmt::format("{} has {} bytes", path, bytes),
              fmt::format("files of this kind have at most {} bytes", max_bytes));
   }
   std::ifstream stream(path, std::ios::binary);
-  if (!stream) bad_file(fmt::format("{} cannot be read: {}", path, std::strerror(errno)),
-                        "check its permissions");
+  if (!stream)
+    bad_file(fmt::format("{} cannot be read: {}", path, std::strerror(errno)),
+             "check its permissions");
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
 
@@ -125,10 +129,12 @@ json read_json_object(const std::string& path) {
     bad_file(fmt::format("{}: this is not JSON ({})", path, error.what()), "write valid JSON");
   }
   if (!parsed.is_object()) {
-    bad_file(fmt::format("{} holds a JSON {}", path, parsed.type_name()), "it must be an object {...}");
+    bad_file(fmt::format("{} holds a JSON {}", path, parsed.type_name()),
+             "it must be an object {...}");
   }
   if (!keys.twice.empty()) {
-    bad_file(fmt::format("{} has the key \"{}\" twice in one object", path, keys.twice), "keep one");
+    bad_file(fmt::format("{} has the key \"{}\" twice in one object", path, keys.twice),
+             "keep one");
   }
   return parsed;
 }

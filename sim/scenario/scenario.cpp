@@ -29,7 +29,8 @@ bool is_name(const std::string& text) {
          std::all_of(text.begin(), text.end(), fits);
 }
 
-// "tp/llama": the scenario's name; one without a folder gets that of its file, unless it is the root.
+// "tp/llama": the scenario's name; one without a folder gets that of its file, unless it is the
+// root.
 std::string scenario_name(const Settings& settings) {
   const fs::path path = fs::absolute(settings.file()).lexically_normal();
   std::string name = path.stem().string();
@@ -69,10 +70,12 @@ int64_t line_of(const YamlNode& root, const std::string& key) {
 
 }  // namespace
 
-Scenario parse_scenario_text(const std::string& file, const std::string& text, const WorldChoice& world) {
+Scenario parse_scenario_text(const std::string& file, const std::string& text,
+                             const WorldChoice& world) {
   const Schema schema;
   const YamlNode root = parse_yaml(file, text);
-  if (root.kind == YamlNode::Kind::kNull) fail_at(file, 1, 1, "the file is empty", "write a scenario");
+  if (root.kind == YamlNode::Kind::kNull)
+    fail_at(file, 1, 1, "the file is empty", "write a scenario");
   Settings base(schema, file);
   base.add(root, {"matrix", "skip"});
   const std::vector<SkipRule> rules = read_skip(schema, file, root.find("skip"));

@@ -16,12 +16,12 @@ struct WorldChoice {
 
 struct Scenario {
   std::string file;
-  std::string name;              // "tp/llama"
-  std::vector<CaseSpec> cases;   // in the order of the matrix; skipped ones with their reason
+  std::string name;             // "tp/llama"
+  std::vector<CaseSpec> cases;  // in the order of the matrix; skipped ones with their reason
 };
 
-// Throws Error(kBadInput), "file:line:column: ...": everything that is wrong on every mesh and can be
-// seen without tensors; the first thing that is wrong.
+// Throws Error(kBadInput), "file:line:column: ...": everything that is wrong on every mesh and can
+// be seen without tensors; the first thing that is wrong.
 Scenario parse_scenario(const std::string& path, const WorldChoice& world = {});
 Scenario parse_scenario_text(const std::string& file, const std::string& text,
                              const WorldChoice& world = {});

@@ -11,17 +11,27 @@ namespace {
 
 std::string type_text(const SchemaKey& key) {
   switch (key.type) {
-    case KeyType::kText: return "text";
-    case KeyType::kInteger: return "integer";
-    case KeyType::kNumber: return "number";
-    case KeyType::kBool: return "true|false";
-    case KeyType::kNumberPair: return "[number, number]";
-    case KeyType::kIntegers: return "[integer, ..]";
-    case KeyType::kTexts: return "[text, ..]";
-    case KeyType::kMap: return "map";
-    case KeyType::kRecords: return "[map, ..]";
+    case KeyType::kText:
+      return "text";
+    case KeyType::kInteger:
+      return "integer";
+    case KeyType::kNumber:
+      return "number";
+    case KeyType::kBool:
+      return "true|false";
+    case KeyType::kNumberPair:
+      return "[number, number]";
+    case KeyType::kIntegers:
+      return "[integer, ..]";
+    case KeyType::kTexts:
+      return "[text, ..]";
+    case KeyType::kMap:
+      return "map";
+    case KeyType::kRecords:
+      return "[map, ..]";
     case KeyType::kName:
-    case KeyType::kNames: break;
+    case KeyType::kNames:
+      break;
   }
   std::string names;
   for (const std::string& choice : key.choices) names += (names.empty() ? "" : "|") + choice;
@@ -44,21 +54,31 @@ json list_schema(json items) { return {{"type", "array"}, {"items", std::move(it
 
 json type_schema(const SchemaKey& key) {
   switch (key.type) {
-    case KeyType::kText: return {{"type", "string"}};
-    case KeyType::kInteger: return integer_schema(key);
-    case KeyType::kNumber: return number_schema(key);
-    case KeyType::kBool: return {{"type", "boolean"}};
-    case KeyType::kName: return name_schema(key);
-    case KeyType::kNames: return {{"anyOf", {name_schema(key), list_schema(name_schema(key))}}};
+    case KeyType::kText:
+      return {{"type", "string"}};
+    case KeyType::kInteger:
+      return integer_schema(key);
+    case KeyType::kNumber:
+      return number_schema(key);
+    case KeyType::kBool:
+      return {{"type", "boolean"}};
+    case KeyType::kName:
+      return name_schema(key);
+    case KeyType::kNames:
+      return {{"anyOf", {name_schema(key), list_schema(name_schema(key))}}};
     case KeyType::kNumberPair: {
       json pair = list_schema(number_schema(key));
       pair["minItems"] = pair["maxItems"] = 2;
       return pair;
     }
-    case KeyType::kIntegers: return list_schema(integer_schema(key));
-    case KeyType::kTexts: return list_schema({{"type", "string"}});
-    case KeyType::kMap: return {{"type", "object"}};
-    case KeyType::kRecords: break;
+    case KeyType::kIntegers:
+      return list_schema(integer_schema(key));
+    case KeyType::kTexts:
+      return list_schema({{"type", "string"}});
+    case KeyType::kMap:
+      return {{"type", "object"}};
+    case KeyType::kRecords:
+      break;
   }
   return list_schema({{"type", "object"}, {"additionalProperties", false}});
 }
@@ -100,10 +120,11 @@ json skip_schema() {
 }
 
 json matrix_schema() {
-  return {{"description",
-           "Swept keys: a key's whole path and its values, or a label and rows {name: .., key: value}"},
-          {"type", "object"},
-          {"additionalProperties", {{"type", "array"}, {"minItems", 1}}}};
+  return {
+      {"description",
+       "Swept keys: a key's whole path and its values, or a label and rows {name: .., key: value}"},
+      {"type", "object"},
+      {"additionalProperties", {{"type", "array"}, {"minItems", 1}}}};
 }
 
 }  // namespace
@@ -129,10 +150,12 @@ std::string Schema::describe_keys() const {
     const std::string given = key.default_value.is_null() ? "-" : key.default_value.dump();
     text += fmt::format("{:<40} {:<24} {:<14} {}\n", key.path, type_text(key), given, key.doc);
   }
-  text += fmt::format("{:<40} {:<24} {:<14} {}\n", "matrix", "map of lists", "-",
-                      "Sweeps any key: {key: [value, ..]} or {label: [{name: .., key: value}, ..]}");
-  text += fmt::format("{:<40} {:<24} {:<14} {}\n", "skip", "reason or rules", "-",
-                      "A reason, or {reason: .., when: {key: value or values}}, or a list of those");
+  text +=
+      fmt::format("{:<40} {:<24} {:<14} {}\n", "matrix", "map of lists", "-",
+                  "Sweeps any key: {key: [value, ..]} or {label: [{name: .., key: value}, ..]}");
+  text +=
+      fmt::format("{:<40} {:<24} {:<14} {}\n", "skip", "reason or rules", "-",
+                  "A reason, or {reason: .., when: {key: value or values}}, or a list of those");
   return text;
 }
 

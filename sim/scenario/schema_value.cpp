@@ -20,20 +20,24 @@ struct Checked {
   const SchemaKey& key;
   const std::string& file;
 
-  [[noreturn]] void fail(const YamlNode& node, const std::string& what, const std::string& fix) const {
+  [[noreturn]] void fail(const YamlNode& node, const std::string& what,
+                         const std::string& fix) const {
     fail_at(file, node.line, node.column, what, fix);
   }
   [[noreturn]] void wrong_type(const YamlNode& node, const std::string& wanted) const {
     std::string hint = "mend the value";
     const std::string& text = node.text;
-    if (wanted == "true or false" && (text == "yes" || text == "on" || text == "1")) hint = "write true";
-    if (wanted == "true or false" && (text == "no" || text == "off" || text == "0")) hint = "write false";
+    if (wanted == "true or false" && (text == "yes" || text == "on" || text == "1"))
+      hint = "write true";
+    if (wanted == "true or false" && (text == "no" || text == "off" || text == "0"))
+      hint = "write false";
     if (node.quoted && wanted != "text") hint = "remove the quotes if it is no text";
     fail(node, fmt::format("{} is {}; it must be {}", key.path, node.describe(), wanted), hint);
   }
   void in_range(const YamlNode& node, double value) const {
     if (value >= key.low && value <= key.high) return;  // NaN is never in range
-    fail(node, fmt::format("{} is {}; it must be from {} to {}", key.path, node.text, key.low, key.high),
+    fail(node,
+         fmt::format("{} is {}; it must be from {} to {}", key.path, node.text, key.low, key.high),
          "choose a value in that range");
   }
 
@@ -91,8 +95,10 @@ struct Checked {
     return list(node, "a list of names", [this](const YamlNode& item) { return name(item); });
   }
   json pair(const YamlNode& node) const {
-    const json two = list(node, "two numbers", [this](const YamlNode& item) { return number(item); });
-    if (two.size() != 2) fail(node, fmt::format("{} has {} numbers", key.path, two.size()), "write two");
+    const json two =
+        list(node, "two numbers", [this](const YamlNode& item) { return number(item); });
+    if (two.size() != 2)
+      fail(node, fmt::format("{} has {} numbers", key.path, two.size()), "write two");
     return two;
   }
 };
@@ -105,22 +111,31 @@ json Schema::checked(const SchemaKey& key, const YamlNode& node, const std::stri
   if (nothing && key.nullable) return nullptr;
   if (nothing) check.fail(node, key.path + " has no value", "write one, or remove the key");
   switch (key.type) {
-    case KeyType::kText: return check.text(node);
-    case KeyType::kInteger: return check.integer(node);
-    case KeyType::kNumber: return check.number(node);
-    case KeyType::kBool: return check.boolean(node);
-    case KeyType::kName: return check.name(node);
-    case KeyType::kNames: return check.names(node);
-    case KeyType::kNumberPair: return check.pair(node);
+    case KeyType::kText:
+      return check.text(node);
+    case KeyType::kInteger:
+      return check.integer(node);
+    case KeyType::kNumber:
+      return check.number(node);
+    case KeyType::kBool:
+      return check.boolean(node);
+    case KeyType::kName:
+      return check.name(node);
+    case KeyType::kNames:
+      return check.names(node);
+    case KeyType::kNumberPair:
+      return check.pair(node);
     case KeyType::kIntegers:
       return check.list(node, "a list of integers",
                         [&](const YamlNode& item) { return check.integer(item); });
     case KeyType::kTexts:
-      return check.list(node, "a list of texts", [&](const YamlNode& item) { return check.text(item); });
+      return check.list(node, "a list of texts",
+                        [&](const YamlNode& item) { return check.text(item); });
     case KeyType::kMap:
       if (node.kind != YamlNode::Kind::kMap) check.wrong_type(node, "a map");
       return node.value();
-    case KeyType::kRecords: break;  // read key by key by whoever owns the records
+    case KeyType::kRecords:
+      break;  // read key by key by whoever owns the records
   }
   if (node.kind != YamlNode::Kind::kList) check.wrong_type(node, "a list of maps");
   return json::array();

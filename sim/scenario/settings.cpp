@@ -60,7 +60,8 @@ void Settings::add_key(const YamlEntry& entry, const std::string& path) {
   const SchemaKey& key = *schema_->find(path);
   if (given(path)) {
     fail_at(file_, entry.line, entry.column,
-            fmt::format("{} was given before, in line {}", path, settings_.at(path).line), "keep one");
+            fmt::format("{} was given before, in line {}", path, settings_.at(path).line),
+            "keep one");
   }
   const json value = key.type == KeyType::kRecords
                          ? read_records(*schema_, path, entry.value, file_)
@@ -78,7 +79,8 @@ void Settings::unknown_key(const YamlEntry& entry, const std::string& block) con
   }
   std::string list;
   for (const std::string& name : known) list += (list.empty() ? "" : ", ") + name;
-  fail_at(file_, entry.line, entry.column, fmt::format("unknown key '{}'", joined(block, entry.key)),
+  fail_at(file_, entry.line, entry.column,
+          fmt::format("unknown key '{}'", joined(block, entry.key)),
           meant.empty() ? fmt::format("known here are {}", list)
                         : fmt::format("did you mean {}?", meant));
 }
@@ -104,7 +106,8 @@ std::string Settings::given_below(const std::string& prefix,
   return "";
 }
 
-void Settings::fail(const std::string& path, const std::string& what, const std::string& fix) const {
+void Settings::fail(const std::string& path, const std::string& what,
+                    const std::string& fix) const {
   const auto found = settings_.find(path);
   if (found == settings_.end()) fail_at(file_, 1, 1, what, fix);
   fail_at(file_, found->second.line, found->second.column, what, fix);
@@ -140,7 +143,8 @@ json read_records(const Schema& schema, const std::string& records_path, const Y
     }
     for (const auto& [name, value] : record.items()) {
       if (value.is_null()) {
-        fail_at(file, item.line, item.column, fmt::format("an item of {} has no {}", records_path, name),
+        fail_at(file, item.line, item.column,
+                fmt::format("an item of {} has no {}", records_path, name),
                 fmt::format("add {}", name));
       }
     }

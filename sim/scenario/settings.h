@@ -32,13 +32,16 @@ class Settings {
     return value(path).get<Type>();
   }
   // The first given key whose path starts with `prefix` and is not in `allowed`, "" none.
-  std::string given_below(const std::string& prefix, const std::vector<std::string>& allowed = {}) const;
+  std::string given_below(const std::string& prefix,
+                          const std::vector<std::string>& allowed = {}) const;
   // Throws Error(kBadInput) at the place of `path`, or at the file's start when it was not given.
-  [[noreturn]] void fail(const std::string& path, const std::string& what, const std::string& fix) const;
+  [[noreturn]] void fail(const std::string& path, const std::string& what,
+                         const std::string& fix) const;
   const std::string& file() const { return file_; }
 
  private:
-  void add_block(const YamlNode& map, const std::string& block, const std::vector<std::string>& elsewhere);
+  void add_block(const YamlNode& map, const std::string& block,
+                 const std::vector<std::string>& elsewhere);
   void add_key(const YamlEntry& entry, const std::string& path);
   [[noreturn]] void unknown_key(const YamlEntry& entry, const std::string& block) const;
 
@@ -47,8 +50,9 @@ class Settings {
   std::map<std::string, Setting> settings_;
 };
 
-// The records under `records_path` ("faults"), each as {key: checked value} with defaults filled in.
-nlohmann::json read_records(const Schema& schema, const std::string& records_path, const YamlNode& list,
-                            const std::string& file);
+// The records under `records_path` ("faults"), each as {key: checked value} with defaults filled
+// in.
+nlohmann::json read_records(const Schema& schema, const std::string& records_path,
+                            const YamlNode& list, const std::string& file);
 
 }  // namespace shardproof::sim

@@ -13,14 +13,16 @@ using nlohmann::json;
 
 namespace {
 
-SkipCondition read_condition(const Schema& schema, const std::string& file, const YamlEntry& entry) {
+SkipCondition read_condition(const Schema& schema, const std::string& file,
+                             const YamlEntry& entry) {
   const SchemaKey* key = schema.find(entry.key);
   if (key == nullptr || entry.key.find('[') != std::string::npos) {
     std::vector<std::string> paths;
     for (const SchemaKey& known : schema.keys()) paths.push_back(known.path);
     const std::string nearest = nearest_name(entry.key, paths);
     fail_at(file, entry.line, entry.column, fmt::format("unknown key '{}' in skip.when", entry.key),
-            nearest.empty() ? "name a key by its whole path" : fmt::format("did you mean {}?", nearest));
+            nearest.empty() ? "name a key by its whole path"
+                            : fmt::format("did you mean {}?", nearest));
   }
   SkipCondition condition{entry.key, json::array()};
   const bool scalar_key = key->type != KeyType::kIntegers && key->type != KeyType::kTexts &&
@@ -52,7 +54,8 @@ SkipRule read_rule(const Schema& schema, const std::string& file, const YamlNode
         rule.when.push_back(read_condition(schema, file, condition));
       }
     } else {
-      fail_at(file, entry.line, entry.column, fmt::format("unknown or ill-typed key '{}' in skip", entry.key),
+      fail_at(file, entry.line, entry.column,
+              fmt::format("unknown or ill-typed key '{}' in skip", entry.key),
               "a skip has reason: text and when: {key: value}");
     }
   }
@@ -72,12 +75,14 @@ bool holds(const SkipCondition& condition, const Settings& settings, const World
     value = settings.value(condition.path);
     if (value.is_null() && condition.path == "parallel.data_parallel_size") value = 1;
   }
-  return std::find(condition.values.begin(), condition.values.end(), value) != condition.values.end();
+  return std::find(condition.values.begin(), condition.values.end(), value) !=
+         condition.values.end();
 }
 
 }  // namespace
 
-std::vector<SkipRule> read_skip(const Schema& schema, const std::string& file, const YamlNode* skip) {
+std::vector<SkipRule> read_skip(const Schema& schema, const std::string& file,
+                                const YamlNode* skip) {
   std::vector<SkipRule> rules;
   if (skip == nullptr) return rules;
   if (skip->kind != YamlNode::Kind::kList) return {read_rule(schema, file, *skip)};
@@ -88,9 +93,9 @@ std::vector<SkipRule> read_skip(const Schema& schema, const std::string& file, c
 std::string skip_reason(const std::vector<SkipRule>& rules, const Settings& settings,
                         const WorldChoice& world) {
   for (const SkipRule& rule : rules) {
-    const bool all = std::all_of(rule.when.begin(), rule.when.end(), [&](const SkipCondition& condition) {
-      return holds(condition, settings, world);
-    });
+    const bool all = std::all_of(
+        rule.when.begin(), rule.when.end(),
+        [&](const SkipCondition& condition) { return holds(condition, settings, world); });
     if (all) return rule.reason;
   }
   return "";

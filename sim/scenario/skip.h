@@ -2,7 +2,8 @@
 //
 //   skip: NCCL has no integer averages                       the whole scenario
 //   skip: {reason: .., when: {world.backend: nccl}}          cases for which every condition holds
-//   skip: [{reason: .., when: {..}}, {..}]                   a condition may also be a list of values
+//   skip: [{reason: .., when: {..}}, {..}]                   a condition may also be a list of
+//   values
 #pragma once
 
 #include <string>
@@ -24,7 +25,8 @@ struct SkipRule {
 };
 
 // `skip` null: none. Throws Error(kBadInput): no reason, an unknown key, an ill-typed value.
-std::vector<SkipRule> read_skip(const Schema& schema, const std::string& file, const YamlNode* skip);
+std::vector<SkipRule> read_skip(const Schema& schema, const std::string& file,
+                                const YamlNode* skip);
 
 // The reason of the first rule that holds, "" when none does.
 std::string skip_reason(const std::vector<SkipRule>& rules, const Settings& settings,

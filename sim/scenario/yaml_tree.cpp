@@ -110,7 +110,8 @@ class TreeBuilder final : public YAML::EventHandler {
 
   void place_key(Open& parent, const YamlNode& key) {
     if (key.kind != YamlNode::Kind::kScalar) {
-      fail_at(file_, key.line, key.column, "a key must be text, not " + key.describe(), "name the key");
+      fail_at(file_, key.line, key.column, "a key must be text, not " + key.describe(),
+              "name the key");
     }
     if (parent.node.entries.size() >= kMaxKeys) {
       fail_at(file_, key.line, key.column, fmt::format("a map of more than {} keys", kMaxKeys),
@@ -119,14 +120,16 @@ class TreeBuilder final : public YAML::EventHandler {
     for (const YamlEntry& entry : parent.node.entries) {
       if (entry.key != key.text) continue;
       fail_at(file_, key.line, key.column,
-              fmt::format("the key '{}' was given before, in line {}", key.text, entry.line), "keep one");
+              fmt::format("the key '{}' was given before, in line {}", key.text, entry.line),
+              "keep one");
     }
     parent.node.entries.push_back({key.text, key.line, key.column, {}});
     parent.key_pending = true;
   }
 
   [[noreturn]] void refuse_anchor(const YAML::Mark& mark) {
-    fail(mark, "anchors (&name, *name) are not used in scenario files", "write the value, or use matrix");
+    fail(mark, "anchors (&name, *name) are not used in scenario files",
+         "write the value, or use matrix");
   }
   [[noreturn]] void refuse_tag(const YAML::Mark& mark, const std::string& tag) {
     fail(mark, fmt::format("tags ({}) are not used in scenario files", tag), "remove it");
@@ -193,15 +196,18 @@ bool parse_number(std::string_view text, double& value) {
     if (text.find_first_of("0123456789") == std::string_view::npos) return false;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (end != text.data() + text.size()) return false;
-    if (error == std::errc::result_out_of_range) value = std::numeric_limits<double>::infinity();
-    else if (error != std::errc()) return false;
+    if (error == std::errc::result_out_of_range)
+      value = std::numeric_limits<double>::infinity();
+    else if (error != std::errc())
+      return false;
   }
   if (negative) value = -value;
   return true;
 }
 
 json plain_value(const std::string& text) {
-  if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") return nullptr;
+  if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL")
+    return nullptr;
   if (text == "true" || text == "True" || text == "TRUE") return true;
   if (text == "false" || text == "False" || text == "FALSE") return false;
   int64_t integer = 0;
@@ -260,7 +266,8 @@ YamlNode parse_yaml(const std::string& file, const std::string& given) {
   TreeBuilder builder(file);
   try {
     YAML::Parser parser(stream);
-    if (!parser.HandleNextDocument(builder)) fail_at(file, 1, 1, "the file is empty", "write a scenario");
+    if (!parser.HandleNextDocument(builder))
+      fail_at(file, 1, 1, "the file is empty", "write a scenario");
     YamlNode root = builder.take();
     TreeBuilder second(file);
     if (parser.HandleNextDocument(second)) {

@@ -14,9 +14,9 @@ struct YamlEntry;
 struct YamlNode {
   enum class Kind { kNull, kScalar, kList, kMap };
   Kind kind = Kind::kNull;
-  std::string text = {};       // kScalar
-  bool quoted = false;         // kScalar: text even where it looks like a number
-  int64_t line = 0, column = 0;  // from 1
+  std::string text = {};                // kScalar
+  bool quoted = false;                  // kScalar: text even where it looks like a number
+  int64_t line = 0, column = 0;         // from 1
   std::vector<YamlNode> items = {};     // kList
   std::vector<YamlEntry> entries = {};  // kMap, in the file's order
 
@@ -37,7 +37,7 @@ struct YamlEntry {
 YamlNode parse_yaml(const std::string& file, const std::string& text);
 
 // Throws Error(kBadInput) about one place of a file.
-[[noreturn]] void fail_at(const std::string& file, int64_t line, int64_t column, const std::string& what,
-                          const std::string& fix);
+[[noreturn]] void fail_at(const std::string& file, int64_t line, int64_t column,
+                          const std::string& what, const std::string& fix);
 
 }  // namespace shardproof::sim

@@ -9,16 +9,16 @@ namespace shardproof {
 
 enum class ErrorKind {
   kBadInput,  // wrong on every mesh: syntax, unknown key, malformed data. Exit status 2.
-  kRefused,   // valid, but this mesh, option combination or architecture is not supported. Status 4.
-  kFailed,    // the world failed: a collective was aborted, a peer died, a deadlock. Status 3.
+  kRefused,  // valid, but this mesh, option combination or architecture is not supported. Status 4.
+  kFailed,   // the world failed: a collective was aborted, a peer died, a deadlock. Status 3.
 };
 
 class Error : public std::runtime_error {
  public:
   struct Parts {
     ErrorKind kind;
-    std::string what;  // the fact, with its numbers
-    std::string fix;   // what the reader can do
+    std::string what;       // the fact, with its numbers
+    std::string fix;        // what the reader can do
     std::string code = {};  // for kFailed: died, hung, threw, deadlock, disagreement, ...
   };
   explicit Error(Parts parts)
@@ -64,7 +64,7 @@ std::string nearest_name(const std::string& word, const Names& known) {
 
 }  // namespace shardproof
 
-#define SHARDPROOF_ASSERT(condition, message)                                              \
-  do {                                                                                     \
+#define SHARDPROOF_ASSERT(condition, message)                                                \
+  do {                                                                                       \
     if (!(condition)) ::shardproof::fail_assertion(#condition, __FILE__, __LINE__, message); \
   } while (false)

@@ -6,8 +6,8 @@
 //   bfloat16    bfloat16               float32       float32, on master weights
 //   float16     float16                float32       float32, on master weights
 //
-// Forward and backward: leaves, activations and their gradients. Wide layers: norms, rope tables and
-// the rotation, the attention core from scores to output, logprobs and losses.
+// Forward and backward: leaves, activations and their gradients. Wide layers: norms, rope tables
+// and the rotation, the attention core from scores to output, logprobs and losses.
 //
 // A layer that computes in the wider type casts its inputs on entry and its output back to the
 // input's dtype. A master weight is the full weight cast to the wider type; the leaf that the

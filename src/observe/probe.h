@@ -32,11 +32,11 @@ struct Observation {
   int64_t microbatch = 0;  // of this rank; always 0 in the golden
   at::Tensor tensor;       // detached by the observer; never written to
   Layout layout = {};      // cuts beyond those over tokens that token_map expresses
-  // [b, s] int64 on CPU, one entry per token of the rank's microbatch BEFORE `layout` cuts dims 0 and 1:
-  // sample * S + position in the golden's batch, -1 for padding and dummies. Undefined: no token dims,
-  // dims are as in the golden. Defined: dims 0 and 1 of the (uncut) tensor are tokens.
+  // [b, s] int64 on CPU, one entry per token of the rank's microbatch BEFORE `layout` cuts dims 0
+  // and 1: sample * S + position in the golden's batch, -1 for padding and dummies. Undefined: no
+  // token dims, dims are as in the golden. Defined: dims 0 and 1 of the (uncut) tensor are tokens.
   at::Tensor token_map = {};
-  double scale = 1.0;      // actual = scale * golden, declared by the sharded code
+  double scale = 1.0;  // actual = scale * golden, declared by the sharded code
   Part part = Part::kFull;
   std::vector<std::string> partial_axes = {};
 };

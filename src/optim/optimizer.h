@@ -15,11 +15,12 @@ enum class OptimizerKind { kAdamW, kSgd };
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::kAdamW;
   double lr = 1e-3;
-  double beta1 = 0.9;           // AdamW
-  double beta2 = 0.999;         // AdamW
-  double eps = 1e-8;            // AdamW
-  double weight_decay = 0.01;   // AdamW: decoupled (Loshchilov and Hutter); SGD: added to the gradient
-  double momentum = 0.0;        // SGD
+  double beta1 = 0.9;    // AdamW
+  double beta2 = 0.999;  // AdamW
+  double eps = 1e-8;     // AdamW
+  double weight_decay =
+      0.01;               // AdamW: decoupled (Loshchilov and Hutter); SGD: added to the gradient
+  double momentum = 0.0;  // SGD
 };
 
 // One parameter's state. Undefined tensors: no step taken yet.

@@ -7,8 +7,8 @@
 namespace shardproof {
 namespace {
 
-// `values` where the mask counts, 0 elsewhere, so that no NaN or infinity of a masked position reaches
-// the loss or, through 0 * inf, its gradient.
+// `values` where the mask counts, 0 elsewhere, so that no NaN or infinity of a masked position
+// reaches the loss or, through 0 * inf, its gradient.
 at::Tensor counted_only(const at::Tensor& values, const at::Tensor& counted) {
   return at::where(counted, values, at::zeros_like(values));
 }
@@ -17,7 +17,8 @@ at::Tensor clipped_policy_gradient(const LossInputs& inputs, const at::Tensor& c
                                    const at::Tensor& logprobs, const LossOptions& options) {
   SHARDPROOF_ASSERT(inputs.prev_logprobs.defined() && inputs.advantages.defined(),
                     "clipped_pg needs prev_logprobs and advantages");
-  const at::Tensor previous = counted_only(inputs.prev_logprobs, counted).to(logprobs.scalar_type());
+  const at::Tensor previous =
+      counted_only(inputs.prev_logprobs, counted).to(logprobs.scalar_type());
   const at::Tensor advantages = counted_only(inputs.advantages, counted).to(logprobs.scalar_type());
   const at::Tensor ratio = (logprobs - previous).exp();
   const at::Tensor clamped = ratio.clamp(1 - options.clip_eps, 1 + options.clip_eps);
@@ -47,8 +48,8 @@ at::Tensor loss_addend(const LossInputs& inputs, const LossCounts& counts,
     return (per_token * mask).sum() * weight;
   }
   const at::Tensor tokens_of_sequence = mask.sum(1);
-  const at::Tensor divisor = at::where(tokens_of_sequence > 0, tokens_of_sequence,
-                                       at::ones_like(tokens_of_sequence));
+  const at::Tensor divisor =
+      at::where(tokens_of_sequence > 0, tokens_of_sequence, at::ones_like(tokens_of_sequence));
   const double weight = counts.sequences > 0 ? 1 / counts.sequences : 0;
   return ((per_token * mask).sum(1) / divisor).sum() * weight;
 }

@@ -27,16 +27,17 @@ struct LossCounts {
 };
 
 struct LossInputs {
-  at::Tensor logprobs;            // [b, s] wider float, differentiable
-  at::Tensor mask;                // [b, s] the loss mask; 0 in column 0 and in padding
+  at::Tensor logprobs;                 // [b, s] wider float, differentiable
+  at::Tensor mask;                     // [b, s] the loss mask; 0 in column 0 and in padding
   at::Tensor prev_logprobs = {};       // [b, s], kClippedPolicyGradient
   at::Tensor reference_logprobs = {};  // [b, s], kClippedPolicyGradient with kl_beta != 0
   at::Tensor advantages = {};          // [b, s], kClippedPolicyGradient
 };
 
-// This microbatch's addend of the global loss, a scalar: the sum over all microbatches and dp ranks is
-// the loss. Positions with mask 0 count for nothing, whatever stands in them (NaN included). With
-// zero counts the loss and its gradient are 0. No communication. Source: seed 001, train.
-at::Tensor loss_addend(const LossInputs& inputs, const LossCounts& counts, const LossOptions& options);
+// This microbatch's addend of the global loss, a scalar: the sum over all microbatches and dp ranks
+// is the loss. Positions with mask 0 count for nothing, whatever stands in them (NaN included).
+// With zero counts the loss and its gradient are 0. No communication. Source: seed 001, train.
+at::Tensor loss_addend(const LossInputs& inputs, const LossCounts& counts,
+                       const LossOptions& options);
 
 }  // namespace shardproof

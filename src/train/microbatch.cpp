@@ -53,7 +53,8 @@ std::vector<Microbatch> deal_microbatches(const Batch& batch, int64_t dp_size, i
   const int64_t padded_len = round_up(batch.seq_len(), seq_multiple);
   const SampleRange share = samples_of(batch.size(), dp_size, dp_rank);
   const int64_t largest_share = samples_of(batch.size(), dp_size, 0).count;
-  const int64_t size = micro_batch_size > 0 ? micro_batch_size : std::max<int64_t>(1, largest_share);
+  const int64_t size =
+      micro_batch_size > 0 ? micro_batch_size : std::max<int64_t>(1, largest_share);
   const int64_t steps = (largest_share + size - 1) / size;
   std::vector<Microbatch> microbatches;
   for (int64_t i = 0; i < steps; ++i) {

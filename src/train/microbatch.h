@@ -1,5 +1,5 @@
-// The microbatches of one dp rank: its share of the global batch, evened out with dummies so that every
-// rank makes the same number of forward passes.
+// The microbatches of one dp rank: its share of the global batch, evened out with dummies so that
+// every rank makes the same number of forward passes.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
-// Trains and scores one rank's share of a sharded model: microbatches, loss, gradients over the mesh,
-// norm, clipping, optimizer. Everything that a judge wants to see is told to the probe.
+// Trains and scores one rank's share of a sharded model: microbatches, loss, gradients over the
+// mesh, norm, clipping, optimizer. Everything that a judge wants to see is told to the probe.
 // Dtypes follow model/precision.h.
 #pragma once
 
@@ -31,9 +31,9 @@ struct RankSetup {
 struct TrainOptions {
   LossOptions loss;
   OptimizerOptions optimizer;
-  double max_norm = 1.0;          // <= 0: no clipping
-  int64_t micro_batch_size = 0;   // <= 0: the rank's whole share
-  bool sequence_parallel = false; // pads sequences to a multiple of tp
+  double max_norm = 1.0;           // <= 0: no clipping
+  int64_t micro_batch_size = 0;    // <= 0: the rank's whole share
+  bool sequence_parallel = false;  // pads sequences to a multiple of tp
 };
 
 struct StepMetrics {
@@ -48,7 +48,8 @@ class Trainer {
   // `model` has its plan applied but is not materialised yet: the trainer does that.
   Trainer(const RankSetup& setup, Decoder& model, const TrainOptions& options);
 
-  // One optimizer step on the whole global batch (every rank gets the same batch and takes its share).
+  // One optimizer step on the whole global batch (every rank gets the same batch and takes its
+  // share).
   //
   // Forward   those of the model; all_reduce(sum) of the counts and the loss over dp
   // Backward  those of the model; all_reduce(sum) of partial gradients over tp, all_reduce(avg) of
@@ -67,7 +68,8 @@ class Trainer {
   LossCounts count(const std::vector<Microbatch>& microbatches);
   std::vector<at::Tensor> finish_gradients();
   void update(const std::vector<at::Tensor>& grads);
-  void observe_step(const std::string& prefix, const Parameter& parameter, const at::Tensor& tensor);
+  void observe_step(const std::string& prefix, const Parameter& parameter,
+                    const at::Tensor& tensor);
   void observe_scalar(const std::string& name, Phase phase, double value);
   int64_t seq_multiple() const;
 

@@ -65,7 +65,8 @@ class Launched {
   std::vector<pid_t> pids;
 };
 
-TEST_CASE("ranks that another launcher started run the cases and share one exit status", "[external]") {
+TEST_CASE("ranks that another launcher started run the cases and share one exit status",
+          "[external]") {
   Launched launched(3);
   ExternalHost host(launched.place, "gloo", "cpu", small_workers());
   WorldPool pool(small_workers());
@@ -92,7 +93,8 @@ TEST_CASE("a rank of another launcher that dies is named, and later cases say so
   spec.faults.push_back({.kind = "kill", .rank = 2, .label = "layer 1"});
   const auto endings = pool.run_case(spec, -1, false);
   CHECK(endings[2].kind == "died");
-  CHECK_THAT(endings[2].message, Catch::Contains("rank 2, pid " + std::to_string(launched.pids[1])));
+  CHECK_THAT(endings[2].message,
+             Catch::Contains("rank 2, pid " + std::to_string(launched.pids[1])));
   CHECK(endings[0].kind == "aborted");
   CHECK(endings[1].kind == "aborted");
   const auto later = pool.run_case(small_case("gloo", 3), -1, false);
@@ -127,9 +129,14 @@ TEST_CASE("ranks exit when control goes without a word", "[external]") {
 }
 
 std::map<std::string, std::string> torchrun_variables() {
-  return {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "host-a"},
-          {"MASTER_PORT", "29501"}, {"TORCHELASTIC_USE_AGENT_STORE", "True"},
-          {"TORCHELASTIC_RUN_ID", "job"}, {"TORCHELASTIC_RESTART_COUNT", "2"}};
+  return {{"RANK", "3"},
+          {"WORLD_SIZE", "4"},
+          {"LOCAL_RANK", "1"},
+          {"MASTER_ADDR", "host-a"},
+          {"MASTER_PORT", "29501"},
+          {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+          {"TORCHELASTIC_RUN_ID", "job"},
+          {"TORCHELASTIC_RESTART_COUNT", "2"}};
 }
 
 ExternalPlace place_of(const std::map<std::string, std::string>& variables) {
@@ -147,12 +154,17 @@ TEST_CASE("the place of a rank is read from what its launcher sets", "[external]
   CHECK(torchrun.local_rank == 1);
   CHECK(torchrun.store_is_hosted);
   CHECK(torchrun.run_id == "job.2");
-  const ExternalPlace mpirun = place_of({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"},
-                                         {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "1234"}});
+  const ExternalPlace mpirun = place_of({{"OMPI_COMM_WORLD_RANK", "0"},
+                                         {"OMPI_COMM_WORLD_SIZE", "2"},
+                                         {"MASTER_ADDR", "localhost"},
+                                         {"MASTER_PORT", "1234"}});
   CHECK(mpirun.launcher == "mpirun");
   CHECK_FALSE(mpirun.store_is_hosted);
-  const ExternalPlace srun = place_of({{"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "1"},
-                                       {"MASTER_ADDR", "n1"}, {"MASTER_PORT", "1234"}});
+  const ExternalPlace srun = place_of({{"SLURM_PROCID", "5"},
+                                       {"SLURM_NTASKS", "8"},
+                                       {"SLURM_LOCALID", "1"},
+                                       {"MASTER_ADDR", "n1"},
+                                       {"MASTER_PORT", "1234"}});
   CHECK(srun.rank == 5);
   CHECK(srun.local_rank == 1);
 }

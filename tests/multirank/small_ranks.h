@@ -1,14 +1,14 @@
-// Worlds of real ranks with a small rank function instead of a model: a few all_reduces over "world"
-// and over pairs, as the case's options say.
+// Worlds of real ranks with a small rank function instead of a model: a few all_reduces over
+// "world" and over pairs, as the case's options say.
 //
-//   options: {"calls": 3, "rank 1": "leave" | "gather" | "stray"}
+//   options: {"calls": 3, "silent": false, "rank 1": "leave" | "gather" | "stray"}
 #pragma once
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <stdexcept>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "comm/mesh_comm.h"
 #include "sim/launch/world_pool.h"
@@ -34,7 +34,8 @@ inline std::string small_rank_main(const std::string& request, const RankEnv& en
   const std::string act = spec.options.value(fmt::format("rank {}", env.rank), "");
   CallForwarder listener(env);
   const Mesh mesh({{"dp", env.world_size}});
-  MeshComm comm(mesh, env.rank, env.make_backend, &listener);
+  const bool silent = spec.options.value("silent", false);  // nobody hears of the calls
+  MeshComm comm(mesh, env.rank, env.make_backend, silent ? nullptr : &listener);
   const bool unchecked = spec.options.value("unchecked", false);
   const int64_t calls = spec.options.value("calls", 3);
   for (int64_t call = 0; call < calls; ++call) {
@@ -54,8 +55,8 @@ inline std::string small_rank_main(const std::string& request, const RankEnv& en
 inline WorkerFunctions small_workers() {
   WorkerFunctions functions;
   functions.make_world = [](const WorldSetup& setup) {
-    const RankHooks hooks{.on_start = setup.on_start, .on_call = setup.on_call,
-                          .before_kill = setup.before_kill};
+    const RankHooks hooks{
+        .on_start = setup.on_start, .on_call = setup.on_call, .before_kill = setup.before_kill};
     WorldSession session;
     if (setup.rank < 0) {
       const auto world = std::make_shared<EmulatedWorldMain>(setup.world_size, setup.device, hooks,
@@ -68,8 +69,11 @@ inline WorkerFunctions small_workers() {
     const auto join = [setup, store] {
       const StorePlace& place = setup.store;
       if (!*store) {
-        *store = join_store({.host = place.host, .port = place.port, .host_it = place.host_it,
-                             .listen_fd = place.listen_fd, .world_size = setup.world_size,
+        *store = join_store({.host = place.host,
+                             .port = place.port,
+                             .host_it = place.host_it,
+                             .listen_fd = place.listen_fd,
+                             .world_size = setup.world_size,
                              .prefix = place.prefix});
       }
       return *store;

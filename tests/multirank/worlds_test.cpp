@@ -13,8 +13,8 @@ const std::vector<std::string> kWorlds = {"emulated", "gloo"};
 std::string kinds(const std::vector<RankEnding>& endings) {
   std::string text;
   for (const RankEnding& ending : endings) {
-    text += fmt::format("rank {} {} | {} | last call {}\n", ending.rank, ending.kind, ending.message,
-                        ending.last_call);
+    text += fmt::format("rank {} {} | {} | last call {}\n", ending.rank, ending.kind,
+                        ending.message, ending.last_call);
   }
   return text;
 }
@@ -38,8 +38,10 @@ TEST_CASE("all ranks compute the same sums, cold and warm", "[multirank]") {
     for (const int64_t size : {1, 2, 3, 5}) {
       INFO(backend << " " << size);
       std::vector<RankEnding> first, second;
-      const double cold = seconds_of([&] { first = pool.run_case(small_case(backend, size), -1, false); });
-      const double warm = seconds_of([&] { second = pool.run_case(small_case(backend, size), -1, false); });
+      const double cold =
+          seconds_of([&] { first = pool.run_case(small_case(backend, size), -1, false); });
+      const double warm =
+          seconds_of([&] { second = pool.run_case(small_case(backend, size), -1, false); });
       for (const auto& endings : {first, second}) {
         INFO(kinds(endings));
         for (const RankEnding& ending : endings) CHECK(ending.kind == "finished");
@@ -54,10 +56,13 @@ TEST_CASE("what a call costs", "[.cost]") {
   WorldPool pool(small_workers());
   for (const std::string& backend : kWorlds) {
     for (const int64_t calls : {1, 10, 100, 1000}) {
-      const CaseSpec spec = small_case(backend, 4, {{"calls", calls}});
-      pool.run_case(spec, -1, false);
-      const double seconds = seconds_of([&] { pool.run_case(spec, -1, false); });
-      WARN(backend << " of 4 ranks, " << calls << " all_reduces: " << seconds * 1000 << " ms");
+      for (const bool silent : {false, true}) {
+        const CaseSpec spec = small_case(backend, 4, {{"calls", calls}, {"silent", silent}});
+        pool.run_case(spec, -1, false);
+        const double seconds = seconds_of([&] { pool.run_case(spec, -1, false); });
+        WARN(backend << " of 4 ranks, " << calls << (silent ? " unheard" : "")
+                     << " all_reduces: " << seconds * 1000 << " ms");
+      }
     }
   }
 }
@@ -101,7 +106,8 @@ TEST_CASE("a rank that throws is the one that threw", "[multirank][fault]") {
       const auto endings = pool.run_case(spec, -1, false);
       INFO(backend << "\n" << kinds(endings));
       CHECK(endings[0].kind == "threw");
-      CHECK_THAT(endings[0].message, Catch::Contains(planted ? "planted fault" : "stray exception"));
+      CHECK_THAT(endings[0].message,
+                 Catch::Contains(planted ? "planted fault" : "stray exception"));
       CHECK(endings[1].kind == "aborted");
       CHECK(endings[2].kind == "aborted");
     }
@@ -150,7 +156,8 @@ TEST_CASE("fault after fault, each world is made anew", "[multirank][fault]") {
   WorldPool pool(small_workers());
   for (const std::string& backend : kWorlds) {
     for (const std::string kind : {"kill", "throw", "kill", "throw"}) {
-      CHECK(pool.run_case(with_fault(backend, kind, 1, "layer 0"), -1, false)[1].kind != "finished");
+      CHECK(pool.run_case(with_fault(backend, kind, 1, "layer 0"), -1, false)[1].kind !=
+            "finished");
       const auto endings = pool.run_case(small_case(backend, 3), -1, false);
       INFO(kinds(endings));
       CHECK(endings[1].kind == "finished");

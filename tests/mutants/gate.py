@@ -41,7 +41,7 @@ def run_gate(program, name, tree):
     if finding:
         return finding
     for case in sorted((ROOT / "golden" / "hf").glob("*/case.json")):
-        words = ["check", str(case.parent), "--mesh", "tp=2"]
+        words = ["check", str(case.parent), "--mesh", "dp=1"]
         finding = _run(program, words, runs / f"{name}.{case.parent.name}", tree)
         if finding:
             return finding

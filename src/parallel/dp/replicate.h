@@ -1,4 +1,5 @@
-// Replicated data parallelism: equal parameters on every dp rank, gradients averaged after backward.
+// Replicated data parallelism: equal parameters on every dp rank, gradients averaged after
+// backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +18,8 @@ struct SampleRange {
   int64_t count = 0;
 };
 
-// Deals `batch_size` samples in contiguous blocks that differ by at most one; the first ones are the
-// longer ones. A rank may hold none.
+// Deals `batch_size` samples in contiguous blocks that differ by at most one; the first ones are
+// the longer ones. A rank may hold none.
 SampleRange samples_of(int64_t batch_size, int64_t dp_size, int64_t dp_rank);
 
 // Averages `grads` (any shapes, one dtype) over dp in place, in buckets of at most `bucket_bytes`.

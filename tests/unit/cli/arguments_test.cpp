@@ -36,10 +36,34 @@ bool holds(const std::string& text, const std::string& part) {
 }  // namespace
 
 TEST_CASE("run takes paths, selections and how to run", "[cli]") {
-  const Arguments all = parsed({"run", "a.yaml", "b", "--backend", "emulated,gloo", "--filter", "tp",
-                                "--filter", "sp", "--jobs", "3", "--shard", "2/5", "--time-budget", "1.5",
-                                "--rerun-failed", "runs/x", "--fresh", "--shuffle", "7", "--out", "o",
-                                "--no-skips", "--no-cache", "--only", "c[tp=2]", "--seed", "9"});
+  const Arguments all = parsed({"run",
+                                "a.yaml",
+                                "b",
+                                "--backend",
+                                "emulated,gloo",
+                                "--filter",
+                                "tp",
+                                "--filter",
+                                "sp",
+                                "--jobs",
+                                "3",
+                                "--shard",
+                                "2/5",
+                                "--time-budget",
+                                "1.5",
+                                "--rerun-failed",
+                                "runs/x",
+                                "--fresh",
+                                "--shuffle",
+                                "7",
+                                "--out",
+                                "o",
+                                "--no-skips",
+                                "--no-cache",
+                                "--only",
+                                "c[tp=2]",
+                                "--seed",
+                                "9"});
   CHECK(all.command == "run");
   CHECK(all.run.paths == std::vector<std::string>{"a.yaml", "b"});
   CHECK(all.run.backends == std::vector<std::string>{"emulated", "gloo"});
@@ -65,10 +89,26 @@ TEST_CASE("A path after --filter is a path", "[cli]") {
 }
 
 TEST_CASE("check takes a case, a mesh and flags", "[cli]") {
-  const Arguments all =
-      parsed({"check", "case", "--mesh", "dp=1,cp=2,tp=2", "--sequence-parallel", "--ulysses", "2",
-              "--packed", "--data-parallel", "fsdp", "--precision", "bfloat16", "--backend", "gloo",
-              "--steps", "4", "--dump", "d", "--world-size", "8"});
+  const Arguments all = parsed({"check",
+                                "case",
+                                "--mesh",
+                                "dp=1,cp=2,tp=2",
+                                "--sequence-parallel",
+                                "--ulysses",
+                                "2",
+                                "--packed",
+                                "--data-parallel",
+                                "fsdp",
+                                "--precision",
+                                "bfloat16",
+                                "--backend",
+                                "gloo",
+                                "--steps",
+                                "4",
+                                "--dump",
+                                "d",
+                                "--world-size",
+                                "8"});
   CHECK(all.check.case_path == "case");
   CHECK(all.check.mesh == "dp=1,cp=2,tp=2");
   CHECK(all.check.sequence_parallel);
@@ -85,7 +125,8 @@ TEST_CASE("check takes a case, a mesh and flags", "[cli]") {
 TEST_CASE("What is misspelt is refused with the nearest known word", "[cli]") {
   CHECK(holds(refusal({"chek", "x"}), "unknown command 'chek'"));
   CHECK(holds(refusal({"chek", "x"}), "did you mean check?"));
-  CHECK(holds(refusal({"run", "--bakend", "gloo"}), "run has no option --bakend; did you mean --backend?"));
+  CHECK(holds(refusal({"run", "--bakend", "gloo"}),
+              "run has no option --bakend; did you mean --backend?"));
   CHECK(holds(refusal({"run", "--bakend=gloo"}), "did you mean --backend?"));
   CHECK(holds(refusal({"run", "--backend", "glo"}), "did you mean gloo?"));
   CHECK(holds(refusal({"check", "c", "--precision", "float46"}), "did you mean float64?"));

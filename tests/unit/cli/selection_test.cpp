@@ -1,7 +1,7 @@
 #include "sim/cli/selection.h"
 
-#include <catch2/catch.hpp>
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <filesystem>
 #include <set>
 #include <string>
@@ -19,7 +19,8 @@ namespace {
 struct Scenarios : ScratchFolder {
   Scenarios() {
     write("a.yaml", "name: t/a\ntags: [alpha]\nmatrix: {seed: [1, 2, 3, 4]}\n");
-    write("b.yaml", "name: t/b\ntags: [beta]\nmatrix: {rows: [{name: quick}, {name: long, tags: [slow]}]}\n");
+    write("b.yaml",
+          "name: t/b\ntags: [beta]\nmatrix: {rows: [{name: quick}, {name: long, tags: [slow]}]}\n");
   }
   RunArguments arguments() const {
     RunArguments run;

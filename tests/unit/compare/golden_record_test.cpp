@@ -1,5 +1,4 @@
 #include <catch2/catch.hpp>
-
 #include <cmath>
 
 #include "base/error.h"
@@ -43,8 +42,8 @@ TEST_CASE("phase_scale is the largest scale of the same phase and step only", "[
 }
 
 TEST_CASE("magnitudes above 1e30 and infinities do not count for the scale", "[record]") {
-  const auto golden = golden_from({seen(
-      "mask", at::tensor({-INFINITY, 2.0, 1e31, -3.0}, at::kDouble), Phase::kForward)});
+  const auto golden = golden_from(
+      {seen("mask", at::tensor({-INFINITY, 2.0, 1e31, -3.0}, at::kDouble), Phase::kForward)});
   CHECK(golden.tensors()[0].scale == 3);
 }
 
@@ -145,7 +144,8 @@ TEST_CASE("a damaged blob is a sentence at every length and after every flipped 
     std::string flipped = bytes;
     flipped[at] = static_cast<char>(flipped[at] ^ 0x41);
     const MemoryFile file;
-    REQUIRE(::write(file.fd(), flipped.data(), flipped.size()) == static_cast<ssize_t>(flipped.size()));
+    REQUIRE(::write(file.fd(), flipped.data(), flipped.size()) ==
+            static_cast<ssize_t>(flipped.size()));
     REQUIRE_THROWS_AS(GoldenRecord::from_fd(file.fd()), Error);
   }
 }

@@ -1,9 +1,9 @@
-#include <catch2/catch.hpp>
+#include "sim/compare/index_plan.h"
 
+#include <catch2/catch.hpp>
 #include <map>
 #include <set>
 
-#include "sim/compare/index_plan.h"
 #include "tests/unit/compare/judged_world.h"
 
 using namespace shardproof;
@@ -77,7 +77,8 @@ TEST_CASE("whole inner dims become one run", "[plan]") {
   REQUIRE(rows.runs.size() == 1);
   CHECK(rows.runs[0].length == 60);
   CHECK(rows.runs[0].golden == 60);
-  const IndexPlan columns = make_index_plan({4, 6, 5}, Layout({Cut::even(1, "tp")}), {}, {}, mesh, 1);
+  const IndexPlan columns =
+      make_index_plan({4, 6, 5}, Layout({Cut::even(1, "tp")}), {}, {}, mesh, 1);
   CHECK(columns.rows.size() == 4);
   REQUIRE(columns.runs.size() == 1);
   CHECK(columns.runs[0].length == 15);

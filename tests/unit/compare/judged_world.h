@@ -67,7 +67,9 @@ class JudgedWorld {
   using Plant = std::function<void(int64_t rank, Observation& observation)>;
 
   JudgedWorld(CaseSpec spec, std::vector<Observation> golden)
-      : spec_(std::move(spec)), mesh_(spec_.parallel.mesh()), observations_(std::move(golden)),
+      : spec_(std::move(spec)),
+        mesh_(spec_.parallel.mesh()),
+        observations_(std::move(golden)),
         golden_(golden_from(observations_)) {}
 
   // The layout that ranks hold a tensor in; Replicate unless said.

@@ -1,8 +1,8 @@
-#include <catch2/catch.hpp>
+#include "sim/compare/rank_recorder.h"
 
+#include <catch2/catch.hpp>
 #include <cmath>
 
-#include "sim/compare/rank_recorder.h"
 #include "tests/unit/compare/judged_world.h"
 
 using namespace shardproof;
@@ -69,8 +69,8 @@ TEST_CASE("non-contiguous tensors and gradients inside a backward are read right
 
 TEST_CASE("problems name what is wrong before any value is compared", "[recorder]") {
   const CaseSpec spec = spec_of(1, 2);
-  const auto golden = golden_from({seen("grad.w", numbered({6, 4})),
-                                   seen("ids", at::arange(4, at::kLong), Phase::kForward)});
+  const auto golden = golden_from(
+      {seen("grad.w", numbered({6, 4})), seen("ids", at::arange(4, at::kLong), Phase::kForward)});
   const auto problem = [&](const Observation& one) {
     const ResultRow row = observe_one(spec, golden, one);
     CHECK_FALSE(row.ok);
@@ -80,7 +80,8 @@ TEST_CASE("problems name what is wrong before any value is compared", "[recorder
   CHECK(problem(seen("grad.w", numbered({6, 4}), Phase::kStep, 2)) ==
         "the golden has no tensor of this name");
   CHECK_THAT(problem(seen("grad.w", numbered({3, 4}))), Catch::Contains("wrong shape: [3, 4]"));
-  CHECK_THAT(problem(seen("grad.w", numbered({6, 4}).to(at::kLong))), Catch::Contains("wrong dtype"));
+  CHECK_THAT(problem(seen("grad.w", numbered({6, 4}).to(at::kLong))),
+             Catch::Contains("wrong dtype"));
   CHECK_THAT(problem(seen("ids", at::arange(4, at::kDouble), Phase::kForward)),
              Catch::Contains("wrong dtype"));
   Observation uneven = seen("grad.w", numbered({6, 4}));
@@ -96,7 +97,8 @@ TEST_CASE("a float64 run may show no float32 tensor, not even a right one", "[re
   CHECK_FALSE(row.ok);
   CHECK(row.problem == "float32 tensor in a float64 run");
   CHECK(observe_one(spec_of(1, 1, "float32"), golden,
-                    seen("x.output", exact.to(at::kFloat), Phase::kForward)).ok);
+                    seen("x.output", exact.to(at::kFloat), Phase::kForward))
+            .ok);
 }
 
 TEST_CASE("an optimizer fed with golden gradients is judged at 1e-12 of the scale", "[recorder]") {
@@ -142,9 +144,11 @@ TEST_CASE("a recomputed forward must equal the forward to the bit", "[recorder]"
   const auto golden = golden_from({seen("x.output", output, Phase::kForward)});
   const Observation forward = seen("x.output", output, Phase::kForward);
   CHECK(observe_all(spec, golden, {forward, seen("x.output", output.clone(), Phase::kRecompute)})
-            .rows.at(1).ok);
-  const auto other = observe_all(
-      spec, golden, {forward, seen("x.output", output + 1e-16, Phase::kRecompute)}).rows.at(1);
+            .rows.at(1)
+            .ok);
+  const auto other =
+      observe_all(spec, golden, {forward, seen("x.output", output + 1e-16, Phase::kRecompute)})
+          .rows.at(1);
   CHECK(other.problem == "the recomputed forward differs from the forward");
   CHECK_FALSE(observe_one(spec, golden, seen("x.output", output, Phase::kRecompute)).ok);
 }
@@ -170,11 +174,11 @@ TEST_CASE("the earliest failing tensors are kept, in golden order, not in the or
 TEST_CASE("what is kept stays within its bytes", "[recorder]") {
   const CaseSpec spec = spec_of(1, 1);
   const int64_t half = static_cast<int64_t>(RankRecorder::kKeptBytes) / 32;
-  const auto golden = golden_from({seen("grad.a", numbered({half + 8})),
-                                   seen("grad.b", numbered({half + 8}, 2))});
-  const RankReport report =
-      observe_all(spec, golden, {seen("grad.b", numbered({half + 8}, 2) + 1),
-                                 seen("grad.a", numbered({half + 8}) + 1)});
+  const auto golden =
+      golden_from({seen("grad.a", numbered({half + 8})), seen("grad.b", numbered({half + 8}, 2))});
+  const RankReport report = observe_all(
+      spec, golden,
+      {seen("grad.b", numbered({half + 8}, 2) + 1), seen("grad.a", numbered({half + 8}) + 1)});
   REQUIRE(report.pieces.size() == 1);
   CHECK(report.pieces[0].name == "grad.a");
 }

@@ -1,5 +1,4 @@
 #include <catch2/catch.hpp>
-
 #include <cmath>
 #include <limits>
 
@@ -75,9 +74,17 @@ RankReport full_report() {
   report.peak_tensor_bytes = 123456789012;
   report.seconds = 1.25;
   report.compare_seconds = 0.125;
-  Piece piece{.name = "grad.w", .phase = Phase::kStep, .step = 1, .microbatch = 0, .rank = 5,
-              .order = 3, .partial = true, .partial_axes = {"tp"}, .global_shape = {2, 3},
-              .dims = {{0, -1}, {1, 2}}, .strides = {3, 1}};
+  Piece piece{.name = "grad.w",
+              .phase = Phase::kStep,
+              .step = 1,
+              .microbatch = 0,
+              .rank = 5,
+              .order = 3,
+              .partial = true,
+              .partial_axes = {"tp"},
+              .global_shape = {2, 3},
+              .dims = {{0, -1}, {1, 2}},
+              .strides = {3, 1}};
   piece.actual = {1, std::numeric_limits<double>::quiet_NaN(), 3, 4};
   piece.golden = {1, 2, std::numeric_limits<double>::infinity(), 4};
   piece.allowance = 1e-10;
@@ -145,7 +152,8 @@ TEST_CASE("the bytes are CBOR that others can read", "[codec]") {
   CHECK(json.at(2).at(1).at(0) == "grad.w");
 }
 
-TEST_CASE("a report that is cut off or has a wrong byte is our own fault, never a crash", "[codec]") {
+TEST_CASE("a report that is cut off or has a wrong byte is our own fault, never a crash",
+          "[codec]") {
   const std::string bytes = encode(full_report());
   for (size_t length = 0; length < bytes.size(); ++length) {
     REQUIRE_THROWS_AS(decode_rank_report(bytes.substr(0, length)), InternalError);

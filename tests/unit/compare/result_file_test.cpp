@@ -1,9 +1,8 @@
 #include <catch2/catch.hpp>
-
 #include <filesystem>
 
-#include "tests/unit/compare/judged_world.h"
 #include "tensor/safetensors.h"
+#include "tests/unit/compare/judged_world.h"
 
 using namespace shardproof;
 using namespace shardproof::sim;
@@ -75,10 +74,12 @@ TEST_CASE("a wrong value in a result file is found by the float64 rule", "[resul
   CHECK(result.replay.find("shardproof judge cases/a ") == 0);
   CHECK(made.judged(made.with("step1.loss", [](at::Tensor t) { return t + 1; })).verdict ==
         "mismatch");
-  CHECK(made.judged(made.with("logprobs", [](at::Tensor t) {
-    t[1][0] = 1e-13;
-    return t;
-  })).verdict == "mismatch");
+  CHECK(made.judged(made.with("logprobs",
+                              [](at::Tensor t) {
+                                t[1][0] = 1e-13;
+                                return t;
+                              }))
+            .verdict == "mismatch");
   CHECK(made.judged(made.with("step1.param.w", [](at::Tensor t) { return t * NAN; })).verdict ==
         "mismatch");
 }
@@ -120,5 +121,6 @@ TEST_CASE("a float32 file is judged in float32 only when the case is", "[result_
 
 TEST_CASE("scalars may be written as [1]", "[result_file]") {
   ResultCase made;
-  CHECK(made.judged(made.with("loss", [](at::Tensor t) { return t.view({1}); })).verdict == "match");
+  CHECK(made.judged(made.with("loss", [](at::Tensor t) { return t.view({1}); })).verdict ==
+        "match");
 }

@@ -1,9 +1,9 @@
-#include <catch2/catch.hpp>
+#include "sim/compare/tensor_diff.h"
 
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 
-#include "sim/compare/tensor_diff.h"
 #include "tests/unit/compare/judged_world.h"
 
 using namespace shardproof;
@@ -137,7 +137,8 @@ TEST_CASE("the factor that explains a tensor is fitted with what it leaves over"
 
 TEST_CASE("padding positions of logprobs must be exactly zero", "[diff]") {
   const at::Tensor golden =
-      at::tensor({0.0, -1.0, -2.0, 0.0, 0.0, 0.0, -1.5, 0.0, -0.5, -0.25}, at::kDouble).view({2, 5});
+      at::tensor({0.0, -1.0, -2.0, 0.0, 0.0, 0.0, -1.5, 0.0, -0.5, -0.25}, at::kDouble)
+          .view({2, 5});
   const auto wrong = [&](int64_t row, int64_t column) {
     at::Tensor actual = golden.clone();
     actual[row][column] += 1e-15;
@@ -165,7 +166,7 @@ TEST_CASE("only elements beyond the common allowance ask for their own", "[diff]
     const at::Tensor actual = at::tensor({1.0 + first, 1.0 + second}, at::kDouble);
     return diff({actual, param, plan, 1, 1e-10, &*added}).bad_count;
   };
-  CHECK(count_bad(0, 0.999) == 0);   // no gradient: 2 * lr
+  CHECK(count_bad(0, 0.999) == 0);  // no gradient: 2 * lr
   CHECK(count_bad(0, 1.001) == 1);
   CHECK(count_bad(1.4e-10, 0) == 0);  // 1e-10 + 0.5 * 1e-10
   CHECK(count_bad(1.6e-10, 0) == 1);

@@ -1,8 +1,8 @@
-#include <catch2/catch.hpp>
+#include "sim/compare/tolerance.h"
 
+#include <catch2/catch.hpp>
 #include <cmath>
 
-#include "sim/compare/tolerance.h"
 #include "tests/unit/compare/judged_world.h"
 
 using namespace shardproof;
@@ -24,7 +24,8 @@ GoldenTensor tensor_of(double scale, double phase_scale, double precision_error 
 TEST_CASE("the float64 rule adds the tensor's scale and its neighbours' rounding", "[tolerance]") {
   const Tolerance tolerance(spec_of(2, 3));
   CHECK(tolerance.allowance(tensor_of(2, 0)) == Approx(2e-10).epsilon(1e-14));
-  CHECK(tolerance.allowance(tensor_of(0, 8)) == Approx(64 * 2.220446049250313e-16 * 8).epsilon(1e-14));
+  CHECK(tolerance.allowance(tensor_of(0, 8)) ==
+        Approx(64 * 2.220446049250313e-16 * 8).epsilon(1e-14));
   CHECK(tolerance.allowance(tensor_of(2, 8)) ==
         Approx(2e-10 + 64 * 2.220446049250313e-16 * 8).epsilon(1e-14));
   CHECK(tolerance.fed_allowance(tensor_of(2, 8)) == Approx(2e-12).epsilon(1e-14));
@@ -53,11 +54,18 @@ TEST_CASE("lower precisions allow 4 eps of the scale where nothing was measured"
 
 namespace {
 
-// Two steps of a parameter with three elements; norms 1 and 4 with max_norm 2, so step 2 is clipped.
+// Two steps of a parameter with three elements; norms 1 and 4 with max_norm 2, so step 2 is
+// clipped.
 struct TwoSteps {
   TwoSteps() {
-    spec.optimizer = {.kind = "AdamW", .lr = 0.1, .beta1 = 0.9, .beta2 = 0.5, .eps = 1e-8,
-                      .weight_decay = 0, .momentum = 0.5, .max_norm = 2};
+    spec.optimizer = {.kind = "AdamW",
+                      .lr = 0.1,
+                      .beta1 = 0.9,
+                      .beta2 = 0.5,
+                      .eps = 1e-8,
+                      .weight_decay = 0,
+                      .momentum = 0.5,
+                      .max_norm = 2};
     golden = golden_from({seen("grad.w", at::tensor({1.0, 0.0, 1e-9}, at::kDouble)),
                           seen("grad_norm", at::scalar_tensor(1.0, at::kDouble)),
                           seen("param.w", numbered({3})), seen("exp_avg.w", numbered({3})),

@@ -40,9 +40,9 @@ CaseResult came(const std::string& verdict, const std::string& expected = "match
 }  // namespace
 
 TEST_CASE("causes come before what they cause", "[verdict]") {
-  const std::vector<std::string> order{"died",     "internal",     "disagreement",
-                                       "threw",    "in_flight",    "deadlock",
-                                       "never_waited", "hung",     "aborted"};
+  const std::vector<std::string> order{"died",         "internal",  "disagreement",
+                                       "threw",        "in_flight", "deadlock",
+                                       "never_waited", "hung",      "aborted"};
   for (size_t cause = 0; cause < order.size(); ++cause) {
     for (size_t later = cause; later < order.size(); ++later) {
       CAPTURE(order[cause], order[later]);
@@ -55,16 +55,17 @@ TEST_CASE("causes come before what they cause", "[verdict]") {
 }
 
 TEST_CASE("the message names the ranks once per different message", "[verdict]") {
-  const CaseResult result =
-      judge(spec_of(1, 3), {ended(0, "threw", "bad size", "all_reduce x"), ended(1, "threw", "other"),
-                            ended(2, "threw", "bad size", "all_reduce x")});
+  const CaseResult result = judge(
+      spec_of(1, 3), {ended(0, "threw", "bad size", "all_reduce x"), ended(1, "threw", "other"),
+                      ended(2, "threw", "bad size", "all_reduce x")});
   CHECK(result.message == "ranks 0, 2: bad size (last collective: all_reduce x)\nrank 1: other");
 }
 
 TEST_CASE("refused stands when every rank refused, or had not entered a collective", "[verdict]") {
   CHECK(judge(spec_of(1, 2), {ended(0, "refused", "no"), ended(1, "refused", "no")}).verdict ==
         "refused");
-  const CaseResult followed = judge(spec_of(1, 2), {ended(0, "aborted"), ended(1, "refused", "no; do")});
+  const CaseResult followed =
+      judge(spec_of(1, 2), {ended(0, "aborted"), ended(1, "refused", "no; do")});
   CHECK(followed.verdict == "refused");
   CHECK(followed.message == "no; do");
 }
@@ -83,7 +84,8 @@ TEST_CASE("a rank that refuses alone while others communicate is a disagreement"
 }
 
 TEST_CASE("bad input is no verdict of a world, and outranks refusals", "[verdict]") {
-  const CaseResult result = judge(spec_of(1, 2), {ended(0, "refused", "r"), ended(1, "bad_input", "b")});
+  const CaseResult result =
+      judge(spec_of(1, 2), {ended(0, "refused", "r"), ended(1, "bad_input", "b")});
   CHECK(result.verdict == "bad_input");
   CHECK(result.message == "b");
 }
@@ -153,7 +155,8 @@ TEST_CASE("collectives are counted along their axis on rank 0", "[verdict]") {
   const std::vector<Observation> golden{seen("grad.w", numbered({4}))};  // two calls
   spec.expect.collectives = {{"tp", {{"all_reduce", 2}}}};
   CHECK(JudgedWorld(spec, golden).run().as_expected);
-  spec.expect.collectives = {{"tp", {{"all_reduce", 2}, {"all_gather", 0}}}, {"dp", {{"barrier", 0}}}};
+  spec.expect.collectives = {{"tp", {{"all_reduce", 2}, {"all_gather", 0}}},
+                             {"dp", {{"barrier", 0}}}};
   CHECK(JudgedWorld(spec, golden).run().as_expected);
   spec.expect.collectives = {{"tp", {{"all_reduce", 3}}}};
   const CaseResult result = JudgedWorld(spec, golden).run();
@@ -188,8 +191,9 @@ TEST_CASE("the replay command names the one case", "[verdict]") {
   spec.file = "scenarios/tp/a.yaml";
   spec.name = "tp/a[precision=float64,sp=true]";
   spec.world.backend = "gloo";
-  CHECK(judge(spec, {}).replay ==
-        "shardproof run scenarios/tp/a.yaml --only 'tp/a[precision=float64,sp=true]' --backend gloo");
+  CHECK(
+      judge(spec, {}).replay ==
+      "shardproof run scenarios/tp/a.yaml --only 'tp/a[precision=float64,sp=true]' --backend gloo");
   spec.file = "cases/my case";
   spec.parallel.sequence_parallel = true;
   spec.precision = "bfloat16";

@@ -1,4 +1,5 @@
-// Whatever happens to the launcher, no process of it is left. Each test forks a launcher of its own.
+// Whatever happens to the launcher, no process of it is left. Each test forks a launcher of its
+// own.
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -33,7 +34,8 @@ std::set<pid_t> descendants(pid_t root) {
       if (end == std::string::npos) continue;
       char state = 0;
       int parent = 0;
-      if (std::sscanf(line.c_str() + end + 1, " %c %d", &state, &parent) != 2 || state == 'Z') continue;
+      if (std::sscanf(line.c_str() + end + 1, " %c %d", &state, &parent) != 2 || state == 'Z')
+        continue;
       if (found.count(parent) && found.insert(std::stoi(name)).second) grew = true;
     }
   }
@@ -66,14 +68,16 @@ pid_t fork_launcher(const CaseSpec& spec) {
     pool.run_case(toy_case("emulated", 2), -1, false);  // one warm world beside it
     pool.run_case(spec, -1, false);
     status = pool.interrupted() ? 130 : 0;
-    if (descendants(::getpid()).empty()) status = 99;  // the warm world and the zygote must be there
+    if (descendants(::getpid()).empty())
+      status = 99;  // the warm world and the zygote must be there
   }
   if (!descendants(::getpid()).empty()) status = 98;
   ::_exit(status);
 }
 
 CaseSpec endless_case(const std::string& backend) {
-  CaseSpec spec = toy_case(backend, 3, {{"rank 0", "deaf"}, {"rank 1", "loop"}, {"rank 2", "wait"}});
+  CaseSpec spec =
+      toy_case(backend, 3, {{"rank 0", "deaf"}, {"rank 1", "loop"}, {"rank 2", "wait"}});
   spec.world.deadline_s = 60;
   return spec;
 }
@@ -114,7 +118,8 @@ TEST_CASE("Ctrl-C ends the case, the worlds and the launcher", "[launch][orphan]
   }
 }
 
-TEST_CASE("when the zygote is killed the case fails and the next one has a new zygote", "[launch][orphan]") {
+TEST_CASE("when the zygote is killed the case fails and the next one has a new zygote",
+          "[launch][orphan]") {
   WorldPool pool(toy_workers());
   const std::set<pid_t> zygote = descendants(::getpid());
   REQUIRE(zygote.size() == 1);
@@ -122,8 +127,8 @@ TEST_CASE("when the zygote is killed the case fails and the next one has a new z
     eventually([] { return descendants(::getpid()).size() == 3; });
     ::kill(*zygote.begin(), SIGKILL);
   });
-  const auto endings = pool.run_case(toy_case("gloo", 2, {{"rank 0", "deaf"}, {"rank 1", "deaf"}}), -1,
-                                     false);
+  const auto endings =
+      pool.run_case(toy_case("gloo", 2, {{"rank 0", "deaf"}, {"rank 1", "deaf"}}), -1, false);
   killer.join();
   CHECK(endings[0].kind != "finished");
   CHECK_THAT(endings[0].message, Catch::Contains("the process that forks workers has gone"));

@@ -125,7 +125,8 @@ TEST_CASE("the last lines are those with something in them", "[exit_text]") {
 }
 
 struct CacheFolder {
-  fs::path path = fs::temp_directory_path() / ("shardproof_cache_test_" + std::to_string(::getpid()));
+  fs::path path =
+      fs::temp_directory_path() / ("shardproof_cache_test_" + std::to_string(::getpid()));
   ~CacheFolder() { fs::remove_all(path); }
 };
 

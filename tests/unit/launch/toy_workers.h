@@ -20,7 +20,8 @@
 
 namespace shardproof::sim {
 
-inline CallLine world_call(int64_t rank, int64_t world_size, int64_t sequence, const std::string& op) {
+inline CallLine world_call(int64_t rank, int64_t world_size, int64_t sequence,
+                           const std::string& op) {
   std::vector<int64_t> ranks;
   for (int64_t member = 0; member < world_size; ++member) ranks.push_back(member);
   CallLine line;
@@ -48,7 +49,8 @@ class ToyWorld {
     std::vector<RankEnding> endings(static_cast<size_t>(setup_.world_size));
     std::vector<std::thread> threads;
     for (int64_t rank = 0; rank < setup_.world_size; ++rank) {
-      threads.emplace_back([&, rank] { endings[static_cast<size_t>(rank)] = one_rank(rank, spec); });
+      threads.emplace_back(
+          [&, rank] { endings[static_cast<size_t>(rank)] = one_rank(rank, spec); });
     }
     for (std::thread& thread : threads) thread.join();
     return endings;
@@ -81,7 +83,8 @@ class ToyWorld {
     if (act == "abort") std::terminate();
     if (act == "loop") loop();
     if (act == "sleep") sleep_until_aborted(ending, "hung");
-    if (act == "deaf") for (;;) ::poll(nullptr, 0, -1);  // hears no abort
+    if (act == "deaf")
+      for (;;) ::poll(nullptr, 0, -1);  // hears no abort
     if (act == "throw") {
       ending.kind = "threw";
       ending.message = "toy error";
@@ -119,7 +122,8 @@ inline std::string toy_golden(const std::string& request, int golden_fd, const s
     }
   }
   if (act == "throw") throw std::runtime_error("toy golden error");
-  if (act == "bad") throw Error({.kind = ErrorKind::kBadInput, .what = "toy fact", .fix = "toy fix"});
+  if (act == "bad")
+    throw Error({.kind = ErrorKind::kBadInput, .what = "toy fact", .fix = "toy fix"});
   const std::string blob = "golden of " + spec.name;
   if (::write(golden_fd, blob.data(), blob.size()) < 0) throw std::runtime_error("not written");
   return std::to_string(::getpid()) + dump;

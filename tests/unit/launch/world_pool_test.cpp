@@ -92,7 +92,8 @@ TEST_CASE("the rank that died is named with how and with its last words", "[laun
     std::vector<RankEnding> endings;
     const double seconds = seconds_of([&] {
       endings = pool.run_case(
-          toy_case("gloo", 3, {{"rank 0", "wait"}, {"rank 1", act}, {"rank 2", "wait"}}), -1, false);
+          toy_case("gloo", 3, {{"rank 0", "wait"}, {"rank 1", act}, {"rank 2", "wait"}}), -1,
+          false);
     });
     CHECK(endings[1].kind == "died");
     CHECK_THAT(endings[1].message, Catch::Contains(fact) && Catch::Contains("rank 1 does " + act));
@@ -110,8 +111,9 @@ TEST_CASE("the rank that died is named with how and with its last words", "[laun
 
 TEST_CASE("a crash in an emulated world names the rank whose thread it was", "[launch]") {
   WorldPool pool(toy_workers());
-  const auto endings = pool.run_case(toy_case("emulated", 3, {{"rank 2", "segv"}, {"rank 0", "wait"},
-                                                             {"rank 1", "wait"}}), -1, false);
+  const auto endings = pool.run_case(
+      toy_case("emulated", 3, {{"rank 2", "segv"}, {"rank 0", "wait"}, {"rank 1", "wait"}}), -1,
+      false);
   CHECK(endings[2].kind == "died");
   CHECK_THAT(endings[2].message, Catch::Contains("was killed by SIGSEGV on the thread of rank 2"));
   CHECK(endings[0].kind == "aborted");
@@ -122,23 +124,25 @@ TEST_CASE("a crash in an emulated world names the rank whose thread it was", "[l
 
 TEST_CASE("a rank that threw ends the others", "[launch]") {
   WorldPool pool(toy_workers());
-  const auto endings =
-      pool.run_case(toy_case("gloo", 3, {{"rank 0", "wait"}, {"rank 1", "wait"}, {"rank 2", "throw"}}),
-                    -1, false);
+  const auto endings = pool.run_case(
+      toy_case("gloo", 3, {{"rank 0", "wait"}, {"rank 1", "wait"}, {"rank 2", "throw"}}), -1,
+      false);
   CHECK(endings[2].kind == "threw");
   CHECK(endings[2].message == "toy error");
   CHECK(endings[0].kind == "aborted");
   CHECK(endings[1].kind == "aborted");
 }
 
-TEST_CASE("a rank that sleeps outside any collective is the hung one, not those who wait", "[launch]") {
+TEST_CASE("a rank that sleeps outside any collective is the hung one, not those who wait",
+          "[launch]") {
   WorldPool pool(toy_workers());
   for (const std::string backend : {"gloo", "emulated"}) {
     INFO(backend);
     std::vector<RankEnding> endings;
     const double seconds = seconds_of([&] {
       endings = pool.run_case(
-          toy_case(backend, 3, {{"rank 0", "wait"}, {"rank 1", "sleep"}, {"rank 2", "wait"}}), -1, false);
+          toy_case(backend, 3, {{"rank 0", "wait"}, {"rank 1", "sleep"}, {"rank 2", "wait"}}), -1,
+          false);
     });
     CHECK(endings[1].kind == "hung");
     CHECK(endings[0].kind == "aborted");
@@ -177,7 +181,8 @@ TEST_CASE("ranks that make different calls are both named at once", "[launch]") 
   std::vector<RankEnding> endings;
   const double seconds = seconds_of([&] {
     endings = pool.run_case(
-        toy_case("gloo", 3, {{"rank 0", "wait"}, {"rank 1", "gather"}, {"rank 2", "sleep"}}), -1, false);
+        toy_case("gloo", 3, {{"rank 0", "wait"}, {"rank 1", "gather"}, {"rank 2", "sleep"}}), -1,
+        false);
   });
   CHECK(endings[0].kind == "disagreement");
   CHECK(endings[1].kind == "disagreement");
@@ -201,7 +206,8 @@ TEST_CASE("a golden runs in a worker of its own and stays warm", "[launch]") {
   char blob[32] = {};
   CHECK(::pread(golden.get(), blob, sizeof(blob), 0) == 13);
   CHECK(std::string(blob) == "golden of toy");
-  CHECK(pool.run_golden(to_json(toy_case("gloo", 1)).dump(), golden.get(), "d").result == first.result);
+  CHECK(pool.run_golden(to_json(toy_case("gloo", 1)).dump(), golden.get(), "d").result ==
+        first.result);
 
   const auto outcome = [&](const std::string& act, double deadline_s = 20) {
     CaseSpec spec = toy_case("gloo", 1, {{"golden", act}});

@@ -12,7 +12,9 @@ using nlohmann::json;
 
 namespace {
 
-CaseSpec parse_one(const std::string& text) { return parse_scenario_text("t/x.yaml", text).cases.at(0); }
+CaseSpec parse_one(const std::string& text) {
+  return parse_scenario_text("t/x.yaml", text).cases.at(0);
+}
 
 }  // namespace
 
@@ -55,7 +57,8 @@ TEST_CASE("Whatever changes a golden's values changes its key", "[scenario]") {
         "seed: 3\nmodel: {rms_norm_eps: 1e-5}\n", "seed: 3\ndata: {lengths: [16, 16, 16, 15]}\n",
         "seed: 3\ndata: {dropped_samples: [1]}\n", "seed: 3\nrun: {steps: 2}\n",
         "seed: 3\nrun: {loss: {normalization: sequence}}\n", "seed: 3\nrun: {max_grad_norm: 2}\n",
-        "seed: 3\nrun: {optimizer: {kwargs: {lr: 0.5}}}\n", "seed: 3\nrecord_activations: false\n"}) {
+        "seed: 3\nrun: {optimizer: {kwargs: {lr: 0.5}}}\n",
+        "seed: 3\nrecord_activations: false\n"}) {
     INFO(other);
     CHECK(golden_key(parse_one(other)) != key);
   }

@@ -19,7 +19,8 @@ CaseSpec only_case(const std::string& text, const WorldChoice& world = {}) {
 
 std::vector<std::string> names_of(const std::string& text) {
   std::vector<std::string> names;
-  for (const CaseSpec& spec : parse_scenario_text("tp/x.yaml", text).cases) names.push_back(spec.name);
+  for (const CaseSpec& spec : parse_scenario_text("tp/x.yaml", text).cases)
+    names.push_back(spec.name);
   return names;
 }
 
@@ -46,7 +47,8 @@ world: {backend: gloo, hang_s: 1.5, deadline_s: 30}
 faults: [{kind: kill, rank: 5, label: "o_proj", at_call: 2}]
 expect: {verdict: failed, kind: died, collectives: {tp: {all_reduce: 3}}}
 tags: [a, b]
-)", {"gloo", "cpu"});
+)",
+                                  {"gloo", "cpu"});
   CHECK(spec.name == "tp/whole");
   CHECK(spec.line == 2);
   CHECK(spec.precision == "float32");
@@ -97,13 +99,14 @@ matrix:
     - {name: plain}
     - {name: dp2, parallel.data_parallel_size: 2}
   data.lengths: [[3, 4], [5]]
-)") == std::vector<std::string>{
-           "tp/x[tp=1,plain,lengths=3-4]", "tp/x[tp=1,plain,lengths=5]", "tp/x[tp=1,dp2,lengths=3-4]",
-           "tp/x[tp=1,dp2,lengths=5]", "tp/x[tp=2,plain,lengths=3-4]", "tp/x[tp=2,plain,lengths=5]",
-           "tp/x[tp=2,dp2,lengths=3-4]", "tp/x[tp=2,dp2,lengths=5]"});
+)") == std::vector<std::string>{"tp/x[tp=1,plain,lengths=3-4]", "tp/x[tp=1,plain,lengths=5]",
+                                "tp/x[tp=1,dp2,lengths=3-4]", "tp/x[tp=1,dp2,lengths=5]",
+                                "tp/x[tp=2,plain,lengths=3-4]", "tp/x[tp=2,plain,lengths=5]",
+                                "tp/x[tp=2,dp2,lengths=3-4]", "tp/x[tp=2,dp2,lengths=5]"});
 }
 
-TEST_CASE("A row of a matrix replaces what the scenario says, blocks or dotted keys", "[scenario]") {
+TEST_CASE("A row of a matrix replaces what the scenario says, blocks or dotted keys",
+          "[scenario]") {
   const Scenario scenario = parse_scenario_text("tp/x.yaml", R"(
 seed: 1
 expect: {verdict: match}
@@ -123,7 +126,8 @@ matrix:
 }
 
 TEST_CASE("A matrix that cannot be expanded is refused with its place", "[scenario]") {
-  CHECK(refusal_of("matrix: {tp: [1, 2]}\n").find("tp/x.yaml:1:10: unknown key 'tp' in matrix") == 0);
+  CHECK(refusal_of("matrix: {tp: [1, 2]}\n").find("tp/x.yaml:1:10: unknown key 'tp' in matrix") ==
+        0);
   CHECK(refusal_of("matrix: {tensor_parallel_size: [1, 2]}\n")
             .find("did you mean parallel.tensor_parallel_size?") != std::string::npos);
   CHECK(refusal_of("matrix: {seed: []}\n").find("an empty list") != std::string::npos);
@@ -169,8 +173,8 @@ TEST_CASE("Settings that contradict each other are refused where they stand", "[
   CHECK(refusal_of("faults: [{knd: kill}]\n").find("did you mean kind?") != std::string::npos);
   CHECK(refusal_of("expect: {collectives: {tq: {all_reduce: 1}}}\n").find("unknown axis 'tq'") !=
         std::string::npos);
-  CHECK(refusal_of("expect: {collectives: {tp: {allreduce: 1}}}\n").find("did you mean all_reduce?") !=
-        std::string::npos);
+  CHECK(refusal_of("expect: {collectives: {tp: {allreduce: 1}}}\n")
+            .find("did you mean all_reduce?") != std::string::npos);
 }
 
 TEST_CASE("A world size decides dp, or must be the mesh's", "[scenario]") {
@@ -179,8 +183,9 @@ TEST_CASE("A world size decides dp, or must be the mesh's", "[scenario]") {
             .find("tp/x.yaml:1:9: world.size is 5, but cp * ulysses * tp is 2") == 0);
   CHECK(refusal_of("world: {size: 8}\nparallel: {data_parallel_size: 3, tensor_parallel_size: 2}\n")
             .find("world.size is 8, but the mesh dp=3 tp=2 has 6 ranks") != std::string::npos);
-  CHECK(refusal_of("parallel: {data_parallel_size: 1000, tensor_parallel_size: 100}\n")
-            .find("65") != std::string::npos);
+  CHECK(
+      refusal_of("parallel: {data_parallel_size: 1000, tensor_parallel_size: 100}\n").find("65") !=
+      std::string::npos);
 }
 
 TEST_CASE("Skips have a reason and hold where all their conditions do", "[scenario]") {
@@ -191,22 +196,25 @@ skip:
   - {reason: not here, when: {world.backend: [gloo, nccl], parallel.tensor_parallel_size: [2, 3]}}
 )";
   std::vector<std::string> emulated, gloo;
-  for (const CaseSpec& spec : parse_scenario_text("x.yaml", text).cases) emulated.push_back(spec.skip);
+  for (const CaseSpec& spec : parse_scenario_text("x.yaml", text).cases)
+    emulated.push_back(spec.skip);
   for (const CaseSpec& spec : parse_scenario_text("x.yaml", text, {"gloo", "cpu"}).cases) {
     gloo.push_back(spec.skip);
   }
   CHECK(emulated == std::vector<std::string>{"", "one rank", "", "", "", ""});
-  CHECK(gloo == std::vector<std::string>{"", "one rank", "not here", "not here", "not here",
-                                         "not here"});
+  CHECK(gloo ==
+        std::vector<std::string>{"", "one rank", "not here", "not here", "not here", "not here"});
   CHECK(only_case("skip: too slow\n").skip == "too slow");
-  CHECK(refusal_of("skip: {when: {seed: 1}}\n").find("this skip has no reason") != std::string::npos);
+  CHECK(refusal_of("skip: {when: {seed: 1}}\n").find("this skip has no reason") !=
+        std::string::npos);
   CHECK(refusal_of("skip: {reason: x, when: {sed: 1}}\n").find("did you mean seed?") !=
         std::string::npos);
   CHECK(refusal_of("skip: true\n").find("skip is true") != std::string::npos);
 }
 
 TEST_CASE("A scenario for one backend is skipped on others, with the reason", "[scenario]") {
-  CHECK(only_case("world: {backend: gloo}\n").skip == "this scenario is for gloo only (world.backend)");
+  CHECK(only_case("world: {backend: gloo}\n").skip ==
+        "this scenario is for gloo only (world.backend)");
   CHECK(only_case("world: {backend: [gloo, emulated]}\n").skip.empty());
   CHECK(refusal_of("world: {backend: glo}\n").find("did you mean gloo?") != std::string::npos);
 }

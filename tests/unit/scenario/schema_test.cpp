@@ -63,30 +63,35 @@ TEST_CASE("Ill-typed values are refused with place, key and what is wanted", "[s
         "tp/x.yaml:1:7: seed is the text 'seven'; it must be an integer; mend the value");
   CHECK(refusal_of("seed: '7'\n").find("remove the quotes") != std::string::npos);
   CHECK(refusal_of("seed: 1.5\n").find("seed is 1.5; it must be an integer") != std::string::npos);
-  CHECK(refusal_of("seed: [1]\n").find("seed is a list; it must be an integer") != std::string::npos);
+  CHECK(refusal_of("seed: [1]\n").find("seed is a list; it must be an integer") !=
+        std::string::npos);
   CHECK(refusal_of("seed:\n").find("seed has no value") != std::string::npos);
   CHECK(refusal_of("parallel: {sequence_parallel: yes}\n").find("write true") != std::string::npos);
   CHECK(refusal_of("parallel: 3\n").find("parallel is 3; it must be a map of keys") !=
         std::string::npos);
   CHECK(refusal_of("run: {optimizer: {kwargs: {lr: fast}}}\n").find("must be a number") !=
         std::string::npos);
-  CHECK(refusal_of("run: {optimizer: {kwargs: {betas: [0.9]}}}\n").find("has 1 numbers; write two") !=
-        std::string::npos);
+  CHECK(
+      refusal_of("run: {optimizer: {kwargs: {betas: [0.9]}}}\n").find("has 1 numbers; write two") !=
+      std::string::npos);
   CHECK(refusal_of("data: {lengths: 5}\n").find("must be a list of integers") != std::string::npos);
   CHECK(refusal_of("tags: [a, 3]\n").find("tp/x.yaml:1:11: tags is 3; it must be text") !=
         std::string::npos);
 }
 
 TEST_CASE("Values out of range are refused, NaN and infinities too", "[scenario]") {
-  CHECK(refusal_of("seed: -1\n").find("it must be from 0 to 9000000000000000") != std::string::npos);
+  CHECK(refusal_of("seed: -1\n").find("it must be from 0 to 9000000000000000") !=
+        std::string::npos);
   CHECK(refusal_of("seed: 99999999999999999999\n").find("it must be from") != std::string::npos);
   CHECK(refusal_of("parallel: {tensor_parallel_size: 0}\n").find("from 1 to 65536") !=
         std::string::npos);
-  CHECK(refusal_of("data: {token_mask_probability: 1.5}\n").find("from 0 to 1") != std::string::npos);
+  CHECK(refusal_of("data: {token_mask_probability: 1.5}\n").find("from 0 to 1") !=
+        std::string::npos);
   for (const std::string value : {".nan", ".inf", "-.inf", "1e999"}) {
     INFO(value);
-    CHECK(refusal_of("run: {optimizer: {kwargs: {lr: " + value + "}}}\n").find("it must be from 0") !=
-          std::string::npos);
+    CHECK(
+        refusal_of("run: {optimizer: {kwargs: {lr: " + value + "}}}\n").find("it must be from 0") !=
+        std::string::npos);
   }
   CHECK(refusal_of("data: {lengths: [3, 0, 2]}\n").find("tp/x.yaml:1:21: data.lengths is 0") == 0);
 }
@@ -96,7 +101,8 @@ TEST_CASE("Unknown names come with the nearest known one", "[scenario]") {
   CHECK(refusal_of("run: {optimizer: {name: AdamX}}\n").find("did you mean AdamW?") !=
         std::string::npos);
   CHECK(refusal_of("run: {optimizer: {name: torch.optim.SGD}}\n") == "accepted");
-  CHECK(refusal_of("expect: {verdict: matches}\n").find("did you mean match?") != std::string::npos);
+  CHECK(refusal_of("expect: {verdict: matches}\n").find("did you mean match?") !=
+        std::string::npos);
 }
 
 TEST_CASE("Unknown keys come with the nearest known one, or with where they belong", "[scenario]") {
@@ -105,8 +111,9 @@ TEST_CASE("Unknown keys come with the nearest known one, or with where they belo
   CHECK(refusal_of("parallel: {tensor_paralel_size: 2}\n") ==
         "tp/x.yaml:1:12: unknown key 'parallel.tensor_paralel_size'; "
         "did you mean parallel.tensor_parallel_size?");
-  CHECK(refusal_of("tensor_parallel_size: 2\n").find("did you mean parallel.tensor_parallel_size?") !=
-        std::string::npos);
+  CHECK(
+      refusal_of("tensor_parallel_size: 2\n").find("did you mean parallel.tensor_parallel_size?") !=
+      std::string::npos);
   CHECK(refusal_of("matrx: {}\n").find("did you mean matrix?") != std::string::npos);
   CHECK(refusal_of("data: {qqqqqqqqqqqqqqqqq: 1}\n").find("known here are case, batch_size") !=
         std::string::npos);

@@ -20,7 +20,9 @@ std::string failure_of(const std::string& text) {
   }
 }
 
-json value_of(const std::string& scalar) { return parse_yaml("f", "k: " + scalar).find("k")->value(); }
+json value_of(const std::string& scalar) {
+  return parse_yaml("f", "k: " + scalar).find("k")->value();
+}
 
 std::string repeated(const std::string& piece, size_t count) {
   std::string text;
@@ -98,5 +100,8 @@ TEST_CASE("Files that are no text or no single document are refused with the pla
 }
 
 TEST_CASE("A byte order mark is no part of the first key", "[scenario]") {
-  CHECK(parse_yaml("f", "\xEF\xBB\xBF" "a: 1\n").find("a") != nullptr);
+  CHECK(parse_yaml("f",
+                   "\xEF\xBB\xBF"
+                   "a: 1\n")
+            .find("a") != nullptr);
 }

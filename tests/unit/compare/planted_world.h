@@ -1,0 +1,58 @@
+// A clean world of two by three ranks, and errors to plant in it.
+#pragma once
+
+#include <catch2/catch.hpp>
+#include <functional>
+#include <string>
+
+#include "tests/unit/compare/judged_world.h"
+
+namespace shardproof::sim {
+
+inline constexpr const char* kGrad = "grad.w";
+
+// dp 2, tp 3: a weight [12, 10] cut over tp, beside tensors before and after it.
+inline JudgedWorld world(const std::string& precision = "float64") {
+  JudgedWorld made(spec_of(2, 3, precision),
+                   {seen("x.output", numbered({4, 6}), Phase::kForward),
+                    seen("y.grad_input", numbered({4, 6}, 2), Phase::kBackward),
+                    seen("x.grad_input", numbered({4, 6}, 3), Phase::kBackward),
+                    seen(kGrad, numbered({12, 10}, 4)), seen("grad.b", numbered({12}, 5)),
+                    seen("grad_norm", at::scalar_tensor(4.0, at::kDouble)),
+                    seen("param.w", numbered({12, 10}, 6))});
+  made.cut_as(kGrad, Layout({Cut::even(0, "tp")})).cut_as("param.w", Layout({Cut::even(0, "tp")}));
+  return made;
+}
+
+// Changes what every rank holds of one tensor.
+inline JudgedWorld::Plant in(const std::string& name,
+                             const std::function<at::Tensor(int64_t, at::Tensor)>& f) {
+  return [=](int64_t rank, Observation& seen) {
+    if (seen.name == name) seen.tensor = f(rank, seen.tensor.clone()).contiguous();
+  };
+}
+
+inline Divergence found(const JudgedWorld& judged, const JudgedWorld::Plant& plant) {
+  const CaseResult result = judged.run(plant);
+  CHECK(result.verdict == "mismatch");
+  REQUIRE(result.divergence);
+  return *result.divergence;
+}
+
+// The full tensor changed, then cut: what a wrong order or offset looks like.
+inline JudgedWorld::Plant full(const JudgedWorld& judged, const std::string& name,
+                               const Layout& layout,
+                               const std::function<at::Tensor(const at::Tensor&)>& f) {
+  for (const GoldenTensor& tensor : judged.golden().tensors()) {
+    if (tensor.name != name) continue;
+    const at::Tensor changed = f(tensor.value).contiguous();
+    const Mesh mesh = judged.mesh();
+    return in(name, [=](int64_t rank, at::Tensor) { return cut(changed, layout, mesh, rank); });
+  }
+  return {};
+}
+
+// How grad.w and param.w are cut.
+inline Layout rows_over_tp() { return Layout({Cut::even(0, "tp")}); }
+
+}  // namespace shardproof::sim
