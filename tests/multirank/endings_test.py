@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""However a run ends, nothing of it is left: the real program, real signals.
+
+  endings_test.py PROGRAM
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "build/dev/shardproof-bin"
+
+# Four ranks in mid-step for as long as the test likes: rank 3 sleeps before its fifth call.
+SCENARIO = """
+name: endings
+workload: train
+model: {{vocab_size: 40, hidden_size: 24, intermediate_size: 40, num_attention_heads: 4, num_hidden_layers: 1}}
+data: {{lengths: [6, 4], sequence_length: 6}}
+seed: 4
+parallel: {{data_parallel_size: 2, tensor_parallel_size: 2}}
+world: {{backend: {backend}, hang_s: 60}}
+faults: [{{kind: hang, rank: 3, at_call: 4}}]
+expect: {{verdict: failed, kind: died}}
+"""
+
+
+def status_fields(pid):
+    """(state, parent) of a process; None when it has gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text[text.rindex(")") + 2:].split()
+    return fields[0], int(fields[1])
+
+
+def name_of(pid):
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def descendants(root):
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (fields := status_fields(entry.name)) and fields[0] != "Z":
+            parents[int(entry.name)] = fields[1]
+    found, grown = {root}, True
+    while grown:
+        more = {pid for pid, parent in parents.items() if parent in found} - found
+        found, grown = found | more, bool(more)
+    return found - {root}
+
+
+def is_alive(pid):
+    fields = status_fields(pid)
+    return fields is not None and fields[0] != "Z"
+
+
+def eventually(condition, limit_s=15):
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
+class Endings(unittest.TestCase):
+    def start(self, folder, backend):
+        """A run whose ranks are all in the case, and every process of it."""
+        scenario = Path(folder) / "endings.yaml"
+        scenario.write_text(SCENARIO.format(backend=backend))
+        run = subprocess.Popen([PROGRAM, "run", scenario, "--out", Path(folder) / "run"], cwd=ROOT,
+                               text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.addCleanup(run.kill)
+        names = [f"sp-rank-{rank}" for rank in range(4)] if backend == "gloo" else ["sp-world-4"]
+        here = lambda: sorted(map(name_of, descendants(run.pid)))
+        self.assertTrue(eventually(lambda: set(names) <= set(here())), here())
+        time.sleep(0.5)  # into the step
+        return run, descendants(run.pid)
+
+    def test_ctrl_c_and_sigterm(self):
+        for backend in ("emulated", "gloo"):
+            for number in (signal.SIGINT, signal.SIGTERM):
+                with self.subTest(backend=backend, signal=number), tempfile.TemporaryDirectory() as folder:
+                    run, family = self.start(folder, backend)
+                    run.send_signal(number)
+                    text, _ = run.communicate(timeout=20)
+                    self.assertEqual(run.returncode, 130, text)
+                    self.assertEqual([pid for pid in family if is_alive(pid)], [], text)
+
+    def test_launcher_killed(self):
+        for backend in ("emulated", "gloo"):
+            with self.subTest(backend=backend), tempfile.TemporaryDirectory() as folder:
+                run, family = self.start(folder, backend)
+                run.kill()
+                run.communicate(timeout=20)
+                self.assertTrue(eventually(lambda: not any(map(is_alive, family)), 5), family)
+
+    def test_rank_killed_from_outside(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run, family = self.start(folder, "gloo")
+            victim = next(pid for pid in family if name_of(pid) == "sp-rank-2")
+            os.kill(victim, signal.SIGKILL)
+            text, _ = run.communicate(timeout=20)
+            self.assertEqual(run.returncode, 0, text)  # as expected
+            self.assertIn("rank 2: its process was killed by SIGKILL", text)
+            self.assertEqual([pid for pid in family if is_alive(pid)], [], text)
+
+    def test_emulated_world_killed_from_outside(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run, family = self.start(folder, "emulated")
+            victim = next(pid for pid in family if name_of(pid) == "sp-world-4")
+            os.kill(victim, signal.SIGKILL)
+            text, _ = run.communicate(timeout=20)
+            self.assertEqual(run.returncode, 0, text)
+            self.assertIn("the process of the emulated world was killed by SIGKILL", text)
+            self.assertEqual([pid for pid in family if is_alive(pid)], [], text)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        PROGRAM = Path(sys.argv.pop(1)).resolve()
+    unittest.main()
