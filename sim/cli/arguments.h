@@ -41,7 +41,7 @@ struct CheckArguments {
   std::string result_file;  // judge
   std::string mesh = "dp=1";
   std::optional<int64_t> ulysses, world_size, steps, micro_batch_size, seed;
-  bool sequence_parallel = false, packed = false, uneven = false;
+  bool sequence_parallel = false, packed = false;
   std::string data_parallel = "replicate", precision = "float64", backend = "emulated";
   std::string custom_plan;  // file with {pattern: style}
   double hang_s = 2.0, deadline_s = 120.0;

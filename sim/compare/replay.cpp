@@ -41,10 +41,12 @@ std::string replay_command(const CaseSpec& spec) {
       command += " --data-parallel " + parallel.data_parallel;
     if (spec.micro_batch_size > 0)
       command += fmt::format(" --micro-batch {}", spec.micro_batch_size);
-    if (spec.data.uneven) command += " --uneven";
     if (spec.precision != "float64") command += " --precision " + spec.precision;
   }
-  if (spec.world.backend != "emulated") command += " --backend " + spec.world.backend;
+  // `run` without --backend means every world; `check` means the emulated one.
+  if (is_scenario(spec.file) || spec.world.backend != "emulated") {
+    command += " --backend " + spec.world.backend;
+  }
   if (spec.world.device != "cpu") command += " --device " + spec.world.device;
   return command;
 }

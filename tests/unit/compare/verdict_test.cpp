@@ -194,10 +194,13 @@ TEST_CASE("the replay command names the one case", "[verdict]") {
   CHECK(
       judge(spec, {}).replay ==
       "shardproof run scenarios/tp/a.yaml --only 'tp/a[precision=float64,sp=true]' --backend gloo");
+  spec.world.backend = "emulated";
+  spec.name = "tp/a";
+  CHECK(judge(spec, {}).replay ==
+        "shardproof run scenarios/tp/a.yaml --only tp/a --backend emulated");
   spec.file = "cases/my case";
   spec.parallel.sequence_parallel = true;
   spec.precision = "bfloat16";
-  spec.world.backend = "emulated";
   CHECK(judge(spec, {}).replay ==
         "shardproof check 'cases/my case' --mesh dp=2,cp=1,ulysses=1,tp=2 --sequence-parallel "
         "--precision bfloat16");
