@@ -225,8 +225,8 @@ Explanation explain_by_size(const Symptoms& symptoms, const Rows& wrong) {
   } else {
     out.pattern = fmt::format("{} of {} elements are wrong {}, by at most {:.2g}", bad, count,
                               wrong_clause(symptoms, wrong), largest);
+    if (scale > 0) out.pattern += fmt::format(" ({:.2g} of the tensor's scale)", largest / scale);
   }
-  if (scale > 0) out.pattern += fmt::format(" ({:.2g} of the tensor's scale)", largest / scale);
   const bool small = std::all_of(wrong.begin(), wrong.end(),
                                  [](const ResultRow* row) { return row->worst_ratio < 20; });
   if (wrong.front()->rounding_only && small) {
