@@ -78,6 +78,10 @@ int check_command(const CheckArguments& arguments, const std::string& command_li
   const bool color = ::isatty(STDOUT_FILENO) != 0;
   const std::optional<CaseResult> witness = judge_expected(spec, goldens, pool);
   if (pool.interrupted()) return 130;
+  if (witness && witness->verdict == "bad_input") {
+    std::cout << describe_result(*witness, color) << '\n';
+    return exit_status({*witness});
+  }
   CaseResult result = runner.run(spec);
   if (pool.interrupted()) return 130;
   std::cout << describe_result(result, color) << '\n';

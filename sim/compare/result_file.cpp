@@ -93,9 +93,9 @@ RankReport compare_file(const SafetensorsFile& file, const CaseSpec& spec,
       std::vector<std::string> names;
       for (const auto& [known_name, tensor] : known) names.push_back(known_name);
       const std::string near = nearest_name(name, names);
-      bad_file(
-          file.path(), "the golden has nothing called '" + name + "'",
-          near.empty() ? "use the names of expected.safetensors" : "did you mean '" + near + "'?");
+      bad_file(file.path(), "the golden has nothing called '" + name + "'",
+               "known are logprobs, loss, grad_norm, grad.<parameter>, step<k>.loss, ..." +
+                   (near.empty() ? "" : "; did you mean '" + near + "'?"));
     }
     check_tensor(file.path(), name, file.get(name), *place->second);
     found.emplace(std::make_pair(place->second->order, name), place->second);
