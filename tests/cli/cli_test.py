@@ -1,0 +1,296 @@
+#!/usr/bin/env python3
+"""The commands through the real program: what they say, leave behind and exit with.
+
+Usage: cli_test.py PROGRAM [unittest arguments]
+"""
+import glob
+import json
+import os
+import shlex
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "hostile"))
+import case_maker  # noqa: E402
+
+PROGRAM = "build/dev/shardproof-bin"
+LIMIT_S = 120  # a hang, not a wall-time test
+
+TWO_FAULTS = """
+name: t/two
+model: {vocab_size: 24, hidden_size: 16, intermediate_size: 24, num_hidden_layers: 1}
+data: {lengths: [5, 3]}
+parallel: {tensor_parallel_size: 2}
+matrix:
+  rows:
+    - {name: good}
+    - {name: throws, faults: [{kind: throw, rank: 1, at_call: 2}]}
+"""
+SMALL = """
+name: t/small
+model: {vocab_size: 24, hidden_size: 16, intermediate_size: 24, num_hidden_layers: 1}
+data: {lengths: [5, 3, 4, 2]}
+matrix: {parallel.tensor_parallel_size: [1, 2, 4], parallel.data_parallel_size: [1, 2]}
+"""
+
+
+def read_safetensors(path):
+    """{name: [values]}"""
+    with open(path, "rb") as file:
+        raw = file.read()
+    size = struct.unpack("<Q", raw[:8])[0]
+    header = json.loads(raw[8:8 + size])
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = entry["data_offsets"]
+        code = {"F64": "d", "I64": "q", "F32": "f"}[entry["dtype"]]
+        data = raw[8 + size + begin:8 + size + end]
+        tensors[name] = (entry["dtype"], entry["shape"], data,
+                         struct.unpack(f"<{len(data) // struct.calcsize(code)}{code}", data))
+    return tensors
+
+
+def write_changed(source, target, name, index, value):
+    """`source` with one element of one float64 tensor replaced."""
+    tensors = {key: (dtype, shape, raw) for key, (dtype, shape, raw, _) in read_safetensors(source).items()}
+    dtype, shape, raw = tensors[name]
+    tensors[name] = (dtype, shape, raw[:8 * index] + struct.pack("<d", value) + raw[8 * index + 8:])
+    with open(target, "wb") as out:
+        out.write(case_maker.safetensors(tensors))
+
+
+class CommandTest(unittest.TestCase):
+    def setUp(self):
+        self.scratch = tempfile.mkdtemp(prefix="cli-")
+        self.addCleanup(shutil.rmtree, self.scratch, ignore_errors=True)
+        self.case = self.path("case")
+        os.makedirs(self.case)
+        self.environment = dict(os.environ, HOME=self.scratch,
+                                XDG_CACHE_HOME=self.path("cache"))
+
+    def path(self, *parts):
+        return os.path.join(self.scratch, *parts)
+
+    def write(self, name, text):
+        with open(self.path(name), "w") as file:
+            file.write(text)
+        return self.path(name)
+
+    def call(self, *words, status=0):
+        done = subprocess.run([PROGRAM, *words], cwd=self.scratch, env=self.environment, timeout=LIMIT_S,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        text = done.stdout.decode(errors="replace")
+        self.assertEqual(status, done.returncode, f"{shlex.join(words)} said:\n{text}")
+        return text
+
+    def make_case(self, *edits):
+        case_maker.make_case(self.case, edits)
+
+    def results(self, folder):
+        with open(os.path.join(folder, "results.json")) as file:
+            return json.load(file)
+
+
+class Check(CommandTest):
+    def test_a_right_case_matches_and_its_dump_is_the_golden(self):
+        self.make_case({"file": "case.json", "set": {"optimizer": {"kind": "AdamW", "steps": 3}}})
+        ours, golden = self.path("ours"), self.path("golden")
+        text = self.call("check", self.case, "--mesh", "dp=3,tp=2", "--sequence-parallel", "--dump", ours)
+        self.assertIn("MATCH", text)
+        self.assertIn("own golden only", text)
+        self.call("golden", self.case, "--dump", golden)
+        ours, golden = read_safetensors(ours), read_safetensors(golden)
+        self.assertEqual(sorted(ours), sorted(golden))
+        for name in ("logprobs", "loss", "grad_norm", "step1.loss", "step3.grad_norm",
+                     "grad.model.embed_tokens.weight", "step3.param.lm_head.weight"):
+            self.assertIn(name, golden)
+        for name, (dtype, shape, _, values) in golden.items():
+            self.assertEqual((dtype, shape), ours[name][:2], name)
+            scale = max((abs(value) for value in values), default=0)
+            worst = max((abs(a - b) for a, b in zip(values, ours[name][3])), default=0)
+            self.assertLessEqual(worst, 1e-10 * scale + 1e-13, name)
+
+    def test_twice_gives_the_same_bits(self):
+        self.make_case()
+        for name in ("one", "two"):
+            self.call("check", self.case, "--mesh", "tp=4,dp=2", "--fresh", "--dump",
+                      self.path(name))
+        with open(self.path("one"), "rb") as one, open(self.path("two"), "rb") as two:
+            self.assertEqual(one.read(), two.read())
+
+    def test_gloo_and_emulated_agree(self):
+        self.make_case()
+        for backend in ("emulated", "gloo"):
+            self.call("check", self.case, "--mesh", "tp=2", "--backend", backend)
+
+    def test_expected_answers_are_a_second_witness(self):
+        self.make_case()
+        expected = os.path.join(self.case, "expected.safetensors")
+        self.call("golden", self.case, "--dump", expected)
+        self.assertIn("agrees with the golden", self.call("check", self.case, "--mesh", "tp=2"))
+        name = "grad.model.layers.0.mlp.down_proj.weight"
+        value = read_safetensors(expected)[name][3][7]
+        write_changed(expected, expected + ".new", name, 7, value + 1e-6)
+        os.replace(expected + ".new", expected)
+        text = self.call("check", self.case, "--mesh", "tp=2", status=1)
+        self.assertIn(name, text)
+        self.assertIn("does NOT agree", text)
+
+    def test_refused_meshes_leave_no_dump(self):
+        self.make_case()
+        self.call("check", self.case, "--mesh", "tp=3", "--dump", self.path("out"), status=4)
+        self.call("check", self.case, "--mesh", "cp=2", "--dump", self.path("out"), status=4)
+        self.call("check", self.case, "--data-parallel", "fsdp", "--mesh", "dp=3", status=4)
+        self.assertFalse(os.path.exists(self.path("out")))
+
+
+class Judge(CommandTest):
+    def test_a_result_file_is_judged_whole_or_in_part(self):
+        self.make_case()
+        whole = self.path("whole")
+        self.call("golden", self.case, "--dump", whole)
+        self.call("judge", self.case, whole)
+        tensors = {name: parts[:3] for name, parts in read_safetensors(whole).items()}
+        with open(self.path("part"), "wb") as out:
+            out.write(case_maker.safetensors({"logprobs": tensors["logprobs"]}))
+        self.call("judge", self.case, self.path("part"))
+
+    def test_a_wrong_element_is_found_with_its_place(self):
+        self.make_case()
+        whole, wrong = self.path("whole"), self.path("wrong")
+        self.call("golden", self.case, "--dump", whole)
+        value = read_safetensors(whole)["logprobs"][3][6]
+        write_changed(whole, wrong, "logprobs", 6, value * (1 + 1e-8))
+        text = self.call("judge", self.case, wrong, status=1)
+        self.assertIn("logprobs", text)
+        self.assertIn("[1, 1]", text)
+        write_changed(whole, wrong, "loss", 0, float("nan"))
+        self.assertIn("loss", self.call("judge", self.case, wrong, status=1))
+
+
+class Run(CommandTest):
+    def test_exit_statuses(self):
+        small = self.write("small.yaml", SMALL)
+        self.call("run", small, "--backend", "emulated", "--out", self.path("a"))
+        wrong = SMALL + "expect: {verdict: mismatch}\n"
+        self.call("run", self.write("w.yaml", wrong), "--filter", "tp=2", "--backend", "emulated", status=1)
+        fault = self.write("f.yaml", TWO_FAULTS)
+        self.call("run", fault, "--backend", "emulated", status=3)
+        expected = TWO_FAULTS.replace("at_call: 2}]", "at_call: 2}], expect: {verdict: failed, kind: threw}")
+        self.call("run", self.write("e.yaml", expected), "--backend", "emulated")
+        refused = SMALL.replace("[1, 2, 4]", "[3]")
+        self.call("run", self.write("r.yaml", refused), "--backend", "emulated", status=4)
+        both = self.path("both")
+        os.makedirs(both)
+        shutil.copy(self.path("r.yaml"), both)
+        shutil.copy(fault, both)
+        self.call("run", both, "--backend", "emulated", status=3)
+
+    def test_shards_together_are_the_whole(self):
+        small = self.write("small.yaml", SMALL)
+        names = []
+        for shard in ("1/4", "2/4", "3/4", "4/4"):
+            self.call("run", small, "--backend", "emulated", "--shard", shard, "--out", self.path("s"))
+            names += [case["name"] for case in self.results(self.path("s"))["cases"]]
+            shutil.rmtree(self.path("s"))
+        self.assertEqual(6, len(names))
+        self.assertEqual(6, len(set(names)))
+
+    def test_rerun_failed_runs_what_was_not_as_expected(self):
+        fault = self.write("f.yaml", TWO_FAULTS)
+        self.call("run", fault, "--backend", "emulated", "--out", self.path("a"), status=3)
+        self.call("run", fault, "--backend", "emulated", "--rerun-failed", self.path("a"), "--out",
+                  self.path("b"), status=3)
+        self.assertEqual(["t/two[throws]"], [case["name"] for case in self.results(self.path("b"))["cases"]])
+
+    def test_the_replay_command_and_the_expanded_case_replay(self):
+        fault = self.write("f.yaml", TWO_FAULTS)
+        text = self.call("run", fault, "--backend", "emulated", "--out", self.path("a"), status=3)
+        line = next(line for line in text.splitlines() if "shardproof run" in line)
+        words = shlex.split(line[line.index("shardproof run"):])[1:]
+        self.call(*words, "--out", self.path("b"), status=3)
+        self.assertEqual(1, len(self.results(self.path("b"))["cases"]))
+        replays = glob.glob(self.path("a", "replay", "*.json"))
+        self.assertEqual(1, len(replays))
+        self.call("run", replays[0], status=3)
+
+    def test_what_is_skipped_is_counted_and_no_skips_makes_it_an_error(self):
+        skipped = self.write("k.yaml", SMALL + "skip: {reason: why not, when: {parallel.data_parallel_size: 2}}\n")
+        text = self.call("run", skipped, "--backend", "emulated")
+        self.assertIn("why not", text)
+        self.assertIn("3 skipped", text)
+        self.call("run", skipped, "--backend", "emulated", "--no-skips", status=2)
+
+    def test_a_time_budget_starts_no_further_case(self):
+        text = self.call("run", self.write("s.yaml", SMALL), "--backend", "emulated", "--time-budget", "0")
+        self.assertIn("6 skipped", text)
+
+    def test_order_and_parallel_cases_change_no_verdict(self):
+        small = self.write("small.yaml", SMALL)
+        for more in (["--shuffle", "3"], ["--jobs", "3"], ["--jobs", "2", "--shuffle", "5", "--fresh"]):
+            out = self.path("o" + str(len(os.listdir(self.scratch))))
+            self.call("run", small, *more, "--out", out)
+            verdicts = {case["verdict"] for case in self.results(out)["cases"]}
+            self.assertEqual({"match"}, verdicts)
+            self.assertEqual(12, len(self.results(out)["cases"]))
+
+    def test_an_interrupt_ends_everything_with_130(self):
+        hang = self.write("h.yaml", TWO_FAULTS.replace("kind: throw", "kind: hang") +
+                          "world: {hang_s: 100, deadline_s: 200}\n")
+        for backend in ("emulated", "gloo"):
+            with self.subTest(backend):
+                marked = dict(self.environment, SHARDPROOF_TEST_MARK=self.scratch)
+                process = subprocess.Popen([PROGRAM, "run", hang, "--backend", backend, "--only",
+                                            "t/two[throws]"], cwd=self.scratch, env=marked,
+                                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                time.sleep(3)
+                self.assertIsNone(process.poll())
+                process.send_signal(signal.SIGINT)
+                self.assertEqual(130, process.wait(20))
+                self.assertEqual([], self.marked_processes())
+
+    def marked_processes(self):
+        mark, left = f"SHARDPROOF_TEST_MARK={self.scratch}".encode(), []
+        for path in glob.glob("/proc/[0-9]*/environ"):
+            try:
+                with open(path, "rb") as file:
+                    if mark in file.read():
+                        left.append(path)
+            except OSError:
+                pass
+        return left
+
+
+class Words(CommandTest):
+    def test_list_describe_doctor_version_schema(self):
+        small = self.write("small.yaml", SMALL)
+        self.assertIn("12 cases, 0 skipped", self.call("list", small))
+        self.assertIn("run.optimizer.kwargs.lr", self.call("list", "--keys"))
+        text = self.call("describe", small, "--filter", "tp=4,dp=2")
+        for piece in ("dp=2 tp=4, 8 ranks", "RowParallel", "bytes", "S(1)tp"):
+            self.assertIn(piece, text)
+        self.assertIn("emulated", self.call("doctor"))
+        self.assertIn("LibTorch", self.call("version"))
+        self.assertIn("tensor_parallel_size", json.dumps(json.loads(self.call("schema"))))
+        self.assertIn("--time-budget", self.call("run", "--help"))
+
+    def test_the_golden_of_a_scenario(self):
+        text = self.call("golden", self.write("small.yaml", SMALL), "--only", "t/small[tp=2,dp=1]",
+                         "--dump", self.path("out"))
+        self.assertIn("seconds", text)
+        self.assertIn("logprobs", read_safetensors(self.path("out")))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        PROGRAM = os.path.abspath(sys.argv[1])
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])
