@@ -138,6 +138,7 @@ class ExternalRank {
   ExternalRank(const ExternalPlace& place, const WorkerFunctions& functions,
                const std::string& backend, const std::string& device)
       : place_(place) {
+    std::signal(SIGPIPE, SIG_IGN);  // as in worker_main
     WorldSetup setup{.backend = backend,
                      .device = device,
                      .world_size = place.world_size,

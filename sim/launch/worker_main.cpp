@@ -177,6 +177,8 @@ WorkerSetup worker_setup_from_json(const nlohmann::json& json) {
 void worker_main(const WorkerFunctions& functions, const WorkerSetup& setup, WorkerFds fds) {
   const rlimit no_core{0, 0};  // writing a core of hundreds of MB would hide a death for seconds
   ::setrlimit(RLIMIT_CORE, &no_core);
+  // Gloo writes to a rank that has died: an error that names it, never a second death.
+  std::signal(SIGPIPE, SIG_IGN);
   ::prctl(PR_SET_NAME, setup.process_name().c_str());
   take_over_output(fds.output);
   fds.output.reset();

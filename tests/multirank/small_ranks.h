@@ -1,12 +1,13 @@
 // Worlds of real ranks with a small rank function instead of a model: a few all_reduces over
 // "world" and over pairs, as the case's options say.
 //
-//   options: {"calls": 3, "silent": false, "rank 1": "leave" | "gather" | "stray"}
+//   options: {"calls": 3, "silent": false, "rank 1": "leave" | "gather" | "stray" | "pipe"}
 #pragma once
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <csignal>
 #include <stdexcept>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -43,6 +44,7 @@ inline std::string small_rank_main(const std::string& request, const RankEnv& en
     const std::string label = fmt::format("layer {}", call);
     if (call == 1 && act == "leave") return "left";
     if (call == 1 && act == "stray") throw std::runtime_error("stray exception");
+    if (call == 1 && act == "pipe") ::raise(SIGPIPE);  // what a write to a dead rank's socket does
     if (call == 1 && act == "gather") comm.world().all_gather(mine, 0, label);
     const at::Tensor sum = comm.world().all_reduce(mine, ReduceOp::kSum, label);
     const int64_t n = env.world_size;

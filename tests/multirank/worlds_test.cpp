@@ -83,6 +83,15 @@ TEST_CASE("a rank killed by SIGKILL in mid-step is the one that died", "[multira
   }
 }
 
+TEST_CASE("a write to a closed socket ends no rank", "[multirank][fault]") {
+  WorldPool pool(small_workers());
+  for (const std::string& backend : kWorlds) {
+    const auto endings = pool.run_case(small_case(backend, 3, {{"rank 1", "pipe"}}), -1, false);
+    INFO(backend << "\n" << kinds(endings));
+    for (const RankEnding& ending : endings) CHECK(ending.kind == "finished");
+  }
+}
+
 TEST_CASE("a rank that never enters a collective is the one that hung", "[multirank][fault]") {
   WorldPool pool(small_workers());
   for (const std::string& backend : kWorlds) {
