@@ -23,9 +23,9 @@ _TENSOR = _BASE + ["src/mesh", "src/tensor", "torch", "json"]
 _COMM = _TENSOR + ["src/comm"]
 _MODEL = _BASE + ["src/mesh/layout.h", "src/tensor", "src/observe", "src/random", "torch", "json"]
 _ALL_SRC = ["src/" + name for name in (
-    "base mesh tensor observe comm collective model parallel packing logprob random optim train "
+    "base mesh tensor observe comm collective model parallel sequence logprob random optim train "
     "policy").split()] + ["fmt", "torch", "json"]
-_PARALLEL = _COMM + ["src/observe", "src/random", "src/collective", "src/model", "src/packing"]
+_PARALLEL = _COMM + ["src/observe", "src/random", "src/collective", "src/model", "src/sequence"]
 
 
 def _sim(names):
@@ -42,7 +42,7 @@ FOLDERS = {
     "src/collective": _COMM,
     "src/random": _BASE + ["src/tensor", "src/observe", "torch"],  # never comm
     "src/model": _MODEL,  # one device: never the rest of mesh, comm, parallel
-    "src/packing": _BASE + ["src/tensor", "torch"],  # never comm
+    "src/sequence": _COMM + ["src/collective"],
     "src/optim": _BASE + ["src/tensor", "torch"],
     "src/parallel/tp": _PARALLEL,
     "src/parallel/sp": _PARALLEL,
@@ -50,7 +50,7 @@ FOLDERS = {
     "src/parallel/cp": _PARALLEL,
     "src/parallel/ulysses": _PARALLEL,
     "src/parallel/fsdp": _PARALLEL,
-    "src/logprob": _COMM + ["src/observe", "src/collective", "src/packing", "src/parallel/cp"],
+    "src/logprob": _COMM + ["src/observe", "src/collective", "src/sequence"],
     "src/train": _ALL_SRC,
     "src/policy": _ALL_SRC,
     # The golden never includes what it judges.
@@ -67,10 +67,14 @@ FOLDERS = {
                   + _sim("scenario record compare"),
     "sim/launch": _BASE + ["src/mesh", "asio", "json", "torch"]  # torch: versions in a golden's key
                   + _sim("scenario match record compare report"),
-    # The commands. With main.cpp, which alone knows the golden too, they are the program.
+    # Registered workloads: a sharded function beside its plain twin.
+    "sim/workload": _ALL_SRC + _sim("scenario trace record compare rank"),
+    # The commands. With sim/program, which alone knows the golden too, they are the program.
     "sim/cli": _ALL_SRC + ["cli", "asio"]
                + _sim("scenario match record compare report launch rank"),
-    "sim/main.cpp": [ANY],  # the only place that knows rank, golden and launch together
+    "sim/program": [ANY],  # the only place that knows rank, golden and launch together
+    "sim/main.cpp": ["sim/program", "sim/workload"],
+    "examples": [ANY],
     "tests": [ANY],
     "bench": [ANY],
     "cmake": [ANY],
