@@ -26,6 +26,7 @@
 #include "base/error.h"
 #include "sim/launch/ending_codec.h"
 #include "sim/launch/inbox.h"
+#include "sim/launch/lives.h"
 #include "sim/launch/process_clock.h"
 #include "sim/launch/wire.h"
 #include "sim/launch/worker_main.h"
@@ -138,7 +139,7 @@ class ExternalRank {
   ExternalRank(const ExternalPlace& place, const WorkerFunctions& functions,
                const std::string& backend, const std::string& device)
       : place_(place) {
-    std::signal(SIGPIPE, SIG_IGN);  // as in worker_main
+    prepare_rank_process();
     WorldSetup setup{.backend = backend,
                      .device = device,
                      .world_size = place.world_size,
@@ -152,6 +153,9 @@ class ExternalRank {
     setup.on_start = [](int64_t) {};
     setup.on_call = [this](int64_t, const CallLine& line) {
       send(FrameType::kCallLine, encode_line(line));
+    };
+    setup.on_fault = [this](int64_t rank, const FaultNote& note) {
+      send(FrameType::kFault, encode(rank, note));
     };
     session_ = functions.make_world(setup);
   }

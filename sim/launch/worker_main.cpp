@@ -115,6 +115,9 @@ namespace {
   world.store.host_it = setup.rank == 0;
   world.before_kill = [&board](int64_t) { board.crashing(); };
   world.on_start = [&board](int64_t rank) { board.started(rank); };
+  world.on_fault = [&send](int64_t rank, const FaultNote& note) {
+    send(FrameType::kFault, encode(rank, note));
+  };
   const bool matched_by_control = setup.rank >= 0;  // an emulated world matches its own calls
   world.on_call = [&](int64_t rank, const CallLine& line) {
     if (!line.waiting) board.entered(rank, line.op + " " + line.group + " '" + line.label + "'");
@@ -174,11 +177,15 @@ WorkerSetup worker_setup_from_json(const nlohmann::json& json) {
           .store_port = json.at("store_port")};
 }
 
+void prepare_rank_process() {
+  std::signal(SIGPIPE, SIG_IGN);
+  ::setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
+}
+
 void worker_main(const WorkerFunctions& functions, const WorkerSetup& setup, WorkerFds fds) {
   const rlimit no_core{0, 0};  // writing a core of hundreds of MB would hide a death for seconds
   ::setrlimit(RLIMIT_CORE, &no_core);
-  // Gloo writes to a rank that has died: an error that names it, never a second death.
-  std::signal(SIGPIPE, SIG_IGN);
+  prepare_rank_process();
   ::prctl(PR_SET_NAME, setup.process_name().c_str());
   take_over_output(fds.output);
   fds.output.reset();

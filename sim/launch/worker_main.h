@@ -30,6 +30,12 @@ struct WorkerFds {
   OwnedFd store_listener;  // rank 0 of process worlds
 };
 
+// What a process that holds a rank sets before it makes groups. Writing to a rank that has died is
+// an error that names it (Gloo would let SIGPIPE end the writer). c10d's flight recorder is off
+// unless the user sets TORCH_FR_BUFFER_SIZE: this program traces calls itself, and the recorder
+// adds groups to a map without a lock.
+void prepare_rank_process();
+
 // Called in the forked child, while it is single-threaded; ends the process.
 [[noreturn]] void worker_main(const WorkerFunctions& functions, const WorkerSetup& setup,
                               WorkerFds fds);

@@ -4,7 +4,6 @@
 #include <ATen/Parallel.h>
 #include <c10/core/AutogradState.h>
 
-#include <memory>
 #include <thread>
 
 #include "base/error.h"
@@ -88,21 +87,16 @@ RankRuns try_gloo_ranks(const Mesh& mesh, const RankFunction& body,
   RankRuns runs;
   runs.errors.resize(static_cast<size_t>(mesh.world_size()));
   std::vector<std::thread> threads;
-  // A rank that is done keeps its connections until all are: another may not have read the last of
-  // them yet. One that threw closes them, so that nobody waits for it.
-  std::vector<std::unique_ptr<MeshComm>> comms(runs.errors.size());
   for (size_t rank = 0; rank < runs.errors.size(); ++rank) {
     threads.emplace_back([&, rank] {
       set_up_rank_thread();
       try {
         const auto global = static_cast<int64_t>(rank);
         CallListener* listener = listeners.empty() ? nullptr : listeners.at(rank);
-        comms[rank] = std::make_unique<MeshComm>(
-            mesh, global, gloo_factory(store, global, {.timeout = timeout}), listener);
-        body(*comms[rank], global);
+        MeshComm comm(mesh, global, gloo_factory(store, global, {.timeout = timeout}), listener);
+        body(comm, global);
       } catch (...) {
         runs.errors[rank] = std::current_exception();
-        comms[rank].reset();
       }
     });
   }
