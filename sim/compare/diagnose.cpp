@@ -8,7 +8,12 @@
 #include <optional>
 #include <set>
 
-#include "sim/compare/addends.h"
+#include "sim/compare/assembled.h"
+#include "sim/compare/chunk_order.h"
+#include "sim/compare/factors.h"
+#include "sim/compare/missing_sums.h"
+#include "sim/compare/offset.h"
+#include "sim/compare/parts.h"
 #include "sim/compare/structure.h"
 #include "sim/compare/tolerance.h"
 
@@ -16,6 +21,9 @@ namespace shardproof::sim {
 namespace {
 
 using Rows = std::vector<const ResultRow*>;
+
+constexpr int64_t kFewChunks = 8;  // beyond that a shift is the simpler explanation
+constexpr int64_t kMostChunks = 128;
 
 std::vector<int64_t> ranks_of(const Rows& rows) {
   std::set<int64_t> ranks;
@@ -33,11 +41,6 @@ Rows wrong_rows(const Symptoms& symptoms) {
 
 std::string wrong_clause(const Symptoms& symptoms, const Rows& wrong) {
   return ranks_clause(symptoms.mesh, ranks_of(wrong), ranks_of(symptoms.rows));
-}
-
-// How exactly a factor must fit in this precision.
-double factor_slack(const Symptoms& symptoms) {
-  return symptoms.precision == "float64" ? 1e-6 : 8 * eps_of_precision(symptoms.precision);
 }
 
 std::optional<Explanation> explain_problem(const Symptoms& symptoms, const Rows& wrong) {
@@ -91,119 +94,18 @@ std::optional<Explanation> explain_zeros(const Symptoms& symptoms, const Rows& w
                      "it was never filled, or a gradient was cut off"};
 }
 
-std::string factor_text(double factor) {
-  const double inverse = 1 / factor;
-  if (std::fabs(factor) < 1 &&
-      std::fabs(inverse - std::round(inverse)) < 1e-4 * std::fabs(inverse)) {
-    return fmt::format("{:.6g} (1/{:.0f})", factor, inverse);
-  }
-  const bool whole = std::fabs(factor - std::round(factor)) < 1e-6;
-  return whole ? fmt::format("{:.2f}", factor) : fmt::format("{:.6g}", factor);
-}
-
-// What a common factor says. Scalars fit any factor: only one with a meaning counts for them.
-std::optional<Explanation> meaning_of_factor(const Symptoms& symptoms, double factor,
-                                             double slack) {
-  if (const std::string size = mesh_size_named(symptoms.mesh, factor); !size.empty()) {
-    return Explanation{fmt::format("; {:.0f} is {}", factor, size),
-                       "summed once too often over that axis, or not divided by its size"};
-  }
-  if (const std::string size = mesh_size_named(symptoms.mesh, 1 / factor); !size.empty()) {
-    return Explanation{fmt::format("; {:.0f} is {}", 1 / factor, size),
-                       "averaged over that axis where a sum belongs, or divided by its size twice"};
-  }
-  if (const std::string size = mesh_size_named(symptoms.mesh, factor * factor); !size.empty()) {
-    return Explanation{fmt::format("; the square root of {:.0f}, {}", factor * factor, size),
-                       "squares are summed once too often over that axis"};
-  }
-  const double inverse_square = 1 / (factor * factor);
-  if (const std::string size = mesh_size_named(symptoms.mesh, inverse_square); !size.empty()) {
-    return Explanation{fmt::format("; 1 over the square root of {:.0f}, {}", inverse_square, size),
-                       "squares are averaged over that axis where a sum belongs"};
-  }
-  if (std::fabs(factor + 1) <= slack) return Explanation{"", "the sign is wrong"};
-  const double clip = symptoms.clip_factor;
-  if (clip < 1 && std::fabs(factor - clip) <= slack * clip) {
-    return Explanation{"; that is the clipping factor", "clipped where it should not be, or twice"};
-  }
-  if (clip < 1 && std::fabs(factor * clip - 1) <= slack) {
-    return Explanation{"; that undoes the clipping factor", "not clipped"};
-  }
-  return std::nullopt;
-}
-
-std::optional<Explanation> explain_factor(const Symptoms& symptoms, const Rows& wrong) {
-  const double slack = factor_slack(symptoms);
-  const double factor = wrong.front()->factor;
-  int64_t elements = 0;
-  for (const ResultRow* row : wrong) {
-    elements += row->count;
-    if (!(row->factor_residual <= slack)) return std::nullopt;
-    if (!(std::fabs(row->factor - factor) <= 2 * slack * std::fabs(factor))) return std::nullopt;
-  }
-  if (!(std::fabs(factor - 1) > 2 * slack) || factor == 0) return std::nullopt;
-  const auto meaning = meaning_of_factor(symptoms, factor, slack);
-  const bool all_scalar =
-      std::all_of(wrong.begin(), wrong.end(), [](const ResultRow* row) { return row->count <= 1; });
-  if (all_scalar && !meaning) return std::nullopt;
-  return Explanation{
-      fmt::format("{} is {} x golden {}{}",
-                  elements > 1 && !all_scalar ? "every element" : "the value", factor_text(factor),
-                  wrong_clause(symptoms, wrong), meaning ? meaning->pattern : ""),
-      meaning ? meaning->likely : "a scale is wrong that is no size of the mesh"};
-}
-
-// Sums the pieces of peers over `axis`: 1 the sum is the golden, -1 the mean is, 0 neither.
-int sum_over_axis(const Symptoms& symptoms, const std::string& axis) {
-  std::map<std::pair<int64_t, int64_t>, std::vector<const Piece*>>
-      groups;  // by first peer, microbatch
-  for (const Piece* piece : symptoms.pieces) {
-    groups[{symptoms.mesh.peers_along(axis, piece->rank).front(), piece->microbatch}].push_back(
-        piece);
-  }
-  bool sum_fits = true, mean_fits = true, far_off = false;
-  for (const auto& [key, pieces] : groups) {
-    const Piece& first = *pieces.front();
-    const auto size = static_cast<double>(symptoms.mesh.size(axis));
-    if (static_cast<double>(pieces.size()) != size) return 0;
-    for (const Piece* piece : pieces) {
-      if (piece->dims != first.dims || piece->actual.size() != first.actual.size()) return 0;
-    }
-    for_each_element(first, [&](int64_t, size_t local) {
-      double sum = 0;
-      for (const Piece* piece : pieces) sum += piece->actual[local];
-      const double golden = first.golden[local];
-      const double slack = 2 * size * first.allowance;
-      sum_fits = sum_fits && std::fabs(sum - golden) <= slack;
-      mean_fits = mean_fits && std::fabs(sum / size - golden) <= slack;
-      far_off = far_off || std::fabs(first.actual[local] - golden) > 8 * slack;
-    });
-  }
-  if (!far_off) return 0;  // what is nearly right explains nothing
-  return sum_fits ? 1 : mean_fits ? -1 : 0;
-}
-
-std::optional<Explanation> explain_missing_sum(const Symptoms& symptoms, const Rows& wrong) {
-  if (symptoms.pieces.empty()) return std::nullopt;
-  for (const MeshAxis& axis : symptoms.mesh.axes()) {
-    if (axis.size == 1) continue;
-    const int fits = sum_over_axis(symptoms, axis.name);
-    if (fits == 0) continue;
-    const char* what = fits == 1 ? "sum" : "mean";
-    return Explanation{fmt::format("the {} of the ranks' values over {} is the golden, {}", what,
-                                   axis.name, wrong_clause(symptoms, wrong)),
-                       fmt::format("the {} over {} is missing", what, axis.name)};
-  }
-  return std::nullopt;
-}
-
 std::optional<Explanation> explain_structure(const Symptoms& symptoms, const Rows& wrong) {
   const std::optional<Assembled> tensor = assemble(symptoms.pieces);
   if (!tensor) return std::nullopt;
   std::optional<Explanation> found = explain_transposition(*tensor);
-  if (!found) found = explain_permutation(*tensor, symptoms.mesh);
+  if (!found) found = explain_chunk_order(*tensor, symptoms.mesh, 2, kFewChunks);
   if (!found) found = explain_shift(*tensor);
-  if (!found) found = explain_part(*tensor);
+  if (!found) found = explain_chunk_order(*tensor, symptoms.mesh, kFewChunks + 1, kMostChunks);
+  if (!found) found = explain_read_order(symptoms.pieces);
+  if (!found) found = explain_row_factors(*tensor);
+  if (!found) found = explain_offset(*tensor);
+  if (!found) found = explain_mask_shift(*tensor);
+  if (!found) found = explain_part(*tensor, symptoms.mesh);
   if (found) found->pattern += " " + wrong_clause(symptoms, wrong);
   return found;
 }
@@ -296,12 +198,16 @@ Explanation explain_values(const Symptoms& symptoms) {
   if (!found) found = explain_non_finite(symptoms, wrong);
   if (!found) found = explain_by_hint(symptoms, wrong, "equals the golden of step");
   if (!found) found = explain_zeros(symptoms, wrong);
-  if (!found) found = explain_factor(symptoms, wrong);
-  if (!found) found = explain_missing_sum(symptoms, wrong);
+  if (!found) found = explain_factor(symptoms, wrong, wrong_clause(symptoms, wrong));
+  if (!found) found = explain_missing_sum(symptoms, wrong_clause(symptoms, wrong));
   if (!found) found = explain_by_hint(symptoms, wrong, "equals the golden's");
   if (!found) found = explain_by_hint(symptoms, wrong, "every value is exactly");
   if (!found) found = explain_structure(symptoms, wrong);
-  return found ? *found : explain_by_size(symptoms, wrong);
+  if (!found) return explain_by_size(symptoms, wrong);
+  if (const std::string share = explained_text(found->explained); !share.empty()) {
+    found->pattern += "; " + share;
+  }
+  return *found;
 }
 
 Explanation explain_replicas(const Symptoms& symptoms) {

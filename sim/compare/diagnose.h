@@ -13,6 +13,9 @@ namespace shardproof::sim {
 struct Explanation {
   std::string pattern;  // "every element is 2.00 x golden on all ranks; 2 is the size of tp"
   std::string likely;   // "summed over tp once too often, or not divided by its size"; "" unknown
+  // Share of the squared difference that it accounts for, 0..1; -1: it says where, not how, or
+  // there is but one number.
+  double explained = -1;
 };
 
 struct Symptoms {
@@ -21,10 +24,14 @@ struct Symptoms {
   std::vector<const ResultRow*> rows;  // of the tensor on all ranks, right and wrong
   std::vector<const Piece*> pieces;    // what ranks with wrong values sent; may be empty
   double clip_factor = 1;              // golden, of that step; 1: no clipping
+  double clip_ratio = 0;               // max_norm / norm of the golden, not capped; 0: no clipping
+  int64_t microbatches = 1;            // of the rank with the most, in that step
 };
 
 // Values that are wrong: tried in order are problems, NaN, hints of the ranks, zeros, one factor, a
-// missing sum, shift, permutation, transposition, a part of the tensor.
+// missing sum, the golden in another place, factors of samples, a part of the tensor. A cause is
+// claimed only where it explains at least 98% of the squared difference and chance cannot; the
+// pattern then ends with how much it explains.
 Explanation explain_values(const Symptoms& symptoms);
 
 // Ranks that differ although they must hold equal copies.

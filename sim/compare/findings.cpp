@@ -11,7 +11,10 @@
 
 #include "sim/compare/addends.h"
 #include "sim/compare/diagnose.h"
+#include "sim/compare/factors.h"
 #include "sim/compare/golden_order.h"
+#include "sim/compare/missing_sums.h"
+#include "sim/compare/tolerance.h"
 
 namespace shardproof::sim {
 namespace {
@@ -123,7 +126,8 @@ class Judge {
       : spec_(spec), reports_(reports), mesh_(spec.parallel.mesh()) {}
 
   std::optional<Divergence> first() {
-    const auto placed = placed_rows(reports_);
+    placed_ = placed_rows(reports_);
+    const auto& placed = placed_;
     auto missing = nobody_saw(reports_);
     for (size_t start = 0; start < placed.size();) {
       size_t end = start;
@@ -177,11 +181,32 @@ class Judge {
       if (!row->ok) wrong.push_back(row);
     }
     found.ranks = ranks_in(wrong);
-    const Explanation why = explain_values(
-        {mesh_, spec_.precision, rows, pieces_of(found.worst, false), clip_factor(found.step)});
+    const Explanation why =
+        explain_values(symptoms(rows, pieces_of(found.worst, false), found.step));
     found.pattern = why.pattern;
     found.likely = why.likely;
+    if (found.tensor == "loss" && why.likely.empty()) add_next_tensor(found);
     return found;
+  }
+
+  // A scalar loss fits any algebra: what the first wrong tensor after it looks like says more.
+  void add_next_tensor(Divergence& found) const {
+    const Place here = place_of(found.worst);
+    Rows rows;
+    for (const auto& [place, row] : placed_) {
+      if (place <= here) continue;
+      if (!rows.empty() && place_of(*rows.front()) != place) {
+        if (std::any_of(rows.begin(), rows.end(), [](const auto* r) { return !r->ok; })) break;
+        rows.clear();
+      }
+      rows.push_back(row);
+    }
+    if (rows.empty() || rows.front()->partial || worst_of(rows).ok) return;
+    const ResultRow& worst = worst_of(rows);
+    const Explanation why = explain_values(symptoms(rows, pieces_of(worst, false), worst.step));
+    if (why.likely.empty() || why.likely == kNoMeaning) return;
+    found.pattern += "; after it in " + worst.name + ": " + why.pattern;
+    found.likely = why.likely;
   }
 
   std::optional<Divergence> wrong_sum(const Rows& rows) const {
@@ -197,21 +222,21 @@ class Judge {
     for (const Piece& piece : sums.sums) pieces.push_back(&piece);
     Divergence found = common(wrong, "values");
     found.ranks = ranks_in(addends);
-    const Explanation why =
-        explain_values({mesh_, spec_.precision, wrong, pieces, clip_factor(found.step)});
     std::string axes;
     for (const std::string& axis : rows.front()->partial_axes) {
       axes += (axes.empty() ? "" : ", ") + axis;
     }
-    found.pattern = "the sum of the addends over " + axes + ": " + why.pattern;
-    found.likely = why.likely;
+    std::optional<Explanation> why = explain_addends(mesh_, axes, pieces_of(*rows.front(), true));
+    if (!why) why = explain_values(symptoms(wrong, pieces, found.step));
+    found.pattern = "the sum of the addends over " + axes + ": " + why->pattern;
+    found.likely = why->likely;
     return found;
   }
 
   Divergence wrong_replicas(const Rows& group) const {
     Divergence found = common(group, "replicas");
     found.ranks = ranks_in(group);
-    const Explanation why = explain_replicas({mesh_, spec_.precision, group, {}, 1});
+    const Explanation why = explain_replicas({mesh_, spec_.precision, group, {}});
     found.pattern = why.pattern;
     found.likely = why.likely;
     return found;
@@ -255,17 +280,20 @@ class Judge {
     return pieces;
   }
 
-  // The golden's clipping factor of a step, from its grad_norm (a scalar: its scale is its value).
-  double clip_factor(int64_t step) const {
-    if (spec_.optimizer.max_norm <= 0) return 1;
+  Symptoms symptoms(const Rows& rows, std::vector<const Piece*> pieces, int64_t step) const {
+    Symptoms out{mesh_, spec_.precision, rows, std::move(pieces)};
     for (const RankReport& report : reports_) {
       for (const ResultRow& row : report.rows) {
-        if (row.step == step && row.name == "grad_norm" && row.golden_scale > 0) {
-          return std::min(1.0, spec_.optimizer.max_norm / row.golden_scale);
+        if (row.step != step) continue;
+        out.microbatches = std::max(out.microbatches, row.microbatch + 1);
+        // A scalar's scale is its value.
+        if (row.name == "grad_norm" && row.golden_scale > 0 && spec_.optimizer.max_norm > 0) {
+          out.clip_ratio = spec_.optimizer.max_norm / (row.golden_scale + kClipEps);
+          out.clip_factor = std::min(1.0, out.clip_ratio);
         }
       }
     }
-    return 1;
+    return out;
   }
 
   // The last observation of the worst rank that was right, and its collectives since.
@@ -296,6 +324,7 @@ class Judge {
   const CaseSpec& spec_;
   const std::vector<RankReport>& reports_;
   Mesh mesh_;
+  std::vector<std::pair<Place, const ResultRow*>> placed_;
 };
 
 }  // namespace

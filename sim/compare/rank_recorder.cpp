@@ -271,6 +271,7 @@ void RankRecorder::compare(const Observation& observation, const at::Tensor& loc
   row.worst_error = result.worst_error;
   row.allowance = result.allowance;
   row.ok = result.bad_count == 0;
+  if (task.padding_is_zero) row.problem = rounded_through(local, spec_.precision);
   if (row.ok) return;
   row.rounding_only = spec_.precision != "float64";
   row.golden_value = result.golden_value;

@@ -1,35 +1,22 @@
-// Rearrangements of a tensor that explain what the ranks held: shifted, permuted, transposed, cut
-// off.
+// The golden in another place: what the ranks held is shifted, transposed, or read in another
+// order.
 #pragma once
 
 #include <optional>
-#include <string>
 #include <vector>
 
+#include "sim/compare/assembled.h"
 #include "sim/compare/diagnose.h"
 
 namespace shardproof::sim {
 
-// The known elements of a tensor, put together from pieces of several ranks.
-struct Assembled {
-  std::vector<int64_t> shape;
-  bool token_dims = false;       // dims 0 and 1 are samples and positions
-  bool zeros_are_exact = false;  // logprobs: a golden zero is padding
-  std::vector<char> known;       // per element
-  std::vector<double> actual, golden;
-  double allowance = 0;
-
-  bool equal(double a, double b) const;
-};
-
-// Nothing when the pieces are too large (over 4M elements) or of different shapes. Where ranks hold
-// the same element the first piece counts.
-std::optional<Assembled> assemble(const std::vector<const Piece*>& pieces);
-
+// Shifted by at most 16 along a dim. What fell in at the border, padding and dropped positions are
+// no evidence for or against it.
 std::optional<Explanation> explain_shift(const Assembled& tensor);
-std::optional<Explanation> explain_permutation(const Assembled& tensor, const Mesh& mesh);
+// Two dims of one size exchanged.
 std::optional<Explanation> explain_transposition(const Assembled& tensor);
-// Wrong only in a part: certain rows, positions, samples. Always the last resort, may be nothing.
-std::optional<Explanation> explain_part(const Assembled& tensor);
+// Two neighbouring dims of a rank's own part whose memory was read column by column: a strided
+// tensor taken for a dense one, or a view where a transpose was due.
+std::optional<Explanation> explain_read_order(const std::vector<const Piece*>& pieces);
 
 }  // namespace shardproof::sim

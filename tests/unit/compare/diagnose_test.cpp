@@ -15,7 +15,9 @@ TEST_CASE("a factor is named after the axis whose size it is", "[diagnose]") {
   const Divergence twice = found(world(), times(2));
   CHECK(twice.tensor == kGrad);
   CHECK(twice.ranks == Ranks{0, 1, 2, 3, 4, 5});
-  CHECK(twice.pattern == "every element is 2.00 x golden on all ranks; 2 is the size of dp");
+  CHECK(twice.pattern ==
+        "every element is 2.00 x golden on all ranks; 2 is the size of dp; "
+        "explains all of the difference");
   CHECK_THAT(twice.likely, Catch::Contains("summed once too often"));
   CHECK_THAT(found(world(), times(1.0 / 3)).pattern,
              Catch::Contains("(1/3)") && Catch::Contains("3 is the size of tp"));
@@ -135,7 +137,7 @@ TEST_CASE("wrong in a part only: which indices, and what stands there", "[diagno
                                  return t;
                                }))
                  .pattern,
-             Catch::Contains("wrong only at dim 1 4..5, which are all zero"));
+             Catch::Contains("wrong only at dim 1 4..5 (the part of tp 2), which are all zero"));
   CHECK_THAT(found(world(), in("x.output",
                                [](int64_t, at::Tensor t) {
                                  t[2].mul_(3);

@@ -1,0 +1,37 @@
+// How much of a difference a proposed explanation accounts for, and whether chance could do as
+// well.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace shardproof::sim {
+
+// A false explanation is worse than none: less than this share of the squared difference is no
+// claim, and neither is what a random tensor would fit once in a million times.
+inline constexpr double kLeastExplained = 0.98;
+inline constexpr double kChanceNats = 13.8;
+
+// Sums over elements: the actual values against the golden's, and against what is proposed.
+struct Explained {
+  double difference = 0;  // sum of (actual - golden)^2
+  double left = 0;        // sum of (actual - proposed)^2
+  int64_t wrong = 0;      // wrong elements among them
+  int64_t evidence = 0;   // wrong elements for which a value other than 0 is proposed
+  bool exact = true;      // all are within four allowances of what is proposed
+
+  void add(double actual, double golden, double proposed, double allowance);
+  void add(const Explained& other);
+  // 1 - left / difference; 1 when exact. Negative when the proposal is worse than the golden.
+  double share() const;
+  // Minus the logarithm of the probability that values drawn at random with the golden's root mean
+  // square `size` fit as well.
+  double nats(double allowance, double size) const;
+  // Whether it may be claimed as one of e^`choice_nats` proposals.
+  bool convinces(double allowance, double size, double choice_nats) const;
+};
+
+// "explains all of the difference", "explains 99.98% of the difference"; "" for a negative share.
+std::string explained_text(double share);
+
+}  // namespace shardproof::sim
