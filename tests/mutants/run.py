@@ -45,8 +45,8 @@ class Outcome:
 
 
 def selected(rows, arguments):
-    text = arguments.filter.lower()
-    chosen = [row for row in rows if text in f"{row.id} {row.source}".lower()]
+    texts = [text for text in arguments.filter.lower().split(",") if text] or [""]
+    chosen = [row for row in rows if any(text in f"{row.id} {row.source}".lower() for text in texts)]
     if arguments.sample and arguments.sample < len(chosen):
         chosen = sorted(random.Random(arguments.seed).sample(chosen, arguments.sample),
                         key=lambda row: row.id)
@@ -144,7 +144,7 @@ def check_patches(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--filter", default="", help="only rows whose id or source holds this text")
+    parser.add_argument("--filter", default="", help="only rows whose id or source holds this text, or one of A,B,C")
     parser.add_argument("--jobs", type=int, default=1, help="gates at the same time")
     parser.add_argument("--sample", type=int, default=0, help="only so many rows, drawn by --seed")
     parser.add_argument("--seed", type=int, default=0)

@@ -1,7 +1,8 @@
 """A copy of the sources with a build of its own, in which one bug at a time is planted.
 
   build/mutants/tree     the copy; files keep their times unless their content changed
-  build/mutants/build    its build, without unity, so that a patch rebuilds what it touches
+  build/mutants/build    its build; src file by file, so that a patch rebuilds what it touches, all else
+                         one piece per folder, which is quicker
 """
 
 import os
@@ -93,6 +94,7 @@ class Scratch:
         launcher = shutil.which("ccache")
         self._run(["cmake", "-S", str(self.tree), "-B", str(self.build), "-G", "Ninja",
                    "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1 -fpch-preprocess",
+                   "-DCMAKE_UNITY_BUILD=ON", "-DSHARDPROOF_SRC_FILE_BY_FILE=ON",
                    f"-DSHARDPROOF_TORCH={_torch()}", "-DSHARDPROOF_TESTS=OFF", "-DSHARDPROOF_NCCL=OFF",
                    "-DSHARDPROOF_WERROR=OFF",  # what a bug leaves unused is no error of the row
                    *([f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}"] if launcher else [])])
