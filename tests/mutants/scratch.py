@@ -40,6 +40,15 @@ def _torch():
     return found[0]
 
 
+def _compilers():
+    """Compiler processes at a time: one per core, and 1.5 GB for each, as in ./shardproof."""
+    chosen = os.environ.get("SHARDPROOF_JOBS")
+    if chosen:
+        return chosen
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return str(max(1, min(len(os.sched_getaffinity(0)), int(memory / 1.5e9))))
+
+
 def git_apply(patch, folder, *options):
     """Applies the patch below `folder` exactly, or says why not."""
     environment = dict(os.environ, GIT_CEILING_DIRECTORIES=str(folder.parent))
@@ -70,8 +79,7 @@ class Scratch:
     def compile(self):
         if not (self.build / "build.ninja").is_file():
             self._configure()
-        jobs = os.environ.get("SHARDPROOF_JOBS")
-        self._run(["ninja", "-C", str(self.build), *(["-j", jobs] if jobs else []), "shardproof-bin"])
+        self._run(["ninja", "-C", str(self.build), "-j", _compilers(), "shardproof-bin"])
 
     def plant(self, row):
         """Applies the row's patch; a sentence when it does not apply."""

@@ -320,6 +320,28 @@ TEST_CASE("logprobs of a bfloat16 run are due in float32", "[explanations]") {
   CHECK_THAT(narrow.divergence->pattern, Catch::Contains("rounded through a narrower dtype"));
 }
 
+TEST_CASE("what is right needs no explanation", "[explanations]") {
+  const std::vector<int64_t> shape =
+      GENERATE(std::vector<int64_t>{6, 6}, std::vector<int64_t>{12}, std::vector<int64_t>{3, 4, 6});
+  const at::Tensor golden =
+      GENERATE(true, false) ? numbered(shape, 3) : at::ones(shape, at::kDouble);
+  const at::Tensor nearly = golden + 1e-11 * numbered(shape, 4);
+  for (const bool tokens : {false, true}) {
+    if (tokens && shape.size() < 2) continue;
+    const Assembled clean = whole(nearly, golden, tokens);
+    CHECK_FALSE(explain_shift(clean));
+    CHECK_FALSE(explain_transposition(clean));
+    CHECK_FALSE(explain_chunk_order(clean, kContext, 2, 128));
+    CHECK_FALSE(explain_row_factors(clean));
+    CHECK_FALSE(explain_offset(clean));
+    CHECK_FALSE(explain_mask_shift(clean));
+    CHECK_FALSE(explain_part(clean, kContext));
+  }
+  const Piece piece = piece_of(nearly, golden);
+  CHECK_FALSE(explain_read_order({&piece}));
+  CHECK(world().run().verdict == "match");
+}
+
 TEST_CASE("random differences get no cause", "[explanations]") {
   const std::string precision = GENERATE("float64", "float32", "bfloat16");
   const int64_t seed = GENERATE(range(100, 112));
