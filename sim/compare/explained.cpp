@@ -26,7 +26,8 @@ void Explained::add(const Explained& other) {
 
 double Explained::share() const {
   if (wrong == 0 || !(difference > 0)) return -1;
-  return exact ? 1 : 1 - left / difference;
+  const double share = 1 - left / difference;
+  return exact && share >= kLeastExplained ? 1 : share;
 }
 
 double Explained::nats(double allowance, double size) const {

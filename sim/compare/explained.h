@@ -22,7 +22,8 @@ struct Explained {
 
   void add(double actual, double golden, double proposed, double allowance);
   void add(const Explained& other);
-  // 1 - left / difference; 1 when exact. Negative when the proposal is worse than the golden.
+  // 1 - left / difference; a full 1 when it would be claimed and is exact. Wide allowances alone
+  // explain nothing. Negative when the proposal is worse than the golden.
   double share() const;
   // Minus the logarithm of the probability that values drawn at random with the golden's root mean
   // square `size` fit as well.

@@ -56,8 +56,9 @@ struct Tally {
 
   double share(double left, bool exact) const {
     if (!far_off || !(own > 0)) return -1;
-    if (exact) return 1;
-    return elements < kFewestElements ? -1 : 1 - left / own;
+    const double share = 1 - left / own;
+    if (exact && share >= kLeastExplained) return 1;
+    return elements < kFewestElements ? -1 : share;
   }
 };
 

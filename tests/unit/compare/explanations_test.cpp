@@ -342,6 +342,18 @@ TEST_CASE("what is right needs no explanation", "[explanations]") {
   CHECK(world().run().verdict == "match");
 }
 
+TEST_CASE("smooth values and wide allowances make no shift", "[explanations]") {
+  const at::Tensor golden = (at::arange(600, at::kDouble) / 40).sin().view({3, 200}).unsqueeze(2) +
+                            0.01 * numbered({3, 200, 4}, 3);
+  Piece piece = piece_of(golden + 0.08 * numbered({3, 200, 4}, 4), golden);
+  piece.allowance = 0.03;  // as in bfloat16: neighbours lie within four of them
+  Assembled rough = *assemble({&piece});
+  rough.token_dims = true;
+  CHECK_FALSE(explain_shift(rough));
+  CHECK_FALSE(explain_chunk_order(rough, kContext, 2, 128));
+  CHECK_FALSE(explain_row_factors(rough));
+}
+
 TEST_CASE("random differences get no cause", "[explanations]") {
   const std::string precision = GENERATE("float64", "float32", "bfloat16");
   const int64_t seed = GENERATE(range(100, 112));
