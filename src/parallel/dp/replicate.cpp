@@ -17,21 +17,31 @@ SampleRange samples_of(int64_t batch_size, int64_t dp_size, int64_t dp_rank) {
 
 namespace {
 
-void average_bucket(const std::vector<at::Tensor>& bucket, const std::string& label,
-                    Communicator& dp) {
+// Averages grads[first, last). While a rank waits for its peers it holds the bucket alone: the
+// gradients in it are let go, and come back as views of the average.
+void average_bucket(std::vector<at::Tensor>& grads, size_t first, size_t last,
+                    const std::string& label, Communicator& dp) {
   std::vector<at::Tensor> flat;
-  for (const at::Tensor& grad : bucket) flat.push_back(grad.reshape(-1));
-  const at::Tensor averaged = dp.all_reduce(at::cat(flat), ReduceOp::kAvg, label);
+  std::vector<std::vector<int64_t>> shapes;
+  for (size_t i = first; i < last; ++i) {
+    flat.push_back(grads[i].reshape(-1));
+    shapes.push_back(grads[i].sizes().vec());
+    grads[i] = at::Tensor();
+  }
+  const at::Tensor bucket = at::cat(flat);
+  flat.clear();
+  const at::Tensor averaged = dp.all_reduce(bucket, ReduceOp::kAvg, label);
   int64_t offset = 0;
-  for (const at::Tensor& grad : bucket) {
-    grad.copy_(averaged.narrow(0, offset, grad.numel()).view(grad.sizes()));
-    offset += grad.numel();
+  for (size_t i = first; i < last; ++i) {
+    const int64_t numel = c10::multiply_integers(shapes[i - first]);
+    grads[i] = averaged.narrow(0, offset, numel).view(shapes[i - first]);
+    offset += numel;
   }
 }
 
 }  // namespace
 
-void average_gradients(const std::vector<at::Tensor>& grads, const std::vector<std::string>& names,
+void average_gradients(std::vector<at::Tensor>& grads, const std::vector<std::string>& names,
                        Communicator& dp, int64_t bucket_bytes) {
   SHARDPROOF_ASSERT(grads.size() == names.size(), "every gradient has a name");
   if (dp.size() == 1) return;
@@ -46,8 +56,7 @@ void average_gradients(const std::vector<at::Tensor>& grads, const std::vector<s
     }
     const std::string label = "grad." + names[first] +
                               (last - first > 1 ? " .. grad." + names[last - 1] : std::string());
-    average_bucket({grads.begin() + static_cast<int64_t>(first),
-                    grads.begin() + static_cast<int64_t>(last)}, label, dp);
+    average_bucket(grads, first, last, label, dp);
     first = last;
   }
 }

@@ -22,13 +22,14 @@ struct SampleRange {
 // the longer ones. A rank may hold none.
 SampleRange samples_of(int64_t batch_size, int64_t dp_size, int64_t dp_rank);
 
-// Averages `grads` (any shapes, one dtype) over dp in place, in buckets of at most `bucket_bytes`.
+// Replaces `grads` (any shapes, one dtype) by their averages over dp, in buckets of at most
+// `bucket_bytes`; those of one bucket then share its memory, without overlap.
 //
 //   forward   all_reduce(avg), one call per bucket, labelled with its first and last name
 //   backward  none: these are gradients already
 //
 // The caller undoes the mean with a loss factor of dp.size() (seed 001, train).
-void average_gradients(const std::vector<at::Tensor>& grads, const std::vector<std::string>& names,
+void average_gradients(std::vector<at::Tensor>& grads, const std::vector<std::string>& names,
                        Communicator& dp, int64_t bucket_bytes = 16 << 20);
 
 }  // namespace shardproof
