@@ -13,7 +13,7 @@ namespace {
 
 using Rows = std::vector<const ResultRow*>;
 
-constexpr int64_t kFewestElements = 8;  // for a factor that is only nearly right
+constexpr int64_t kFewestForFactor = 8;  // for a factor that is only nearly right
 
 // How exactly a factor must fit in this precision.
 double factor_slack(const Symptoms& symptoms) {
@@ -121,7 +121,7 @@ Fitting nearly_fitting(const Rows& wrong, const std::vector<Meaning>& meanings) 
   Fitting best;
   int64_t count = 0;
   for (const ResultRow* row : wrong) count += row->count;
-  if (count < kFewestElements) return best;
+  if (count < kFewestForFactor) return best;
   for (const Meaning& meaning : meanings) {
     double share = 1;
     for (const ResultRow* row : wrong) share = std::min(share, share_of(*row, meaning.factor));

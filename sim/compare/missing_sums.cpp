@@ -16,7 +16,7 @@ namespace {
 using Pieces = std::vector<const Piece*>;
 using Groups = std::vector<Pieces>;
 
-constexpr int64_t kFewestElements = 8;  // for a sum that is only nearly the golden
+constexpr int64_t kFewestForSum = 8;  // for a sum that is only nearly the golden
 
 bool same_part(const Piece& a, const Piece& b) {
   return a.dims == b.dims && a.actual.size() == b.actual.size();
@@ -58,7 +58,7 @@ struct Tally {
     if (!far_off || !(own > 0)) return -1;
     const double share = 1 - left / own;
     if (exact && share >= kLeastExplained) return 1;
-    return elements < kFewestElements ? -1 : share;
+    return elements < kFewestForSum ? -1 : share;
   }
 };
 
