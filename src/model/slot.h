@@ -14,6 +14,8 @@
 
 namespace shardproof {
 
+class SequenceLayout;
+
 // A parameter of the model. Until Decoder::materialise it is a read-only view of the full tensor,
 // shared by all ranks of a process; afterwards `tensor` is this rank's own leaf.
 struct Parameter {
@@ -40,6 +42,12 @@ struct StepContext {
   at::Tensor token_map = {};  // [b, s], see Observation
   at::Tensor positions = {};  // [b, s] int64 RoPE positions of the tokens that attention sees
   double grad_scale = 1.0;    // declared factor of activation gradients against the golden
+  // [s] int64, of the tokens that one device's attention sees: which sequence of a packed row each
+  // belongs to; attention stays within a sequence. Undefined: each sample is one sequence.
+  at::Tensor sequence_ids = {};
+  // Which sequences the tokens belong to and who holds them, for attention that is spread over
+  // ranks. Null: each sample is one sequence, cut as the plan says.
+  const SequenceLayout* sequence_layout = nullptr;
 };
 
 // What stands in a slot. One output; inputs as the slot's kind says.

@@ -1,0 +1,43 @@
+#include "parallel/cp/apply.h"
+
+#include <ATen/ATen.h>
+
+#include "parallel/cp/ring_attention.h"
+
+namespace shardproof {
+namespace {
+
+// q [B, T_cp, H, D], k, v [B, T_cp, H_kv, D] -> [B, T_cp, H*D]
+class RingAttention : public Layer {
+ public:
+  RingAttention(Communicator& cp, const ContextParallelOptions& options, std::string label)
+      : cp_(cp), options_(options), label_(std::move(label)) {}
+
+  at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
+    const SequenceLayout layout =
+        context.sequence_layout != nullptr
+            ? *context.sequence_layout
+            : SequenceLayout::whole(inputs[0].size(1) * cp_.size(), cp_.size(), options_.layout);
+    return ring_attention(inputs[0], inputs[1], inputs[2], layout, cp_,
+                          {.rotation = options_.rotation, .label = label_})
+        .flatten(2);
+  }
+
+ private:
+  Communicator& cp_;
+  ContextParallelOptions options_;
+  std::string label_;
+};
+
+}  // namespace
+
+void apply_context_parallel(Decoder& model, MeshComm& comm, const ContextParallelOptions& options) {
+  if (comm.mesh().size("cp") == 1) return;
+  Communicator& cp = comm.along("cp");
+  for (Slot* slot : model.slots()) {
+    if (slot->kind != SlotKind::kAttention) continue;
+    slot->layer = std::make_unique<RingAttention>(cp, options, slot->name);
+  }
+}
+
+}  // namespace shardproof

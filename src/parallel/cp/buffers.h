@@ -1,0 +1,33 @@
+// Everything that runs along the sequence is cut together, by one layout.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "sequence/sequence_layout.h"
+
+namespace shardproof {
+
+// A tensor with a sequence dim of the padded row's length T: token ids, positions, masks, labels.
+struct SequenceBuffer {
+  at::Tensor tensor;
+  int64_t sequence_dim = 1;
+};
+
+// The part of each buffer that `cp_rank` holds, fresh tensors in its local order. Positions are cut
+// like all else, so that under zigzag a token keeps the position that it has in its sequence; a
+// table that is made from the local length would not.
+//
+// Communication   none
+// Throws          Error(kBadInput): a buffer whose dim is not T long, or that has no such dim
+// Source          seed 001, context_parallel(buffers, buffer_seq_dims)
+std::vector<at::Tensor> shard_buffers(const std::vector<SequenceBuffer>& buffers,
+                                      const SequenceLayout& layout, int64_t cp_rank);
+
+// [T_cp] int64: the position within its sequence of each local token, for rope.
+at::Tensor local_positions(const SequenceLayout& layout, int64_t cp_rank);
+// [T_cp] int64: its position in the padded row (the seed's seq_index).
+at::Tensor local_seq_index(const SequenceLayout& layout, int64_t cp_rank);
+
+}  // namespace shardproof
