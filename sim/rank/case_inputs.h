@@ -1,13 +1,15 @@
-// The weights and batch of a case, loaded once per process and shared by its ranks.
+// The weights, batch and golden of a case, loaded once per process and shared by its ranks.
 #pragma once
 
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "model/batch.h"
 #include "model/config.h"
 #include "model/weights.h"
+#include "sim/record/golden_record.h"
 #include "sim/scenario/case_spec.h"
 
 namespace shardproof::sim {
@@ -21,15 +23,22 @@ struct CaseInputs {
 // Throws Error(kBadInput) as load_weights and load_batch do.
 std::shared_ptr<const CaseInputs> load_case_inputs(const CaseSpec& spec);
 
-// Keeps the inputs of the case at hand: the ranks of one process ask for the same ones.
+// Keeps what the ranks of one process ask for in the same case, and cases of one sweep again.
 class CaseInputsCache {
  public:
   std::shared_ptr<const CaseInputs> get(const CaseSpec& spec);
+  // The golden of a descriptor, mapped once: its pages are touched for the first time only once.
+  // Small ones stay mapped for the next case, as its own golden or to be let go. Throws as
+  // GoldenRecord::from_fd does.
+  std::shared_ptr<const GoldenRecord> golden(int fd);
 
  private:
   std::mutex mutex_;
   std::string key_;
   std::shared_ptr<const CaseInputs> inputs_;
+  std::pair<uint64_t, uint64_t> golden_file_ = {};  // device and inode, unique while it is mapped
+  std::weak_ptr<const GoldenRecord> golden_;
+  std::shared_ptr<const GoldenRecord> small_golden_;
 };
 
 }  // namespace shardproof::sim

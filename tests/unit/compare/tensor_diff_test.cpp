@@ -33,7 +33,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 }  // namespace
 
 TEST_CASE("an error of the allowance is right, the next larger double is wrong", "[diff]") {
-  for (const int64_t size : {1, 2, 7, 8, 9, 23, 64}) {  // in and beyond the vector loop
+  for (const int64_t size : {1, 2, 15, 16, 17, 39, 64}) {  // in and beyond the vector loop
     const at::Tensor golden = at::zeros({size}, at::kDouble);
     for (int64_t place = 0; place < size; ++place) {
       at::Tensor actual = golden.clone();
@@ -51,14 +51,32 @@ TEST_CASE("an error of the allowance is right, the next larger double is wrong",
 }
 
 TEST_CASE("NaN is wrong at every place, whatever the allowance", "[diff]") {
-  for (int64_t place = 0; place < 19; ++place) {
-    const at::Tensor golden = numbered({19});
-    at::Tensor actual = golden.clone();
+  const at::ScalarType dtype = GENERATE(at::kDouble, at::kFloat, at::kBFloat16);
+  for (int64_t place = 0; place < 37; ++place) {
+    const at::Tensor golden = numbered({37});
+    at::Tensor actual = golden.to(dtype, false, /*copy=*/true);
     actual[place] = kNan;
     const DiffResult result = diff_whole(golden, actual, 1e300);
     CHECK(result.bad_count == 1);
     CHECK(result.worst_local == place);
     CHECK(std::isinf(result.worst_ratio));
+  }
+}
+
+TEST_CASE("a float32 error is found where it is and measured in float64", "[diff]") {
+  const at::Tensor golden =
+      at::arange(37, at::kDouble) * 0.5 + 1e-12;  // float32 drops the last term
+  const at::Tensor near = golden.to(at::kFloat);
+  CHECK(diff_whole(golden, near, 1.5e-12).bad_count == 0);
+  CHECK(diff_whole(golden, near, 1.5e-12).worst_error == Approx(1e-12).epsilon(0.01));
+  CHECK(diff_whole(golden, near, 0.5e-12).bad_count == 36);  // all but 0 + 1e-12
+  for (int64_t place = 0; place < 37; ++place) {
+    at::Tensor actual = near.clone();
+    actual[place] = -1.0f;
+    const DiffResult wrong = diff_whole(golden, actual, 0.25);
+    CHECK(wrong.bad_count == 1);
+    CHECK(wrong.worst_local == place);
+    CHECK(wrong.worst_error == 1 + golden[place].item<double>());
   }
 }
 
