@@ -9,8 +9,10 @@ try:
     import jinja2
     import error_budget
     import error_heatmap
+    import guilty_tensor
     import mesh_picture
     import pictures
+    import tensor_file
     import timeline_picture
 except ImportError as error:
     sys.exit(f"shardproof report: {error}; call it as ./shardproof report RUN, which installs what it needs")
@@ -41,12 +43,21 @@ def pictures_of(case, lanes):
          "Each rank in its place, then one parameter of each layout; numbers are the ranks that hold a "
          "piece, several numbers hold equal copies.",
          mesh_picture.draw(case, run_data.parameters(case))),
-        ("Time", "What each rank did when.", timeline_picture.draw(lanes)),
+        ("Time", timeline_picture.explain(case), timeline_picture.draw(lanes)),
     ]
     return [entry for entry in drawn if entry[2]]
 
 
-def case_view(number, case, lanes, with_pictures):
+def guilty_of(case, folder):
+    """The tensor that failed first, drawn from the case's file in the run's folder; None when none did."""
+    arrays = {}
+    for name in case.get("files", []) if folder else []:
+        if name.endswith(".safetensors") and not Path(name).is_absolute() and ".." not in Path(name).parts:
+            arrays.update(tensor_file.read(Path(folder) / name))
+    return guilty_tensor.view(case, arrays)
+
+
+def case_view(number, case, lanes, with_pictures, folder=None):
     ratio = run_data.number(case.get("worst_ratio"))
     shown = len(error_heatmap.chosen_tensors(case.get("tensors", [])))
     return {
@@ -55,6 +66,7 @@ def case_view(number, case, lanes, with_pictures):
         "ratio": ratio if case.get("tensors_compared") else None,
         "bar": 100 if math.isnan(ratio) else min(100, 100 * ratio),
         "pictures": pictures_of(case, lanes) if with_pictures else [],
+        "guilty": guilty_of(case, folder) if with_pictures else None,
         "tensors_shown": shown,
         "tensor_count": len(case.get("tensors", [])),
         "odd_ranks": [rank for rank in case.get("ranks", [])
@@ -77,10 +89,11 @@ def summary_of(results):
     return {"tiles": tiles, "headline": headline, "good": unexpected == 0 and bool(results["cases"])}
 
 
-def render(results, timelines, everything=False):
-    """The page as text."""
+def render(results, timelines, everything=False, folder=None):
+    """The page as text; `folder` holds the tensors of failed cases."""
     drawn = most_interesting(results["cases"], everything)
-    cases = [case_view(i, case, timelines.get(i, {}), i in drawn) for i, case in enumerate(results["cases"])]
+    cases = [case_view(i, case, timelines.get(i, {}), i in drawn, folder)
+             for i, case in enumerate(results["cases"])]
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True,
         undefined=jinja2.ChainableUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -101,7 +114,8 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     out = Path(options.out) if options.out else Path(options.run) / "report.html"
     try:
-        page = render(run_data.read_results(options.run), run_data.read_timelines(options.run), options.all)
+        page = render(run_data.read_results(options.run), run_data.read_timelines(options.run), options.all,
+                      options.run)
         out.write_text(page, encoding="utf-8")
     except run_data.BadRun as error:
         print(f"shardproof report: {error}", file=sys.stderr)

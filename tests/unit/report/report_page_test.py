@@ -3,6 +3,7 @@
 import html.parser
 import json
 import math
+import struct
 import subprocess
 import sys
 import tempfile
@@ -23,10 +24,14 @@ except ImportError as missing:
 import error_budget  # noqa: E402
 import error_heatmap  # noqa: E402
 import example_run  # noqa: E402
+import guilty_tensor  # noqa: E402
 import layouts  # noqa: E402
 import mesh_picture  # noqa: E402
 import report  # noqa: E402
+import numpy as np  # noqa: E402
 import run_data  # noqa: E402
+import tensor_file  # noqa: E402
+import timeline_picture  # noqa: E402
 
 
 class Page(html.parser.HTMLParser):
@@ -106,6 +111,36 @@ class WholePage(unittest.TestCase):
         few = {**self.results, "cases": self.results["cases"][:2]}
         timeline = example_run.example_timeline(few["cases"])
         self.assertEqual(drawn(few, timeline), drawn(few, timeline))
+
+
+class VirtualTime(unittest.TestCase):
+    EVENTS = [(0.0, 0.01, "compute", "compute"), (0.01, 0.02, "waiting", "all_reduce tp"),
+              (0.03, 0.02, "exposed", "all_reduce tp"), (0.03, 0.02, "communication", "all_reduce tp")]
+
+    def test_lanes_know_their_rank_by_its_number(self):
+        events = [{"ph": "X", "name": "a", "cat": "communication", "ts": 5, "dur": 5, "pid": 0, "tid": 9,
+                   "args": {"rank": 1}}, {"ph": "X", "name": "b", "cat": "compute", "ts": 0, "dur": 5, "pid": 0,
+                                          "tid": 1, "args": {"rank": 1}}]
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "timeline.json").write_text(json.dumps({"traceEvents": events}))
+            self.assertEqual(len(run_data.read_timelines(folder)[0][1]), 2)
+
+    def test_the_picture_says_which_time_it_shows(self):
+        self.assertTrue(timeline_picture.is_virtual({0: self.EVENTS}))
+        self.assertFalse(timeline_picture.is_virtual({0: [(0, 1, "wait", "x"), (0, 1, "communication", "x")]}))
+        self.assertIsNotNone(timeline_picture.draw({0: self.EVENTS, 1: []}))
+
+    def test_the_words_beside_it_say_where_the_time_went(self):
+        case = {"virtual_time": {"total_us": 90, "ranks": [
+            {"rank": 0, "compute_us": 50, "waiting_us": 20, "exposed_us": 20, "communication_us": 35},
+            {"rank": 1, "compute_us": 30, "waiting_us": 0, "exposed_us": 35, "communication_us": 35}],
+            "critical_path": [{"rank": 1, "what": "compute", "start_us": 0, "duration_us": 30}]}}
+        text = timeline_picture.explain(case)
+        self.assertIn("Virtual time 0.090 ms", text)
+        self.assertIn("computing 0.040 ms", text)
+        self.assertIn("rank 1 compute 33%", text)
+        for odd in (None, [], {"total_us": "nan", "ranks": [{}]}, {"ranks": None}):
+            self.assertTrue(timeline_picture.explain({"virtual_time": odd}))
 
 
 class OddRuns(unittest.TestCase):
@@ -207,6 +242,130 @@ class Layouts(unittest.TestCase):
         shown = mesh_picture.representatives({"a": ("S(0)tp", [4, 4]), "b": ("S(0)tp", [8, 4]), "c": ("", [4]),
                                               "odd": ("?", [4]), "scalar": ("", [])})
         self.assertEqual(shown, [("a", "S(0)tp", [4, 4], 2), ("c", "", [4], 1)])
+
+
+def tensor_bytes(arrays):
+    """A safetensors file of float64 and int64 arrays."""
+    header, data = {"__metadata__": {"case": "x"}}, b""
+    for name, array in arrays.items():
+        code = {"f": "F64", "i": "I64"}[array.dtype.kind]
+        header[name] = {"dtype": code, "shape": list(array.shape), "data_offsets": [len(data), len(data) + array.nbytes]}
+        data += array.tobytes()
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def piece(rank, golden, actual, index, name="grad.w"):
+    stem = f"rank{rank}/{name}"
+    return {stem + "/golden": golden, stem + "/actual": actual, stem + "/index": index}
+
+
+class GuiltyTensor(unittest.TestCase):
+    """[4, 6] cut over the columns of tp=2; rank 1's half is wrong at two places."""
+
+    def setUp(self):
+        self.golden = np.arange(24, dtype=float).reshape(4, 6) / 7
+        self.index = np.arange(24).reshape(4, 6)
+        self.actual = self.golden.copy()
+        self.actual[1, 4] += 0.5
+        self.actual[3, 5] -= 2.0
+        half = np.s_[:, 3:]
+        self.arrays = piece(1, self.golden[half].copy(), self.actual[half].copy(), self.index[half].copy())
+        self.case = example_run.case(0, "tp/wrong", [("tp", 2)], "mismatch", "values", as_expected=False)
+        row = {"rank": 1, "bad_count": 2, "count": 12, "global_shape": [4, 6], "local_shape": [4, 3],
+               "layout": "S(1)tp", "allowance": 1e-12, "worst_ratio": 2e12, "worst_global_index": [3, 5],
+               "golden_value": float(self.golden[3, 5]), "actual_value": float(self.actual[3, 5])}
+        self.case["divergence"] = {"tensor": "grad.w", "phase": "step", "step": 1, "ranks": [1], "worst": row,
+                                   "last_good": "y", "collectives": ["all_reduce(sum) tp[0,1] [4,6] float64 w"]}
+        self.case["tensors"] = [{"name": "grad.w", "phase": "step", "step": 1, "ok": False, "layout": "S(1)tp",
+                                 "worst_ratio": 2e12, "ratio": [0.1, 2e12], "wrong": [row]}]
+        self.case["ranks"] = [{"rank": r, "coordinates": {"tp": r}, "ending": "finished"} for r in (0, 1)]
+
+    def whole(self):
+        return guilty_tensor.put_together(self.case, self.arrays)
+
+    def page(self, content=None):
+        results = {**example_run.example_results(), "cases": [self.case]}
+        with tempfile.TemporaryDirectory() as folder:
+            if content is not None:
+                (Path(folder) / "tensors").mkdir()
+                (Path(folder) / "tensors" / "a.safetensors").write_bytes(content)
+            self.case["files"] = ["tensors/a.safetensors"]
+            return Page(report.render(results, {}, folder=folder))
+
+    def test_lies_where_the_ranks_say_and_what_nobody_sent_stays_empty(self):
+        whole = self.whole()
+        grid = whole.actual.reshape(4, 6)
+        self.assertTrue(np.isnan(grid[:, :3]).all())
+        self.assertTrue((grid[:, 3:] == self.actual[:, 3:]).all())
+
+    def test_marks_the_first_and_the_worst_of_what_is_wrong(self):
+        self.assertEqual(guilty_tensor.marks(self.whole()), (1 * 6 + 4, 3 * 6 + 5))
+        self.assertIn("2 of 12 elements shown are wrong", guilty_tensor.caption(self.whole()))
+        self.assertIn("First (circle): [1, 4]", guilty_tensor.caption(self.whole()))
+        self.assertIn("Worst (diamond): [3, 5]", guilty_tensor.caption(self.whole()))
+
+    def test_says_which_rank_holds_which_part_also_of_what_was_right(self):
+        label, groups = guilty_tensor.owners(self.case, self.whole())
+        owner = [[groups[cell] for cell in row] for row in label.reshape(4, 6)]
+        self.assertEqual(owner, [[(0,)] * 3 + [(1,)] * 3] * 4)
+
+    def test_a_value_that_is_no_number_is_wrong_and_the_worst(self):
+        self.arrays["rank1/grad.w/actual"][2, 0] = math.nan
+        self.assertEqual(guilty_tensor.marks(self.whole())[1], 2 * 6 + 3)
+        self.assertTrue(guilty_tensor.draw(self.case, self.whole()).startswith("data:image/svg+xml"))
+
+    def test_addends_are_summed(self):
+        self.case["divergence"]["worst"]["partial"] = True
+        whole = self.index
+        self.arrays = {**piece(0, self.golden, self.golden / 4, whole), **piece(1, self.golden, self.golden / 2, whole)}
+        self.assertTrue(np.allclose(self.whole().actual, 0.75 * self.golden.ravel()))
+
+    def test_of_copies_the_worst_ranks_own_is_shown(self):
+        whole = self.index
+        self.arrays = {**piece(0, self.golden, self.golden + 1, whole), **piece(1, self.golden, self.actual, whole)}
+        self.assertTrue((self.whole().actual == self.actual.ravel()).all())
+
+    def test_no_extreme_is_lost_in_a_picture_of_blocks(self):
+        golden = np.ones((300, 500))
+        for place in ((0, 0), (299, 499), (137, 256)):
+            actual = golden.copy()
+            actual[place] += 1e-3
+            self.case["divergence"]["worst"].update(global_shape=[300, 500], layout="")
+            self.arrays = piece(1, golden, actual, np.arange(golden.size).reshape(golden.shape))
+            chosen, _, _ = guilty_tensor.chosen_elements(self.whole())
+            self.assertEqual(chosen.shape, (64, 64))
+            self.assertIn(place[0] * 500 + place[1], chosen)
+        self.assertIn("Drawn in 64 x 64 blocks", guilty_tensor.caption(self.whole()))
+
+    def test_the_page_shows_pictures_holders_and_the_collectives_before_it(self):
+        page = self.page(tensor_bytes(self.arrays))
+        self.assertEqual(len(page.images), 4)  # golden and actual, heatmap, mesh, the budget
+        for text in ("2 of 12", "2e12x", "y was right", "all_reduce(sum) tp[0,1] [4,6] float64 w", "grad.w is wrong"):
+            self.assertIn(text, " ".join(page.text.split()))
+
+    def test_a_missing_or_damaged_file_leaves_the_words(self):
+        good = tensor_bytes(self.arrays)
+        for content in (None, b"", good[:40], good[:-8], b"\xff" * 64):
+            self.assertEqual(len(self.page(content).images), 3)
+
+    def test_an_index_outside_of_the_tensor_is_not_drawn(self):
+        self.arrays["rank1/grad.w/index"][0, 0] = 24
+        self.assertIsNone(self.whole())
+
+    def test_only_files_below_the_runs_folder_are_read(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run = Path(folder) / "run"
+            run.mkdir()
+            (Path(folder) / "a.safetensors").write_bytes(tensor_bytes(self.arrays))
+            for name in ("../a.safetensors", str(Path(folder) / "a.safetensors")):
+                self.case["files"] = [name]
+                self.assertIsNone(report.guilty_of(self.case, run)["picture"])
+
+    def test_pieces_are_told_apart_by_step_and_microbatch(self):
+        arrays = {**piece(1, self.golden, self.actual, self.index, "grad.w@2#1"), **self.arrays}
+        self.assertEqual([(p.rank, p.microbatch) for p in tensor_file.pieces_of(arrays, "grad.w", 2)], [(1, 1)])
+        self.assertEqual([p.microbatch for p in tensor_file.pieces_of(arrays, "grad.w", 1)], [0])
 
 
 class Numbers(unittest.TestCase):
