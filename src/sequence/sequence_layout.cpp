@@ -114,12 +114,17 @@ SequenceLayout SequenceLayout::packed(const std::vector<int64_t>& cu_seqlens,
 }
 
 SequenceLayout SequenceLayout::from_seq_index(const std::vector<int64_t>& seq_index,
-                                              int64_t cp_size) {
+                                              int64_t cp_size, int64_t seq_len) {
   check_cp_size(cp_size);
   const auto total = static_cast<int64_t>(seq_index.size());
   if (total % cp_size != 0) {
     bad_input(fmt::format("seq_index has {} entries, which {} ranks cannot share", total, cp_size),
               fmt::format("pad the sequence to {}", round_up(total, cp_size)));
+  }
+  if (seq_len > total) {
+    bad_input(
+        fmt::format("seq_index covers {} positions of a sequence of {} tokens", total, seq_len),
+        "give every position once");
   }
   std::vector<bool> seen(seq_index.size(), false);
   for (const int64_t index : seq_index) {
@@ -130,7 +135,8 @@ SequenceLayout SequenceLayout::from_seq_index(const std::vector<int64_t>& seq_in
     }
     seen[static_cast<size_t>(index)] = true;
   }
-  SequenceLayout layout({{.start = 0, .length = total, .padded_length = total}}, cp_size);
+  const int64_t tokens = seq_len < 0 ? total : seq_len;
+  SequenceLayout layout({{.start = 0, .length = tokens, .padded_length = total}}, cp_size);
   const int64_t share = total / cp_size;
   for (int64_t at = 0; at < total;) {
     int64_t end = at + 1;

@@ -70,8 +70,11 @@ class SequenceLayout {
                                const std::vector<int64_t>& cu_seqlens_padded, int64_t cp_size,
                                ContextLayout kind);
   // An explicit order of one sequence: rank r holds seq_index[r * T_cp], seq_index[r * T_cp + 1],
-  // ... Throws Error(kBadInput): not a permutation of 0..T-1, or T does not divide by cp_size.
-  static SequenceLayout from_seq_index(const std::vector<int64_t>& seq_index, int64_t cp_size);
+  // ... The first `seq_len` positions (-1: all T) are tokens, the rest is padding.
+  // Throws Error(kBadInput): not a permutation of 0..T-1, T does not divide by cp_size, `seq_len`
+  // above T.
+  static SequenceLayout from_seq_index(const std::vector<int64_t>& seq_index, int64_t cp_size,
+                                       int64_t seq_len = -1);
 
   int64_t cp_size() const { return static_cast<int64_t>(chunks_.size()); }
   int64_t num_positions() const { return static_cast<int64_t>(order_.size()); }  // T
