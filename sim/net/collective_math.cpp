@@ -52,10 +52,14 @@ void reduce_on_cpu(const std::vector<Slice>& inputs, const std::vector<Slice>& o
 
 at::Tensor combine(const at::Tensor& a, const at::Tensor& b, ReduceOp op) {
   switch (op) {
-    case ReduceOp::kMax: return at::maximum(a, b);
-    case ReduceOp::kMin: return at::minimum(a, b);
-    case ReduceOp::kProduct: return a * b;
-    default: return a + b;
+    case ReduceOp::kMax:
+      return at::maximum(a, b);
+    case ReduceOp::kMin:
+      return at::minimum(a, b);
+    case ReduceOp::kProduct:
+      return a * b;
+    default:
+      return a + b;
   }
 }
 
@@ -185,13 +189,30 @@ void reduce_slices(const std::vector<Slice>& inputs, const std::vector<Slice>& o
   reduce_with_ops(inputs, outputs, op);
 }
 
+double bytes_moved(Motion motion, const std::vector<Member>& members) {
+  const bool adds_up = motion == Motion::kAllGather || motion == Motion::kGather;
+  int64_t total = 0, largest = 0;
+  for (const Member& member : members) {
+    int64_t bytes = 0;
+    for (const at::Tensor& tensor : member.input.tensors()) {
+      if (tensor.defined()) bytes += tensor.numel() * static_cast<int64_t>(tensor.element_size());
+    }
+    total += bytes;
+    largest = std::max(largest, bytes);
+  }
+  return static_cast<double>(adds_up ? total : largest);
+}
+
 void carry_out(Motion motion, ReduceOp op, int64_t root, const std::vector<Member*>& members) {
   const auto count = static_cast<int64_t>(members.size());
   const auto root_index = static_cast<size_t>(std::max<int64_t>(root, 0));
   switch (motion) {
-    case Motion::kAllReduce: return all_reduce(op, members);
-    case Motion::kReduceScatter: return reduce_scatter(op, members);
-    case Motion::kBroadcast: return broadcast(root_index, members);
+    case Motion::kAllReduce:
+      return all_reduce(op, members);
+    case Motion::kReduceScatter:
+      return reduce_scatter(op, members);
+    case Motion::kBroadcast:
+      return broadcast(root_index, members);
     case Motion::kAllGather:
     case Motion::kAllToAll:
       for (int64_t i = 0; i < count; ++i) {
@@ -211,8 +232,10 @@ void carry_out(Motion motion, ReduceOp op, int64_t root, const std::vector<Membe
         copy_slice(members[root_index]->input.part(i), members[i]->output.part(0));
       }
       return;
-    case Motion::kMessage: return copy_slice(members[0]->input.part(0), members[1]->output.part(0));
-    case Motion::kBarrier: return;
+    case Motion::kMessage:
+      return copy_slice(members[0]->input.part(0), members[1]->output.part(0));
+    case Motion::kBarrier:
+      return;
   }
 }
 

@@ -46,8 +46,8 @@ class Parts {
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
   int64_t count() const;
   Slice part(int64_t index) const;
-  Parts clone() const;      // new contiguous tensors with the same contents
-  Parts like() const;       // new contiguous tensors, uninitialised
+  Parts clone() const;  // new contiguous tensors with the same contents
+  Parts like() const;   // new contiguous tensors, uninitialised
   void copy_from(const Parts& other);
 
  private:
@@ -61,6 +61,9 @@ struct Member {
   Parts input;
   Parts output;
 };
+
+// Bytes of the whole tensor: of the largest input; of kAllGather and kGather the sum of all inputs.
+double bytes_moved(Motion motion, const std::vector<Member>& members);
 
 // The whole operation, for all members in group order. All tensors of one dtype, on one device.
 void carry_out(Motion motion, ReduceOp op, int64_t root, const std::vector<Member*>& members);

@@ -1,9 +1,8 @@
 // c10d's calls as arrivals at meetings of the emulated world.
 #include "sim/net/emulated_backend.h"
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-
 #include <algorithm>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "base/error.h"
 #include "comm/call_sink.h"
@@ -29,11 +28,16 @@ struct Request {
 
 ReduceOp from_c10d(const c10d::ReduceOp& op) {
   switch (static_cast<c10d::ReduceOp::RedOpType>(op)) {
-    case c10d::ReduceOp::SUM: return ReduceOp::kSum;
-    case c10d::ReduceOp::AVG: return ReduceOp::kAvg;
-    case c10d::ReduceOp::MAX: return ReduceOp::kMax;
-    case c10d::ReduceOp::MIN: return ReduceOp::kMin;
-    case c10d::ReduceOp::PRODUCT: return ReduceOp::kProduct;
+    case c10d::ReduceOp::SUM:
+      return ReduceOp::kSum;
+    case c10d::ReduceOp::AVG:
+      return ReduceOp::kAvg;
+    case c10d::ReduceOp::MAX:
+      return ReduceOp::kMax;
+    case c10d::ReduceOp::MIN:
+      return ReduceOp::kMin;
+    case c10d::ReduceOp::PRODUCT:
+      return ReduceOp::kProduct;
     default:
       throw Error({.kind = ErrorKind::kRefused,
                    .what = "the emulated world has no bitwise or scaled reductions",
@@ -51,14 +55,17 @@ void note_written(const Parts& parts) {
 class EmulatedWork : public c10d::Work {
  public:
   EmulatedWork(std::shared_ptr<EmulatedWorld::Impl> world, std::shared_ptr<Meeting> meeting,
-               int64_t rank, size_t position, int64_t generation, Parts seen, Parts staged)
+               int64_t rank, size_t position, int64_t generation, Parts seen, Parts staged,
+               std::optional<InFlight::Handle> in_flight, std::optional<size_t> timed_call)
       : world_(std::move(world)),
         meeting_(std::move(meeting)),
         world_rank_(rank),
         position_(position),
         generation_(generation),
         seen_(std::move(seen)),
-        staged_(std::move(staged)) {}
+        staged_(std::move(staged)),
+        in_flight_(in_flight),
+        timed_call_(timed_call) {}
 
   bool isCompleted() override { return waited_ || world_->is_done(*meeting_); }
   bool isSuccess() const override { return waited_; }
@@ -66,8 +73,14 @@ class EmulatedWork : public c10d::Work {
 
   bool wait(std::chrono::milliseconds) override {
     if (waited_) return true;
+    world_->check_generation(generation_);
+    RankState& rank = *world_->ranks[static_cast<size_t>(world_rank_)];
+    const ClockPause pause(&rank.clock);
+    if (timed_call_) rank.clock.blocks(*timed_call_);
     const Member own = world_->wait(meeting_, world_rank_, position_, generation_);
     waited_ = true;
+    if (timed_call_) rank.clock.released(*timed_call_, meeting_->transfer);
+    if (in_flight_) check_untouched(rank);
     if (staged_.count() != 0) {
       const at::NoGradGuard no_grad;
       seen_.copy_from(staged_);  // bumps the version itself
@@ -80,6 +93,12 @@ class EmulatedWork : public c10d::Work {
   }
 
  private:
+  void check_untouched(RankState& rank) {
+    auto finding = rank.in_flight.finish(*in_flight_);
+    in_flight_.reset();
+    if (finding) world_->stop(world_rank_, std::move(*finding));
+  }
+
   std::shared_ptr<EmulatedWorld::Impl> world_;
   std::shared_ptr<Meeting> meeting_;
   int64_t world_rank_;
@@ -88,6 +107,8 @@ class EmulatedWork : public c10d::Work {
   Parts seen_;    // what the caller reads after wait()
   Parts staged_;  // where the world writes when the caller could look too early; empty: straight
                   // there
+  std::optional<InFlight::Handle> in_flight_;  // none: synchronous, or the world is not strict
+  std::optional<size_t> timed_call_;           // none: the clock did not run
   bool waited_ = false;
 };
 
@@ -96,7 +117,9 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
   EmulatedBackend(std::shared_ptr<EmulatedWorld::Impl> world, std::shared_ptr<EmulatedGroup> group,
                   int64_t group_rank, int64_t rank, int64_t generation)
       : Backend(static_cast<int>(group_rank), static_cast<int>(group->ranks->size())),
-        world_(std::move(world)), group_(std::move(group)), world_rank_(rank),
+        world_(std::move(world)),
+        group_(std::move(group)),
+        world_rank_(rank),
         generation_(generation) {}
 
   const std::string getBackendName() const override { return "emulated"; }
@@ -104,59 +127,76 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     const ReduceOp op = from_c10d(options.reduceOp);
-    return post({.motion = Motion::kAllReduce, .op_name = "all_reduce", .tensors = both(tensors),
-                 .in_place = true, .op = op, .reduce_name = reduce_op_name(op)});
+    return post({.motion = Motion::kAllReduce,
+                 .op_name = "all_reduce",
+                 .tensors = both(tensors),
+                 .in_place = true,
+                 .op = op,
+                 .reduce_name = reduce_op_name(op)});
   }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
-    return post({.motion = Motion::kBroadcast, .op_name = "broadcast", .tensors = both(tensors),
-                 .in_place = true, .root = options.rootRank});
+    return post({.motion = Motion::kBroadcast,
+                 .op_name = "broadcast",
+                 .tensors = both(tensors),
+                 .in_place = true,
+                 .root = options.rootRank});
   }
 
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                     const c10d::AllgatherOptions&) override {
-    return post({.motion = Motion::kAllGather, .op_name = "all_gather",
+    return post({.motion = Motion::kAllGather,
+                 .op_name = "all_gather",
                  .tensors = {Parts::list(inputs), Parts::list(only(outputs))}});
   }
 
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
                           const c10d::AllgatherOptions&) override {
-    return post({.motion = Motion::kAllGather, .op_name = "all_gather",
+    return post({.motion = Motion::kAllGather,
+                 .op_name = "all_gather",
                  .tensors = {Parts::list({input}), Parts::even(output, size_)}});
   }
 
   WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                          const c10d::ReduceScatterOptions& options) override {
     const ReduceOp op = from_c10d(options.reduceOp);
-    return post({.motion = Motion::kReduceScatter, .op_name = "reduce_scatter",
-                 .tensors = {Parts::list(only(inputs)), Parts::list(outputs)}, .op = op,
+    return post({.motion = Motion::kReduceScatter,
+                 .op_name = "reduce_scatter",
+                 .tensors = {Parts::list(only(inputs)), Parts::list(outputs)},
+                 .op = op,
                  .reduce_name = reduce_op_name(op)});
   }
 
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                const c10d::ReduceScatterOptions& options) override {
     const ReduceOp op = from_c10d(options.reduceOp);
-    return post({.motion = Motion::kReduceScatter, .op_name = "reduce_scatter",
-                 .tensors = {Parts::even(input, size_), Parts::list({output})}, .op = op,
+    return post({.motion = Motion::kReduceScatter,
+                 .op_name = "reduce_scatter",
+                 .tensors = {Parts::even(input, size_), Parts::list({output})},
+                 .op = op,
                  .reduce_name = reduce_op_name(op)});
   }
 
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_rows,
                         std::vector<int64_t>& input_rows, const c10d::AllToAllOptions&) override {
-    return post({.motion = Motion::kAllToAll, .op_name = "all_to_all",
+    return post({.motion = Motion::kAllToAll,
+                 .op_name = "all_to_all",
                  .tensors = {divided(input, input_rows), divided(output, output_rows)},
-                 .split_sizes = input_rows, .output_sizes = output_rows});
+                 .split_sizes = input_rows,
+                 .output_sizes = output_rows});
   }
 
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions&) override {
-    return post({.motion = Motion::kAllToAll, .op_name = "all_to_all",
+    return post({.motion = Motion::kAllToAll,
+                 .op_name = "all_to_all",
                  .tensors = {Parts::list(inputs), Parts::list(outputs)}});
   }
 
   WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
                  const c10d::GatherOptions& options) override {
     const bool is_root = options.rootRank == rank_;
-    return post({.motion = Motion::kGather, .op_name = "gather",
+    return post({.motion = Motion::kGather,
+                 .op_name = "gather",
                  .tensors = {Parts::list(inputs), Parts::list(is_root ? only(outputs) : Tensors{})},
                  .root = options.rootRank});
   }
@@ -164,19 +204,26 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
   WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                   const c10d::ScatterOptions& options) override {
     const bool is_root = options.rootRank == rank_;
-    return post({.motion = Motion::kScatter, .op_name = "scatter",
+    return post({.motion = Motion::kScatter,
+                 .op_name = "scatter",
                  .tensors = {Parts::list(is_root ? only(inputs) : Tensors{}), Parts::list(outputs)},
                  .root = options.rootRank});
   }
 
   WorkPtr send(Tensors& tensors, int to, int tag) override {
-    return post({.motion = Motion::kMessage, .op_name = "send",
-                 .tensors = {Parts::list(tensors), Parts()}, .root = to, .tag = tag});
+    return post({.motion = Motion::kMessage,
+                 .op_name = "send",
+                 .tensors = {Parts::list(tensors), Parts()},
+                 .root = to,
+                 .tag = tag});
   }
 
   WorkPtr recv(Tensors& tensors, int from, int tag) override {
-    return post({.motion = Motion::kMessage, .op_name = "recv",
-                 .tensors = {Parts(), Parts::list(tensors)}, .root = from, .tag = tag});
+    return post({.motion = Motion::kMessage,
+                 .op_name = "recv",
+                 .tensors = {Parts(), Parts::list(tensors)},
+                 .root = from,
+                 .tag = tag});
   }
 
   WorkPtr barrier(const c10d::BarrierOptions&) override {
@@ -259,11 +306,27 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
     return tensors.output;
   }
 
+  // What must not be touched before wait(): of a communicator's call the caller's own input.
+  static InFlight::Buffers buffers_of(const Request& request, const CallNotes& notes, bool noted) {
+    InFlight::Buffers buffers;
+    if (!noted) {
+      buffers.inputs = request.in_place ? Tensors() : request.tensors.input.tensors();
+    } else if (notes.input.defined()) {
+      buffers.inputs = {notes.input};
+      buffers.copied = notes.private_input;
+    }
+    if (!notes.private_output) buffers.outputs = request.tensors.output.tensors();
+    return buffers;
+  }
+
   WorkPtr post(Request request) {
-    CallNotes notes = notes_ ? std::move(*notes_) : notes_from(request);
+    world_->check_generation(generation_);
+    RankState& rank = *world_->ranks[static_cast<size_t>(world_rank_)];
+    const ClockPause pause(&rank.clock);
+    const bool noted = notes_.has_value();
+    CallNotes notes = noted ? std::move(*notes_) : notes_from(request);
     notes_.reset();
     const EmulatedGroup::Key key = next_key(request);
-    const auto members = members_for(key);
     Arrival arrival{.line = line_of(notes.call, world_rank_),
                     .tensors = {},
                     .motion = request.motion,
@@ -271,17 +334,38 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
                     .root = request.root};
     arrival.line.sequence = std::get<3>(key);
     const bool receives = request.motion == Motion::kMessage && request.op_name == "recv";
-    arrival.position = request.motion == Motion::kMessage ? (receives ? 1 : 0)
-                                                          : static_cast<size_t>(rank_);
+    arrival.position =
+        request.motion == Motion::kMessage ? (receives ? 1 : 0) : static_cast<size_t>(rank_);
+    const InFlight::Buffers buffers = buffers_of(request, notes, noted);
+    const bool strict = world_->spec.strict;
+    if (strict) {
+      if (auto clash = rank.in_flight.clash(arrival.line, buffers)) {
+        world_->stop(world_rank_, std::move(*clash));
+      }
+    }
     const Parts seen = request.tensors.output;
     const Parts staged = stage(request, notes);
     arrival.tensors = std::move(request.tensors);
+    std::optional<InFlight::Handle> in_flight;
+    if (strict && notes.asynchronous) in_flight = rank.in_flight.start(arrival.line, buffers);
+    const std::optional<size_t> timed_call = note_time(rank.clock, arrival, notes.asynchronous);
     const size_t position = arrival.position;
-    auto meeting = world_->arrive(*group_, key, members, std::move(arrival), generation_);
-    auto work = c10::make_intrusive<EmulatedWork>(world_, std::move(meeting), world_rank_,
-                                                  position, generation_, seen, staged);
+    auto meeting = world_->arrive(*group_, key, members_for(key), std::move(arrival), generation_);
+    auto work = c10::make_intrusive<EmulatedWork>(world_, std::move(meeting), world_rank_, position,
+                                                  generation_, seen, staged, in_flight, timed_call);
     if (!notes.asynchronous) work->wait(kNoTimeout);
     return work;
+  }
+
+  static std::optional<size_t> note_time(RankClock& clock, Arrival& arrival, bool asynchronous) {
+    if (!clock.running()) return std::nullopt;
+    arrival.issued_us = clock.now_us();
+    const CallLine& line = arrival.line;
+    std::string channel = line.group;
+    if (arrival.motion == Motion::kMessage) {
+      channel += " " + op_text(line) + " " + std::to_string(line.tag);
+    }
+    return clock.issued(describe_line(line), std::move(channel), asynchronous);
   }
 
   std::shared_ptr<EmulatedWorld::Impl> world_;

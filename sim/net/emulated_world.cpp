@@ -1,297 +1,11 @@
-// How members meet, sleep, wake and fail.
+// The outside of a world: what rank threads and the harness call.
 #include "sim/net/emulated_world.h"
 
-#include <ATen/core/grad_mode.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
-
-#include <algorithm>
-
 #include "base/error.h"
-#include "sim/match/agreement.h"
 #include "sim/net/emulated_backend.h"
 #include "sim/net/world_state.h"
 
 namespace shardproof::sim {
-namespace {
-
-std::string fix_for(const std::string& code) {
-  if (code == "threw") return "look at what that rank threw";
-  if (code == "never_waited") return "wait() for every pending collective, on every member";
-  return "make every member enter the same calls in the same order";
-}
-
-Error error_for(const WorldFailure& failure, int64_t rank) {
-  const bool named =
-      std::find(failure.ranks.begin(), failure.ranks.end(), rank) != failure.ranks.end();
-  return Error({.kind = ErrorKind::kFailed,
-                .what = named ? failure.message : "aborted: " + failure.message,
-                .fix = fix_for(failure.code),
-                .code = named ? failure.code : "aborted"});
-}
-
-const at::Tensor* any_device_tensor(const Member& member) {
-  for (const Parts* parts : {&member.input, &member.output}) {
-    for (const at::Tensor& tensor : parts->tensors()) {
-      if (tensor.defined() && !tensor.is_cpu()) return &tensor;
-    }
-  }
-  return nullptr;
-}
-
-c10::Event record_event(const at::Tensor& tensor) {
-  const c10::impl::VirtualGuardImpl guard(tensor.device().type());
-  c10::Event event(tensor.device().type());
-  event.record(guard.getStream(tensor.device()));
-  return event;
-}
-
-void make_stream_wait(const c10::Event& event, c10::Device device) {
-  event.block(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
-}
-
-std::string group_key(const std::string& name, const std::vector<int64_t>& ranks, int64_t count) {
-  return name + list_text(ranks) + "#" + std::to_string(count);
-}
-
-}  // namespace
-
-void Parking::sleep() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return woken_; });
-  woken_ = false;
-}
-
-void Parking::wake() {
-  const std::lock_guard lock(mutex_);
-  woken_ = true;
-  changed_.notify_one();
-}
-
-EmulatedWorld::Impl::Impl(int64_t world_size) {
-  for (int64_t rank = 0; rank < world_size; ++rank) ranks.push_back(std::make_unique<RankState>());
-}
-
-void EmulatedWorld::Impl::throw_if_failed(int64_t rank) const {
-  if (failure) throw error_for(*failure, rank);
-}
-
-void EmulatedWorld::Impl::check_generation(int64_t expected) const {
-  if (expected == generation) return;
-  throw Error({.kind = ErrorKind::kFailed,
-               .what = "a call on a communicator of an earlier case of this world",
-               .fix = "make the communicators anew for each case",
-               .code = "aborted"});
-}
-
-void EmulatedWorld::Impl::fail(WorldFailure first) {
-  if (failure) return;
-  failure = std::move(first);
-  for (const auto& rank : ranks) {
-    if (!rank->blocked_on || rank->blocked_on->state != Meeting::State::kGathering) continue;
-    rank->blocked_on = nullptr;
-    --blocked;
-    rank->parking.wake();
-  }
-}
-
-void EmulatedWorld::Impl::check_agreement(const Meeting& meeting, const Arrival& arrival) {
-  const bool pairwise = is_pairwise(arrival.line);
-  for (size_t i = 0; i < meeting.lines.size(); ++i) {
-    if (!meeting.arrived[i]) continue;
-    const CallLine& other = meeting.lines[i];
-    if (const auto what = difference(other, arrival.line)) {
-      const bool ordered = other.rank < arrival.line.rank;
-      const CallLine& low = ordered ? other : arrival.line;
-      const CallLine& high = ordered ? arrival.line : other;
-      const std::string difference_text = difference(low, high).value_or(*what);
-      fail({.code = "disagreement",
-            .message = describe_disagreement(low, high, difference_text),
-            .ranks = {low.rank, high.rank}});
-      throw_if_failed(arrival.line.rank);
-    }
-    if (!pairwise) return;
-  }
-}
-
-void EmulatedWorld::Impl::carry_out_meeting(Meeting& meeting) {
-  const at::NoGradGuard no_grad;
-  std::vector<Member*> members;
-  for (Member& member : meeting.tensors) members.push_back(&member);
-  const at::Tensor* on_device = nullptr;
-  for (const Member& member : meeting.tensors) {
-    if (on_device == nullptr) on_device = any_device_tensor(member);
-  }
-  if (on_device != nullptr) {
-    for (const c10::Event& event : meeting.ready) make_stream_wait(event, on_device->device());
-  }
-  carry_out(meeting.motion, meeting.op, meeting.root, members);
-  if (on_device == nullptr) return;
-  meeting.done = record_event(*on_device);
-  meeting.device = on_device->device();
-}
-
-void EmulatedWorld::Impl::finish(Meeting& meeting) {
-  meeting.state = Meeting::State::kDone;
-  for (const int64_t rank : meeting.sleepers) {
-    ranks[static_cast<size_t>(rank)]->blocked_on = nullptr;
-    --blocked;
-  }
-}
-
-std::shared_ptr<Meeting> EmulatedWorld::Impl::arrive(
-    EmulatedGroup& group, const EmulatedGroup::Key& key,
-    std::shared_ptr<const std::vector<int64_t>> members, Arrival arrival,
-    int64_t caller_generation) {
-  const int64_t rank = arrival.line.rank;
-  const at::Tensor* on_device = any_device_tensor(arrival.tensors);
-  std::optional<c10::Event> ready;
-  if (on_device != nullptr) ready = record_event(*on_device);
-
-  std::unique_lock lock(mutex);
-  check_generation(caller_generation);
-  RankState& state = *ranks[static_cast<size_t>(rank)];
-  state.called = true;
-  state.last_line = arrival.line;
-  ++state.call_count;
-  throw_if_failed(rank);
-  std::shared_ptr<Meeting>& slot = group.open[key];
-  if (!slot) {
-    slot = std::make_shared<Meeting>();
-    const size_t count = members->size();
-    slot->members = std::move(members);
-    slot->lines.resize(count);
-    slot->tensors.resize(count);
-    slot->arrived.resize(count, false);
-    slot->motion = arrival.motion;
-    slot->op = arrival.op;
-    slot->root = arrival.root;
-  }
-  check_agreement(*slot, arrival);
-  const std::shared_ptr<Meeting> meeting = slot;
-  meeting->lines[arrival.position] = std::move(arrival.line);
-  meeting->tensors[arrival.position] = std::move(arrival.tensors);
-  meeting->arrived[arrival.position] = true;
-  if (ready) meeting->ready.push_back(std::move(*ready));
-  if (++meeting->arrived_count < static_cast<int64_t>(meeting->members->size())) return meeting;
-
-  group.open.erase(key);
-  meeting->state = Meeting::State::kCarryingOut;
-  lock.unlock();
-  std::string problem;
-  try {
-    carry_out_meeting(*meeting);
-  } catch (const std::exception& error) {
-    problem = error.what();
-  }
-  lock.lock();
-  finish(*meeting);
-  if (!problem.empty()) {
-    fail({.code = "threw",
-          .message = "rank " + std::to_string(rank) + " could not carry out " +
-                     describe_line(meeting->lines[0]) + ": " + problem,
-          .ranks = {rank}});
-  }
-  const std::vector<int64_t> sleepers = meeting->sleepers;
-  lock.unlock();
-  for (const int64_t sleeper : sleepers) ranks[static_cast<size_t>(sleeper)]->parking.wake();
-  if (!problem.empty()) {
-    lock.lock();
-    throw_if_failed(rank);
-  }
-  return meeting;
-}
-
-Member EmulatedWorld::Impl::wait(const std::shared_ptr<Meeting>& meeting, int64_t rank,
-                                 size_t position, int64_t caller_generation) {
-  std::unique_lock lock(mutex);
-  check_generation(caller_generation);
-  RankState& state = *ranks[static_cast<size_t>(rank)];
-  if (meeting->state != Meeting::State::kDone) {
-    if (meeting->state == Meeting::State::kGathering) throw_if_failed(rank);
-    state.blocked_on = meeting;
-    ++blocked;
-    meeting->sleepers.push_back(rank);
-    check_peers(*meeting, rank);
-    check_deadlock();
-    lock.unlock();
-    state.parking.sleep();
-    lock.lock();
-    check_generation(caller_generation);
-    if (meeting->state != Meeting::State::kDone) throw_if_failed(rank);
-  }
-  if (meeting->done) make_stream_wait(*meeting->done, meeting->device);
-  return std::move(meeting->tensors[position]);
-}
-
-bool EmulatedWorld::Impl::is_done(const Meeting& meeting) const {
-  const std::lock_guard lock(mutex);
-  return meeting.state == Meeting::State::kDone;
-}
-
-// A member that has ended will never come.
-void EmulatedWorld::Impl::check_peers(const Meeting& meeting, int64_t rank) {
-  if (ended == 0 || meeting.state != Meeting::State::kGathering) return;
-  for (const int64_t member : missing_members(meeting)) {
-    if (!ranks[static_cast<size_t>(member)]->ended) continue;
-    fail({.code = "deadlock",
-          .message =
-              "rank " + std::to_string(member) + " has ended; " + describe_wait(meeting, rank),
-          .ranks = {std::min(rank, member), std::max(rank, member)}});
-    return;
-  }
-}
-
-void EmulatedWorld::Impl::check_deadlock() {
-  if (failure || blocked == 0) return;
-  if (blocked + ended == static_cast<int64_t>(ranks.size())) fail(describe_deadlock(ranks));
-}
-
-void EmulatedWorld::Impl::check_leftovers() {
-  if (failure || ended != static_cast<int64_t>(ranks.size())) return;
-  for (const auto& [key, group] : groups) {
-    if (group->open.empty()) continue;
-    const Meeting& meeting = *group->open.begin()->second;
-    const auto first = std::find(meeting.arrived.begin(), meeting.arrived.end(), true);
-    const CallLine& line = meeting.lines[static_cast<size_t>(first - meeting.arrived.begin())];
-    fail({.code = "never_waited",
-          .message = "all ranks have ended, but " + ranks_text(missing_members(meeting)) +
-                     " never entered " + describe_line(line) + " (call " +
-                     std::to_string(line.sequence) + "), which rank " + std::to_string(line.rank) +
-                     " started and never waited for",
-          .ranks = {line.rank}});
-    return;
-  }
-}
-
-void EmulatedWorld::Impl::end_rank(int64_t rank) {
-  RankState& state = *ranks[static_cast<size_t>(rank)];
-  SHARDPROOF_ASSERT(!state.ended, "a rank ends once");
-  state.ended = true;
-  ++ended;
-  if (failure) return;
-  for (size_t other = 0; other < ranks.size(); ++other) {
-    if (ranks[other]->blocked_on)
-      check_peers(*ranks[other]->blocked_on, static_cast<int64_t>(other));
-    if (failure) return;
-  }
-  check_deadlock();
-  check_leftovers();
-}
-
-std::shared_ptr<EmulatedGroup> EmulatedWorld::Impl::join_group(const std::string& name,
-                                                               const std::vector<int64_t>& members,
-                                                               int64_t rank) {
-  const std::lock_guard lock(mutex);
-  RankState& state = *ranks[static_cast<size_t>(rank)];
-  const int64_t count = state.group_count[group_key(name, members, 0)]++;
-  std::shared_ptr<EmulatedGroup>& group = groups[group_key(name, members, count)];
-  if (!group) {
-    group = std::make_shared<EmulatedGroup>();
-    group->name = name;
-    group->ranks = std::make_shared<const std::vector<int64_t>>(members);
-  }
-  return group;
-}
 
 EmulatedWorld::EmulatedWorld(int64_t world_size) {
   SHARDPROOF_ASSERT(world_size >= 1, "a world has a rank");
@@ -300,16 +14,30 @@ EmulatedWorld::EmulatedWorld(int64_t world_size) {
 
 EmulatedWorld::~EmulatedWorld() = default;
 
-int64_t EmulatedWorld::world_size() const { return static_cast<int64_t>(impl_->ranks.size()); }
+int64_t EmulatedWorld::world_size() const { return impl_->world_size; }
 
 BackendFactory EmulatedWorld::factory(int64_t rank) {
   SHARDPROOF_ASSERT(rank >= 0 && rank < world_size(), "a rank of this world");
-  return [impl = impl_, rank, generation = impl_->generation](
+  return [impl = impl_, rank, generation = impl_->generation.load()](
              const std::string& name,
              const std::vector<int64_t>& ranks) -> c10::intrusive_ptr<c10d::Backend> {
     return make_emulated_backend(impl, impl->join_group(name, ranks, rank), rank, generation);
   };
 }
+
+void EmulatedWorld::configure(const WorldSpec& spec) {
+  const std::lock_guard lock(impl_->mutex);
+  SHARDPROOF_ASSERT(impl_->ended == 0, "a world is configured before its ranks run");
+  impl_->spec = spec;
+  impl_->links = LinkCost(spec);
+  impl_->make_ranks();
+}
+
+RankClock& EmulatedWorld::clock(int64_t rank) {
+  return impl_->ranks.at(static_cast<size_t>(rank))->clock;
+}
+
+void EmulatedWorld::rank_started(int64_t rank) { impl_->slots.enter(rank); }
 
 void EmulatedWorld::rank_ended(int64_t rank) {
   const std::lock_guard lock(impl_->mutex);
@@ -348,7 +76,8 @@ int64_t EmulatedWorld::call_count(int64_t rank) const {
 void EmulatedWorld::reset() {
   const std::lock_guard lock(impl_->mutex);
   SHARDPROOF_ASSERT(impl_->ended == world_size(), "a world is reset when all its ranks have ended");
-  for (auto& rank : impl_->ranks) rank = std::make_unique<RankState>();
+  impl_->make_ranks();
+  impl_->slots.reset();
   impl_->groups.clear();
   impl_->blocked = 0;
   impl_->ended = 0;

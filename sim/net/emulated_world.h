@@ -11,7 +11,9 @@
 //
 //   disagreement  op, reduce op, shape, splits, dtype, root, dim or label differ: at once
 //   deadlock      every live rank is blocked, or one waits for a rank that has ended: at once
-//   never_waited  all ranks have ended and a call that somebody started never got all its members
+//   never_waited  a rank has ended and never waited for an asynchronous call; or all have ended and
+//                 a call that somebody started never got all its members
+//   in_flight     a buffer of an asynchronous call was used before its wait() (in_flight.h)
 //   threw         a rank ended with an error
 //
 // The first failure stops the world: every blocked and every later call throws Error(kFailed), with
@@ -32,10 +34,14 @@
 namespace shardproof::sim {
 
 struct WorldFailure {
-  std::string code;            // deadlock | disagreement | threw | never_waited
+  std::string code;            // deadlock | disagreement | threw | never_waited | in_flight
   std::string message;         // with ranks, calls and labels
   std::vector<int64_t> ranks;  // that it names, ascending
+  std::string fix = {};        // "": the one of its code
 };
+
+class RankClock;
+struct WorldSpec;
 
 class EmulatedWorld {
  public:
@@ -48,6 +54,14 @@ class EmulatedWorld {
   // Makes this rank's end of groups, without communicating. The world must outlive what it makes.
   BackendFactory factory(int64_t rank);
 
+  // Strictness, links and clocks of the cases from here on; without it the defaults of WorldSpec.
+  // Before the first case, or after reset().
+  void configure(const WorldSpec& spec);
+  // To be used by the rank's own thread, or when it has ended; new after configure() and reset().
+  RankClock& clock(int64_t rank);
+
+  // A rank thread that says so before it begins takes its turn with the others (run_slots.h).
+  void rank_started(int64_t rank);
   // Each rank thread says that it is done, exactly once. The first: it returned; its peers may go
   // on unless one of them needs it. The second: it threw, which stops the world.
   void rank_ended(int64_t rank);

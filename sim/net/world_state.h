@@ -3,7 +3,7 @@
 
 #include <c10/core/Event.h>
 
-#include <condition_variable>
+#include <atomic>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -12,6 +12,10 @@
 #include "sim/match/call_line.h"
 #include "sim/net/collective_math.h"
 #include "sim/net/emulated_world.h"
+#include "sim/net/in_flight.h"
+#include "sim/net/link_cost.h"
+#include "sim/net/rank_clock.h"
+#include "sim/net/run_slots.h"
 
 namespace shardproof::sim {
 
@@ -28,9 +32,12 @@ struct Meeting {
   ReduceOp op = ReduceOp::kSum;
   int64_t root = -1;
   State state = State::kGathering;
-  std::vector<int64_t> sleepers;                // members blocked here
-  std::vector<c10::Event> ready;  // CUDA: after the kernels that made a member's input
-  std::optional<c10::Event> done;               // CUDA: after this operation's kernels
+  std::vector<double> issued_us;   // per member, on its clock
+  bool timed = true;               // the clock of every member that arrived runs
+  TransferTime transfer;           // once all are there
+  std::vector<int64_t> sleepers;   // members blocked here
+  std::vector<c10::Event> ready;   // CUDA: after the kernels that made a member's input
+  std::optional<c10::Event> done;  // CUDA: after this operation's kernels
   c10::Device device = c10::Device(c10::kCPU);
 };
 
@@ -41,38 +48,31 @@ struct Arrival {
   Motion motion = Motion::kBarrier;
   ReduceOp op = ReduceOp::kSum;
   int64_t root = -1;
-  size_t position = 0;  // in the meeting's members
+  size_t position = 0;                   // in the meeting's members
+  std::optional<double> issued_us = {};  // none: its clock does not run
 };
 
 struct EmulatedGroup {
   // (from, to, tag, call number); from and to are -1 for collectives.
   using Key = std::tuple<int64_t, int64_t, int64_t, int64_t>;
+  using Channel = std::tuple<int64_t, int64_t, int64_t>;  // a Key without the number
 
   std::string name;
   std::shared_ptr<const std::vector<int64_t>> ranks;
   std::map<Key, std::shared_ptr<Meeting>> open;
-};
-
-// Where one rank thread sleeps. Nobody else is woken when it is.
-class Parking {
- public:
-  void sleep();
-  void wake();
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool woken_ = false;
+  std::map<Channel, double> busy_until_us;  // its transfers follow each other
 };
 
 struct RankState {
-  Parking parking;
   std::shared_ptr<Meeting> blocked_on;  // null while it runs
   bool ended = false;
   bool called = false;
   CallLine last_line;
   int64_t call_count = 0;
   std::map<std::string, int64_t> group_count;  // how often it made each group
+  // Touched by the rank's own thread only:
+  RankClock clock;
+  InFlight in_flight;
 };
 
 struct EmulatedWorld::Impl {
@@ -89,24 +89,32 @@ struct EmulatedWorld::Impl {
   Member wait(const std::shared_ptr<Meeting>& meeting, int64_t rank, size_t position,
               int64_t generation);
   bool is_done(const Meeting& meeting) const;
+  void check_generation(int64_t generation) const;
   std::shared_ptr<EmulatedGroup> join_group(const std::string& name,
                                             const std::vector<int64_t>& ranks, int64_t rank);
   void end_rank(int64_t rank);
   void fail(WorldFailure failure);  // the first one counts; wakes everybody; mutex held
+  // From the rank's own thread: the world fails because of what it did.
+  [[noreturn]] void stop(int64_t rank, WorldFailure failure);
+  void make_ranks();  // anew, with clocks at 0
 
+  RunSlots slots;  // where rank threads sleep
+  const int64_t world_size;
+  WorldSpec spec;  // as configured
+  LinkCost links;
   mutable std::mutex mutex;
   std::vector<std::unique_ptr<RankState>> ranks;
   std::map<std::string, std::shared_ptr<EmulatedGroup>> groups;
   int64_t blocked = 0;
   int64_t ended = 0;
-  int64_t generation = 0;  // of the case; reset() makes older backends unusable
+  std::atomic<int64_t> generation = 0;  // of the case; reset() makes older backends unusable
   std::optional<WorldFailure> failure;
 
  private:
   void check_agreement(const Meeting& meeting, const Arrival& arrival);
   void carry_out_meeting(Meeting& meeting);
+  void set_transfer(EmulatedGroup& group, const EmulatedGroup::Key& key, Meeting& meeting);
   void finish(Meeting& meeting);
-  void check_generation(int64_t generation) const;
   void check_peers(const Meeting& meeting, int64_t rank);
   void check_deadlock();
   void check_leftovers();

@@ -17,11 +17,18 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(OptimizerSpec, kind, lr, beta1, beta2, eps, w
                                    momentum, max_norm)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DataSpec, file, batch_size, seq_len, lengths, mask_probability,
                                    dropped_samples, uneven)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(BatchingSpec, kind, tokens, algorithm, length_round)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ParallelSpec, dp, cp, ulysses, tp, sequence_parallel,
                                    data_parallel, custom_plan)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WorldSpec, backend, device, hang_s, deadline_s)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FaultSpec, kind, rank, label, at_call)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ExpectSpec, verdict, kind, tensor, collectives)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LinkSpec, latency_us, gb_per_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StragglerSpec, rank, compute, links)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorldSpec, backend, device, hang_s, deadline_s,
+                                                strict, ranks_per_node, in_node, inter_node,
+                                                compute, compute_factor, op_us, gflop_per_s,
+                                                stragglers)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FaultSpec, kind, rank, label, at_call, op, axis, step, seconds,
+                                   side, bit, element)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ExpectSpec, verdict, kind, tensor, collectives, detector)
 
 namespace {
 
@@ -31,7 +38,7 @@ namespace {
   DO(name)                                                                                      \
   DO(file) DO(line) DO(workload) DO(options) DO(model) DO(weights_folder) DO(expected_file)     \
       DO(precision) DO(seed) DO(steps) DO(micro_batch_size) DO(judged) DO(record_activations)   \
-          DO(data) DO(loss) DO(optimizer) DO(parallel) DO(world) DO(faults) DO(expect) DO(tags) \
+          DO(data) DO(batching) DO(loss) DO(optimizer) DO(parallel) DO(world) DO(faults) DO(expect) DO(tags) \
               DO(skip) DO(dump_file) DO(backends)
 
 // "path:bytes:modification time in ns" of one file, "path:absent" when there is none.

@@ -41,6 +41,14 @@ struct DataSpec {
   bool uneven = false;                   // train: allow a global batch that dp does not divide
 };
 
+// How a dp rank's samples become microbatches (src/train/batching.h).
+struct BatchingSpec {
+  std::string kind = "fixed";  // fixed | packed | dynamic
+  int64_t tokens = 0;  // packed, dynamic: budget of a microbatch; 0: the whole share at once
+  std::string algorithm = "first_fit_decreasing";  // packed; or balanced
+  int64_t length_round = 1;                        // dynamic: rows are that much rounded up
+};
+
 struct ParallelSpec {
   int64_t dp = 1;
   int64_t cp = 1;
@@ -53,19 +61,49 @@ struct ParallelSpec {
   int64_t world_size() const { return dp * cp * ulysses * tp; }
 };
 
+// What a byte and a message cost on the emulated world's virtual clock.
+struct LinkSpec {
+  double latency_us = 0;
+  double gb_per_s = 0;  // of one rank, in one direction; 0: bytes cost nothing
+};
+
+// A rank that is slower than the others.
+struct StragglerSpec {
+  int64_t rank = 0;
+  double compute = 1;  // its computing takes so many times as long
+  double links = 1;    // every collective that it is a member of takes so many times as long
+};
+
 struct WorldSpec {
   std::string backend = "emulated";  // emulated | gloo | nccl
   std::string device = "cpu";        // cpu | cuda
   double hang_s = 2.0;
   double deadline_s = 120.0;  // of the whole case
+  // The rest: the emulated world only.
+  bool strict = true;                // buffers of asynchronous calls are watched until wait()
+  int64_t ranks_per_node = 0;        // rank r is on node r / ranks_per_node; 0: all on one
+  LinkSpec in_node, inter_node;      // default: communication costs nothing
+  std::string compute = "measured";  // measured: the thread's CPU time | fixed: a cost per op
+  double compute_factor = 1;         // measured: virtual seconds per CPU second
+  double op_us = 1;                  // fixed: of every op
+  double gflop_per_s = 0;            // fixed: matrix products on top of it; 0: they cost an op
+  std::vector<StragglerSpec> stragglers;
 };
 
-// A fault that the scenario plants at run time, for testing the watchdogs.
+// A fault that the scenario plants at run time, to see that it is found and by whom. What each kind
+// does: sim/rank/fault_injection.h.
 struct FaultSpec {
-  std::string kind;  // kill | hang | throw | skip
+  std::string kind;  // known_faults()
   int64_t rank = 0;
-  std::string label;    // acts at the first call whose label contains this text; "" any
-  int64_t at_call = 0;  // acts at the k-th matching call, from 0
+  std::string label;           // calls whose label contains this text, * standing for any; "" any
+  int64_t at_call = 0;         // acts at the k-th matching call, from 0
+  std::string op = {};         // "all_reduce", ..; "" any
+  std::string axis = {};       // of the call's group; "" any
+  int64_t step = 0;            // calls of this training step, from 1; 0: any
+  double seconds = 0.2;        // delay: for how long
+  std::string side = "input";  // corrupt: input | output
+  int64_t bit = -1;            // corrupt: from the lowest; -1: the lowest bit of the exponent
+  int64_t element = -1;        // corrupt: in row-major order; -1: the largest
 };
 
 struct ExpectSpec {
@@ -73,6 +111,7 @@ struct ExpectSpec {
   std::string kind;                      // "" any
   std::string tensor;                    // first divergent tensor; "" any
   nlohmann::json collectives = nullptr;  // {axis: {op: count per rank 0}}; null: not checked
+  std::string detector = {};             // who saw it first, known_detectors(); "" any
 };
 
 struct CaseSpec {
@@ -91,6 +130,7 @@ struct CaseSpec {
   bool judged = true;              // false: run only (bench at scale)
   bool record_activations = true;  // false: gradients, parameters, losses and logprobs only
   DataSpec data;
+  BatchingSpec batching;
   LossSpec loss;
   OptimizerSpec optimizer;
   ParallelSpec parallel;

@@ -58,6 +58,18 @@ void CallTrace::after_call(const CollectiveCall& call) {
 void CallTrace::never_waited(const CollectiveCall& call) {
   findings_.push_back(fmt::format("never_waited: rank {} started {} and dropped it without wait()",
                                   rank_, describe_call(call)));
+  if (Span* span = open_span(call)) span->dropped = true;
+}
+
+std::vector<std::string> CallTrace::left_pending() const {
+  std::vector<std::string> findings;
+  for (const Span& span : spans_) {
+    if (!span.asynchronous || span.waited || span.dropped) continue;
+    findings.push_back(fmt::format("never_waited: rank {} started {} and had not waited for it "
+                                   "when its part was done",
+                                   rank_, calls_[span.call]));
+  }
+  return findings;
 }
 
 std::vector<nlohmann::json> CallTrace::timeline() const {

@@ -44,6 +44,8 @@ class CallTrace : public CallListener {
   std::vector<nlohmann::json> timeline() const;
   // never_waited, each a sentence with rank and label.
   const std::vector<std::string>& findings() const { return findings_; }
+  // The same of asynchronous calls that are still held and not waited for, when all should be done.
+  std::vector<std::string> left_pending() const;
 
  private:
   struct Span {
@@ -54,7 +56,7 @@ class CallTrace : public CallListener {
     Clock::time_point start;
     Clock::time_point wait_start;
     Clock::time_point end;
-    bool asynchronous = false, waited = false, ended = false;
+    bool asynchronous = false, waited = false, dropped = false, ended = false;
   };
   Span* open_span(const CollectiveCall& call);
 

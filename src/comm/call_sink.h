@@ -11,6 +11,7 @@ struct CallNotes {
   bool asynchronous = false;
   bool private_input = false;   // nobody but the communicator can see or change the input
   bool private_output = false;  // nobody can see the outputs before wait()
+  at::Tensor input = {};        // what the caller gave; undefined: the backend's own arguments
 };
 
 // A backend that wants the notes implements this beside c10d::Backend; the communicator finds it by

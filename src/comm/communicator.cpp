@@ -3,10 +3,10 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
 #include <numeric>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "base/error.h"
 #include "comm/call_sink.h"
@@ -42,7 +42,10 @@ int64_t sum_of(const std::vector<int64_t>& sizes) {
 
 BackendAbilities BackendAbilities::of(const std::string& backend_name) {
   if (backend_name == "emulated") {
-    return {.uneven_lists = true, .reduce_scatter = true, .avg = true, .half_sums = true,
+    return {.uneven_lists = true,
+            .reduce_scatter = true,
+            .avg = true,
+            .half_sums = true,
             .empty = true};
   }
   if (backend_name == "nccl") return {.reduce_scatter = true, .half_sums = true};
@@ -51,8 +54,11 @@ BackendAbilities BackendAbilities::of(const std::string& backend_name) {
 
 Communicator::Communicator(std::string axis, std::vector<int64_t> ranks, int64_t group_rank,
                            c10::intrusive_ptr<c10d::Backend> backend, CallListener* listener)
-    : axis_(std::move(axis)), ranks_(std::move(ranks)), group_rank_(group_rank),
-      backend_(std::move(backend)), listener_(listener) {
+    : axis_(std::move(axis)),
+      ranks_(std::move(ranks)),
+      group_rank_(group_rank),
+      backend_(std::move(backend)),
+      listener_(listener) {
   SHARDPROOF_ASSERT(group_rank_ >= 0 && group_rank_ < size(), "a rank of this group");
   SHARDPROOF_ASSERT(size() == 1 || backend_, "a group of several ranks needs a backend");
   group_ = group_name(axis_, ranks_);
@@ -90,8 +96,11 @@ PendingCollective Communicator::start(CollectiveCall call, CallMode mode, const 
   call.asynchronous = mode.asynchronous;
   if (listener_ != nullptr) listener_->before_call(call);
   if (sink_ != nullptr) {
-    sink_->next_call({.call = call, .asynchronous = mode.asynchronous,
-                      .private_input = mode.private_input, .private_output = true});
+    sink_->next_call({.call = call,
+                      .asynchronous = mode.asynchronous,
+                      .private_input = mode.private_input,
+                      .private_output = true,
+                      .input = mode.input});
   }
   auto state = std::make_unique<PendingCollective::State>();
   state->call = std::move(call);
@@ -118,10 +127,10 @@ std::vector<int64_t> Communicator::checked_sizes(const std::vector<int64_t>& siz
   }
   const int64_t mine = sizes[static_cast<size_t>(group_rank_)];
   if (own >= 0 && own != mine) {
-    throw wrong_sizes(op, group_, label,
-                      fmt::format("rank {} has size {} where the sizes [{}] say {}",
-                                  ranks_[static_cast<size_t>(group_rank_)], own,
-                                  fmt::join(sizes, ","), mine));
+    throw wrong_sizes(
+        op, group_, label,
+        fmt::format("rank {} has size {} where the sizes [{}] say {}",
+                    ranks_[static_cast<size_t>(group_rank_)], own, fmt::join(sizes, ","), mine));
   }
   return sizes;
 }
@@ -173,17 +182,17 @@ at::Tensor Communicator::scatter(const at::Tensor& full, const at::Tensor& local
   if (!sizes.empty()) rows = checked_sizes(sizes, local_like.size(0), "scatter", label);
   if (is_root && rows.empty()) rows = even_sizes(full.size(0), "scatter", label);
   if (is_root && sum_of(rows) != full.size(0)) {
-    throw wrong_sizes("scatter", group_, label,
-                      fmt::format("sizes [{}] of a tensor of {} rows", fmt::join(rows, ","),
-                                  full.size(0)));
+    throw wrong_sizes(
+        "scatter", group_, label,
+        fmt::format("sizes [{}] of a tensor of {} rows", fmt::join(rows, ","), full.size(0)));
   }
   if (!backend_) return full.detach().clone(at::MemoryFormat::Contiguous);
   CollectiveCall call = describe("scatter", local_like, label);
   call.root = root;
   if (is_root) call.split_sizes = rows;
-  const at::Tensor source = is_root ? wire::for_moving(full)
-                                    : wire::for_moving(at::empty(with_rows(local_like, 0),
-                                                                 local_like.options()));
+  const at::Tensor source =
+      is_root ? wire::for_moving(full)
+              : wire::for_moving(at::empty(with_rows(local_like, 0), local_like.options()));
   at::Tensor result = at::empty(local_like.sizes(), source.options());
   const auto work = [&] {
     if (abilities_.uneven_lists) {
@@ -265,7 +274,9 @@ PendingCollective Communicator::start_message(const char* op, const at::Tensor& 
   const auto finish = [result, buffer, sends, dtype = tensor.scalar_type()] {
     return sends ? at::Tensor() : wire::moved_back(result, dtype);
   };
-  return start(std::move(call), {.asynchronous = asynchronous}, work, finish);
+  return start(std::move(call),
+               {.asynchronous = asynchronous, .input = sends ? tensor : at::Tensor()}, work,
+               finish);
 }
 
 void Communicator::send(const at::Tensor& tensor, int64_t to, std::string_view label, int tag) {

@@ -103,6 +103,8 @@ class Communicator {
   // written in place. Results are contiguous and carry no gradient. A group of one communicates
   // nothing: no call is recorded and the result is a copy.
   // Every member gives the same label: it is part of what makes two calls the same call.
+  // The input of an asynchronous call stays as it is until wait() has returned, whether or not this
+  // version copies it.
   //
   // all_reduce: same shape out. float16 and bfloat16 are summed in float32 and rounded once (nccl:
   // as NCCL does). kAvg divides the sum; kAvg of integers and bool is refused. bool: kSum and kMax
@@ -155,6 +157,7 @@ class Communicator {
   struct CallMode {
     bool asynchronous = false;
     bool private_input = false;  // the buffer that the backend reads is the communicator's own
+    at::Tensor input = {};       // the caller's own, which must not change before wait()
   };
 
   CollectiveCall describe(const char* op, const at::Tensor& tensor, std::string_view label) const;

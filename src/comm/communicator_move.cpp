@@ -1,9 +1,9 @@
 // all_gather and all_to_all.
 #include <fmt/format.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
 #include <numeric>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "base/error.h"
 #include "comm/communicator.h"
@@ -70,8 +70,9 @@ PendingCollective Communicator::gather_even(CollectiveCall call, const at::Tenso
     const at::Tensor all = nothing ? at::empty(pieces, source.options()) : gathered.view(pieces);
     return wire::moved_back(all.movedim(0, dim).reshape(shape), dtype);
   };
-  return start(std::move(call), {.asynchronous = asynchronous, .private_input = private_input},
-               work, finish);
+  return start(std::move(call),
+               {.asynchronous = asynchronous, .private_input = private_input, .input = local}, work,
+               finish);
 }
 
 PendingCollective Communicator::gather_uneven(CollectiveCall call, const at::Tensor& local,
@@ -91,7 +92,8 @@ PendingCollective Communicator::gather_uneven(CollectiveCall call, const at::Ten
       return backend_->allgather(outputs, inputs, {});
     };
     const auto finish = [gathered, dtype] { return wire::moved_back(gathered, dtype); };
-    return start(std::move(call), {.asynchronous = asynchronous, .private_input = private_input},
+    return start(std::move(call),
+                 {.asynchronous = asynchronous, .private_input = private_input, .input = local},
                  work, finish);
   }
   // Every piece padded to the longest, the gathered dim in front.
@@ -118,8 +120,8 @@ PendingCollective Communicator::gather_uneven(CollectiveCall call, const at::Ten
     }
     return wire::moved_back(at::cat(parts, 0).movedim(0, dim).contiguous(), dtype);
   };
-  return start(std::move(call), {.asynchronous = asynchronous, .private_input = true}, work,
-               finish);
+  return start(std::move(call),
+               {.asynchronous = asynchronous, .private_input = true, .input = local}, work, finish);
 }
 
 at::Tensor Communicator::all_to_all(const at::Tensor& input, std::string_view label,
@@ -170,8 +172,9 @@ PendingCollective Communicator::start_all_to_all(const at::Tensor& input, std::s
   const auto finish = [result, dtype = input.scalar_type()] {
     return wire::moved_back(result, dtype);
   };
-  return start(std::move(call), {.asynchronous = asynchronous, .private_input = private_input},
-               work, finish);
+  return start(std::move(call),
+               {.asynchronous = asynchronous, .private_input = private_input, .input = input}, work,
+               finish);
 }
 
 }  // namespace shardproof

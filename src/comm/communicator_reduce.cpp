@@ -1,9 +1,9 @@
 // all_reduce and reduce_scatter.
 #include <fmt/format.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
 #include <numeric>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "base/error.h"
 #include "comm/communicator.h"
@@ -59,8 +59,8 @@ PendingCollective Communicator::start_all_reduce(const at::Tensor& input, Reduce
   const auto finish = [=, dtype = input.scalar_type(), count = size()] {
     return finish_reduction(sum, op, reduction.op, dtype, count);
   };
-  return start(std::move(call), {.asynchronous = asynchronous, .private_input = true}, work,
-               finish);
+  return start(std::move(call),
+               {.asynchronous = asynchronous, .private_input = true, .input = input}, work, finish);
 }
 
 at::Tensor Communicator::reduce_scatter(const at::Tensor& full, int64_t dim, ReduceOp op,
@@ -139,8 +139,9 @@ PendingCollective Communicator::start_reduce_scatter(const at::Tensor& full, int
     }
     return sum.movedim(0, dim).contiguous();
   };
-  return start(std::move(call), {.asynchronous = asynchronous, .private_input = private_input},
-               work, finish);
+  return start(std::move(call),
+               {.asynchronous = asynchronous, .private_input = private_input, .input = full}, work,
+               finish);
 }
 
 }  // namespace shardproof

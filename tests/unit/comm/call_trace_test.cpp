@@ -62,6 +62,28 @@ TEST_CASE("a pending collective that is dropped is a finding of its rank", "[com
   CHECK_THAT(second.findings()[0], Contains("never_waited: rank 1") && Contains("bucket 3"));
 }
 
+TEST_CASE("a pending collective that is held to the end is a finding of its own",
+          "[comm][trace]") {
+  CallTrace first(0), second(1);
+  std::vector<PendingCollective> held;
+  try_emulated_ranks(Mesh({{"tp", 2}}), [&](MeshComm& comm, int64_t rank) {
+    Communicator& tp = comm.along("tp");
+    PendingCollective one = tp.all_reduce_async(ones({4}), ReduceOp::kSum, "bucket 3");
+    PendingCollective two = tp.all_reduce_async(ones({4}), ReduceOp::kSum, "bucket 4");
+    one.wait();
+    if (rank == 0) two.wait();
+    else held.push_back(std::move(two));
+  }, {&first, &second});
+  CHECK(first.left_pending().empty());
+  REQUIRE(second.left_pending().size() == 1);
+  CHECK_THAT(second.left_pending()[0], Contains("never_waited: rank 1 started all_reduce(sum)") &&
+                                           Contains("bucket 4"));
+  CHECK(second.findings().empty());
+  held.clear();  // now it is dropped, and found once
+  CHECK(second.findings().size() == 1);
+  CHECK(second.left_pending().empty());
+}
+
 TEST_CASE("a pending collective that an exception drops is no finding", "[comm][trace]") {
   CallTrace first(0), second(1);
   try_emulated_ranks(Mesh({{"tp", 2}}), [](MeshComm& comm, int64_t rank) {

@@ -1,0 +1,75 @@
+// Digests of tensors, and version counters where they mean something.
+#include "sim/net/watched_memory.h"
+
+#include <ATen/ATen.h>
+
+#include <cstring>
+
+namespace shardproof::sim {
+namespace {
+
+// Four lanes of multiply and rotate: every byte counts, and its place.
+uint64_t digest_bytes(const char* at, size_t bytes) {
+  constexpr uint64_t kOdd = 0x9e3779b185ebca87, kOther = 0xc2b2ae3d27d4eb4f;
+  const auto step = [](uint64_t lane, uint64_t word) {
+    lane += word * kOther;
+    return ((lane << 31) | (lane >> 33)) * kOdd;
+  };
+  uint64_t lanes[4] = {1, 2, 3, 4};
+  for (; bytes >= 32; bytes -= 32, at += 32) {
+    uint64_t words[4];
+    std::memcpy(words, at, 32);
+    for (int i = 0; i < 4; ++i) lanes[i] = step(lanes[i], words[i]);
+  }
+  uint64_t digest = kOdd;
+  for (const uint64_t lane : lanes) digest = step(digest, lane);
+  for (; bytes > 0; --bytes, ++at) digest = step(digest, static_cast<unsigned char>(*at) + 1U);
+  return digest;
+}
+
+}  // namespace
+
+WatchedMemory::WatchedMemory(const at::Tensor& tensor)
+    : storage_(tensor.storage().getWeakStorageImpl()) {
+  const at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  on_cpu_ = tensor.is_cpu();
+  bytes_ = static_cast<size_t>(tensor.numel()) * tensor.element_size();
+  offset_ = static_cast<size_t>(tensor.storage_offset()) * tensor.element_size();
+  if (!tensor.is_non_overlapping_and_dense()) strided_ = tensor.detach();
+  counted_ = !tensor.is_inference() && bytes_ == tensor.storage().nbytes();
+  if (counted_) {
+    version_ = impl.version_counter();
+    version_seen_ = version_.current_version();
+  }
+  if (bytes_ == 0 || !on_cpu_) return;
+  begin_ = static_cast<const char*>(tensor.storage().data()) + offset_;
+  digest_ = digest(begin_);
+}
+
+uint64_t WatchedMemory::digest(const char* at) const {
+  if (!strided_.defined()) return digest_bytes(at, bytes_);
+  const at::Tensor packed = strided_.contiguous();
+  return digest_bytes(static_cast<const char*>(packed.const_data_ptr()), bytes_);
+}
+
+WatchedMemory::Change WatchedMemory::change() const {
+  if (bytes_ == 0) return Change::kNone;
+  const auto storage = storage_.lock();
+  if (!storage) return Change::kNone;
+  if (!strided_.defined() && storage->nbytes() < offset_ + bytes_) return Change::kFreed;
+  if (counted_ && version_.current_version() != version_seen_) return Change::kWritten;
+  if (!on_cpu_) return Change::kNone;
+  const char* now = static_cast<const char*>(storage->data()) + offset_;
+  return digest(now) == digest_ ? Change::kNone : Change::kWritten;
+}
+
+bool WatchedMemory::overlaps(const at::Tensor& other) const {
+  if (bytes_ == 0 || begin_ == nullptr || strided_.defined() || storage_.expired()) return false;
+  if (!other.defined() || !other.is_cpu() || other.numel() == 0) return false;
+  if (!other.is_non_overlapping_and_dense()) return false;
+  const auto* from = static_cast<const char*>(other.const_data_ptr());
+  const char* to = from + static_cast<size_t>(other.numel()) * other.element_size();
+  return from < begin_ + bytes_ && begin_ < to;
+}
+
+}  // namespace shardproof::sim

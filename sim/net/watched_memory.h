@@ -1,0 +1,41 @@
+// The bytes of one tensor between two looks: whether somebody wrote them, without keeping them
+// alive.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace shardproof::sim {
+
+class WatchedMemory {
+ public:
+  enum class Change { kNone, kWritten, kFreed };
+
+  // Takes a digest of the tensor's bytes, one pass over them (CUDA: none, the version counter
+  // alone).
+  explicit WatchedMemory(const at::Tensor& tensor);
+
+  // kWritten: the bytes differ, or the version counter of a tensor that has its storage for itself
+  // has moved. A counter that other pieces of the same storage share proves nothing. kFreed: the
+  // storage is there but no longer reaches that far. A storage that nobody holds any more is
+  // kNone: nobody can look at it either.
+  Change change() const;
+  // Both are contiguous and have bytes in common.
+  bool overlaps(const at::Tensor& other) const;
+
+ private:
+  uint64_t digest(const char* at) const;
+
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage_;
+  at::Tensor strided_;    // held: one whose elements do not lie side by side; else undefined
+  bool counted_ = false;  // whether version_ counts writes to these bytes only
+  c10::VariableVersion version_;
+  uint32_t version_seen_ = 0;
+  bool on_cpu_ = true;
+  const char* begin_ = nullptr;
+  size_t offset_ = 0, bytes_ = 0;  // within the storage
+  uint64_t digest_ = 0;
+};
+
+}  // namespace shardproof::sim

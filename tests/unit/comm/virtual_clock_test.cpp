@@ -1,0 +1,183 @@
+// Time on the virtual clock: what overlaps, who waits for whom, the same in every run.
+#include <ATen/ATen.h>
+
+#include <catch2/catch.hpp>
+
+#include "sim/net/op_meter.h"
+#include "tests/unit/comm/configured_world.h"
+
+namespace shardproof::tests {
+namespace {
+
+// Links as in link_cost_test.cpp; computing is what the test says with advance().
+sim::WorldSpec timed_world() {
+  sim::WorldSpec world;
+  world.in_node = {.latency_us = 10, .gb_per_s = 1};
+  world.compute = "fixed";
+  world.op_us = 0;
+  return world;
+}
+
+at::Tensor kilo() { return at::ones({1000}, at::kDouble); }  // its all_reduce over two takes 28 us
+
+double total(const std::vector<nlohmann::json>& timeline) {
+  return time_of(timeline, "compute") + time_of(timeline, "waiting") + time_of(timeline, "exposed");
+}
+
+ConfiguredRuns run_two(const std::function<void(ConfiguredRank&, Communicator&)>& body,
+                       const sim::WorldSpec& world = timed_world()) {
+  auto runs = run_configured(world, Mesh({{"tp", 2}}),
+                             [&](ConfiguredRank& rank) { body(rank, rank.comm.along("tp")); });
+  for (const std::string& error : runs.errors) CHECK(error == "");
+  return runs;
+}
+
+TEST_CASE("an all_reduce hides behind computing exactly as long as both last", "[clock]") {
+  const double computing_us = GENERATE(0.0, 5.0, 20.0, 28.0, 50.0);
+  const auto runs = run_two([&](ConfiguredRank& rank, Communicator& tp) {
+    PendingCollective pending = tp.all_reduce_async(kilo(), ReduceOp::kSum, "gradients");
+    rank.clock.advance(computing_us);
+    pending.wait();
+  });
+  for (size_t rank = 0; rank < 2; ++rank) {
+    CHECK(runs.times_us[rank] == Approx(std::max(28.0, computing_us)).epsilon(1e-12));
+    const double exposed = time_of(runs.timelines[rank], "exposed");
+    const double communication = time_of(runs.timelines[rank], "communication");
+    CHECK(communication == Approx(28).epsilon(1e-12));
+    CHECK(communication - exposed == Approx(std::min(28.0, computing_us)).epsilon(1e-12));
+    CHECK(time_of(runs.timelines[rank], "waiting") == 0);
+    CHECK(total(runs.timelines[rank]) == Approx(runs.times_us[rank]).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("a synchronous call hides nothing", "[clock]") {
+  const auto runs = run_two([&](ConfiguredRank& rank, Communicator& tp) {
+    rank.clock.advance(7);
+    tp.all_reduce(kilo(), ReduceOp::kSum, "sum");
+    rank.clock.advance(5);
+  });
+  CHECK(runs.times_us == std::vector<double>{40, 40});
+  CHECK(time_of(runs.timelines[0], "exposed") == 28);
+  CHECK(time_of(runs.timelines[0], "compute") == 12);
+}
+
+TEST_CASE("a rank that computes slowly makes the others wait, and is named", "[clock]") {
+  sim::WorldSpec world = timed_world();
+  world.stragglers = {{.rank = 1, .compute = 3, .links = 1}};
+  const auto runs = run_two(
+      [&](ConfiguredRank& rank, Communicator& tp) {
+        rank.clock.advance(10);
+        tp.all_reduce(kilo(), ReduceOp::kSum, "sum");
+      },
+      world);
+  CHECK(runs.times_us == std::vector<double>{58, 58});
+  CHECK(time_of(runs.timelines[0], "waiting") == 20);
+  CHECK(time_of(runs.timelines[1], "waiting") == 0);
+  for (const auto& timeline : runs.timelines) {
+    CHECK(time_of(timeline, "exposed") == 28);
+    CHECK(timeline.back().at("last_rank") == 1);
+  }
+}
+
+TEST_CASE("transfers of one group follow each other, those of two groups do not", "[clock]") {
+  SECTION("one group") {
+    const auto runs = run_two([&](ConfiguredRank&, Communicator& tp) {
+      PendingCollective first = tp.all_reduce_async(kilo(), ReduceOp::kSum, "first");
+      PendingCollective second = tp.all_reduce_async(kilo(), ReduceOp::kSum, "second");
+      second.wait();
+      first.wait();
+    });
+    CHECK(runs.times_us == std::vector<double>{56, 56});
+    CHECK(time_of(runs.timelines[0], "exposed") == 56);
+  }
+  SECTION("two groups") {
+    const auto runs = run_two([&](ConfiguredRank& rank, Communicator& tp) {
+      Communicator& other = rank.comm.world();
+      PendingCollective first = tp.all_reduce_async(kilo(), ReduceOp::kSum, "first");
+      PendingCollective second = other.all_reduce_async(kilo(), ReduceOp::kSum, "second");
+      second.wait();
+      first.wait();
+    });
+    CHECK(runs.times_us == std::vector<double>{28, 28});
+  }
+}
+
+TEST_CASE("a ring of messages takes its messages' time", "[clock]") {
+  const auto runs = run_configured(timed_world(), Mesh({{"cp", 3}}), [](ConfiguredRank& rank) {
+    Communicator& cp = rank.comm.along("cp");
+    for (int step = 0; step < 2; ++step) {
+      PendingCollective sent = cp.send_async(kilo(), (rank.rank + 1) % 3, "ring");
+      PendingCollective got = cp.recv_async(kilo(), (rank.rank + 2) % 3, "ring");
+      rank.clock.advance(4);  // attention of the block that is here
+      got.wait();
+      sent.wait();
+    }
+  });
+  for (const double time : runs.times_us) CHECK(time == 36);  // two messages of 10 + 8
+}
+
+TEST_CASE("calls before the clock runs and while it pauses take no time", "[clock]") {
+  const auto runs = run_two([&](ConfiguredRank& rank, Communicator& tp) {
+    rank.clock.stop();
+    tp.all_reduce(kilo(), ReduceOp::kSum, "set-up");
+    rank.clock.start();
+    rank.clock.advance(3);
+    tp.barrier("begin");
+  });
+  CHECK(runs.times_us == std::vector<double>{13, 13});
+  CHECK(runs.timelines[0].size() == 3);  // computing, the barrier exposed, the barrier
+}
+
+TEST_CASE("fixed costs of ops are the same in every run", "[clock]") {
+  sim::WorldSpec world = timed_world();
+  world.op_us = 2;
+  world.gflop_per_s = 1e-3;  // one operation per us
+  const auto run = [&] {
+    return run_two(
+        [](ConfiguredRank& rank, Communicator& tp) {
+          at::Tensor x = at::ones({4, 5}, at::kDouble).mul(0.5);
+          for (int step = 0; step < 20; ++step) {
+            const at::Tensor y = x.matmul(at::ones({5, 6}, at::kDouble));
+            PendingCollective sum = tp.all_reduce_async(y, ReduceOp::kSum, "y");
+            x = x.add(1).div(2 + static_cast<double>(rank.rank));
+            sum.wait();
+          }
+        },
+        world);
+  };
+  const auto first = run(), second = run();
+  CHECK(first.times_us == second.times_us);
+  CHECK(first.timelines == second.timelines);
+  CHECK(first.times_us[0] > 20 * 240);  // 2 * 4 * 5 * 6 operations of each product
+}
+
+TEST_CASE("an op is counted once, a product with its operations", "[clock]") {
+  sim::OpMeter meter(2, 1e-3);
+  const at::Tensor left = at::ones({4, 5}, at::kDouble), right = at::ones({5, 6}, at::kDouble);
+  CHECK(meter.take_us() == 4);
+  left.mm(right);
+  CHECK(meter.take_us() == 2 + 240);
+  left.matmul(right);  // calls mm
+  CHECK(meter.take_us() == 2 + 240);
+  at::linear(left, right.t(), at::ones({6}, at::kDouble));  // t, ones, linear with addmm in it
+  CHECK(meter.take_us() == 3 * 2 + 240);
+  CHECK(meter.take_us() == 0);
+}
+
+TEST_CASE("measured computing follows the thread's own time", "[clock]") {
+  sim::WorldSpec world;
+  world.compute_factor = 1000;  // so that it cannot be wall time
+  const auto runs = run_two(
+      [](ConfiguredRank& rank, Communicator& tp) {
+        at::Tensor x = at::ones({200, 200}, at::kDouble);
+        if (rank.rank == 0) x = x.mm(x).mm(x);
+        tp.barrier("both");
+      },
+      world);
+  CHECK(runs.times_us[1] >= runs.times_us[0] * 0.5);  // rank 1 waited for rank 0
+  CHECK(runs.times_us[0] > 1000);
+  CHECK(time_of(runs.timelines[1], "waiting") > time_of(runs.timelines[0], "waiting"));
+}
+
+}  // namespace
+}  // namespace shardproof::tests
