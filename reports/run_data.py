@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 FORMAT = "shardproof-results/1"
+CRITICAL_PATH = "critical path"
 VERDICTS = ("match", "mismatch", "refused", "failed", "bad_input", "internal")
 
 
@@ -52,7 +53,8 @@ def read_timelines(folder):
     timelines = {}
     for event in _read_json(path).get("traceEvents", []):
         if event.get("ph") == "X":
-            lane = timelines.setdefault(event["pid"], {}).setdefault(event["tid"], [])
+            rank = (event.get("args") or {}).get("rank", event["tid"])
+            lane = timelines.setdefault(event["pid"], {}).setdefault(rank, [])
             lane.append((event["ts"] / 1000, event["dur"] / 1000, event.get("cat", ""), event["name"]))
     return timelines
 

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "sim/report/color.h"
+#include "sim/report/virtual_time.h"
 
 namespace shardproof::sim {
 namespace {
@@ -94,6 +95,8 @@ std::string case_line(const CaseResult& result, bool color) {
   } else if (result.verdict != "match") {
     line += fmt::format("   as expected: {}", what_it_says(result));
   }
+  const std::string time = virtual_time_line(result);
+  if (!time.empty()) line += "\n             " + time;
   return line;
 }
 

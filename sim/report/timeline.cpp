@@ -3,8 +3,10 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "sim/report/escape.h"
+#include "sim/report/virtual_time.h"
 
 namespace shardproof::sim {
 namespace {
@@ -12,7 +14,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Stretch {
-  std::string name, kind;
+  std::string name, kind, group;
+  bool in_virtual_time = false;
   double start_us = 0, duration_us = 0;
 };
 
@@ -30,6 +33,11 @@ bool read_stretch(const nlohmann::json& entry, Stretch& out) {
   out.name = valid_utf8(name->get<std::string>());
   const auto kind = entry.find("kind");
   out.kind = kind != entry.end() && kind->is_string() ? valid_utf8(kind->get<std::string>()) : "";
+  const auto group = entry.find("group");
+  out.group = group != entry.end() && group->is_string() ? group->get<std::string>() : "";
+  const auto in_virtual_time = entry.find("virtual");
+  out.in_virtual_time = in_virtual_time != entry.end() && in_virtual_time->is_boolean() &&
+                        in_virtual_time->get<bool>();
   return true;
 }
 
@@ -38,7 +46,8 @@ double first_start(const CaseResult& result) {
   Stretch stretch;
   for (const auto& report : result.reports) {
     for (const auto& entry : report.timeline) {
-      if (read_stretch(entry, stretch)) first = std::min(first, stretch.start_us);
+      if (!read_stretch(entry, stretch)) continue;
+      first = stretch.in_virtual_time ? 0 : std::min(first, stretch.start_us);
     }
   }
   return std::isfinite(first) ? first : 0;
@@ -47,7 +56,7 @@ double first_start(const CaseResult& result) {
 class EventList {
  public:
   void add(const Json& event) {
-    text_ += text_.empty() ? "\n" : ",\n";
+    if (!text_.empty()) text_ += ",\n";
     text_ += event.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   void name(const char* what, size_t pid, int64_t tid, const std::string& value) {
@@ -59,31 +68,83 @@ class EventList {
   std::string text_;
 };
 
+// Threads beside those of the ranks, numbered from above them as they appear.
+class Lanes {
+ public:
+  Lanes(EventList& events, size_t pid, const CaseResult& result) : events_(events), pid_(pid) {
+    for (const auto& report : result.reports) next_ = std::max(next_, report.rank + 1);
+  }
+  // Where the transfers of this rank in this group go: they do not overlap each other.
+  int64_t transfers(int64_t rank, const std::string& group) {
+    return lane("rank " + std::to_string(rank) + " in " + valid_utf8(group));
+  }
+  int64_t lane(const std::string& name) {
+    const auto [it, is_new] = lanes_.try_emplace(name, next_);
+    if (is_new) events_.name("thread_name", pid_, next_++, name);
+    return it->second;
+  }
+
+ private:
+  EventList& events_;
+  size_t pid_;
+  int64_t next_ = 0;
+  std::map<std::string, int64_t> lanes_;
+};
+
+void add_critical_path(EventList& events, size_t pid, const CaseResult& result, Lanes& lanes) {
+  const auto time = virtual_time(result);
+  if (!time) return;
+  const int64_t lane = lanes.lane("critical path");
+  for (const PathStep& step : time->path) {
+    const std::string rank = "rank " + std::to_string(step.rank) + " ";
+    events.add({{"ph", "X"},
+                {"name", step.compute ? rank + "compute" : step.name},
+                {"cat", "critical path"},
+                {"ts", step.start_us},
+                {"dur", step.duration_us},
+                {"pid", pid},
+                {"tid", lane},
+                {"args", {{"rank", step.rank}, {"compute", step.compute}}}});
+  }
+}
+
 void add_case(EventList& events, size_t pid, const CaseResult& result) {
   events.name("process_name", pid, 0, valid_utf8(result.spec.name));
   const double origin = first_start(result);
+  Lanes lanes(events, pid, result);
   Stretch stretch;
   for (const auto& report : result.reports) {
     events.name("thread_name", pid, report.rank, "rank " + std::to_string(report.rank));
     for (const auto& entry : report.timeline) {
       if (!read_stretch(entry, stretch)) continue;
+      const bool transfer = stretch.in_virtual_time && stretch.kind == "communication";
       events.add({{"ph", "X"},
                   {"name", stretch.name},
                   {"cat", stretch.kind},
                   {"ts", stretch.start_us - origin},
                   {"dur", stretch.duration_us},
                   {"pid", pid},
-                  {"tid", report.rank}});
+                  {"tid", transfer ? lanes.transfers(report.rank, stretch.group) : report.rank},
+                  {"args", {{"rank", report.rank}}}});
     }
   }
+  add_critical_path(events, pid, result, lanes);
 }
 
 }  // namespace
 
-std::string timeline_json(const std::vector<CaseResult>& results) {
+std::string timeline_events(size_t index, const CaseResult& result) {
   EventList events;
-  for (size_t i = 0; i < results.size(); ++i) add_case(events, i, results[i]);
-  return "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [" + events.text() + "\n]}\n";
+  add_case(events, index, result);
+  return events.text();
+}
+
+std::string timeline_json(const std::vector<CaseResult>& results) {
+  std::string text = kTimelineHead;
+  for (size_t i = 0; i < results.size(); ++i) {
+    text += (i == 0 ? "" : ",\n") + timeline_events(i, results[i]);
+  }
+  return text + kTimelineEnd;
 }
 
 }  // namespace shardproof::sim

@@ -1,0 +1,210 @@
+// Sums over the entries of RankClock::timeline(), and the critical path walked from its end.
+#include "sim/report/virtual_time.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "sim/report/escape.h"
+
+namespace shardproof::sim {
+namespace {
+
+constexpr size_t kListedShares = 4;
+constexpr double kRounding = 1e-9;  // of a time, relative: two of these are the same moment
+
+// A call that a rank was blocked in, or found done.
+struct Call {
+  std::string name, group;
+  double begin_us = 0, end_us = 0, ready_us = 0, blocked_from_us = 0;
+  int64_t last_rank = -1;
+};
+
+struct RankEntries {
+  RankTime time;
+  std::vector<Call> calls;
+};
+
+double number(const nlohmann::json& entry, const char* key) {
+  const auto it = entry.find(key);
+  const double value = it != entry.end() && it->is_number() ? it->get<double>() : 0;
+  return std::isfinite(value) ? value : 0;
+}
+
+std::string text(const nlohmann::json& entry, const char* key) {
+  const auto it = entry.find(key);
+  return it != entry.end() && it->is_string() ? valid_utf8(it->get<std::string>()) : "";
+}
+
+void add_entry(RankEntries& rank, const nlohmann::json& entry) {
+  const std::string kind = text(entry, "kind");
+  const double duration = number(entry, "duration_us");
+  RankTime& time = rank.time;
+  if (kind == "compute") time.compute_us += duration;
+  if (kind == "waiting") time.waiting_us += duration;
+  if (kind == "exposed") time.exposed_us += duration;
+  if (kind != "communication") {
+    time.total_us = std::max(time.total_us, number(entry, "start_us") + duration);
+    return;
+  }
+  time.communication_us += duration;
+  const double begin = number(entry, "start_us");
+  const auto last = static_cast<int64_t>(number(entry, "last_rank"));
+  rank.calls.push_back({.name = text(entry, "name"),
+                        .group = text(entry, "group"),
+                        .begin_us = begin,
+                        .end_us = begin + duration,
+                        .ready_us = number(entry, "ready_us"),
+                        .blocked_from_us = number(entry, "blocked_from_us"),
+                        .last_rank = last});
+}
+
+std::map<int64_t, RankEntries> entries_of(const CaseResult& result) {
+  std::map<int64_t, RankEntries> ranks;
+  for (const RankReport& report : result.reports) {
+    for (const nlohmann::json& entry : report.timeline) {
+      if (!entry.is_object() || !entry.value("virtual", false)) continue;
+      RankEntries& rank = ranks[report.rank];
+      rank.time.rank = report.rank;
+      add_entry(rank, entry);
+    }
+  }
+  return ranks;
+}
+
+// Walks back from the end of the rank that ends last: before a moment at which a rank was released
+// from a call lies that call's transfer, before the transfer the previous one of its group or the
+// member that came last.
+class PathWalk {
+ public:
+  explicit PathWalk(const std::map<int64_t, RankEntries>& ranks) : ranks_(ranks) {
+    for (const auto& [rank, entries] : ranks) calls_ += entries.calls.size();
+  }
+
+  std::vector<PathStep> from(int64_t rank, double end_us) {
+    // Each turn ends at an earlier event; the bound holds for entries that somebody made up.
+    for (size_t turn = 0; turn <= 2 * calls_ + 1 && end_us > 0; ++turn) {
+      const Call* call = released_before(rank, end_us);
+      step(rank, true, "compute", call != nullptr ? std::min(call->end_us, end_us) : 0, end_us);
+      if (call == nullptr) break;
+      end_us = std::min(call->end_us, end_us);
+      while (call != nullptr) {
+        step(rank, false, call->name, call->begin_us, end_us);
+        end_us = std::min(end_us, call->begin_us);
+        const Call* before =
+            call->begin_us > later(call->ready_us) ? queued_behind(rank, *call) : nullptr;
+        if (before == nullptr && ranks_.count(call->last_rank) != 0) rank = call->last_rank;
+        call = before;
+      }
+    }
+    std::reverse(path_.begin(), path_.end());
+    return std::move(path_);
+  }
+
+ private:
+  static double later(double time) { return time * (1 + kRounding) + kRounding; }
+
+  // The last call that blocked the rank and was over by then.
+  const Call* released_before(int64_t rank, double time) const {
+    const Call* found = nullptr;
+    for (const Call& call : ranks_.at(rank).calls) {
+      if (call.end_us > later(time) || call.end_us <= later(call.blocked_from_us)) continue;
+      if (found == nullptr || call.end_us > found->end_us) found = &call;
+    }
+    return found;
+  }
+  // The call of the same group whose transfer this one had to wait for.
+  const Call* queued_behind(int64_t rank, const Call& next) const {
+    const Call* found = nullptr;
+    for (const Call& call : ranks_.at(rank).calls) {
+      if (&call == &next || call.group != next.group) continue;
+      if (call.end_us > later(next.begin_us)) continue;
+      if (call.begin_us >= next.begin_us) continue;
+      if (found == nullptr || call.end_us > found->end_us) found = &call;
+    }
+    return found;
+  }
+  void step(int64_t rank, bool compute, const std::string& name, double from_us, double to_us) {
+    if (to_us <= from_us) return;
+    path_.push_back({.rank = rank,
+                     .compute = compute,
+                     .name = name,
+                     .start_us = from_us,
+                     .duration_us = to_us - from_us});
+  }
+
+  const std::map<int64_t, RankEntries>& ranks_;
+  size_t calls_ = 0;
+  std::vector<PathStep> path_;
+};
+
+// What the scenario says about time: without it CPU time is all there is.
+bool declared(const WorldSpec& world) {
+  const auto any = [](const LinkSpec& link) { return link.latency_us > 0 || link.gb_per_s > 0; };
+  return world.compute == "fixed" || any(world.in_node) || any(world.inter_node) ||
+         !world.stragglers.empty();
+}
+
+// "all_reduce(sum) tp[2,3]" of "all_reduce(sum) tp[2,3] [4] float64 'label'".
+std::string op_and_group(const std::string& name) {
+  const size_t group = name.find(']');
+  return group == std::string::npos ? name : name.substr(0, group + 1);
+}
+
+std::string path_shares(const VirtualTime& time) {
+  std::map<std::string, double> by_what;
+  for (const PathStep& step : time.path) {
+    const std::string what =
+        step.compute ? fmt::format("rank {} compute", step.rank) : op_and_group(step.name);
+    by_what[what] += step.duration_us;
+  }
+  std::vector<std::pair<std::string, double>> shares(by_what.begin(), by_what.end());
+  std::stable_sort(shares.begin(), shares.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::string text;
+  for (size_t i = 0; i < std::min(kListedShares, shares.size()); ++i) {
+    text += fmt::format("{}{} {:.0f}%", i == 0 ? "" : ", ", shares[i].first,
+                        100 * shares[i].second / time.total_us);
+  }
+  return text + (shares.size() > kListedShares ? ", .." : "");
+}
+
+}  // namespace
+
+std::optional<VirtualTime> virtual_time(const CaseResult& result) {
+  const std::map<int64_t, RankEntries> ranks = entries_of(result);
+  if (ranks.empty()) return std::nullopt;
+  VirtualTime time;
+  int64_t last = -1;
+  for (const auto& [rank, entries] : ranks) {
+    time.ranks.push_back(entries.time);
+    if (last >= 0 && entries.time.total_us <= time.total_us) continue;
+    time.total_us = entries.time.total_us;
+    last = rank;
+  }
+  time.path = PathWalk(ranks).from(last, time.total_us);
+  return time;
+}
+
+std::string virtual_time_line(const CaseResult& result) {
+  if (!declared(result.spec.world)) return "";
+  const auto time = virtual_time(result);
+  if (!time || time->total_us <= 0) return "";
+  double compute = 0, waiting = 0, exposed = 0, communication = 0;
+  for (const RankTime& rank : time->ranks) {
+    compute += rank.compute_us;
+    waiting += rank.waiting_us;
+    exposed += rank.exposed_us;
+    communication += rank.communication_us;
+  }
+  const double to_mean_ms = 1e-3 / static_cast<double>(time->ranks.size());
+  return fmt::format(
+      "virtual {:.3f} ms: compute {:.3f}, waiting {:.3f}, exposed communication {:.3f} of {:.3f} "
+      "(mean over ranks)\n             critical path: {}",
+      time->total_us * 1e-3, compute * to_mean_ms, waiting * to_mean_ms, exposed * to_mean_ms,
+      communication * to_mean_ms, path_shares(*time));
+}
+
+}  // namespace shardproof::sim

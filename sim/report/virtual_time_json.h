@@ -1,0 +1,16 @@
+// The virtual time of a case in results.json.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "sim/compare/verdict.h"
+
+namespace shardproof::sim {
+
+// {"total_us", "ranks": [{"rank", "total_us", "compute_us", "waiting_us", "exposed_us",
+// "communication_us"}], "critical_path": [{"rank", "what", "start_us", "duration_us"}],
+// "critical_path_left_out"}: of a long path the longest steps, in order, and how many are left out.
+// Null when time is wall time.
+nlohmann::ordered_json virtual_time_json(const CaseResult& result);
+
+}  // namespace shardproof::sim
