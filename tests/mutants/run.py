@@ -116,6 +116,9 @@ def totals(outcomes, seconds):
         return f"{count} of {len(bugs)}" + (f" ({100 * count / len(bugs):.0f}%)" if bugs else "")
 
     both = sum(outcome.marks.tensor and outcome.marks.ranks for outcome in bugs)
+    for outcome in bugs:
+        if not outcome.marks.caught and not outcome.problem:
+            yield f"not caught: {outcome.row.id}: {outcome.row.survives or outcome.row.what}"
     yield f"bugs caught       {share('caught')}"
     yield f"right tensor      {share('tensor')}; with the right ranks {both}"
     yield f"right explanation {share('pattern')}"
