@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "sim/compare/diagnose.h"
+#include "sim/compare/fault_effect.h"
 #include "sim/compare/verdict.h"
 
 namespace shardproof::sim {
@@ -129,11 +130,13 @@ std::string describe_result(const CaseResult& result, bool color) {
   if (result.verdict == "match") {
     text += "   " + matched_line(result);
     text += field("note", result.message);
+    text += field("faults", faults_text(result));
     if (!good) text += field("expected", result.unexpected);
     return good ? text : text + field("replay", result.replay);
   }
   if (!result.kind.empty() && result.kind != result.verdict) text += "   " + result.kind;
   text += result.divergence ? divergence_text(result) : field("what", result.message);
+  text += field("faults", faults_text(result));
   const bool other_expected = result.spec.expect.verdict != "match" && !good;
   if (other_expected) text += field("expected", result.unexpected);
   return text + field("replay", result.replay);

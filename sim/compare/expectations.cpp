@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 
+#include "sim/compare/fault_effect.h"
+
 namespace shardproof::sim {
 namespace {
 
@@ -54,7 +56,11 @@ void compare_with_expectation(CaseResult& result) {
     result.unexpected =
         fmt::format("expected {} first in {}, came {}", expect.verdict, expect.tensor,
                     result.divergence ? result.divergence->tensor : std::string("no tensor"));
+  } else if (!expect.detector.empty() && expect.detector != first_detector(result.outcome)) {
+    result.unexpected = fmt::format("expected {} seen first by {}, came {}", expect.verdict,
+                                    expect.detector, detectors_text(result.outcome));
   }
+  if (result.unexpected.empty()) result.unexpected = faults_that_never_fired(result);
   result.as_expected = result.unexpected.empty();
 }
 

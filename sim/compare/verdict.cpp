@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "sim/compare/endings.h"
 #include "sim/compare/expectations.h"
+#include "sim/compare/fault_effect.h"
 #include "sim/compare/findings.h"
 #include "sim/compare/replay.h"
 
@@ -85,7 +86,8 @@ CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings) {
   CaseResult result;
   result.spec = spec;
   for (const RankEnding& ending : endings) {  // without the bytes, which are read into the reports
-    result.endings.push_back({ending.rank, ending.kind, ending.message, ending.last_call, ""});
+    result.endings.push_back(
+        {ending.rank, ending.kind, ending.message, ending.last_call, "", ending.faults});
   }
   result.replay = replay_command(spec);
   EndingVerdict ending = judge_endings(endings);
@@ -97,6 +99,11 @@ CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings) {
     take(result, ending);
   } else {
     judge_values(result);
+  }
+  result.outcome = fault_outcome(result);
+  const std::string never_fired = faults_that_never_fired(result);
+  if (result.verdict == "match" && !never_fired.empty()) {
+    take(result, {"bad_input", "fault", never_fired});
   }
   compare_with_expectation(result);
   return result;

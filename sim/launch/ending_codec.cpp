@@ -3,36 +3,71 @@
 #include <nlohmann/json.hpp>
 
 namespace shardproof::sim {
+namespace {
 
-// Texts are sent as binary: a message may quote bytes that are no UTF-8.
-std::string encode(const std::vector<RankEnding>& endings) {
-  const auto binary = [](const std::string& text) {
-    return nlohmann::json::binary({text.begin(), text.end()});
-  };
-  nlohmann::json list = nlohmann::json::array();
-  for (const RankEnding& ending : endings) {
-    list.push_back({ending.rank, ending.kind, binary(ending.message), binary(ending.last_call),
-                    binary(ending.bytes)});
-  }
+using nlohmann::json;
+
+// A text is sent as binary: a message may quote bytes that are no UTF-8.
+json binary(const std::string& text) { return json::binary({text.begin(), text.end()}); }
+
+std::string text(const json& value) {
+  const auto& bytes = value.get_binary();
+  return {bytes.begin(), bytes.end()};
+}
+
+json to_json(const FaultNote& note) {
+  return {note.index,          note.fired,           note.step,    binary(note.call),
+          binary(note.effect), binary(note.problem), note.matches, note.calls};
+}
+
+FaultNote fault_note_from(const json& item) {
+  return {.index = item.at(0).get<int64_t>(),
+          .fired = item.at(1).get<bool>(),
+          .step = item.at(2).get<int64_t>(),
+          .call = text(item.at(3)),
+          .effect = text(item.at(4)),
+          .problem = text(item.at(5)),
+          .matches = item.at(6).get<int64_t>(),
+          .calls = item.at(7).get<int64_t>()};
+}
+
+std::string cbor(const json& value) {
   std::string bytes;
-  nlohmann::json::to_cbor(list, bytes);
+  json::to_cbor(value, bytes);
   return bytes;
 }
 
+}  // namespace
+
+std::string encode(const std::vector<RankEnding>& endings) {
+  json list = json::array();
+  for (const RankEnding& ending : endings) {
+    json faults = json::array();
+    for (const FaultNote& note : ending.faults) faults.push_back(to_json(note));
+    list.push_back({ending.rank, ending.kind, binary(ending.message), binary(ending.last_call),
+                    binary(ending.bytes), faults});
+  }
+  return cbor(list);
+}
+
 std::vector<RankEnding> decode_endings(const std::string& bytes) {
-  const auto text = [](const nlohmann::json& value) {
-    const auto& binary = value.get_binary();
-    return std::string(binary.begin(), binary.end());
-  };
   std::vector<RankEnding> endings;
-  for (const nlohmann::json& item : nlohmann::json::from_cbor(bytes)) {
+  for (const json& item : json::from_cbor(bytes)) {
     endings.push_back({.rank = item.at(0).get<int64_t>(),
                        .kind = item.at(1).get<std::string>(),
                        .message = text(item.at(2)),
                        .last_call = text(item.at(3)),
                        .bytes = text(item.at(4))});
+    for (const json& note : item.at(5)) endings.back().faults.push_back(fault_note_from(note));
   }
   return endings;
+}
+
+std::string encode(int64_t rank, const FaultNote& note) { return cbor({rank, to_json(note)}); }
+
+std::pair<int64_t, FaultNote> decode_fault(const std::string& bytes) {
+  const json item = json::from_cbor(bytes);
+  return {item.at(0).get<int64_t>(), fault_note_from(item.at(1))};
 }
 
 }  // namespace shardproof::sim

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/compare/verdict.h"
@@ -10,5 +11,9 @@ namespace shardproof::sim {
 
 std::string encode(const std::vector<RankEnding>& endings);
 std::vector<RankEnding> decode_endings(const std::string& bytes);
+
+// One planted fault of a rank, as it acts.
+std::string encode(int64_t rank, const FaultNote& note);
+std::pair<int64_t, FaultNote> decode_fault(const std::string& bytes);
 
 }  // namespace shardproof::sim

@@ -25,6 +25,7 @@ enum class FrameType : uint16_t {
   kTaskDone = 12,   // outcome of a golden
   kHello = 13,      // of a rank that another launcher started
   kHeartbeat = 14,  // its CPU seconds so far, and whether it is runnable
+  kFault = 15,      // a planted fault acts on a rank
 };
 
 struct Frame {

@@ -10,6 +10,7 @@
 namespace shardproof::sim {
 
 class CaseInputsCache;
+class RankClock;
 
 // What the world gives a rank. The world sets at::set_num_threads(1) and turns multithreaded
 // autograd off on the rank's thread before it calls rank_main.
@@ -24,6 +25,9 @@ struct RankEnv {
   std::function<void(const CollectiveCall&)> on_call = {};
   // Called before the rank waits for an asynchronous one.
   std::function<void(const CollectiveCall&)> on_wait = {};
+  RankClock* clock = nullptr;  // the rank's virtual clock; null: time is wall time
+  // Called as a training step begins, from 1.
+  std::function<void(int64_t step)> on_step = {};
 };
 
 // `request` is a CaseSpec as JSON text. Returns an encoded RankReport. Throws Error(kRefused,

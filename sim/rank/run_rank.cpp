@@ -16,6 +16,14 @@ void prepare_rank_thread() {
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
 }
 
+WorldSpec world_of(const std::string& request) {
+  try {
+    return case_spec_from_json(nlohmann::json::parse(request)).world;
+  } catch (const nlohmann::json::exception&) {
+    return {};
+  }
+}
+
 std::vector<FaultSpec> faults_of(const std::string& request) {
   const nlohmann::json json = nlohmann::json::parse(request, nullptr, false);
   if (!json.is_object() || !json.contains("faults") || json["faults"].empty()) return {};
@@ -28,9 +36,15 @@ void describe_exception(RankEnding& ending) {
   } catch (const Error& error) {
     ending.message = error.what();
     switch (error.kind()) {
-      case ErrorKind::kBadInput: ending.kind = "bad_input"; break;
-      case ErrorKind::kRefused: ending.kind = "refused"; break;
-      case ErrorKind::kFailed: ending.kind = error.code().empty() ? "threw" : error.code(); break;
+      case ErrorKind::kBadInput:
+        ending.kind = "bad_input";
+        break;
+      case ErrorKind::kRefused:
+        ending.kind = "refused";
+        break;
+      case ErrorKind::kFailed:
+        ending.kind = error.code().empty() ? "threw" : error.code();
+        break;
     }
   } catch (const InternalError& error) {
     ending.kind = "internal";
@@ -49,14 +63,16 @@ void describe_exception(RankEnding& ending) {
 
 namespace {
 
-// The calls that a planted `skip` left out do not count: the rank never made them.
-class SkippedCalls {
+// Planted faults change how often a call is made: `skip` leaves one out, `repeat` makes one twice.
+// What the rank's communicators count is put right here.
+class CallNumbers {
  public:
-  void add(const CollectiveCall& call) { ++counts_[channel_of(call)]; }
-  CallLine line_without_them(const CollectiveCall& call, int64_t rank) const {
+  void skipped(const CollectiveCall& call) { --shifts_[channel_of(call)]; }
+  void repeated(const CollectiveCall& call) { ++shifts_[channel_of(call)]; }
+  CallLine line(const CollectiveCall& call, int64_t rank) const {
     CallLine line = line_of(call, rank);
-    const auto found = counts_.find(channel_of(call));
-    if (found != counts_.end()) line.sequence -= found->second;
+    const auto found = shifts_.find(channel_of(call));
+    if (found != shifts_.end()) line.sequence += found->second;
     return line;
   }
 
@@ -66,7 +82,7 @@ class SkippedCalls {
     if (!message) return call.group;
     return call.group + call.op + std::to_string(call.root) + " " + std::to_string(call.tag);
   }
-  std::map<std::string, int64_t> counts_;
+  std::map<std::string, int64_t> shifts_;
 };
 
 }  // namespace
@@ -76,20 +92,35 @@ RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv en
   const int64_t rank = env.rank;
   RankEnding ending;
   ending.rank = rank;
-  FaultInjection injection(faults, rank, [&hooks, rank] {
-    if (hooks.before_kill) hooks.before_kill(rank);
-  });
-  SkippedCalls skipped;
+  CallNumbers numbers;
+  const auto tell = [&](const CallLine& line) {
+    if (hooks.on_call) hooks.on_call(rank, line);
+  };
+  FaultInjection injection(faults, rank,
+                           {.before_kill =
+                                [&] {
+                                  if (hooks.before_kill) hooks.before_kill(rank);
+                                },
+                            .on_fired =
+                                [&](const FaultNote& note) {
+                                  if (hooks.on_fault) hooks.on_fault(rank, note);
+                                },
+                            .on_repeat =
+                                [&](const CollectiveCall& call) {
+                                  numbers.repeated(call);
+                                  tell(numbers.line(call, rank));
+                                }});
   env.make_backend = injection.wrap(std::move(env.make_backend));
+  env.on_step = [&](int64_t step) { injection.on_step(step); };
   env.on_call = [&](const CollectiveCall& call) {
-    if (!injection.before_call(call)) return skipped.add(call);
+    if (!injection.before_call(call)) return numbers.skipped(call);
     ending.last_call = describe_call(call);
-    if (hooks.on_call) hooks.on_call(rank, skipped.line_without_them(call, rank));
+    tell(numbers.line(call, rank));
   };
   env.on_wait = [&](const CollectiveCall& call) {
-    CallLine line = skipped.line_without_them(call, rank);
+    CallLine line = numbers.line(call, rank);
     line.waiting = true;
-    if (hooks.on_call) hooks.on_call(rank, line);
+    tell(line);
   };
   try {
     if (hooks.on_start) hooks.on_start(rank);
@@ -97,6 +128,7 @@ RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv en
   } catch (...) {
     describe_exception(ending);
   }
+  ending.faults = injection.notes();
   return ending;
 }
 

@@ -21,9 +21,10 @@ struct RankHooks {
   std::function<void(int64_t rank, const CallLine& line)> on_call = {};
   std::function<void(int64_t rank)> before_kill =
       {};  // a planted fault is about to kill the process
+  std::function<void(int64_t rank, const FaultNote& note)> on_fault = {};  // a planted fault acts
 };
 
-// `env.on_call` and `env.on_wait` are set here. Never throws.
+// `env.on_call`, `env.on_wait` and `env.on_step` are set here. Never throws.
 RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv env,
                     const std::vector<FaultSpec>& faults, const RankHooks& hooks);
 
@@ -32,6 +33,9 @@ void describe_exception(RankEnding& ending);
 
 // What a rank's thread must be before rank_main: single-threaded operators and backward.
 void prepare_rank_thread();
+
+// How the request wants its emulated world; the defaults when it cannot be read.
+WorldSpec world_of(const std::string& request);
 
 // The faults of a request; none when it cannot be read (rank_main says so).
 std::vector<FaultSpec> faults_of(const std::string& request);

@@ -8,15 +8,29 @@ namespace shardproof::sim {
 
 inline std::vector<std::string> known_losses() { return {"nll", "clipped_pg"}; }
 inline std::vector<std::string> known_optimizers() { return {"AdamW", "SGD"}; }
+// Those that every program knows: a whole model, trained or scored.
 inline std::vector<std::string> known_workloads() { return {"train", "logprobs"}; }
+inline bool is_model_workload(const std::string& name) {
+  return name == "train" || name == "logprobs";
+}
 inline std::vector<std::string> known_precisions() { return {"float64", "float32", "bfloat16"}; }
 inline std::vector<std::string> known_backends() { return {"emulated", "gloo", "nccl"}; }
 inline std::vector<std::string> known_devices() { return {"cpu", "cuda"}; }
 inline std::vector<std::string> known_data_parallel() { return {"replicate", "fsdp", "hybrid"}; }
+inline std::vector<std::string> known_pack_algorithms() {
+  return {"first_fit_decreasing", "balanced"};
+}
 inline std::vector<std::string> known_verdicts() {
   return {"match", "mismatch", "refused", "failed"};
 }
-inline std::vector<std::string> known_faults() { return {"kill", "hang", "throw", "skip"}; }
+inline std::vector<std::string> known_faults() {
+  return {"kill", "hang",      "throw",  "skip",    "delay",
+          "drop", "duplicate", "repeat", "corrupt", "stale"};
+}
+// Who can see first that something is wrong (sim/compare/fault_outcome.h).
+inline std::vector<std::string> known_detectors() {
+  return {"values", "replicas", "norm", "digest", "matching", "watchdog", "process", "exception"};
+}
 inline std::vector<std::string> known_axes() { return {"dp", "cp", "ulysses", "tp"}; }
 inline std::vector<std::string> known_collectives() {
   return {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
