@@ -5,20 +5,24 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "model/batch.h"
+#include "sequence/packing.h"
 
 namespace shardproof {
 
 struct Microbatch {
   Batch batch;            // b of the global batch's samples, [b, S]
-  at::Tensor input_ids;   // [b, s] s = S padded at the end to the multiple that was asked for
-  at::Tensor positions;   // [b, s] 0, 1, ...
+  at::Tensor input_ids;   // [b, s] s = S padded at the end to the multiple that was asked for, or
+                          // what batching.h says; of a packed row [1, T], as the next two
+  at::Tensor positions;   // [b, s] 0, 1, ...; in a packed row from the start of each sequence
   at::Tensor token_map;   // [b, s] sample * S + position; -1 in padding and dummies
   at::Tensor result_map;  // [b, S] sample * S + position also in padding; -1 in dummies
   at::Tensor loss_mask;   // [b, S] float64; all 0 in a dummy
   at::Tensor scored;      // [b, S] bool: positions that have a logprob (not the first, not padding)
+  std::optional<Pack> plan = {};  // of a packed row
 };
 
 // `micro_batch_size` <= 0: the whole share at once. A dummy is a copy of sample 0 whose mask is 0

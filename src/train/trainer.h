@@ -13,6 +13,8 @@
 #include "model/decoder.h"
 #include "observe/probe.h"
 #include "optim/optimizer.h"
+#include "train/batching.h"
+#include "train/context_cut.h"
 #include "train/loss.h"
 #include "train/microbatch.h"
 
@@ -33,7 +35,10 @@ struct TrainOptions {
   OptimizerOptions optimizer;
   double max_norm = 1.0;           // <= 0: no clipping
   int64_t micro_batch_size = 0;    // <= 0: the rank's whole share
+  BatchingOptions batching = {};   // its micro_batch_size is the one above
   bool sequence_parallel = false;  // pads sequences to a multiple of tp
+  // Of sequences over cp. Their length is padded to what cp, ulysses and tp can cut.
+  ContextLayout context_layout = ContextLayout::kZigzag;
 };
 
 struct StepMetrics {
@@ -51,9 +56,14 @@ class Trainer {
   // One optimizer step on the whole global batch (every rank gets the same batch and takes its
   // share).
   //
-  // Forward   those of the model; all_reduce(sum) of the counts and the loss over dp
+  // The ranks of cp and ulysses hold parts of the same sequences. Each gathers the logprobs of the
+  // whole ones and computes the same loss; the backward keeps its own tokens.
+  //
+  // Forward   those of the model; all_gather of the logprobs over cp and ulysses; all_reduce(sum)
+  // of
+  //           the counts and the loss over dp
   // Backward  those of the model; all_reduce(sum) of partial gradients over tp, all_reduce(avg) of
-  //           gradients over dp; all_reduce(sum) of the norm over tp
+  //           gradients over dp, cp and ulysses; all_reduce(sum) of the norm over tp
   StepMetrics step(const Batch& batch);
   // Logprobs [b, S] of this rank's samples, microbatch by microbatch, without gradients.
   void score(const Batch& batch);
@@ -65,6 +75,9 @@ class Trainer {
 
  private:
   at::Tensor logprobs_of(const Microbatch& micro, int64_t index, int64_t step);
+  at::Tensor sequence_logprobs(const Microbatch& micro, const ContextCut& cut,
+                               const StepContext& context);
+  std::vector<Microbatch> microbatches_of(const Batch& batch) const;
   LossCounts count(const std::vector<Microbatch>& microbatches);
   std::vector<at::Tensor> finish_gradients();
   void update(const std::vector<at::Tensor>& grads);
@@ -72,6 +85,7 @@ class Trainer {
                     const at::Tensor& tensor);
   void observe_scalar(const std::string& name, Phase phase, double value);
   int64_t seq_multiple() const;
+  double grad_factor() const;
 
   RankSetup setup_;
   Decoder& model_;

@@ -60,16 +60,17 @@ KeyBlock block_of(const at::Tensor& kv, const std::vector<TokenTile>& tiles) {
 
 // Calls visit(rank, k and v of that rank) for every rank's keys, this rank's own first.
 template <class Visit>
-void go_round(const Ring& ring, const at::Tensor& own, const char* label, const Visit& visit) {
+void go_round(const Ring& ring, at::Tensor own, const char* label, const Visit& visit) {
   const int64_t size = ring.cp.size();
   if (ring.options.rotation == Rotation::kAllGather && size > 1) {
     const at::Tensor all = ring.cp.all_gather(own.unsqueeze(0), 0, ring.label(label));
+    own = at::Tensor();
     for (int64_t step = 0; step < size; ++step) {
       visit(ring.source(step), all.select(0, ring.source(step)));
     }
     return;
   }
-  at::Tensor kv = own;
+  at::Tensor kv = std::move(own);  // nothing is held longer than it must be
   for (int64_t step = 0; step < size; ++step) {
     std::optional<Handover> next;
     if (step + 1 < size)

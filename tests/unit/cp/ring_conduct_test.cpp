@@ -41,11 +41,11 @@ Memory memory_of_rank_0(int64_t cp_size, Rotation rotation) {
   Memory memory;
   run_emulated_ranks(Mesh({{"cp", cp_size}}), [&](MeshComm& comm, int64_t rank) {
     const auto layout = SequenceLayout::whole(3072, cp_size, ContextLayout::kZigzag);
-    const auto part = [&](int64_t seed) {
-      return sequence_shard(random_tensor({1, 3072, 4, 8}, seed), layout, rank, 1);
+    const auto part = [&](int64_t heads, int64_t seed) {
+      return sequence_shard(random_tensor({1, 3072, heads, 8}, seed), layout, rank, 1);
     };
-    const at::Tensor q = part(1).requires_grad_(), k = part(2).requires_grad_();
-    const at::Tensor v = part(3).requires_grad_(), grad = part(4);
+    const at::Tensor q = part(8, 1).requires_grad_(), k = part(2, 2).requires_grad_();
+    const at::Tensor v = part(2, 3).requires_grad_(), grad = part(8, 4);
     const HeldBytes held;
     const at::Tensor out = ring_attention(q, k, v, layout, comm.along("cp"),
                                           {.rotation = rotation, .tile_length = 64});
@@ -80,12 +80,12 @@ TEST_CASE("a ring keeps q, k, v, out and lse of its own part, and less of it wit
     const Memory one = memory_of_rank_0(1, rotation), four = memory_of_rank_0(4, rotation);
     INFO("kept " << one.kept << " and " << four.kept << ", peak " << one.peak << " and "
                  << four.peak);
-    // Made and kept: out [T_cp, 4, 8] and lse [T_cp, 4], in float64.
-    CHECK(one.kept == 3072 * 4 * 9 * 8);
-    CHECK(four.kept == 768 * 4 * 9 * 8);
+    // Made and kept: out [T_cp, 8, 8] and lse [T_cp, 8], in float64.
+    CHECK(one.kept == 3072 * 8 * 9 * 8);
+    CHECK(four.kept == 768 * 8 * 9 * 8);
     CHECK(2 * four.peak < one.peak);
   }
-  CHECK(memory_of_rank_0(4, Rotation::kAllGather).kept == 768 * 4 * 9 * 8);
+  CHECK(memory_of_rank_0(4, Rotation::kAllGather).kept == 768 * 8 * 9 * 8);
 }
 
 TEST_CASE("keys go round forward and backward, and their gradients go home", "[CP-1]") {

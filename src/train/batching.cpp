@@ -1,0 +1,172 @@
+#include "train/batching.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "mesh/layout.h"
+#include "parallel/dp/replicate.h"
+#include "sequence/bins.h"
+#include "sequence/packing.h"
+
+namespace shardproof {
+namespace {
+
+std::vector<int64_t> lengths_of(const Batch& batch) {
+  const at::Tensor list = batch.input_lengths.to(at::kCPU, at::kLong).contiguous();
+  const int64_t* data = list.data_ptr<int64_t>();
+  return {data, data + list.numel()};
+}
+
+// What each sequence takes of a budget.
+std::vector<int64_t> taken(const std::vector<int64_t>& lengths, int64_t multiple) {
+  std::vector<int64_t> out;
+  for (const int64_t length : lengths) out.push_back(round_up(length, multiple));
+  return out;
+}
+
+// `work` on the lengths of a rank's share; its indices become the batch's.
+template <class Work>
+Bins bins_of_share(const std::vector<int64_t>& lengths, const SampleRange& share,
+                   const Work& work) {
+  if (share.count == 0) return {};
+  const auto begin = lengths.begin() + share.first;
+  Bins bins = work(std::vector<int64_t>(begin, begin + share.count));
+  for (auto& bin : bins) {
+    for (int64_t& index : bin) index += share.first;
+  }
+  return bins;
+}
+
+int64_t sum(const std::vector<int64_t>& lengths) {
+  return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+}
+
+// One rank's bins; an empty bin is a dummy.
+Bins packed_bins(const std::vector<int64_t>& lengths, int64_t dp_size, int64_t dp_rank,
+                 const BatchingOptions& options, const SequencePadding& padding) {
+  const std::vector<int64_t> places = taken(lengths, padding.sequence_multiple);
+  // A full row must still be cut: a budget that is no multiple is cut down to one.
+  const int64_t budget = options.token_budget / padding.row_multiple * padding.row_multiple;
+  if (options.algorithm == PackAlgorithm::kBalanced) {
+    const Bins bins = options.token_budget > 0 ? pack_balanced_within(places, budget, dp_size)
+                                               : pack_balanced(places, dp_size);
+    const size_t share = bins.size() / static_cast<size_t>(dp_size);
+    const auto begin = bins.begin() + static_cast<int64_t>(share) * dp_rank;
+    return {begin, begin + static_cast<int64_t>(share)};
+  }
+  return bins_of_share(places, samples_of(static_cast<int64_t>(lengths.size()), dp_size, dp_rank),
+                       [&](const std::vector<int64_t>& own) {
+                         return pack_first_fit_decreasing(
+                             own,
+                             options.token_budget > 0 ? budget : std::max<int64_t>(1, sum(own)));
+                       });
+}
+
+Bins dynamic_bins(const std::vector<int64_t>& lengths, int64_t dp_size, int64_t dp_rank,
+                  const BatchingOptions& options, int64_t multiple) {
+  return bins_of_share(lengths, samples_of(static_cast<int64_t>(lengths.size()), dp_size, dp_rank),
+                       [&](const std::vector<int64_t>& own) {
+                         const int64_t longest = *std::max_element(own.begin(), own.end());
+                         const int64_t all =
+                             static_cast<int64_t>(own.size()) * round_up(longest, multiple);
+                         return dynamic_batches(
+                             own, options.token_budget > 0 ? options.token_budget : all, multiple);
+                       });
+}
+
+at::Tensor rows(const at::Tensor& tensor, const at::Tensor& samples) {
+  return tensor.defined() ? tensor.index_select(0, samples) : tensor;
+}
+
+Batch select_batch(const Batch& batch, const std::vector<int64_t>& list) {
+  const at::Tensor samples = at::tensor(list, at::kLong);
+  return {.input_ids = rows(batch.input_ids, samples),
+          .input_lengths = rows(batch.input_lengths, samples),
+          .token_mask = rows(batch.token_mask, samples),
+          .sample_mask = rows(batch.sample_mask, samples),
+          .prev_logprobs = rows(batch.prev_logprobs, samples),
+          .reference_logprobs = rows(batch.reference_logprobs, samples),
+          .advantages = rows(batch.advantages, samples)};
+}
+
+// What packed and dynamic microbatches have in common: everything but the model's inputs.
+Microbatch microbatch_of(const Batch& batch, const std::vector<int64_t>& samples, bool dummy) {
+  Microbatch micro;
+  micro.batch = select_batch(batch, samples);
+  const int64_t seq_len = batch.seq_len();
+  const at::Tensor position = at::arange(seq_len, at::kLong).unsqueeze(0);
+  micro.scored = (position < micro.batch.input_lengths.unsqueeze(1)).logical_and(position > 0);
+  const at::Tensor index = at::tensor(samples, at::kLong).unsqueeze(1) * seq_len + position;
+  micro.result_map = dummy ? at::full_like(index, -1) : index;
+  micro.loss_mask = micro.batch.loss_mask();
+  if (dummy) micro.loss_mask = at::zeros_like(micro.loss_mask);
+  return micro;
+}
+
+Microbatch packed_microbatch(const Batch& batch, const std::vector<int64_t>& samples, bool dummy,
+                             const SequencePadding& padding) {
+  Microbatch micro = microbatch_of(batch, samples, dummy);
+  micro.plan =
+      make_pack(samples, lengths_of(batch), padding.sequence_multiple, padding.row_multiple);
+  micro.input_ids = pack(batch.input_ids, *micro.plan);
+  micro.positions = packed_positions(*micro.plan);
+  const at::Tensor index =
+      at::arange(batch.size() * batch.seq_len(), at::kLong).view({batch.size(), batch.seq_len()});
+  micro.token_map = pack(index, *micro.plan, -1);
+  if (dummy) micro.token_map.fill_(-1);
+  return micro;
+}
+
+Microbatch dynamic_microbatch(const Batch& batch, const std::vector<int64_t>& samples, bool dummy,
+                              int64_t multiple) {
+  Microbatch micro = microbatch_of(batch, samples, dummy);
+  const auto count = static_cast<int64_t>(samples.size());
+  const int64_t longest = micro.batch.input_lengths.max().item<int64_t>();
+  const int64_t row_length = round_up(longest, multiple);
+  const int64_t kept = std::min(row_length, batch.seq_len());
+  const auto to_row = [&](const at::Tensor& tensor, int64_t value) {
+    return at::constant_pad_nd(tensor.narrow(1, 0, kept), {0, row_length - kept}, value);
+  };
+  micro.input_ids = to_row(micro.batch.input_ids, 0);
+  micro.positions = at::arange(row_length, at::kLong).unsqueeze(0).expand({count, row_length});
+  const at::Tensor real =
+      at::arange(kept, at::kLong).unsqueeze(0) < micro.batch.input_lengths.unsqueeze(1);
+  const at::Tensor index = micro.result_map.narrow(1, 0, kept);
+  micro.token_map = to_row(at::where(real, index, at::full_like(index, -1)), -1);
+  return micro;
+}
+
+}  // namespace
+
+std::vector<Microbatch> deal_batches(const Batch& batch, int64_t dp_size, int64_t dp_rank,
+                                     const BatchingOptions& options,
+                                     const SequencePadding& padding) {
+  if (options.kind == BatchingKind::kFixed) {
+    return deal_microbatches(batch, dp_size, dp_rank, options.micro_batch_size,
+                             padding.row_multiple);
+  }
+  const bool packed = options.kind == BatchingKind::kPacked;
+  const std::vector<int64_t> lengths = lengths_of(batch);
+  const int64_t length_multiple = std::lcm(options.length_round, padding.row_multiple);
+  const auto bins_of = [&](int64_t rank) {
+    return packed ? packed_bins(lengths, dp_size, rank, options, padding)
+                  : dynamic_bins(lengths, dp_size, rank, options, length_multiple);
+  };
+  size_t steps = 0;
+  for (int64_t rank = 0; rank < dp_size; ++rank) steps = std::max(steps, bins_of(rank).size());
+  Bins bins = bins_of(dp_rank);
+  bins.resize(steps);
+  std::vector<Microbatch> microbatches;
+  for (const std::vector<int64_t>& bin : bins) {
+    const bool dummy = bin.empty();
+    const std::vector<int64_t> samples = dummy ? std::vector<int64_t>{0} : bin;
+    microbatches.push_back(packed ? packed_microbatch(batch, samples, dummy, padding)
+                                  : dynamic_microbatch(batch, samples, dummy, length_multiple));
+  }
+  return microbatches;
+}
+
+}  // namespace shardproof
