@@ -82,11 +82,7 @@ CaseSpec make_check_case(const CheckArguments& arguments) {
   if (arguments.seed) spec.seed = *arguments.seed;
   if (arguments.micro_batch_size) spec.micro_batch_size = *arguments.micro_batch_size;
   spec.dump_file = writable_path("--dump", arguments.dump);
-  if (arguments.packed) {
-    throw Error({.kind = ErrorKind::kRefused,
-                 .what = "sequence packing is not supported yet",
-                 .fix = "leave --packed away"});
-  }
+  if (arguments.packed) spec.batching.kind = "packed";
   return spec;
 }
 

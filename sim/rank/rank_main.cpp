@@ -7,10 +7,13 @@
 #include <optional>
 
 #include "base/error.h"
+#include "parallel/cp/apply.h"
 #include "parallel/tp/apply.h"
+#include "parallel/ulysses/apply.h"
 #include "sim/compare/rank_recorder.h"
 #include "sim/compare/result_row.h"
 #include "sim/rank/case_inputs.h"
+#include "sim/rank/clocked_probe.h"
 #include "sim/rank/dump.h"
 #include "sim/rank/fed_optimizer.h"
 #include "sim/rank/tensor_memory.h"
@@ -27,6 +30,16 @@ at::ScalarType dtype_of(const std::string& precision) {
   throw Error({.kind = ErrorKind::kBadInput,
                .what = fmt::format("unknown precision '{}'", precision),
                .fix = "use float64, float32 or bfloat16"});
+}
+
+BatchingOptions batching_options(const BatchingSpec& spec) {
+  return {.kind = spec.kind == "packed"    ? BatchingKind::kPacked
+                  : spec.kind == "dynamic" ? BatchingKind::kDynamic
+                                           : BatchingKind::kFixed,
+          .token_budget = spec.tokens,
+          .algorithm = spec.algorithm == "balanced" ? PackAlgorithm::kBalanced
+                                                    : PackAlgorithm::kFirstFitDecreasing,
+          .length_round = spec.length_round};
 }
 
 TrainOptions train_options(const CaseSpec& spec) {
@@ -48,6 +61,7 @@ TrainOptions train_options(const CaseSpec& spec) {
   options.max_norm = spec.optimizer.max_norm;
   options.micro_batch_size = spec.micro_batch_size;
   options.sequence_parallel = spec.parallel.sequence_parallel;
+  options.batching = batching_options(spec.batching);
   return options;
 }
 
@@ -56,14 +70,6 @@ void refuse_unsupported(const CaseSpec& spec, const CaseInputs& inputs) {
   const auto refuse = [](std::string what, std::string fix) {
     throw Error({.kind = ErrorKind::kRefused, .what = std::move(what), .fix = std::move(fix)});
   };
-  if (spec.parallel.cp > 1) {
-    refuse(fmt::format("context_parallel_size={} is not supported yet", spec.parallel.cp),
-           "set context_parallel_size to 1");
-  }
-  if (spec.parallel.ulysses > 1) {
-    refuse(fmt::format("ulysses_size={} is not supported yet", spec.parallel.ulysses),
-           "set ulysses_size to 1");
-  }
   if (spec.parallel.data_parallel != "replicate") {
     refuse(fmt::format("data_parallel: {} is not supported yet", spec.parallel.data_parallel),
            "use data_parallel: replicate");
@@ -88,21 +94,27 @@ class CaseRun {
     SHARDPROOF_ASSERT(
         mesh_.world_size() == env.world_size,
         fmt::format("a mesh of {} ranks in a world of {}", mesh_.world_size(), env.world_size));
-    if (env.golden_fd >= 0) golden_ = GoldenRecord::from_fd(env.golden_fd);
-    recorder_.emplace(spec_, mesh_, env.rank, golden_ ? &*golden_ : nullptr,
+    if (env.golden_fd >= 0) {
+      golden_ = env.inputs
+                    ? env.inputs->golden(env.golden_fd)
+                    : std::make_shared<const GoldenRecord>(GoldenRecord::from_fd(env.golden_fd));
+    }
+    recorder_.emplace(spec_, mesh_, env.rank, golden_.get(),
                       [this] { return trace_.call_count(); });
     if (!spec_.dump_file.empty()) dump_.emplace(*recorder_, spec_.steps);
   }
 
   RankReport run() {
     const auto start = std::chrono::steady_clock::now();
-    const TensorMemory memory;
     inputs_ = env_.inputs ? env_.inputs->get(spec_) : load_case_inputs(spec_);
+    const TensorMemory memory;  // of the rank's own tensors: the inputs belong to the process
     refuse_unsupported(spec_, *inputs_);
     Decoder model(inputs_->config, inputs_->weights);
     apply_tensor_parallel(model, comm_,
                           {.sequence_parallel = spec_.parallel.sequence_parallel,
                            .custom_plan = spec_.parallel.custom_plan});
+    apply_context_parallel(model, comm_, {});
+    apply_ulysses(model, comm_);
     const RankSetup setup{.mesh = mesh_,
                           .rank = env_.rank,
                           .comm = comm_,
@@ -110,14 +122,17 @@ class CaseRun {
                           .dtype = dtype_of(spec_.precision),
                           .device = at::Device(env_.device)};
     Trainer trainer(setup, model, train_options(spec_));
-    const StepMetrics metrics = run_workload(trainer, setup);
+    const StepMetrics metrics = run_timed(trainer, setup);
     if (dump_) write_dump(spec_.dump_file, dump_->kept(), inputs_->batch, shapes(trainer), comm_);
 
     RankReport report = recorder_->finish();
     report.rank = env_.rank;
     report.calls = trace_.calls();
-    report.timeline = trace_.timeline();
+    report.timeline = env_.clock != nullptr ? env_.clock->timeline() : trace_.timeline();
     report.findings = trace_.findings();
+    for (std::string& finding : trace_.left_pending()) {
+      report.findings.push_back(std::move(finding));
+    }
     report.peak_tensor_bytes = memory.peak_bytes();
     report.metrics = {{"loss", metrics.loss},
                       {"grad_norm", metrics.grad_norm},
@@ -130,7 +145,15 @@ class CaseRun {
   }
 
  private:
-  Probe& probe() { return dump_ ? static_cast<Probe&>(*dump_) : *recorder_; }
+  Probe& probe() {
+    Probe& listener = dump_ ? static_cast<Probe&>(*dump_) : *recorder_;
+    return clocked_ ? *clocked_ : clocked_.emplace(listener, env_.clock);
+  }
+
+  StepMetrics run_timed(Trainer& trainer, const RankSetup& setup) {
+    const ClockRun time(env_.clock);
+    return run_workload(trainer, setup);
+  }
 
   StepMetrics run_workload(Trainer& trainer, const RankSetup& setup) {
     StepMetrics metrics;
@@ -140,8 +163,10 @@ class CaseRun {
     }
     const TrainOptions options = train_options(spec_);
     for (int64_t step = 1; step <= spec_.steps; ++step) {
+      if (env_.on_step) env_.on_step(step);
       metrics = trainer.step(inputs_->batch);
       if (golden_ && spec_.precision == "float64") {
+        const ClockPause pause(env_.clock);
         observe_fed_optimizer(trainer, setup, *golden_, *inputs_->weights, options.optimizer,
                               options.max_norm, step);
       }
@@ -172,9 +197,10 @@ class CaseRun {
   Mesh mesh_;
   CallTrace trace_;
   MeshComm comm_;
-  std::optional<GoldenRecord> golden_;
+  std::shared_ptr<const GoldenRecord> golden_;
   std::optional<RankRecorder> recorder_;
   std::optional<DumpProbe> dump_;
+  std::optional<ClockedProbe> clocked_;
   std::shared_ptr<const CaseInputs> inputs_;
 };
 

@@ -7,8 +7,11 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "sim/scenario/build_emulation.h"
 #include "sim/scenario/case_folder.h"
+#include "sim/scenario/known_workload.h"
 #include "sim/scenario/names.h"
+#include "sim/scenario/read_faults.h"
 #include "sim/scenario/read_text.h"
 
 namespace shardproof::sim {
@@ -169,10 +172,48 @@ void set_from_folder(const Settings& settings, CaseSpec& spec) {
   spec.steps = folder.steps;
 }
 
+void set_model_and_data(const Settings& settings, CaseSpec& spec) {
+  if (settings.given("data.case")) {
+    set_from_folder(settings, spec);
+  } else {
+    set_model(settings, spec);
+    set_data(settings, spec);
+    set_loss(settings, spec.loss);
+    set_optimizer(settings, spec.optimizer);
+  }
+  if (!settings.given("data.case") || settings.given("run.steps")) {
+    spec.steps = settings.get<int64_t>("run.steps");
+  }
+}
+
 void set_micro_batch(const Settings& settings, CaseSpec& spec) {
   const std::string path =
       spec.workload == "logprobs" ? "run.logprob_batch_size" : "run.train_micro_batch_size";
   if (settings.given(path)) spec.micro_batch_size = settings.get<int64_t>(path);
+}
+
+// sequence_packing or dynamic_batching, or neither.
+void set_batching(const Settings& settings, CaseSpec& spec) {
+  const std::string packing = "run.sequence_packing.", dynamic = "run.dynamic_batching.";
+  const bool packed = settings.get<bool>(packing + "enabled");
+  const bool dynamically = settings.get<bool>(dynamic + "enabled");
+  if (packed && dynamically) {
+    settings.fail(dynamic + "enabled", "sequence_packing and dynamic_batching are both enabled",
+                  "enable one of them");
+  }
+  const std::string micro = spec.workload == "logprobs" ? "run.logprob_batch_size"
+                                                        : "run.train_micro_batch_size";
+  if ((packed || dynamically) && settings.given(micro)) {
+    settings.fail(micro, fmt::format("{} is given beside a token budget's batching", micro),
+                  "remove it, or say the budget in mb_tokens");
+  }
+  const std::string chosen = packed ? packing : dynamic;
+  const std::string tokens =
+      chosen + (spec.workload == "logprobs" ? "logprob_mb_tokens" : "train_mb_tokens");
+  spec.batching.kind = packed ? "packed" : dynamically ? "dynamic" : "fixed";
+  if (settings.given(tokens)) spec.batching.tokens = settings.get<int64_t>(tokens);
+  spec.batching.algorithm = settings.get<std::string>(packing + "algorithm");
+  spec.batching.length_round = settings.get<int64_t>(dynamic + "sequence_length_round");
 }
 
 // dp is what world.size leaves when it is not given.
@@ -211,23 +252,6 @@ void set_parallel(const Settings& settings, ParallelSpec& parallel) {
   }
 }
 
-void set_faults(const Settings& settings, CaseSpec& spec) {
-  for (const json& record : settings.value("faults")) {
-    FaultSpec fault;
-    fault.kind = record["kind"];
-    fault.rank = record["rank"];
-    fault.label = record["label"];
-    fault.at_call = record["at_call"];
-    if (fault.rank >= spec.parallel.world_size()) {
-      settings.fail("faults",
-                    fmt::format("a fault is planted on rank {}, but there are {} ranks", fault.rank,
-                                spec.parallel.world_size()),
-                    "name a rank of the mesh");
-    }
-    spec.faults.push_back(std::move(fault));
-  }
-}
-
 void check_collectives(const Settings& settings, const json& collectives) {
   const std::string path = "expect.collectives";
   if (collectives.is_null()) return;
@@ -259,6 +283,7 @@ void set_expect(const Settings& settings, ExpectSpec& expect) {
   expect.verdict = settings.get<std::string>("expect.verdict");
   expect.kind = settings.get<std::string>("expect.kind");
   expect.tensor = settings.get<std::string>("expect.tensor");
+  expect.detector = settings.get<std::string>("expect.detector");
   expect.collectives = settings.value("expect.collectives");
   check_collectives(settings, expect.collectives);
 }
@@ -277,28 +302,19 @@ void set_world(const Settings& settings, const WorldChoice& choice, CaseSpec& sp
 CaseSpec build_case(const Settings& settings, const WorldChoice& world) {
   CaseSpec spec;
   spec.file = settings.file();
-  spec.workload = settings.get<std::string>("workload");
-  spec.options = settings.value("options");
-  if (settings.given("data.case")) {
-    set_from_folder(settings, spec);
-  } else {
-    set_model(settings, spec);
-    set_data(settings, spec);
-    set_loss(settings, spec.loss);
-    set_optimizer(settings, spec.optimizer);
-  }
-  if (!settings.given("data.case") || settings.given("run.steps")) {
-    spec.steps = settings.get<int64_t>("run.steps");
-  }
+  set_workload(settings, world.workloads, spec);
+  if (is_model_workload(spec.workload)) set_model_and_data(settings, spec);
   spec.data.uneven = settings.get<bool>("data.uneven");
   spec.precision = settings.get<std::string>("precision");
   spec.seed = settings.get<int64_t>("seed");
   spec.judged = settings.get<bool>("judged");
   spec.record_activations = settings.get<bool>("record_activations");
   set_micro_batch(settings, spec);
+  set_batching(settings, spec);
   set_parallel(settings, spec.parallel);
   set_world(settings, world, spec);
-  set_faults(settings, spec);
+  set_emulation(settings, spec.parallel.world_size(), spec.world);
+  spec.faults = read_faults(settings, spec.parallel.world_size());
   set_expect(settings, spec.expect);
   spec.tags = settings.get<std::vector<std::string>>("tags");
   return spec;

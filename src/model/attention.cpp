@@ -4,6 +4,9 @@
 //   k, v     [B, S, H_kv, D]
 //   returns  [B, S, H*D]       in q's dtype; everything between is in the wider type
 //
+// A query sees the keys up to itself; of a packed row (StepContext::sequence_ids) only those of its
+// own sequence.
+//
 // The H / H_kv query heads of one kv head are rows of one matrix product, so k and v are not
 // repeated.
 #include <ATen/ATen.h>
@@ -18,13 +21,18 @@ namespace shardproof {
 namespace {
 
 // [S, S]: true where a query (row) must not see a key (column).
-at::Tensor future_mask(int64_t seq_len, at::Device device) {
-  return at::ones({seq_len, seq_len}, at::TensorOptions().dtype(at::kBool).device(device)).triu(1);
+at::Tensor hidden_keys(int64_t seq_len, const at::Tensor& sequence_ids, at::Device device) {
+  const at::Tensor future =
+      at::ones({seq_len, seq_len}, at::TensorOptions().dtype(at::kBool).device(device)).triu(1);
+  if (!sequence_ids.defined()) return future;
+  SHARDPROOF_ASSERT(sequence_ids.numel() == seq_len, "one sequence id per token of the row");
+  const at::Tensor ids = sequence_ids.view({seq_len}).to(device);
+  return future.logical_or(ids.unsqueeze(0).ne(ids.unsqueeze(1)));
 }
 
 }  // namespace
 
-at::Tensor CausalAttention::forward(at::TensorList inputs, const StepContext&) {
+at::Tensor CausalAttention::forward(at::TensorList inputs, const StepContext& context) {
   const at::ScalarType dtype = inputs[0].scalar_type(), wide = wider_type(dtype);
   const int64_t batch = inputs[0].size(0), seq_len = inputs[0].size(1), heads = inputs[0].size(2),
                 head_dim = inputs[0].size(3), kv_heads = inputs[1].size(2);
@@ -41,7 +49,9 @@ at::Tensor CausalAttention::forward(at::TensorList inputs, const StepContext&) {
   const at::Tensor scores =
       (at::matmul(q, k.transpose(2, 3)) * scale).view({batch, kv_heads, group, seq_len, seq_len});
   const at::Tensor weights =
-      scores.masked_fill(future_mask(seq_len, q.device()), -std::numeric_limits<double>::infinity())
+      scores
+          .masked_fill(hidden_keys(seq_len, context.sequence_ids, q.device()),
+                       -std::numeric_limits<double>::infinity())
           .softmax(-1)
           .view({batch, kv_heads, group * seq_len, seq_len});
   return at::matmul(weights, v)

@@ -1,0 +1,131 @@
+#include "logprob/logit_rows.h"
+
+#include <ATen/ATen.h>
+#include <ATen/TensorUtils.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+
+namespace shardproof {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// The leading dims as one, where strides allow it without a copy.
+std::optional<at::Tensor> as_rows(const at::Tensor& logits) {
+  if (logits.dim() == 1) return logits.unsqueeze(0);
+  int64_t rows = 1;
+  for (int64_t dim = 0; dim + 1 < logits.dim(); ++dim) rows *= logits.size(dim);
+  const std::vector<int64_t> shape = {rows, logits.size(-1)};
+  const auto strides = at::detail::computeStride(logits.sizes(), logits.strides(), shape);
+  if (!strides) return std::nullopt;
+  return logits.as_strided(shape, *strides);
+}
+
+void add_blocks(const at::Tensor& logits, int64_t block_rows, int64_t& first,
+                std::vector<RowBlock>& out) {
+  if (logits.numel() == 0 && logits.size(-1) != 0) return;
+  const std::optional<at::Tensor> rows = as_rows(logits);
+  if (!rows) {
+    for (int64_t i = 0; i < logits.size(0); ++i) {
+      add_blocks(logits.select(0, i), block_rows, first, out);
+    }
+    return;
+  }
+  for (int64_t begin = 0; begin < rows->size(0); begin += block_rows) {
+    const int64_t count = std::min(block_rows, rows->size(0) - begin);
+    out.push_back({.first = first, .count = count, .logits = rows->narrow(0, begin, count)});
+    first += count;
+  }
+}
+
+}  // namespace
+
+at::ScalarType logprob_type(at::ScalarType logits) {
+  return logits == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+VocabShard VocabShard::of(int64_t columns, int64_t vocab_size, Communicator& tp,
+                          const LogprobOptions& options) {
+  if (!(options.temperature > 0) || !std::isfinite(options.temperature)) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("a temperature of {}", options.temperature),
+                 .fix = "give a finite one above 0"});
+  }
+  const bool whole = columns >= vocab_size;
+  const VocabShard shard{.range = whole ? vocab_range(vocab_size, 1, 0)
+                                        : vocab_range(vocab_size, tp.size(), tp.rank()),
+                         .tp = whole ? nullptr : &tp,
+                         .label = options.label,
+                         .temperature = options.temperature,
+                         .block_rows = options.block_rows};
+  SHARDPROOF_ASSERT(columns == shard.range.columns,
+                    fmt::format("{} columns of logits, {} are this rank's share of {} tokens",
+                                columns, shard.range.columns, vocab_size));
+  return shard;
+}
+
+at::Tensor VocabShard::reduce(const at::Tensor& tensor, ReduceOp op, const char* what) const {
+  return tp == nullptr ? tensor : tp->all_reduce(tensor, op, label + what);
+}
+
+void check_targets(const at::Tensor& target, int64_t vocab_size) {
+  if (target.numel() == 0) return;
+  const int64_t smallest = target.min().item<int64_t>();
+  const int64_t largest = target.max().item<int64_t>();
+  if (smallest >= 0 && largest < vocab_size) return;
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = fmt::format("target token {} is outside the vocabulary of {} tokens",
+                                   smallest < 0 ? smallest : largest, vocab_size),
+               .fix = fmt::format("give ids from 0 to {}; mask positions in the loss, not by an id",
+                                  vocab_size - 1)});
+}
+
+int64_t rows_per_block(int64_t columns, at::ScalarType wide, int64_t asked) {
+  if (asked > 0) return asked;
+  const int64_t row_bytes =
+      std::max<int64_t>(columns, 1) * static_cast<int64_t>(c10::elementSize(wide));
+  return std::max<int64_t>(1, kBlockBytes / row_bytes);
+}
+
+std::vector<RowBlock> row_blocks(const at::Tensor& logits, const VocabShard& shard) {
+  const at::Tensor counted = logits.narrow(-1, 0, shard.range.counted);
+  std::vector<RowBlock> blocks;
+  int64_t first = 0;
+  add_blocks(
+      counted,
+      rows_per_block(shard.range.counted, logprob_type(logits.scalar_type()), shard.block_rows),
+      first, blocks);
+  return blocks;
+}
+
+at::Tensor BlockBuffer::shifted(const at::Tensor& logits, const at::Tensor& max,
+                                double temperature) {
+  if (!memory_.defined() || memory_.numel() < logits.numel()) {
+    memory_ = at::empty({logits.numel()}, logits.options().dtype(wide_));
+  }
+  at::Tensor out = memory_.narrow(0, 0, logits.numel()).view(logits.sizes());
+  if (logits.scalar_type() == wide_ && temperature == 1.0) {
+    at::sub_out(out, logits, max.unsqueeze(-1));
+    return out;
+  }
+  out.copy_(logits);
+  if (temperature != 1.0) out.div_(temperature);
+  return out.sub_(max.unsqueeze(-1));
+}
+
+at::Tensor row_max(const at::Tensor& logits, const VocabShard& shard, at::ScalarType wide) {
+  if (logits.size(-1) == 0) {
+    return at::full({logits.size(0)}, -kInfinity, logits.options().dtype(wide));
+  }
+  const at::Tensor largest = logits.amax(-1).to(wide);
+  return shard.temperature == 1.0 ? largest : largest / shard.temperature;
+}
+
+at::Tensor finite_max(const at::Tensor& max) { return max.masked_fill(max.eq(-kInfinity), 0); }
+
+}  // namespace shardproof

@@ -1,0 +1,313 @@
+// Packed logprobs over tp x cp against each sequence scored alone on one device.
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "logprob/context_logprob.h"
+#include "sequence/cu_seqlens.h"
+#include "tests/unit/logprob/worlds.h"
+
+namespace shardproof::tests {
+namespace {
+
+constexpr int64_t kVocab = 11;
+
+struct Pack {
+  std::vector<int64_t> lengths, padded;
+  int64_t unpacked_seqlen;
+  at::Tensor logits = {};  // [T, V] float64; padding holds NaN
+  at::Tensor target = {};  // [T]; padding holds -100
+  at::Tensor grad = {};    // [N, unpacked_seqlen - 1]
+};
+
+int64_t sum_of(const std::vector<int64_t>& list) {
+  int64_t sum = 0;
+  for (const int64_t value : list) sum += value;
+  return sum;
+}
+
+Pack make_pack(const std::vector<int64_t>& lengths, int64_t cp, int64_t unpacked_seqlen,
+               int64_t extra_padding = 0) {
+  const int64_t multiple = cp == 1 ? 1 : 2 * cp;
+  Pack pack{.lengths = lengths, .padded = {}, .unpacked_seqlen = unpacked_seqlen};
+  for (const int64_t length : lengths) {
+    pack.padded.push_back((length + multiple - 1) / multiple * multiple + extra_padding * multiple);
+  }
+  const int64_t total = sum_of(pack.padded);
+  const auto count = static_cast<int64_t>(lengths.size());
+  pack.logits = random_tensor({total, kVocab}, 3) * 4;
+  pack.target = spread_ids({total}, kVocab, 5);
+  pack.grad = random_tensor({count, unpacked_seqlen - 1}, 4);
+  int64_t start = 0;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const int64_t padding = pack.padded[i] - lengths[i];
+    pack.logits.narrow(0, start + lengths[i], padding).fill_(std::nan(""));
+    pack.target.narrow(0, start + lengths[i], padding).fill_(-100);
+    start += pack.padded[i];
+  }
+  return pack;
+}
+
+// Each sequence by itself, through log_softmax.
+PlainAnswer golden_of(const Pack& pack) {
+  PlainAnswer answer{.value = at::zeros_like(pack.grad), .grad = at::zeros_like(pack.logits)};
+  int64_t start = 0;
+  for (size_t i = 0; i < pack.lengths.size(); ++i) {
+    const auto row = static_cast<int64_t>(i);
+    const int64_t length = pack.lengths[i];
+    const int64_t scored = std::min(std::max<int64_t>(length - 1, 0), pack.grad.size(1));
+    if (scored > 0) {
+      const at::Tensor target = pack.target.narrow(0, start, scored + 1).unsqueeze(0);
+      const PlainAnswer alone =
+          plain(pack.logits.narrow(0, start, scored + 1).unsqueeze(0),
+                pack.grad[row].narrow(0, 0, scored).unsqueeze(0),
+                [&](const at::Tensor& x) { return plain_next_token(x, target); });
+      answer.value[row].narrow(0, 0, scored).copy_(alone.value[0]);
+      answer.grad.narrow(0, start, scored + 1).copy_(alone.grad[0]);
+    }
+    start += pack.padded[i];
+  }
+  return answer;
+}
+
+// A rank's positions: the zigzag chunks of every sequence, one sequence after the other.
+at::Tensor own_rows(const at::Tensor& full, const Pack& pack, int64_t cp, int64_t cp_rank) {
+  std::vector<at::Tensor> parts = {full.narrow(0, 0, 0)};
+  int64_t start = 0;
+  for (const int64_t padded : pack.padded) {
+    parts.push_back(zigzag_of(full.narrow(0, start, padded), cp, cp_rank, 0));
+    start += padded;
+  }
+  return at::cat(parts, 0);
+}
+
+PackedTargets targets_of(const Pack& pack, bool real_lengths = true) {
+  const auto tensor = [](const std::vector<int64_t>& lengths) {
+    return cu_seqlens_tensor(cu_seqlens_of(lengths));
+  };
+  return {.target = pack.target.unsqueeze(0),
+          .cu_seqlens_padded = tensor(pack.padded),
+          .unpacked_seqlen = pack.unpacked_seqlen,
+          .cu_seqlens = real_lengths ? tensor(pack.lengths) : at::Tensor()};
+}
+
+NamedResults score(const Pack& pack, const Split& split, MeshComm& comm,
+                   const LogprobOptions& options = {}) {
+  Communicator& tp = comm.along("tp");
+  Communicator& cp = comm.along("cp");
+  const at::Tensor own = own_rows(pack.logits, pack, split.cp, cp.rank());
+  const at::Tensor leaf = vocab_part(own, split.tp, tp.rank()).unsqueeze(0).requires_grad_();
+  const at::Tensor out =
+      packed_next_token_logprobs(leaf, targets_of(pack), {.tp = tp, .cp = cp, .vocab_size = kVocab},
+                                 &sequence_gather_with_slice_backward, options);
+  if (out.requires_grad()) out.backward(pack.grad);
+  return {{"logprobs", out.detach()},
+          {"grad", leaf.grad().defined() ? leaf.grad().squeeze(0) : leaf.grad()}};
+}
+
+// "" when a rank's results are the golden's.
+std::string wrong(const Pack& pack, const PlainAnswer& golden, const Split& split, int64_t tp_rank,
+                  int64_t cp_rank, const NamedResults& result) {
+  const at::Tensor own =
+      vocab_part(own_rows(golden.grad, pack, split.cp, cp_rank), split.tp, tp_rank, 0);
+  const std::string value = difference(golden.value, result.at("logprobs"), 1e-12, 1);
+  const std::string grad = difference(own, result.at("grad"), 1e-12, 1);
+  const bool zero = exactly_zero(result.at("grad").masked_select(own.eq(0))) &&
+                    exactly_zero(result.at("logprobs").masked_select(golden.value.eq(0)));
+  if (value.empty() && grad.empty() && zero) return "";
+  return "logprobs: " + value + "; grad: " + grad + (zero ? "" : "; a dropped one is not 0");
+}
+
+void check(const Pack& pack, const Split& split) {
+  const PlainAnswer golden = golden_of(pack);
+  const Mesh mesh = Mesh::training(1, split.cp, 1, split.tp);
+  const auto results = on_every_rank_of(
+      split.world, mesh,
+      [&](MeshComm& comm, int64_t) -> NamedResults { return score(pack, split, comm); });
+  for (size_t rank = 0; rank < results.size(); ++rank) {
+    const auto global = static_cast<int64_t>(rank);
+    INFO(describe(split) << " rank " << rank);
+    CHECK(wrong(pack, golden, split, mesh.coordinate("tp", global), mesh.coordinate("cp", global),
+                results[rank]) == "");
+  }
+}
+
+TEST_CASE("a pack equals each of its sequences alone", "[LP-5]") {
+  for (const Split& split : all_splits()) {
+    check(make_pack({5, 1, 2, 16, 7}, split.cp, 16), split);   // one full length
+    check(make_pack({3, 9}, split.cp, 6), split);              // one longer than the rows
+    check(make_pack({0, 4, 0, 1, 0}, split.cp, 5, 1), split);  // empty ones, more padding
+    check(make_pack({1}, split.cp, 1), split);                 // rows of width 0
+    check(make_pack({2}, split.cp, 4), split);
+  }
+}
+
+TEST_CASE("a pack of 64 sequences of ragged lengths", "[LP-5]") {
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < 64; ++i) lengths.push_back((i * 11) % 19 + 1);
+  check(make_pack(lengths, 3, 19), {2, 3});
+  check(make_pack(lengths, 2, 19), {2, 2, World::kGloo});
+}
+
+TEST_CASE("without real lengths every position of a padded place is a token", "[LP-5]") {
+  Pack pack = make_pack({8, 4, 12}, 2, 12);
+  const PlainAnswer golden = golden_of(pack);
+  const auto results =
+      on_every_rank(Mesh::training(1, 2, 1, 2), [&](MeshComm& comm, int64_t) -> NamedResults {
+        Communicator& tp = comm.along("tp");
+        Communicator& cp = comm.along("cp");
+        const at::Tensor leaf =
+            vocab_part(own_rows(pack.logits, pack, 2, cp.rank()), 2, tp.rank()).unsqueeze(0);
+        PackedTargets targets = targets_of(pack, /*real_lengths=*/false);
+        targets.cu_seqlens_padded = targets.cu_seqlens_padded.to(at::kLong);
+        targets.target = pack.target;
+        return {{"logprobs", packed_next_token_logprobs(
+                                 leaf, targets, {.tp = tp, .cp = cp, .vocab_size = kVocab},
+                                 &sequence_gather_with_reduce_scatter_backward)}};
+      });
+  for (const NamedResults& result : results) {
+    CHECK(difference(golden.value, result.at("logprobs")) == "");
+  }
+}
+
+TEST_CASE("changing a neighbour in the bin changes not one bit of a sequence", "[LP-5]") {
+  for (const Split& split : {Split{1, 1}, Split{2, 1}, Split{1, 4}, Split{2, 2}, Split{2, 3}}) {
+    INFO(describe(split));
+    const Pack pack = make_pack({5, 13, 2}, split.cp, 13);
+    Pack changed = pack;
+    changed.logits = pack.logits.clone();
+    changed.target = pack.target.clone();
+    changed.grad = pack.grad.clone();
+    changed.logits.narrow(0, pack.padded[0], 13).mul_(-3).add_(7);
+    changed.target.narrow(0, pack.padded[0], 13).copy_(spread_ids({13}, kVocab, 2));
+    changed.grad[1].mul_(11);
+    const Mesh mesh = Mesh::training(1, split.cp, 1, split.tp);
+    const auto run = [&](const Pack& which) {
+      return on_every_rank(mesh, [&](MeshComm& comm, int64_t) -> NamedResults {
+        NamedResults result = score(which, split, comm);
+        const int64_t share = pack.padded[0] / split.cp;
+        const int64_t neighbour = pack.padded[1] / split.cp;
+        const at::Tensor grad = result.at("grad");
+        result["first"] = grad.narrow(0, 0, share);
+        result["neighbour"] = grad.narrow(0, share, neighbour);
+        result["last"] = grad.narrow(0, share + neighbour, grad.size(0) - share - neighbour);
+        return result;
+      });
+    };
+    const auto before = run(pack), after = run(changed);
+    for (size_t rank = 0; rank < before.size(); ++rank) {
+      CHECK(before[rank].at("logprobs")[0].equal(after[rank].at("logprobs")[0]));
+      CHECK(before[rank].at("logprobs")[2].equal(after[rank].at("logprobs")[2]));
+      CHECK_FALSE(before[rank].at("logprobs")[1].equal(after[rank].at("logprobs")[1]));
+      CHECK(before[rank].at("first").equal(after[rank].at("first")));
+      CHECK(before[rank].at("last").equal(after[rank].at("last")));
+      CHECK_FALSE(before[rank].at("neighbour").equal(after[rank].at("neighbour")));
+    }
+  }
+}
+
+TEST_CASE("logprobs keep their type through the gather, and gradients the logits'", "[LP-5]") {
+  for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
+    Pack pack = make_pack({5, 9, 1}, 2, 9);
+    pack.logits = pack.logits.to(dtype);
+    Pack exact = pack;
+    exact.logits = pack.logits.to(at::kDouble);
+    const PlainAnswer golden = golden_of(exact);
+    const auto wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
+    pack.grad = pack.grad.to(wide);
+    const auto results =
+        on_every_rank(Mesh::training(1, 2, 1, 2), [&](MeshComm& comm, int64_t) -> NamedResults {
+          return score(pack, {2, 2}, comm);
+        });
+    for (const NamedResults& result : results) {
+      CHECK(difference(golden.value.to(wide), result.at("logprobs"),
+                       wide == at::kDouble ? 1e-12 : 1e-6) == "");
+      CHECK(result.at("grad").scalar_type() == dtype);
+    }
+  }
+}
+
+// Every list of up to three lengths from 1 to 4*cp+1.
+std::vector<std::vector<int64_t>> all_lists(int64_t cp) {
+  const int64_t longest = 4 * cp + 1;
+  std::vector<std::vector<int64_t>> lists;
+  for (int64_t a = 1; a <= longest; ++a) {
+    lists.push_back({a});
+    for (int64_t b = 1; b <= longest; ++b) {
+      lists.push_back({a, b});
+      for (int64_t c = 1; c <= longest; ++c) lists.push_back({a, b, c});
+    }
+  }
+  return lists;
+}
+
+void sweep(int64_t cp, int64_t tp, size_t stride, int64_t& count) {
+  const auto lists = all_lists(cp);
+  const Mesh mesh = Mesh::training(1, cp, 1, tp);
+  std::vector<std::string> failures(static_cast<size_t>(mesh.world_size()));
+  run_emulated_ranks(mesh, [&](MeshComm& comm, int64_t rank) {
+    for (size_t i = 0; i < lists.size(); i += stride) {
+      const Pack pack = make_pack(lists[i], cp, 2 * cp + 3);
+      const std::string text = wrong(pack, golden_of(pack), {tp, cp}, mesh.coordinate("tp", rank),
+                                     mesh.coordinate("cp", rank), score(pack, {tp, cp}, comm));
+      if (!text.empty() && failures[static_cast<size_t>(rank)].empty()) {
+        failures[static_cast<size_t>(rank)] = "list " + std::to_string(i) + ": " + text;
+      }
+    }
+  });
+  count += static_cast<int64_t>((lists.size() + stride - 1) / stride);
+  for (const std::string& failure : failures) CHECK(failure == "");
+}
+
+TEST_CASE("every 97th list of up to three lengths, cp 1 to 4, tp 1 and 2", "[LP-5]") {
+  int64_t count = 0;
+  for (int64_t cp = 1; cp <= 4; ++cp) {
+    for (int64_t tp = 1; tp <= 2; ++tp) sweep(cp, tp, 97, count);
+  }
+  CHECK(count > 170);
+}
+
+// 17,144 packs, a minute or two: unit_logprob "[sweep]"
+TEST_CASE("every list of up to three lengths from 1 to 4*cp+1, cp 1 to 4, tp 1 and 2",
+          "[.][sweep][LP-5]") {
+  int64_t count = 0;
+  for (int64_t cp = 1; cp <= 4; ++cp) {
+    for (int64_t tp = 1; tp <= 2; ++tp) sweep(cp, tp, 1, count);
+  }
+  CHECK(count == 17144);
+}
+
+std::string refusal(int64_t cp, int64_t positions, const std::vector<int64_t>& padded,
+                    const std::vector<int64_t>& real = {}, int64_t local = -1) {
+  const RankRuns runs =
+      try_emulated_ranks(Mesh::training(1, cp, 1, 1), [&](MeshComm& comm, int64_t) {
+        const at::Tensor logits =
+            at::zeros({1, local < 0 ? positions / cp : local, kVocab}, at::kDouble);
+        const auto tensor = [](const std::vector<int64_t>& list) {
+          return at::tensor(list, at::kLong).to(at::kInt);
+        };
+        packed_next_token_logprobs(
+            logits,
+            {.target = spread_ids({1, positions}, kVocab),
+             .cu_seqlens_padded = tensor(padded),
+             .unpacked_seqlen = 4,
+             .cu_seqlens = real.empty() ? at::Tensor() : tensor(real)},
+            {.tp = comm.along("tp"), .cp = comm.along("cp"), .vocab_size = kVocab},
+            &sequence_gather_with_slice_backward);
+      });
+  return runs.error_text(cp - 1);
+}
+
+TEST_CASE("malformed boundaries are refused with their numbers", "[LP-5]") {
+  CHECK_THAT(refusal(1, 8, {0, 5, 3, 8}), Catch::Contains("falls from 5 to 3 at sequence 1"));
+  CHECK_THAT(refusal(1, 8, {0, 5, 7}), Catch::Contains("ends at 7, the row has 8"));
+  CHECK_THAT(refusal(1, 8, {1, 8}), Catch::Contains("begins with 1"));
+  CHECK_THAT(refusal(1, 8, {0, 4, 8}, {0, 5, 6}),
+             Catch::Contains("sequence 0 has 5 tokens and a padded length of 4"));
+  CHECK_THAT(refusal(1, 8, {0, 4, 8}, {0, 4}), Catch::Contains("2 entries"));
+  CHECK_THAT(refusal(2, 8, {0, 2, 8}), Catch::Contains("seq_len=2 does not split into 2*cp=4"));
+  CHECK_THAT(refusal(2, 8, {0, 4, 8}, {}, 3), Catch::Contains("8 packed targets"));
+  CHECK(refusal(2, 8, {0, 4, 8}, {0, 1, 4}) == "");
+}
+
+}  // namespace
+}  // namespace shardproof::tests

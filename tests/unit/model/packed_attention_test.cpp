@@ -1,0 +1,91 @@
+// A packed row through the decoder: each sequence as if it were alone.
+#include <ATen/ATen.h>
+
+#include <catch2/catch.hpp>
+
+#include "mesh/mesh.h"
+#include "model/decoder.h"
+
+namespace shardproof {
+namespace {
+
+ModelConfig small() {
+  ModelConfig config;
+  config.vocab_size = 23;
+  config.hidden_size = 12;
+  config.intermediate_size = 10;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 6;
+  config.num_key_value_heads = 2;
+  config.head_dim = 4;
+  return config;
+}
+
+const std::vector<int64_t> kLengths = {5, 1, 7, 2};
+
+// Restarting positions, sequence ids and token ids of one packed row.
+struct Row {
+  at::Tensor ids, positions, sequences;
+};
+
+Row packed_row() {
+  std::vector<at::Tensor> positions, sequences;
+  for (size_t i = 0; i < kLengths.size(); ++i) {
+    positions.push_back(at::arange(kLengths[i], at::kLong));
+    sequences.push_back(at::full({kLengths[i]}, static_cast<int64_t>(i), at::kLong));
+  }
+  return {.ids = (at::arange(15, at::kLong) * 7 % 23).unsqueeze(0),
+          .positions = at::cat(positions).unsqueeze(0),
+          .sequences = at::cat(sequences)};
+}
+
+at::Tensor logits_of(Decoder& model, const Row& row) {
+  NoProbe nobody;
+  return model.forward(
+      row.ids, {.probe = nobody, .positions = row.positions, .sequence_ids = row.sequences});
+}
+
+Decoder ready() {
+  Decoder model(small(), seeded_weights(small(), 3));
+  model.materialise(Mesh(), 0, at::kDouble, at::kCPU);
+  return model;
+}
+
+TEST_CASE("a packed row gives the logits and gradients of its sequences alone", "[packing]") {
+  Decoder packed = ready(), alone = ready();
+  const Row row = packed_row();
+  const at::Tensor together = logits_of(packed, row);
+  const at::Tensor grad = at::arange(together.numel(), at::kDouble).sin().view(together.sizes());
+  together.backward(grad);
+  int64_t start = 0;
+  for (const int64_t length : kLengths) {
+    const at::Tensor logits = logits_of(alone, {.ids = row.ids.narrow(1, start, length),
+                                                .positions = row.positions.narrow(1, start, length),
+                                                .sequences = {}});
+    CHECK((logits - together.narrow(1, start, length)).abs().max().item<double>() < 1e-13);
+    logits.backward(grad.narrow(1, start, length));
+    start += length;
+  }
+  const auto of_packed = packed.parameters(), of_alone = alone.parameters();
+  for (size_t i = 0; i < of_packed.size(); ++i) {
+    INFO(of_packed[i]->name);
+    const at::Tensor golden = of_alone[i]->tensor.grad();
+    CHECK((golden - of_packed[i]->tensor.grad()).abs().max().item<double>() <=
+          1e-12 * golden.abs().max().item<double>());
+  }
+}
+
+TEST_CASE("another neighbour in the row changes not one bit of a sequence", "[packing]") {
+  Decoder model = ready();
+  const Row row = packed_row();
+  Row changed = row;
+  changed.ids = row.ids.clone();
+  changed.ids.narrow(1, 6, 7).add_(5).remainder_(23);
+  const at::Tensor before = logits_of(model, row), after = logits_of(model, changed);
+  CHECK(before.narrow(1, 0, 6).equal(after.narrow(1, 0, 6)));
+  CHECK(before.narrow(1, 13, 2).equal(after.narrow(1, 13, 2)));
+  CHECK_FALSE(before.narrow(1, 6, 7).equal(after.narrow(1, 6, 7)));
+}
+
+}  // namespace
+}  // namespace shardproof
