@@ -133,18 +133,43 @@ OwnedFd open_golden(const std::string& payload) {
   return memory;
 }
 
+// Where control is, in memory that all lives of a rank share: the store at which the first life
+// asks may live in a rank that has ended since.
+class SharedAddress {
+ public:
+  SharedAddress()
+      : text_(static_cast<char*>(
+            ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+    SHARDPROOF_ASSERT(text_ != MAP_FAILED, "no memory for an address");
+  }
+  ~SharedAddress() { ::munmap(text_, kBytes); }
+  SharedAddress(const SharedAddress&) = delete;
+  SharedAddress& operator=(const SharedAddress&) = delete;
+
+  std::string get() const { return text_; }  // "" not known yet
+  void set(const std::string& address) {
+    SHARDPROOF_ASSERT(address.size() < kBytes, "an address of a host, a port and a token");
+    std::memcpy(text_, address.c_str(), address.size() + 1);
+  }
+
+ private:
+  static constexpr size_t kBytes = 1024;
+  char* text_;
+};
+
 // The rank's side of the connection.
 class ExternalRank {
  public:
   ExternalRank(const ExternalPlace& place, const WorkerFunctions& functions,
                const std::string& backend, const std::string& device)
-      : place_(place) {
+      : place_(place), functions_(functions) {
     prepare_rank_process();
-    WorldSetup setup{.backend = backend,
-                     .device = device,
-                     .world_size = place.world_size,
-                     .rank = place.rank,
-                     .local_rank = place.local_rank};
+    WorldSetup& setup = setup_;
+    setup.backend = backend;
+    setup.device = device;
+    setup.world_size = place.world_size;
+    setup.rank = place.rank;
+    setup.local_rank = place.local_rank;
     setup.store = {.host = place.master_addr,
                    .port = place.master_port,
                    .host_it = place.rank == 0 && !place.store_is_hosted,
@@ -162,21 +187,23 @@ class ExternalRank {
 
   void publish(const std::string& address) { session_.exchange(kControlKey, address); }
 
-  void connect() {
-    const std::string address = session_.exchange(kControlKey, "");  // "host port token"
+  void connect(SharedAddress& known) {
+    if (known.get().empty()) known.set(session_.exchange(kControlKey, ""));
+    const std::string address = known.get();  // "host port token"
     const size_t port = address.find(' ');
     const size_t token = address.find(' ', port + 1);
     SHARDPROOF_ASSERT(token != std::string::npos, "an address of three words");
     socket_ = connect_to(address.substr(0, port), address.substr(port + 1, token - port - 1));
     send(FrameType::kHello, encode(ExternalHello{place_.rank, address.substr(token + 1),
                                                  host_name(), boot_id(), ::getpid()}));
+    join_generation();
     std::thread([this] { beat(); }).detach();
   }
 
   [[noreturn]] void serve() {
     Inbox inbox(socket_.get(), kControlGone, [](const Frame& frame) {
       if (frame.type == FrameType::kExit) ::_exit(std::stoi(frame.payload));
-      if (frame.type == FrameType::kAbort) ::_exit(kControlGone);
+      if (frame.type == FrameType::kAbort) ::_exit(kNextLife);
     });
     OwnedFd golden;
     for (;;) {
@@ -197,6 +224,16 @@ class ExternalRank {
   }
 
  private:
+  // Control says which world this is, when it has taken the rank in. A world made anew meets under
+  // keys of its own.
+  void join_generation() {
+    const auto welcome = read_one_frame(socket_.get(), 64);
+    if (!welcome) ::_exit(kControlGone);
+    if (welcome->payload == "0") return;
+    setup_.store.prefix += "/" + welcome->payload;
+    session_ = functions_.make_world(setup_);
+  }
+
   void send(FrameType type, const std::string& payload) {
     const std::lock_guard lock(mutex_);
     if (socket_.valid() && !send_frame(socket_.get(), type, payload)) ::_exit(kControlGone);
@@ -215,18 +252,41 @@ class ExternalRank {
   static bool others_runnable() { return runnable_threads(::getpid()) > 1; }
 
   ExternalPlace place_;
+  WorkerFunctions functions_;
+  WorldSetup setup_;
   WorldSession session_;
   std::mutex mutex_;
   OwnedFd socket_;
 };
 
+// Life after life. `address` of control: what rank 0 tells the others in its first; "" other ranks.
+[[noreturn]] void live_as_rank(const ExternalPlace& place, const std::string& backend,
+                               const std::string& device, const WorkerFunctions& functions,
+                               const std::string& address) {
+  SharedAddress known;
+  known.set(address);
+  run_lives([&](int64_t life) {
+    try {
+      ExternalRank rank(place, functions, backend, device);
+      if (!address.empty() && life == 0) rank.publish(address);
+      rank.connect(known);
+      rank.serve();
+    } catch (const std::exception& error) {
+      // In a later life control has most likely gone, and said all there is to say.
+      if (life == 0) {
+        const std::string text = fmt::format("shardproof: rank {}: {}\n", place.rank, error.what());
+        ::dprintf(STDERR_FILENO, "%s", text.c_str());
+      }
+      ::_exit(kControlGone);
+    }
+  });
+}
+
 }  // namespace
 
 void serve_external_rank(const ExternalPlace& place, const std::string& backend,
                          const std::string& device, const WorkerFunctions& functions) {
-  ExternalRank rank(place, functions, backend, device);
-  rank.connect();
-  rank.serve();
+  live_as_rank(place, backend, device, functions, "");
 }
 
 ExternalHost::ExternalHost(const ExternalPlace& place, const std::string& backend,
@@ -243,15 +303,8 @@ ExternalHost::ExternalHost(const ExternalPlace& place, const std::string& backen
   if (::getppid() != control) ::_exit(kControlGone);
   ::setpgid(0, 0);
   listener_.reset();
-  try {
-    ExternalRank rank(place, functions, backend, device);
-    rank.publish(fmt::format("{} {} {}", loopback ? "127.0.0.1" : place.master_addr, port, token_));
-    rank.connect();
-    rank.serve();
-  } catch (const std::exception& error) {
-    ::dprintf(STDERR_FILENO, "shardproof: rank 0: %s\n", error.what());
-    ::_exit(kControlGone);
-  }
+  live_as_rank(place, backend, device, functions,
+               fmt::format("{} {} {}", loopback ? "127.0.0.1" : place.master_addr, port, token_));
 }
 
 ExternalHost::~ExternalHost() {
@@ -263,7 +316,7 @@ ExternalHost::~ExternalHost() {
   ::waitpid(child_, nullptr, 0);
 }
 
-std::vector<ExternalHost::Peer> ExternalHost::accept_all(double limit_s,
+std::vector<ExternalHost::Peer> ExternalHost::accept_all(int64_t generation, double limit_s,
                                                          const std::function<bool()>& stop) {
   const auto start = std::chrono::steady_clock::now();
   const std::string own_boot = boot_id();
@@ -287,6 +340,10 @@ std::vector<ExternalHost::Peer> ExternalHost::accept_all(double limit_s,
     const auto hello = first ? decode_hello(first->payload) : std::nullopt;
     if (!hello || hello->token != token_ || missing.erase(hello->rank) == 0)
       continue;  // a stranger
+    if (!send_frame(socket.get(), FrameType::kHello, std::to_string(generation))) {
+      missing.insert(hello->rank);  // it has died in the meantime; its next life is on its way
+      continue;
+    }
     const int on = 1;
     ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     Peer& peer = peers[static_cast<size_t>(hello->rank)];

@@ -1,8 +1,12 @@
 // Ranks that torchrun, mpirun or srun started: each connects to the control process beside rank 0
 // and is then served like a worker of our own.
 //
-//   rank 0's process: control, the judge --+-- forks one child before all else: rank 0
-//   every other process: its rank          +-- TCP: hello, lines, heartbeats, endings
+//   rank 0's process: control, the judge --+-- forks one child before all else, for rank 0
+//   every process: its rank, as a child    +-- TCP: hello, lines, heartbeats, endings
+//
+// After a case that leaves its ranks in no state to go on (one died, hangs, threw) control tells
+// them to end; the processes that the launcher started live on and fork their ranks again (lives.h)
+// for the cases that are left.
 //
 // The address of control goes through the store at which the ranks meet anyway. Goldens come as a
 // path where both are on one host, else as bytes.
@@ -49,9 +53,11 @@ class ExternalHost {
     ExternalHello hello;
     bool same_host = false;
   };
-  // Waits until all ranks have come; by rank. `stop` is asked now and then. Throws Error(kFailed)
-  // after `limit_s`, naming those that did not come.
-  std::vector<Peer> accept_all(double limit_s, const std::function<bool()>& stop);
+  // Waits until all ranks have come; by rank. `generation`: how often the world has been made anew.
+  // `stop` is asked now and then. Throws Error(kFailed) after `limit_s`, naming those that did not
+  // come.
+  std::vector<Peer> accept_all(int64_t generation, double limit_s,
+                               const std::function<bool()>& stop);
   const ExternalPlace& place() const { return place_; }
 
  private:

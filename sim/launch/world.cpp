@@ -105,6 +105,11 @@ void World::dismiss(int status) {
   for (const auto& worker : workers_) worker->send(FrameType::kExit, std::to_string(status));
 }
 
+void World::end_ranks() {
+  broken_ = true;
+  for (const auto& worker : workers_) worker->send(FrameType::kAbort, "the world is made anew");
+}
+
 bool World::all_gone() const {
   return std::all_of(workers_.begin(), workers_.end(),
                      [](const auto& worker) { return worker->ended(); });
@@ -121,6 +126,7 @@ void World::run(const std::string& request, int golden_fd, CaseLimits limits,
   hang_rule_ = HangRule(limits.hang_s);
   if (in_processes()) matcher_.emplace(key_.world_size);
   endings_.assign(static_cast<size_t>(key_.world_size), std::nullopt);
+  faults_.clear();
   board_.clear();
   started_ = steady_clock::now();
   for (const auto& worker : workers_) {
@@ -143,6 +149,7 @@ void World::after(milliseconds delay, Action action) {
 void World::on_frame(size_t worker, Frame frame) {
   if (!running_) return;
   if (frame.type == FrameType::kCallLine) return on_call(worker, frame.payload);
+  if (frame.type == FrameType::kFault) return faults_.push_back(decode_fault(frame.payload));
   if (frame.type != FrameType::kEndings) return;
   for (RankEnding& ending : decode_endings(frame.payload)) note(std::move(ending));
 }
@@ -345,6 +352,14 @@ void World::kill() {
   for (const auto& worker : workers_) worker->kill();
 }
 
+// A rank that did not live to say what became of its faults has told as they acted.
+void World::add_faults(RankEnding& ending) const {
+  if (!ending.faults.empty()) return;
+  for (const auto& [rank, note] : faults_) {
+    if (rank == ending.rank) ending.faults.push_back(note);
+  }
+}
+
 void World::finish() {
   running_ = false;
   WorldRun run;
@@ -355,6 +370,7 @@ void World::finish() {
   for (auto& ending : endings_) {
     finished = finished && ending->kind == "finished";
     refused = refused && is_refusal(*ending);
+    add_faults(*ending);
     run.endings.push_back(std::move(*ending));
   }
   run.reusable = !broken_ && (finished || refused);

@@ -47,6 +47,8 @@ class World : public std::enable_shared_from_this<World> {
   // borrowed, -1 for none.
   void run(const std::string& request, int golden_fd, CaseLimits limits,
            std::function<void(WorldRun)> done);
+  // Tells remote ranks to end and to start again for another world.
+  void end_ranks();
   // Tells remote ranks to exit with this status; the world is broken afterwards.
   void dismiss(int status);
   bool all_gone() const;  // no worker is left
@@ -63,6 +65,7 @@ class World : public std::enable_shared_from_this<World> {
   void on_frame(size_t worker, Frame frame);
   void on_exit(size_t worker, const std::string& how);
   void on_call(size_t worker, const std::string& text);
+  void add_faults(RankEnding& ending) const;
   void note(RankEnding ending);
   void found(const MatchFinding& finding);
   void rank_died(int64_t rank, size_t worker, const std::string& how);
@@ -94,6 +97,7 @@ class World : public std::enable_shared_from_this<World> {
   bool running_ = false;
   std::function<void(WorldRun)> done_;
   std::vector<std::optional<RankEnding>> endings_;
+  std::vector<std::pair<int64_t, FaultNote>> faults_;  // that have acted, by rank
   CaseLimits limits_;
   HangRule hang_rule_{2};
   std::optional<Matcher> matcher_;  // of process worlds

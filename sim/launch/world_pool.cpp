@@ -20,6 +20,11 @@ namespace {
 // Idle worlds beyond this are ended, the one used longest ago first.
 constexpr size_t kMaxIdleWorlds = 8;
 constexpr int64_t kMaxIdleRanks = 1024;
+// How long ranks of another launcher may take to come: the first time, after a case that ended
+// them, and only to hear the exit status.
+constexpr double kPatience_s = 120;
+constexpr double kRemakePatience_s = 10;
+constexpr double kDismissPatience_s = 3;
 
 double deadline_of(const std::string& request) {
   const nlohmann::json spec = nlohmann::json::parse(request, nullptr, false);
@@ -28,14 +33,16 @@ double deadline_of(const std::string& request) {
   return WorldSpec().deadline_s;
 }
 
-// A launcher of somebody else's starts its ranks once.
-WorldRun no_world_left(const CaseSpec& spec) {
+// Ranks of another launcher that did not come back after a case that ended them.
+WorldRun not_run(const CaseSpec& spec, const std::string& why) {
   WorldRun run;
   for (int64_t rank = 0; rank < spec.parallel.world_size(); ++rank) {
     RankEnding ending;
     ending.rank = rank;
     ending.kind = "aborted";
-    ending.message = "the ranks ended with an earlier case; start them again with --only this case";
+    ending.message =
+        "not run: an earlier case ended the ranks, and their world could not be made anew (" + why +
+        "); start them again with --only this case";
     run.endings.push_back(ending);
   }
   return run;
@@ -130,7 +137,12 @@ struct WorldPool::Impl {
   std::list<std::shared_ptr<GoldenWorker>> idle_goldens;
   std::set<std::shared_ptr<GoldenWorker>> busy_goldens;
   std::weak_ptr<World> last_world;
+  // Ranks of another launcher.
+  ExternalHost* external_host = nullptr;
   std::shared_ptr<World> external_world;
+  int64_t generation = 0;                    // how often that world has been made anew
+  bool external_spent = false;               // it is to be made anew before the next case
+  std::optional<std::string> external_lost;  // why it could not be
 };
 
 WorldPool::WorldPool(WorkerFunctions functions)
@@ -167,8 +179,9 @@ void WorldPool::start_case(const CaseSpec& spec, int golden_fd, bool fresh,
                            std::function<bool(WorldRun)> done) {
   const bool has_faults = !spec.faults.empty();
   const WorldKey key{spec.world.backend, spec.world.device, spec.parallel.world_size()};
-  if (impl_->external_world && impl_->external_world->broken()) {
-    boost::asio::post(impl_->io, [spec, done = std::move(done)] { done(no_world_left(spec)); });
+  if (const auto why = remake_external(kRemakePatience_s)) {
+    boost::asio::post(impl_->io,
+                      [spec, why, done = std::move(done)] { done(not_run(spec, *why)); });
     return;
   }
   const auto world = impl_->take_world(key, fresh || has_faults);
@@ -179,8 +192,12 @@ void WorldPool::start_case(const CaseSpec& spec, int golden_fd, bool fresh,
              [this, world, has_faults, done = std::move(done)](WorldRun run) {
                impl_->busy_worlds.erase(world);
                const bool reusable = run.reusable && !has_faults;
-               if (done(std::move(run)) && reusable && !impl_->external_world)
+               const bool keep = done(std::move(run)) && reusable;
+               if (impl_->external_world) {
+                 impl_->external_spent = !keep;
+               } else if (keep) {
                  impl_->keep_world(world);
+               }
              });
   if (impl_->interrupted) impl_->end_all();
 }
@@ -205,9 +222,15 @@ std::vector<RankEnding> WorldPool::run_case(const CaseSpec& spec, int golden_fd,
 }
 
 void WorldPool::adopt(ExternalHost& host, const std::string& backend, const std::string& device) {
-  constexpr double kPatience_s = 120;
+  impl_->external_host = &host;
+  take_in({backend, device, host.place().world_size}, kPatience_s);
+}
+
+void WorldPool::take_in(const WorldKey& key, double patience_s) {
+  ExternalHost& host = *impl_->external_host;
   std::vector<std::shared_ptr<WorkerProcess>> ranks;
-  for (auto& peer : host.accept_all(kPatience_s, [this] { return interrupted(); })) {
+  for (auto& peer :
+       host.accept_all(impl_->generation, patience_s, [this] { return interrupted(); })) {
     const WorkerProcess::Remote remote{.name = "rank " + std::to_string(peer.hello.rank) +
                                                ", pid " + std::to_string(peer.hello.pid) + " on " +
                                                peer.hello.host,
@@ -215,12 +238,33 @@ void WorldPool::adopt(ExternalHost& host, const std::string& backend, const std:
     ranks.push_back(std::make_shared<WorkerProcess>(impl_->io, remote, std::move(peer.socket)));
   }
   if (ranks.empty()) return;  // interrupted
-  impl_->external_world =
-      World::of(impl_->io, {backend, device, host.place().world_size}, std::move(ranks));
+  impl_->external_world = World::of(impl_->io, key, std::move(ranks));
+  impl_->external_spent = false;
+}
+
+// Why the world of another launcher's ranks cannot be had; nothing when it is there, or when there
+// is no launcher but ours.
+std::optional<std::string> WorldPool::remake_external(double patience_s) {
+  const std::shared_ptr<World> old = impl_->external_world;
+  if (!old || (!old->broken() && !impl_->external_spent)) return std::nullopt;
+  if (impl_->external_lost) return impl_->external_lost;
+  if (interrupted()) return "the run was interrupted";
+  old->end_ranks();
+  ++impl_->generation;
+  try {
+    take_in(old->key(), patience_s);  // `old` keeps its connections until its ranks have gone
+  } catch (const Error& error) {
+    impl_->external_lost = error.what();
+    return impl_->external_lost;
+  }
+  if (impl_->external_world == old) return "the run was interrupted";
+  return std::nullopt;
 }
 
 void WorldPool::dismiss(int status) {
   if (!impl_->external_world) return;
+  // Those that have started again hear the status too.
+  if (impl_->external_world->broken()) remake_external(kDismissPatience_s);
   impl_->external_world->dismiss(status);
   boost::asio::steady_timer limit(impl_->io, std::chrono::seconds(2));
   bool late = false;

@@ -11,6 +11,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@
 #include "sim/scenario/case_spec.h"
 
 namespace shardproof::sim {
+
+struct WorldKey;
 
 class WorldPool {
  public:
@@ -49,8 +52,9 @@ class WorldPool {
                     std::function<void(TaskOutcome)> done);
   void start_case(const CaseSpec& spec, int golden_fd, bool fresh,
                   std::function<bool(WorldRun)> done);
-  // Cases run on the ranks that another launcher started, from now on and only there. Waits until
-  // all have come. Throws Error(kFailed): some did not.
+  // Cases run on the ranks that another launcher started, from now on and only there; after a case
+  // that ended them they start again. `host` must outlive the last case. Waits until all have come.
+  // Throws Error(kFailed): some did not.
   void adopt(ExternalHost& host, const std::string& backend, const std::string& device);
   // Tells those ranks to exit with this status, and waits until they have.
   void dismiss(int status);
@@ -59,6 +63,9 @@ class WorldPool {
   void wait_until(const std::function<bool()>& satisfied);
 
  private:
+  void take_in(const WorldKey& key, double patience_s);
+  std::optional<std::string> remake_external(double patience_s);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

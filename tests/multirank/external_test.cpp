@@ -71,6 +71,7 @@ TEST_CASE("ranks that another launcher started run the cases and share one exit 
   ExternalHost host(launched.place, "gloo", "cpu", small_workers());
   WorldPool pool(small_workers());
   pool.adopt(host, "gloo", "cpu");
+  std::string process_of_2;
   for (int round = 0; round < 3; ++round) {
     const auto endings = pool.run_case(small_case("gloo", 3), -1, false);
     REQUIRE(endings.size() == 3);
@@ -78,44 +79,91 @@ TEST_CASE("ranks that another launcher started run the cases and share one exit 
       INFO(ending.message);
       CHECK(ending.kind == "finished");
     }
-    CHECK(endings[2].bytes == std::to_string(launched.pids[1]));
+    if (round == 0) process_of_2 = endings[2].bytes;
+    CHECK(endings[2].bytes == process_of_2);
   }
   pool.dismiss(7);
   CHECK(launched.exit_statuses() == std::vector<int>{7, 7});
 }
 
-TEST_CASE("a rank of another launcher that dies is named, and later cases say so", "[external]") {
+// A right case after others on the same pool.
+void check_that_all_finish(WorldPool& pool, int64_t world_size) {
+  const auto endings = pool.run_case(small_case("gloo", world_size), -1, false);
+  REQUIRE(endings.size() == static_cast<size_t>(world_size));
+  for (const RankEnding& ending : endings) {
+    INFO(ending.message);
+    CHECK(ending.kind == "finished");
+  }
+}
+
+TEST_CASE("a rank of another launcher that dies is named, and the world is made anew",
+          "[external]") {
   Launched launched(3);
   ExternalHost host(launched.place, "gloo", "cpu", small_workers());
   WorldPool pool(small_workers());
   pool.adopt(host, "gloo", "cpu");
-  CaseSpec spec = small_case("gloo", 3);
-  spec.faults.push_back({.kind = "kill", .rank = 2, .label = "layer 1"});
-  const auto endings = pool.run_case(spec, -1, false);
-  CHECK(endings[2].kind == "died");
-  CHECK_THAT(endings[2].message,
-             Catch::Contains("rank 2, pid " + std::to_string(launched.pids[1])));
-  CHECK(endings[0].kind == "aborted");
-  CHECK(endings[1].kind == "aborted");
-  const auto later = pool.run_case(small_case("gloo", 3), -1, false);
-  CHECK(later.size() == 3);
-  CHECK_THAT(later[0].message, Catch::Contains("ended with an earlier case"));
+  for (const int64_t victim : {2, 0}) {
+    CaseSpec spec = small_case("gloo", 3);
+    spec.faults.push_back({.kind = "kill", .rank = victim, .label = "layer 1"});
+    const auto endings = pool.run_case(spec, -1, false);
+    for (const RankEnding& ending : endings) {
+      INFO(ending.rank << ": " << ending.message);
+      CHECK(ending.kind == (ending.rank == victim ? "died" : "aborted"));
+    }
+    const auto& dead = endings[static_cast<size_t>(victim)];
+    CHECK_THAT(dead.message, Catch::Contains("rank " + std::to_string(victim) + ", pid "));
+    REQUIRE(dead.faults.size() == 1);
+    CHECK(dead.faults[0].fired);
+    check_that_all_finish(pool, 3);
+  }
   pool.dismiss(3);
-  CHECK(launched.exit_statuses() == std::vector<int>{3, -SIGKILL});
+  CHECK(launched.exit_statuses() == std::vector<int>{3, 3});
 }
 
-TEST_CASE("a rank of another launcher that hangs is named", "[external]") {
+TEST_CASE("a rank of another launcher that hangs is named, and all hear the exit status",
+          "[external]") {
   Launched launched(2);
   ExternalHost host(launched.place, "gloo", "cpu", small_workers());
   WorldPool pool(small_workers());
   pool.adopt(host, "gloo", "cpu");
-  CaseSpec spec = small_case("gloo", 2);
-  spec.faults.push_back({.kind = "hang", .rank = 1, .label = "layer 1"});
-  const auto endings = pool.run_case(spec, -1, false);
-  CHECK(endings[1].kind == "hung");
-  CHECK(endings[0].kind == "aborted");
+  for (int round = 0; round < 2; ++round) {
+    CaseSpec spec = small_case("gloo", 2);
+    spec.faults.push_back({.kind = "hang", .rank = 1, .label = "layer 1"});
+    const auto endings = pool.run_case(spec, -1, false);
+    CHECK(endings[1].kind == "hung");
+    CHECK(endings[0].kind == "aborted");
+    if (round == 0) check_that_all_finish(pool, 2);
+  }
+  pool.dismiss(6);
+  CHECK(launched.exit_statuses() == std::vector<int>{6});
+}
+
+TEST_CASE("ranks of another launcher that differ in a call are named with both calls",
+          "[external]") {
+  Launched launched(3);
+  ExternalHost host(launched.place, "gloo", "cpu", small_workers());
+  WorldPool pool(small_workers());
+  pool.adopt(host, "gloo", "cpu");
+  const auto endings = pool.run_case(small_case("gloo", 3, {{"rank 1", "gather"}}), -1, false);
+  CHECK(endings[1].kind == "disagreement");
+  CHECK_THAT(endings[1].message, Catch::Contains("all_gather") && Catch::Contains("all_reduce"));
+  check_that_all_finish(pool, 3);
   pool.dismiss(3);
-  CHECK(launched.exit_statuses() == std::vector<int>{3});
+}
+
+TEST_CASE("ranks that cannot start again leave a sentence for each later case", "[external]") {
+  Launched launched(2);
+  ExternalHost host(launched.place, "gloo", "cpu", small_workers());
+  WorldPool pool(small_workers());
+  pool.adopt(host, "gloo", "cpu");
+  for (const pid_t pid : launched.pids) ::kill(pid, SIGKILL);  // its rank goes with it
+  launched.exit_statuses();
+  pool.run_case(small_case("gloo", 2), -1, false);
+  const auto later = pool.run_case(small_case("gloo", 2), -1, false);
+  REQUIRE(later.size() == 2);
+  CHECK(later[0].kind == "aborted");
+  CHECK_THAT(later[0].message, Catch::Contains("not run: an earlier case ended the ranks") &&
+                                   Catch::Contains("ranks 1 did not come"));
 }
 
 TEST_CASE("ranks exit when control goes without a word", "[external]") {

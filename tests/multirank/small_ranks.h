@@ -57,8 +57,10 @@ inline std::string small_rank_main(const std::string& request, const RankEnv& en
 inline WorkerFunctions small_workers() {
   WorkerFunctions functions;
   functions.make_world = [](const WorldSetup& setup) {
-    const RankHooks hooks{
-        .on_start = setup.on_start, .on_call = setup.on_call, .before_kill = setup.before_kill};
+    const RankHooks hooks{.on_start = setup.on_start,
+                          .on_call = setup.on_call,
+                          .before_kill = setup.before_kill,
+                          .on_fault = setup.on_fault};
     WorldSession session;
     if (setup.rank < 0) {
       const auto world = std::make_shared<EmulatedWorldMain>(setup.world_size, setup.device, hooks,
