@@ -212,6 +212,48 @@ class Run(CommandTest):
                   self.path("b"), status=3)
         self.assertEqual(["t/two[throws]"], [case["name"] for case in self.results(self.path("b"))["cases"]])
 
+    def test_a_fault_is_seen_by_whom_the_scenario_says_or_it_is_not_as_expected(self):
+        right = "at_call: 2}], expect: {verdict: failed, kind: threw, detector: exception}"
+        for backend in ("emulated", "gloo"):
+            with self.subTest(backend):
+                fault = self.write("f.yaml", TWO_FAULTS.replace("at_call: 2}]", right))
+                self.call("run", fault, "--backend", backend)
+                wrong = self.write("w.yaml", TWO_FAULTS.replace("at_call: 2}]", right.replace("exception", "watchdog")))
+                text = self.call("run", wrong, "--backend", backend, status=3)
+                self.assertIn("expected failed seen first by watchdog, came exception", text)
+                typo = self.write("t.yaml", TWO_FAULTS.replace("at_call: 2}]", right.replace("exception", "watchdgo")))
+                self.assertIn("watchdog", self.call("run", typo, "--backend", backend, status=2))
+
+    def test_a_spoilt_value_tells_what_it_did_to_the_gradients(self):
+        fault = self.write("f.yaml", TWO_FAULTS.replace("kind: throw, rank: 1, at_call: 2", "kind: drop, rank: 1, "
+                                                        "op: all_reduce, label: down_proj forward"))
+        for backend in ("emulated", "gloo"):
+            with self.subTest(backend):
+                text = self.call("run", fault, "--backend", backend, "--out", self.path(backend), status=1)
+                self.assertIn("drop on rank 1 (its ", text)
+                self.assertRegex(text, r"seen by values at step 1 \(model.layers.0.mlp.down_proj.output\), then norm")
+                self.assertRegex(text, r"[1-9]\d* of \d+ gradients are wrong, the first grad\.")
+                outcome = self.results(self.path(backend))["cases"][1]["outcome"]
+                self.assertEqual("values", outcome["detections"][0]["detector"])
+                self.assertTrue(outcome["faults"][0]["fired"])
+                self.assertGreater(outcome["gradients_wrong"], 0)
+
+    def test_a_fault_that_never_acts_is_an_error_in_a_sentence(self):
+        for what, sentence in (("kind: drop, rank: 1, at_call: 900", "at_call is 900"),
+                               ("kind: duplicate, rank: 0, op: all_gather", "0 of them are all_gather calls"),
+                               ("kind: corrupt, rank: 1, element: 99999", "no element 99999 in a buffer of"),
+                               ("kind: throw, rank: 1, step: 7", "in step 7")):
+            fault = self.write("f.yaml", TWO_FAULTS.replace("kind: throw, rank: 1, at_call: 2", what))
+            for backend in ("emulated", "gloo"):
+                with self.subTest(what, backend=backend):
+                    text = self.call("run", fault, "--backend", backend, status=2)
+                    self.assertIn("never acted", text)
+                    self.assertIn(sentence, " ".join(text.split()))
+        stale = self.write("s.yaml", TWO_FAULTS.replace("kind: throw, rank: 1, at_call: 2", "kind: stale"))
+        self.assertIn("none was sent before it", self.call("run", stale, status=2))
+        axis = self.write("a.yaml", TWO_FAULTS.replace("at_call: 2", "axis: tpp"))
+        self.assertIn("unknown axis 'tpp'", self.call("run", axis, status=2))
+
     def test_the_replay_command_and_the_expanded_case_replay(self):
         fault = self.write("f.yaml", TWO_FAULTS)
         text = self.call("run", fault, "--backend", "emulated", "--out", self.path("a"), status=3)
