@@ -38,8 +38,8 @@ namespace {
   DO(name)                                                                                      \
   DO(file) DO(line) DO(workload) DO(options) DO(model) DO(weights_folder) DO(expected_file)     \
       DO(precision) DO(seed) DO(steps) DO(micro_batch_size) DO(judged) DO(record_activations)   \
-          DO(data) DO(batching) DO(loss) DO(optimizer) DO(parallel) DO(world) DO(faults) DO(expect) DO(tags) \
-              DO(skip) DO(dump_file) DO(backends)
+          DO(data) DO(batching) DO(loss) DO(optimizer) DO(parallel) DO(world) DO(faults)        \
+              DO(expect) DO(tags) DO(skip) DO(dump_file) DO(backends)
 
 // "path:bytes:modification time in ns" of one file, "path:absent" when there is none.
 std::string file_identity(const std::filesystem::path& path) {
