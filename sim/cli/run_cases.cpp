@@ -28,8 +28,10 @@ double seconds_since(Clock::time_point start) {
 // One run: what is to do, what was done.
 class Run {
  public:
-  Run(const RunArguments& arguments, WorldPool& pool, Selection selection)
-      : arguments_(arguments),
+  Run(const RunArguments& arguments, WorldPool& pool, Selection selection,
+      const std::string& folder)
+      : files(folder),
+        arguments_(arguments),
         pool_(pool),
         goldens_(pool, !arguments.world.no_cache),
         runner_(pool, goldens_, arguments.world.fresh),
@@ -59,8 +61,9 @@ class Run {
     info.interrupted = pool_.interrupted();
   }
 
-  std::vector<CaseResult> results;
+  std::vector<CaseResult> results;  // those as expected without reports, which are in the files
   RunInfo info;
+  RunFiles files;
 
  private:
   void start_one(const CaseSpec& spec) {
@@ -71,6 +74,8 @@ class Run {
       if (pool_.interrupted()) return;  // how it ended says nothing about it
       failed_ = failed_ || !result.as_expected;
       progress_.finished(result);
+      files.add(place, result, info);
+      if (result.as_expected) result.reports = {};
       results[place] = std::move(result);
     });
   }
@@ -107,13 +112,13 @@ int run_cases(const RunArguments& arguments, const std::string& command_line, Se
          .fix = "loosen --filter, --only, --shard or --rerun-failed; `shardproof list` shows all"});
   }
   const std::string folder = create_run_folder(arguments.out);
-  Run run(arguments, pool, std::move(selection));
+  Run run(arguments, pool, std::move(selection), folder);
   run.run_all();
   std::erase_if(run.results, [](const CaseResult& result) { return result.verdict.empty(); });
   run.info.command = command_line;
   run.info.version = version_text();
   run.info.exit_status = status_of(run, arguments);
-  write_run_files(folder, run.results, run.info);
+  run.files.finish(run.results, run.info);
   std::cout << summary_text({.results = run.results,
                              .skipped = run.info.skipped,
                              .seconds = run.info.seconds,

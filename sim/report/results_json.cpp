@@ -11,6 +11,7 @@
 #include "sim/report/case_files.h"
 #include "sim/report/escape.h"
 #include "sim/report/tensor_table.h"
+#include "sim/report/virtual_time_json.h"
 
 namespace shardproof::sim {
 namespace {
@@ -40,6 +41,30 @@ Json divergence_json(const Divergence& divergence) {
           {"collectives", texts(divergence.collectives)},
           {"last_good", valid_utf8(divergence.last_good)},
           {"worst", json_finite(to_json(divergence.worst))}};
+}
+
+// Who saw it, what the planted faults did, and what the gradients say.
+Json outcome_json(const FaultOutcome& outcome) {
+  auto detections = Json::array();
+  for (const Detection& seen : outcome.detections) {
+    detections.push_back({{"detector", seen.detector},
+                          {"step", seen.step},
+                          {"what", valid_utf8(seen.what)}});
+  }
+  auto faults = Json::array();
+  for (const FaultNote& note : outcome.faults) {
+    faults.push_back({{"index", note.index},
+                      {"fired", note.fired},
+                      {"step", note.step},
+                      {"call", valid_utf8(note.call)},
+                      {"effect", valid_utf8(note.effect)}});
+  }
+  return {{"detections", detections},
+          {"faults", faults},
+          {"gradients", outcome.gradients},
+          {"gradients_wrong", outcome.wrong_gradients},
+          {"first_gradient", valid_utf8(outcome.first_gradient)},
+          {"worst_gradient", valid_utf8(outcome.worst_gradient)}};
 }
 
 Json rank_json(int64_t rank, const RankEnding* ending, const RankReport* report, const Mesh& mesh,
@@ -101,7 +126,8 @@ Json spec_json(const CaseSpec& spec) {
           {"expected",
            {{"verdict", spec.expect.verdict},
             {"kind", spec.expect.kind},
-            {"tensor", valid_utf8(spec.expect.tensor)}}}};
+            {"tensor", valid_utf8(spec.expect.tensor)},
+            {"detector", spec.expect.detector}}}};
 }
 
 Json case_json(size_t index, const CaseResult& result, const RunInfo& info) {
@@ -122,6 +148,8 @@ Json case_json(size_t index, const CaseResult& result, const RunInfo& info) {
   out["worst_ratio"] = json_number(result.worst_ratio);
   out["worst_tensor"] = valid_utf8(result.worst_tensor);
   out["divergence"] = result.divergence ? divergence_json(*result.divergence) : Json(nullptr);
+  out["outcome"] = outcome_json(result.outcome);
+  out["virtual_time"] = virtual_time_json(result);
   out["replay"] = valid_utf8(result.replay);
   out["replay_file"] = wants_replay(result) ? Json(replay_file(id)) : Json(nullptr);
   out["files"] = files_json(result, info, id);
@@ -186,16 +214,23 @@ std::string utc_now() {
                      fmt::gmtime(std::chrono::system_clock::to_time_t(now)));
 }
 
+std::string results_head(const std::vector<CaseResult>& results, const RunInfo& info) {
+  return fmt::format(
+      "{{\"format\": \"{}\",\n\"run\": {},\n\"totals\": {},\n\"skipped\": {},\n\"cases\": [\n",
+      kResultsFormat, line_of(run_json(info)), line_of(totals_json(results, info)),
+      line_of(skipped_json(info.skipped)));
+}
+
+std::string results_entry(size_t index, const CaseResult& result, const RunInfo& info) {
+  return line_of(case_json(index, result, info));
+}
+
 std::string results_json(const std::vector<CaseResult>& results, const RunInfo& info) {
-  std::string text =
-      fmt::format("{{\"format\": \"{}\",\n\"run\": {},\n\"totals\": {},\n", kResultsFormat,
-                  line_of(run_json(info)), line_of(totals_json(results, info)));
-  text += fmt::format("\"skipped\": {},\n\"cases\": [", line_of(skipped_json(info.skipped)));
+  std::string text = results_head(results, info);
   for (size_t i = 0; i < results.size(); ++i) {
-    text += i == 0 ? "\n" : ",\n";
-    text += line_of(case_json(i, results[i], info));
+    text += (i == 0 ? "" : ",\n") + results_entry(i, results[i], info);
   }
-  return text + "\n]}\n";
+  return text + kResultsEnd;
 }
 
 }  // namespace shardproof::sim

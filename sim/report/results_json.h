@@ -13,6 +13,12 @@ constexpr const char* kResultsFormat = "shardproof-results/1";
 // One line per case, so that two runs can be compared with diff. Always valid JSON and UTF-8.
 std::string results_json(const std::vector<CaseResult>& results, const RunInfo& info);
 
+// The same in parts: the head, one entry for each case with ",\n" between them, the end. Of the
+// results the head reads verdicts alone.
+std::string results_head(const std::vector<CaseResult>& results, const RunInfo& info);
+std::string results_entry(size_t index, const CaseResult& result, const RunInfo& info);
+constexpr const char* kResultsEnd = "\n]}\n";
+
 // "2026-01-31T12:00:00Z"
 std::string utc_now();
 

@@ -9,6 +9,7 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "base/error.h"
 #include "sim/report/case_files.h"
@@ -37,17 +38,43 @@ void make_folder(const fs::path& path) {
   if (!fs::is_directory(path, error)) cannot_write(path, "a file of that name is in the way");
 }
 
-void write_text(const fs::path& path, const std::string& text) {
+// A file, whole or not at all; `write` fills it.
+template <class Write>
+void write_file(const fs::path& path, const Write& write) {
   const fs::path part = path.string() + ".part";
   {
     std::ofstream stream(part, std::ios::binary | std::ios::trunc);
-    stream << text;
+    write(stream);
     stream.close();
     if (!stream) cannot_write(path, std::strerror(errno));
   }
   std::error_code error;
   fs::rename(part, path, error);
   if (error) cannot_write(path, error.message());
+}
+
+void write_text(const fs::path& path, const std::string& text) {
+  write_file(path, [&text](std::ostream& stream) { stream << text; });
+}
+
+// Where the cases that have ended wait for the end of the run.
+fs::path parts_folder(const fs::path& folder) { return folder / ".parts"; }
+
+fs::path part_file(const fs::path& folder, size_t index, const char* what) {
+  return parts_folder(folder) / fmt::format("{}.{}", index, what);
+}
+
+void join_parts(const fs::path& path, const std::string& head, const std::set<size_t>& parts,
+                const char* what, const char* end) {
+  write_file(path, [&](std::ostream& stream) {
+    stream << head;
+    const char* between = "";
+    for (const size_t part : parts) {
+      stream << std::exchange(between, ",\n");
+      stream << std::ifstream(part_file(path.parent_path(), part, what), std::ios::binary).rdbuf();
+    }
+    stream << end;
+  });
 }
 
 // runs/20260131-120000-1: the first number that is free. mkdir decides between concurrent runs.
@@ -115,17 +142,36 @@ std::string create_run_folder(const std::string& out_dir) {
   return folder.string();
 }
 
+RunFiles::RunFiles(const std::string& folder) : folder_(folder) {
+  std::error_code error;
+  fs::remove(fs::path(folder) / "results.json", error);  // of an earlier run into the same --out
+}
+
+RunFiles::~RunFiles() {
+  std::error_code error;
+  if (!added_.empty()) fs::remove_all(parts_folder(folder_), error);
+}
+
+void RunFiles::add(size_t index, const CaseResult& result, const RunInfo& info) {
+  write_case(folder_, result, case_id(index, result.spec));
+  make_folder(parts_folder(folder_));
+  added_.insert(index);
+  write_text(part_file(folder_, index, "case"), results_entry(index, result, info));
+  write_text(part_file(folder_, index, "events"), timeline_events(index, result));
+}
+
+void RunFiles::finish(const std::vector<CaseResult>& results, const RunInfo& info) {
+  const fs::path path(folder_);
+  join_parts(path / "timeline.json", kTimelineHead, added_, "events", kTimelineEnd);
+  write_text(path / "junit.xml", junit_xml(results, info));
+  join_parts(path / "results.json", results_head(results, info), added_, "case", kResultsEnd);
+}
+
 void write_run_files(const std::string& folder, const std::vector<CaseResult>& results,
                      const RunInfo& info) {
-  const fs::path path(folder);
-  std::error_code error;
-  fs::remove(path / "results.json", error);  // of an earlier run into the same --out
-  for (size_t i = 0; i < results.size(); ++i) {
-    write_case(path, results[i], case_id(i, results[i].spec));
-  }
-  write_text(path / "timeline.json", timeline_json(results));
-  write_text(path / "junit.xml", junit_xml(results, info));
-  write_text(path / "results.json", results_json(results, info));
+  RunFiles files(folder);
+  for (size_t i = 0; i < results.size(); ++i) files.add(i, results[i], info);
+  files.finish(results, info);
 }
 
 std::string write_run_folder(const std::string& out_dir, const std::vector<CaseResult>& results,

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -38,8 +39,28 @@ struct RunInfo {
 // it cannot be made or is a file.
 std::string create_run_folder(const std::string& out_dir);
 
-// Writes the files above into an existing folder, results.json last. Each is written whole and then
-// renamed. Throws Error(kBadInput) when the folder cannot be written.
+// Writes the files above into an existing folder while cases end, so that a run of a thousand cases
+// holds no more than one of them. Each file is written whole and then renamed, results.json last.
+// Throws Error(kBadInput) when the folder cannot be written.
+class RunFiles {
+ public:
+  explicit RunFiles(const std::string& folder);
+  ~RunFiles();  // what finish() has not put together is dropped
+  RunFiles(const RunFiles&) = delete;
+  RunFiles& operator=(const RunFiles&) = delete;
+
+  // The case at place `index` of the results; each place once, in any order.
+  void add(size_t index, const CaseResult& result, const RunInfo& info);
+  // `results`: the cases that were added, in order. Those that ended as expected may have lost
+  // their reports by now.
+  void finish(const std::vector<CaseResult>& results, const RunInfo& info);
+
+ private:
+  std::string folder_;
+  std::set<size_t> added_;
+};
+
+// All at once.
 void write_run_files(const std::string& folder, const std::vector<CaseResult>& results,
                      const RunInfo& info);
 
