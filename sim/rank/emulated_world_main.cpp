@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "sim/net/emulated_world.h"
 #include "sim/rank/case_inputs.h"
+#include "sim/rank/thread_memory.h"
 
 namespace shardproof::sim {
 namespace {
@@ -43,6 +44,7 @@ struct EmulatedWorldMain::Impl {
   }
 
   void run_one(int64_t rank) {
+    world.rank_started(rank);
     RankEnv env;
     env.rank = rank;
     env.world_size = world.world_size();
@@ -50,6 +52,7 @@ struct EmulatedWorldMain::Impl {
     env.device = device;
     env.golden_fd = golden_fd;
     env.inputs = &inputs;
+    env.clock = &world.clock(rank);
     RankEnding ending = run_rank(main, request, std::move(env), faults, hooks);
     if (ending.kind == "finished") {
       world.rank_ended(rank);
@@ -88,6 +91,7 @@ EmulatedWorldMain::EmulatedWorldMain(int64_t world_size, std::string device, Ran
                                      RankMain main)
     : impl_(std::make_shared<Impl>(world_size, std::move(device), std::move(hooks),
                                    std::move(main))) {
+  share_memory_between_ranks(world_size);
   for (int64_t rank = 0; rank < world_size; ++rank) {
     impl_->threads.emplace_back([impl = impl_, rank] { Impl::serve(impl, rank); });
   }
@@ -116,6 +120,7 @@ std::vector<RankEnding> EmulatedWorldMain::run(const std::string& request, int g
   SHARDPROOF_ASSERT(impl.case_number == 0 || impl.all_ended(),
                     "a world with a hung rank was reused");
   if (impl.case_number > 0) impl.world.reset();
+  impl.world.configure(world_of(request));
   impl.request = request;
   impl.golden_fd = golden_fd;
   impl.faults = faults_of(request);
