@@ -16,7 +16,7 @@ namespace shardproof::sim {
 namespace {
 
 // How long ranks may take to hear an abort; control waits a little longer.
-constexpr std::chrono::milliseconds kAbortGrace{1000};
+constexpr std::chrono::milliseconds kAbortGrace{300};
 
 }  // namespace
 
