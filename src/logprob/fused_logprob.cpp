@@ -26,7 +26,7 @@ struct OutputLayer {
               const VocabShard& shard)
       : rows(hidden.reshape({-1, hidden.size(-1)})),
         weight(full_weight.narrow(0, 0, shard.range.counted)),
-        bias(full_bias.defined() ? full_bias.narrow(0, 0, shard.range.counted) : full_bias),
+        bias(full_bias.numel() > 0 ? full_bias.narrow(0, 0, shard.range.counted) : at::Tensor()),
         block_rows(
             shard.block_rows > 0
                 ? shard.block_rows
@@ -125,15 +125,17 @@ at::Tensor fused_vocab_parallel_logprob(const at::Tensor& hidden, const at::Tens
       "one target per row of hidden states");
   check_targets(target, vocab_size);
   const VocabShard shard = VocabShard::of(weight.size(0), vocab_size, tp, options);
+  // An autograd function takes no undefined tensor: no bias is one without entries.
+  const at::Tensor given_bias = bias.defined() ? bias : at::empty({0}, weight.options());
   if (options.inference_only.value_or(!at::GradMode::is_enabled())) {
     const at::NoGradGuard no_grad;
-    return FusedFunction::apply(hidden.detach(), weight.detach(),
-                                bias.defined() ? bias.detach() : bias, target, shard);
+    return FusedFunction::apply(hidden.detach(), weight.detach(), given_bias.detach(), target,
+                                shard);
   }
   const at::Tensor entered =
       shard.tp == nullptr ? hidden
                           : copy_with_all_reduce_backward(hidden, tp, options.label + " hidden");
-  return FusedFunction::apply(entered, weight, bias, target, shard);
+  return FusedFunction::apply(entered, weight, given_bias, target, shard);
 }
 
 }  // namespace shardproof
