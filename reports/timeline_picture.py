@@ -80,10 +80,8 @@ def explain(case):
     text = (f"Virtual time {total / 1000:.3f} ms. Mean over ranks: computing {mean('compute_us'):.3f} ms, waiting for "
             f"others {mean('waiting_us'):.3f} ms, exposed communication {mean('exposed_us'):.3f} ms of "
             f"{mean('communication_us'):.3f} ms. ")
-    path = [step for step in time.get("critical_path", []) if number(step.get("duration_us")) > 0]
-    longest = sorted(path, key=lambda step: -number(step["duration_us"]))[:3]
-    if longest and total > 0:
-        text += "Longest on the critical path: " + ", ".join(
-            f"rank {step['rank']} {step['what']} {100 * number(step['duration_us']) / total:.0f}%"
-            for step in longest) + "."
+    shares = time.get("critical_path_shares", [])[:4]
+    if shares and total > 0:
+        text += "Critical path: " + ", ".join(
+            f"{share['what']} {100 * number(share['duration_us']) / total:.0f}%" for share in shares) + "."
     return text

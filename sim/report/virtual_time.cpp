@@ -153,20 +153,12 @@ std::string op_and_group(const std::string& name) {
   return group == std::string::npos ? name : name.substr(0, group + 1);
 }
 
-std::string path_shares(const VirtualTime& time) {
-  std::map<std::string, double> by_what;
-  for (const PathStep& step : time.path) {
-    const std::string what =
-        step.compute ? fmt::format("rank {} compute", step.rank) : op_and_group(step.name);
-    by_what[what] += step.duration_us;
-  }
-  std::vector<std::pair<std::string, double>> shares(by_what.begin(), by_what.end());
-  std::stable_sort(shares.begin(), shares.end(),
-                   [](const auto& a, const auto& b) { return a.second > b.second; });
+std::string shares_text(const VirtualTime& time) {
+  const std::vector<PathShare> shares = path_shares(time);
   std::string text;
   for (size_t i = 0; i < std::min(kListedShares, shares.size()); ++i) {
-    text += fmt::format("{}{} {:.0f}%", i == 0 ? "" : ", ", shares[i].first,
-                        100 * shares[i].second / time.total_us);
+    text += fmt::format("{}{} {:.0f}%", i == 0 ? "" : ", ", shares[i].what,
+                        100 * shares[i].duration_us / time.total_us);
   }
   return text + (shares.size() > kListedShares ? ", .." : "");
 }
@@ -188,6 +180,21 @@ std::optional<VirtualTime> virtual_time(const CaseResult& result) {
   return time;
 }
 
+std::vector<PathShare> path_shares(const VirtualTime& time) {
+  std::map<std::string, double> by_what;
+  for (const PathStep& step : time.path) {
+    const std::string what =
+        step.compute ? fmt::format("rank {} compute", step.rank) : op_and_group(step.name);
+    by_what[what] += step.duration_us;
+  }
+  std::vector<PathShare> shares;
+  for (const auto& [what, duration_us] : by_what) shares.push_back({what, duration_us});
+  std::stable_sort(shares.begin(), shares.end(), [](const PathShare& a, const PathShare& b) {
+    return a.duration_us > b.duration_us;
+  });
+  return shares;
+}
+
 std::string virtual_time_line(const CaseResult& result) {
   if (!declared(result.spec.world)) return "";
   const auto time = virtual_time(result);
@@ -204,7 +211,7 @@ std::string virtual_time_line(const CaseResult& result) {
       "virtual {:.3f} ms: compute {:.3f}, waiting {:.3f}, exposed communication {:.3f} of {:.3f} "
       "(mean over ranks)\n             critical path: {}",
       time->total_us * 1e-3, compute * to_mean_ms, waiting * to_mean_ms, exposed * to_mean_ms,
-      communication * to_mean_ms, path_shares(*time));
+      communication * to_mean_ms, shares_text(*time));
 }
 
 }  // namespace shardproof::sim

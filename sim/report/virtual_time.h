@@ -38,6 +38,13 @@ struct VirtualTime {
 // From the timelines of the reports; none when their time is wall time.
 std::optional<VirtualTime> virtual_time(const CaseResult& result);
 
+// What the path's time went into, the most first: "rank 3 compute", "all_reduce(sum) tp[2,3]".
+struct PathShare {
+  std::string what;
+  double duration_us = 0;
+};
+std::vector<PathShare> path_shares(const VirtualTime& time);
+
 // "virtual 1.234 ms: compute 0.9, waiting 0.1, exposed communication 0.2 of 0.5 (mean over ranks);
 // critical path: rank 3 compute 71%, all_reduce(sum) tp[2,3] 18%, .." Only for cases whose scenario
 // says what time means (links or fixed costs); "" otherwise.

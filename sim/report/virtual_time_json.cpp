@@ -12,6 +12,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kMostSteps = 40;
+constexpr size_t kMostShares = 12;
 
 // How long a step must last to be among the longest kMostSteps.
 double shortest_listed(const std::vector<PathStep>& path) {
@@ -51,11 +52,17 @@ nlohmann::ordered_json virtual_time_json(const CaseResult& result) {
                      {"communication_us", json_number(rank.communication_us)}});
   }
   const Json path = path_json(time->path);
+  auto shares = Json::array();
+  for (const PathShare& share : path_shares(*time)) {
+    if (shares.size() == kMostShares) break;
+    shares.push_back({{"what", share.what}, {"duration_us", json_number(share.duration_us)}});
+  }
   const size_t left_out = time->path.size() - path.size();
   return {{"total_us", json_number(time->total_us)},
           {"ranks", ranks},
           {"critical_path", path},
-          {"critical_path_left_out", left_out}};
+          {"critical_path_left_out", left_out},
+          {"critical_path_shares", shares}};
 }
 
 }  // namespace shardproof::sim

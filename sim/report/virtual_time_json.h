@@ -9,7 +9,8 @@ namespace shardproof::sim {
 
 // {"total_us", "ranks": [{"rank", "total_us", "compute_us", "waiting_us", "exposed_us",
 // "communication_us"}], "critical_path": [{"rank", "what", "start_us", "duration_us"}],
-// "critical_path_left_out"}: of a long path the longest steps, in order, and how many are left out.
+// "critical_path_left_out", "critical_path_shares": [{"what", "duration_us"}]}: of a long path the
+// longest steps, in order, and how many are left out; shares of the whole path, the largest first.
 // Null when time is wall time.
 nlohmann::ordered_json virtual_time_json(const CaseResult& result);
 

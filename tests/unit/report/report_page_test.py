@@ -134,7 +134,7 @@ class VirtualTime(unittest.TestCase):
         case = {"virtual_time": {"total_us": 90, "ranks": [
             {"rank": 0, "compute_us": 50, "waiting_us": 20, "exposed_us": 20, "communication_us": 35},
             {"rank": 1, "compute_us": 30, "waiting_us": 0, "exposed_us": 35, "communication_us": 35}],
-            "critical_path": [{"rank": 1, "what": "compute", "start_us": 0, "duration_us": 30}]}}
+            "critical_path_shares": [{"what": "rank 1 compute", "duration_us": 30}]}}
         text = timeline_picture.explain(case)
         self.assertIn("Virtual time 0.090 ms", text)
         self.assertIn("computing 0.040 ms", text)

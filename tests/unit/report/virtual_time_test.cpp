@@ -132,6 +132,9 @@ TEST_CASE("results.json lists ranks and the longest steps of the path in order",
   CHECK(shown["critical_path"].size() == 3);
   CHECK(shown["critical_path"][0]["what"] == "compute");
   CHECK(shown["critical_path_left_out"] == 0);
+  REQUIRE(shown["critical_path_shares"].size() == 3);
+  CHECK(shown["critical_path_shares"][0]["what"] == "rank 0 compute");
+  CHECK(shown["critical_path_shares"][0]["duration_us"] == 40.0);
 
   std::vector<json> many;
   double at = 0;

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""The virtual clock through the real program: the same times in every run, overlap, a straggler, bad input.
+
+  clock_test.py SHARDPROOF-BIN
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = None
+
+
+def run(scenario, folder):
+    return subprocess.run([PROGRAM, "run", str(scenario), "--backend", "emulated", "--out", str(folder)], cwd=ROOT,
+                          capture_output=True, text=True, timeout=120)
+
+
+class Clock(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.runs, cls.said = [], None
+        for number in range(2):
+            out = Path(cls.folder.name) / str(number)
+            done = run("scenarios/clock", out)
+            assert done.returncode == 0, done.stdout + done.stderr
+            cls.said = done.stdout
+            cls.runs.append(json.loads((out / "results.json").read_text()))
+        cls.times = {case["name"]: case["virtual_time"] for case in cls.runs[0]["cases"]}
+
+    def test_fixed_costs_give_the_same_times_in_every_run(self):
+        for first, second in zip(self.runs[0]["cases"], self.runs[1]["cases"]):
+            self.assertEqual(first["virtual_time"], second["virtual_time"], first["name"])
+        timelines = [(Path(self.folder.name) / str(number) / "timeline.json").read_text() for number in range(2)]
+        self.assertEqual(*timelines)
+
+    def test_the_parts_of_a_ranks_time_are_its_whole_time(self):
+        for name, time in self.times.items():
+            for rank in time["ranks"]:
+                parts = rank["compute_us"] + rank["waiting_us"] + rank["exposed_us"]
+                self.assertAlmostEqual(parts, rank["total_us"], delta=1e-9 * rank["total_us"], msg=name)
+
+    def test_ring_attention_hides_communication_and_tensor_parallel_does_not(self):
+        for rank in self.times["clock/ring[even]"]["ranks"]:
+            self.assertLess(rank["exposed_us"], 0.6 * rank["communication_us"])
+        for rank in self.times["clock/links[even]"]["ranks"]:
+            self.assertAlmostEqual(rank["exposed_us"], rank["communication_us"], delta=1e-6)
+
+    def test_a_straggler_is_the_critical_path_and_waits_for_nobody(self):
+        time = self.times["clock/links[straggler]"]
+        self.assertEqual(time["critical_path_shares"][0]["what"], "rank 3 compute")
+        self.assertGreater(time["critical_path_shares"][0]["duration_us"], 0.9 * time["total_us"])
+        self.assertLess(time["ranks"][3]["waiting_us"], 1e-6)
+        self.assertGreater(time["ranks"][0]["waiting_us"], 0.3 * time["ranks"][0]["total_us"])
+
+    def test_slow_links_cost_what_they_should(self):
+        even, slow = (self.times[f"clock/links[{name}]"]["ranks"][0] for name in ("even", "slow_link"))
+        self.assertAlmostEqual(slow["communication_us"], 5 * even["communication_us"], delta=1e-6)
+        self.assertAlmostEqual(slow["compute_us"], even["compute_us"], delta=1e-6)
+
+    def test_the_terminal_says_where_the_time_went(self):
+        self.assertIn("exposed communication", self.said)
+        self.assertIn("critical path: rank 3 compute", self.said)
+
+    def test_a_world_that_cannot_be_is_refused_with_its_place(self):
+        for line, words in (
+                ("world: {nodes: 3}", "world.nodes is 3, which does not divide 4 ranks"),
+                ("world: {nodes: 2, ranks_per_node: 4}", "2 nodes of 4 ranks do not come to 4 ranks"),
+                ("world: {stragglers: [{rank: 4}]}", "a straggler is rank 4, but there are 4 ranks"),
+                ("world: {stragglers: [{compute: 2}]}", "has no rank"),
+                ("world: {links: {in_node: {latency: 3}}}", "latency_us"),
+                ("world: {compute: fast}", "known are measured, fixed")):
+            path = Path(self.folder.name) / "bad.yaml"
+            path.write_text("parallel: {tensor_parallel_size: 4}\n" + line + "\n")
+            done = run(path, Path(self.folder.name) / "bad")
+            self.assertEqual(done.returncode, 2, line)
+            self.assertIn(words, done.stdout + done.stderr)
+            self.assertIn("bad.yaml:2", done.stdout + done.stderr)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    PROGRAM = str(Path(sys.argv.pop(1)).resolve())
+    unittest.main()
