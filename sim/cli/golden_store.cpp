@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "base/error.h"
+#include "sim/scenario/names.h"
 
 namespace shardproof::sim {
 
@@ -12,6 +13,7 @@ namespace {
 
 // What stays in memory: a sweep over meshes asks for the same few goldens again and again.
 constexpr int64_t kMaxBytes = int64_t{1} << 30;
+constexpr int64_t kMaxGoldens = 16;  // each is an open file
 
 OwnedFd make_memory_file() {
   const int fd = ::memfd_create("golden", MFD_CLOEXEC);
@@ -32,7 +34,7 @@ GoldenStore::GoldenStore(WorldPool& pool, bool use_cache)
       cache_(use_cache ? GoldenCache::default_folder() : std::filesystem::path()) {}
 
 std::shared_ptr<GoldenStore::Golden> GoldenStore::from_cache(const std::string& full_key) const {
-  if (!use_cache_) return nullptr;
+  if (!use_cache_ || full_key.empty()) return nullptr;
   auto found = cache_.find(full_key);
   if (!found) return nullptr;
   auto golden = std::make_shared<Golden>();
@@ -58,7 +60,9 @@ void GoldenStore::get(const CaseSpec& spec, Ready ready) {
   const auto entry = std::make_shared<Entry>();
   entry->key = key;
   entries_.push_front(entry);
-  const std::string full_key = GoldenCache::full_key(key);
+  // The key knows the code of the models' goldens, not that of a registered workload.
+  const std::string full_key =
+      is_model_workload(spec.workload) ? GoldenCache::full_key(key) : std::string();
   if (auto cached = from_cache(full_key)) {
     entry->golden = std::move(cached);
     entry->ready = true;
@@ -81,7 +85,8 @@ void GoldenStore::settle(const std::shared_ptr<Entry>& entry, const std::string&
   entry->golden->outcome = std::move(outcome);
   entry->bytes = size_of(entry->golden->fd.get());
   entry->ready = true;
-  if (entry->golden->outcome.ok && use_cache_) cache_.keep(full_key, entry->golden->fd.get());
+  const bool cached = use_cache_ && !full_key.empty();
+  if (entry->golden->outcome.ok && cached) cache_.keep(full_key, entry->golden->fd.get());
   const std::vector<Ready> waiting = std::move(entry->waiting);
   entry->waiting.clear();
   forget_old();
@@ -98,10 +103,12 @@ std::shared_ptr<const GoldenStore::Golden> GoldenStore::make(const CaseSpec& spe
 
 // Those in use stay open through their shared pointers.
 void GoldenStore::forget_old() {
-  int64_t bytes = 0;
+  int64_t bytes = 0, count = 0;
   for (auto at = entries_.begin(); at != entries_.end();) {
     bytes += (*at)->bytes;
-    const bool keep = at == entries_.begin() || !(*at)->ready || bytes <= kMaxBytes;
+    ++count;
+    const bool fits = bytes <= kMaxBytes && count <= kMaxGoldens;
+    const bool keep = at == entries_.begin() || !(*at)->ready || fits;
     at = keep ? std::next(at) : entries_.erase(at);
   }
 }
