@@ -34,8 +34,10 @@ std::vector<std::string> file_names(const Observation& seen, int64_t last_step) 
 at::Tensor spread(const Observation& seen, const std::vector<int64_t>& shape, MeshComm& comm) {
   const at::Tensor full = at::zeros(shape, at::kDouble);
   const at::Tensor piece = seen.tensor.detach().to(at::kCPU, at::kDouble).contiguous();
-  if (seen.token_map.defined()) {  // logprobs: owned by the first tp rank of each dp rank
-    if (comm.mesh().coordinate("tp", comm.rank()) != 0) return full;
+  if (seen.token_map.defined()) {  // logprobs, whole on every rank of a dp rank: the first has them
+    for (const char* axis : {"cp", "ulysses", "tp"}) {
+      if (comm.mesh().coordinate(axis, comm.rank()) != 0) return full;
+    }
     const at::Tensor target = seen.token_map.reshape(-1);
     const at::Tensor real = target >= 0;
     full.view(-1).index_put_({target.masked_select(real)}, piece.reshape(-1).masked_select(real));

@@ -103,21 +103,23 @@ class CommandTest(unittest.TestCase):
 class Check(CommandTest):
     def test_a_right_case_matches_and_its_dump_is_the_golden(self):
         self.make_case({"file": "case.json", "set": {"optimizer": {"kind": "AdamW", "steps": 3}}})
-        ours, golden = self.path("ours"), self.path("golden")
-        text = self.call("check", self.case, "--mesh", "dp=3,tp=2", "--sequence-parallel", "--dump", ours)
-        self.assertIn("MATCH", text)
-        self.assertIn("own golden only", text)
-        self.call("golden", self.case, "--dump", golden)
-        ours, golden = read_safetensors(ours), read_safetensors(golden)
-        self.assertEqual(sorted(ours), sorted(golden))
+        self.call("golden", self.case, "--dump", self.path("golden"))
+        golden = read_safetensors(self.path("golden"))
         for name in ("logprobs", "loss", "grad_norm", "step1.loss", "step3.grad_norm",
                      "grad.model.embed_tokens.weight", "step3.param.lm_head.weight"):
             self.assertIn(name, golden)
-        for name, (dtype, shape, _, values) in golden.items():
-            self.assertEqual((dtype, shape), ours[name][:2], name)
-            scale = max((abs(value) for value in values), default=0)
-            worst = max((abs(a - b) for a, b in zip(values, ours[name][3])), default=0)
-            self.assertLessEqual(worst, 1e-10 * scale + 1e-13, name)
+        for mesh in (["dp=3,tp=2", "--sequence-parallel"], ["dp=1,cp=3", "--ulysses", "2"],
+                     ["cp=2,tp=2", "--ulysses", "2", "--sequence-parallel"]):
+            text = self.call("check", self.case, "--mesh", *mesh, "--dump", self.path("ours"))
+            self.assertIn("MATCH", text)
+            self.assertIn("own golden only", text)
+            ours = read_safetensors(self.path("ours"))
+            self.assertEqual(sorted(ours), sorted(golden))
+            for name, (dtype, shape, _, values) in golden.items():
+                self.assertEqual((dtype, shape), ours[name][:2], name)
+                scale = max((abs(value) for value in values), default=0)
+                worst = max((abs(a - b) for a, b in zip(values, ours[name][3])), default=0)
+                self.assertLessEqual(worst, 1e-10 * scale + 1e-13, f"{name} on {mesh}")
 
     def test_twice_gives_the_same_bits(self):
         self.make_case()
@@ -148,7 +150,7 @@ class Check(CommandTest):
     def test_refused_meshes_leave_no_dump(self):
         self.make_case()
         self.call("check", self.case, "--mesh", "tp=3", "--dump", self.path("out"), status=4)
-        self.call("check", self.case, "--mesh", "cp=2", "--dump", self.path("out"), status=4)
+        self.call("check", self.case, "--mesh", "ulysses=3", "--dump", self.path("out"), status=4)
         self.call("check", self.case, "--data-parallel", "fsdp", "--mesh", "dp=3", status=4)
         self.assertFalse(os.path.exists(self.path("out")))
 
