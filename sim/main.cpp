@@ -1,10 +1,6 @@
-// The program: knows rank, golden and launch together, and hands them to the command line.
-#include "golden/golden_main.h"
-#include "sim/cli/cli.h"
-#include "sim/cli/make_world.h"
+// The program with the workloads of the sharded stack's own layers.
+#include "sim/program/program.h"
 
 int main(int argc, char** argv) {
-  return shardproof::sim::run_cli(argc, argv,
-                                  {.golden_main = shardproof::golden::golden_main,
-                                   .make_world = shardproof::sim::make_world});
+  return shardproof::sim::run_program(argc, argv, shardproof::sim::built_in_workloads());
 }

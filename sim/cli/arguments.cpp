@@ -160,6 +160,11 @@ const Command kCommands[] = {
      [](CLI::App& app, Arguments& a) {
        app.add_option("run", a.folder, "Run folder (default: the latest under runs/)");
      }},
+    {"compare-runs", "The first tensor whose bits differ between two runs",
+     [](CLI::App& app, Arguments& a) {
+       app.add_option("a", a.folder, "Run folder, or its results.json")->required();
+       app.add_option("b", a.other_folder, "The one to compare it with")->required();
+     }},
     {"mutants", "Plant known bugs, one by one: which are caught, named, explained",
      [](CLI::App& app, Arguments& a) {
        app.add_option("--filter", a.mutants.filter, "Only rows whose id or source holds this text");

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "sim/scenario/known_workload.h"
+
 namespace shardproof::sim {
 
 // How worlds are made and what is kept; shared by the commands that run ranks.
@@ -34,6 +36,7 @@ struct RunArguments {
   std::optional<int64_t>
       world_size;  // cases of another size are skipped: the ranks are there already
   WorldArguments world;
+  std::vector<KnownWorkload> workloads;  // of this program, beside train and logprobs
 };
 
 struct CheckArguments {
@@ -47,6 +50,7 @@ struct CheckArguments {
   double hang_s = 2.0, deadline_s = 120.0;
   std::string dump, out, only;
   WorldArguments world;
+  std::vector<KnownWorkload> workloads;  // as in RunArguments
 };
 
 // The planted bugs: handed on to tests/mutants/run.py.
@@ -60,9 +64,10 @@ struct MutantArguments {
 struct Arguments {
   std::string
       command;  // run | list | describe | check | judge | golden | rank | report | doctor | ...
-  RunArguments run;      // run, list, describe, rank
-  CheckArguments check;  // check, judge, golden
-  std::string folder;    // report
+  RunArguments run;               // run, list, describe, rank
+  CheckArguments check;           // check, judge, golden
+  std::string folder;             // report, compare-runs
+  std::string other_folder = {};  // compare-runs
   MutantArguments mutants;
 };
 

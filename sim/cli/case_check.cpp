@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "model/config.h"
 #include "parallel/tp/plan.h"
+#include "sim/scenario/names.h"
 
 namespace shardproof::sim {
 
@@ -54,8 +55,9 @@ void check_plan(const CaseSpec& spec, const ModelConfig& config) {
 }  // namespace
 
 void check_case(const CaseSpec& spec) {
-  const ModelConfig config = ModelConfig::from_json(spec.model);
   spec.parallel.mesh();
+  if (!is_model_workload(spec.workload)) return;  // its options were checked where they stand
+  const ModelConfig config = ModelConfig::from_json(spec.model);
   check_plan(spec, config);
   if (spec.judged) check_memory(config);
 }

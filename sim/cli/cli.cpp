@@ -33,6 +33,9 @@ int dispatch(const Arguments& arguments, const std::string& line,
   if (command == "list") return list_command(arguments.run);
   if (command == "describe") return describe_command(arguments.run);
   if (command == "report") return report_command(arguments.folder);
+  if (command == "compare-runs") {
+    return compare_runs_command(arguments.folder, arguments.other_folder);
+  }
   if (command == "mutants") return mutants_command(arguments.mutants);
   if (command == "doctor") return doctor_command();
   if (command == "schema") return schema_command();
@@ -73,11 +76,13 @@ int report_failure(const std::function<int()>& run) {
 
 }  // namespace
 
-int run_cli(int argc, char** argv, const WorkerFunctions& functions) {
+int run_cli(int argc, char** argv, const WorkerFunctions& functions,
+            const std::vector<KnownWorkload>& workloads) {
   return report_failure([&] {
-    const ParsedArguments parsed = parse_arguments(argc, argv);
+    ParsedArguments parsed = parse_arguments(argc, argv);
     (parsed.status == 0 ? std::cout : std::cerr) << parsed.text;
     if (!parsed.arguments) return parsed.status;
+    parsed.arguments->run.workloads = parsed.arguments->check.workloads = workloads;
     const int status = dispatch(*parsed.arguments, joined(argc, argv), functions);
     std::cout.flush();
     return std::cout ? status : 5;

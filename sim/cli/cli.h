@@ -1,12 +1,16 @@
 // The command line: from argv to an exit status.
 #pragma once
 
+#include <vector>
+
 #include "sim/launch/world_pool.h"
+#include "sim/scenario/known_workload.h"
 
 namespace shardproof::sim {
 
-// Runs one command. `functions` is what workers run. Returns the exit status of design.md
-// section 6.
-int run_cli(int argc, char** argv, const WorkerFunctions& functions);
+// Runs one command. `functions` is what workers run; `workloads` are those that scenarios may name
+// beside train and logprobs. Returns the exit status of design.md section 6.
+int run_cli(int argc, char** argv, const WorkerFunctions& functions,
+            const std::vector<KnownWorkload>& workloads = {});
 
 }  // namespace shardproof::sim

@@ -19,6 +19,8 @@ int check_command(const CheckArguments& arguments, const std::string& command_li
 int judge_command(const CheckArguments& arguments, WorldPool& pool);
 int golden_command(const CheckArguments& arguments, WorldPool& pool);
 int report_command(const std::string& folder);
+// 0: the same to the bit; 1: some tensor differs.
+int compare_runs_command(const std::string& a, const std::string& b);
 int mutants_command(const MutantArguments& arguments);
 int doctor_command();
 int schema_command();  // prints the JSON Schema of scenario files

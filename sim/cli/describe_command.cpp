@@ -10,6 +10,7 @@
 #include "sim/cli/memory_estimate.h"
 #include "sim/cli/mesh_picture.h"
 #include "sim/cli/selection.h"
+#include "sim/scenario/names.h"
 
 namespace shardproof::sim {
 
@@ -27,7 +28,20 @@ std::string batch_line(const CaseSpec& spec) {
                      (spec.data.batch_size + spec.parallel.dp - 1) / spec.parallel.dp);
 }
 
-std::string work_line(const CaseSpec& spec) {
+// "in_features 5, bias true": the options of a registered workload.
+std::string options_line(const CaseSpec& spec) {
+  std::string options;
+  for (const auto& [name, value] : spec.options.items()) {
+    options += fmt::format("{}{} {}", options.empty() ? "" : ", ", name, value.dump());
+  }
+  return options.empty() ? "" : "options    " + options + "\n";
+}
+
+std::string work_line(const CaseSpec& spec, const std::string& about) {
+  if (!is_model_workload(spec.workload)) {
+    return fmt::format("workload   {} in {}, from seed {}{}{}\n{}", spec.workload, spec.precision,
+                       spec.seed, about.empty() ? "" : ": ", about, options_line(spec));
+  }
   if (spec.workload == "logprobs")
     return fmt::format("workload   logprobs in {}\n", spec.precision);
   return fmt::format(
@@ -50,9 +64,9 @@ std::string memory_lines(const MemoryEstimate& memory) {
     return bytes == 0 ? std::string() : fmt::format("  {:<22} {:>16} bytes\n", what, bytes);
   };
   return "memory of rank 0, predicted\n" + line("parameters", memory.leaves) +
-         line("master weights", memory.masters) + line("gradients", memory.gradients) +
-         line("reduced gradients", memory.reduced) + line("optimizer state", memory.optimizer) +
-         line("activations", memory.activations) + line("together", memory.total());
+         line("master weights", memory.masters) + line("optimizer state", memory.optimizer) +
+         line("activations", memory.activations) + line("gradients", memory.gradients) +
+         line("averaged at a time", memory.bucket) + line("at most at once", memory.total());
 }
 
 std::string expectation_line(const ExpectSpec& expect) {
@@ -80,11 +94,20 @@ std::string plan_part(const CaseSpec& spec) {
 }
 
 // The same case on several backends is described once.
-std::string describe_case(const CaseSpec& spec) {
+std::string describe_case(const CaseSpec& spec, const std::string& about) {
+  const bool model = is_model_workload(spec.workload);
   return fmt::format("{}\n{}\n{}{}{}{}{}{}", spec.name, std::string(spec.name.size(), '-'),
-                     mesh_picture(spec.parallel.mesh()), work_line(spec), batch_line(spec),
-                     plan_part(spec), expectation_line(spec.expect),
+                     mesh_picture(spec.parallel.mesh()), work_line(spec, about),
+                     model ? batch_line(spec) : "", model ? plan_part(spec) : "",
+                     expectation_line(spec.expect),
                      spec.skip.empty() ? "" : "skipped    " + spec.skip + "\n");
+}
+
+std::string about_of(const CaseSpec& spec, const std::vector<KnownWorkload>& workloads) {
+  for (const KnownWorkload& workload : workloads) {
+    if (workload.name == spec.workload) return workload.about;
+  }
+  return "";
 }
 
 }  // namespace
@@ -96,7 +119,7 @@ int describe_command(const RunArguments& given) {
   std::string separator;
   for (const auto* cases : {&selection.cases, &selection.skipped}) {
     for (const CaseSpec& spec : *cases) {
-      std::cout << separator << describe_case(spec);
+      std::cout << separator << describe_case(spec, about_of(spec, arguments.workloads));
       separator = "\n";
     }
   }

@@ -20,6 +20,7 @@ CaseSpec scenario_case(const CheckArguments& arguments) {
   run.paths = {arguments.case_path};
   run.backends = {"emulated"};
   run.only = arguments.only;
+  run.workloads = arguments.workloads;
   Selection selection = select_cases(run);
   auto& cases = selection.cases;
   cases.insert(cases.end(), selection.skipped.begin(), selection.skipped.end());

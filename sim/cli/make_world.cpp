@@ -1,9 +1,8 @@
 // The worlds that workers hold.
 #include "sim/cli/make_world.h"
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include <memory>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "sim/rank/emulated_world_main.h"
 #include "sim/rank/process_rank_main.h"
@@ -13,15 +12,17 @@ namespace shardproof::sim {
 namespace {
 
 RankHooks hooks_of(const WorldSetup& setup) {
-  return {.on_start = setup.on_start, .on_call = setup.on_call, .before_kill = setup.before_kill};
+  return {.on_start = setup.on_start,
+          .on_call = setup.on_call,
+          .before_kill = setup.before_kill,
+          .on_fault = setup.on_fault};
 }
 
-WorldSession emulated_world(const WorldSetup& setup) {
+WorldSession emulated_world(const WorldSetup& setup, const RankMain& main) {
   const auto world =
-      std::make_shared<EmulatedWorldMain>(setup.world_size, setup.device, hooks_of(setup));
-  return {.run = [world](const std::string& request, int golden_fd) {
-            return world->run(request, golden_fd);
-          },
+      std::make_shared<EmulatedWorldMain>(setup.world_size, setup.device, hooks_of(setup), main);
+  return {.run = [world](const std::string& request,
+                         int golden_fd) { return world->run(request, golden_fd); },
           .abort = [world](const std::string& why) { world->abort(why); },
           .exchange = {}};
 }
@@ -49,7 +50,7 @@ StoreAddress address_of(const WorldSetup& setup) {
           .prefix = setup.store.prefix};
 }
 
-WorldSession process_rank(const WorldSetup& setup) {
+WorldSession process_rank(const WorldSetup& setup, const RankMain& rank_main) {
   const std::string& host = setup.store.host;
   const bool local = host == "localhost" || host.rfind("127.", 0) == 0;
   const ProcessRankSetup rank{.backend = setup.backend,
@@ -60,20 +61,22 @@ WorldSession process_rank(const WorldSetup& setup) {
                               .listen_host = local ? "127.0.0.1" : ""};
   const auto store = std::make_shared<LazyStore>(address_of(setup));
   const std::function<StorePtr()> join = [store] { return store->get(); };
-  const auto main = std::make_shared<ProcessRankMain>(rank, join, hooks_of(setup));
-  return {.run = [main](const std::string& request, int golden_fd) {
-            return std::vector<RankEnding>{main->run(request, golden_fd)};
-          },
+  const auto main = std::make_shared<ProcessRankMain>(rank, join, hooks_of(setup), rank_main);
+  return {.run =
+              [main](const std::string& request, int golden_fd) {
+                return std::vector<RankEnding>{main->run(request, golden_fd)};
+              },
           .abort = {},
-          .exchange = [store](const std::string& key, const std::string& value) {
-            return exchange_text(store->get(), key, value);
-          }};
+          .exchange =
+              [store](const std::string& key, const std::string& value) {
+                return exchange_text(store->get(), key, value);
+              }};
 }
 
 }  // namespace
 
-WorldSession make_world(WorldSetup setup) {
-  return setup.rank < 0 ? emulated_world(setup) : process_rank(setup);
+WorldSession make_world(WorldSetup setup, const RankMain& main) {
+  return setup.rank < 0 ? emulated_world(setup, main) : process_rank(setup, main);
 }
 
 }  // namespace shardproof::sim

@@ -3,10 +3,12 @@
 #pragma once
 
 #include "sim/launch/worker_functions.h"
+#include "sim/rank/run_rank.h"
 
 namespace shardproof::sim {
 
-// `setup.rank` -1: an emulated world with all ranks in this process; else one process rank.
-WorldSession make_world(WorldSetup setup);
+// `setup.rank` -1: an emulated world with all ranks in this process; else one process rank. `main`
+// is what each rank runs.
+WorldSession make_world(WorldSetup setup, const RankMain& main = rank_main);
 
 }  // namespace shardproof::sim

@@ -111,7 +111,7 @@ class Reader {
         cases.push_back(std::move(spec));
         return;
       }
-      for (CaseSpec& spec : parse_scenario(file, {backend, arguments_.world.device}).cases) {
+      for (CaseSpec& spec : scenario_cases(file, backend)) {
         require_unique(spec);
         require_right(spec);
         cases.push_back(std::move(spec));
@@ -120,6 +120,13 @@ class Reader {
       broken_.insert(file);
       problems_ += (problems_.empty() ? "" : "\n") + std::string(error.what());
     }
+  }
+
+  std::vector<CaseSpec> scenario_cases(const std::string& file, const std::string& backend) const {
+    return parse_scenario(file, {.backend = backend,
+                                 .device = arguments_.world.device,
+                                 .workloads = arguments_.workloads})
+        .cases;
   }
 
   // What no mesh could run is found before anything runs.

@@ -1,11 +1,14 @@
 // One entry per (phase, step, name); per rank only the two numbers that a picture needs.
 #include "sim/report/tensor_table.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <tuple>
 
+#include "sim/compare/digest.h"
 #include "sim/report/escape.h"
 
 namespace shardproof::sim {
@@ -48,6 +51,22 @@ Json per_rank(const Gathered& tensor, int64_t world_size, double ResultRow::*fie
   return values;
 }
 
+// 16 hexadecimal digits per rank, of all that it observed under this name in order; null where the
+// rank has no row.
+Json digests_by_rank(const Gathered& tensor, int64_t world_size) {
+  std::map<int64_t, uint64_t> digests;
+  for (const ResultRow* row : tensor.rows) {
+    const auto [digest, first] = digests.emplace(row->rank, row->digest);
+    if (!first) digest->second = mix64(digest->second * 31 + row->digest);
+  }
+  auto values = Json::array();
+  for (int64_t rank = 0; rank < world_size; ++rank) {
+    const auto found = digests.find(rank);
+    values.push_back(found == digests.end() ? Json() : Json(fmt::format("{:016x}", found->second)));
+  }
+  return values;
+}
+
 // The first row that knows it: rows that are right may travel without shapes.
 template <class Field>
 const Field& first_known(const Gathered& tensor, Field ResultRow::*field) {
@@ -73,7 +92,8 @@ Json tensor_entry(const Gathered& tensor, int64_t world_size) {
                 {"worst_error", json_number(worst.worst_error)},
                 {"allowance", json_number(worst.allowance)},
                 {"golden_scale", json_number(worst.golden_scale)},
-                {"ratio", per_rank(tensor, world_size, &ResultRow::worst_ratio)}};
+                {"ratio", per_rank(tensor, world_size, &ResultRow::worst_ratio)},
+                {"digest", digests_by_rank(tensor, world_size)}};
   auto wrong = Json::array();
   for (const ResultRow* row : tensor.rows) {
     if (!row->ok && wrong.size() < kFullRows) wrong.push_back(json_finite(to_json(*row)));

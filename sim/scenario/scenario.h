@@ -5,13 +5,15 @@
 #include <vector>
 
 #include "sim/scenario/case_spec.h"
+#include "sim/scenario/known_workload.h"
 
 namespace shardproof::sim {
 
-// The world that the cases are for; conditions of `skip` may name it.
+// What the cases are for: a world, which conditions of `skip` may name, and a program.
 struct WorldChoice {
   std::string backend = "emulated";
   std::string device = "cpu";
+  std::vector<KnownWorkload> workloads = {};  // beside train and logprobs
 };
 
 struct Scenario {

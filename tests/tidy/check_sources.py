@@ -11,7 +11,7 @@ from pathlib import Path
 
 import include_table as table
 
-SOURCE_FOLDERS = ("src", "sim", "golden", "tests", "bench", "cmake")
+SOURCE_FOLDERS = ("src", "sim", "golden", "examples", "tests", "bench", "cmake")
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 
 

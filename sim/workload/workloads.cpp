@@ -1,0 +1,63 @@
+#include "sim/workload/workloads.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "sim/scenario/names.h"
+#include "sim/workload/column_parallel_workload.h"
+
+namespace shardproof::sim {
+namespace {
+
+[[noreturn]] void bad_workload(std::string what, std::string fix) {
+  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
+}
+
+bool is_name(const std::string& text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(),
+                                      [](unsigned char c) { return std::isalnum(c) || c == '_'; });
+}
+
+}  // namespace
+
+Workloads::Workloads(std::initializer_list<Workload> workloads) {
+  for (const Workload& workload : workloads) add(workload);
+}
+
+void Workloads::add(Workload workload) {
+  const std::string name = workload.name;
+  if (!is_name(name)) {
+    bad_workload(fmt::format("'{}' is no name of a workload", name), "use letters, digits and '_'");
+  }
+  if (is_model_workload(name) || by_name_.count(name) != 0) {
+    bad_workload(fmt::format("there is a workload '{}' already", name), "choose another name");
+  }
+  if (!workload.inputs || !workload.plain || !workload.sharded) {
+    bad_workload(fmt::format("workload '{}' lacks inputs, plain or sharded", name),
+                 "give all three functions");
+  }
+  if (!workload.options.is_object()) {
+    bad_workload(fmt::format("the options of workload '{}' are no map", name),
+                 "write {{\"name\", default}}");
+  }
+  by_name_.emplace(name, std::move(workload));
+}
+
+const Workload* Workloads::find(const std::string& name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : &found->second;
+}
+
+std::vector<KnownWorkload> Workloads::known() const {
+  std::vector<KnownWorkload> known;
+  for (const auto& [name, workload] : by_name_) {
+    known.push_back({.name = name, .about = workload.about, .options = workload.options});
+  }
+  return known;
+}
+
+Workloads built_in_workloads() { return {column_parallel_workload()}; }
+
+}  // namespace shardproof::sim
