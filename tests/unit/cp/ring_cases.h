@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <string>
 
@@ -59,6 +60,7 @@ inline at::Tensor ring_tensor(const RingCase& c, int64_t heads, int64_t seed) {
 
 // In float64, of inputs that were rounded to `dtype`.
 inline Attended golden_of(const RingCase& c, at::ScalarType dtype = at::kDouble) {
+  at::set_num_threads(1);  // small tensors: more threads wait for each other longer than they work
   const auto full = [&](int64_t heads, int64_t seed) {
     return ring_tensor(c, heads, seed).to(dtype).to(at::kDouble);
   };
