@@ -51,19 +51,20 @@ TEST_CASE("a contribution can be spoilt only where there is one", "[faults]") {
   CollectiveCall broadcast = call_of("broadcast", "x");
   broadcast.root = 1;
   broadcast.group_rank = 0;
-  const FaultSpec drop{.kind = "drop", .rank = 0}, delay{.kind = "delay", .rank = 0};
+  const FaultSpec drop{.kind = "drop", .rank = 0, .label = ""},
+      delay{.kind = "delay", .rank = 0, .label = ""};
   CHECK_FALSE(concerns(drop, broadcast, 0));
   CHECK(concerns(delay, broadcast, 0));
   broadcast.group_rank = 1;
   CHECK(concerns(drop, broadcast, 0));
   CHECK_FALSE(concerns(drop, call_of("recv", "x"), 0));
-  const FaultSpec duplicate{.kind = "duplicate", .rank = 0};
+  const FaultSpec duplicate{.kind = "duplicate", .rank = 0, .label = ""};
   CHECK(concerns(duplicate, call_of("all_reduce", "x"), 0));
   CHECK_FALSE(concerns(duplicate, call_of("all_gather", "x"), 0));
   CollectiveCall max = call_of("all_reduce", "x");
   max.reduce_op = "max";
   CHECK_FALSE(concerns(duplicate, max, 0));
-  FaultSpec output{.kind = "corrupt", .rank = 0};
+  FaultSpec output{.kind = "corrupt", .rank = 0, .label = ""};
   output.side = "output";
   CHECK_FALSE(concerns(output, call_of("send", "x"), 0));
 }
@@ -151,7 +152,7 @@ TEST_CASE("drop, duplicate and stale change what one rank sends, and nothing els
   CHECK(doubled.values(0, 1) == Values{35, 11, 12});
   CHECK(doubled.values(1, 1) == Values{35, 11, 12});
 
-  const FaultSpec stale{.kind = "stale", .rank = 1, .at_call = 2, .op = "all_gather"};
+  const FaultSpec stale{.kind = "stale", .rank = 1, .label = "", .at_call = 2, .op = "all_gather"};
   const TwoRanks outdated({stale});
   CHECK(outdated.values(0, 2) == Values{43, 21, 12});
   CHECK(outdated.values(1, 2) == Values{43, 21, 12});
@@ -159,7 +160,7 @@ TEST_CASE("drop, duplicate and stale change what one rank sends, and nothing els
 }
 
 TEST_CASE("an output is spoilt on one rank only", "[faults]") {
-  FaultSpec fault{.kind = "corrupt", .rank = 1, .at_call = 1, .op = "all_gather"};
+  FaultSpec fault{.kind = "corrupt", .rank = 1, .label = "", .at_call = 1, .op = "all_gather"};
   fault.side = "output";
   fault.bit = 63;
   fault.element = 2;
@@ -170,8 +171,8 @@ TEST_CASE("an output is spoilt on one rank only", "[faults]") {
 }
 
 TEST_CASE("a fault that finds no call, or no such element, says so", "[faults]") {
-  FaultSpec far{.kind = "drop", .rank = 1, .at_call = 6};
-  FaultSpec element{.kind = "corrupt", .rank = 1};
+  FaultSpec far{.kind = "drop", .rank = 1, .label = "", .at_call = 6};
+  FaultSpec element{.kind = "corrupt", .rank = 1, .label = ""};
   element.element = 2;
   const TwoRanks untouched({far, element});
   CHECK(untouched.values(0, 2) == Values{43, 21, 22});
