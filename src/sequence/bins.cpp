@@ -24,18 +24,6 @@ void check_lengths(const std::vector<int64_t>& lengths) {
   }
 }
 
-void check_budget(const std::vector<int64_t>& lengths, int64_t token_budget) {
-  if (token_budget < 1) {
-    bad_input(fmt::format("a budget of {} tokens", token_budget), "give 1 or more");
-  }
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    if (lengths[i] <= token_budget) continue;
-    bad_input(fmt::format("sequence {} takes {} tokens, the budget of a microbatch is {}", i,
-                          lengths[i], token_budget),
-              fmt::format("raise the budget to {}, or cut the sequence", lengths[i]));
-  }
-}
-
 // Indices by length, those of equal length in their own order.
 std::vector<int64_t> by_length(const std::vector<int64_t>& lengths, bool longest_first) {
   std::vector<int64_t> order(lengths.size());
@@ -54,9 +42,21 @@ void ascend(Bins& bins) {
 
 }  // namespace
 
+void check_token_budget(const std::vector<int64_t>& lengths, int64_t token_budget) {
+  if (token_budget < 1) {
+    bad_input(fmt::format("a budget of {} tokens", token_budget), "give 1 or more");
+  }
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    if (lengths[i] <= token_budget) continue;
+    bad_input(fmt::format("sequence {} takes {} tokens, the budget of a microbatch is {}", i,
+                          lengths[i], token_budget),
+              fmt::format("raise the budget to {}, or cut the sequence", lengths[i]));
+  }
+}
+
 Bins pack_first_fit_decreasing(const std::vector<int64_t>& lengths, int64_t token_budget) {
   check_lengths(lengths);
-  check_budget(lengths, token_budget);
+  check_token_budget(lengths, token_budget);
   Bins bins;
   std::vector<int64_t> room;
   for (const int64_t index : by_length(lengths, /*longest_first=*/true)) {
@@ -98,7 +98,7 @@ Bins pack_balanced(const std::vector<int64_t>& lengths, int64_t num_bins, int64_
 Bins pack_balanced_within(const std::vector<int64_t>& lengths, int64_t token_budget,
                           int64_t bin_multiple) {
   check_lengths(lengths);
-  check_budget(lengths, token_budget);
+  check_token_budget(lengths, token_budget);
   SHARDPROOF_ASSERT(bin_multiple >= 1, "a multiple of at least one bin");
   // As many bins as sequences always fit: each holds one.
   for (int64_t num_bins = bin_multiple;; num_bins += bin_multiple) {
@@ -121,7 +121,7 @@ Bins dynamic_batches(const std::vector<int64_t>& lengths, int64_t token_budget,
   }
   std::vector<int64_t> rounded;
   for (const int64_t length : lengths) rounded.push_back(round_up(length, length_round));
-  check_budget(rounded, token_budget);
+  check_token_budget(rounded, token_budget);
   Bins batches;
   for (const int64_t index : by_length(lengths, /*longest_first=*/false)) {
     const int64_t longest = rounded[static_cast<size_t>(index)];

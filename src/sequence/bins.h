@@ -16,6 +16,9 @@ namespace shardproof {
 // said.
 using Bins = std::vector<std::vector<int64_t>>;
 
+// Throws Error(kBadInput): a budget below 1, or a sequence above it, by its index.
+void check_token_budget(const std::vector<int64_t>& lengths, int64_t token_budget);
+
 // Longest first, each into the first bin that has room (at most 11/9 of the fewest bins, plus 1).
 // `lengths` as they count in a bin, padding included.
 // Throws Error(kBadInput): no sequences ("an empty batch"), a budget below 1, a sequence above it.

@@ -151,6 +151,10 @@ std::vector<Microbatch> deal_batches(const Batch& batch, int64_t dp_size, int64_
   const bool packed = options.kind == BatchingKind::kPacked;
   const std::vector<int64_t> lengths = lengths_of(batch);
   const int64_t length_multiple = std::lcm(options.length_round, padding.row_multiple);
+  if (options.token_budget > 0) {  // here, where a sequence's index is the sample's
+    check_token_budget(taken(lengths, packed ? padding.sequence_multiple : length_multiple),
+                       options.token_budget);
+  }
   const auto bins_of = [&](int64_t rank) {
     return packed ? packed_bins(lengths, dp_size, rank, options, padding)
                   : dynamic_bins(lengths, dp_size, rank, options, length_multiple);

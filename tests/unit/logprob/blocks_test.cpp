@@ -330,6 +330,35 @@ TEST_CASE("logprobs straight from hidden states, without the logits", "[LP-8]") 
   }
 }
 
+TEST_CASE("the fused path in lower precisions: float32 sums, gradients in the inputs' dtype",
+          "[LP-8]") {
+  const FusedCase test = fused_case(13);
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    INFO(c10::toString(dtype));
+    // The logits round as the layer's own output does: the golden takes them from the same product.
+    const at::Tensor low_hidden = test.hidden.to(dtype), low_weight = test.weight.to(dtype);
+    const at::Tensor logits =
+        low_hidden.view({-1, 6}).mm(low_weight.t()).view({3, 7, 13}).to(at::kDouble);
+    const at::Tensor golden =
+        at::log_softmax(logits, -1).gather(-1, test.target.unsqueeze(-1)).squeeze(-1);
+    const auto results = on_every_rank(
+        Mesh::training(1, 1, 1, 2), [&](MeshComm& comm, int64_t rank) -> NamedResults {
+          const at::Tensor hidden = low_hidden.clone().requires_grad_();
+          const at::Tensor weight =
+              weight_part(test.weight, {2, 1}, rank, 0).t().contiguous().to(dtype).requires_grad_();
+          const at::Tensor out =
+              fused_vocab_parallel_logprob(hidden, weight, {}, test.target, comm.along("tp"), 13);
+          out.backward(test.grad.to(at::kFloat));
+          return {{"value", out.detach()}, {"hidden", hidden.grad()}, {"weight", weight.grad()}};
+        });
+    for (const NamedResults& result : results) {
+      CHECK(difference(golden.to(at::kFloat), result.at("value"), 1e-5) == "");
+      CHECK(result.at("hidden").scalar_type() == dtype);
+      CHECK(result.at("weight").scalar_type() == dtype);
+    }
+  }
+}
+
 TEST_CASE("the fused path holds one block of logits", "[LP-8]") {
   const auto meter = std::make_shared<ByteMeter>();
   on_every_rank(Mesh::training(1, 1, 1, 1), [&](MeshComm& comm, int64_t) -> NamedResults {

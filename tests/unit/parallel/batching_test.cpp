@@ -115,8 +115,10 @@ TEST_CASE("a sequence that the budget cannot hold is refused with both numbers",
           "[packing][PW-2]") {
   const Batch batch = ragged_batch();
   const BatchingOptions packed{.kind = BatchingKind::kPacked, .token_budget = 13};
-  CHECK_THROWS_WITH(deal_batches(batch, 1, 0, packed, {}),
-                    Catch::Contains("sequence 2 takes 14 tokens") && Catch::Contains("is 13"));
+  for (const int64_t dp : {1, 3}) {
+    CHECK_THROWS_WITH(deal_batches(batch, dp, dp - 1, packed, {}),
+                      Catch::Contains("sequence 2 takes 14 tokens") && Catch::Contains("is 13"));
+  }
   const BatchingOptions dynamic{
       .kind = BatchingKind::kDynamic, .token_budget = 15, .length_round = 8};
   CHECK_THROWS_WITH(deal_batches(batch, 1, 0, dynamic, {}), Catch::Contains("takes 16 tokens"));
