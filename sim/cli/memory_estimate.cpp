@@ -9,6 +9,8 @@ namespace shardproof::sim {
 
 namespace {
 
+constexpr int64_t kBucket = 16 << 20;  // what average_gradients sends at a time
+
 int64_t parameter_count(const CaseSpec& spec, const ModelConfig& config) {
   const TensorParallelOptions options{.sequence_parallel = spec.parallel.sequence_parallel,
                                       .custom_plan = spec.parallel.custom_plan};
@@ -21,44 +23,118 @@ int64_t parameter_count(const CaseSpec& spec, const ModelConfig& config) {
   return count;
 }
 
+int64_t share_of_dp(const CaseSpec& spec) {
+  return (spec.data.batch_size + spec.parallel.dp - 1) / spec.parallel.dp;
+}
+
 // Samples of the largest microbatch of dp rank 0.
 int64_t samples_at_once(const CaseSpec& spec) {
-  const int64_t share = (spec.data.batch_size + spec.parallel.dp - 1) / spec.parallel.dp;
+  const int64_t share = share_of_dp(spec);
   return spec.micro_batch_size > 0 ? std::min(share, spec.micro_batch_size) : share;
 }
 
-// Elements of the tensors that autograd keeps for one microbatch.
-int64_t activation_count(const CaseSpec& spec, const ModelConfig& config) {
-  const int64_t tp = spec.parallel.tp;
-  const int64_t tokens = samples_at_once(spec) * spec.data.seq_len;
-  const int64_t stream =
-      spec.parallel.sequence_parallel ? config.hidden_size / tp : config.hidden_size;
-  const int64_t heads = std::max<int64_t>(1, config.num_attention_heads / tp);
-  const int64_t kv_heads = std::max<int64_t>(1, config.num_key_value_heads / tp);
-  const int64_t attention = (3 * heads + 2 * kv_heads) * config.head_dim;
-  const int64_t scores = 2 * heads * spec.data.seq_len;
-  const int64_t mlp = 4 * config.intermediate_size / tp;
-  const int64_t layer = 6 * stream + attention + scores + mlp;
-  const int64_t logits = 2 * config.vocab_size / tp;
-  return tokens * (config.num_hidden_layers * layer + 3 * stream + logits);
+// What the layers' tensors have in common.
+struct Sizes {
+  int64_t tokens;          // of one rank in one microbatch
+  int64_t row;             // tokens that attention sees together
+  int64_t element, wide;   // bytes of the precision, and of what norms and attention compute in
+  int64_t hidden, stream;  // of a token: whole, and as the residual stream is cut
+  int64_t mlp, q, kv, heads, vocabulary;  // this rank's share
+  bool sequence_parallel;
+};
+
+Sizes sizes_of(const CaseSpec& spec, const ModelConfig& config) {
+  const int64_t tp = spec.parallel.tp, head_cuts = tp * spec.parallel.ulysses;
+  const auto share = [](int64_t count, int64_t parts) {
+    return std::max<int64_t>(1, (count + parts - 1) / parts);
+  };
+  const auto& lengths = spec.data.lengths;
+  const int64_t longest = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+  const int64_t row = spec.data.seq_len > 0 ? spec.data.seq_len : longest;
+  const int64_t context = spec.parallel.cp * spec.parallel.ulysses;
+  const int64_t heads = share(config.num_attention_heads, head_cuts);
+  const int64_t kv_heads = share(config.num_key_value_heads, head_cuts);
+  const int64_t element = spec.precision == "float64" ? 8 : spec.precision == "float32" ? 4 : 2;
+  return {.tokens = samples_at_once(spec) * row / context,
+          .row = row,
+          .element = element,
+          .wide = std::max<int64_t>(element, 4),
+          .hidden = config.hidden_size,
+          .stream =
+              spec.parallel.sequence_parallel ? share(config.hidden_size, tp) : config.hidden_size,
+          .mlp = share(config.intermediate_size, tp),
+          .q = heads * config.head_dim * spec.parallel.ulysses,
+          .kv = kv_heads * config.head_dim * spec.parallel.ulysses,
+          .heads = heads * spec.parallel.ulysses,
+          .vocabulary = share(config.vocab_size, tp),
+          .sequence_parallel = spec.parallel.sequence_parallel};
+}
+
+// A norm keeps its input and the normalised values; what comes out is kept by the linears that read
+// it, under sequence parallelism once by each, gathered.
+int64_t norm_bytes(const Sizes& sizes, int64_t readers) {
+  const int64_t read = sizes.sequence_parallel ? readers * sizes.hidden : sizes.hidden;
+  return sizes.tokens * (2 * sizes.stream * sizes.wide + read * sizes.element);
+}
+
+// What autograd keeps of one layer: norms, q, k and v in the wider type, the attention weights and
+// their mask, its output, and four tensors of the gated MLP.
+int64_t layer_bytes(const Sizes& sizes) {
+  const int64_t attention =
+      sizes.tokens * ((sizes.q + 2 * sizes.kv + sizes.heads * sizes.row) * sizes.wide +
+                      sizes.q * sizes.element) +
+      sizes.row * sizes.row;
+  const int64_t mlp = sizes.tokens * 4 * sizes.mlp * sizes.element;
+  return norm_bytes(sizes, 3) + norm_bytes(sizes, 2) + attention + mlp;
+}
+
+// What comes on top while the backward is at the last layers: the logits twice, or the gradient of
+// the head beside two more tensors of attention weights.
+int64_t backward_bytes(const Sizes& sizes) {
+  const int64_t logits = 2 * sizes.tokens * sizes.vocabulary * sizes.wide;
+  const int64_t head = sizes.vocabulary * sizes.hidden * sizes.element;
+  return std::max(logits, head + 2 * sizes.tokens * sizes.heads * sizes.row * sizes.wide);
+}
+
+// Without a backward: what one block of the forward has made when it works on its largest tensors,
+// which are the scores three times or those of the MLP; or the logits twice.
+int64_t forward_bytes(const Sizes& sizes) {
+  const int64_t made = 6 * sizes.stream + 2 * sizes.q + 2 * sizes.kv;
+  const int64_t scores = 3 * sizes.heads * sizes.row * sizes.wide;
+  const int64_t mlp = 4 * sizes.mlp * sizes.element;
+  const int64_t logits = 2 * sizes.vocabulary * sizes.wide;
+  return sizes.tokens * std::max(made * sizes.element + std::max(scores, mlp), logits);
 }
 
 }  // namespace
 
 MemoryEstimate estimate_memory(const CaseSpec& spec, const ModelConfig& config) {
-  const int64_t element = spec.precision == "float64" ? 8 : spec.precision == "float32" ? 4 : 2;
-  const int64_t wide = std::max<int64_t>(element, 4);
+  const Sizes sizes = sizes_of(spec, config);
   const int64_t count = parameter_count(spec, config);
   MemoryEstimate memory;
-  memory.leaves = count * element;
-  memory.activations = activation_count(spec, config) * element;
-  if (spec.workload == "logprobs") return memory;
-  memory.masters = wide == element ? 0 : count * wide;
-  memory.gradients = count * element;
-  memory.reduced = count * wide;
+  memory.leaves = count * sizes.element;
+  if (spec.workload == "logprobs") {
+    memory.activations = forward_bytes(sizes);
+    return memory;
+  }
+  memory.masters = sizes.wide == sizes.element ? 0 : count * sizes.wide;
+  memory.activations =
+      config.num_hidden_layers * layer_bytes(sizes) + norm_bytes(sizes, 1) + backward_bytes(sizes);
+  // From the second microbatch on the gradients of the first are there already.
+  if (samples_at_once(spec) < share_of_dp(spec)) memory.activations += count * sizes.element;
+  memory.gradients = count * sizes.wide;
+  if (spec.parallel.dp > 1) memory.bucket = std::min(memory.gradients, kBucket);
   const bool adam = spec.optimizer.kind == "AdamW";
-  memory.optimizer = count * wide * (adam ? 2 : spec.optimizer.momentum > 0 ? 1 : 0);
+  memory.optimizer = count * sizes.wide * (adam ? 2 : spec.optimizer.momentum > 0 ? 1 : 0);
+  memory.optimizer_before_backward = spec.steps > 1;
   return memory;
+}
+
+int64_t MemoryEstimate::total() const {
+  const int64_t state = optimizer_before_backward ? optimizer : 0;
+  const int64_t in_backward = state + activations;
+  const int64_t on_their_way = state + gradients + bucket;
+  return leaves + masters + std::max({in_backward, on_their_way, gradients + optimizer});
 }
 
 }  // namespace shardproof::sim
