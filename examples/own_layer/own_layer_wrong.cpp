@@ -1,0 +1,59 @@
+// The same layer with two mistakes, each a workload: found, placed and named by the judge.
+#include <ATen/ATen.h>
+
+#include "collective/mappings.h"
+#include "sim/program/program.h"
+
+using namespace shardproof;
+using namespace shardproof::sim;
+
+namespace {
+
+WorkloadTensors inputs(Draw& draw, const Options& options) {
+  const int64_t width = options["width"], hidden = options["hidden"];
+  return {{"x", draw.normal({3, 5, width})},
+          {"up", draw.normal({hidden, width}) / 3, Layout({Cut::chunk(0, "tp")})},
+          {"down", draw.normal({width, hidden}) / 3, Layout({Cut::chunk(1, "tp")})},
+          {"bias", draw.normal({width})}};
+}
+
+WorkloadTensors plain(const TensorsByName& full, const Options&) {
+  const at::Tensor h = at::gelu(full.at("x").matmul(full.at("up").t()));
+  return {{"h", h}, {"y", h.matmul(full.at("down").t()) + full.at("bias")}};
+}
+
+// The bias is added before the sum over tp: it counts tp times.
+WorkloadTensors bias_in_every_addend(const TensorsByName& local, MeshComm& comm, const Options&) {
+  Communicator& tp = comm.along("tp");
+  const at::Tensor x = copy_with_all_reduce_backward(local.at("x"), tp, "own_layer x");
+  const at::Tensor h = at::gelu(x.matmul(local.at("up").t()));
+  const at::Tensor addend = h.matmul(local.at("down").t()) + local.at("bias");
+  const at::Tensor y = all_reduce_with_identity_backward(addend, tp, "own_layer y");
+  return {{"h", h, Layout({Cut::chunk(2, "tp")})}, {"y", y}};
+}
+
+// x enters without its backward sum: forward is right, the gradient of x is one addend.
+WorkloadTensors no_sum_in_backward(const TensorsByName& local, MeshComm& comm, const Options&) {
+  Communicator& tp = comm.along("tp");
+  const at::Tensor h = at::gelu(local.at("x").matmul(local.at("up").t()));
+  const at::Tensor addend = h.matmul(local.at("down").t());
+  const at::Tensor y = all_reduce_with_identity_backward(addend, tp, "own_layer y");
+  return {{"h", h, Layout({Cut::chunk(2, "tp")})}, {"y", y + local.at("bias")}};
+}
+
+Workload wrong(const std::string& name, decltype(Workload::sharded) sharded) {
+  return {.name = name,
+          .about = "own_layer with a mistake",
+          .options = {{"width", 6}, {"hidden", 10}},
+          .inputs = inputs,
+          .plain = plain,
+          .sharded = std::move(sharded)};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return run_program(argc, argv,
+                     {wrong("bias_in_every_addend", bias_in_every_addend),
+                      wrong("no_sum_in_backward", no_sum_in_backward)});
+}

@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""compare-runs, and scenarios that name a registered workload, through the real program.
+
+Usage: compare_runs_test.py PROGRAM [unittest arguments]
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = "build/dev/shardproof-bin"
+LIMIT_S = 120  # a hang, not a wall-time test
+
+MODEL = """
+name: t/model
+model: {vocab_size: 24, hidden_size: 16, intermediate_size: 24, num_hidden_layers: 1}
+data: {lengths: [5, 3]}
+parallel: {tensor_parallel_size: 2}
+"""
+LAYER = """
+name: t/layer
+workload: column_parallel_linear
+parallel: {tensor_parallel_size: 3}
+"""
+
+
+class Scratch(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def call(self, *words):
+        return subprocess.run([PROGRAM, *words], capture_output=True, text=True, timeout=LIMIT_S)
+
+    def run_text(self, text, out, *more):
+        scenario = self.path("s.yaml")
+        with open(scenario, "w", encoding="utf-8") as file:
+            file.write(text)
+        return self.call("run", scenario, "--backend", "emulated", "--out", self.path(out), *more)
+
+    def results(self, out):
+        with open(os.path.join(self.path(out), "results.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def write(self, out, results):
+        os.makedirs(self.path(out), exist_ok=True)
+        with open(os.path.join(self.path(out), "results.json"), "w", encoding="utf-8") as file:
+            json.dump(results, file)
+
+
+class CompareRuns(Scratch):
+    def compare(self, a, b):
+        return self.call("compare-runs", self.path(a), self.path(b))
+
+    def test_two_emulated_runs_are_the_same_to_the_bit(self):
+        for out in ("a", "b"):
+            self.assertEqual(self.run_text(MODEL, out).returncode, 0)
+        done = self.compare("a", "b")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("1 the same to the bit, 0 differ", done.stdout)
+
+    def test_another_seed_differs_at_the_first_tensor_of_the_run(self):
+        self.run_text(MODEL, "a")
+        self.run_text(MODEL, "b", "--seed", "5")
+        done = self.compare("a", "b")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        first = self.results("a")["cases"][0]["tensors"][0]
+        self.assertIn(f"first     {first['name']}, forward of step 1\n", done.stdout)
+        self.assertIn("on        ranks 0, 1: ", done.stdout)
+
+    def test_the_first_in_the_order_of_execution_is_named_with_its_rank(self):
+        self.run_text(MODEL, "a")
+        results = self.results("a")
+        tensors = results["cases"][0]["tensors"]
+        for place in (len(tensors) - 1, 7):
+            tensors[place]["digest"][1] = "0" * 16
+        self.write("b", results)
+        done = self.compare("a", "b")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(f"first     {tensors[7]['name']}, ", done.stdout)
+        self.assertIn("on        rank 1: ", done.stdout)
+        self.assertIn(f"in all    2 of {len(tensors)} tensors differ", done.stdout)
+
+    def test_a_tensor_that_only_one_run_has_differs(self):
+        self.run_text(MODEL, "a")
+        results = self.results("a")
+        gone = results["cases"][0]["tensors"].pop(3)
+        self.write("b", results)
+        self.assertRegex(self.compare("a", "b").stdout, f"first +{gone['name']}, .*\n +on +only A has it")
+        self.assertRegex(self.compare("b", "a").stdout, f"first +{gone['name']}, .*\n +on +only B has it")
+
+    def test_what_cannot_be_compared_is_a_sentence(self):
+        self.run_text(MODEL, "a")
+        results = self.results("a")
+        os.makedirs(self.path("empty"))
+        self.write("old", {"format": "shardproof-results/0"})
+        self.write("other", {**results, "cases": [{**results["cases"][0], "name": "t/else"}]})
+        results["cases"][0]["tensors"][0].pop("digest")
+        self.write("without", results)
+        for other in ("nowhere", "empty", "old", "other", "without"):
+            for pair in ((other, "a"), ("a", other)):
+                with self.subTest(pair):
+                    done = self.compare(*pair)
+                    self.assertEqual(done.returncode, 2, done.stdout)
+                    self.assertEqual(done.stdout, "")
+                    self.assertTrue(done.stderr.startswith("shardproof: "), done.stderr)
+
+
+class RegisteredWorkloads(Scratch):
+    def refusal(self, text):
+        done = self.run_text(text, "out")
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertFalse(os.path.exists(self.path("out")))
+        return done.stderr
+
+    def test_one_matches_in_every_precision(self):
+        for precision in ("float64", "float32", "bfloat16"):
+            done = self.run_text(LAYER + f"precision: {precision}\n", precision)
+            self.assertEqual(done.returncode, 0, done.stdout)
+            names = [tensor["name"] for tensor in self.results(precision)["cases"][0]["tensors"]]
+            self.assertEqual(names, ["y", "grad.bias", "grad.weight", "grad.x"])
+
+    def test_a_layout_that_the_mesh_cannot_cut_is_refused(self):
+        done = self.run_text(LAYER + "options: {sequence_parallel: true, tokens: 7}\n", "out")
+        self.assertEqual(done.returncode, 4, done.stdout)
+
+    def test_options_are_checked_where_they_stand(self):
+        self.assertRegex(self.refusal(LAYER + "options: {in_featuers: 3}\n"),
+                         r"s\.yaml:5:1: workload column_parallel_linear has no option 'in_featuers'.*"
+                         r"did you mean in_features\?")
+        self.assertRegex(self.refusal(LAYER + "options: {bias: 3}\n"), r"option bias is 3, of another type")
+        self.assertRegex(self.refusal(LAYER + "options: {tokens: 3.5}\n"), r"option tokens is 3\.5")
+
+    def test_a_model_is_not_asked_of_a_workload_without_one(self):
+        self.assertRegex(self.refusal(LAYER + "model: {hidden_size: 8}\n"),
+                         r"s\.yaml:5:\d+: workload column_parallel_linear has no model, so no model\.hidden_size")
+        self.assertRegex(self.refusal(MODEL + "options: {bias: true}\n"), r"workload train has no options")
+
+    def test_an_unknown_one_is_answered_with_the_nearest(self):
+        self.assertRegex(self.refusal(LAYER.replace("parallel_linear", "paralel_linear")),
+                         r"s\.yaml:3:1: workload is 'column_paralel_linear'; .*did you mean column_parallel_linear\?")
+
+    def test_describe_shows_what_it_is(self):
+        self.run_text(LAYER, "out")
+        done = self.call("describe", self.path("s.yaml"))
+        self.assertIn("y = x W^T + b", done.stdout)
+        self.assertIn("in_features 5", done.stdout)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
+        PROGRAM = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
