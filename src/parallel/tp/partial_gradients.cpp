@@ -46,23 +46,4 @@ void reduce_partial_gradients(const std::vector<ParameterPtr>& parameters,
   }
 }
 
-void reduce_partial_gradients(const std::vector<ParameterPtr>& parameters, MeshComm& comm) {
-  const at::NoGradGuard no_grad;
-  for (const ParameterPtr& parameter : parameters) {
-    if (!is_partial(*parameter)) continue;
-    at::Tensor& grad = parameter->tensor.mutable_grad();
-    if (!grad.defined()) grad = at::zeros_like(parameter->tensor);
-    grad = finished(*parameter, grad, comm);
-  }
-}
-
-int64_t copies_over_tp(const Parameter& parameter, const Mesh& mesh) {
-  const int64_t tp_size = mesh.size("tp");
-  for (const Cut& cut : parameter.layout.cuts()) {
-    if (cut.axis != "tp") continue;
-    return cut.kind == Cut::Kind::kRepeated ? tp_size / cut.parts : 1;
-  }
-  return tp_size;
-}
-
 }  // namespace shardproof

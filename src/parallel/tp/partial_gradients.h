@@ -7,7 +7,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <vector>
 
 #include "comm/mesh_comm.h"
@@ -24,12 +23,5 @@ namespace shardproof {
 // same order. A parameter that a rank did not use counts as zeros there: give zeros, not nothing.
 void reduce_partial_gradients(const std::vector<ParameterPtr>& parameters,
                               std::vector<at::Tensor>& grads, MeshComm& comm);
-
-// The same on the parameters' own .grad; an undefined one counts as zeros.
-void reduce_partial_gradients(const std::vector<ParameterPtr>& parameters, MeshComm& comm);
-
-// Over how many tp ranks each element of the parameter is repeated; 1 for one that tp cuts. A norm
-// that sums over all tp ranks divides by it, or lets one of them count.
-int64_t copies_over_tp(const Parameter& parameter, const Mesh& mesh);
 
 }  // namespace shardproof

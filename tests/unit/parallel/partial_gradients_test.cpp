@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "model/precision.h"
 #include "tests/unit/parallel/rank_results.h"
 
 namespace shardproof::tests {
@@ -62,16 +63,19 @@ TEST_CASE("a parameter that one rank did not use counts as zeros, and every rank
           "[tp][SH-2]") {
   std::vector<CallLog> logs(4);
   std::vector<at::Tensor> summed(4);
-  const RankRuns runs =
-      try_emulated_ranks(Mesh::training(1, 1, 1, 4),
-                         [&](MeshComm& comm, int64_t rank) {
-                           const auto all = parameters();
-                           if (rank != 2)
-                             all[0]->tensor.mutable_grad() = at::full({3}, 1.0 + rank, at::kDouble);
-                           reduce_partial_gradients(all, comm);
-                           summed[static_cast<size_t>(rank)] = all[0]->tensor.grad();
-                         },
-                         {&logs[0], &logs[1], &logs[2], &logs[3]});
+  const RankRuns runs = try_emulated_ranks(Mesh::training(1, 1, 1, 4),
+                                           [&](MeshComm& comm, int64_t rank) {
+                                             const auto all = parameters();
+                                             if (rank != 2)
+                                               all[0]->tensor.mutable_grad() =
+                                                   at::full({3}, 1.0 + rank, at::kDouble);
+                                             std::vector<at::Tensor> grads;
+                                             for (const ParameterPtr& one : all)
+                                               grads.push_back(gradient_of(*one));
+                                             reduce_partial_gradients(all, grads, comm);
+                                             summed[static_cast<size_t>(rank)] = grads[0];
+                                           },
+                                           {&logs[0], &logs[1], &logs[2], &logs[3]});
   for (int64_t rank = 0; rank < 4; ++rank) {
     REQUIRE(runs.error_text(rank) == "");
     CHECK(summed[static_cast<size_t>(rank)].equal(at::full({3}, 7.0, at::kDouble)));

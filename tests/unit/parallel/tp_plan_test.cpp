@@ -5,7 +5,6 @@
 #include "model/decoder.h"
 #include "parallel/tp/apply.h"
 #include "parallel/tp/describe.h"
-#include "parallel/tp/partial_gradients.h"
 #include "parallel/tp/placement.h"
 #include "parallel/tp/plan.h"
 
@@ -161,19 +160,6 @@ TEST_CASE("describe: who holds what, and what is summed after backward", "[plan]
   CHECK(lines.size() == weight_shapes(llama()).size());
   CHECK_THAT(describe_plan(llama(), mesh, {.sequence_parallel = true}),
              Catch::Contains("lm_head.weight") && Catch::Contains("VocabParallelLmHead"));
-}
-
-TEST_CASE("copies_over_tp: 1 where tp cuts, tp where it does not, the sharers of a kv head",
-          "[tp]") {
-  const Mesh mesh = Mesh::training(2, 1, 1, 6);
-  Parameter parameter{.name = "p", .tensor = {}};
-  CHECK(copies_over_tp(parameter, mesh) == 6);
-  parameter.layout = Layout({Cut::even(0, "tp")});
-  CHECK(copies_over_tp(parameter, mesh) == 1);
-  parameter.layout = Layout({Cut::repeated(0, "tp", 3)});
-  CHECK(copies_over_tp(parameter, mesh) == 2);
-  parameter.layout = Layout({Cut::even(0, "dp")});
-  CHECK(copies_over_tp(parameter, mesh) == 6);
 }
 
 }  // namespace
