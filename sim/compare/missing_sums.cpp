@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "sim/compare/addends.h"
 #include "sim/compare/explained.h"
@@ -106,6 +107,13 @@ Groups groups_of_sharers(const Symptoms& symptoms) {
   return groups;
 }
 
+// How many ranks hold the pieces of the group.
+size_t rank_count(const Pieces& group) {
+  std::set<int64_t> ranks;
+  for (const Piece* piece : group) ranks.insert(piece->rank);
+  return ranks.size();
+}
+
 std::string ranks_text(const Pieces& group) {
   std::vector<int64_t> ranks;
   for (const Piece* piece : group) ranks.push_back(piece->rank);
@@ -146,6 +154,18 @@ std::optional<Explanation> explain_groups(const Symptoms& symptoms, const Groups
   return Explanation{fmt::format("{}the {} of the ranks' values over {} is the golden, {}",
                                  declared, what, over, on_which_ranks),
                      fmt::format("the {} over {} is missing", what, over), sum ? as_sum : as_mean};
+}
+
+// Several tensors of one name on each rank, whose sum is the golden.
+std::optional<Explanation> explain_two_of_a_name(const Groups& groups,
+                                                 const std::string& on_which_ranks) {
+  const Tally tally = tally_of(groups);
+  const double share = tally.share(tally.sum, tally.sum_exact);
+  if (share < kLeastExplained) return std::nullopt;
+  return Explanation{fmt::format("the sum of the {} tensors that a rank has under this name is the "
+                                 "golden, {}",
+                                 groups.front().size(), on_which_ranks),
+                     "a tied parameter became several, whose gradients are not summed", share};
 }
 
 // All sets of axes that are longer than 1, single ones first.
@@ -209,6 +229,15 @@ std::optional<Explanation> explain_missing_sum(const Symptoms& symptoms,
   }
   const Groups sharers = groups_of_sharers(symptoms);
   if (sharers.empty()) return std::nullopt;
+  const auto all = [&](const auto& applies) {
+    return std::all_of(sharers.begin(), sharers.end(), applies);
+  };
+  if (all([](const Pieces& group) { return rank_count(group) == 1; })) {
+    return explain_two_of_a_name(sharers, on_which_ranks);
+  }
+  if (!all([](const Pieces& group) { return rank_count(group) == group.size(); })) {
+    return std::nullopt;
+  }
   const std::string over =
       fmt::format("the ranks that share a part ({})", ranks_text(sharers.front()));
   return explain_groups(symptoms, sharers, over, on_which_ranks);

@@ -7,6 +7,7 @@
 
 #include "sim/compare/chunk_order.h"
 #include "sim/compare/explained.h"
+#include "sim/compare/missing_sums.h"
 #include "sim/compare/offset.h"
 #include "sim/compare/parts.h"
 #include "sim/compare/structure.h"
@@ -137,6 +138,22 @@ TEST_CASE("a replicated parameter whose ranks hold parts is called sharded", "[e
             }));
   CHECK_THAT(sharded.pattern, Catch::Contains("declared replicated over tp, but each rank holds a "
                                               "part of it and zeros (sharded)"));
+}
+
+TEST_CASE("two gradients of one name on a rank are a tie that was cut", "[explanations]") {
+  const at::Tensor golden = numbered({6, 4}, 3), first = numbered({6, 4}, 7);
+  const auto said = [&](double noise) {
+    const Piece a = piece_of(first, golden);
+    const Piece b = piece_of(golden - first + noise * numbered({6, 4}, 9), golden);
+    const Mesh mesh({{"tp", 1}});
+    ResultRow row;
+    row.ok = false;
+    const Symptoms symptoms{mesh, "float64", {&row}, {&a, &b}};
+    const auto found = explain_missing_sum(symptoms, "on the one rank");
+    return found ? found->likely : "";
+  };
+  CHECK_THAT(said(0), Catch::Contains("a tied parameter became several"));
+  CHECK(said(0.5).empty());
 }
 
 TEST_CASE("declared addends that are copies, or one too many, are named", "[explanations]") {
