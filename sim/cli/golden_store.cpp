@@ -33,6 +33,10 @@ GoldenStore::GoldenStore(WorldPool& pool, bool use_cache)
       use_cache_(use_cache),
       cache_(use_cache ? GoldenCache::default_folder() : std::filesystem::path()) {}
 
+GoldenStore::~GoldenStore() {
+  if (kept_) cache_.trim();
+}
+
 std::shared_ptr<GoldenStore::Golden> GoldenStore::from_cache(const std::string& full_key) const {
   if (!use_cache_ || full_key.empty()) return nullptr;
   auto found = cache_.find(full_key);
@@ -86,7 +90,10 @@ void GoldenStore::settle(const std::shared_ptr<Entry>& entry, const std::string&
   entry->bytes = size_of(entry->golden->fd.get());
   entry->ready = true;
   const bool cached = use_cache_ && !full_key.empty();
-  if (entry->golden->outcome.ok && cached) cache_.keep(full_key, entry->golden->fd.get());
+  if (entry->golden->outcome.ok && cached) {
+    cache_.keep(full_key, entry->golden->fd.get());
+    kept_ = true;
+  }
   const std::vector<Ready> waiting = std::move(entry->waiting);
   entry->waiting.clear();
   forget_old();

@@ -25,6 +25,9 @@ class GoldenStore {
 
   // `use_cache` false: goldens of earlier runs do not count, and none are kept.
   GoldenStore(WorldPool& pool, bool use_cache);
+  ~GoldenStore();  // the cache is brought back within its limit
+  GoldenStore(const GoldenStore&) = delete;
+  GoldenStore& operator=(const GoldenStore&) = delete;
 
   // `ready` is called once: now, or later from the pool's wait_until.
   void get(const CaseSpec& spec, Ready ready);
@@ -46,6 +49,7 @@ class GoldenStore {
 
   WorldPool& pool_;
   bool use_cache_;
+  bool kept_ = false;  // something was added to the cache
   GoldenCache cache_;
   std::list<std::shared_ptr<Entry>> entries_;  // the latest first
 };

@@ -35,9 +35,9 @@ json cases_of(const std::string& given) {
   return std::move(results["cases"]);
 }
 
-using TensorKey = std::tuple<std::string, int64_t, std::string>;  // phase, step, name
+using ObservedName = std::tuple<std::string, int64_t, std::string>;  // phase, step, name
 
-TensorKey key_of(const json& tensor) {
+ObservedName key_of(const json& tensor) {
   return {tensor.at("phase").get<std::string>(), tensor.at("step").get<int64_t>(),
           tensor.at("name").get<std::string>()};
 }
@@ -73,7 +73,7 @@ void note_difference(CaseComparison& found, const json& tensor, const std::strin
 
 // Tensors come in the order of execution; what only B has comes last.
 void compare_tensors(const json& a, const json& b, CaseComparison& found) {
-  std::map<TensorKey, const json*> of_b;
+  std::map<ObservedName, const json*> of_b;
   for (const json& tensor : b.at("tensors")) of_b[key_of(tensor)] = &tensor;
   for (const json& tensor : a.at("tensors")) {
     ++found.tensors;
