@@ -51,8 +51,8 @@ using TensorsByName = std::map<std::string, at::Tensor>;
 using Options = nlohmann::json;
 
 struct Workload {
-  std::string name;   // of letters, digits and '_'
-  std::string about;  // one sentence, for `describe`
+  std::string name;        // of letters, digits and '_'
+  std::string about = {};  // one sentence, for `describe`
   // Options with their default values; a scenario sets no others. A whole number stays one.
   Options options = Options::object();
   std::function<WorkloadTensors(Draw& draw, const Options& options)> inputs;
