@@ -13,9 +13,9 @@
 namespace shardproof::sim {
 namespace {
 
-using Place = std::pair<bool, GoldenPosition>;  // what the golden does not have comes last
+using RowPlace = std::pair<bool, GoldenPosition>;  // what the golden does not have comes last
 
-Place place_of(const ResultRow& row) {
+RowPlace row_place(const ResultRow& row) {
   return {row.order < 0, golden_position(row.step, row.phase, row.order)};
 }
 
@@ -47,17 +47,17 @@ class Copies {
  public:
   void add(const ResultRow& row) {
     if (!row.compares_replicas || row.replicas.size() < 2 || !row.problem.empty()) return;
-    const int64_t time = times_[{place_of(row), row.rank, row.microbatch, row.tokens}]++;
+    const int64_t time = times_[{row_place(row), row.rank, row.microbatch, row.tokens}]++;
     const auto [copy, is_new] = digests_.try_emplace(
-        {place_of(row), row.microbatch, row.tokens, row.replicas, row.partial, time}, row.digest);
+        {row_place(row), row.microbatch, row.tokens, row.replicas, row.partial, time}, row.digest);
     if (is_new || copy->second == row.digest) return;
-    if (!first_ || place_of(row) < place_of(*first_)) first_ = &row;
+    if (!first_ || row_place(row) < row_place(*first_)) first_ = &row;
   }
   const ResultRow* first() const { return first_; }
 
  private:
-  std::map<std::tuple<Place, int64_t, int64_t, uint64_t>, int64_t> times_;
-  std::map<std::tuple<Place, int64_t, uint64_t, std::vector<int64_t>, bool, int64_t>, uint64_t>
+  std::map<std::tuple<RowPlace, int64_t, int64_t, uint64_t>, int64_t> times_;
+  std::map<std::tuple<RowPlace, int64_t, uint64_t, std::vector<int64_t>, bool, int64_t>, uint64_t>
       digests_;
   const ResultRow* first_ = nullptr;
 };
@@ -71,7 +71,7 @@ std::vector<Detection> detections_in(const CaseResult& result) {
       copies.add(row);
       if (row.ok) continue;
       const ResultRow*& first = firsts[detector_of_row(row)];
-      if (first == nullptr || place_of(row) < place_of(*first)) first = &row;
+      if (first == nullptr || row_place(row) < row_place(*first)) first = &row;
     }
   }
   if (copies.first() != nullptr) firsts["replicas"] = copies.first();
@@ -80,7 +80,7 @@ std::vector<Detection> detections_in(const CaseResult& result) {
       result.divergence ? detector_of_divergence(*result.divergence) : std::string();
   std::stable_sort(ordered.begin(), ordered.end(), [&](const auto& a, const auto& b) {
     if ((a.first == leading) != (b.first == leading)) return a.first == leading;
-    return place_of(*a.second) < place_of(*b.second);
+    return row_place(*a.second) < row_place(*b.second);
   });
   std::vector<Detection> detections;
   for (const auto& [detector, row] : ordered) {
@@ -96,16 +96,16 @@ std::vector<Detection> detections_in(const CaseResult& result) {
 }
 
 void add_gradients(const CaseResult& result, FaultOutcome& outcome) {
-  std::set<Place> all, wrong;
+  std::set<RowPlace> all, wrong;
   const ResultRow* first = nullptr;
   const ResultRow* worst = nullptr;
   for (const RankReport& report : result.reports) {
     for (const ResultRow& row : report.rows) {
       if (row.phase != Phase::kStep || row.name.compare(0, 5, "grad.") != 0) continue;
-      all.insert(place_of(row));
+      all.insert(row_place(row));
       if (row.ok) continue;
-      wrong.insert(place_of(row));
-      if (first == nullptr || place_of(row) < place_of(*first)) first = &row;
+      wrong.insert(row_place(row));
+      if (first == nullptr || row_place(row) < row_place(*first)) first = &row;
       if (worst == nullptr || row.worst_ratio > worst->worst_ratio) worst = &row;
     }
   }

@@ -10,13 +10,13 @@
 namespace shardproof {
 namespace {
 
-[[noreturn]] void bad_input(std::string what, std::string fix) {
+[[noreturn]] void bad_layout(std::string what, std::string fix) {
   throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
 }
 
 void check_cp_size(int64_t cp_size) {
   if (cp_size >= 1) return;
-  bad_input(fmt::format("a context-parallel axis of {} ranks", cp_size), "give 1 or more");
+  bad_layout(fmt::format("a context-parallel axis of {} ranks", cp_size), "give 1 or more");
 }
 
 void check_divides(int64_t length, int64_t multiple, ContextLayout kind, int64_t cp_size) {
@@ -32,14 +32,14 @@ void check_divides(int64_t length, int64_t multiple, ContextLayout kind, int64_t
 
 void check_boundaries(const std::vector<int64_t>& cu, const char* name) {
   if (cu.empty() || cu.front() != 0) {
-    bad_input(
+    bad_layout(
         fmt::format("{} begins with {}", name, cu.empty() ? "nothing" : std::to_string(cu.front())),
         "let it begin with 0, with one entry more than there are sequences");
   }
   for (size_t i = 1; i < cu.size(); ++i) {
     if (cu[i] >= cu[i - 1]) continue;
-    bad_input(fmt::format("{} falls from {} to {} at sequence {}", name, cu[i - 1], cu[i], i - 1),
-              "let it never fall: entry i+1 is where sequence i ends");
+    bad_layout(fmt::format("{} falls from {} to {} at sequence {}", name, cu[i - 1], cu[i], i - 1),
+               "let it never fall: entry i+1 is where sequence i ends");
   }
 }
 
@@ -48,7 +48,7 @@ std::vector<SequenceSpan> spans(const std::vector<int64_t>& cu,
   check_boundaries(cu, "cu_seqlens");
   check_boundaries(cu_padded, "cu_seqlens_padded");
   if (cu.size() != cu_padded.size()) {
-    bad_input(
+    bad_layout(
         fmt::format("cu_seqlens has {} entries, cu_seqlens_padded {}", cu.size(), cu_padded.size()),
         "give one entry per sequence and one more in both");
   }
@@ -58,9 +58,9 @@ std::vector<SequenceSpan> spans(const std::vector<int64_t>& cu,
                             .length = cu[i + 1] - cu[i],
                             .padded_length = cu_padded[i + 1] - cu_padded[i]};
     if (span.length > span.padded_length) {
-      bad_input(fmt::format("sequence {} has {} tokens and a padded length of {}", i, span.length,
-                            span.padded_length),
-                "let no entry of cu_seqlens_padded leave less room than cu_seqlens needs");
+      bad_layout(fmt::format("sequence {} has {} tokens and a padded length of {}", i, span.length,
+                             span.padded_length),
+                 "let no entry of cu_seqlens_padded leave less room than cu_seqlens needs");
     }
     out.push_back(span);
   }
@@ -92,7 +92,7 @@ SequenceLayout::SequenceLayout(std::vector<SequenceSpan> sequences, int64_t cp_s
 SequenceLayout SequenceLayout::whole(int64_t seq_len, int64_t cp_size, ContextLayout kind,
                                      int64_t padded_len) {
   check_cp_size(cp_size);
-  if (seq_len < 0) bad_input(fmt::format("a sequence of {} tokens", seq_len), "give 0 or more");
+  if (seq_len < 0) bad_layout(fmt::format("a sequence of {} tokens", seq_len), "give 0 or more");
   const int64_t multiple = kind == ContextLayout::kRow ? cp_size : sequence_multiple(kind, cp_size);
   if (padded_len == -1) padded_len = round_up(seq_len, multiple);
   return packed({0, seq_len}, {0, padded_len}, cp_size, kind);
@@ -118,20 +118,20 @@ SequenceLayout SequenceLayout::from_seq_index(const std::vector<int64_t>& seq_in
   check_cp_size(cp_size);
   const auto total = static_cast<int64_t>(seq_index.size());
   if (total % cp_size != 0) {
-    bad_input(fmt::format("seq_index has {} entries, which {} ranks cannot share", total, cp_size),
-              fmt::format("pad the sequence to {}", round_up(total, cp_size)));
+    bad_layout(fmt::format("seq_index has {} entries, which {} ranks cannot share", total, cp_size),
+               fmt::format("pad the sequence to {}", round_up(total, cp_size)));
   }
   if (seq_len > total) {
-    bad_input(
+    bad_layout(
         fmt::format("seq_index covers {} positions of a sequence of {} tokens", total, seq_len),
         "give every position once");
   }
   std::vector<bool> seen(seq_index.size(), false);
   for (const int64_t index : seq_index) {
     if (index < 0 || index >= total || seen[static_cast<size_t>(index)]) {
-      bad_input(fmt::format("seq_index names position {} of {} {}", index, total,
-                            index < 0 || index >= total ? "which is not there" : "twice"),
-                "give every position once");
+      bad_layout(fmt::format("seq_index names position {} of {} {}", index, total,
+                             index < 0 || index >= total ? "which is not there" : "twice"),
+                 "give every position once");
     }
     seen[static_cast<size_t>(index)] = true;
   }
