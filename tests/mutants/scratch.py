@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PLACE = ROOT / "build" / "mutants"
-PARTS = ("CMakeLists.txt", "cmake", "src", "sim", "golden", "scenarios")
+PARTS = ("CMakeLists.txt", "cmake", "src", "sim", "golden", "bench", "scenarios")
 LEFT_OUT = {"hf", "__pycache__"}  # golden/hf is read where it is
 
 
