@@ -109,6 +109,20 @@ std::unique_ptr<Run> run_golden(const Trial& trial, std::shared_ptr<const Weight
   return run;
 }
 
+// What follows the last microbatch, on the parameters' own gradients.
+void finish_gradients(const Decoder& model, MeshComm& comm) {
+  std::vector<ParameterPtr> trained;
+  std::vector<at::Tensor> grads;
+  for (const ParameterPtr& parameter : model.parameters()) {
+    const at::Tensor& grad = parameter->tensor.grad();
+    if (!parameter->trainable) continue;
+    trained.push_back(parameter);
+    grads.push_back(grad.defined() ? grad : at::zeros_like(parameter->tensor));
+  }
+  reduce_partial_gradients(trained, grads, comm);
+  for (size_t i = 0; i < grads.size(); ++i) trained[i]->tensor.mutable_grad() = grads[i];
+}
+
 void run_rank(const Trial& trial, std::shared_ptr<const WeightMap> weights, MeshComm& comm,
               int64_t rank, Run& run) {
   Decoder model(trial.config, weights);
@@ -119,7 +133,7 @@ void run_rank(const Trial& trial, std::shared_ptr<const WeightMap> weights, Mesh
   const at::Tensor logits = model.forward(ids, context_of(run));
   run.logprobs = next_token_logprobs(logits, ids, comm.along("tp"), trial.config.vocab_size);
   backward(run);
-  reduce_partial_gradients(model.parameters(), comm);
+  finish_gradients(model, comm);
   keep_gradients(run, model);
 }
 
