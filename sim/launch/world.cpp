@@ -120,7 +120,7 @@ void World::run(const std::string& request, int golden_fd, CaseLimits limits,
   SHARDPROOF_ASSERT(!running_ && !broken_, "a world that is busy or broken was given a case");
   ++case_number_;
   running_ = true;
-  settling_ = abort_sent_ = false;
+  settling_ = abort_sent_ = mismatched_ = false;
   done_ = std::move(done);
   limits_ = limits;
   hang_rule_ = HangRule(limits.hang_s);
@@ -183,8 +183,10 @@ void World::note(RankEnding ending) {
   }  // the others refuse as well, each at its own pace; if not, they wait for this rank: hung
 }
 
-// What the matching shows outranks whatever the ranks threw afterwards.
+// What the matching shows first outranks whatever the ranks threw afterwards, and whatever it shows
+// of the lines that were already under way.
 void World::found(const MatchFinding& finding) {
+  if (std::exchange(mismatched_, true)) return;
   for (const int64_t rank : finding.ranks) {
     endings_[static_cast<size_t>(rank)].reset();
     set_ending(rank, finding.code, finding.message);

@@ -103,6 +103,7 @@ class World : public std::enable_shared_from_this<World> {
   std::optional<Matcher> matcher_;  // of process worlds
   bool settling_ = false;
   bool abort_sent_ = false;
+  bool mismatched_ = false;  // the matching has shown something
   std::chrono::steady_clock::time_point started_;
 };
 
