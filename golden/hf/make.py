@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the cases in this folder: small Llama models run by Hugging Face transformers.
+"""Makes the cases in this folder: small models of each family run by Hugging Face transformers.
 
     python3 -m venv build/hf-venv
     build/hf-venv/bin/pip install -r golden/hf/requirements.txt
@@ -15,6 +15,9 @@ reader sees the same config.json and weights as ours.
 
 The cases with "rope_theta" at the top of config.json (llama_tied_gqa_padding_row,
 llama_rope_llama3_v4, llama_rope_linear_sgd) also pass --check under transformers 4.57.1.
+
+gemma3_images is a model that reads images too, run on text alone; its answers are those of the text
+part, under the names of Gemma3ForCausalLM.
 """
 import argparse
 import contextlib
@@ -25,10 +28,11 @@ import pathlib
 import sys
 
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import AutoConfig, LlamaForCausalLM
+from transformers import AutoConfig
 from transformers.utils import logging
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -55,6 +59,36 @@ def config(**changes):
             "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
             "attention_bias": False, "mlp_bias": False}
     return base | changes
+
+
+def qwen(number, **changes):
+    """Qwen2 or Qwen3, whose configs have no options for biases of the MLP."""
+    base = config(architectures=[f"Qwen{number}ForCausalLM"], model_type=f"qwen{number}",
+                  num_key_value_heads=2, rope_theta=500.0)
+    del base["mlp_bias"], base["attention_bias"]
+    return base | changes
+
+
+def gemma(**changes):
+    base = config(architectures=["Gemma3ForCausalLM"], model_type="gemma3_text",
+                  num_hidden_layers=3, num_key_value_heads=2, head_dim=12,
+                  hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=20,
+                  sliding_window=4)
+    for key in ("mlp_bias", "hidden_act", "tie_word_embeddings"):
+        del base[key]
+    return base | changes
+
+
+def gemma_with_images():
+    text = gemma(vocab_size=76, rope_theta=200.0, rope_local_base_freq=20.0,
+                 rope_scaling={"rope_type": "linear", "factor": 2.0}, sliding_window_pattern=3)
+    del text["architectures"]
+    vision = {"model_type": "siglip_vision_model", "hidden_size": 8, "intermediate_size": 8,
+              "num_hidden_layers": 1, "num_attention_heads": 1, "image_size": 8, "patch_size": 4,
+              "vision_use_head": False}
+    return {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+            "text_config": text, "vision_config": vision, "mm_tokens_per_image": 4,
+            "boi_token_index": 72, "eoi_token_index": 73, "image_token_index": 74}
 
 
 ADAMW = {"kind": "AdamW", "lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01,
@@ -89,7 +123,59 @@ CASES = [
          config(vocab_size=96, num_key_value_heads=2, tie_word_embeddings=True,
                 rope_parameters={"rope_type": "linear", "rope_theta": 1000.0, "factor": 2.0}),
          CLIPPED, ADAMW, [10, 12, 11], dropped=[0], dtype=torch.bfloat16, sharded=True),
+    Case("qwen2_tied_window_of_last_layer", 8,
+         qwen(2, tie_word_embeddings=True, use_sliding_window=True, sliding_window=4,
+              max_window_layers=1), NLL, ADAMW, [12, 1, 7]),
+    Case("qwen2_head_dim", 9, qwen(2, head_dim=6, num_key_value_heads=1, pad_token_id=4),
+         CLIPPED, ADAMW, [5, 12, 9]),
+    Case("qwen3_head_dim_bias", 10,
+         qwen(3, head_dim=14, attention_bias=True, use_sliding_window=False, sliding_window=3,
+              rope_theta=None, rope_parameters={"rope_type": "default", "rope_theta": 90.0}),
+         NLL, ADAMW, [12, 12, 4]),
+    Case("qwen3_tied_layer_types_sgd", 11,
+         qwen(3, head_dim=10, tie_word_embeddings=True, use_sliding_window=True, sliding_window=3,
+              layer_types=["sliding_attention", "full_attention"]),
+         CLIPPED, SGD, [11, 12, 2], dropped=[2]),
+    Case("gemma3_window_pattern", 12,
+         gemma(rope_theta=200.0, rope_local_base_freq=20.0, sliding_window_pattern=2,
+               rope_scaling={"rope_type": "linear", "factor": 4.0}), NLL, ADAMW, [12, 1, 9]),
+    Case("gemma3_untied_layer_types", 13,
+         gemma(tie_word_embeddings=False, attention_bias=True, pad_token_id=None,
+               num_key_value_heads=1,
+               layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+               rope_parameters={
+                   "full_attention": {"rope_type": "llama3", "rope_theta": 300.0} | LLAMA3,
+                   "sliding_attention": {"rope_type": "default", "rope_theta": 30.0}}),
+         CLIPPED, ADAMW, [7, 12, 3]),
+    Case("gemma3_images", 14, gemma_with_images(), NLL, ADAMW, [10, 12, 6]),
 ]
+
+
+def text_of(case):
+    return case.config.get("text_config", case.config)
+
+
+def reads_images(case):
+    return "text_config" in case.config
+
+
+def is_gemma(case):
+    return case.config["model_type"].startswith("gemma3")
+
+
+def pad_token(case):
+    return text_of(case).get("pad_token_id", 0 if is_gemma(case) else None)
+
+
+def model_class(case):
+    return getattr(transformers, case.config["architectures"][0])
+
+
+def text_name(name):
+    """As the decoder alone calls its parameter; None for what sees images."""
+    if name.startswith("model.language_model."):
+        return "model." + name.removeprefix("model.language_model.")
+    return None if name.startswith(("model.vision_tower", "model.multi_modal")) else name
 
 
 # --- float64, all of it --------------------------------------------------------------------------
@@ -135,10 +221,11 @@ def draw_weights(case):
     """Every element different, norms around 1, biases around 0, attention far from uniform."""
     c = AutoConfig.for_model(**case.config)
     weights = {}
-    for name, like in LlamaForCausalLM(c).named_parameters():
+    norm_center = 0 if is_gemma(case) else 1
+    for name, like in model_class(case)(c).named_parameters():
         normal = torch.randn(like.shape, generator=seeded(case, name), dtype=torch.float64)
         if name.endswith("norm.weight"):
-            value = 1 + 0.2 * normal
+            value = norm_center + 0.2 * normal
         elif name.endswith(".bias"):
             value = 0.2 * normal
         else:
@@ -148,7 +235,8 @@ def draw_weights(case):
 
 
 def draw_batch(case):
-    size, seq_len, vocab = len(case.lengths), max(case.lengths), case.config["vocab_size"]
+    size, seq_len, vocab = len(case.lengths), max(case.lengths), text_of(case)["vocab_size"]
+    vocab -= 4 * reads_images(case)  # the last ids stand for images
     shape = (size, seq_len)
     ids = torch.cat([torch.randperm(vocab, generator=seeded(case, "ids")) for _ in range(4)])
     batch = {
@@ -157,7 +245,7 @@ def draw_batch(case):
         "token_mask": (torch.rand(shape, generator=seeded(case, "mask")) < 0.8).to(torch.float64),
         "sample_mask": torch.ones(size, dtype=torch.float64),
     }
-    pad = case.config.get("pad_token_id")
+    pad = pad_token(case)
     if pad is not None:  # the id counts as a token like any other where the lengths say so
         batch["input_ids"][:, 2] = pad
         for row, length in enumerate(case.lengths):
@@ -168,7 +256,7 @@ def draw_batch(case):
 
 def add_policy(case, folder, batch):
     """Old logprobs near the model's own, as in training: some ratios are clipped, some not."""
-    model = load_model(folder)
+    model = load_model(case, folder)
     with torch.no_grad(), true_float64():
         now = logprobs_of(model, batch)
     spread = torch.linspace(-0.5, 0.5, now.numel(), dtype=torch.float64)
@@ -198,6 +286,14 @@ def write_inputs(case, folder):
 
 def write_weights(case, folder):
     weights = draw_weights(case)
+    if reads_images(case):  # under the names that transformers itself writes
+        model = model_class(case)(AutoConfig.from_pretrained(folder))
+        model.load_state_dict(weights, strict=False)
+        kept = (folder / "config.json").read_bytes()
+        model.save_pretrained(folder)
+        (folder / "config.json").write_bytes(kept)
+        (folder / "generation_config.json").unlink(missing_ok=True)
+        return
     if not case.sharded:
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         return
@@ -212,18 +308,20 @@ def write_weights(case, folder):
 
 
 # --- the truth -----------------------------------------------------------------------------------
-def load_model(folder):
+def load_model(case, folder):
     """The model as transformers reads it, rebuilt so that its buffers too start as float64."""
-    read = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float64)
+    read = model_class(case).from_pretrained(folder, dtype=torch.float64)
     settings = AutoConfig.from_pretrained(folder)
-    settings._attn_implementation = "eager"
-    settings.dtype = torch.float64
+    for part in (settings, *(getattr(settings, key, None) for key in ("text_config", "vision_config"))):
+        if part is not None:
+            part._attn_implementation = "eager"
+            part.dtype = torch.float64
     with true_float64():
-        model = LlamaForCausalLM(settings)
+        model = model_class(case)(settings)
         model.load_state_dict(read.state_dict())
-        model.train()
+        model.train(not reads_images(case))  # else it asks which tokens are images; nothing drops out
     if settings.tie_word_embeddings:
-        assert model.lm_head.weight is model.model.embed_tokens.weight
+        assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
     return model
 
 
@@ -264,8 +362,13 @@ def optimizer_of(case, model):
                              weight_decay=o["weight_decay"], foreach=False)
 
 
+def text_parameters(model):
+    named = ((text_name(name), parameter) for name, parameter in model.named_parameters())
+    return [(name, parameter) for name, parameter in named if name is not None]
+
+
 def truth(case, folder):
-    model = load_model(folder)
+    model = load_model(case, folder)
     batch = load_file(folder / "batch.safetensors")
     expected = {}
     with true_float64():
@@ -278,7 +381,7 @@ def truth(case, folder):
             if step == 1:
                 expected["logprobs"] = logprobs.detach().clone()
                 expected["loss"] = loss.detach().clone()
-                for name, parameter in model.named_parameters():
+                for name, parameter in text_parameters(model):
                     expected[f"grad.{name}"] = parameter.grad.clone()
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), case.optimizer["max_norm"],
                                                   foreach=False)
@@ -288,10 +391,11 @@ def truth(case, folder):
             expected[f"step{step}.loss"] = loss.detach().clone()
             expected[f"step{step}.grad_norm"] = norm.clone()
             optimizer.step()
-        for name, parameter in model.named_parameters():
+        for name, parameter in text_parameters(model):
             expected[f"step{step}.param.{name}"] = parameter.detach().clone()
-    pad = case.config.get("pad_token_id")
-    if pad is not None and not case.config["tie_word_embeddings"]:
+    pad = pad_token(case)
+    tied = text_of(case).get("tie_word_embeddings", is_gemma(case))
+    if pad is not None and not tied:
         assert expected["grad.model.embed_tokens.weight"][pad].abs().max() == 0
     return expected
 
@@ -306,10 +410,10 @@ def worst_difference(stored, fresh):
     return worst
 
 
-def self_check(folder):
+def self_check(case, folder):
     """Without the redirection the guard must trip: else it guards nothing."""
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float64,
-                                             attn_implementation="eager")
+    model = model_class(case).from_pretrained(folder, dtype=torch.float64,
+                                              attn_implementation="eager")
     try:
         with NoFloat32():
             logprobs_of(model, load_file(folder / "batch.safetensors"))
@@ -332,7 +436,7 @@ def main():
         folder = HERE / case.name
         if not arguments.check:
             write_inputs(case, folder)
-        self_check(folder)
+        self_check(case, folder)
         expected = truth(case, folder)
         if arguments.check:
             difference = worst_difference(load_file(folder / "expected.safetensors"), expected)

@@ -1,4 +1,4 @@
-// The elementwise layers: the gated activation of the MLP and the residual sum.
+// The elementwise layers: the gated activations of the MLP and the residual sum.
 #include <ATen/ATen.h>
 
 #include "model/decoder.h"
@@ -7,6 +7,10 @@ namespace shardproof {
 
 at::Tensor SiluGate::forward(at::TensorList inputs, const StepContext&) {
   return at::silu(inputs[0]) * inputs[1];
+}
+
+at::Tensor GeluTanhGate::forward(at::TensorList inputs, const StepContext&) {
+  return at::gelu(inputs[0], "tanh") * inputs[1];
 }
 
 at::Tensor Residual::forward(at::TensorList inputs, const StepContext&) {

@@ -1,249 +1,140 @@
 #include "model/config.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <array>
+#include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "base/error.h"
+#include "model/config_fields.h"
+#include "model/config_rope.h"
 
 namespace shardproof {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::array<const char*, 1> kArchitectures = {"LlamaForCausalLM"};
-constexpr std::array<const char*, 1> kModelTypes = {"llama"};
-constexpr std::array<const char*, 3> kRopeTypes = {"default", "linear", "llama3"};
 constexpr int64_t kMaxLayers = 10000;
-constexpr int64_t kMaxSize = 1 << 24;  // of any one size: products of two stay far from overflow
 
-[[noreturn]] void bad_config(std::string what, std::string fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
+std::vector<std::string> names_of_architectures(const char* Architecture::*field) {
+  std::vector<std::string> names;
+  for (const Architecture& known : known_architectures()) names.emplace_back(known.*field);
+  return names;
 }
 
-[[noreturn]] void refuse(std::string what, std::string fix) {
-  throw Error({.kind = ErrorKind::kRefused, .what = std::move(what), .fix = std::move(fix)});
+Architecture architecture_called(const char* Architecture::*field, const std::string& name) {
+  for (const Architecture& known : known_architectures()) {
+    if (name == known.*field) return known;
+  }
+  SHARDPROOF_ASSERT(false, "unknown names are refused before");
+  return {};
 }
 
-// A JSON value as a message shows it: short, on one line.
-std::string shown(const Json& value) {
-  const std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
-  return text.size() <= 60 ? text : text.substr(0, 57) + "...";
-}
-
-// Checked access to one JSON object; null counts as missing, as in Hugging Face configs.
-class Fields {
- public:
-  Fields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
-    if (!object.is_object()) {
-      bad_config(fmt::format("{} is {}, not an object", where_, shown(object)),
-                 "write it as {\"key\": value, ...}");
-    }
-  }
-
-  const Json* find(const char* key) const {
-    const auto found = object_.find(key);
-    return found == object_.end() || found->is_null() ? nullptr : &*found;
-  }
-
-  int64_t size(const char* key, int64_t largest = kMaxSize) const {
-    if (find(key) == nullptr) {
-      bad_config(fmt::format("{} has no '{}'", where_, key), "add it: a positive integer");
-    }
-    return size_or(key, 0, largest);
-  }
-
-  int64_t size_or(const char* key, int64_t otherwise, int64_t largest = kMaxSize) const {
-    const int64_t value = integer_or(key, otherwise);
-    if (find(key) != nullptr && (value < 1 || value > largest)) {
-      bad_config(fmt::format("{}: {}={} is not in 1..{}", where_, key, value, largest),
-                 "give a size in that range");
-    }
-    return value;
-  }
-
-  int64_t integer_or(const char* key, int64_t otherwise) const {
-    const Json* value = find(key);
-    if (value == nullptr) return otherwise;
-    const bool fits = value->is_number_integer() &&
-                      !(value->is_number_unsigned() && value->get<uint64_t>() > INT64_MAX);
-    if (!fits) wrong_type(key, *value, "an integer");
-    return value->get<int64_t>();
-  }
-
-  double number(const char* key) const {
-    if (find(key) == nullptr)
-      bad_config(fmt::format("{} has no '{}'", where_, key), "add it: a number");
-    return number_or(key, 0);
-  }
-
-  double number_or(const char* key, double otherwise) const {
-    const Json* value = find(key);
-    if (value == nullptr) return otherwise;
-    if (!value->is_number()) wrong_type(key, *value, "a number");
-    const double number = value->get<double>();
-    if (!std::isfinite(number)) wrong_type(key, *value, "a finite number");
-    return number;
-  }
-
-  double positive_or(const char* key, double otherwise) const {
-    const double value = number_or(key, otherwise);
-    if (!(value > 0)) {
-      bad_config(fmt::format("{}: {}={} is not positive", where_, key, value),
-                 "give a positive number");
-    }
-    return value;
-  }
-
-  bool flag_or(const char* key, bool otherwise) const {
-    const Json* value = find(key);
-    if (value == nullptr) return otherwise;
-    if (!value->is_boolean()) wrong_type(key, *value, "true or false");
-    return value->get<bool>();
-  }
-
-  std::string text_or(const char* key, const std::string& otherwise) const {
-    const Json* value = find(key);
-    if (value == nullptr) return otherwise;
-    if (!value->is_string()) wrong_type(key, *value, "a text");
-    return value->get<std::string>();
-  }
-
-  [[noreturn]] void wrong_type(const char* key, const Json& value, const char* wanted) const {
-    bad_config(fmt::format("{}: '{}' is {}", where_, key, shown(value)),
-               fmt::format("write {} there", wanted));
-  }
-
-  const std::string& where() const { return where_; }
-
- private:
-  const Json& object_;
-  std::string where_;
-};
-
-template <class Names>
-void refuse_unknown(const char* what, const std::string& name, const Names& known) {
-  for (const char* each : known) {
-    if (name == each) return;
-  }
-  const std::string near = nearest_name(name, known);
-  refuse(fmt::format("{} \"{}\" is not supported", what, name),
-         near.empty() ? fmt::format("supported: {}", fmt::join(known, ", "))
-                      : fmt::format("the nearest that is: \"{}\"", near));
-}
-
-void check_architecture(const Fields& config) {
-  const Json* architectures = config.find("architectures");
+// From 'architectures' or 'model_type', or both, which then must agree.
+Architecture read_architecture(const ConfigFields& config) {
+  const Json* named = config.find("architectures");
   const std::string model_type = config.text_or("model_type", "");
-  if (architectures == nullptr && model_type.empty()) {
+  if (named == nullptr && model_type.empty()) {
     bad_config("config.json names neither 'architectures' nor 'model_type'",
                "add \"architectures\": [\"LlamaForCausalLM\"]");
   }
-  if (architectures != nullptr) {
-    const bool well_formed =
-        architectures->is_array() && !architectures->empty() && architectures->at(0).is_string();
-    if (!well_formed) config.wrong_type("architectures", *architectures, "a list of names");
-    refuse_unknown("architecture", architectures->at(0).get<std::string>(), kArchitectures);
+  std::optional<Architecture> found;
+  if (named != nullptr) {
+    const bool well_formed = named->is_array() && !named->empty() && named->at(0).is_string();
+    if (!well_formed) config.wrong_type("architectures", *named, "a list of names");
+    const std::string name = named->at(0).get<std::string>();
+    refuse_unknown("architecture", name, names_of_architectures(&Architecture::name));
+    found = architecture_called(&Architecture::name, name);
   }
-  if (!model_type.empty()) refuse_unknown("model_type", model_type, kModelTypes);
+  if (model_type.empty()) return *found;
+  refuse_unknown("model_type", model_type, names_of_architectures(&Architecture::model_type));
+  const Architecture typed = architecture_called(&Architecture::model_type, model_type);
+  if (found && found->model_type != std::string_view(typed.model_type)) {
+    bad_config(fmt::format("architecture \"{}\" has model_type \"{}\", but config.json says \"{}\"",
+                           found->name, found->model_type, model_type),
+               "keep the one that is meant");
+  }
+  return typed;
 }
 
-void check_options(const Fields& config) {
-  const std::string activation = config.text_or("hidden_act", "silu");
-  if (activation != "silu" && activation != "swish") {
-    refuse(fmt::format("hidden_act \"{}\" is not supported", activation), "supported: silu");
-  }
+void check_options(const ConfigFields& config, const FamilyTraits& family) {
   if (config.number_or("attention_dropout", 0) != 0) {
-    refuse("attention_dropout is not supported: a judged run must be deterministic",
-           "set attention_dropout to 0");
+    refuse_config("attention_dropout is not supported: a judged run must be deterministic",
+                  "set attention_dropout to 0");
   }
-  if (config.find("quantization_config") != nullptr) {
-    refuse("quantized models are not supported", "give the model in a floating-point dtype");
+  if (config.has("quantization_config")) {
+    refuse_config("quantized models are not supported", "give the model in a floating-point dtype");
   }
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    if (config.has(key)) {
+      refuse_config(fmt::format("{} is not supported", key), "set it to null");
+    }
+  }
+  if (config.flag_or("use_bidirectional_attention", false)) {
+    refuse_config("use_bidirectional_attention is not supported: decoders are trained causally",
+                  "set it to false");
+  }
+  const auto only_elsewhere = [&](const char* key, bool known) {
+    if (known || !config.flag_or(key, false)) return;
+    refuse_config(fmt::format("{} is no option of {}", key, family.name),
+                  "remove it, or name the family that is meant");
+  };
+  only_elsewhere("attention_bias", family.attention_bias_option);
+  only_elsewhere("mlp_bias", family.mlp_bias_option);
 }
 
-// Llama 3's rope names the context length that the model was first trained with; where it does not,
-// Hugging Face takes max_position_embeddings.
-int64_t read_original_context(const Fields& config, const Fields& rope) {
-  const char* key = "original_max_position_embeddings";
-  if (config.find(key) != nullptr && rope.find(key) != nullptr &&
-      config.size(key) != rope.size(key)) {
-    bad_config(fmt::format("{} is {} in config.json and {} in {}", key, config.size(key),
-                           rope.size(key), rope.where()),
-               "keep the one that is meant");
-  }
-  if (rope.find(key) != nullptr) return rope.size(key);
-  return config.find(key) != nullptr ? config.size(key) : config.size("max_position_embeddings");
+Activation read_activation(const ConfigFields& config, const FamilyTraits& family) {
+  const std::string name = config.text_or(family.activation_key, family.activation);
+  if (name == "silu" || name == "swish") return Activation::kSilu;
+  if (name == "gelu_pytorch_tanh") return Activation::kGeluTanh;
+  refuse_config(fmt::format("{} \"{}\" is not supported", family.activation_key, name),
+                "supported: silu, gelu_pytorch_tanh");
 }
 
-RopeScaling read_scaling(const Fields& config, const Fields& rope) {
-  RopeScaling scaling;
-  scaling.kind = rope.text_or("rope_type", rope.text_or("type", "default"));
-  refuse_unknown("rope type", scaling.kind, kRopeTypes);
-  if (rope.number_or("partial_rotary_factor", 1) != 1) {
-    refuse("a partial_rotary_factor other than 1 is not supported", "remove it");
-  }
-  if (scaling.kind == "default") return scaling;
-  rope.number("factor");
-  scaling.factor = rope.positive_or("factor", 1);
-  if (scaling.kind == "linear") return scaling;
-  for (const char* key : {"low_freq_factor", "high_freq_factor"}) rope.number(key);
-  scaling.low_freq_factor = rope.positive_or("low_freq_factor", 1);
-  scaling.high_freq_factor = rope.positive_or("high_freq_factor", 4);
-  scaling.original_max_position_embeddings = read_original_context(config, rope);
-  if (!(scaling.low_freq_factor < scaling.high_freq_factor)) {
-    bad_config(fmt::format("{}: low_freq_factor={} is not below high_freq_factor={}", rope.where(),
-                           scaling.low_freq_factor, scaling.high_freq_factor),
-               "low_freq_factor must be the smaller one");
-  }
-  return scaling;
+// A size that some families have a default for.
+int64_t size_of_family(const ConfigFields& config, const char* key, int64_t default_of_family) {
+  return default_of_family > 0 ? config.size_or(key, default_of_family) : config.size(key);
 }
 
-// transformers 4: "rope_theta" and "rope_scaling"; transformers 5: both inside "rope_parameters".
-void read_rope(const Fields& config, ModelConfig& model) {
-  const Json* parameters = config.find("rope_parameters");
-  const Json* old_scaling = config.find("rope_scaling");
-  if (parameters != nullptr && old_scaling != nullptr && *parameters != *old_scaling) {
-    bad_config("config.json has both 'rope_parameters' and a different 'rope_scaling'",
-               "keep the one that is meant");
+int64_t read_head_dim(const ConfigFields& config, const ModelConfig& model) {
+  const int64_t of_family = model.traits().head_dim;
+  if (config.has("head_dim") || of_family > 0) return config.size_or("head_dim", of_family);
+  if (model.hidden_size % model.num_attention_heads != 0) {
+    bad_config(fmt::format("hidden_size={} is no multiple of num_attention_heads={}",
+                           model.hidden_size, model.num_attention_heads),
+               "change one of them, or give head_dim");
   }
-  model.rope_theta = config.positive_or("rope_theta", model.rope_theta);
-  if (parameters != nullptr) {
-    const Fields rope(*parameters, "rope_parameters");
-    model.rope_theta = rope.positive_or("rope_theta", model.rope_theta);
-    model.rope_scaling = read_scaling(config, rope);
-  } else if (old_scaling != nullptr) {
-    model.rope_scaling = read_scaling(config, Fields(*old_scaling, "rope_scaling"));
-  }
+  return model.hidden_size / model.num_attention_heads;
 }
 
-void read_heads(const Fields& config, ModelConfig& model) {
-  model.num_attention_heads = config.size("num_attention_heads");
-  model.num_key_value_heads = config.size_or("num_key_value_heads", model.num_attention_heads);
+void read_heads(const ConfigFields& config, ModelConfig& model) {
+  const FamilyTraits& family = model.traits();
+  model.num_attention_heads =
+      size_of_family(config, "num_attention_heads", family.num_attention_heads);
+  const bool as_many = family.num_key_value_heads == 0 || config.is_null("num_key_value_heads");
+  model.num_key_value_heads = config.size_or(
+      "num_key_value_heads", as_many ? model.num_attention_heads : family.num_key_value_heads);
   if (model.num_attention_heads % model.num_key_value_heads != 0) {
     bad_config(fmt::format("num_attention_heads={} is no multiple of num_key_value_heads={}",
                            model.num_attention_heads, model.num_key_value_heads),
                "each kv head serves the same number of query heads");
   }
-  const bool divides = model.hidden_size % model.num_attention_heads == 0;
-  if (config.find("head_dim") == nullptr && !divides) {
-    bad_config(fmt::format("hidden_size={} is no multiple of num_attention_heads={}",
-                           model.hidden_size, model.num_attention_heads),
-               "change one of them, or give head_dim");
-  }
-  model.head_dim = config.size_or("head_dim", model.hidden_size / model.num_attention_heads);
+  model.head_dim = read_head_dim(config, model);
   if (model.head_dim % 2 != 0) {
     bad_config(fmt::format("head_dim={} is odd", model.head_dim),
                "rotary embeddings turn pairs: make it even");
   }
+  if (family.own_score_scale) {
+    model.query_pre_attn_scalar = config.positive_or("query_pre_attn_scalar", 256);
+  }
 }
 
 // As torch.nn.Embedding's padding_idx: a negative one counts from the end of the vocabulary.
-int64_t read_pad_token(const Fields& config, int64_t vocab_size) {
-  if (config.find("pad_token_id") == nullptr) return -1;
-  const int64_t id = config.integer_or("pad_token_id", -1);
+int64_t read_pad_token(const ConfigFields& config, const ModelConfig& model) {
+  if (config.is_null("pad_token_id")) return -1;
+  if (!config.has("pad_token_id")) return model.traits().pad_token_id;
+  const int64_t id = config.integer_or("pad_token_id", -1), vocab_size = model.vocab_size;
   if (id < -vocab_size || id >= vocab_size) {
     bad_config(
         fmt::format("pad_token_id={} is outside the vocabulary of {} tokens", id, vocab_size),
@@ -252,25 +143,128 @@ int64_t read_pad_token(const Fields& config, int64_t vocab_size) {
   return id < 0 ? id + vocab_size : id;
 }
 
-}  // namespace
+// Which layers have a sliding window, where config.json lists them.
+std::vector<bool> read_layer_types(const ConfigFields& config, int64_t layers) {
+  const Json& types = *config.find("layer_types");
+  if (!types.is_array()) config.wrong_type("layer_types", types, "a list of names");
+  if (static_cast<int64_t>(types.size()) != layers) {
+    bad_config(
+        fmt::format("layer_types names {} layers, num_hidden_layers is {}", types.size(), layers),
+        "name every layer once");
+  }
+  std::vector<bool> sliding;
+  for (const Json& type : types) {
+    if (!type.is_string()) config.wrong_type("layer_types", types, "a list of names");
+    refuse_unknown("layer type", type.get<std::string>(), {"full_attention", "sliding_attention"});
+    sliding.push_back(type == "sliding_attention");
+  }
+  return sliding;
+}
 
-ModelConfig ModelConfig::from_json(const Json& json) {
-  const Fields config(json, "config.json");
-  check_architecture(config);
-  check_options(config);
-  ModelConfig model;
-  model.family = "llama";
-  model.vocab_size = config.size("vocab_size");
+std::vector<bool> sliding_layers_by_rule(const ConfigFields& config, const ModelConfig& model) {
+  const bool last = model.traits().window == WindowRule::kLastLayers;
+  const int64_t from = last ? config.integer_or("max_window_layers", 28) : 0;
+  const int64_t every = last ? 0 : config.size_or("sliding_window_pattern", 6);
+  std::vector<bool> sliding;
+  for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
+    sliding.push_back(last ? layer >= from : (layer + 1) % every != 0);
+  }
+  return sliding;
+}
+
+void read_windows(const ConfigFields& config, ModelConfig& model) {
+  const WindowRule rule = model.traits().window;
+  if (rule == WindowRule::kNone) return;
+  const bool used =
+      rule == WindowRule::kPattern || config.flag_or("use_sliding_window", /*otherwise=*/false);
+  const bool windowed = used && !config.is_null("sliding_window");
+  const bool listed = config.has("layer_types");
+  if (listed) model.sliding_layers = read_layer_types(config, model.num_hidden_layers);
+  if (!windowed) {
+    if (model.has_sliding_layers()) {
+      bad_config("layer_types has sliding layers, but there is no sliding window",
+                 rule == WindowRule::kPattern ? "give sliding_window"
+                                              : "set use_sliding_window and sliding_window");
+    }
+    return;
+  }
+  model.sliding_window = config.size_or("sliding_window", 4096);
+  if (!listed) model.sliding_layers = sliding_layers_by_rule(config, model);
+}
+
+// Of a model that reads images too, the tie is said beside its text part.
+bool read_tie(const ConfigFields& whole, const ConfigFields& text, const FamilyTraits& family) {
+  const char* key = "tie_word_embeddings";
+  const bool of_text = text.flag_or(key, family.tied);
+  const bool tied = whole.flag_or(key, of_text);
+  if (text.has(key) && tied != of_text) {
+    bad_config(
+        fmt::format("{} is {} in config.json and {} in {}", key, tied, of_text, text.where()),
+        "keep the one that is meant");
+  }
+  return tied;
+}
+
+void read_decoder(const ConfigFields& config, ModelConfig& model) {
+  const FamilyTraits& family = model.traits();
+  check_options(config, family);
+  model.activation = read_activation(config, family);
+  model.vocab_size = size_of_family(config, "vocab_size", family.vocab_size);
   model.hidden_size = config.size("hidden_size");
   model.intermediate_size = config.size("intermediate_size");
   model.num_hidden_layers = config.size("num_hidden_layers", kMaxLayers);
   read_heads(config, model);
-  model.pad_token_id = read_pad_token(config, model.vocab_size);
+  model.pad_token_id = read_pad_token(config, model);
   model.rms_norm_eps = config.positive_or("rms_norm_eps", model.rms_norm_eps);
   read_rope(config, model);
-  model.tie_word_embeddings = config.flag_or("tie_word_embeddings", false);
+  read_windows(config, model);
   model.attention_bias = config.flag_or("attention_bias", false);
   model.mlp_bias = config.flag_or("mlp_bias", false);
+}
+
+}  // namespace
+
+bool ModelConfig::has_bias(const std::string& linear) const {
+  if (linear.starts_with("mlp.")) return mlp_bias;
+  return attention_bias || (traits().qkv_bias && linear != "self_attn.o_proj");
+}
+
+int64_t ModelConfig::window_of_layer(int64_t layer) const {
+  const auto index = static_cast<size_t>(layer);
+  return index < sliding_layers.size() && sliding_layers[index] ? sliding_window : 0;
+}
+
+bool ModelConfig::has_sliding_layers() const {
+  return std::find(sliding_layers.begin(), sliding_layers.end(), true) != sliding_layers.end();
+}
+
+double ModelConfig::score_scale() const {
+  const double size =
+      query_pre_attn_scalar > 0 ? query_pre_attn_scalar : static_cast<double>(head_dim);
+  return 1.0 / std::sqrt(size);
+}
+
+double ModelConfig::embedding_scale() const {
+  return traits().scaled_embedding ? std::sqrt(static_cast<double>(hidden_size)) : 1.0;
+}
+
+ModelConfig ModelConfig::from_json(const Json& json) {
+  const ConfigFields whole(json, "config.json");
+  const Architecture architecture = read_architecture(whole);
+  ModelConfig model;
+  model.family = architecture.family;
+  if (!architecture.text_inside) {
+    read_decoder(whole, model);
+    model.tie_word_embeddings = read_tie(whole, whole, model.traits());
+    return model;
+  }
+  if (!whole.has("text_config")) {
+    bad_config(fmt::format("a config.json of {} has no text_config", architecture.name),
+               "add it: the sizes of the text part");
+  }
+  const ConfigFields text(*whole.find("text_config"), "text_config");
+  read_decoder(text, model);
+  model.tie_word_embeddings = read_tie(whole, text, model.traits());
   return model;
 }
 

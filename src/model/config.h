@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
+
+#include "model/family.h"
 
 namespace shardproof {
 
@@ -15,8 +18,10 @@ struct RopeScaling {
   int64_t original_max_position_embeddings = 8192;  // llama3
 };
 
+enum class Activation { kSilu, kGeluTanh };
+
 struct ModelConfig {
-  std::string family = "llama";
+  std::string family = "llama";  // family.h
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
   int64_t intermediate_size = 0;
@@ -26,15 +31,31 @@ struct ModelConfig {
   int64_t head_dim = 0;
   int64_t pad_token_id = -1;  // >= 0: the embedding row gets no gradient
   double rms_norm_eps = 1e-6;
+  Activation activation = Activation::kSilu;
+  double query_pre_attn_scalar = 0;  // 0: head_dim
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
+  double rope_local_theta = 10000.0;  // of sliding layers, in families with a base of their own
+  RopeScaling rope_local_scaling;
+  int64_t sliding_window = 0;             // keys that a query sees, itself among them
+  std::vector<bool> sliding_layers = {};  // one per layer; empty: none
   bool tie_word_embeddings = false;
   bool attention_bias = false;  // q, k, v and o
   bool mlp_bias = false;
 
+  const FamilyTraits& traits() const { return family_traits(family); }
+  // Of a linear of a layer: "self_attn.q_proj", "mlp.up_proj", ..
+  bool has_bias(const std::string& linear) const;
+  // 0: the layer sees all tokens before.
+  int64_t window_of_layer(int64_t layer) const;
+  bool has_sliding_layers() const;
+  double score_scale() const;      // of q k^T
+  double embedding_scale() const;  // of the embedding's output
+
   // From config.json, in the spelling of transformers 4 (rope_theta, rope_scaling) or 5
-  // (rope_parameters). Throws Error(kBadInput): a missing or ill-typed size; kRefused: an
-  // architecture or option (activation, rope type) that is not supported.
+  // (rope_parameters). Of Gemma3ForConditionalGeneration its text part. Throws Error(kBadInput): a
+  // missing or ill-typed size; kRefused: an architecture or option (activation, rope type) that is
+  // not supported.
   static ModelConfig from_json(const nlohmann::json& config);
 };
 

@@ -11,19 +11,51 @@
 
 namespace shardproof {
 
+// Null: the family has no such norm.
 struct Decoder::Block {
-  Slot *input_layernorm, *q_proj, *k_proj, *v_proj, *attention, *o_proj, *attention_residual;
-  Slot *post_attention_layernorm, *gate_proj, *up_proj, *activation, *down_proj, *mlp_residual;
+  bool sliding;
+  Slot *input_layernorm, *q_proj, *k_proj, *v_proj, *q_norm, *k_norm, *attention, *o_proj;
+  Slot *attention_norm, *attention_residual;
+  Slot *mlp_input_norm, *gate_proj, *up_proj, *activation, *down_proj, *mlp_norm, *mlp_residual;
+  Region region, mlp_region;
 };
 
-Decoder::Decoder(const ModelConfig& config, std::shared_ptr<const WeightMap> weights)
-    : config_(config), weights_(std::move(weights)) {
+namespace {
+
+SlotKind kind_of(const std::string& part) {
+  if (part.ends_with("_proj")) return SlotKind::kLinear;
+  if (part.ends_with("norm")) return SlotKind::kNorm;
+  if (part.ends_with("_residual")) return SlotKind::kResidual;
+  return part.ends_with("attention") ? SlotKind::kAttention : SlotKind::kActivation;
+}
+
+std::unique_ptr<Layer> gate_of(Activation activation) {
+  if (activation == Activation::kGeluTanh) return std::make_unique<GeluTanhGate>();
+  return std::make_unique<SiluGate>();
+}
+
+// A null slot passes its input on.
+at::Tensor through(Slot* slot, const at::Tensor& x, const StepContext& context) {
+  return slot == nullptr ? x : (*slot)({x}, context);
+}
+
+// Times the family's factor, which is rounded to the dtype of the weights first, as Hugging Face
+// does.
+at::Tensor scaled_embedding(const at::Tensor& embedded, double scale) {
+  if (scale == 1.0) return embedded;
+  return embedded * at::scalar_tensor(scale, embedded.options());
+}
+
+}  // namespace
+
+Decoder::Decoder(const ModelConfig& config, std::shared_ptr<const WeightMap> weights,
+                 std::shared_ptr<WeightSource> source)
+    : config_(config), weights_(std::move(weights)), source_(std::move(source)) {
   const ParameterPtr embedding = parameter("model.embed_tokens.weight");
   embed_tokens_ = add("model.embed_tokens", SlotKind::kEmbedding,
                       std::make_unique<Embedding>(embedding, config_.pad_token_id));
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) blocks_.push_back(make_block(i));
-  norm_ = add("model.norm", SlotKind::kNorm,
-              std::make_unique<RmsNorm>(parameter("model.norm.weight"), config_.rms_norm_eps));
+  norm_ = add("model.norm", SlotKind::kNorm, make_layer("model.", "norm", 0, SlotKind::kNorm));
   const ParameterPtr head = config_.tie_word_embeddings ? embedding : parameter("lm_head.weight");
   lm_head_ = add("lm_head", SlotKind::kLmHead, std::make_unique<Linear>(head, nullptr));
 }
@@ -54,35 +86,56 @@ std::unique_ptr<Layer> Decoder::linear(const std::string& name, bool bias) const
                                   bias ? parameter(name + ".bias") : nullptr);
 }
 
+std::unique_ptr<Layer> Decoder::make_layer(const std::string& prefix, const std::string& part,
+                                           int64_t index, SlotKind kind) const {
+  const std::string name = prefix + part;
+  switch (kind) {
+    case SlotKind::kLinear:
+      return linear(name, config_.has_bias(part));
+    case SlotKind::kNorm:
+      return std::make_unique<RmsNorm>(parameter(name + ".weight"), config_.rms_norm_eps,
+                                       config_.traits().unit_offset_norm);
+    case SlotKind::kAttention:
+      return std::make_unique<CausalAttention>(AttentionOptions{
+          .scale = config_.score_scale(), .window = config_.window_of_layer(index)});
+    case SlotKind::kActivation:
+      return gate_of(config_.activation);
+    default:
+      return std::make_unique<Residual>();
+  }
+}
+
 Decoder::Block Decoder::make_block(int64_t index) {
   const std::string layer = fmt::format("model.layers.{}.", index);
-  const auto norm = [&](const std::string& name) {
-    return add(
-        layer + name, SlotKind::kNorm,
-        std::make_unique<RmsNorm>(parameter(layer + name + ".weight"), config_.rms_norm_eps));
+  for (const std::string& part : layer_slot_names(config_.traits())) {
+    const SlotKind kind = kind_of(part);
+    add(layer + part, kind, make_layer(layer, part, index, kind));
+  }
+  const auto part = [&](const char* name) {
+    const auto found = by_name_.find(layer + name);
+    return found == by_name_.end() ? nullptr : found->second;
   };
-  const auto projection = [&](const std::string& name, bool bias) {
-    return add(layer + name, SlotKind::kLinear, linear(layer + name, bias));
-  };
-  const auto residual = [&](const std::string& name) {
-    return add(layer + name, SlotKind::kResidual, std::make_unique<Residual>());
-  };
+  const bool output_norms = config_.traits().output_norms;
   Block block{};
-  block.input_layernorm = norm("input_layernorm");
-  block.q_proj = projection("self_attn.q_proj", config_.attention_bias);
-  block.k_proj = projection("self_attn.k_proj", config_.attention_bias);
-  block.v_proj = projection("self_attn.v_proj", config_.attention_bias);
-  block.attention =
-      add(layer + "self_attn.attention", SlotKind::kAttention, std::make_unique<CausalAttention>());
-  block.o_proj = projection("self_attn.o_proj", config_.attention_bias);
-  block.attention_residual = residual("attention_residual");
-  block.post_attention_layernorm = norm("post_attention_layernorm");
-  block.gate_proj = projection("mlp.gate_proj", config_.mlp_bias);
-  block.up_proj = projection("mlp.up_proj", config_.mlp_bias);
-  block.activation =
-      add(layer + "mlp.activation", SlotKind::kActivation, std::make_unique<SiluGate>());
-  block.down_proj = projection("mlp.down_proj", config_.mlp_bias);
-  block.mlp_residual = residual("mlp_residual");
+  block.sliding = config_.window_of_layer(index) > 0;
+  block.input_layernorm = part("input_layernorm");
+  block.q_proj = part("self_attn.q_proj");
+  block.k_proj = part("self_attn.k_proj");
+  block.v_proj = part("self_attn.v_proj");
+  block.q_norm = part("self_attn.q_norm");
+  block.k_norm = part("self_attn.k_norm");
+  block.attention = part("self_attn.attention");
+  block.o_proj = part("self_attn.o_proj");
+  block.attention_norm = output_norms ? part("post_attention_layernorm") : nullptr;
+  block.attention_residual = part("attention_residual");
+  block.mlp_input_norm =
+      part(output_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm");
+  block.gate_proj = part("mlp.gate_proj");
+  block.up_proj = part("mlp.up_proj");
+  block.activation = part("mlp.activation");
+  block.down_proj = part("mlp.down_proj");
+  block.mlp_norm = part("post_feedforward_layernorm");
+  block.mlp_residual = part("mlp_residual");
   return block;
 }
 
@@ -98,6 +151,16 @@ Slot& Decoder::slot(const std::string& name) {
   return *found->second;
 }
 
+Region& Decoder::region(const std::string& name) {
+  if (name == "model") return model_region_;
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const std::string layer = fmt::format("model.layers.{}", i);
+    if (name == layer) return blocks_[i].region;
+    if (name == layer + ".mlp") return blocks_[i].mlp_region;
+  }
+  SHARDPROOF_ASSERT(false, "the model has no region " + name);
+}
+
 std::vector<ParameterPtr> Decoder::parameters() const {
   std::vector<ParameterPtr> all;
   for (const auto& slot : slots_) {
@@ -108,49 +171,87 @@ std::vector<ParameterPtr> Decoder::parameters() const {
   return all;
 }
 
+at::Tensor Decoder::initial_shard(const Parameter& parameter, const Mesh& mesh,
+                                  int64_t rank) const {
+  return source_ ? source_->shard(parameter, mesh, rank)
+                 : cut(parameter.tensor, parameter.layout, mesh, rank);
+}
+
 void Decoder::materialise(const Mesh& mesh, int64_t rank, at::ScalarType dtype, at::Device device) {
   SHARDPROOF_ASSERT(!materialised_, "a decoder is materialised once");
   materialised_ = true;
   const at::ScalarType wide = wider_type(dtype);
   for (const ParameterPtr& parameter : parameters()) {
-    const at::Tensor master =
-        cut(parameter->tensor, parameter->layout, mesh, rank).to(device, wide);
+    if (parameter->master.defined()) continue;
+    const at::Tensor master = initial_shard(*parameter, mesh, rank).to(device, wide);
     if (dtype != wide) parameter->master = master;
     parameter->tensor = master.to(dtype).requires_grad_(parameter->trainable);
   }
   inverse_frequencies_ = inverse_frequencies(config_).to(device, wide);
+  if (config_.has_sliding_layers()) {
+    sliding_inverse_frequencies_ = inverse_frequencies(config_, /*sliding=*/true).to(device, wide);
+  }
 }
 
 at::Tensor Decoder::forward(const at::Tensor& input_ids, const StepContext& context) {
   SHARDPROOF_ASSERT(materialised_, "materialise() comes before forward()");
-  const at::Tensor rotary = rotary_table(context.positions, inverse_frequencies_);
-  at::Tensor x = (*embed_tokens_)({input_ids}, context);
-  for (const Block& block : blocks_) x = run_block(block, x, context, rotary);
-  x = (*norm_)({x}, context);
-  return (*lm_head_)({x}, context);
+  const RegionBody whole = [this](const at::Tensor& ids, const StepContext& step) {
+    const at::Tensor rotary = rotary_table(step.positions, inverse_frequencies_);
+    const at::Tensor sliding_rotary =
+        sliding_inverse_frequencies_.defined()
+            ? rotary_table(step.positions, sliding_inverse_frequencies_)
+            : at::Tensor();
+    at::Tensor x = scaled_embedding((*embed_tokens_)({ids}, step), config_.embedding_scale());
+    for (const Block& block : blocks_) {
+      const at::Tensor table = block.sliding ? sliding_rotary : rotary;
+      x = block.region.run(x, step, [this, &block, table](const auto& stream, const auto& at) {
+        return run_block(block, stream, at, table);
+      });
+    }
+    x = (*norm_)({x}, step);
+    return (*lm_head_)({x}, step);
+  };
+  return model_region_.run(input_ids, context, whole);
 }
 
 // x [b, s, E] -> [b, s, E]; under a plan the residual stream may be a shard of the sequence, so the
 // number of tokens that attention sees is read from the projections.
-at::Tensor Decoder::run_block(const Block& block, const at::Tensor& x, const StepContext& context,
-                              const at::Tensor& rotary) const {
+at::Tensor Decoder::run_attention(const Block& block, const at::Tensor& x,
+                                  const StepContext& context, const at::Tensor& rotary) const {
   const auto heads = [&](const at::Tensor& projected) {  // [b, s, H*D] -> [b, s, H, D]
     return projected.view({projected.size(0), projected.size(1),
                            projected.size(2) / config_.head_dim, config_.head_dim});
   };
+  const at::Tensor q = heads((*block.q_proj)({x}, context));
+  const at::Tensor k = heads((*block.k_proj)({x}, context));
+  const at::Tensor v = heads((*block.v_proj)({x}, context));
+  const at::Tensor normed_q = through(block.q_norm, q, context);
+  const at::Tensor normed_k = through(block.k_norm, k, context);
+  const at::Tensor mixed =
+      (*block.attention)({rotate(normed_q, rotary), rotate(normed_k, rotary), v}, context);
+  return (*block.o_proj)({mixed}, context);
+}
+
+at::Tensor Decoder::run_block(const Block& block, const at::Tensor& x, const StepContext& context,
+                              const at::Tensor& rotary) const {
   const at::Tensor normed = (*block.input_layernorm)({x}, context);
-  const at::Tensor q = rotate(heads((*block.q_proj)({normed}, context)), rotary);
-  const at::Tensor k = rotate(heads((*block.k_proj)({normed}, context)), rotary);
-  const at::Tensor v = heads((*block.v_proj)({normed}, context));
-  const at::Tensor mixed = (*block.attention)({q, k, v}, context);
-  const at::Tensor attended = (*block.o_proj)({mixed}, context);
+  const at::Tensor attended =
+      through(block.attention_norm, run_attention(block, normed, context, rotary), context);
   const at::Tensor middle = (*block.attention_residual)({x, attended}, context);
 
-  const at::Tensor mlp_in = (*block.post_attention_layernorm)({middle}, context);
-  const at::Tensor gate = (*block.gate_proj)({mlp_in}, context);
-  const at::Tensor up = (*block.up_proj)({mlp_in}, context);
+  const at::Tensor mlp_in = (*block.mlp_input_norm)({middle}, context);
+  const at::Tensor added = block.mlp_region.run(
+      mlp_in, context,
+      [this, &block](const auto& input, const auto& step) { return run_mlp(block, input, step); });
+  return (*block.mlp_residual)({middle, through(block.mlp_norm, added, context)}, context);
+}
+
+at::Tensor Decoder::run_mlp(const Block& block, const at::Tensor& x,
+                            const StepContext& context) const {
+  const at::Tensor gate = (*block.gate_proj)({x}, context);
+  const at::Tensor up = (*block.up_proj)({x}, context);
   const at::Tensor gated = (*block.activation)({gate, up}, context);
-  return (*block.mlp_residual)({middle, (*block.down_proj)({gated}, context)}, context);
+  return (*block.down_proj)({gated}, context);
 }
 
 }  // namespace shardproof

@@ -1,6 +1,7 @@
 // A decoder-only transformer for ONE device, as a tree of named slots. No parallel code: a plan
 // replaces what the slots hold. Shapes below are those of one device; head counts and widths inside
-// forward are read from the local tensors.
+// forward are read from the local tensors. One definition for all families: what differs is in
+// family.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,6 +13,7 @@
 
 #include "model/config.h"
 #include "model/precision.h"
+#include "model/region.h"
 #include "model/slot.h"
 #include "model/weights.h"
 
@@ -20,25 +22,32 @@ namespace shardproof {
 class Decoder {
  public:
   // Slots with plain layers over read-only full weights. Dtype and device come with materialise().
+  // With a `source` the weights say shapes alone (they may be meta tensors), and every parameter is
+  // asked of it, in forward order.
   // Throws Error(kBadInput) when a weight is missing or has another shape than the config says.
-  Decoder(const ModelConfig& config, std::shared_ptr<const WeightMap> weights);
+  Decoder(const ModelConfig& config, std::shared_ptr<const WeightMap> weights,
+          std::shared_ptr<WeightSource> source = nullptr);
   ~Decoder();
   Decoder(Decoder&&) noexcept;
   Decoder& operator=(Decoder&&) noexcept;
 
   const ModelConfig& config() const { return config_; }
-  // In forward order: model.embed_tokens, model.layers.<i>.{input_layernorm,
-  // self_attn.{q,k,v}_proj, self_attn.attention, self_attn.o_proj, attention_residual,
-  // post_attention_layernorm, mlp.{gate,up}_proj, mlp.activation, mlp.down_proj, mlp_residual},
-  // model.norm, lm_head.
+  // In forward order: model.embed_tokens, model.layers.<i>.<layer_slot_names()>, model.norm,
+  // lm_head.
   std::vector<Slot*> slots();
   Slot& slot(const std::string& name);
+  Region& region(const std::string& name);  // region.h has the names; asserts that there is one
   // Every parameter once (a tied one once), in forward order.
   std::vector<ParameterPtr> parameters() const;
 
   // Gives this rank its own leaves (once): each parameter's cut by its layout, cast as precision.h
-  // says and moved. Parameters that are not trainable take no gradient.
+  // says and moved. Parameters that are not trainable take no gradient. Those that have a master
+  // already are somebody else's (fsdp) and stay as they are.
   void materialise(const Mesh& mesh, int64_t rank, at::ScalarType dtype, at::Device device);
+
+  // This rank's piece of a parameter before materialise(), by its layout: of the full weights, or
+  // from the source (which may communicate: all ranks ask for the same ones in the same order).
+  at::Tensor initial_shard(const Parameter& parameter, const Mesh& mesh, int64_t rank) const;
 
   // input_ids [b, s] int64, context.positions [b, s] -> logits [b, s, V] (or what the plan left:
   // [b, s, V_tp]).
@@ -49,20 +58,28 @@ class Decoder {
   Slot* add(std::string name, SlotKind kind, std::unique_ptr<Layer> layer);
   ParameterPtr parameter(const std::string& name) const;
   std::unique_ptr<Layer> linear(const std::string& name, bool bias) const;
+  std::unique_ptr<Layer> make_layer(const std::string& prefix, const std::string& part,
+                                    int64_t index, SlotKind kind) const;
   Block make_block(int64_t index);
+  at::Tensor run_attention(const Block& block, const at::Tensor& x, const StepContext& context,
+                           const at::Tensor& rotary) const;
   at::Tensor run_block(const Block& block, const at::Tensor& x, const StepContext& context,
                        const at::Tensor& rotary) const;
+  at::Tensor run_mlp(const Block& block, const at::Tensor& x, const StepContext& context) const;
 
   ModelConfig config_;
   std::shared_ptr<const WeightMap> weights_;
+  std::shared_ptr<WeightSource> source_;  // may be null
   std::vector<std::unique_ptr<Slot>> slots_;
   std::map<std::string, Slot*> by_name_;
   Slot* embed_tokens_ = nullptr;
   std::vector<Block> blocks_;
+  Region model_region_;
   Slot* norm_ = nullptr;
   Slot* lm_head_ = nullptr;
   bool materialised_ = false;
-  at::Tensor inverse_frequencies_;  // [head_dim / 2], in the wider type
+  // [head_dim / 2], in the wider type; of sliding layers only where there are any.
+  at::Tensor inverse_frequencies_, sliding_inverse_frequencies_;
 };
 
 // The plain layers, which the plans' layers take their parameters from.
@@ -85,18 +102,31 @@ class Embedding : public Layer {  // weight [V, E]; the row of pad_token_id (>= 
   int64_t pad_token_id;
 };
 
-class RmsNorm : public Layer {  // weight [E]; computed in the wider type
+// weight [E], or [D] for heads; computed in the wider type. `unit_offset`: times 1 + weight.
+class RmsNorm : public Layer {
  public:
-  RmsNorm(ParameterPtr weight, double eps) : weight(std::move(weight)), eps(eps) {}
+  RmsNorm(ParameterPtr weight, double eps, bool unit_offset = false)
+      : weight(std::move(weight)), eps(eps), unit_offset(unit_offset) {}
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
   std::vector<ParameterPtr> parameters() const override { return {weight}; }
   ParameterPtr weight;
   double eps;
+  bool unit_offset;
+};
+
+struct AttentionOptions {
+  double scale = 0;    // of the scores; 0: D^-0.5
+  int64_t window = 0;  // keys that a query sees at most, itself among them; 0: all before
 };
 
 class CausalAttention : public Layer {  // q [B,S,H,D], k, v [B,S,H_kv,D] -> [B,S,H*D]
  public:
+  explicit CausalAttention(AttentionOptions options = {}) : options_(options) {}
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
+  const AttentionOptions& options() const { return options_; }
+
+ private:
+  AttentionOptions options_;
 };
 
 class Residual : public Layer {  // x, y -> x + y
@@ -105,6 +135,11 @@ class Residual : public Layer {  // x, y -> x + y
 };
 
 class SiluGate : public Layer {  // gate, up [B, S, F] -> silu(gate) * up
+ public:
+  at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
+};
+
+class GeluTanhGate : public Layer {  // gate, up [B, S, F] -> gelu(gate) * up, by its tanh formula
  public:
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
 };

@@ -28,12 +28,15 @@ double scaled(double frequency, const RopeScaling& scaling) {
 
 }  // namespace
 
-at::Tensor inverse_frequencies(const ModelConfig& config) {
+at::Tensor inverse_frequencies(const ModelConfig& config, bool sliding) {
+  const bool local = sliding && config.traits().local_rope;
+  const double theta = local ? config.rope_local_theta : config.rope_theta;
+  const RopeScaling& scaling = local ? config.rope_local_scaling : config.rope_scaling;
   at::Tensor frequencies = at::empty({config.head_dim / 2}, at::kDouble);
   double* out = frequencies.data_ptr<double>();
   for (int64_t i = 0; i < config.head_dim / 2; ++i) {
     const double exponent = static_cast<double>(2 * i) / static_cast<double>(config.head_dim);
-    out[i] = scaled(1.0 / std::pow(config.rope_theta, exponent), config.rope_scaling);
+    out[i] = scaled(1.0 / std::pow(theta, exponent), scaling);
   }
   return frequencies;
 }

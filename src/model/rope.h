@@ -8,8 +8,9 @@
 
 namespace shardproof {
 
-// [head_dim / 2] float64 on CPU, after the config's scaling (default, linear, llama3).
-at::Tensor inverse_frequencies(const ModelConfig& config);
+// [head_dim / 2] float64 on CPU, after the config's scaling (default, linear, llama3). `sliding`:
+// of the layers with a sliding window, which have a base of their own in some families.
+at::Tensor inverse_frequencies(const ModelConfig& config, bool sliding = false);
 
 // positions [b, s] int64, frequencies [D/2] -> [2, b, s, 1, D/2]: cosines, then sines, in the dtype
 // of the frequencies.

@@ -29,11 +29,13 @@ void check_size(const std::map<std::string, std::vector<int64_t>>& shapes) {
   }
 }
 
-// Matrices keep the size of what they multiply; norms lie around 1, biases around 0, never on them.
-at::Tensor draw(const std::string& name, const std::vector<int64_t>& shape, int64_t seed) {
+// Matrices keep the size of what they multiply; what norms multiply by lies around 1, biases around
+// 0, never on them.
+at::Tensor draw(const std::string& name, const std::vector<int64_t>& shape, int64_t seed,
+                bool unit_offset_norm) {
   const at::Generator generator = at::detail::createCPUGenerator(stream_seed(seed, name));
   const at::Tensor normal = at::randn(shape, generator, at::TensorOptions().dtype(at::kDouble));
-  if (name.ends_with("norm.weight")) return 1.0 + 0.2 * normal;
+  if (name.ends_with("norm.weight")) return unit_offset_norm ? 0.2 * normal : 1.0 + 0.2 * normal;
   if (name.ends_with(".bias")) return 0.2 * normal;
   return normal / std::sqrt(static_cast<double>(shape.back()));
 }
@@ -44,7 +46,9 @@ std::shared_ptr<const WeightMap> seeded_weights(const ModelConfig& config, int64
   const auto shapes = weight_shapes(config);
   check_size(shapes);
   auto weights = std::make_shared<WeightMap>();
-  for (const auto& [name, shape] : shapes) (*weights)[name] = draw(name, shape, seed);
+  for (const auto& [name, shape] : shapes) {
+    (*weights)[name] = draw(name, shape, seed, config.traits().unit_offset_norm);
+  }
   return weights;
 }
 

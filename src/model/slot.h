@@ -61,11 +61,11 @@ class Layer {
 enum class SlotKind {
   kLinear,      // x [.., in] -> [.., out]
   kEmbedding,   // ids [B, S] -> [B, S, E]
-  kNorm,        // x [B, S, E] -> [B, S, E]
+  kNorm,        // x [B, S, E] -> [B, S, E]; of heads x [B, S, H, D] -> [B, S, H, D]
   kAttention,   // q [B, S, H, D], k, v [B, S, H_kv, D] -> [B, S, H*D]
   kResidual,    // x, y -> x + y
   kLmHead,      // x [B, S, E] -> logits [B, S, V]
-  kActivation,  // gate, up [B, S, F] -> silu(gate) * up
+  kActivation,  // gate, up [B, S, F] -> silu(gate) * up, or gelu
 };
 
 struct Slot {

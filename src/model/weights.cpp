@@ -21,11 +21,6 @@ using Shapes = std::map<std::string, std::vector<int64_t>>;
   throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
 }
 
-void add_linear(Shapes& shapes, const std::string& name, int64_t out, int64_t in, bool bias) {
-  shapes[name + ".weight"] = {out, in};
-  if (bias) shapes[name + ".bias"] = {out};
-}
-
 // The files that hold the weights: the single one, or those that the index names.
 std::set<std::string> weight_files(const std::string& folder) {
   const fs::path single = fs::path(folder) / "model.safetensors";
@@ -56,8 +51,21 @@ std::set<std::string> weight_files(const std::string& folder) {
   return files;
 }
 
-// Old checkpoints store the rotary frequencies, which follow from the config.
-bool ignorable(const std::string& name) { return name.ends_with(".rotary_emb.inv_freq"); }
+// Rotary frequencies, which follow from the config, in old checkpoints; what sees images, and what
+// brings that into the text.
+bool ignorable(const std::string& name) {
+  const std::string own = name.starts_with("model.") ? name.substr(6) : name;
+  return name.ends_with(".rotary_emb.inv_freq") || own.starts_with("vision_tower.") ||
+         own.starts_with("multi_modal_projector.");
+}
+
+// A model that reads images too keeps its text part under a prefix: transformers 4 wrote
+// "language_model.model." and "language_model.lm_head.", 5 writes "model.language_model.".
+std::string text_name(const std::string& name) {
+  const std::string_view outer = "language_model.", inner = "model.language_model.";
+  if (name.starts_with(outer)) return name.substr(outer.size());
+  return name.starts_with(inner) ? "model." + name.substr(inner.size()) : name;
+}
 
 void check_tensor(const std::string& name, const at::Tensor& tensor,
                   const std::vector<int64_t>& shape) {
@@ -116,19 +124,24 @@ std::map<std::string, std::vector<int64_t>> weight_shapes(const ModelConfig& con
   const int64_t hidden = config.hidden_size, mlp = config.intermediate_size;
   const int64_t q_size = config.num_attention_heads * config.head_dim;
   const int64_t kv_size = config.num_key_value_heads * config.head_dim;
+  const Shapes linears = {
+      {"self_attn.q_proj", {q_size, hidden}},  {"self_attn.k_proj", {kv_size, hidden}},
+      {"self_attn.v_proj", {kv_size, hidden}}, {"self_attn.o_proj", {hidden, q_size}},
+      {"mlp.gate_proj", {mlp, hidden}},        {"mlp.up_proj", {mlp, hidden}},
+      {"mlp.down_proj", {hidden, mlp}}};
   Shapes shapes;
   shapes["model.embed_tokens.weight"] = {config.vocab_size, hidden};
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    const std::string layer = fmt::format("model.layers.{}.", i);
-    shapes[layer + "input_layernorm.weight"] = {hidden};
-    shapes[layer + "post_attention_layernorm.weight"] = {hidden};
-    add_linear(shapes, layer + "self_attn.q_proj", q_size, hidden, config.attention_bias);
-    add_linear(shapes, layer + "self_attn.k_proj", kv_size, hidden, config.attention_bias);
-    add_linear(shapes, layer + "self_attn.v_proj", kv_size, hidden, config.attention_bias);
-    add_linear(shapes, layer + "self_attn.o_proj", hidden, q_size, config.attention_bias);
-    add_linear(shapes, layer + "mlp.gate_proj", mlp, hidden, config.mlp_bias);
-    add_linear(shapes, layer + "mlp.up_proj", mlp, hidden, config.mlp_bias);
-    add_linear(shapes, layer + "mlp.down_proj", hidden, mlp, config.mlp_bias);
+    for (const std::string& part : layer_slot_names(config.traits())) {
+      const std::string name = fmt::format("model.layers.{}.{}", i, part);
+      if (const auto linear = linears.find(part); linear != linears.end()) {
+        shapes[name + ".weight"] = linear->second;
+        if (config.has_bias(part)) shapes[name + ".bias"] = {linear->second[0]};
+      } else if (part.ends_with("norm")) {
+        const bool of_heads = part.starts_with("self_attn.");
+        shapes[name + ".weight"] = {of_heads ? config.head_dim : hidden};
+      }
+    }
   }
   shapes["model.norm.weight"] = {hidden};
   if (!config.tie_word_embeddings) shapes["lm_head.weight"] = {config.vocab_size, hidden};
@@ -142,7 +155,7 @@ std::shared_ptr<const WeightMap> load_weights(const std::string& folder,
     const SafetensorsFile file = SafetensorsFile::open(path);
     for (const std::string& name : file.names()) {
       if (ignorable(name)) continue;
-      if (!weights->emplace(name, file.get(name)).second) {
+      if (!weights->emplace(text_name(name), file.get(name)).second) {
         bad_weights(fmt::format("'{}' stores tensor '{}' in two files", folder, name),
                     "save the model again");
       }

@@ -7,7 +7,9 @@
 #include <memory>
 #include <string>
 
+#include "mesh/layout.h"
 #include "model/config.h"
+#include "model/slot.h"
 
 namespace shardproof {
 
@@ -15,10 +17,19 @@ namespace shardproof {
 // ranks of a process share it. Tied models have no lm_head.weight here.
 using WeightMap = std::map<std::string, at::Tensor>;
 
+// Where the parameters come from when full weights are not at hand.
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  // This rank's piece of the parameter, by its layout, in any float dtype. May communicate.
+  virtual at::Tensor shard(const Parameter& parameter, const Mesh& mesh, int64_t rank) = 0;
+};
+
 // The names and shapes that a model of this config has.
 std::map<std::string, std::vector<int64_t>> weight_shapes(const ModelConfig& config);
 
-// model.safetensors, or the sharded files that model.safetensors.index.json names. Throws
+// model.safetensors, or the sharded files that model.safetensors.index.json names; of
+// Gemma3ForConditionalGeneration the text part, under the names of Gemma3ForCausalLM. Throws
 // Error(kBadInput): a missing or unexpected tensor, a wrong shape, a non-finite weight.
 std::shared_ptr<const WeightMap> load_weights(const std::string& folder, const ModelConfig& config);
 

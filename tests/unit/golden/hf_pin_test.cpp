@@ -42,7 +42,7 @@ SafetensorsFile golden_answers(const sim::CaseSpec& spec) {
 
 TEST_CASE("The golden equals Hugging Face transformers in true float64", "[golden][MP-1]") {
   const std::vector<std::string> folders = case_folders();
-  REQUIRE(folders.size() >= 7);
+  REQUIRE(folders.size() >= 14);
   for (const std::string& folder : folders) {
     INFO(folder);
     const SafetensorsFile expected = SafetensorsFile::open(folder + "/expected.safetensors");
@@ -70,6 +70,25 @@ TEST_CASE("The pin notices each detail of the model that a config can name", "[g
       {"llama_rope_llama3", "/rope_parameters/high_freq_factor", 3.0},
       {"llama_rope_llama3_v4", "/rope_scaling/factor", 4.0},
       {"llama_rope_linear_sgd", "/rope_scaling/factor", 2.0},
+      {"qwen2_tied_window_of_last_layer", "/sliding_window", 5},
+      {"qwen2_tied_window_of_last_layer", "/max_window_layers", 0},
+      {"qwen2_tied_window_of_last_layer", "/use_sliding_window", false},
+      {"qwen3_head_dim_bias", "/rms_norm_eps", 2e-5},
+      {"qwen3_head_dim_bias", "/rope_parameters/rope_theta", 91.0},
+      {"qwen3_tied_layer_types_sgd", "/layer_types/1", "sliding_attention"},
+      {"qwen3_tied_layer_types_sgd", "/sliding_window", 4},
+      {"gemma3_window_pattern", "/sliding_window", 5},
+      {"gemma3_window_pattern", "/sliding_window_pattern", 3},
+      {"gemma3_window_pattern", "/rope_theta", 201.0},
+      {"gemma3_window_pattern", "/rope_local_base_freq", 20.1},
+      {"gemma3_window_pattern", "/rope_scaling/factor", 4.1},
+      {"gemma3_window_pattern", "/query_pre_attn_scalar", 21},
+      {"gemma3_window_pattern", "/hidden_activation", "silu"},
+      {"gemma3_window_pattern", "/pad_token_id", 5},
+      {"gemma3_untied_layer_types", "/rope_parameters/full_attention/factor", 8.1},
+      {"gemma3_untied_layer_types", "/rope_parameters/sliding_attention/rope_theta", 30.1},
+      {"gemma3_untied_layer_types", "/layer_types/2", "full_attention"},
+      {"gemma3_images", "/text_config/rope_local_base_freq", 20.1},
   }));
   INFO(folder << " " << key);
   sim::CaseSpec spec = sim::read_case_folder("golden/hf/" + folder);

@@ -2,6 +2,7 @@
 #include "model/config.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "base/error.h"
 
@@ -163,6 +164,10 @@ TEST_CASE("A valid config of what is not supported is refused, with the nearest 
       {with("architectures", {"MambaModel"}), "supported: LlamaForCausalLM"},
       {with("model_type", "lama"), "\"llama\""},
       {with("hidden_act", "gelu"), "silu"},
+      {with("final_logit_softcapping", 30.0), "final_logit_softcapping"},
+      {with("use_bidirectional_attention", true), "use_bidirectional_attention"},
+      {with("architectures", {"Qwen3ForCausaLM"}), "\"Qwen3ForCausalLM\""},
+      {with("model_type", "gemma3_txt"), "\"gemma3_text\""},
       {with("rope_scaling", {{"rope_type", "yarn"}, {"factor", 2}}), "yarn"},
       {with("rope_scaling", {{"rope_type", "liner"}, {"factor", 2}}), "\"linear\""},
       {with("attention_dropout", 0.1), "attention_dropout"},
@@ -172,6 +177,144 @@ TEST_CASE("A valid config of what is not supported is refused, with the nearest 
   INFO(json.dump() << " -> " << sentence);
   CHECK(kind == ErrorKind::kRefused);
   CHECK_THAT(sentence, Catch::Contains(word));
+}
+
+// --- what the families do differently
+// --------------------------------------------------------------
+namespace {
+
+Json of_family(const char* architecture, const char* model_type,
+               const Json& more = Json::object()) {
+  Json config = small();
+  config["architectures"] = {architecture};
+  config["model_type"] = model_type;
+  config.update(more);
+  return config;
+}
+Json qwen2(const Json& more = Json::object()) {
+  return of_family("Qwen2ForCausalLM", "qwen2", more);
+}
+Json qwen3(const Json& more = Json::object()) {
+  return of_family("Qwen3ForCausalLM", "qwen3", more);
+}
+Json gemma3(const Json& more = Json::object()) {
+  return of_family("Gemma3ForCausalLM", "gemma3_text", more);
+}
+
+using Layers = std::vector<bool>;
+
+}  // namespace
+
+TEST_CASE("Each family's defaults are Hugging Face's", "[model][MP-1]") {
+  const ModelConfig second = ModelConfig::from_json(qwen2({{"num_key_value_heads", nullptr}}));
+  CHECK(second.num_key_value_heads == 4);
+  CHECK(second.head_dim == 8);
+  CHECK(second.has_bias("self_attn.k_proj"));
+  CHECK_FALSE(second.has_bias("self_attn.o_proj"));
+  CHECK_FALSE(second.has_sliding_layers());
+
+  const ModelConfig third = ModelConfig::from_json(qwen3({{"num_key_value_heads", 2}}));
+  CHECK(third.head_dim == 128);
+  CHECK_FALSE(third.has_bias("self_attn.q_proj"));
+  CHECK(third.score_scale() == Approx(std::pow(128, -0.5)));
+
+  Json sizes = gemma3({{"num_hidden_layers", 7}});
+  sizes.erase("vocab_size");
+  sizes.erase("num_attention_heads");
+  const ModelConfig gemma = ModelConfig::from_json(sizes);
+  CHECK(gemma.vocab_size == 262208);
+  CHECK(gemma.num_attention_heads == 8);
+  CHECK(gemma.num_key_value_heads == 4);
+  CHECK(gemma.head_dim == 256);
+  CHECK(gemma.activation == Activation::kGeluTanh);
+  CHECK(gemma.tie_word_embeddings);
+  CHECK(gemma.pad_token_id == 0);
+  CHECK(gemma.rope_theta == 1e6);
+  CHECK(gemma.rope_local_theta == 1e4);
+  CHECK(gemma.score_scale() == 1.0 / 16);
+  CHECK(gemma.embedding_scale() == Approx(std::sqrt(32.0)));
+  CHECK(gemma.sliding_layers == Layers{true, true, true, true, true, false, true});
+  CHECK(gemma.window_of_layer(0) == 4096);
+  CHECK(gemma.window_of_layer(5) == 0);
+  CHECK(ModelConfig::from_json(gemma3({{"pad_token_id", nullptr}})).pad_token_id == -1);
+}
+
+TEST_CASE("Windows: the last layers of Qwen when asked for, or the layers that are listed",
+          "[model][MP-1]") {
+  const Json used = {{"num_key_value_heads", 2},
+                     {"num_hidden_layers", 3},
+                     {"use_sliding_window", true},
+                     {"sliding_window", 5}};
+  Json from = used, listed = used, off = used, null = used;
+  from["max_window_layers"] = 1;
+  CHECK(ModelConfig::from_json(qwen2(from)).sliding_layers == Layers{false, true, true});
+  CHECK(ModelConfig::from_json(qwen2(used)).sliding_layers == Layers{false, false, false});
+  listed["layer_types"] = {"sliding_attention", "full_attention", "full_attention"};
+  const ModelConfig chosen = ModelConfig::from_json(qwen3(listed));
+  CHECK(chosen.sliding_layers == Layers{true, false, false});
+  CHECK(chosen.window_of_layer(0) == 5);
+  CHECK(chosen.window_of_layer(2) == 0);
+  off["use_sliding_window"] = false;
+  CHECK_FALSE(ModelConfig::from_json(qwen3(off)).has_sliding_layers());
+  null["sliding_window"] = nullptr;
+  CHECK_FALSE(ModelConfig::from_json(qwen3(null)).has_sliding_layers());
+  off["layer_types"] = listed["layer_types"];
+  CHECK_THAT(complaint(qwen3(off)).second, Catch::Contains("there is no sliding window"));
+  listed["layer_types"] = {"sliding_attention"};
+  CHECK_THAT(complaint(qwen3(listed)).second, Catch::Contains("names 1 layers"));
+  listed["layer_types"] = {"sliding_attention", "full_attention", "full_atention"};
+  CHECK(complaint(qwen3(listed)).first == ErrorKind::kRefused);
+  CHECK_THAT(complaint(qwen3(listed)).second, Catch::Contains("\"full_attention\""));
+  listed["layer_types"] = "all";
+  CHECK(complaint(qwen3(listed)).first == ErrorKind::kBadInput);
+}
+
+TEST_CASE("Gemma's rope: one for each kind of layer, in both spellings", "[model][MP-1]") {
+  const Json linear = {{"rope_type", "linear"}, {"factor", 8.0}};
+  const Json old_spelling =
+      gemma3({{"rope_theta", 300.0}, {"rope_local_base_freq", 30.0}, {"rope_scaling", linear}});
+  Json full = linear;
+  full["rope_theta"] = 300.0;
+  const Json new_spelling =
+      gemma3({{"rope_parameters",
+               {{"full_attention", full},
+                {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 30.0}}}}}});
+  for (const Json& json : {old_spelling, new_spelling}) {
+    const ModelConfig config = ModelConfig::from_json(json);
+    CHECK(config.rope_theta == 300.0);
+    CHECK(config.rope_scaling.kind == "linear");
+    CHECK(config.rope_scaling.factor == 8.0);
+    CHECK(config.rope_local_theta == 30.0);
+    CHECK(config.rope_local_scaling.kind == "default");
+  }
+  CHECK_THAT(complaint(gemma3({{"rope_parameters", full}})).second,
+             Catch::Contains("kinds of layers"));
+}
+
+TEST_CASE("A Gemma that reads images too: its text part", "[model][MP-1]") {
+  Json text = gemma3();
+  text.erase("architectures");
+  Json whole = {{"architectures", {"Gemma3ForConditionalGeneration"}},
+                {"model_type", "gemma3"},
+                {"text_config", text},
+                {"vision_config", {{"hidden_size", 8}}}};
+  CHECK(ModelConfig::from_json(whole).hidden_size == 32);
+  CHECK(ModelConfig::from_json(whole).tie_word_embeddings);
+  whole["tie_word_embeddings"] = false;
+  CHECK_FALSE(ModelConfig::from_json(whole).tie_word_embeddings);
+  whole["text_config"]["tie_word_embeddings"] = true;
+  CHECK_THAT(complaint(whole).second, Catch::Contains("tie_word_embeddings"));
+  whole.erase("text_config");
+  CHECK_THAT(complaint(whole).second, Catch::Contains("no text_config"));
+}
+
+TEST_CASE("Names and options that belong to another family are not taken", "[model][MP-1]") {
+  CHECK_THAT(complaint(of_family("Qwen2ForCausalLM", "qwen3")).second,
+             Catch::Contains("model_type \"qwen2\", but config.json says \"qwen3\""));
+  CHECK(complaint(qwen2({{"num_key_value_heads", 2}, {"attention_bias", true}})).first ==
+        ErrorKind::kRefused);
+  CHECK(complaint(gemma3({{"mlp_bias", true}})).first == ErrorKind::kRefused);
+  CHECK(complaint(gemma3({{"hidden_activation", "relu"}})).first == ErrorKind::kRefused);
 }
 
 }  // namespace shardproof

@@ -29,6 +29,22 @@ ModelConfig small(bool tied = false) {
   return config;
 }
 
+// Two layers, of which the first has a window shorter than the sequences of these tests.
+ModelConfig small_of(const std::string& family) {
+  ModelConfig config = small(/*tied=*/family == "gemma3");
+  config.family = family;
+  config.attention_bias = config.mlp_bias = false;
+  if (family == "llama") return config;
+  config.sliding_window = 2;
+  config.sliding_layers = {true, false};
+  if (family == "gemma3") {
+    config.activation = Activation::kGeluTanh;
+    config.query_pre_attn_scalar = 7;
+    config.rope_local_theta = 30;
+  }
+  return config;
+}
+
 // Keeps what it is told.
 class Recorder final : public Probe {
  public:
@@ -87,6 +103,44 @@ TEST_CASE("Slots stand in forward order and are found by name", "[model]") {
   CHECK(model.slot("model.layers.1.mlp.activation").kind == SlotKind::kActivation);
 }
 
+TEST_CASE("Each family's slots are called in the order in which they stand", "[model][MP-1]") {
+  const auto [family, count] = GENERATE(
+      table<std::string, size_t>({{"llama", 13}, {"qwen2", 13}, {"qwen3", 15}, {"gemma3", 17}}));
+  INFO(family);
+  const ModelConfig config = small_of(family);
+  Decoder model = ready(config);
+  REQUIRE(model.slots().size() == 3 + 2 * count);
+  CHECK(model.parameters().size() == weight_shapes(config).size());
+  Recorder recorder;
+  const at::Tensor logits = run(model, some_ids(), recorder);
+  REQUIRE(recorder.seen.size() == model.slots().size());
+  for (size_t i = 0; i < recorder.seen.size(); ++i) {
+    CHECK(recorder.seen[i].name == model.slots()[i]->name + ".output");
+  }
+  recorder.seen.clear();
+  logits.backward(uneven_like(logits));
+  const bool head_norms = family == "qwen3" || family == "gemma3";
+  CHECK((recorder.find("model.layers.1.self_attn.k_norm.grad_input") != nullptr) == head_norms);
+}
+
+TEST_CASE("A window hides early tokens from its own layer, not from those above", "[model][MP-1]") {
+  ModelConfig config = small_of("qwen3");
+  config.num_hidden_layers = 1;
+  NoProbe nobody;
+  const at::Tensor ids = some_ids();
+  at::Tensor changed = ids.clone();
+  changed.select(1, 0).add_(1).remainder_(23);
+  const auto same_from = [&](int64_t token) {
+    Decoder model = ready(config);
+    const at::Tensor first = run(model, ids, nobody), second = run(model, changed, nobody);
+    return at::equal(first.narrow(1, token, 5 - token), second.narrow(1, token, 5 - token));
+  };
+  CHECK(same_from(2));
+  CHECK_FALSE(same_from(1));
+  config.num_hidden_layers = 2;
+  CHECK_FALSE(same_from(4));
+}
+
 TEST_CASE("Every parameter is there once; a tied one stands for both its uses", "[model]") {
   const ModelConfig untied = small(), tied = small(/*tied=*/true);
   Decoder first(untied, seeded_weights(untied, 3)), second(tied, seeded_weights(tied, 3));
@@ -137,7 +191,8 @@ TEST_CASE("Watching changes no bit of outputs and gradients", "[model]") {
 }
 
 TEST_CASE("Gradients are those of finite differences", "[model]") {
-  Decoder model = ready(small(/*tied=*/true));
+  const std::string family = GENERATE("", "qwen2", "qwen3", "gemma3");
+  Decoder model = ready(family.empty() ? small(/*tied=*/true) : small_of(family));
   NoProbe nobody;
   const at::Tensor ids = some_ids();
   const auto value = [&] {
@@ -244,7 +299,8 @@ TEST_CASE("bfloat16 leaves are cut-down float32 masters; float32 leaves are thei
 TEST_CASE("Lower precisions stay near float64 and keep the dtype through the model", "[model]") {
   const auto [dtype, nearness] =
       GENERATE(table<at::ScalarType, double>({{at::kFloat, 1e-5}, {at::kBFloat16, 0.08}}));
-  Decoder exact = ready(small()), low = ready(small(), dtype);
+  const std::string family = GENERATE("llama", "gemma3");
+  Decoder exact = ready(small_of(family)), low = ready(small_of(family), dtype);
   Recorder wide, narrow;
   const at::Tensor golden = run(exact, some_ids(), wide), actual = run(low, some_ids(), narrow);
   for (const Observation& seen : narrow.seen) CHECK(seen.tensor.scalar_type() == dtype);

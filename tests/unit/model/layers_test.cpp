@@ -74,6 +74,27 @@ TEST_CASE("Attention takes its head counts from what it is given", "[model]") {
   CHECK(difference(half.view({1, 4, 3, 2}), whole.narrow(2, 3, 3)) < 1e-15);
 }
 
+TEST_CASE("With a window a query sees the last keys alone, itself among them", "[model][MP-1]") {
+  const int64_t window = GENERATE(1, 2, 3, 7, 9);
+  const at::Tensor q = random({1, 7, 4, 2}, 1), k = random({1, 7, 2, 2}, 2),
+                   v = random({1, 7, 2, 2}, 3);
+  CausalAttention sliding({.scale = 0.3, .window = window}), whole({.scale = 0.3});
+  const at::Tensor got = call(sliding, {q, k, v});
+  for (int64_t t = 0; t < 7; ++t) {
+    const int64_t first = std::max<int64_t>(0, t - window + 1), seen = t - first + 1;
+    const auto cut_out = [&](const at::Tensor& x) { return x.narrow(1, first, seen); };
+    const at::Tensor alone = call(whole, {cut_out(q), cut_out(k), cut_out(v)});
+    CHECK(difference(got.select(1, t), alone.select(1, seen - 1)) < 1e-14);
+  }
+}
+
+TEST_CASE("The scale of the scores is the one that is given", "[model][MP-1]") {
+  const at::Tensor q = random({1, 5, 2, 4}, 1), k = random({1, 5, 2, 4}, 2),
+                   v = random({1, 5, 2, 4}, 3);
+  CausalAttention plain, scaled({.scale = 0.25});
+  CHECK(difference(call(scaled, {q * 2, k, v}), call(plain, {q, k, v})) < 1e-14);
+}
+
 TEST_CASE("Huge scores do not overflow attention", "[model]") {
   const at::Tensor q = random({1, 4, 1, 2}, 1) * 1e4, k = random({1, 4, 1, 2}, 2) * 1e4,
                    v = random({1, 4, 1, 2}, 3);
@@ -92,6 +113,23 @@ TEST_CASE("RMS norm divides by the root of the mean square", "[model]") {
     }
   }
   CHECK(difference(call(norm, {x}), wanted) < 1e-15);
+}
+
+TEST_CASE("A norm with a unit offset multiplies by 1 + weight, also heads", "[model][MP-1]") {
+  const at::Tensor x = random({2, 3, 5, 4}, 1), weight = random({4}, 2);
+  const auto parameter = [](const at::Tensor& tensor) {
+    return std::make_shared<Parameter>(Parameter{.name = "w", .tensor = tensor});
+  };
+  RmsNorm offset(parameter(weight), 0.1, /*unit_offset=*/true), plain(parameter(weight + 1), 0.1);
+  CHECK(difference(call(offset, {x}), call(plain, {x})) < 1e-15);
+  CHECK(difference(call(offset, {x}).select(2, 3), call(offset, {x.select(2, 3)})) == 0);
+}
+
+TEST_CASE("The other gate is gelu by its tanh formula", "[model][MP-1]") {
+  const at::Tensor gate = random({2, 3}, 1) * 3, up = random({2, 3}, 2);
+  const at::Tensor inner = std::sqrt(2 / 3.14159265358979323846) * (gate + 0.044715 * gate.pow(3));
+  GeluTanhGate activation;
+  CHECK(difference(call(activation, {gate, up}), 0.5 * gate * (1 + inner.tanh()) * up) < 1e-14);
 }
 
 TEST_CASE("The gate multiplies silu(gate) by up, in that order", "[model]") {
@@ -150,6 +188,15 @@ TEST_CASE("Llama 3 rope keeps short wavelengths, stretches long ones, blends bet
   CHECK(kept > 0);
   CHECK(stretched > 0);
   CHECK(between > 0);
+}
+
+TEST_CASE("Only Gemma's sliding layers have a rope base of their own", "[model][MP-1]") {
+  ModelConfig config = rope_config({.kind = "linear", .factor = 8});
+  config.rope_local_theta = 7;
+  CHECK(at::equal(inverse_frequencies(config, true), inverse_frequencies(config, false)));
+  config.family = "gemma3";
+  const at::Tensor local = inverse_frequencies(config, /*sliding=*/true);
+  CHECK(local[1].item<double>() == Approx(std::pow(7.0, -2.0 / 16.0)).epsilon(1e-15));
 }
 
 }  // namespace shardproof

@@ -9,8 +9,9 @@
 namespace shardproof {
 namespace {
 
-ModelConfig small() {
+ModelConfig small(const std::string& family) {
   ModelConfig config;
+  config.family = family;
   config.vocab_size = 23;
   config.hidden_size = 12;
   config.intermediate_size = 10;
@@ -18,6 +19,10 @@ ModelConfig small() {
   config.num_attention_heads = 6;
   config.num_key_value_heads = 2;
   config.head_dim = 4;
+  if (family == "llama") return config;
+  config.sliding_window = 3;  // shorter than some sequences, longer than others
+  config.sliding_layers = {true, false};
+  config.rope_local_theta = 30;
   return config;
 }
 
@@ -45,14 +50,15 @@ at::Tensor logits_of(Decoder& model, const Row& row) {
       row.ids, {.probe = nobody, .positions = row.positions, .sequence_ids = row.sequences});
 }
 
-Decoder ready() {
-  Decoder model(small(), seeded_weights(small(), 3));
+Decoder ready(const std::string& family = "llama") {
+  Decoder model(small(family), seeded_weights(small(family), 3));
   model.materialise(Mesh(), 0, at::kDouble, at::kCPU);
   return model;
 }
 
 TEST_CASE("a packed row gives the logits and gradients of its sequences alone", "[packing]") {
-  Decoder packed = ready(), alone = ready();
+  const std::string family = GENERATE("llama", "gemma3");
+  Decoder packed = ready(family), alone = ready(family);
   const Row row = packed_row();
   const at::Tensor together = logits_of(packed, row);
   const at::Tensor grad = at::arange(together.numel(), at::kDouble).sin().view(together.sizes());

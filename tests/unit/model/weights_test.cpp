@@ -186,4 +186,47 @@ TEST_CASE("A folder without weights or with a lying index is bad input", "[model
   CHECK_THAT(complaint(folder.path(), tiny()), Catch::Contains(word));
 }
 
+TEST_CASE("Each family has the weights of its own definition", "[model][MP-1]") {
+  ModelConfig config = tiny();
+  const std::string layer = "model.layers.1.";
+  CHECK(weight_shapes(config).count(layer + "self_attn.q_norm.weight") == 0);
+  config.family = "qwen2";
+  const auto second = weight_shapes(config);
+  CHECK(second.at(layer + "self_attn.v_proj.bias") == std::vector<int64_t>{4});
+  CHECK(second.count(layer + "self_attn.o_proj.bias") == 0);
+  config.family = "qwen3";
+  const auto third = weight_shapes(config);
+  CHECK(third.at(layer + "self_attn.k_norm.weight") == std::vector<int64_t>{4});
+  CHECK(third.size() == 3 + 2 * 11);
+  config.family = "gemma3";
+  const auto gemma = weight_shapes(config);
+  CHECK(gemma.at(layer + "post_feedforward_layernorm.weight") == std::vector<int64_t>{12});
+  CHECK(gemma.size() == 3 + 2 * 13);
+  // 1 + weight multiplies: both kinds of norms scale by about 1.
+  const auto drawn = seeded_weights(config, 5);
+  CHECK(drawn->at("model.norm.weight").abs().mean().item<double>() < 0.5);
+}
+
+TEST_CASE("The text part of a model that reads images too, as transformers 4 and 5 name it",
+          "[model][MP-2]") {
+  const Folder folder;
+  ModelConfig config = tiny(/*tied=*/GENERATE(false, true));
+  config.family = "gemma3";
+  const bool old_names = GENERATE(false, true);
+  const auto weights = seeded_weights(config, 5);
+  NamedTensors stored;
+  for (const auto& [name, tensor] : *weights) {
+    const bool head = name == "lm_head.weight";
+    const std::string inner = head ? name : "model.language_model." + name.substr(6);
+    stored.emplace_back(old_names ? "language_model." + name : inner, tensor);
+  }
+  const std::string outer = old_names ? "" : "model.";
+  stored.emplace_back(outer + "vision_tower.embeddings.weight", at::ones({2, 3}));
+  stored.emplace_back(outer + "multi_modal_projector.norm.weight", at::ones({2}));
+  write_safetensors(folder / "model.safetensors", stored);
+  const auto loaded = load_weights(folder.path(), config);
+  REQUIRE(loaded->size() == weights->size());
+  for (const auto& [name, tensor] : *weights) CHECK(at::equal(loaded->at(name), tensor));
+}
+
 }  // namespace shardproof

@@ -1,0 +1,99 @@
+#include "model/config_rope.h"
+
+#include <fmt/format.h>
+
+namespace shardproof {
+namespace {
+
+// Llama 3's rope names the context length that the model was first trained with; where it does not,
+// Hugging Face takes max_position_embeddings.
+int64_t read_original_context(const ConfigFields& config, const ConfigFields& rope) {
+  const char* key = "original_max_position_embeddings";
+  if (config.has(key) && rope.has(key) && config.size(key) != rope.size(key)) {
+    bad_config(fmt::format("{} is {} in {} and {} in {}", key, config.size(key), config.where(),
+                           rope.size(key), rope.where()),
+               "keep the one that is meant");
+  }
+  if (rope.has(key)) return rope.size(key);
+  return config.has(key) ? config.size(key) : config.size("max_position_embeddings");
+}
+
+RopeScaling read_scaling(const ConfigFields& config, const ConfigFields& rope) {
+  RopeScaling scaling;
+  scaling.kind = rope.text_or("rope_type", rope.text_or("type", "default"));
+  refuse_unknown("rope type", scaling.kind, {"default", "linear", "llama3"});
+  if (rope.number_or("partial_rotary_factor", 1) != 1) {
+    refuse_config("a partial_rotary_factor other than 1 is not supported", "remove it");
+  }
+  if (scaling.kind == "default") return scaling;
+  rope.number("factor");
+  scaling.factor = rope.positive_or("factor", 1);
+  if (scaling.kind == "linear") return scaling;
+  for (const char* key : {"low_freq_factor", "high_freq_factor"}) rope.number(key);
+  scaling.low_freq_factor = rope.positive_or("low_freq_factor", 1);
+  scaling.high_freq_factor = rope.positive_or("high_freq_factor", 4);
+  scaling.original_max_position_embeddings = read_original_context(config, rope);
+  if (!(scaling.low_freq_factor < scaling.high_freq_factor)) {
+    bad_config(fmt::format("{}: low_freq_factor={} is not below high_freq_factor={}", rope.where(),
+                           scaling.low_freq_factor, scaling.high_freq_factor),
+               "low_freq_factor must be the smaller one");
+  }
+  return scaling;
+}
+
+struct RopeOfLayers {
+  double& theta;
+  RopeScaling& scaling;
+};
+
+// One object of rope_parameters, or of one kind of layer in it.
+void read_rope_object(const ConfigFields& config, const nlohmann::json& object,
+                      const std::string& where, RopeOfLayers rope) {
+  const ConfigFields fields(object, where);
+  rope.theta = fields.positive_or("rope_theta", rope.theta);
+  rope.scaling = read_scaling(config, fields);
+}
+
+void read_rope_by_layer(const ConfigFields& config, const nlohmann::json& parameters,
+                        ModelConfig& model) {
+  const ConfigFields fields(parameters, "rope_parameters");
+  const bool flat = fields.has("rope_theta") || fields.has("rope_type");
+  if (flat) {
+    bad_config("rope_parameters says nothing of the kinds of layers",
+               "write one object for full_attention and one for sliding_attention");
+  }
+  if (const auto* full = fields.find("full_attention")) {
+    read_rope_object(config, *full, "rope_parameters.full_attention",
+                     {model.rope_theta, model.rope_scaling});
+  }
+  if (const auto* sliding = fields.find("sliding_attention")) {
+    read_rope_object(config, *sliding, "rope_parameters.sliding_attention",
+                     {model.rope_local_theta, model.rope_local_scaling});
+  }
+}
+
+}  // namespace
+
+void read_rope(const ConfigFields& config, ModelConfig& model) {
+  const nlohmann::json* parameters = config.find("rope_parameters");
+  const nlohmann::json* old_scaling = config.find("rope_scaling");
+  if (parameters != nullptr && old_scaling != nullptr && *parameters != *old_scaling) {
+    bad_config("config.json has both 'rope_parameters' and a different 'rope_scaling'",
+               "keep the one that is meant");
+  }
+  model.rope_theta = config.positive_or("rope_theta", model.traits().rope_theta);
+  const bool local = model.traits().local_rope;
+  if (local) {
+    model.rope_local_theta = config.positive_or("rope_local_base_freq", model.rope_local_theta);
+  }
+  if (parameters != nullptr && local) {
+    read_rope_by_layer(config, *parameters, model);
+  } else if (parameters != nullptr) {
+    read_rope_object(config, *parameters, "rope_parameters",
+                     {model.rope_theta, model.rope_scaling});
+  } else if (old_scaling != nullptr) {
+    model.rope_scaling = read_scaling(config, ConfigFields(*old_scaling, "rope_scaling"));
+  }
+}
+
+}  // namespace shardproof

@@ -1,0 +1,84 @@
+#include "model/family.h"
+
+#include <array>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace shardproof {
+namespace {
+
+constexpr FamilyTraits kLlama{
+    .name = "llama", .attention_bias_option = true, .mlp_bias_option = true};
+
+constexpr FamilyTraits kQwen2{.name = "qwen2",
+                              .qkv_bias = true,
+                              .window = WindowRule::kLastLayers,
+                              .num_key_value_heads = 32};
+
+constexpr FamilyTraits kQwen3{.name = "qwen3",
+                              .attention_bias_option = true,
+                              .qk_norm = true,
+                              .window = WindowRule::kLastLayers,
+                              .num_key_value_heads = 32,
+                              .head_dim = 128};
+
+constexpr FamilyTraits kGemma3{.name = "gemma3",
+                               .attention_bias_option = true,
+                               .qk_norm = true,
+                               .unit_offset_norm = true,
+                               .output_norms = true,
+                               .scaled_embedding = true,
+                               .own_score_scale = true,
+                               .local_rope = true,
+                               .window = WindowRule::kPattern,
+                               .activation_key = "hidden_activation",
+                               .activation = "gelu_pytorch_tanh",
+                               .tied = true,
+                               .pad_token_id = 0,
+                               .vocab_size = 262208,
+                               .num_attention_heads = 8,
+                               .num_key_value_heads = 4,
+                               .head_dim = 256,
+                               .rope_theta = 1e6};
+
+constexpr std::array<const FamilyTraits*, 4> kFamilies = {&kLlama, &kQwen2, &kQwen3, &kGemma3};
+
+}  // namespace
+
+const FamilyTraits& family_traits(const std::string& name) {
+  for (const FamilyTraits* family : kFamilies) {
+    if (name == std::string_view(family->name)) return *family;
+  }
+  SHARDPROOF_ASSERT(false, "no family of decoders is called " + name);
+  return kLlama;
+}
+
+std::vector<Architecture> known_architectures() {
+  return {
+      {"LlamaForCausalLM", "llama", "llama"},
+      {"Qwen2ForCausalLM", "qwen2", "qwen2"},
+      {"Qwen3ForCausalLM", "qwen3", "qwen3"},
+      {"Gemma3ForCausalLM", "gemma3_text", "gemma3"},
+      {"Gemma3ForConditionalGeneration", "gemma3", "gemma3", /*text_inside=*/true},
+  };
+}
+
+std::vector<std::string> layer_slot_names(const FamilyTraits& family) {
+  std::vector<std::string> names = {"input_layernorm", "self_attn.q_proj", "self_attn.k_proj",
+                                    "self_attn.v_proj"};
+  const auto add = [&](std::initializer_list<const char*> more) {
+    names.insert(names.end(), more.begin(), more.end());
+  };
+  if (family.qk_norm) add({"self_attn.q_norm", "self_attn.k_norm"});
+  add({"self_attn.attention", "self_attn.o_proj"});
+  if (family.output_norms) add({"post_attention_layernorm"});
+  add({"attention_residual"});
+  add({family.output_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm"});
+  add({"mlp.gate_proj", "mlp.up_proj", "mlp.activation", "mlp.down_proj"});
+  if (family.output_norms) add({"post_feedforward_layernorm"});
+  add({"mlp_residual"});
+  return names;
+}
+
+}  // namespace shardproof
