@@ -18,7 +18,7 @@ function(shardproof_folder target dir)
     target_precompile_headers(${target} REUSE_FROM shardproof_pch)
   endif()
   # tests/mutants changes one file of src at a time; all else is built once.
-  if(arg_PLAIN OR (SHARDPROOF_SRC_FILE_BY_FILE AND dir MATCHES "^src/"))
+  if(SHARDPROOF_SRC_FILE_BY_FILE AND dir MATCHES "^src/")
     set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
   endif()
 endfunction()
