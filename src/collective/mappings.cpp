@@ -1,11 +1,15 @@
 #include "collective/mappings.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <numeric>
 #include <string>
 
 #include "base/error.h"
+#include "collective/equal_parts.h"
 
 namespace shardproof {
 namespace {
@@ -22,15 +26,25 @@ struct Mapping {
   std::vector<int64_t> sizes = {};
 };
 
+void check_sizes_sum(const at::Tensor& full, const Mapping& mapping) {
+  const auto& sizes = mapping.sizes;
+  const int64_t sum = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  if (sum == full.size(mapping.dim)) return;
+  throw Error(
+      {.kind = ErrorKind::kBadInput,
+       .what = fmt::format("'{}': parts [{}] come to {}, but dim {} has size {}", mapping.label,
+                           fmt::join(sizes, ","), sum, mapping.dim, full.size(mapping.dim)),
+       .fix = "give the parts of this tensor"});
+}
+
 at::Tensor own_part(const at::Tensor& full, const Mapping& mapping) {
-  const int64_t size = mapping.axis->size();
   const int64_t rank = mapping.axis->rank();
   if (mapping.sizes.empty()) {
-    const int64_t full_size = full.size(mapping.dim);
-    SHARDPROOF_ASSERT(full_size % size == 0,
-                      "uneven parts need their sizes (" + mapping.label + ")");
-    return full.narrow(mapping.dim, rank * (full_size / size), full_size / size).clone();
+    const int64_t part = divide(full.size(mapping.dim), *mapping.axis,
+                                fmt::format("'{}': dim {} of size", mapping.label, mapping.dim));
+    return full.narrow(mapping.dim, rank * part, part).clone();
   }
+  check_sizes_sum(full, mapping);
   int64_t start = 0;
   for (int64_t i = 0; i < rank; ++i) start += mapping.sizes[static_cast<size_t>(i)];
   const int64_t length = mapping.sizes[static_cast<size_t>(rank)];

@@ -17,12 +17,15 @@
 //   slice           [D]      -> [D_axis]   all_gather      [D_axis]     -> [D]
 //
 // Common to all: any floating dtype, any strides (also of the gradient), zero-sized tensors; inputs
-// and incoming gradients are never written to. `sizes` are the parts along `dim`, one per rank of
-// the axis; empty: even parts. A call is recorded under `label` with " forward" or " backward"
-// behind it. An axis of one rank communicates nothing. The communicator must outlive the backward
-// pass: the autograd graph holds a plain pointer to it. No second derivatives (asserted).
+// and incoming gradients are never written to, since a gradient may flow elsewhere too. `sizes` are
+// the parts along `dim`, one per rank of the axis; empty: even parts (what does not divide is an
+// Error(kRefused) with both numbers). A call is recorded under `label` with " forward" or
+// " backward" behind it. An axis of one rank communicates nothing. The communicator must outlive
+// the backward pass: the autograd graph holds a plain pointer to it. No second derivatives
+// (asserted).
 //
-// Source: seed 004, mappings (re-created; there on the first and last dim only).
+// Source: seed 004, mappings (re-created; there on the first and last dim only, and a strided
+// tensor comes out of its all-reduce unreduced).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,0 +1,87 @@
+#include "collective/all_to_all.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <string>
+
+#include "base/error.h"
+#include "collective/equal_parts.h"
+
+namespace shardproof {
+namespace {
+
+struct AllToAllFunction : torch::autograd::Function<AllToAllFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& input,
+                            Communicator* axis, const std::string& label,
+                            const std::vector<int64_t>& input_sizes,
+                            const std::vector<int64_t>& output_sizes) {
+    ctx->saved_data["axis"] = reinterpret_cast<int64_t>(axis);
+    ctx->saved_data["label"] = label;
+    ctx->saved_data["input_sizes"] = input_sizes;
+    ctx->saved_data["output_sizes"] = output_sizes;
+    return axis->all_to_all(input, label + " forward", input_sizes, output_sizes);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "an all-to-all has no second derivative");
+    auto& saved = ctx->saved_data;
+    auto* axis = reinterpret_cast<Communicator*>(saved["axis"].toInt());
+    const at::Tensor grad =
+        axis->all_to_all(grads[0], saved["label"].toStringRef() + " backward",
+                         saved["output_sizes"].toIntVector(), saved["input_sizes"].toIntVector());
+    return {grad, {}, {}, {}, {}};
+  }
+};
+
+at::Tensor rows_of(const at::Tensor& tensor) { return tensor.reshape({-1, tensor.size(-1)}); }
+
+std::vector<int64_t> from_each(const Communicator& axis, int64_t rows) {
+  return std::vector<int64_t>(static_cast<size_t>(axis.size()), rows);
+}
+
+void check_one_per_rank(const std::vector<int64_t>& tokens, const Communicator& axis) {
+  SHARDPROOF_ASSERT(tokens.empty() || static_cast<int64_t>(tokens.size()) == axis.size(),
+                    "one number of tokens per rank");
+}
+
+}  // namespace
+
+at::Tensor all_to_all_with_all_to_all_backward(const at::Tensor& input, Communicator& axis,
+                                               std::string_view label,
+                                               const std::vector<int64_t>& input_sizes,
+                                               const std::vector<int64_t>& output_sizes) {
+  if (axis.size() == 1) return input;
+  return AllToAllFunction::apply(input, &axis, std::string(label), input_sizes, output_sizes);
+}
+
+at::Tensor sequence_to_hidden(const at::Tensor& local, Communicator& axis, std::string_view label,
+                              const std::vector<int64_t>& tokens) {
+  check_one_per_rank(tokens, axis);
+  const int64_t part = divide(local.size(-1), axis, "hidden size");
+  const at::Tensor rows = rows_of(local);
+  if (axis.size() == 1) return rows;
+  // [T_i, n, part] -> the features of rank 0 first, for all tokens, then those of rank 1, ..
+  const at::Tensor by_rank =
+      rows.view({rows.size(0), axis.size(), part}).movedim(1, 0).reshape({-1, part});
+  if (tokens.empty()) return all_to_all_with_all_to_all_backward(by_rank, axis, label);
+  return all_to_all_with_all_to_all_backward(by_rank, axis, label, from_each(axis, rows.size(0)),
+                                             tokens);
+}
+
+at::Tensor hidden_to_sequence(const at::Tensor& local, Communicator& axis, std::string_view label,
+                              const std::vector<int64_t>& tokens) {
+  check_one_per_rank(tokens, axis);
+  const at::Tensor rows = rows_of(local);
+  const int64_t own = tokens.empty() ? divide(rows.size(0), axis, "number of tokens")
+                                     : tokens[static_cast<size_t>(axis.rank())];
+  if (axis.size() == 1) return rows;
+  const at::Tensor arrived = tokens.empty() ? all_to_all_with_all_to_all_backward(rows, axis, label)
+                                            : all_to_all_with_all_to_all_backward(
+                                                  rows, axis, label, tokens, from_each(axis, own));
+  const int64_t part = rows.size(1);
+  return arrived.view({axis.size(), own, part}).movedim(0, 1).reshape({own, axis.size() * part});
+}
+
+}  // namespace shardproof

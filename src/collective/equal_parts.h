@@ -1,0 +1,48 @@
+// Equal parts of a size, a tensor or a vocabulary over ranks.
+//
+//   last dim      [.., D]  -> n views [.., D/n]
+//   flat chunk    [..]     -> [numel/n]   this rank's run of the elements in row-major order
+//   vocabulary    ids of rank r: [r * V/n, (r + 1) * V/n)
+//
+// What does not divide is an Error(kRefused) that names both numbers. (Seed 004 drops the last
+// numel % n elements of a flat chunk without a word.)
+//
+// Source: seed 004, utils; seed 004, divide.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string_view>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace shardproof {
+
+// value / parts. `what` names the value: "output_size 10 does not divide by the 4 ranks of tp".
+int64_t divide(int64_t value, int64_t parts, std::string_view what, std::string_view axis = "tp");
+int64_t divide(int64_t value, const Communicator& axis, std::string_view what);
+
+// Views along the last dim; the second has each part contiguous, in memory of its own.
+std::vector<at::Tensor> split_along_last_dim(const at::Tensor& tensor, int64_t parts);
+std::vector<at::Tensor> split_along_last_dim_contiguous(const at::Tensor& tensor, int64_t parts);
+
+// This rank's flat chunk: a view where `tensor` is contiguous; the second is always a copy. Any
+// strides (row-major order of the elements counts, not of the memory). No gradient.
+at::Tensor flat_chunk(const at::Tensor& tensor, const Communicator& axis);
+at::Tensor flat_chunk_copy(const at::Tensor& tensor, const Communicator& axis);
+
+// All ranks' flat chunks in rank order, [n * numel]: the flat tensor again. No gradient.
+at::Tensor gather_flat_chunks(const at::Tensor& chunk, Communicator& axis, std::string_view label);
+
+struct IndexRange {
+  int64_t first = 0, end = 0;  // end is not part of it
+  bool operator==(const IndexRange&) const = default;
+};
+constexpr IndexRange vocab_range_of_part(int64_t part_size, int64_t rank) {
+  return {rank * part_size, (rank + 1) * part_size};
+}
+static_assert(vocab_range_of_part(3, 2) == IndexRange{6, 9});
+IndexRange vocab_range_of_whole(int64_t vocab_size, int64_t rank, int64_t size);
+
+}  // namespace shardproof
