@@ -16,6 +16,7 @@ class Meter final : public c10::MemoryReportingInfoBase {
     peak_ = std::max(peak_, current_);
   }
   bool memoryProfilingEnabled() const override { return true; }
+  int64_t current() const { return current_; }
   int64_t peak() const { return peak_; }
 
  private:
@@ -32,6 +33,7 @@ struct TensorMemory::Impl {
 
 TensorMemory::TensorMemory() : impl_(std::make_unique<Impl>()) {}
 TensorMemory::~TensorMemory() = default;
+int64_t TensorMemory::current_bytes() const { return impl_->meter->current(); }
 int64_t TensorMemory::peak_bytes() const { return impl_->meter->peak(); }
 
 }  // namespace shardproof::sim

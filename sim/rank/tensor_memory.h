@@ -14,6 +14,7 @@ class TensorMemory {
   ~TensorMemory();
   TensorMemory(const TensorMemory&) = delete;
   TensorMemory& operator=(const TensorMemory&) = delete;
+  int64_t current_bytes() const;  // made since its birth and not dropped
   int64_t peak_bytes() const;
 
  private:
