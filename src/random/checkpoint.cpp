@@ -1,0 +1,80 @@
+#include "random/checkpoint.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "random/recompute.h"
+
+namespace shardproof {
+namespace {
+
+using torch::autograd::variable_list;
+
+// What the backward needs beside tensors.
+struct CheckpointRun : torch::CustomClassHolder {
+  CheckpointBody body;
+  RngTracker* rng = nullptr;
+  RngMoment moment;
+  KeptActivation* first_input = nullptr;
+  std::vector<int64_t> first_shape;
+  std::vector<bool> takes_gradient;  // by input
+};
+
+struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
+  // `anchor` takes a gradient, so that the body's parameters get theirs whatever the inputs are.
+  static variable_list forward(torch::autograd::AutogradContext* ctx,
+                               const c10::intrusive_ptr<CheckpointRun>& run,
+                               const at::Tensor& anchor, at::TensorList inputs) {
+    run->moment = RngMoment::of(run->rng);
+    variable_list outputs = run->body(inputs.vec());
+    variable_list kept = inputs.vec();
+    if (run->first_input != nullptr) {
+      run->first_shape = kept[0].sizes().vec();
+      kept[0] = run->first_input->keep(kept[0].detach());
+    }
+    ctx->save_for_backward(std::move(kept));
+    ctx->set_materialize_grads(false);
+    ctx->saved_data["run"] = c10::IValue::make_capsule(run);
+    return outputs;
+  }
+
+  static variable_list backward(torch::autograd::AutogradContext* ctx, variable_list grads) {
+    refuse_grad_call();
+    const auto run =
+        c10::static_intrusive_pointer_cast<CheckpointRun>(ctx->saved_data["run"].toCapsule());
+    variable_list inputs = ctx->get_saved_variables();
+    if (run->first_input != nullptr) {
+      inputs[0] = run->first_input->restore(inputs[0], run->first_shape);
+    }
+    std::vector<at::Tensor> leaves;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      leaves.push_back(inputs[i].defined() ? inputs[i].detach() : inputs[i]);
+      if (run->takes_gradient[i]) leaves[i].requires_grad_();
+    }
+    inputs.clear();
+    backward_through(run_again(run->body, leaves, run->rng, run->moment), grads);
+    variable_list out(2);  // of the run, of the anchor
+    for (const at::Tensor& leaf : leaves) {
+      out.push_back(leaf.defined() ? leaf.grad() : at::Tensor());
+    }
+    return out;
+  }
+};
+
+}  // namespace
+
+std::vector<at::Tensor> checkpoint(CheckpointBody body, const std::vector<at::Tensor>& inputs,
+                                   RngTracker* rng, const CheckpointOptions& options) {
+  if (!at::GradMode::is_enabled()) return body(inputs);
+  const auto run = c10::make_intrusive<CheckpointRun>();
+  run->body = std::move(body);
+  run->rng = rng;
+  run->first_input = inputs.empty() ? nullptr : options.first_input;
+  for (const at::Tensor& input : inputs) {
+    run->takes_gradient.push_back(input.defined() && input.requires_grad());
+  }
+  const at::Tensor anchor = at::empty({0}).requires_grad_();
+  return CheckpointFunction::apply(run, anchor, inputs);
+}
+
+}  // namespace shardproof

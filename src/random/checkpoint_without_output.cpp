@@ -1,0 +1,187 @@
+#include "random/checkpoint_without_output.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <set>
+
+#include "base/error.h"
+#include "random/recompute.h"
+
+namespace shardproof {
+
+// No member leads back to the autograd node that holds this.
+struct CheckpointWithoutOutput::State {
+  CheckpointBody body;
+  RngTracker* rng = nullptr;
+  RngMoment moment;
+  std::vector<at::Tensor> inputs;      // leaves of the second run
+  std::vector<uint32_t> versions;      // of the inputs, when the body ran first
+  std::vector<at::Tensor> outputs;     // detached; their memory goes and comes back
+  std::vector<bool> memory_is_own;     // by output
+  std::vector<at::Tensor> recomputed;  // of the second run, with its graph
+  const torch::autograd::Node* node = nullptr;
+  bool discarded = false;
+};
+
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+// Takes the memory from under a tensor; sizes and strides stay.
+int64_t release_memory(const at::Tensor& tensor) {
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  const auto bytes = static_cast<int64_t>(storage->nbytes());
+  storage->set_data_ptr_noswap(c10::DataPtr(nullptr, tensor.device()));
+  storage->set_nbytes(0);
+  return bytes;
+}
+
+// Puts the memory of `from` under a tensor that had its own taken. Both share it from then on.
+void share_memory(const at::Tensor& tensor, const at::Tensor& from) {
+  const c10::Storage owner = from.storage();
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(c10::InefficientStdFunctionContext::makeDataPtr(
+      owner.mutable_data(), [owner](void*) {}, tensor.device()));
+  storage->set_nbytes(owner.nbytes());
+}
+
+// Whether the way back from `from` reaches `target`.
+bool leads_to(const std::shared_ptr<Node>& from, const Node* target) {
+  std::vector<Node*> open = {from.get()};
+  std::set<Node*> seen;
+  while (!open.empty()) {
+    Node* node = open.back();
+    open.pop_back();
+    if (node == nullptr || !seen.insert(node).second) continue;
+    if (node == target) return true;
+    for (const auto& edge : node->next_edges()) open.push_back(edge.function.get());
+  }
+  return false;
+}
+
+// Whether nothing but these outputs holds the memory of output i.
+bool owns_memory(const variable_list& outputs, size_t i) {
+  size_t holders = 0;
+  for (const at::Tensor& other : outputs) {
+    if (other.defined() && other.is_alias_of(outputs[i])) ++holders;
+  }
+  return outputs[i].storage().use_count() == holders;
+}
+
+template <class State>
+variable_list first_run(State& state, const std::vector<at::Tensor>& inputs) {
+  variable_list outputs = state.body(inputs);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    state.memory_is_own.push_back(owns_memory(outputs, i));
+  }
+  for (const at::Tensor& output : outputs) state.outputs.push_back(output.detach());
+  return outputs;
+}
+
+template <class State>
+void second_run(State& state) {
+  if (!state.recomputed.empty()) return;
+  refuse_grad_call();
+  for (size_t i = 0; i < state.inputs.size(); ++i) {
+    if (!state.inputs[i].defined()) continue;
+    state.inputs[i].mutable_grad() = at::Tensor();
+    SHARDPROOF_ASSERT(state.inputs[i]._version() == state.versions[i],
+                      "an input of a checkpoint was written to before its recomputation");
+  }
+  state.recomputed = run_again(state.body, state.inputs, state.rng, state.moment);
+  SHARDPROOF_ASSERT(state.recomputed.size() == state.outputs.size(),
+                    "the recomputed body gave another number of outputs");
+  for (size_t i = 0; state.discarded && i < state.outputs.size(); ++i) {
+    if (!state.memory_is_own[i]) continue;
+    const at::Tensor& then = state.outputs[i];
+    const at::Tensor& now = state.recomputed[i];
+    SHARDPROOF_ASSERT(then.sizes() == now.sizes() && then.strides() == now.strides() &&
+                          then.storage_offset() == now.storage_offset() &&
+                          then.scalar_type() == now.scalar_type(),
+                      "the recomputed body gave an output of another shape");
+    share_memory(then, now);
+  }
+}
+
+// Lets the autograd node hold the state.
+template <class State>
+struct Holder : torch::CustomClassHolder {
+  explicit Holder(std::shared_ptr<State> state) : state(std::move(state)) {}
+  std::shared_ptr<State> state;
+};
+
+template <class State>
+struct WithoutOutputFunction : torch::autograd::Function<WithoutOutputFunction<State>> {
+  static variable_list forward(torch::autograd::AutogradContext* ctx,
+                               const std::shared_ptr<State>& state, const at::Tensor& anchor,
+                               at::TensorList inputs) {
+    ctx->set_materialize_grads(false);
+    ctx->saved_data["state"] = c10::IValue::make_capsule(c10::make_intrusive<Holder<State>>(state));
+    return first_run(*state, inputs.vec());
+  }
+
+  static variable_list backward(torch::autograd::AutogradContext* ctx, variable_list grads) {
+    const auto holder =
+        c10::static_intrusive_pointer_cast<Holder<State>>(ctx->saved_data["state"].toCapsule());
+    State& state = *holder->state;
+    second_run(state);  // nothing to do where the hook came first
+    const std::vector<at::Tensor> outputs = std::move(state.recomputed);
+    state.recomputed.clear();
+    backward_through(outputs, grads);
+    variable_list out(2);  // of the state, of the anchor
+    for (const at::Tensor& leaf : state.inputs) {
+      out.push_back(leaf.defined() ? leaf.grad() : at::Tensor());
+    }
+    return out;
+  }
+};
+
+}  // namespace
+
+CheckpointWithoutOutput::CheckpointWithoutOutput() : state_(std::make_shared<State>()) {}
+CheckpointWithoutOutput::~CheckpointWithoutOutput() = default;
+CheckpointWithoutOutput::CheckpointWithoutOutput(CheckpointWithoutOutput&&) noexcept = default;
+CheckpointWithoutOutput& CheckpointWithoutOutput::operator=(CheckpointWithoutOutput&&) noexcept =
+    default;
+
+std::vector<at::Tensor> CheckpointWithoutOutput::run(CheckpointBody body,
+                                                     const std::vector<at::Tensor>& inputs,
+                                                     RngTracker* rng) {
+  SHARDPROOF_ASSERT(!state_->body, "one checkpoint object runs one body once");
+  state_->body = std::move(body);
+  state_->rng = rng;
+  if (!at::GradMode::is_enabled()) return first_run(*state_, inputs);
+  state_->moment = RngMoment::of(rng);
+  state_->inputs = detached_inputs(inputs);
+  for (const at::Tensor& input : state_->inputs) {
+    state_->versions.push_back(input.defined() ? input._version() : 0);
+  }
+  const at::Tensor anchor = at::empty({0}).requires_grad_();
+  std::vector<at::Tensor> outputs =
+      WithoutOutputFunction<State>::apply(state_, anchor, at::TensorList(inputs));
+  if (!outputs.empty()) state_->node = outputs[0].grad_fn().get();
+  return outputs;
+}
+
+int64_t CheckpointWithoutOutput::discard_outputs_until(const at::Tensor& hook) {
+  SHARDPROOF_ASSERT(state_->body && !state_->discarded, "discard once, after run()");
+  if (hook.requires_grad()) {
+    if (!leads_to(hook.grad_fn(), state_->node)) {
+      throw Error({.kind = ErrorKind::kBadInput,
+                   .what = "the hook tensor of a checkpoint does not depend on its outputs: their "
+                           "memory would not be back in time",
+                   .fix = "give the result of the layer that reads the outputs"});
+    }
+    hook.register_hook([state = state_](const at::Tensor&) { second_run(*state); });
+  }
+  state_->discarded = true;
+  int64_t bytes = 0;
+  for (size_t i = 0; i < state_->outputs.size(); ++i) {
+    if (state_->memory_is_own[i]) bytes += release_memory(state_->outputs[i]);
+  }
+  return bytes;
+}
+
+}  // namespace shardproof

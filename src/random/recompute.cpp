@@ -1,0 +1,63 @@
+#include "random/recompute.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/engine.h>
+
+#include "base/error.h"
+
+namespace shardproof {
+
+RngMoment RngMoment::of(const RngTracker* rng) {
+  if (rng == nullptr || rng->is_inference()) return {};
+  return {.states = rng->states(), .stream = rng->current_stream()};
+}
+
+std::vector<at::Tensor> detached_inputs(const std::vector<at::Tensor>& inputs) {
+  std::vector<at::Tensor> out;
+  out.reserve(inputs.size());
+  for (const at::Tensor& input : inputs) {
+    if (!input.defined()) {
+      out.emplace_back();
+      continue;
+    }
+    at::Tensor leaf = input.detach();
+    out.push_back(input.requires_grad() ? leaf.requires_grad_() : leaf);
+  }
+  return out;
+}
+
+std::vector<at::Tensor> run_again(const CheckpointBody& body, const std::vector<at::Tensor>& inputs,
+                                  RngTracker* rng, const RngMoment& moment) {
+  const at::AutoGradMode with_graph(true);
+  if (rng == nullptr || moment.states.empty()) return body(inputs);
+  const KeepRngStates keep(*rng);
+  rng->set_states(moment.states);
+  const RngTracker::Recomputing recomputing(*rng);
+  std::optional<RngTracker::Fork> as_then;
+  if (moment.stream != rng->current_stream()) as_then.emplace(rng->fork(moment.stream));
+  return body(inputs);
+}
+
+void refuse_grad_call() {
+  if (torch::autograd::Engine::get_default_engine().is_checkpoint_valid()) return;
+  throw Error({.kind = ErrorKind::kRefused,
+               .what = "a checkpoint in the backward of grad(): its recomputation would give "
+                       "gradients to parameters that were not asked for",
+               .fix = "call backward() and read the gradients of the leaves"});
+}
+
+void backward_through(const std::vector<at::Tensor>& outputs,
+                      const std::vector<at::Tensor>& grads) {
+  SHARDPROOF_ASSERT(outputs.size() == grads.size(),
+                    "the recomputed body gave another number of outputs");
+  torch::autograd::variable_list roots, seeds;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i].defined() || !outputs[i].requires_grad() || !grads[i].defined()) continue;
+    roots.push_back(outputs[i]);
+    seeds.push_back(grads[i]);
+  }
+  if (!roots.empty()) torch::autograd::backward(roots, seeds);
+}
+
+}  // namespace shardproof

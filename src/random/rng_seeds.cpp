@@ -1,0 +1,64 @@
+#include "random/rng_seeds.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+namespace shardproof {
+namespace {
+
+constexpr int64_t kModelOffset = 2718;
+constexpr int64_t kExpertOffset = 1024;
+constexpr int64_t kExpertStride = 100;
+
+[[noreturn]] void refuse_mesh(std::string what) {
+  throw Error({.kind = ErrorKind::kRefused,
+               .what = std::move(what),
+               .fix = "use fewer expert parallel ranks: two streams of one seed draw the same"});
+}
+
+// Over every pair of ranks of the mesh, whatever this rank is.
+void check_seeds_differ(const RngPlace& place) {
+  if (place.etp_size > kExpertStride) {
+    refuse_mesh(fmt::format(
+        "with {} expert tensor parallel ranks, rank {} of one expert parallel rank has the expert "
+        "seed of rank 0 of the next",
+        place.etp_size, kExpertStride));
+  }
+  for (int64_t ep = 0; ep < place.ep_size; ++ep) {
+    for (int64_t etp = 0; etp < place.etp_size; ++etp) {
+      const int64_t tp = kExpertOffset + kExpertStride * ep + etp - kModelOffset;
+      if (tp < 0 || tp >= place.tp_size) continue;
+      refuse_mesh(fmt::format(
+          "the expert seed of expert parallel rank {}, expert tensor parallel rank {} is that of "
+          "tensor parallel rank {}",
+          ep, etp, tp));
+    }
+  }
+}
+
+}  // namespace
+
+RngSeeds rng_seeds(int64_t seed, const RngPlace& place) {
+  if (seed < 0) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("a seed of {} for random streams", seed),
+                 .fix = "give one of 0 or more"});
+  }
+  check_seeds_differ(place);
+  const auto base = static_cast<uint64_t>(seed);
+  return {.data = base,
+          .model = base + kModelOffset + static_cast<uint64_t>(place.tp_rank),
+          .expert = base + kExpertOffset + kExpertStride * static_cast<uint64_t>(place.ep_rank) +
+                    static_cast<uint64_t>(place.etp_rank)};
+}
+
+void seed_streams(RngTracker& tracker, int64_t seed, const RngPlace& place) {
+  const RngSeeds seeds = rng_seeds(seed, place);
+  tracker.reset();
+  tracker.add(kDataParallelRng, seeds.data);
+  tracker.add(kModelParallelRng, seeds.model);
+  tracker.add(kExpertParallelRng, seeds.expert);
+}
+
+}  // namespace shardproof

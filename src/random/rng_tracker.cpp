@@ -1,0 +1,203 @@
+#include "random/rng_tracker.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+namespace shardproof {
+
+struct RngTracker::Stream {
+  uint64_t seed = 0;
+  int64_t offset = 0;
+  at::Generator generator;
+};
+
+// One fork that is open, and what the other generators were when it began.
+struct RngTracker::Frame {
+  std::string name;
+  std::map<std::string, uint64_t> others = {};  // digests of the states, by stream
+  uint64_t process_default = 0;
+};
+
+namespace {
+
+uint64_t default_generator_digest() {
+  return generator_digest(at::detail::getDefaultCPUGenerator());
+}
+
+[[noreturn]] void refuse_rng(ErrorKind kind, std::string what, std::string fix) {
+  throw Error({.kind = kind, .what = std::move(what), .fix = std::move(fix)});
+}
+
+}  // namespace
+
+RngTracker::RngTracker(DrawLog* log) : log_(log) {}
+RngTracker::~RngTracker() = default;
+RngTracker::RngTracker(RngTracker&&) noexcept = default;
+
+RngTracker RngTracker::for_inference() {
+  RngTracker tracker;
+  tracker.inference_ = true;
+  return tracker;
+}
+
+void RngTracker::reset() {
+  SHARDPROOF_ASSERT(forks_.empty(), "the streams are dropped while a fork uses one");
+  initialized_ = false;
+  streams_.clear();
+  warnings_.clear();
+}
+
+void RngTracker::add(const std::string& name, uint64_t seed) {
+  if (inference_) return;
+  for (const auto& [other, stream] : streams_) {
+    if (stream->seed == seed) {
+      refuse_rng(ErrorKind::kBadInput,
+                 fmt::format("random stream '{}' has seed {}, which is that of stream '{}' already",
+                             name, seed, other),
+                 "give each stream a seed of its own: equal ones draw the same numbers");
+    }
+  }
+  if (streams_.count(name) != 0) {
+    refuse_rng(ErrorKind::kBadInput, fmt::format("there is a random stream '{}' already", name),
+               "choose another name, or reset the tracker first");
+  }
+  auto stream = std::make_unique<Stream>();
+  stream->seed = seed;
+  stream->generator = at::detail::createCPUGenerator(seed);
+  streams_.emplace(name, std::move(stream));
+  initialized_ = true;
+}
+
+RngTracker::Fork RngTracker::fork(const std::string& name) {
+  if (inference_) return Fork(nullptr);
+  if (streams_.count(name) == 0) {
+    std::vector<std::string> known;
+    for (const auto& [other, stream] : streams_) known.push_back(other);
+    const std::string nearest = nearest_name(name, known);
+    refuse_rng(
+        ErrorKind::kBadInput, fmt::format("there is no random stream '{}'", name),
+        nearest.empty() ? "add it with a seed first" : fmt::format("did you mean '{}'?", nearest));
+  }
+  Frame frame{.name = name};
+  for (const auto& [other, stream] : streams_) {
+    if (other != name) frame.others[other] = generator_digest(stream->generator);
+  }
+  frame.process_default = default_generator_digest();
+  forks_.push_back(std::move(frame));
+  return Fork(this);
+}
+
+RngTracker::Fork::Fork(Fork&& other) noexcept : tracker_(std::exchange(other.tracker_, nullptr)) {}
+
+RngTracker::Fork::~Fork() {
+  if (tracker_ != nullptr) tracker_->leave_fork();
+}
+
+void RngTracker::leave_fork() {
+  Frame frame = std::move(forks_.back());
+  forks_.pop_back();
+  const auto moved = [&](const std::string& what) {
+    warnings_.push_back(fmt::format(
+        "{} moved inside a fork of random stream '{}': those numbers are another generator's", what,
+        frame.name));
+  };
+  for (const auto& [name, before] : frame.others) {
+    const auto found = streams_.find(name);
+    if (found == streams_.end()) continue;
+    if (generator_digest(found->second->generator) != before) moved("stream '" + name + "'");
+  }
+  if (default_generator_digest() != frame.process_default) {
+    moved("the process's default generator");
+  }
+  look_again();  // whatever an inner fork did was for it to say
+}
+
+void RngTracker::look_again() {
+  for (Frame& open : forks_) {
+    for (auto& [name, digest] : open.others) {
+      const auto found = streams_.find(name);
+      if (found != streams_.end()) digest = generator_digest(found->second->generator);
+    }
+    open.process_default = default_generator_digest();
+  }
+}
+
+std::string RngTracker::current_stream() const {
+  return forks_.empty() ? kDataParallelRng : forks_.back().name;
+}
+
+RngStates RngTracker::states() const {
+  RngStates states;
+  for (const auto& [name, stream] : streams_) {
+    states[name] = {stream->seed, stream->offset, stream->generator.get_state().clone()};
+  }
+  return states;
+}
+
+void RngTracker::set_states(const RngStates& states) {
+  if (inference_) return;
+  for (auto stream = streams_.begin(); stream != streams_.end();) {
+    stream = states.count(stream->first) != 0 ? std::next(stream) : streams_.erase(stream);
+  }
+  for (const auto& [name, state] : states) {
+    std::unique_ptr<Stream>& stream = streams_[name];
+    if (!stream) {
+      stream = std::make_unique<Stream>();
+      stream->generator = at::detail::createCPUGenerator(state.seed);
+    }
+    stream->seed = state.seed;
+    stream->offset = state.offset;
+    stream->generator.set_state(state.state);
+  }
+  initialized_ = true;
+  look_again();  // set, not drawn from
+}
+
+RngTracker::Stream& RngTracker::stream_to_draw_from(std::string_view place) {
+  if (inference_) {
+    refuse_rng(ErrorKind::kRefused, fmt::format("{} draws random numbers in inference", place),
+               "turn it off for inference (training = false), or use a tracker for training");
+  }
+  const auto found = streams_.find(current_stream());
+  if (found == streams_.end()) {
+    refuse_rng(ErrorKind::kBadInput,
+               fmt::format("{} draws from random stream '{}', which was never added", place,
+                           current_stream()),
+               "seed the tracker first (seed_streams), or fork a stream that there is");
+  }
+  return *found->second;
+}
+
+at::Tensor RngTracker::drawn(at::IntArrayRef shape, std::string_view place,
+                             const std::function<at::Tensor(const at::Generator&)>& draw) {
+  Stream& stream = stream_to_draw_from(place);
+  const int64_t count = c10::multiply_integers(shape);
+  if (log_ != nullptr) {
+    log_->add({.place = std::string(place),
+               .stream = current_stream(),
+               .seed = stream.seed,
+               .offset = stream.offset,
+               .count = count,
+               .state = generator_digest(stream.generator),
+               .phase = phase_});
+  }
+  stream.offset += count;
+  return draw(stream.generator);
+}
+
+at::Tensor RngTracker::uniform(at::IntArrayRef shape, std::string_view place) {
+  return drawn(shape, place, [&](const at::Generator& generator) {
+    return at::rand(shape, generator, at::TensorOptions().dtype(at::kFloat));
+  });
+}
+
+at::Tensor RngTracker::normal(at::IntArrayRef shape, std::string_view place) {
+  return drawn(shape, place, [&](const at::Generator& generator) {
+    return at::randn(shape, generator, at::TensorOptions().dtype(at::kDouble));
+  });
+}
+
+}  // namespace shardproof
