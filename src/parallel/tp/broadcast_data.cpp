@@ -1,0 +1,171 @@
+#include "parallel/tp/broadcast_data.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <set>
+
+#include "base/error.h"
+#include "base/seed.h"
+
+namespace shardproof {
+namespace {
+
+using Keys = std::vector<std::string>;
+using Tensors = std::map<std::string, at::Tensor>;
+
+// What is wrong with rank 0's data; the numbers that every rank hears of.
+enum Trouble : int64_t { kFine, kMissing, kWrongDtype, kKeyTwice };
+
+// What all ranks must know before one of them sends: the largest of each over the group.
+enum Notice : int64_t {
+  kTrouble,
+  kKeyIndex,      // that has the trouble
+  kFoundDtype,    // of a tensor of another one
+  kHeaderSize,    // numbers in the list of sizes
+  kAsked,         // digest of what this rank asks for, and
+  kAskedNegated,  // its negative: the largest of both tell whether the ranks differ
+  kNoticeSize
+};
+
+int64_t digest_of_request(const Keys& keys, at::ScalarType dtype) {
+  std::string text = c10::toString(dtype);
+  for (const std::string& key : keys) text += '\0' + key;
+  return static_cast<int64_t>(stream_seed(0, text) >> 2);
+}
+
+struct DataHeader {
+  Trouble trouble = kFine;
+  int64_t key_index = 0;
+  int64_t found_dtype = 0;
+  std::vector<int64_t> sizes = {};  // of each key: number of dims, then the dims
+};
+
+DataHeader describe_data(const Keys& keys, const Tensors& data, at::ScalarType dtype) {
+  DataHeader header;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    header.key_index = static_cast<int64_t>(i);
+    const auto found = data.find(keys[i]);
+    if (found == data.end() || !found->second.defined()) {
+      header.trouble = kMissing;
+      return header;
+    }
+    if (found->second.scalar_type() != dtype) {
+      header.trouble = kWrongDtype;
+      header.found_dtype = static_cast<int64_t>(found->second.scalar_type());
+      return header;
+    }
+    header.sizes.push_back(found->second.dim());
+    for (const int64_t size : found->second.sizes()) header.sizes.push_back(size);
+  }
+  return header;
+}
+
+[[noreturn]] void refuse_data(std::string what, std::string fix) {
+  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
+}
+
+void check_notice(const at::Tensor& notice, const Keys& keys, at::ScalarType dtype) {
+  const auto value = [&](Notice which) { return notice[which].item<int64_t>(); };
+  if (value(kAsked) != -value(kAskedNegated)) {
+    refuse_data("the ranks of a group ask for different keys or dtypes of one batch",
+                "give every rank the same list of keys, in the same order, and the same dtype");
+  }
+  const Trouble trouble = static_cast<Trouble>(value(kTrouble));
+  if (trouble == kFine) return;
+  const std::string& key = keys[static_cast<size_t>(value(kKeyIndex))];
+  if (trouble == kKeyTwice) {
+    refuse_data(fmt::format("key '{}' is asked for twice", key), "name each key once");
+  }
+  if (trouble == kMissing) {
+    refuse_data(fmt::format("the batch of the group's first rank has no '{}'", key),
+                "leave the key out, or put the tensor into the batch");
+  }
+  const auto found = static_cast<at::ScalarType>(value(kFoundDtype));
+  refuse_data(fmt::format("'{}' of the batch is {}, asked for was {}", key, c10::toString(found),
+                          c10::toString(dtype)),
+              "convert it, or send tensors of each dtype by a call of its own");
+}
+
+at::Tensor notice_of(const DataHeader& header, const Keys& keys, at::ScalarType dtype,
+                     at::Device device) {
+  std::vector<int64_t> notice(kNoticeSize, 0);
+  const int64_t asked = digest_of_request(keys, dtype);
+  notice[kTrouble] = header.trouble;
+  notice[kKeyIndex] = header.key_index;
+  notice[kFoundDtype] = header.found_dtype;
+  notice[kHeaderSize] = static_cast<int64_t>(header.sizes.size());
+  notice[kAsked] = asked;
+  notice[kAskedNegated] = -asked;
+  return at::tensor(notice, at::kLong).to(device);
+}
+
+// The index of a key that is there before, or -1.
+int64_t repeated_key(const Keys& keys) {
+  std::set<std::string> seen;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (!seen.insert(keys[i]).second) return static_cast<int64_t>(i);
+  }
+  return -1;
+}
+
+at::Tensor all_elements(const Keys& keys, const Tensors& data, const at::TensorOptions& options) {
+  std::vector<at::Tensor> flat = {at::empty({0}, options)};
+  for (const std::string& key : keys) {
+    flat.push_back(data.at(key).detach().reshape({-1}).to(options.device()));
+  }
+  return at::cat(flat);
+}
+
+Tensors cut_apart(const at::Tensor& elements, const Keys& keys, const at::Tensor& header) {
+  Tensors out;
+  int64_t cursor = 0, start = 0;
+  for (const std::string& key : keys) {
+    const int64_t dims = header[cursor++].item<int64_t>();
+    std::vector<int64_t> shape;
+    for (int64_t i = 0; i < dims; ++i) shape.push_back(header[cursor++].item<int64_t>());
+    const int64_t count = c10::multiply_integers(shape);
+    out[key] = elements.narrow(0, start, count).view(shape).clone();
+    start += count;
+  }
+  return out;
+}
+
+int64_t count_elements(const Keys& keys, const at::Tensor& header) {
+  int64_t total = 0, cursor = 0;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    int64_t count = 1;
+    for (int64_t dims = header[cursor++].item<int64_t>(); dims > 0; --dims) {
+      count *= header[cursor++].item<int64_t>();
+    }
+    total += count;
+  }
+  return total;
+}
+
+}  // namespace
+
+Tensors broadcast_data(const Keys& keys, const Tensors& data, at::ScalarType dtype,
+                       at::Device device, Communicator& group) {
+  const bool reads = group.rank() == 0;
+  DataHeader header = reads ? describe_data(keys, data, dtype) : DataHeader();
+  if (const int64_t again = repeated_key(keys); again >= 0) {
+    header = {.trouble = kKeyTwice, .key_index = again};
+  }
+  const at::Tensor notice = group
+                                .all_reduce(notice_of(header, keys, dtype, device), ReduceOp::kMax,
+                                            "broadcast_data notice")
+                                .cpu();
+  check_notice(notice, keys, dtype);
+  const at::TensorOptions counts = at::TensorOptions().dtype(at::kLong).device(device);
+  const at::Tensor own_sizes = reads ? at::tensor(header.sizes, at::kLong).to(device)
+                                     : at::zeros({notice[kHeaderSize].item<int64_t>()}, counts);
+  const at::Tensor sizes = group.broadcast(own_sizes, 0, "broadcast_data sizes").cpu();
+  const int64_t total = count_elements(keys, sizes);
+  const at::TensorOptions options = at::TensorOptions().dtype(dtype).device(device);
+  at::Tensor elements = reads ? all_elements(keys, data, options) : at::empty({total}, options);
+  if (total > 0) elements = group.broadcast(elements, 0, "broadcast_data elements");
+  return cut_apart(elements, keys, sizes);
+}
+
+}  // namespace shardproof

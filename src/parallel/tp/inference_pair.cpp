@@ -1,0 +1,69 @@
+#include "parallel/tp/inference_pair.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+namespace shardproof {
+namespace {
+
+// x W^T of this rank, one part of the tokens for each rank of tp.
+at::Tensor scattered_rows(const at::Tensor& x, const at::Tensor& weight, Communicator& tp,
+                          const std::string& label) {
+  if (x.size(0) % tp.size() != 0) {
+    throw Error({.kind = ErrorKind::kRefused,
+                 .what = fmt::format("{} tokens cannot be cut evenly over tp of {} ({})", x.size(0),
+                                     tp.size(), label),
+                 .fix = "pad the tokens to a multiple of tp"});
+  }
+  const at::Tensor addend = at::matmul(x, weight.t());
+  return tp.reduce_scatter(addend, 0, ReduceOp::kSum, label + " forward");
+}
+
+}  // namespace
+
+at::Tensor inference_rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  const at::ScalarType wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor values = x.to(wide);
+  const at::Tensor factor = values.square().mean(-1, /*keepdim=*/true).add_(eps).rsqrt_();
+  return (values * factor * weight.to(wide)).to(x.scalar_type());
+}
+
+InferenceNormColumn::InferenceNormColumn(at::Tensor norm_weight, at::Tensor weight, double eps,
+                                         Communicator& tp, std::string label)
+    : norm_weight_(std::move(norm_weight)),
+      weight_(std::move(weight)),
+      eps_(eps),
+      tp_(tp),
+      label_(std::move(label)) {}
+
+at::Tensor InferenceNormColumn::forward(const at::Tensor& x) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor normed = inference_rms_norm(x, norm_weight_, eps_);
+  return forward_normed(tp_.all_gather(normed, 0, label_ + " forward"));
+}
+
+at::Tensor InferenceNormColumn::forward_normed(const at::Tensor& gathered) const {
+  const at::NoGradGuard no_grad;
+  return at::matmul(gathered, weight_.t());
+}
+
+InferenceRowScatter::InferenceRowScatter(at::Tensor weight, Communicator& tp, std::string label)
+    : weight_(std::move(weight)), tp_(tp), label_(std::move(label)) {}
+
+at::Tensor InferenceRowScatter::forward(const at::Tensor& x) const {
+  const at::NoGradGuard no_grad;
+  return scattered_rows(x, weight_, tp_, label_);
+}
+
+JoinedRows InferenceRowScatter::forward_joined(const at::Tensor& x, const at::Tensor& residual,
+                                               const InferenceNormColumn& next) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor rows = scattered_rows(x, weight_, tp_, label_);
+  const AddedNorm added = add_rms_norm(rows, residual, next.norm_weight(), next.eps());
+  return {.residual = added.sum,
+          .gathered = tp_.all_gather(added.normed, 0, next.label() + " forward")};
+}
+
+}  // namespace shardproof

@@ -1,0 +1,84 @@
+// The two layers of tensor parallel inference, and the path that joins one to the next.
+//
+//   NormColumn   x [S_tp, B, E] -> RMSNorm -> all_gather over S -> W_tp x [S, B, F_tp]
+//   RowScatter   x [S, B, F_tp] -> W_tp x {U_tp} -> reduce_scatter over S -> y [S_tp, B, E]
+//   joined       RowScatter .. + residual -> RMSNorm of the next NormColumn -> its all_gather
+//
+// Joined, the reduce-scatter's result is read once: addition, mean square and scaling of a token
+// happen in one pass over its row while it is in the cache, where the layers apart walk all rows
+// once for each. The next NormColumn is then given the gathered rows and skips its norm and gather.
+//
+// No gradients. Between the layers the sequence is cut over tp, so S must divide by tp; an axis of
+// one rank communicates nothing.
+//
+// Legend: S tokens (dim 0), B batch, E width, F features; S_tp, F_tp this rank's part, {U_tp} not
+// yet summed.
+// Source: seed 004, InferenceLayerNormColumnParallelLinear, InferenceRowParallelLinear. There the
+// joined path writes the new residual over the caller's and passes the gathered rows on in a global
+// buffer; here both are results.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+#include "comm/communicator.h"
+
+namespace shardproof {
+
+// x [.., E] * rsqrt(mean(x^2) + eps) * weight [E], computed in float32 (float64 for float64).
+at::Tensor inference_rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
+
+// What an addition and the norm of its result give.
+struct AddedNorm {
+  at::Tensor sum;     // addend + residual, in their type
+  at::Tensor normed;  // inference_rms_norm(sum, weight, eps)
+};
+
+// Both in one pass over the rows; on the CPU, other devices take the layers apart. addend, residual
+// [.., E] of one floating type, any strides; weight [E]. Throws Error(kBadInput): shapes or types
+// that do not fit.
+AddedNorm add_rms_norm(const at::Tensor& addend, const at::Tensor& residual,
+                       const at::Tensor& weight, double eps);
+
+class InferenceNormColumn {
+ public:
+  // norm_weight [E], weight [F_tp, E]. `tp` must outlive the layer.
+  InferenceNormColumn(at::Tensor norm_weight, at::Tensor weight, double eps, Communicator& tp,
+                      std::string label);
+  at::Tensor forward(const at::Tensor& x) const;                // [S_tp, B, E] -> [S, B, F_tp]
+  at::Tensor forward_normed(const at::Tensor& gathered) const;  // [S, B, E] -> [S, B, F_tp]
+  const at::Tensor& norm_weight() const { return norm_weight_; }
+  double eps() const { return eps_; }
+  const std::string& label() const { return label_; }
+
+ private:
+  at::Tensor norm_weight_, weight_;
+  double eps_;
+  Communicator& tp_;
+  std::string label_;
+};
+
+// The joined path's results.
+struct JoinedRows {
+  at::Tensor residual;  // [S_tp, B, E] with the layer's output added
+  at::Tensor gathered;  // [S, B, E] normed, for InferenceNormColumn::forward_normed
+};
+
+class InferenceRowScatter {
+ public:
+  // weight [E, F_tp]. `tp` must outlive the layer.
+  InferenceRowScatter(at::Tensor weight, Communicator& tp, std::string label);
+  // [S, B, F_tp] -> [S_tp, B, E]. Throws Error(kRefused): S that tp does not divide.
+  at::Tensor forward(const at::Tensor& x) const;
+  // The same, plus residual [S_tp, B, E], and the norm and gather of `next`.
+  JoinedRows forward_joined(const at::Tensor& x, const at::Tensor& residual,
+                            const InferenceNormColumn& next) const;
+
+ private:
+  at::Tensor weight_;
+  Communicator& tp_;
+  std::string label_;
+};
+
+}  // namespace shardproof
