@@ -14,6 +14,7 @@ try:
     import pictures
     import tensor_file
     import timeline_picture
+    import token_picture
 except ImportError as error:
     sys.exit(f"shardproof report: {error}; call it as ./shardproof report RUN, which installs what it needs")
 import run_data
@@ -43,6 +44,7 @@ def pictures_of(case, lanes):
          "Each rank in its place, then one parameter of each layout; numbers are the ranks that hold a "
          "piece, several numbers hold equal copies.",
          mesh_picture.draw(case, run_data.parameters(case))),
+        ("Who holds which token", token_picture.explain(case), token_picture.draw(case)),
         ("Time", timeline_picture.explain(case), timeline_picture.draw(lanes)),
     ]
     return [entry for entry in drawn if entry[2]]

@@ -74,7 +74,9 @@ void add_selection(CLI::App& app, RunArguments& run) {
 void add_run(CLI::App& app, RunArguments& run) {
   add_selection(app, run);
   add_world(app, run.world);
-  app.add_option("--jobs,-j", run.jobs, "Cases at the same time")->check(CLI::Range(1, 1024));
+  app.add_option("--jobs,-j", run.jobs,
+                 "Cases at the same time (default: one more than cores, fewer when they are large)")
+      ->check(CLI::Range(1, 1024));
   app.add_option("--time-budget", run.time_budget_s, "Start no case after so many seconds")
       ->check(CLI::Range(0.0, kMaxSeconds));
   app.add_option("--out", run.out, "Folder for the results (default: runs/<time>)");
@@ -108,6 +110,19 @@ void add_check(CLI::App& app, CheckArguments& check) {
   app.add_flag("--packed", check.packed, "Pack the sequences into one row");
   app.add_option("--data-parallel", check.data_parallel, "replicate, fsdp or hybrid")
       ->check(one_of(known_data_parallel()));
+  app.add_flag("--fsdp-no-reshard", check.fsdp_no_reshard,
+               "fsdp, hybrid: parameters stay whole between forward and backward");
+  app.add_option("--replicate-size", check.replicate_size, "hybrid: copies of the model along dp")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--activation-checkpointing{mlp}", check.activation_checkpointing,
+               "Compute again in backward: mlp (the default of the flag) or layer")
+      ->check(one_of(known_checkpointing()));
+  app.add_option("--context-layout", check.context_layout,
+                 "Which tokens of a sequence a cp rank holds: zigzag or contiguous")
+      ->check(one_of(known_context_layouts()));
+  app.add_option("--context-rotation", check.context_rotation,
+                 "How a ring's keys go round: send_recv, all_to_all or all_gather")
+      ->check(one_of(known_context_rotations()));
   app.add_option("--custom-plan", check.custom_plan, "JSON file with {slot name pattern: style}");
   app.add_option("--micro-batch", check.micro_batch_size, "Samples per microbatch of a dp rank")
       ->check(CLI::Range(1, 1 << 30));

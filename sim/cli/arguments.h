@@ -18,11 +18,11 @@ struct WorldArguments {
 };
 
 struct RunArguments {
-  std::vector<std::string> paths;     // files and folders; empty: scenarios/
-  std::vector<std::string> backends;  // empty: every one that this machine can run
-  std::vector<std::string> filters;   // each a piece of a case's name or a whole tag; all must fit
-  std::string only;                   // the exact name of one case
-  int64_t jobs = 1;
+  std::vector<std::string> paths;      // files and folders; empty: scenarios/
+  std::vector<std::string> backends;   // empty: every one that this machine can run
+  std::vector<std::string> filters;    // each a piece of a case's name or a whole tag; all must fit
+  std::string only;                    // the exact name of one case
+  int64_t jobs = 0;                    // cases at the same time; 0: what the machine's cores can do
   int64_t shard = 1, shard_count = 1;  // --shard I/N, I from 1
   std::optional<double> time_budget_s;
   std::string rerun_failed;        // folder of an earlier run
@@ -44,8 +44,11 @@ struct CheckArguments {
   std::string result_file;  // judge
   std::string mesh = "dp=1";
   std::optional<int64_t> ulysses, world_size, steps, micro_batch_size, seed;
-  bool sequence_parallel = false, packed = false;
+  bool sequence_parallel = false, packed = false, fsdp_no_reshard = false;
+  std::string activation_checkpointing = "none";
+  int64_t replicate_size = 1;
   std::string data_parallel = "replicate", precision = "float64", backend = "emulated";
+  std::string context_layout = "zigzag", context_rotation = "send_recv";
   std::string custom_plan;  // file with {pattern: style}
   double hang_s = 2.0, deadline_s = 120.0;
   std::string dump, out, only;

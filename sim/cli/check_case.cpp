@@ -69,6 +69,11 @@ CaseSpec make_check_case(const CheckArguments& arguments) {
   set_mesh(arguments, spec.parallel);
   spec.parallel.sequence_parallel = arguments.sequence_parallel;
   spec.parallel.data_parallel = arguments.data_parallel;
+  spec.parallel.fsdp.reshard_after_forward = !arguments.fsdp_no_reshard;
+  spec.parallel.fsdp.replicate_size = arguments.replicate_size;
+  spec.parallel.activation_checkpointing = arguments.activation_checkpointing;
+  spec.parallel.context_layout = arguments.context_layout;
+  spec.parallel.context_rotation = arguments.context_rotation;
   if (!arguments.custom_plan.empty()) {
     spec.parallel.custom_plan = read_json_object(arguments.custom_plan);
   }

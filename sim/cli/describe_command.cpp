@@ -1,5 +1,6 @@
 // describe: what a scenario would run, without running it.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <iostream>
 
@@ -10,6 +11,9 @@
 #include "sim/cli/memory_estimate.h"
 #include "sim/cli/mesh_picture.h"
 #include "sim/cli/selection.h"
+#include "sim/cli/token_strips.h"
+#include "sim/rank/case_inputs.h"
+#include "sim/rank/fsdp_options.h"
 #include "sim/scenario/names.h"
 
 namespace shardproof::sim {
@@ -64,9 +68,29 @@ std::string memory_lines(const MemoryEstimate& memory) {
     return bytes == 0 ? std::string() : fmt::format("  {:<22} {:>16} bytes\n", what, bytes);
   };
   return "memory of rank 0, predicted\n" + line("parameters", memory.leaves) +
-         line("master weights", memory.masters) + line("optimizer state", memory.optimizer) +
-         line("activations", memory.activations) + line("gradients", memory.gradients) +
-         line("averaged at a time", memory.bucket) + line("at most at once", memory.total());
+         line("master weights", memory.masters) + line("gathered at a time", memory.gathered) +
+         line("optimizer state", memory.optimizer) + line("activations", memory.activations) +
+         line("gradients", memory.gradients) + line("averaged at a time", memory.bucket) +
+         line("at most at once", memory.total());
+}
+
+// Exact, in contrast to what a step needs at most: results.json has the same of what ranks
+// measured.
+std::string held_lines(const CaseSpec& spec, const ModelConfig& config) {
+  std::string lines = "held between steps\n";
+  const std::string axis = shard_axes(spec.parallel.mesh(), fsdp_options(spec.parallel)).shard;
+  if (!axis.empty()) {
+    lines += fmt::format("  dim 0 of every parameter is cut once more: S(0){}\n", axis);
+  }
+  const int64_t last = spec.parallel.world_size() - 1;
+  for (const int64_t rank : {int64_t{0}, last}) {
+    const HeldEstimate held = held_estimate(spec, config, rank);
+    lines +=
+        fmt::format("  rank {:<5} parameters {:>12}  gradients {:>12}  optimizer {:>12} bytes\n",
+                    rank, held.parameters, held.gradients, held.optimizer);
+    if (last == 0) break;
+  }
+  return lines;
 }
 
 std::string expectation_line(const ExpectSpec& expect) {
@@ -86,7 +110,10 @@ std::string plan_part(const CaseSpec& spec) {
                                         .custom_plan = spec.parallel.custom_plan};
     const MemoryEstimate memory = estimate_memory(spec, config);
     return model_line(config) + "\nwho holds what\n" +
-           describe_plan(config, spec.parallel.mesh(), options) + "\n" + memory_lines(memory);
+           describe_plan(config, spec.parallel.mesh(), options) + "\n" +
+           token_strips(spec, load_case_batch(spec, config.vocab_size),
+                        ::isatty(STDOUT_FILENO) != 0) +
+           held_lines(spec, config) + memory_lines(memory);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kRefused) throw;
     return fmt::format("refused    {}\n", error.what());

@@ -39,6 +39,16 @@ std::string replay_command(const CaseSpec& spec) {
     if (parallel.sequence_parallel) command += " --sequence-parallel";
     if (parallel.data_parallel != "replicate")
       command += " --data-parallel " + parallel.data_parallel;
+    if (!parallel.fsdp.reshard_after_forward) command += " --fsdp-no-reshard";
+    if (parallel.fsdp.replicate_size != 1)
+      command += fmt::format(" --replicate-size {}", parallel.fsdp.replicate_size);
+    if (parallel.activation_checkpointing != "none")
+      command += " --activation-checkpointing=" + parallel.activation_checkpointing;
+    if (spec.batching.kind == "packed") command += " --packed";
+    if (parallel.context_layout != "zigzag")
+      command += " --context-layout " + parallel.context_layout;
+    if (parallel.context_rotation != "send_recv")
+      command += " --context-rotation " + parallel.context_rotation;
     if (spec.micro_batch_size > 0)
       command += fmt::format(" --micro-batch {}", spec.micro_batch_size);
     if (spec.precision != "float64") command += " --precision " + spec.precision;

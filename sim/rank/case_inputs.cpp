@@ -10,22 +10,23 @@ constexpr int64_t kSmallGolden = int64_t{128} << 20;
 
 }  // namespace
 
+Batch load_case_batch(const CaseSpec& spec, int64_t vocab_size) {
+  if (!spec.data.file.empty()) return load_batch(spec.data.file, vocab_size);
+  return seeded_batch({.batch_size = spec.data.batch_size,
+                       .seq_len = spec.data.seq_len,
+                       .lengths = spec.data.lengths,
+                       .mask_probability = spec.data.mask_probability,
+                       .dropped_samples = spec.data.dropped_samples,
+                       .vocab_size = vocab_size,
+                       .seed = spec.seed});
+}
+
 std::shared_ptr<const CaseInputs> load_case_inputs(const CaseSpec& spec) {
   auto inputs = std::make_shared<CaseInputs>();
   inputs->config = ModelConfig::from_json(spec.model);
   inputs->weights = spec.weights_folder.empty() ? seeded_weights(inputs->config, spec.seed)
                                                 : load_weights(spec.weights_folder, inputs->config);
-  if (!spec.data.file.empty()) {
-    inputs->batch = load_batch(spec.data.file, inputs->config.vocab_size);
-  } else {
-    inputs->batch = seeded_batch({.batch_size = spec.data.batch_size,
-                                  .seq_len = spec.data.seq_len,
-                                  .lengths = spec.data.lengths,
-                                  .mask_probability = spec.data.mask_probability,
-                                  .dropped_samples = spec.data.dropped_samples,
-                                  .vocab_size = inputs->config.vocab_size,
-                                  .seed = spec.seed});
-  }
+  inputs->batch = load_case_batch(spec, inputs->config.vocab_size);
   return inputs;
 }
 

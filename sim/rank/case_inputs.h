@@ -20,6 +20,8 @@ struct CaseInputs {
   Batch batch;                               // global, read-only
 };
 
+// The global batch alone, read or drawn. Throws Error(kBadInput) as load_batch does.
+Batch load_case_batch(const CaseSpec& spec, int64_t vocab_size);
 // Throws Error(kBadInput) as load_weights and load_batch do.
 std::shared_ptr<const CaseInputs> load_case_inputs(const CaseSpec& spec);
 

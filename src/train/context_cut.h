@@ -27,6 +27,12 @@ std::vector<std::string> context_axes(const Mesh& mesh);
 std::vector<std::string> token_axes(const Mesh& mesh);
 int64_t token_rank_count(const Mesh& mesh);  // the product of their sizes
 
+// One microbatch's tokens. Entries are sample * S + position, -1 in padding and dummies.
+struct HeldTokens {
+  at::Tensor rows;  // [b, T]                      as the dp group has them
+  at::Tensor held;  // [b, T / (cp * ulysses)]     what this rank has of them, in its local order
+};
+
 class ContextCut {
  public:
   // Of rows of `padded_len` positions, a multiple of context_multiple().

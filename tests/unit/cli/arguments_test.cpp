@@ -97,6 +97,10 @@ TEST_CASE("check takes a case, a mesh and flags", "[cli]") {
                                 "--ulysses",
                                 "2",
                                 "--packed",
+                                "--context-layout",
+                                "contiguous",
+                                "--context-rotation",
+                                "all_gather",
                                 "--data-parallel",
                                 "fsdp",
                                 "--precision",
@@ -114,6 +118,8 @@ TEST_CASE("check takes a case, a mesh and flags", "[cli]") {
   CHECK(all.check.sequence_parallel);
   CHECK(all.check.ulysses == 2);
   CHECK(all.check.packed);
+  CHECK(all.check.context_layout == "contiguous");
+  CHECK(all.check.context_rotation == "all_gather");
   CHECK(all.check.data_parallel == "fsdp");
   CHECK(all.check.precision == "bfloat16");
   CHECK(all.check.backend == "gloo");
@@ -127,6 +133,8 @@ TEST_CASE("What is misspelt is refused with the nearest known word", "[cli]") {
   CHECK(holds(refusal({"chek", "x"}), "did you mean check?"));
   CHECK(holds(refusal({"run", "--bakend", "gloo"}),
               "run has no option --bakend; did you mean --backend?"));
+  CHECK(holds(refusal({"check", "x", "--context-rotation", "allgather"}),
+              "'allgather' is unknown; known are send_recv, all_to_all, all_gather"));
   CHECK(holds(refusal({"run", "--bakend=gloo"}), "did you mean --backend?"));
   CHECK(holds(refusal({"run", "--backend", "glo"}), "did you mean gloo?"));
   CHECK(holds(refusal({"check", "c", "--precision", "float46"}), "did you mean float64?"));

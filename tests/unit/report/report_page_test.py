@@ -32,6 +32,7 @@ import numpy as np  # noqa: E402
 import run_data  # noqa: E402
 import tensor_file  # noqa: E402
 import timeline_picture  # noqa: E402
+import token_picture  # noqa: E402
 
 
 class Page(html.parser.HTMLParser):
@@ -93,6 +94,11 @@ class WholePage(unittest.TestCase):
         self.assertIn("rank 2 died <signal 9> & took its peers with it", self.page.text)  # escaped
         self.assertNotIn("<signal 9>", self.source)
         self.assertIn("all_reduce tp[2,3] model.layers.0.mlp.down_proj forward", self.page.text)
+
+    def test_shows_what_a_failed_rank_printed(self):
+        self.assertEqual(self.page.text.count("what its process printed"), 1)  # the others printed nothing
+        self.assertIn("NCCL WARN <no route> & gave up", self.page.text)
+        self.assertNotIn("<no route>", self.source)
 
     def test_has_the_pictures_of_every_judged_case_in_itself(self):
         judged = sum(bool(case["tensors"]) for case in self.results["cases"])
@@ -366,6 +372,56 @@ class GuiltyTensor(unittest.TestCase):
         arrays = {**piece(1, self.golden, self.actual, self.index, "grad.w@2#1"), **self.arrays}
         self.assertEqual([(p.rank, p.microbatch) for p in tensor_file.pieces_of(arrays, "grad.w", 2)], [(1, 1)])
         self.assertEqual([p.microbatch for p in tensor_file.pieces_of(arrays, "grad.w", 1)], [0])
+
+
+def token_case():
+    """Lengths 3, 1 and 5 packed on cp=2 zigzag, each padded to 4, 4 and 8; tp ranks say nothing of their own."""
+    rows = [[[0, 0, 3], [-1, 0, 1], [1, 0, 1], [-1, 0, 3], [2, 0, 5], [-1, 0, 3]]]
+    held = [[[[0, 0, 1], [-1, 0, 1], [1, 0, 1], [-1, 0, 1], [2, 0, 2], [-1, 0, 2]]],
+            [[[0, 1, 2], [-1, 0, 2], [2, 2, 3], [-1, 0, 1]]]]
+    place = lambda cp, tp: {"dp": 0, "cp": cp, "ulysses": 0, "tp": tp}
+    return {"mesh": {"axes": [{"name": "dp", "size": 1}, {"name": "cp", "size": 2}, {"name": "ulysses", "size": 1},
+                              {"name": "tp", "size": 2}]},
+            "ranks": [{"rank": 0, "coordinates": place(0, 0),
+                       "metrics": {"tokens_held": [{"rows": rows, "held": held[0]}]}},
+                      {"rank": 1, "coordinates": place(0, 1), "metrics": {"loss": 1}},
+                      {"rank": 2, "coordinates": place(1, 0), "metrics": {"tokens_held": [{"held": held[1]}]}},
+                      {"rank": 3, "coordinates": place(1, 1)}]}
+
+
+class Tokens(unittest.TestCase):
+    def test_strips_of_the_batch_of_a_row_and_of_each_rank(self):
+        (batch, samples), (row, parts) = token_picture.strips(token_case())
+        self.assertEqual(batch, "the batch, each sequence alone")
+        self.assertEqual(samples, [("sample 0", [(0, 0), (0, 1), (0, 2)]), ("sample 1", [(1, 0)]),
+                                   ("sample 2", [(2, i) for i in range(5)])])
+        self.assertEqual(row, "microbatch 0, packed")
+        self.assertEqual([label for label, _ in parts], ["whole row", "rank 0: cp 0", "rank 2: cp 1"])
+        self.assertEqual(parts[1][1], [(0, 0), None, (1, 0), None, (2, 0), (2, 1), None, None])
+        self.assertEqual(sorted(filter(None, parts[1][1] + parts[2][1])), sorted(filter(None, parts[0][1])))
+
+    def test_it_is_drawn_once_and_not_where_nothing_is_packed_or_cut(self):
+        self.assertTrue(token_picture.draw(token_case()).startswith("data:image/svg+xml;base64,"))
+        self.assertEqual(token_picture.draw({"mesh": {"axes": []}, "ranks": []}), None)
+        alone = token_case()
+        alone["mesh"]["axes"][1]["size"] = 1
+        alone["ranks"] = alone["ranks"][:1]
+        alone["ranks"][0]["metrics"]["tokens_held"] = [{"rows": [[[0, 0, 3], [-1, 0, 1]]], "held": [[[0, 0, 3]]]}]
+        self.assertEqual(token_picture.draw(alone), None)
+
+    def test_later_tokens_are_lighter_and_padding_has_its_own_grey(self):
+        shades = [token_picture._shade((2, i), {0: 3, 2: 5}) for i in range(5)]
+        self.assertEqual(shades, sorted(shades))
+        self.assertEqual(token_picture._shade(None, {0: 3}), token_picture.PADDING)
+
+    def test_too_long_rows_and_too_many_microbatches_are_left_out(self):
+        case = token_case()
+        held = case["ranks"][0]["metrics"]["tokens_held"]
+        case["ranks"][2]["metrics"]["tokens_held"] *= 40
+        case["ranks"][0]["metrics"]["tokens_held"] = held * 40
+        self.assertIsNotNone(token_picture.draw(case))
+        held[0]["rows"] = [[[0, 0, 400]]]
+        self.assertIsNone(token_picture.draw(case))
 
 
 class Numbers(unittest.TestCase):

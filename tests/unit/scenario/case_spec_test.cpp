@@ -44,7 +44,9 @@ TEST_CASE("Equal goldens have equal keys: mesh, world, names and expectations do
        {"seed: 3\nparallel: {tensor_parallel_size: 2, sequence_parallel: true}\n",
         "seed: 3\nname: other\n", "seed: 3\nexpect: {verdict: failed}\n", "seed: 3\ntags: [a]\n",
         "seed: 3\nrun: {train_micro_batch_size: 1}\n", "seed: 3\nworld: {hang_s: 9}\n",
-        "seed: 3\ndata: {uneven: true}\n"}) {
+        "seed: 3\ndata: {uneven: true}\n",
+        "seed: 3\nparallel: {context_parallel_size: 2, context_layout: contiguous}\n",
+        "seed: 3\nparallel: {context_parallel_size: 2, context_rotation: all_gather}\n"}) {
     INFO(other);
     CHECK(golden_key(parse_one(other)) == key);
   }

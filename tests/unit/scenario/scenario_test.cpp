@@ -34,7 +34,8 @@ precision: float32
 seed: 7
 model: {hidden_size: 64, num_attention_heads: 8, num_key_value_heads: 2, rope_theta: 500.5,
         rope_scaling: {rope_type: linear, factor: 2.0}, tie_word_embeddings: true, pad_token_id: 3}
-parallel: {data_parallel_size: 3, tensor_parallel_size: 2, sequence_parallel: true}
+parallel: {data_parallel_size: 3, tensor_parallel_size: 2, sequence_parallel: true,
+           context_layout: contiguous, context_rotation: all_to_all}
 data: {lengths: [5, 1, 9], sequence_length: 12, token_mask_probability: 0.5, dropped_samples: [2],
        uneven: true}
 run:
@@ -59,6 +60,8 @@ tags: [a, b]
   CHECK(spec.parallel.dp == 3);
   CHECK(spec.parallel.tp == 2);
   CHECK(spec.parallel.sequence_parallel);
+  CHECK(spec.parallel.context_layout == "contiguous");
+  CHECK(spec.parallel.context_rotation == "all_to_all");
   CHECK(spec.data.lengths == std::vector<int64_t>{5, 1, 9});
   CHECK(spec.data.batch_size == 3);
   CHECK(spec.data.seq_len == 12);

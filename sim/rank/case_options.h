@@ -1,0 +1,14 @@
+// What a case asks of the sharded stack, in the stack's own words.
+#pragma once
+
+#include "parallel/cp/apply.h"
+#include "sim/scenario/case_spec.h"
+#include "train/trainer.h"
+
+namespace shardproof::sim {
+
+// Names were checked when the scenario or command line was read (asserted).
+TrainOptions train_options(const CaseSpec& spec);
+ContextParallelOptions context_parallel_options(const CaseSpec& spec);
+
+}  // namespace shardproof::sim
