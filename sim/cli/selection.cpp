@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "sim/cli/case_check.h"
 #include "sim/cli/machine.h"
 #include "sim/report/run_folder.h"

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace shardproof::sim {
 
@@ -19,37 +20,11 @@ using nlohmann::json;
 namespace {
 
 constexpr int64_t kMaxJsonBytes = 16 << 20;
+constexpr int kMaxJsonDepth = 32;
+constexpr size_t kMaxReason = 200;  // bytes of a message that come from the file
 
 [[noreturn]] void bad_file(const std::string& what, const std::string& fix) {
   throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
-}
-
-// Length of the UTF-8 sequence that starts with `lead`; 0: no lead byte. C0, C1 and F5.. are never
-// valid.
-size_t sequence_length(unsigned char lead) {
-  if (lead < 0x80) return 1;
-  if (lead >= 0xC2 && lead <= 0xDF) return 2;
-  if (lead >= 0xE0 && lead <= 0xEF) return 3;
-  if (lead >= 0xF0 && lead <= 0xF4) return 4;
-  return 0;
-}
-
-// The second byte rules out overlong forms, surrogates and code points over U+10FFFF.
-bool second_byte_fits(unsigned char lead, unsigned char second) {
-  if (lead == 0xE0) return second >= 0xA0;
-  if (lead == 0xED) return second <= 0x9F;
-  if (lead == 0xF0) return second >= 0x90;
-  if (lead == 0xF4) return second <= 0x8F;
-  return true;
-}
-
-bool valid_sequence(std::string_view text, size_t at, size_t length) {
-  if (length == 0 || at + length > text.size()) return false;
-  for (size_t i = 1; i < length; ++i) {
-    if ((static_cast<unsigned char>(text[at + i]) & 0xC0) != 0x80) return false;
-  }
-  return length == 1 || second_byte_fits(static_cast<unsigned char>(text[at]),
-                                         static_cast<unsigned char>(text[at + 1]));
 }
 
 std::pair<int64_t, int64_t> line_and_column(std::string_view text, size_t offset) {
@@ -65,10 +40,16 @@ std::pair<int64_t, int64_t> line_and_column(std::string_view text, size_t offset
   return {line, column};
 }
 
-// nlohmann keeps the last of two equal keys; a case that says two things is refused instead.
-class DuplicateKeys {
+// What nlohmann takes and a case must not have: two equal keys (it keeps the last), and nesting so
+// deep that copying or printing the value overflows the stack.
+class StructureCheck {
  public:
-  bool operator()(int, json::parse_event_t event, json& parsed) {
+  explicit StructureCheck(const std::string& name) : name_(name) {}
+  bool operator()(int depth, json::parse_event_t event, json& parsed) {
+    if (depth > kMaxJsonDepth) {
+      bad_file(fmt::format("{} is nested more than {} deep", name_, kMaxJsonDepth),
+               "write it as Hugging Face does");
+    }
     if (event == json::parse_event_t::object_start) open_.emplace_back();
     if (event == json::parse_event_t::object_end) open_.pop_back();
     if (event == json::parse_event_t::key &&
@@ -80,19 +61,11 @@ class DuplicateKeys {
   std::string twice;
 
  private:
+  const std::string& name_;
   std::vector<std::set<std::string>> open_;
 };
 
 }  // namespace
-
-size_t invalid_utf8(std::string_view text) {
-  for (size_t at = 0; at < text.size();) {
-    const size_t length = sequence_length(static_cast<unsigned char>(text[at]));
-    if (!valid_sequence(text, at, length)) return at;
-    at += length;
-  }
-  return std::string_view::npos;
-}
 
 std::string read_text_file(const std::string& path, int64_t max_bytes) {
   std::error_code error;
@@ -113,27 +86,34 @@ std::string read_text_file(const std::string& path, int64_t max_bytes) {
 }
 
 json read_json_object(const std::string& path) {
-  const std::string text = read_text_file(path, kMaxJsonBytes);
-  DuplicateKeys keys;
+  return parse_json_object(path, read_text_file(path, kMaxJsonBytes));
+}
+
+json parse_json_object(const std::string& name, const std::string& text) {
+  StructureCheck check(name);
   json parsed;
   try {
-    parsed = json::parse(text, std::ref(keys));
+    parsed = json::parse(text, std::ref(check));
   } catch (const json::parse_error& error) {
     const auto [line, column] = line_and_column(text, error.byte == 0 ? 0 : error.byte - 1);
     const std::string full = error.what();
     const auto reason = full.find("syntax error");
-    bad_file(fmt::format("{}:{}:{}: this is not JSON{}", path, line, column,
-                         reason == std::string::npos ? "" : " (" + full.substr(reason) + ")"),
+    bad_file(fmt::format("{}:{}:{}: this is not JSON{}", name, line, column,
+                         reason == std::string::npos
+                             ? ""
+                             : " (" + printable(full.substr(reason), kMaxReason) + ")"),
              "write valid JSON");
   } catch (const json::exception& error) {
-    bad_file(fmt::format("{}: this is not JSON ({})", path, error.what()), "write valid JSON");
+    bad_file(fmt::format("{}: this is not JSON ({})", name, printable(error.what(), kMaxReason)),
+             "write valid JSON");
   }
   if (!parsed.is_object()) {
-    bad_file(fmt::format("{} holds a JSON {}", path, parsed.type_name()),
+    bad_file(fmt::format("{} holds a JSON {}", name, parsed.type_name()),
              "it must be an object {...}");
   }
-  if (!keys.twice.empty()) {
-    bad_file(fmt::format("{} has the key \"{}\" twice in one object", path, keys.twice),
+  if (!check.twice.empty()) {
+    bad_file(fmt::format("{} has the key \"{}\" twice in one object", name,
+                         printable(check.twice, kMaxReason)),
              "keep one");
   }
   return parsed;

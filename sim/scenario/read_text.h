@@ -5,18 +5,16 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 
 namespace shardproof::sim {
 
 // Throws Error(kBadInput): missing, a folder, unreadable, over `max_bytes`.
 std::string read_text_file(const std::string& path, int64_t max_bytes);
 
-// Offset of the first byte that is no valid UTF-8, or npos.
-size_t invalid_utf8(std::string_view text);
-
 // A JSON object. Throws Error(kBadInput): not JSON (with line and column), not an object, a key
-// twice.
+// twice, nested more than 32 deep.
 nlohmann::json read_json_object(const std::string& path);
+// The same of a text; `name` is for messages.
+nlohmann::json parse_json_object(const std::string& name, const std::string& text);
 
 }  // namespace shardproof::sim

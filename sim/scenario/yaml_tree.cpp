@@ -14,7 +14,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "sim/scenario/read_text.h"
+#include "base/utf8.h"
 
 namespace shardproof::sim {
 
@@ -25,6 +25,7 @@ namespace {
 constexpr size_t kMaxDepth = 32;
 constexpr int64_t kMaxNodes = 200000;
 constexpr size_t kMaxKeys = 1000;  // of one map
+constexpr size_t kMaxFact = 800;   // bytes of a message, which may quote the file
 
 // Builds the tree from yaml-cpp's events. A map's children arrive as key, value, key, value.
 class TreeBuilder final : public YAML::EventHandler {
@@ -222,8 +223,8 @@ json plain_value(const std::string& text) {
 void fail_at(const std::string& file, int64_t line, int64_t column, const std::string& what,
              const std::string& fix) {
   throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("{}:{}:{}: {}", file, line, column, what),
-               .fix = fix});
+               .what = fmt::format("{}:{}:{}: {}", file, line, column, printable(what, kMaxFact)),
+               .fix = printable(fix, kMaxFact)});
 }
 
 const YamlNode* YamlNode::find(const std::string& key) const {
@@ -251,9 +252,8 @@ std::string YamlNode::describe() const {
   if (kind == Kind::kMap) return "a map";
   const json read = value();
   if (read.is_null()) return "nothing";
-  std::string shown = text.substr(0, 60);
-  if (read.is_string()) return fmt::format("the text '{}'", shown);
-  return shown;
+  const std::string shown = printable(text, 60);
+  return read.is_string() ? fmt::format("the text '{}'", shown) : shown;
 }
 
 YamlNode parse_yaml(const std::string& file, const std::string& given) {

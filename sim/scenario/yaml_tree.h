@@ -14,11 +14,11 @@ struct YamlEntry;
 struct YamlNode {
   enum class Kind { kNull, kScalar, kList, kMap };
   Kind kind = Kind::kNull;
-  std::string text = {};                // kScalar
-  bool quoted = false;                  // kScalar: text even where it looks like a number
-  int64_t line = 0, column = 0;         // from 1
-  std::vector<YamlNode> items = {};     // kList
-  std::vector<YamlEntry> entries = {};  // kMap, in the file's order
+  std::string text = {};             // kScalar
+  bool quoted = false;               // kScalar: text even where it looks like a number
+  int64_t line = 0, column = 0;      // from 1
+  std::vector<YamlNode> items = {};  // kList
+  std::vector<YamlEntry> entries;    // kMap, in the file's order
 
   const YamlNode* find(const std::string& key) const;  // null: no such key, or no map
   // "a list", "a map", "text", "an integer", "a number", "true or false", "nothing"

@@ -7,9 +7,12 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace shardproof {
 namespace {
+
+constexpr size_t kMaxConfigFact = 800;  // bytes of a message, which may quote the file
 
 // A JSON value as a message shows it: short, on one line.
 std::string shown_value(const nlohmann::json& value) {
@@ -20,11 +23,15 @@ std::string shown_value(const nlohmann::json& value) {
 }  // namespace
 
 void bad_config(std::string what, std::string fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = printable(what, kMaxConfigFact),
+               .fix = printable(fix, kMaxConfigFact)});
 }
 
 void refuse_config(std::string what, std::string fix) {
-  throw Error({.kind = ErrorKind::kRefused, .what = std::move(what), .fix = std::move(fix)});
+  throw Error({.kind = ErrorKind::kRefused,
+               .what = printable(what, kMaxConfigFact),
+               .fix = printable(fix, kMaxConfigFact)});
 }
 
 void refuse_unknown(const char* what, const std::string& name,

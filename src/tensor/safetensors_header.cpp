@@ -12,6 +12,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace shardproof {
 namespace {
@@ -25,14 +26,8 @@ struct DtypeBytes {
 constexpr DtypeBytes kDtypes[] = {{"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8},
                                   {"I32", 4}, {"I16", 2}, {"I8", 1},  {"U8", 1},   {"BOOL", 1}};
 
-// Text from a hostile file, fit for a message: short, without control characters.
-std::string name_text(std::string_view text) {
-  std::string out = "'";
-  for (const char c : text.substr(0, 120)) {
-    out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-  }
-  return out + (text.size() > 120 ? "...'" : "'");
-}
+// Text from a hostile file, fit for a message.
+std::string name_text(std::string_view text) { return "'" + printable(text, 120) + "'"; }
 
 class HeaderReader final : public nlohmann::json_sax<Json> {
  public:
@@ -56,7 +51,8 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
 
   bool number_unsigned(uint64_t value) override {
     if (value > static_cast<uint64_t>(INT64_MAX)) {
-      fail(fmt::format("{}: the number {} in {} is larger than any file", where(), value, key_));
+      fail(fmt::format("{}: the number {} in {} is larger than any file", where(), value,
+                       name_text(key_)));
     }
     return number(static_cast<int64_t>(value), std::to_string(value));
   }

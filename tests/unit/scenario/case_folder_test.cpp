@@ -115,5 +115,7 @@ TEST_CASE("What is no JSON object is refused with its place", "[case]") {
   CHECK(holds(refusal("{\"a\": \"\xff\"}"), "this is not JSON"));
   std::string deep = "{\"a\": ";
   for (int i = 0; i < 100000; ++i) deep += "[";
-  CHECK(holds(refusal(deep), "this is not JSON"));
+  CHECK(holds(refusal(deep), "is nested more than 32 deep"));
+  std::string closed = "{\"a\": " + std::string(100000, '[') + std::string(100000, ']') + "}";
+  CHECK(holds(refusal(closed), "is nested more than 32 deep"));  // copying it would overflow
 }
