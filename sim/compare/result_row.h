@@ -83,7 +83,6 @@ struct Unobserved {
 
 // As JSON for results.json; numbers that JSON cannot hold are the texts "nan", "inf", "-inf".
 nlohmann::json to_json(const ResultRow& row);
-ResultRow result_row_from_json(const nlohmann::json& json);
 
 // What one rank sends when it has finished a case.
 struct RankReport {

@@ -96,6 +96,24 @@ TEST_CASE("non-finite and huge golden elements must be equal", "[diff]") {
   CHECK(diff_whole(golden, near, 1e30).bad_count == 1);
 }
 
+TEST_CASE("a huge golden element must be equal even where the error is allowed", "[diff]") {
+  for (const int64_t size : {1, 15, 16, 39}) {  // in and beyond the vector loop
+    for (int64_t place = 0; place < size; ++place) {
+      at::Tensor golden = at::ones({size}, at::kDouble);
+      golden[place] = -3e30;
+      CHECK(diff_whole(golden, golden.clone(), 1e20).bad_count == 0);
+      at::Tensor actual = golden.clone();
+      actual[place] = -3e30 - 1e15;
+      const DiffResult wrong = diff_whole(golden, actual, 1e20);
+      CHECK(wrong.bad_count == 1);
+      CHECK(wrong.worst_local == place);
+      golden[place] = 1e30;  // counts, so that it has the allowance
+      actual[place] = 1e30 + 1e15;
+      CHECK(diff_whole(golden, actual, 1e20).bad_count == 0);
+    }
+  }
+}
+
 TEST_CASE("an infinite actual value is wrong where the golden is finite", "[diff]") {
   const at::Tensor golden = numbered({5});
   at::Tensor actual = golden.clone();
