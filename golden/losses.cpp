@@ -19,7 +19,7 @@ at::Tensor counted(const at::Tensor& values, const at::Tensor& mask) {
 at::Tensor needed(const at::Tensor& values, const char* name, const at::Tensor& mask) {
   if (!values.defined()) {
     throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("loss clipped_pg needs '{}', which the batch has not", name),
+                 .what = fmt::format("the loss needs '{}', which the batch has not", name),
                  .fix = "add it to batch.safetensors, or use nll"});
   }
   return counted(values.to(mask.options()), mask);
@@ -37,6 +37,50 @@ at::Tensor clipped_policy_gradient(const at::Tensor& logprobs, const Batch& batc
   if (loss.beta == 0) return gain;
   const at::Tensor d = needed(batch.reference_logprobs, "reference_logprobs", mask) - now;
   return gain + loss.beta * (d.exp() - d - 1.0);
+}
+
+// One number per pair of samples 2i (chosen), 2i + 1 (rejected): beta * ((chosen - its reference) -
+// (rejected - its reference)), each a sum over counted tokens, or their mean.
+struct Pair {
+  bool counts;
+  at::Tensor margin;
+};
+
+std::vector<Pair> preference_pairs(const at::Tensor& logprobs, const Batch& batch,
+                                   const at::Tensor& mask, const sim::LossSpec& loss) {
+  const int64_t samples = logprobs.size(0);
+  if (samples % 2 != 0) {
+    throw Error(
+        {.kind = ErrorKind::kBadInput,
+         .what = fmt::format("{} samples do not come in pairs, as loss preference needs", samples),
+         .fix = "give each chosen sample the rejected one behind it"});
+  }
+  const at::Tensor reference = needed(batch.reference_logprobs, "reference_logprobs", mask);
+  const at::Tensor now = counted(logprobs, mask);
+  const auto moved = [&](int64_t sample) {
+    const at::Tensor sum = ((now[sample] - reference[sample]) * mask[sample]).sum();
+    const at::Tensor tokens = mask[sample].sum();
+    return loss.normalization == "sequence" && tokens.item<double>() > 0 ? sum / tokens : sum;
+  };
+  std::vector<Pair> pairs;
+  for (int64_t chosen = 0; chosen < samples; chosen += 2) {
+    const bool counts =
+        mask[chosen].sum().item<double>() > 0 && mask[chosen + 1].sum().item<double>() > 0;
+    pairs.push_back({counts, loss.beta * (moved(chosen) - moved(chosen + 1))});
+  }
+  return pairs;
+}
+
+at::Tensor preference(const at::Tensor& logprobs, const Batch& batch, const at::Tensor& mask,
+                      const sim::LossSpec& loss) {
+  at::Tensor sum = counted(logprobs, mask).sum() * 0;
+  double count = 0;
+  for (const Pair& pair : preference_pairs(logprobs, batch, mask, loss)) {
+    if (!pair.counts) continue;
+    sum = sum + at::log1p((-pair.margin).exp());
+    ++count;
+  }
+  return count == 0 ? sum : sum / count;
 }
 
 at::Tensor per_token(const at::Tensor& logprobs, const Batch& batch, const at::Tensor& mask,
@@ -66,6 +110,7 @@ at::Tensor dense_logprobs(const at::Tensor& logits, const Batch& batch) {
 
 at::Tensor dense_loss(const at::Tensor& logprobs, const Batch& batch, const sim::LossSpec& loss) {
   const at::Tensor mask = batch.loss_mask().to(logprobs.options());
+  if (loss.kind == "preference") return preference(logprobs, batch, mask, loss);
   const at::Tensor values = per_token(logprobs, batch, mask, loss) * mask;
   if (loss.normalization == "token") {
     const double tokens = mask.sum().item<double>();
@@ -80,6 +125,40 @@ at::Tensor dense_loss(const at::Tensor& logprobs, const Batch& batch, const sim:
   throw Error({.kind = ErrorKind::kBadInput,
                .what = fmt::format("loss normalization \"{}\" is unknown", loss.normalization),
                .fix = "known are token, sequence"});
+}
+
+std::vector<Metric> dense_metrics(const at::Tensor& logprobs, const Batch& batch,
+                                  const sim::LossSpec& loss) {
+  const at::Tensor mask = batch.loss_mask().to(logprobs.options());
+  const double tokens = mask.sum().item<double>();
+  std::vector<Metric> metrics = {{"tokens", tokens},
+                                 {"sequences", mask.sum(1).ne(0).sum().item<double>()}};
+  const at::Tensor now = counted(logprobs.detach(), mask);
+  const auto mean = [&](const at::Tensor& values) {
+    return tokens == 0 ? 0.0 : (values * mask).sum().item<double>() / tokens;
+  };
+  if (loss.kind == "clipped_pg") {
+    const at::Tensor ratio = (now - needed(batch.prev_logprobs, "prev_logprobs", mask)).exp();
+    const at::Tensor outside = at::logical_or(ratio > 1 + loss.eps, ratio < 1 - loss.eps);
+    metrics.push_back({"ratio", mean(ratio)});
+    metrics.push_back({"clip_fraction", mean(outside.to(mask.scalar_type())), true});
+    if (loss.beta != 0) {
+      const at::Tensor d = needed(batch.reference_logprobs, "reference_logprobs", mask) - now;
+      metrics.push_back({"kl", mean(d.exp() - d - 1.0)});
+    }
+  }
+  if (loss.kind == "preference") {
+    double margin = 0, won = 0, count = 0;
+    for (const Pair& pair : preference_pairs(logprobs.detach(), batch, mask, loss)) {
+      if (!pair.counts) continue;
+      margin += pair.margin.item<double>();
+      won += pair.margin.item<double>() > 0 ? 1 : 0;
+      ++count;
+    }
+    metrics.push_back({"margin", count == 0 ? 0 : margin / count});
+    metrics.push_back({"accuracy", count == 0 ? 0 : won / count, true});
+  }
+  return metrics;
 }
 
 }  // namespace shardproof::golden

@@ -5,6 +5,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
+#include <vector>
+
 #include "model/batch.h"
 #include "sim/scenario/case_spec.h"
 
@@ -20,5 +23,16 @@ at::Tensor dense_logprobs(const at::Tensor& logits, const Batch& batch);
 // they are. Throws Error(kBadInput): an unknown loss or normalisation, or a batch without what it
 // needs.
 at::Tensor dense_loss(const at::Tensor& logprobs, const Batch& batch, const sim::LossSpec& loss);
+
+// What a step reports beside its loss and norm. "tokens" and "sequences" that count; of clipped_pg
+// the means over tokens of "ratio" and "kl" and the "clip_fraction"; of preference the means over
+// pairs of "margin" and "accuracy".
+struct Metric {
+  std::string name;
+  double value = 0;
+  bool counts_decisions = false;  // in low precision a rounding can turn one
+};
+std::vector<Metric> dense_metrics(const at::Tensor& logprobs, const Batch& batch,
+                                  const sim::LossSpec& loss);
 
 }  // namespace shardproof::golden

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "golden/learning_rate.h"
 #include "golden/losses.h"
 #include "golden/witness_optimizer.h"
 #include "model/decoder.h"
@@ -32,12 +33,17 @@ class SingleDevice {
     for (const ParameterPtr& parameter : parameters_) masters.push_back(master_of(*parameter));
     WitnessOptimizer optimizer(spec_.optimizer, masters);
     for (int64_t step = 1; step <= spec_.steps; ++step) {
-      const at::Tensor loss = dense_loss(logprobs(step), batch_, spec_.loss);
+      const at::Tensor now = logprobs(step);
+      const at::Tensor loss = dense_loss(now, batch_, spec_.loss);
       observe("loss", Phase::kForward, step, loss);
       loss.backward();
       const std::vector<at::Tensor> grads = take_gradients(step);
-      const double norm = optimizer.step(grads);
+      const double rate = learning_rate(spec_.optimizer, step - 1);
+      const double norm = optimizer.step(grads, rate);
       observe("grad_norm", Phase::kStep, step, at::scalar_tensor(norm, at::kDouble));
+      if (!spec_.optimizer.schedulers.empty()) {
+        observe("lr", Phase::kStep, step, at::scalar_tensor(rate, at::kDouble));
+      }
       for (size_t i = 0; i < parameters_.size(); ++i) {
         const Parameter& parameter = *parameters_[i];
         refresh_leaf(parameter);
@@ -46,6 +52,11 @@ class SingleDevice {
         }
         observe("param." + parameter.name, Phase::kStep, step, masters[i]);
       }
+      for (const Metric& metric : dense_metrics(now, batch_, spec_.loss)) {
+        if (metric.counts_decisions && spec_.precision != "float64") continue;
+        observe("metric." + metric.name, Phase::kStep, step,
+                at::scalar_tensor(metric.value, at::kDouble));
+      }
     }
   }
 
@@ -53,7 +64,8 @@ class SingleDevice {
   at::Tensor logprobs(int64_t step) {
     const StepContext context{
         .probe = probe_, .step = step, .token_map = token_map_, .positions = positions_};
-    const at::Tensor logprobs = dense_logprobs(model_.forward(batch_.input_ids, context), batch_);
+    const at::Tensor logits = model_.forward(batch_.input_ids, context) / spec_.loss.temperature;
+    const at::Tensor logprobs = dense_logprobs(logits, batch_);
     observe("logprobs", Phase::kForward, step, logprobs, token_map_);
     return logprobs;
   }

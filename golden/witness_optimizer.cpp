@@ -35,15 +35,18 @@ std::unique_ptr<torch::optim::Optimizer> make(const sim::OptimizerSpec& spec,
 
 WitnessOptimizer::WitnessOptimizer(const sim::OptimizerSpec& spec, std::vector<at::Tensor> masters)
     : max_norm_(spec.max_norm > 0 ? spec.max_norm : std::numeric_limits<double>::infinity()),
+      norm_type_(spec.norm_type == "inf" ? std::numeric_limits<double>::infinity()
+                                         : std::stod(spec.norm_type)),
       masters_(std::move(masters)),
       optimizer_(make(spec, masters_)) {}
 
 WitnessOptimizer::~WitnessOptimizer() = default;
 
-double WitnessOptimizer::step(const std::vector<at::Tensor>& grads) {
+double WitnessOptimizer::step(const std::vector<at::Tensor>& grads, double learning_rate) {
   SHARDPROOF_ASSERT(grads.size() == masters_.size(), "one gradient per parameter");
   for (size_t i = 0; i < grads.size(); ++i) masters_[i].mutable_grad() = grads[i].clone();
-  const double norm = torch::nn::utils::clip_grad_norm_(masters_, max_norm_);
+  const double norm = torch::nn::utils::clip_grad_norm_(masters_, max_norm_, norm_type_);
+  for (auto& group : optimizer_->param_groups()) group.options().set_lr(learning_rate);
   optimizer_->step();
   return norm;
 }

@@ -22,14 +22,14 @@ class WitnessOptimizer {
   WitnessOptimizer(const sim::OptimizerSpec& spec, std::vector<at::Tensor> masters);
   ~WitnessOptimizer();
 
-  // Clips and takes one step. `grads`, one per master, of its shape and dtype; they are not written
-  // to. Returns the norm of all gradients before clipping.
-  double step(const std::vector<at::Tensor>& grads);
+  // Clips and takes one step at `learning_rate`. `grads`, one per master, of its shape and dtype;
+  // they are not written to. Returns the norm of all gradients before clipping.
+  double step(const std::vector<at::Tensor>& grads, double learning_rate);
   // "exp_avg" and "exp_avg_sq", or "momentum_buffer", of one master after a step.
   std::vector<std::pair<std::string, at::Tensor>> state_of(size_t index) const;
 
  private:
-  double max_norm_;
+  double max_norm_, norm_type_;
   std::vector<at::Tensor> masters_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
 };

@@ -44,6 +44,16 @@ void set_mesh(const CheckArguments& arguments, ParallelSpec& parallel) {
   }
 }
 
+// `path` made absolute; "" stays "".
+std::string folder_to_make(const std::string& option, const std::string& path) {
+  if (path.empty()) return "";
+  const fs::path whole = fs::absolute(path).lexically_normal();
+  if (fs::exists(whole) && !fs::is_directory(whole)) {
+    bad_option(fmt::format("{} {} is no folder", option, path), "name a folder");
+  }
+  return whole.string();
+}
+
 }  // namespace
 
 // The file is written by a worker at the end; say now what would stop it then.
@@ -87,6 +97,8 @@ CaseSpec make_check_case(const CheckArguments& arguments) {
   if (arguments.seed) spec.seed = *arguments.seed;
   if (arguments.micro_batch_size) spec.micro_batch_size = *arguments.micro_batch_size;
   spec.dump_file = writable_path("--dump", arguments.dump);
+  spec.save_folder = folder_to_make("--save", arguments.save);
+  spec.save_file_bytes = arguments.save_file_mb * 1000000;
   if (arguments.packed) spec.batching.kind = "packed";
   return spec;
 }

@@ -2,8 +2,14 @@
 #include "sim/cli/memory_estimate.h"
 
 #include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
 
+#include "mesh/layout.h"
+#include "parallel/fsdp/shard_axes.h"
 #include "parallel/tp/describe.h"
+#include "sim/rank/fsdp_options.h"
 
 namespace shardproof::sim {
 
@@ -11,16 +17,48 @@ namespace {
 
 constexpr int64_t kBucket = 16 << 20;  // what average_gradients sends at a time
 
-int64_t parameter_count(const CaseSpec& spec, const ModelConfig& config) {
+// Elements of parameters: this rank's shards of all, and whole ones by layer ("" the root).
+struct ParameterCount {
+  int64_t shards = 0;
+  std::map<std::string, int64_t> whole;
+};
+
+// "model.layers.3" of a parameter of that layer, "" of any other.
+std::string layer_of(const std::string& parameter) {
+  const std::string layers = "model.layers.";
+  if (!parameter.starts_with(layers)) return "";
+  return parameter.substr(0, parameter.find('.', layers.size()));
+}
+
+ParameterCount count_parameters(const CaseSpec& spec, const ModelConfig& config, int64_t rank) {
+  const Mesh mesh = spec.parallel.mesh();
+  const std::string axis = shard_axes(mesh, fsdp_options(spec.parallel)).shard;
   const TensorParallelOptions options{.sequence_parallel = spec.parallel.sequence_parallel,
                                       .custom_plan = spec.parallel.custom_plan};
-  int64_t count = 0;
-  for (const PlanLine& line : plan_lines(config, spec.parallel.mesh(), options)) {
-    int64_t elements = 1;
-    for (const int64_t size : line.local_shapes.front()) elements *= size;
-    count += elements;
+  ParameterCount count;
+  for (const PlanLine& line : plan_lines(config, mesh, options)) {
+    const auto& shape = line.local_shapes[static_cast<size_t>(mesh.coordinate("tp", rank))];
+    const auto product = [](const std::vector<int64_t>& sizes) {
+      return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+    };
+    count.whole[layer_of(line.parameter)] += product(shape);
+    const Layout layout = axis.empty() ? Layout() : Layout({Cut::chunk(0, axis)});
+    count.shards += product(layout.local_shape(shape, mesh, rank));
   }
   return count;
+}
+
+// Whole parameters at once: the root, the layer at work beside the buffer that it is copied from,
+// and the next one on its way; without freeing, all of them.
+int64_t gathered_elements(const CaseSpec& spec, const ParameterCount& count) {
+  int64_t largest = 0, all = 0;
+  for (const auto& [layer, elements] : count.whole) {
+    all += elements;
+    if (!layer.empty()) largest = std::max(largest, elements);
+  }
+  const bool scores = spec.workload == "logprobs";
+  if (scores || !spec.parallel.fsdp.reshard_after_forward) return all + largest;
+  return count.whole.at("") + largest * (spec.parallel.fsdp.prefetch ? 3 : 2);
 }
 
 int64_t share_of_dp(const CaseSpec& spec) {
@@ -106,26 +144,50 @@ int64_t forward_bytes(const Sizes& sizes) {
   return sizes.tokens * std::max(made * sizes.element + std::max(scores, mlp), logits);
 }
 
+bool is_sharded(const ParallelSpec& parallel) {
+  return !shard_axes(parallel.mesh(), fsdp_options(parallel)).shard.empty();
+}
+
+int64_t states_per_element(const OptimizerSpec& optimizer) {
+  if (optimizer.kind == "AdamW") return 2;
+  return optimizer.momentum > 0 ? 1 : 0;
+}
+
 }  // namespace
+
+HeldEstimate held_estimate(const CaseSpec& spec, const ModelConfig& config, int64_t rank) {
+  const Sizes sizes = sizes_of(spec, config);
+  const int64_t count = count_parameters(spec, config, rank).shards;
+  HeldEstimate held{.parameters = count * sizes.wide};
+  if (!is_sharded(spec.parallel) && sizes.element != sizes.wide) {
+    held.parameters += count * sizes.element;
+  }
+  if (spec.workload != "train") return held;
+  held.gradients = count * sizes.wide;
+  held.optimizer = count * sizes.wide * states_per_element(spec.optimizer);
+  return held;
+}
 
 MemoryEstimate estimate_memory(const CaseSpec& spec, const ModelConfig& config) {
   const Sizes sizes = sizes_of(spec, config);
-  const int64_t count = parameter_count(spec, config);
+  const ParameterCount counted = count_parameters(spec, config, 0);
+  const int64_t count = counted.shards;
+  const bool sharded = is_sharded(spec.parallel);
   MemoryEstimate memory;
-  memory.leaves = count * sizes.element;
+  memory.leaves = count * (sharded ? sizes.wide : sizes.element);
+  if (sharded) memory.gathered = gathered_elements(spec, counted) * sizes.element;
   if (spec.workload == "logprobs") {
     memory.activations = forward_bytes(sizes);
     return memory;
   }
-  memory.masters = sizes.wide == sizes.element ? 0 : count * sizes.wide;
+  memory.masters = sharded || sizes.wide == sizes.element ? 0 : count * sizes.wide;
   memory.activations =
       config.num_hidden_layers * layer_bytes(sizes) + norm_bytes(sizes, 1) + backward_bytes(sizes);
   // From the second microbatch on the gradients of the first are there already.
   if (samples_at_once(spec) < share_of_dp(spec)) memory.activations += count * sizes.element;
   memory.gradients = count * sizes.wide;
-  if (spec.parallel.dp > 1) memory.bucket = std::min(memory.gradients, kBucket);
-  const bool adam = spec.optimizer.kind == "AdamW";
-  memory.optimizer = count * sizes.wide * (adam ? 2 : spec.optimizer.momentum > 0 ? 1 : 0);
+  if (spec.parallel.dp > 1 && !sharded) memory.bucket = std::min(memory.gradients, kBucket);
+  memory.optimizer = count * sizes.wide * states_per_element(spec.optimizer);
   memory.optimizer_before_backward = spec.steps > 1;
   return memory;
 }
@@ -134,7 +196,7 @@ int64_t MemoryEstimate::total() const {
   const int64_t state = optimizer_before_backward ? optimizer : 0;
   const int64_t in_backward = state + activations;
   const int64_t on_their_way = state + gradients + bucket;
-  return leaves + masters + std::max({in_backward, on_their_way, gradients + optimizer});
+  return leaves + masters + std::max({gathered + in_backward, on_their_way, gradients + optimizer});
 }
 
 }  // namespace shardproof::sim

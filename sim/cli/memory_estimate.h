@@ -8,9 +8,20 @@
 
 namespace shardproof::sim {
 
+// What a rank holds between two steps, and the gradients that its update takes: to the byte.
+struct HeldEstimate {
+  int64_t parameters = 0;  // leaves and masters, or shards
+  int64_t gradients = 0;
+  int64_t optimizer = 0;
+};
+
+// Of any rank; sharded parameters' last ranks hold less, or nothing. Throws what plan_lines throws.
+HeldEstimate held_estimate(const CaseSpec& spec, const ModelConfig& config, int64_t rank);
+
 struct MemoryEstimate {
   int64_t leaves = 0;       // what the forward uses, in the precision
   int64_t masters = 0;      // what the optimizer updates, where it is not the leaf itself
+  int64_t gathered = 0;     // of sharded parameters: whole leaves at once, and those on their way
   int64_t optimizer = 0;    // its state, from the first update on
   int64_t activations = 0;  // at the start of the backward of one microbatch
   int64_t gradients = 0;    // in the wider type

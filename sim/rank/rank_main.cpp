@@ -7,17 +7,22 @@
 #include <optional>
 
 #include "base/error.h"
-#include "parallel/cp/apply.h"
+#include "model/precision.h"
+#include "parallel/hf/save_weights.h"
+#include "parallel/hf/scatter_weights.h"
 #include "parallel/tp/apply.h"
 #include "parallel/ulysses/apply.h"
 #include "sim/compare/rank_recorder.h"
 #include "sim/compare/result_row.h"
 #include "sim/rank/case_inputs.h"
+#include "sim/rank/case_options.h"
 #include "sim/rank/clocked_probe.h"
 #include "sim/rank/dump.h"
 #include "sim/rank/fed_optimizer.h"
 #include "sim/rank/tensor_memory.h"
+#include "sim/rank/token_runs.h"
 #include "sim/trace/call_trace.h"
+#include "tensor/shard.h"
 #include "train/trainer.h"
 
 namespace shardproof::sim {
@@ -32,47 +37,28 @@ at::ScalarType dtype_of(const std::string& precision) {
                .fix = "use float64, float32 or bfloat16"});
 }
 
-BatchingOptions batching_options(const BatchingSpec& spec) {
-  return {.kind = spec.kind == "packed"    ? BatchingKind::kPacked
-                  : spec.kind == "dynamic" ? BatchingKind::kDynamic
-                                           : BatchingKind::kFixed,
-          .token_budget = spec.tokens,
-          .algorithm = spec.algorithm == "balanced" ? PackAlgorithm::kBalanced
-                                                    : PackAlgorithm::kFirstFitDecreasing,
-          .length_round = spec.length_round};
-}
-
-TrainOptions train_options(const CaseSpec& spec) {
-  TrainOptions options;
-  options.loss = {
-      .kind = spec.loss.kind == "nll" ? LossKind::kNll : LossKind::kClippedPolicyGradient,
-      .normalization = spec.loss.normalization == "sequence" ? LossNormalization::kSequence
-                                                             : LossNormalization::kToken,
-      .clip_eps = spec.loss.eps,
-      .kl_beta = spec.loss.beta};
-  options.optimizer = {
-      .kind = spec.optimizer.kind == "SGD" ? OptimizerKind::kSgd : OptimizerKind::kAdamW,
-      .lr = spec.optimizer.lr,
-      .beta1 = spec.optimizer.beta1,
-      .beta2 = spec.optimizer.beta2,
-      .eps = spec.optimizer.eps,
-      .weight_decay = spec.optimizer.weight_decay,
-      .momentum = spec.optimizer.momentum};
-  options.max_norm = spec.optimizer.max_norm;
-  options.micro_batch_size = spec.micro_batch_size;
-  options.sequence_parallel = spec.parallel.sequence_parallel;
-  options.batching = batching_options(spec.batching);
-  return options;
-}
-
 // What this version cannot shard, said before any rank communicates.
 void refuse_unsupported(const CaseSpec& spec, const CaseInputs& inputs) {
   const auto refuse = [](std::string what, std::string fix) {
     throw Error({.kind = ErrorKind::kRefused, .what = std::move(what), .fix = std::move(fix)});
   };
-  if (spec.parallel.data_parallel != "replicate") {
-    refuse(fmt::format("data_parallel: {} is not supported yet", spec.parallel.data_parallel),
-           "use data_parallel: replicate");
+  if (spec.workload == "train" && spec.loss.kind == "preference") {
+    if (inputs.batch.size() % 2 != 0) {
+      throw Error({.kind = ErrorKind::kBadInput,
+                   .what = fmt::format("{} samples do not come in pairs, as loss preference needs",
+                                       inputs.batch.size()),
+                   .fix = "give each chosen sample the rejected one behind it"});
+    }
+    if (spec.batching.kind != "fixed") {
+      refuse(fmt::format("loss preference compares neighbouring samples, which {} batching parts",
+                         spec.batching.kind),
+             "train it with run.train_micro_batch_size");
+    }
+    if (spec.micro_batch_size % 2 != 0) {
+      refuse(fmt::format("train_micro_batch_size={} parts a chosen sample from its rejected one",
+                         spec.micro_batch_size),
+             "choose an even number");
+    }
   }
   if (spec.workload == "train" && !spec.data.uneven &&
       inputs.batch.size() % spec.parallel.dp != 0) {
@@ -106,14 +92,16 @@ class CaseRun {
 
   RankReport run() {
     const auto start = std::chrono::steady_clock::now();
-    inputs_ = env_.inputs ? env_.inputs->get(spec_) : load_case_inputs(spec_);
+    const bool from_root = !spec_.weights_folder.empty() && mesh_.world_size() > 1;
+    const bool reads = !from_root || env_.rank == 0;
+    inputs_ = env_.inputs ? env_.inputs->get(spec_, reads) : load_case_inputs(spec_, reads);
     const TensorMemory memory;  // of the rank's own tensors: the inputs belong to the process
     refuse_unsupported(spec_, *inputs_);
-    Decoder model(inputs_->config, inputs_->weights);
+    Decoder model(inputs_->config, reads ? inputs_->weights : weights_to_come(inputs_->config));
     apply_tensor_parallel(model, comm_,
                           {.sequence_parallel = spec_.parallel.sequence_parallel,
                            .custom_plan = spec_.parallel.custom_plan});
-    apply_context_parallel(model, comm_, {});
+    apply_context_parallel(model, comm_, context_parallel_options(spec_));
     apply_ulysses(model, comm_);
     const RankSetup setup{.mesh = mesh_,
                           .rank = env_.rank,
@@ -122,7 +110,13 @@ class CaseRun {
                           .dtype = dtype_of(spec_.precision),
                           .device = at::Device(env_.device)};
     Trainer trainer(setup, model, train_options(spec_));
+    if (from_root) take_weights(trainer);
     const StepMetrics metrics = run_timed(trainer, setup);
+    if (!spec_.save_folder.empty()) {
+      save_weights(spec_.save_folder, spec_.model, trainer.parameters(), trainer.masters(),
+                   {.max_file_bytes = spec_.save_file_bytes, .dtype = wider_type(setup.dtype)},
+                   comm_);
+    }
     if (dump_) write_dump(spec_.dump_file, dump_->kept(), inputs_->batch, shapes(trainer), comm_);
 
     RankReport report = recorder_->finish();
@@ -138,7 +132,9 @@ class CaseRun {
                       {"grad_norm", metrics.grad_norm},
                       {"tokens", metrics.tokens},
                       {"sequences", metrics.sequences}};
+    report.metrics["held_bytes"] = held_bytes(trainer);
     if (env_.rank == 0) report.metrics["parameters"] = holdings(trainer);
+    if (mesh_.coordinate("tp", env_.rank) == 0) report.metrics["tokens_held"] = tokens(trainer);
     report.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return report;
@@ -148,6 +144,23 @@ class CaseRun {
   Probe& probe() {
     Probe& listener = dump_ ? static_cast<Probe&>(*dump_) : *recorder_;
     return clocked_ ? *clocked_ : clocked_.emplace(listener, env_.clock);
+  }
+
+  // Of weights in a folder rank 0 alone has read the data: it deals them out.
+  void take_weights(Trainer& trainer) {
+    const WeightMap* full = env_.rank == 0 ? inputs_->weights.get() : nullptr;
+    trainer.restore(scatter_weights(trainer.parameters(), full, comm_), trainer.states(),
+                    /*step=*/0);
+    if (!golden_ || spec_.precision != "float64" || env_.rank == 0) return;
+    for (const at::Tensor& master : trainer.masters()) received_.push_back(master.clone());
+  }
+
+  // This rank's part of a parameter before the first step, as an optimizer that is fed wants it.
+  at::Tensor initial_shard(const Trainer& trainer, size_t index) const {
+    if (!received_.empty()) return received_[index].clone();
+    const Parameter& parameter = *trainer.parameters()[index];
+    return cut(inputs_->weights->at(parameter.name), parameter.layout, mesh_, env_.rank)
+        .to(at::TensorOptions().dtype(at::kDouble).device(at::Device(env_.device)));
   }
 
   StepMetrics run_timed(Trainer& trainer, const RankSetup& setup) {
@@ -167,11 +180,19 @@ class CaseRun {
       metrics = trainer.step(inputs_->batch);
       if (golden_ && spec_.precision == "float64") {
         const ClockPause pause(env_.clock);
-        observe_fed_optimizer(trainer, setup, *golden_, *inputs_->weights, options.optimizer,
+        const auto initial = [&](size_t index) { return initial_shard(trainer, index); };
+        observe_fed_optimizer(trainer, setup, *golden_, initial, options.optimizer,
                               options.max_norm, step);
       }
     }
     return metrics;
+  }
+
+  static nlohmann::json held_bytes(const Trainer& trainer) {
+    const HeldBytes held = trainer.held_bytes();
+    return {{"parameters", held.parameters},
+            {"gradients", held.gradients},
+            {"optimizer", held.optimizer}};
   }
 
   // Who holds what, for the report's picture.
@@ -182,6 +203,13 @@ class CaseRun {
                                      {"global_shape", parameter->global_shape}};
     }
     return parameters;
+  }
+
+  // The same of tokens; the rows as they were before any cut are told once.
+  nlohmann::json tokens(const Trainer& trainer) const {
+    const bool first =
+        mesh_.coordinate("cp", env_.rank) == 0 && mesh_.coordinate("ulysses", env_.rank) == 0;
+    return held_json(trainer.held(), inputs_->batch.seq_len(), first);
   }
 
   static std::map<std::string, std::vector<int64_t>> shapes(const Trainer& trainer) {
@@ -202,6 +230,7 @@ class CaseRun {
   std::optional<DumpProbe> dump_;
   std::optional<ClockedProbe> clocked_;
   std::shared_ptr<const CaseInputs> inputs_;
+  std::vector<at::Tensor> received_;  // the weights as they came, where they are judged
 };
 
 }  // namespace

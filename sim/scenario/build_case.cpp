@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 
 #include "base/error.h"
@@ -12,6 +13,7 @@
 #include "sim/scenario/known_workload.h"
 #include "sim/scenario/names.h"
 #include "sim/scenario/read_faults.h"
+#include "sim/scenario/read_scheduler.h"
 #include "sim/scenario/read_text.h"
 
 namespace shardproof::sim {
@@ -39,22 +41,54 @@ auto read_outside(const Settings& settings, const std::string& path, const Read&
   }
 }
 
+std::string gemma_name(const std::string& name) {
+  return name == "hidden_act" ? "hidden_activation" : name;
+}
+
+// Sizes that follow from others in a scenario, whatever Hugging Face's default for the family is.
+void fill_sizes(json& model, bool gemma) {
+  const auto heads = model["num_attention_heads"].get<int64_t>();
+  const auto hidden = model["hidden_size"].get<int64_t>();
+  if (!model.contains("num_key_value_heads")) model["num_key_value_heads"] = heads;
+  if (!model.contains("head_dim") && hidden % heads == 0) model["head_dim"] = hidden / heads;
+  if (gemma && !model.contains("query_pre_attn_scalar") && model.contains("head_dim")) {
+    model["query_pre_attn_scalar"] = model["head_dim"];
+  }
+}
+
 json sizes_model(const Settings& settings) {
   json model = json::object();
   const std::string family = settings.get<std::string>("model.family");
-  model["model_type"] = family;
-  if (family == "llama") model["architectures"] = {"LlamaForCausalLM"};
-  for (const char* name :
-       {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
-        "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings",
-        "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters", "tie_word_embeddings",
-        "attention_bias", "mlp_bias", "hidden_act", "pad_token_id"}) {
+  const bool gemma = family == "gemma3";
+  model["model_type"] = gemma ? "gemma3_text" : family;  // sizes are those of the text part
+  for (const char* name : {"vocab_size",
+                           "hidden_size",
+                           "intermediate_size",
+                           "num_hidden_layers",
+                           "num_attention_heads",
+                           "num_key_value_heads",
+                           "head_dim",
+                           "max_position_embeddings",
+                           "rms_norm_eps",
+                           "rope_theta",
+                           "rope_scaling",
+                           "rope_parameters",
+                           "tie_word_embeddings",
+                           "attention_bias",
+                           "mlp_bias",
+                           "hidden_act",
+                           "pad_token_id",
+                           "query_pre_attn_scalar",
+                           "use_sliding_window",
+                           "sliding_window",
+                           "sliding_window_pattern",
+                           "max_window_layers",
+                           "layer_types",
+                           "rope_local_base_freq"}) {
     const json value = settings.value(std::string("model.") + name);
-    if (!value.is_null()) model[name] = value;
+    if (!value.is_null()) model[gemma ? gemma_name(name) : name] = value;
   }
-  if (!model.contains("num_key_value_heads")) {
-    model["num_key_value_heads"] = model["num_attention_heads"];
-  }
+  fill_sizes(model, gemma);
   return model;
 }
 
@@ -133,7 +167,21 @@ void set_loss(const Settings& settings, LossSpec& loss) {
   loss.kind = settings.get<std::string>("run.loss.kind");
   loss.eps = settings.get<double>("run.loss.eps");
   loss.beta = settings.get<double>("run.loss.beta");
+  loss.temperature = settings.get<double>("run.temperature");
   loss.normalization = settings.get<std::string>("run.loss.normalization");
+}
+
+// "2", "1.5", "inf": as few characters as say it, since it is part of the golden's key.
+std::string norm_type(const Settings& settings) {
+  const std::string path = "run.grad_norm.type", text = settings.get<std::string>(path);
+  if (text == "inf") return text;
+  double type = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), type);
+  if (error != std::errc{} || end != text.data() + text.size() || !(type > 0) || type > 1000) {
+    settings.fail(path, fmt::format("{} is '{}'", path, text),
+                  "write a number above 0 and at most 1000, or inf");
+  }
+  return fmt::format("{}", type);
 }
 
 void set_optimizer(const Settings& settings, OptimizerSpec& optimizer) {
@@ -147,12 +195,14 @@ void set_optimizer(const Settings& settings, OptimizerSpec& optimizer) {
   optimizer.eps = settings.get<double>(kwargs + "eps");
   optimizer.weight_decay = settings.get<double>(kwargs + "weight_decay");
   optimizer.momentum = settings.get<double>(kwargs + "momentum");
+  optimizer.norm_type = norm_type(settings);
   optimizer.max_norm = max_norm.is_null() ? 0.0 : max_norm.get<double>();
+  read_scheduler(settings, optimizer);
 }
 
 // Model, weights, batch, loss and optimizer of a case folder. Only `uneven` may be said beside it.
 void set_from_folder(const Settings& settings, CaseSpec& spec) {
-  for (const char* prefix : {"model.", "data.", "run.loss.", "run.optimizer.", "run.max_grad_norm",
+  for (const char* prefix : {"model.", "data.", "run.loss.", "run.optimizer.", "run.scheduler", "run.max_grad_norm",
                              "run.train_global_batch_size"}) {
     const std::string also = settings.given_below(prefix, {"data.case", "data.uneven"});
     if (!also.empty()) {
@@ -201,8 +251,8 @@ void set_batching(const Settings& settings, CaseSpec& spec) {
     settings.fail(dynamic + "enabled", "sequence_packing and dynamic_batching are both enabled",
                   "enable one of them");
   }
-  const std::string micro = spec.workload == "logprobs" ? "run.logprob_batch_size"
-                                                        : "run.train_micro_batch_size";
+  const std::string micro =
+      spec.workload == "logprobs" ? "run.logprob_batch_size" : "run.train_micro_batch_size";
   if ((packed || dynamically) && settings.given(micro)) {
     settings.fail(micro, fmt::format("{} is given beside a token budget's batching", micro),
                   "remove it, or say the budget in mb_tokens");
@@ -238,6 +288,17 @@ void set_parallel(const Settings& settings, ParallelSpec& parallel) {
   parallel.dp = data_parallel_size(settings, parallel.cp * parallel.ulysses * parallel.tp);
   parallel.sequence_parallel = settings.get<bool>("parallel.sequence_parallel");
   parallel.data_parallel = settings.get<std::string>("parallel.data_parallel");
+  parallel.context_layout = settings.get<std::string>("parallel.context_layout");
+  parallel.context_rotation = settings.get<std::string>("parallel.context_rotation");
+  parallel.activation_checkpointing =
+      settings.get<std::string>("parallel.activation_checkpointing");
+  parallel.grad_norm_counts = settings.get<std::string>("run.grad_norm.counts");
+  parallel.fsdp = {
+      .replicate_size = settings.get<int64_t>("parallel.replicate_size"),
+      .reshard_after_forward = settings.get<bool>("parallel.fsdp.reshard_after_forward"),
+      .prefetch = settings.get<bool>("parallel.fsdp.prefetch"),
+      .reduce_each_microbatch = settings.get<bool>("parallel.fsdp.reduce_each_microbatch"),
+      .cpu_offload = settings.get<bool>("parallel.cpu_offload")};
   parallel.custom_plan = settings.value("parallel.custom_parallel_plan");
   const std::string blamed = settings.given_below("parallel.");
   const Mesh mesh = read_outside(settings, blamed.empty() ? "world.size" : blamed,

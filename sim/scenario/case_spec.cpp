@@ -12,14 +12,19 @@ namespace shardproof::sim {
 using nlohmann::json;
 
 // Every field by name, so that both directions are one list.
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LossSpec, kind, eps, beta, normalization)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LossSpec, kind, eps, beta, normalization, temperature)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SchedulerSpec, kind, factor, start_factor, end_factor,
+                                   total_iters, t_max, eta_min, lr_lambda)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(OptimizerSpec, kind, lr, beta1, beta2, eps, weight_decay,
-                                   momentum, max_norm)
+                                   momentum, max_norm, norm_type, schedulers, milestones)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DataSpec, file, batch_size, seq_len, lengths, mask_probability,
                                    dropped_samples, uneven)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(BatchingSpec, kind, tokens, algorithm, length_round)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FsdpSpec, replicate_size, reshard_after_forward, prefetch,
+                                   reduce_each_microbatch, cpu_offload)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ParallelSpec, dp, cp, ulysses, tp, sequence_parallel,
-                                   data_parallel, custom_plan)
+                                   data_parallel, context_layout, context_rotation, fsdp,
+                                   activation_checkpointing, grad_norm_counts, custom_plan)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LinkSpec, latency_us, gb_per_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StragglerSpec, rank, compute, links)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorldSpec, backend, device, hang_s, deadline_s,
@@ -34,12 +39,13 @@ namespace {
 
 // The fields of CaseSpec itself; to_json(const CaseSpec&) is taken by the public function's
 // signature.
-#define SHARDPROOF_CASE_FIELDS(DO)                                                              \
-  DO(name)                                                                                      \
-  DO(file) DO(line) DO(workload) DO(options) DO(model) DO(weights_folder) DO(expected_file)     \
-      DO(precision) DO(seed) DO(steps) DO(micro_batch_size) DO(judged) DO(record_activations)   \
-          DO(data) DO(batching) DO(loss) DO(optimizer) DO(parallel) DO(world) DO(faults)        \
-              DO(expect) DO(tags) DO(skip) DO(dump_file) DO(backends)
+#define SHARDPROOF_CASE_FIELDS(DO)                                                               \
+  DO(name)                                                                                       \
+  DO(file)                                                                                       \
+  DO(line) DO(workload) DO(options) DO(model) DO(weights_folder) DO(expected_file) DO(precision) \
+      DO(seed) DO(steps) DO(micro_batch_size) DO(judged) DO(record_activations) DO(data)         \
+          DO(batching) DO(loss) DO(optimizer) DO(parallel) DO(world) DO(faults) DO(expect)       \
+              DO(tags) DO(skip) DO(dump_file) DO(save_folder) DO(save_file_bytes) DO(backends)
 
 // "path:bytes:modification time in ns" of one file, "path:absent" when there is none.
 std::string file_identity(const std::filesystem::path& path) {

@@ -13,10 +13,22 @@
 namespace shardproof::sim {
 
 struct LossSpec {
-  std::string kind = "nll";             // nll | clipped_pg
-  double eps = 0.2;                     // clipped_pg: the ratio is clamped to 1 +- eps
-  double beta = 0.01;                   // clipped_pg: weight of the KL term
+  std::string kind = "nll";  // nll | clipped_pg | preference
+  double eps = 0.2;          // clipped_pg: the ratio is clamped to 1 +- eps
+  double beta = 0.01;        // clipped_pg: weight of the KL term; preference: of the margin
   std::string normalization = "token";  // token | sequence
+  double temperature = 1;               // logits are divided by it, for scoring too
+};
+
+// One of torch.optim.lr_scheduler, with its constants under PyTorch's names.
+struct SchedulerSpec {
+  std::string kind = {};                            // known_schedulers()
+  double factor = 1.0 / 3;                          // ConstantLR
+  double start_factor = 1.0 / 3, end_factor = 1.0;  // LinearLR
+  int64_t total_iters = 5;                          // ConstantLR, LinearLR
+  int64_t t_max = 1;                                // CosineAnnealingLR
+  double eta_min = 0.0;                             // CosineAnnealingLR
+  std::vector<double> lr_lambda = {1.0};            // LambdaLR: of each step; the last one stays
 };
 
 struct OptimizerSpec {
@@ -26,8 +38,11 @@ struct OptimizerSpec {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0.01;
-  double momentum = 0.0;  // SGD
-  double max_norm = 1.0;  // <= 0: no clipping
+  double momentum = 0.0;                       // SGD
+  double max_norm = 1.0;                       // <= 0: no clipping
+  std::string norm_type = "2";                 // of the gradient norm: p, or inf
+  std::vector<SchedulerSpec> schedulers = {};  // of the learning rate; none: it stays
+  std::vector<int64_t> milestones = {};        // steps at which the next scheduler takes over
 };
 
 // Where the batch comes from: `file` (batch.safetensors), or generated from the seed.
@@ -49,14 +64,28 @@ struct BatchingSpec {
   int64_t length_round = 1;                        // dynamic: rows are that much rounded up
 };
 
+// How parameters are sharded over dp, cp and ulysses (data_parallel: fsdp, hybrid).
+struct FsdpSpec {
+  int64_t replicate_size = 1;  // hybrid: copies along dp
+  bool reshard_after_forward = true;
+  bool prefetch = true;                // gather the next unit while this one computes
+  bool reduce_each_microbatch = true;  // false: after the last one only
+  bool cpu_offload = false;            // shards and optimizer on the CPU
+};
+
 struct ParallelSpec {
   int64_t dp = 1;
   int64_t cp = 1;
   int64_t ulysses = 1;
   int64_t tp = 1;
   bool sequence_parallel = false;
-  std::string data_parallel = "replicate";  // replicate | fsdp | hybrid
-  nlohmann::json custom_plan = nullptr;     // {pattern: style}, null: the architecture's own plan
+  std::string data_parallel = "replicate";     // replicate | fsdp | hybrid
+  std::string context_layout = "zigzag";       // zigzag | contiguous: how cp cuts each sequence
+  std::string context_rotation = "send_recv";  // send_recv | all_to_all | all_gather: of the keys
+  FsdpSpec fsdp = {};
+  std::string activation_checkpointing = "none";  // none | mlp | layer
+  std::string grad_norm_counts = "once";          // once | each_of_tp: of parameters that tp copies
+  nlohmann::json custom_plan = nullptr;  // {pattern: style}, null: the architecture's own plan
   Mesh mesh() const { return Mesh::training(dp, cp, ulysses, tp); }
   int64_t world_size() const { return dp * cp * ulysses * tp; }
 };
@@ -141,7 +170,9 @@ struct CaseSpec {
   std::string skip;  // reason; "" runs
   std::string
       dump_file;  // "" or where the run leaves its own full tensors (expected.safetensors names)
-  std::vector<std::string> backends;  // the scenario's own restriction; empty: any
+  std::string save_folder = {};  // "" or where the run leaves its model as a Hugging Face folder
+  int64_t save_file_bytes = int64_t{5} << 30;  // of one file of it
+  std::vector<std::string> backends;           // the scenario's own restriction; empty: any
 };
 
 nlohmann::json to_json(const CaseSpec& spec);

@@ -6,8 +6,11 @@
 
 namespace shardproof::sim {
 
-inline std::vector<std::string> known_losses() { return {"nll", "clipped_pg"}; }
+inline std::vector<std::string> known_losses() { return {"nll", "clipped_pg", "preference"}; }
 inline std::vector<std::string> known_optimizers() { return {"AdamW", "SGD"}; }
+inline std::vector<std::string> known_schedulers() {
+  return {"ConstantLR", "LinearLR", "CosineAnnealingLR", "LambdaLR"};
+}
 // Those that every program knows: a whole model, trained or scored.
 inline std::vector<std::string> known_workloads() { return {"train", "logprobs"}; }
 inline bool is_model_workload(const std::string& name) {
@@ -17,6 +20,12 @@ inline std::vector<std::string> known_precisions() { return {"float64", "float32
 inline std::vector<std::string> known_backends() { return {"emulated", "gloo", "nccl"}; }
 inline std::vector<std::string> known_devices() { return {"cpu", "cuda"}; }
 inline std::vector<std::string> known_data_parallel() { return {"replicate", "fsdp", "hybrid"}; }
+inline std::vector<std::string> known_checkpointing() { return {"none", "mlp", "layer"}; }
+inline std::vector<std::string> known_norm_counts() { return {"once", "each_of_tp"}; }
+inline std::vector<std::string> known_context_layouts() { return {"zigzag", "contiguous"}; }
+inline std::vector<std::string> known_context_rotations() {
+  return {"send_recv", "all_to_all", "all_gather"};
+}
 inline std::vector<std::string> known_pack_algorithms() {
   return {"first_fit_decreasing", "balanced"};
 }

@@ -3,6 +3,7 @@
 #include "mesh/mesh.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -62,6 +63,39 @@ int64_t parse_size(std::string_view axis, std::string_view text) {
   return size;
 }
 
+// An axis made of others, or a part of it (see mesh.h).
+struct FlattenedAxis {
+  enum class Part { kWhole, kWithinBlock, kBlock };
+  std::vector<std::string> axes;
+  Part part = Part::kWhole;
+  int64_t block = 1;
+};
+
+bool is_flattened(std::string_view axis) {
+  return axis.find_first_of("+%/") != std::string_view::npos;
+}
+
+FlattenedAxis parse_flattened(std::string_view text) {
+  FlattenedAxis flat;
+  const size_t end = std::min(text.find_first_of("%/"), text.size());
+  if (end < text.size()) {
+    flat.part = text[end] == '%' ? FlattenedAxis::Part::kWithinBlock : FlattenedAxis::Part::kBlock;
+    flat.block = parse_size(text, text.substr(text.find_first_not_of("%/", end)));
+  }
+  for (size_t begin = 0; begin <= end;) {
+    const size_t plus = std::min(text.find('+', begin), end);
+    flat.axes.emplace_back(text.substr(begin, plus - begin));
+    begin = plus + 1;
+  }
+  return flat;
+}
+
+std::string flattened_text(const std::vector<std::string>& axes, FlattenedAxis::Part part,
+                           int64_t block) {
+  return fmt::format("{}{}{}", fmt::join(axes, "+"),
+                     part == FlattenedAxis::Part::kBlock ? "//" : "%", block);
+}
+
 size_t training_axis_index(std::string_view name) {
   for (size_t i = 0; i < kTrainingAxes.size(); ++i) {
     if (name == kTrainingAxes[i]) return i;
@@ -111,15 +145,40 @@ int64_t Mesh::size(std::string_view axis) const {
   for (const auto& candidate : axes_) {
     if (candidate.name == axis) return candidate.size;
   }
-  return 1;
+  if (!is_flattened(axis)) return 1;
+  const FlattenedAxis flat = parse_flattened(axis);
+  int64_t product = 1;
+  for (const std::string& name : flat.axes) product *= size(name);
+  if (flat.part == FlattenedAxis::Part::kWhole) return product;
+  SHARDPROOF_ASSERT(product % flat.block == 0, fmt::format("{} of {}", axis, describe()));
+  return flat.part == FlattenedAxis::Part::kWithinBlock ? flat.block : product / flat.block;
 }
 
 int64_t Mesh::coordinate(std::string_view axis, int64_t rank) const {
   SHARDPROOF_ASSERT(rank >= 0 && rank < world_size(),
                     fmt::format("rank {} of {}", rank, describe()));
+  if (is_flattened(axis)) return flattened_coordinate(axis, rank);
   for (auto it = axes_.rbegin(); it != axes_.rend(); ++it) {
     if (it->name == axis) return rank % it->size;
     rank /= it->size;
+  }
+  return 0;
+}
+
+int64_t Mesh::flattened_coordinate(std::string_view axis, int64_t rank) const {
+  const FlattenedAxis flat = parse_flattened(axis);
+  int64_t coordinate_of_all = 0;
+  for (const auto& candidate : axes_) {
+    if (std::find(flat.axes.begin(), flat.axes.end(), candidate.name) == flat.axes.end()) continue;
+    coordinate_of_all = coordinate_of_all * candidate.size + coordinate(candidate.name, rank);
+  }
+  switch (flat.part) {
+    case FlattenedAxis::Part::kWhole:
+      return coordinate_of_all;
+    case FlattenedAxis::Part::kWithinBlock:
+      return coordinate_of_all % flat.block;
+    case FlattenedAxis::Part::kBlock:
+      return coordinate_of_all / flat.block;
   }
   return 0;
 }
@@ -138,7 +197,17 @@ int64_t Mesh::rank_at(const std::vector<int64_t>& coordinates) const {
 }
 
 std::vector<int64_t> Mesh::peers_along(std::string_view axis, int64_t rank) const {
-  return peers_along(std::vector<std::string>{std::string(axis)}, rank);
+  if (!is_flattened(axis)) return peers_along(std::vector<std::string>{std::string(axis)}, rank);
+  const FlattenedAxis flat = parse_flattened(axis);
+  std::vector<int64_t> peers = peers_along(flat.axes, rank);
+  const FlattenedAxis::Part other = flat.part == FlattenedAxis::Part::kWithinBlock
+                                        ? FlattenedAxis::Part::kBlock
+                                        : FlattenedAxis::Part::kWithinBlock;
+  if (flat.part == FlattenedAxis::Part::kWhole) return peers;
+  const std::string fixed = flattened_text(flat.axes, other, flat.block);
+  const int64_t own = coordinate(fixed, rank);
+  std::erase_if(peers, [&](int64_t peer) { return coordinate(fixed, peer) != own; });
+  return peers;
 }
 
 std::vector<int64_t> Mesh::peers_along(const std::vector<std::string>& axes, int64_t rank) const {

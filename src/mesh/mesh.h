@@ -1,4 +1,9 @@
 // A mesh: named axes, written outer to inner (dp, cp, ulysses, tp), over ranks 0..world_size-1.
+//
+// Where an axis is named, so may be several of them as one, and a part of it:
+//   "dp+cp"       the flattened axis: its coordinate counts all of its ranks, outer to inner
+//   "dp+cp%4"     its ranks in blocks of 4, the place within the block: what is cut within a block
+//   "dp+cp//4"    which block
 #pragma once
 
 #include <cstdint>
@@ -28,6 +33,7 @@ class Mesh {
 
   const std::vector<MeshAxis>& axes() const { return axes_; }
   int64_t world_size() const;
+  // Also of a flattened axis or a part of one; asserts that its blocks divide it.
   int64_t size(std::string_view axis) const;                       // 1 when the axis is missing
   int64_t coordinate(std::string_view axis, int64_t rank) const;   // 0 when the axis is missing
   int64_t rank_at(const std::vector<int64_t>& coordinates) const;  // one per axis, outer to inner
@@ -43,6 +49,8 @@ class Mesh {
   bool operator==(const Mesh& other) const;
 
  private:
+  int64_t flattened_coordinate(std::string_view axis, int64_t rank) const;
+
   std::vector<MeshAxis> axes_;
 };
 

@@ -146,7 +146,7 @@ std::vector<Microbatch> deal_batches(const Batch& batch, int64_t dp_size, int64_
                                      const SequencePadding& padding) {
   if (options.kind == BatchingKind::kFixed) {
     return deal_microbatches(batch, dp_size, dp_rank, options.micro_batch_size,
-                             padding.row_multiple);
+                             padding.row_multiple, options.samples_together);
   }
   const bool packed = options.kind == BatchingKind::kPacked;
   const std::vector<int64_t> lengths = lengths_of(batch);

@@ -16,6 +16,9 @@ enum class PackAlgorithm { kFirstFitDecreasing, kBalanced };
 struct BatchingOptions {
   BatchingKind kind = BatchingKind::kFixed;
   int64_t micro_batch_size = 0;  // kFixed; <= 0: the rank's whole share
+  // kFixed: neighbours that stay in one microbatch (pairs: 2); divides micro_batch_size and the
+  // batch.
+  int64_t samples_together = 1;
   // kPacked: positions of a row; kDynamic: rows times their length. <= 0: the whole share at once.
   int64_t token_budget = 0;
   PackAlgorithm algorithm = PackAlgorithm::kFirstFitDecreasing;  // kPacked

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 
@@ -20,18 +21,45 @@ bool counts_here(const Parameter& parameter, const MeshComm& comm) {
   return false;
 }
 
+// The axis beside tp that cuts parameters; "" when there is none. All are cut by the same one.
+std::string shard_axis(const std::vector<ParameterPtr>& parameters) {
+  for (const ParameterPtr& parameter : parameters) {
+    for (const Cut& cut : parameter->layout.cuts()) {
+      if (cut.axis != "tp") return cut.axis;
+    }
+  }
+  return "";
+}
+
+// What is summed over all elements; of the infinity norm the largest magnitude.
+at::Tensor power_sum(const at::Tensor& grad, double type) {
+  if (grad.numel() == 0) return at::zeros({}, grad.options());
+  if (std::isinf(type)) return grad.abs().max();
+  return type == 2 ? grad.square().sum() : grad.abs().pow(type).sum();
+}
+
 }  // namespace
 
 at::Tensor grad_norm(const std::vector<ParameterPtr>& parameters,
-                     const std::vector<at::Tensor>& grads, MeshComm& comm) {
+                     const std::vector<at::Tensor>& grads, MeshComm& comm,
+                     const GradNormOptions& options) {
   SHARDPROOF_ASSERT(parameters.size() == grads.size() && !grads.empty(),
                     "one gradient per parameter");
+  SHARDPROOF_ASSERT(options.type > 0, "a norm's type is above 0");
   const at::NoGradGuard no_grad;
-  at::Tensor squares = at::zeros({}, grads.front().options());
+  const bool largest = std::isinf(options.type);
+  at::Tensor total = at::zeros({}, grads.front().options());
   for (size_t i = 0; i < grads.size(); ++i) {
-    if (counts_here(*parameters[i], comm)) squares += grads[i].square().sum();
+    if (options.copies == NormCopies::kOnce && !counts_here(*parameters[i], comm)) continue;
+    const at::Tensor addend = power_sum(grads[i], options.type);
+    total = largest ? at::maximum(total, addend) : total + addend;
   }
-  return comm.along("tp").all_reduce(squares, ReduceOp::kSum, "grad_norm").sqrt();
+  const ReduceOp op = largest ? ReduceOp::kMax : ReduceOp::kSum;
+  const std::string shards = shard_axis(parameters);
+  if (!shards.empty()) total = comm.along(shards).all_reduce(total, op, "grad_norm of shards");
+  total = comm.along("tp").all_reduce(total, op, "grad_norm");
+  if (largest) return total;
+  return options.type == 2 ? total.sqrt() : total.pow(1 / options.type);
 }
 
 void clip_grads(const std::vector<at::Tensor>& grads, const at::Tensor& norm, double max_norm) {

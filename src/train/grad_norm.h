@@ -1,4 +1,4 @@
-// The norm of all gradients of a model that is cut over tp, and clipping by it.
+// The norm of all gradients of a model that is cut over the mesh, and clipping by it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,16 +10,28 @@
 
 namespace shardproof {
 
-// The 2-norm over all parameters, each element of the full gradient counted once: where ranks hold
-// equal copies only the first of them counts. (Seed 002, get_grad_norm, counts parameters that tp
-// replicates once per tp rank.)
+// Of which copies the norm counts a parameter that several ranks hold alike.
+enum class NormCopies {
+  kOnce,     // of the first of them: each element of the full gradient once
+  kEachOfTp  // of every tp rank, as seed 002's get_grad_norm does: too large
+};
+
+struct GradNormOptions {
+  double type = 2;  // p > 0, or infinity: the largest magnitude
+  NormCopies copies = NormCopies::kOnce;
+};
+
+// The p-norm over all parameters, (sum |g|^p)^(1/p).
 //
-//   grads     one per parameter, this rank's shard, reduced, equal over dp
-//   returns   scalar in the gradients' dtype, the same on every rank
+//   grads     one per parameter, this rank's shard, reduced; may have no elements
+//   returns   scalar in the gradients' dtype, on `device`, the same on every rank
 //
-// Forward   all_reduce(sum) of one number over tp
+// Forward   all_reduce(sum; max for infinity) of one number over the axes that shard a parameter
+//           over data-parallel ranks, then over tp. Every rank makes both calls, also one that
+//           holds no element.
 at::Tensor grad_norm(const std::vector<ParameterPtr>& parameters,
-                     const std::vector<at::Tensor>& grads, MeshComm& comm);
+                     const std::vector<at::Tensor>& grads, MeshComm& comm,
+                     const GradNormOptions& options = {});
 
 // Scales `grads` in place by min(1, max_norm / (norm + 1e-6)); max_norm <= 0: leaves them alone.
 void clip_grads(const std::vector<at::Tensor>& grads, const at::Tensor& norm, double max_norm);

@@ -13,24 +13,67 @@ at::Tensor counted_only(const at::Tensor& values, const at::Tensor& counted) {
   return at::where(counted, values, at::zeros_like(values));
 }
 
+at::Tensor needed(const at::Tensor& values, const char* name, const at::Tensor& like,
+                  const at::Tensor& counted) {
+  SHARDPROOF_ASSERT(values.defined(), std::string("the loss needs ") + name);
+  return counted_only(values, counted).to(like.scalar_type());
+}
+
+at::Tensor ratio_of(const LossInputs& inputs, const at::Tensor& counted,
+                    const at::Tensor& logprobs) {
+  return (logprobs - needed(inputs.prev_logprobs, "prev_logprobs", logprobs, counted)).exp();
+}
+
+// exp(d) - d - 1, d = reference - now: at least 0, 0 where they agree.
+at::Tensor kl_of(const LossInputs& inputs, const at::Tensor& counted, const at::Tensor& logprobs) {
+  const at::Tensor distance =
+      needed(inputs.reference_logprobs, "reference_logprobs", logprobs, counted) - logprobs;
+  return distance.exp() - distance - 1;
+}
+
 at::Tensor clipped_policy_gradient(const LossInputs& inputs, const at::Tensor& counted,
                                    const at::Tensor& logprobs, const LossOptions& options) {
-  SHARDPROOF_ASSERT(inputs.prev_logprobs.defined() && inputs.advantages.defined(),
-                    "clipped_pg needs prev_logprobs and advantages");
-  const at::Tensor previous =
-      counted_only(inputs.prev_logprobs, counted).to(logprobs.scalar_type());
-  const at::Tensor advantages = counted_only(inputs.advantages, counted).to(logprobs.scalar_type());
-  const at::Tensor ratio = (logprobs - previous).exp();
+  const at::Tensor advantages = needed(inputs.advantages, "advantages", logprobs, counted);
+  const at::Tensor ratio = ratio_of(inputs, counted, logprobs);
   const at::Tensor clamped = ratio.clamp(1 - options.clip_eps, 1 + options.clip_eps);
   at::Tensor per_token = at::maximum(-advantages * ratio, -advantages * clamped);
   if (options.kl_beta != 0) {
-    SHARDPROOF_ASSERT(inputs.reference_logprobs.defined(), "a KL term needs reference_logprobs");
-    const at::Tensor reference =
-        counted_only(inputs.reference_logprobs, counted).to(logprobs.scalar_type());
-    const at::Tensor distance = reference - logprobs;
-    per_token = per_token + options.kl_beta * (distance.exp() - distance - 1);
+    per_token = per_token + options.kl_beta * kl_of(inputs, counted, logprobs);
   }
   return per_token;
+}
+
+at::Tensor divisor_of(const at::Tensor& tokens_of_sequence) {
+  return at::where(tokens_of_sequence > 0, tokens_of_sequence, at::ones_like(tokens_of_sequence));
+}
+
+double weight_of(double count) { return count > 0 ? 1 / count : 0; }
+
+// Of each pair: whether it counts, and how much further the chosen sequence has moved from the
+// reference than the rejected one. [b / 2]
+struct Margins {
+  at::Tensor counted, values;
+};
+
+Margins margins_of(const LossInputs& inputs, const at::Tensor& counted, const at::Tensor& logprobs,
+                   const LossOptions& options) {
+  SHARDPROOF_ASSERT(logprobs.size(0) % 2 == 0, "samples of a preference come in pairs");
+  const at::Tensor mask = inputs.mask.to(logprobs.scalar_type()), tokens = mask.sum(1);
+  const at::Tensor reference =
+      needed(inputs.reference_logprobs, "reference_logprobs", logprobs, counted);
+  at::Tensor moved = ((logprobs - reference) * mask).sum(1);
+  if (options.normalization == LossNormalization::kSequence) moved = moved / divisor_of(tokens);
+  const at::Tensor pairs = moved.view({-1, 2});
+  return {.counted = (tokens > 0).view({-1, 2}).all(1),
+          .values = options.kl_beta * (pairs.select(1, 0) - pairs.select(1, 1))};
+}
+
+at::Tensor preference(const LossInputs& inputs, const at::Tensor& counted,
+                      const at::Tensor& logprobs, const LossCounts& counts,
+                      const LossOptions& options) {
+  const Margins margins = margins_of(inputs, counted, logprobs, options);
+  const at::Tensor lost = -at::log_sigmoid(margins.values);
+  return counted_only(lost, margins.counted).sum() * weight_of(counts.pairs);
 }
 
 }  // namespace
@@ -40,18 +83,50 @@ at::Tensor loss_addend(const LossInputs& inputs, const LossCounts& counts,
   const at::Tensor counted = inputs.mask != 0;
   const at::Tensor logprobs = counted_only(inputs.logprobs, counted);
   const at::Tensor mask = inputs.mask.to(logprobs.scalar_type());
+  if (options.kind == LossKind::kPreference) {
+    return preference(inputs, counted, logprobs, counts, options);
+  }
   const at::Tensor per_token = options.kind == LossKind::kNll
                                    ? -logprobs
                                    : clipped_policy_gradient(inputs, counted, logprobs, options);
   if (options.normalization == LossNormalization::kToken) {
-    const double weight = counts.tokens > 0 ? 1 / counts.tokens : 0;
-    return (per_token * mask).sum() * weight;
+    return (per_token * mask).sum() * weight_of(counts.tokens);
   }
-  const at::Tensor tokens_of_sequence = mask.sum(1);
-  const at::Tensor divisor =
-      at::where(tokens_of_sequence > 0, tokens_of_sequence, at::ones_like(tokens_of_sequence));
-  const double weight = counts.sequences > 0 ? 1 / counts.sequences : 0;
-  return ((per_token * mask).sum(1) / divisor).sum() * weight;
+  const at::Tensor means = (per_token * mask).sum(1) / divisor_of(mask.sum(1));
+  return means.sum() * weight_of(counts.sequences);
+}
+
+std::vector<LossMetric> loss_metrics(const LossInputs& inputs, const LossCounts& counts,
+                                     const LossOptions& options) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor counted = inputs.mask != 0;
+  const at::Tensor logprobs = counted_only(inputs.logprobs, counted);
+  const at::Tensor mask = inputs.mask.to(logprobs.scalar_type());
+  const auto mean = [&](const at::Tensor& per_token) {
+    return (per_token * mask).sum() * weight_of(counts.tokens);
+  };
+  std::vector<LossMetric> metrics;
+  if (options.kind == LossKind::kClippedPolicyGradient) {
+    const at::Tensor ratio = ratio_of(inputs, counted, logprobs);
+    metrics.push_back({"ratio", mean(ratio)});
+    if (options.kl_beta != 0) metrics.push_back({"kl", mean(kl_of(inputs, counted, logprobs))});
+    const at::Tensor outside = (ratio - 1).abs() > options.clip_eps;
+    metrics.push_back({"clip_fraction", mean(outside.to(mask.scalar_type())), true});
+  } else if (options.kind == LossKind::kPreference) {
+    const Margins margins = margins_of(inputs, counted, logprobs, options);
+    const double weight = weight_of(counts.pairs);
+    const at::Tensor won = (margins.values > 0).to(mask.scalar_type());
+    metrics.push_back({"margin", counted_only(margins.values, margins.counted).sum() * weight});
+    metrics.push_back({"accuracy", counted_only(won, margins.counted).sum() * weight, true});
+  }
+  return metrics;
+}
+
+LossCounts counts_of(const at::Tensor& mask) {
+  const at::Tensor valid = mask.ne(0).any(1);
+  LossCounts counts{.tokens = mask.sum().item<double>(), .sequences = valid.sum().item<double>()};
+  if (valid.numel() % 2 == 0) counts.pairs = valid.view({-1, 2}).all(1).sum().item<double>();
+  return counts;
 }
 
 }  // namespace shardproof

@@ -7,37 +7,63 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace shardproof {
 
-enum class LossKind { kNll, kClippedPolicyGradient };
+enum class LossKind {
+  kNll,
+  kClippedPolicyGradient,
+  kPreference,  // samples 2i (chosen) and 2i+1 (rejected) are a pair (Rafailov et al., 2305.18290)
+};
+// kPreference: a sequence's logprob is the sum over its counted tokens, or their mean.
 enum class LossNormalization { kToken, kSequence };
 
 struct LossOptions {
   LossKind kind = LossKind::kNll;
   LossNormalization normalization = LossNormalization::kToken;
   double clip_eps = 0.2;  // kClippedPolicyGradient: the ratio is clamped to 1 +- clip_eps
-  double kl_beta = 0.01;  // kClippedPolicyGradient: weight of the KL term
+  double kl_beta = 0.01;  // weight of the KL term; kPreference: of the margin
 };
 
 // What is summed over the whole global batch before any loss is computed.
 struct LossCounts {
   double tokens = 0;     // sum of the mask over all microbatches and dp ranks
   double sequences = 0;  // sequences with at least one counted token
+  double pairs = 0;      // pairs of which both sequences have one
 };
 
 struct LossInputs {
   at::Tensor logprobs;                 // [b, s] wider float, differentiable
   at::Tensor mask;                     // [b, s] the loss mask; 0 in column 0 and in padding
   at::Tensor prev_logprobs = {};       // [b, s], kClippedPolicyGradient
-  at::Tensor reference_logprobs = {};  // [b, s], kClippedPolicyGradient with kl_beta != 0
+  at::Tensor reference_logprobs = {};  // [b, s], kl_beta != 0 or kPreference
   at::Tensor advantages = {};          // [b, s], kClippedPolicyGradient
 };
 
 // This microbatch's addend of the global loss, a scalar: the sum over all microbatches and dp ranks
 // is the loss. Positions with mask 0 count for nothing, whatever stands in them (NaN included).
 // With zero counts the loss and its gradient are 0. No communication. Source: seed 001, train.
+// kPreference: b is even, pairs are neighbours.
 at::Tensor loss_addend(const LossInputs& inputs, const LossCounts& counts,
                        const LossOptions& options);
+
+// One metric of a loss beside its value. Each addend, summed over all microbatches and dp ranks, is
+// the metric.
+struct LossMetric {
+  const char* name;
+  at::Tensor addend;      // scalar, without gradient
+  bool counting = false;  // it counts decisions: a rounding can change it by 1/count
+};
+
+// kClippedPolicyGradient, means over counted tokens: "ratio", "kl" (with kl_beta != 0),
+// "clip_fraction" of tokens whose ratio is outside 1 +- clip_eps. kPreference, means over pairs:
+// "margin", "accuracy" (chosen above rejected). kNll: none. As to masks, counts and communication
+// as loss_addend.
+std::vector<LossMetric> loss_metrics(const LossInputs& inputs, const LossCounts& counts,
+                                     const LossOptions& options);
+
+// What counts in one microbatch, from its mask [b, s]: addends of LossCounts.
+LossCounts counts_of(const at::Tensor& mask);
 
 }  // namespace shardproof

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "mesh/layout.h"
 #include "parallel/dp/replicate.h"
 
@@ -49,10 +50,17 @@ Microbatch make_microbatch(const Batch& batch, int64_t first, int64_t count, int
 }  // namespace
 
 std::vector<Microbatch> deal_microbatches(const Batch& batch, int64_t dp_size, int64_t dp_rank,
-                                          int64_t micro_batch_size, int64_t seq_multiple) {
+                                          int64_t micro_batch_size, int64_t seq_multiple,
+                                          int64_t samples_together) {
+  SHARDPROOF_ASSERT(batch.size() % samples_together == 0 &&
+                        (micro_batch_size <= 0 || micro_batch_size % samples_together == 0),
+                    "samples that stay together divide the batch and its microbatches");
   const int64_t padded_len = round_up(batch.seq_len(), seq_multiple);
-  const SampleRange share = samples_of(batch.size(), dp_size, dp_rank);
-  const int64_t largest_share = samples_of(batch.size(), dp_size, 0).count;
+  SampleRange share = samples_of(batch.size() / samples_together, dp_size, dp_rank);
+  share.first *= samples_together;
+  share.count *= samples_together;
+  const int64_t largest_share =
+      samples_of(batch.size() / samples_together, dp_size, 0).count * samples_together;
   const int64_t size =
       micro_batch_size > 0 ? micro_batch_size : std::max<int64_t>(1, largest_share);
   const int64_t steps = (largest_share + size - 1) / size;
@@ -63,7 +71,8 @@ std::vector<Microbatch> deal_microbatches(const Batch& batch, int64_t dp_size, i
       microbatches.push_back(make_microbatch(batch, share.first + i * size, std::min(size, left),
                                              padded_len, /*dummy=*/false));
     } else {
-      microbatches.push_back(make_microbatch(batch, 0, 1, padded_len, /*dummy=*/true));
+      microbatches.push_back(
+          make_microbatch(batch, 0, samples_together, padded_len, /*dummy=*/true));
     }
   }
   return microbatches;

@@ -2,11 +2,13 @@
 
 #include <ATen/ATen.h>
 
+#include "base/error.h"
 #include "logprob/vocab_parallel_logprob.h"
 #include "model/precision.h"
 #include "parallel/dp/replicate.h"
 #include "parallel/tp/partial_gradients.h"
 #include "train/grad_norm.h"
+#include "train/held_tokens.h"
 
 namespace shardproof {
 namespace {
@@ -16,27 +18,51 @@ at::Tensor next_tokens(const at::Tensor& ids, const at::Tensor& next) {
   return ids.gather(1, next.clamp_min(0)).masked_fill_(next.lt(0), 0);
 }
 
+// The loss and its metrics, microbatch after microbatch.
+void add_up(std::vector<LossMetric>& sums, const at::Tensor& loss,
+            const std::vector<LossMetric>& metrics) {
+  std::vector<LossMetric> addends = {{"loss", loss}};
+  addends.insert(addends.end(), metrics.begin(), metrics.end());
+  if (sums.empty()) {
+    sums = addends;
+    for (LossMetric& sum : sums) sum.addend = sum.addend.to(at::kDouble);
+    return;
+  }
+  for (size_t i = 0; i < sums.size(); ++i) sums[i].addend = sums[i].addend + addends[i].addend;
+}
+
+// Bytes of the memory behind `tensors`; what several share counts once.
+int64_t memory_of(const std::vector<at::Tensor>& tensors) {
+  std::set<const void*> seen;
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined()) continue;
+    const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+    if (seen.insert(storage).second) bytes += static_cast<int64_t>(storage->nbytes());
+  }
+  return bytes;
+}
+
 }  // namespace
 
 Trainer::Trainer(const RankSetup& setup, Decoder& model, const TrainOptions& options)
-    : setup_(setup), model_(model), options_(options), parameters_(model.parameters()) {
+    : setup_(setup),
+      model_(model),
+      options_(options),
+      parameters_(model.parameters()),
+      schedule_(options.schedule, options.optimizer.lr) {
+  apply_activation_checkpointing(model, options.checkpointed);
+  if (shards_parameters()) {
+    sharded_ = std::make_unique<FullyShardedModel>(model, setup.comm, options.data_parallel,
+                                                   setup.dtype, setup.device);
+  }
   model.materialise(setup.mesh, setup.rank, setup.dtype, setup.device);
   for (const ParameterPtr& parameter : parameters_) masters_.push_back(master_of(*parameter));
   states_.resize(parameters_.size());
 }
 
-int64_t Trainer::seq_multiple() const {
-  return context_multiple(setup_.mesh, options_.context_layout) *
-         (options_.sequence_parallel ? setup_.mesh.size("tp") : 1);
-}
-
-std::vector<Microbatch> Trainer::microbatches_of(const Batch& batch) const {
-  BatchingOptions options = options_.batching;
-  options.micro_batch_size = options_.micro_batch_size;
-  return deal_batches(
-      batch, setup_.mesh.size("dp"), setup_.mesh.coordinate("dp", setup_.rank), options,
-      {.sequence_multiple = sequence_multiple(options_.context_layout, setup_.mesh.size("cp")),
-       .row_multiple = seq_multiple()});
+bool Trainer::shards_parameters() const {
+  return !shard_axes(setup_.mesh, options_.data_parallel).shard.empty();
 }
 
 double Trainer::grad_factor() const { return static_cast<double>(token_rank_count(setup_.mesh)); }
@@ -46,7 +72,8 @@ double Trainer::grad_factor() const { return static_cast<double>(token_rank_coun
 at::Tensor Trainer::sequence_logprobs(const Microbatch& micro, const ContextCut& cut,
                                       const StepContext& context) {
   const at::Tensor ids = micro.input_ids.to(setup_.device);
-  const at::Tensor logits = model_.forward(cut.local(ids), context);
+  at::Tensor logits = model_.forward(cut.local(ids), context);
+  if (options_.temperature != 1) logits = logits / options_.temperature;
   const int64_t vocab_size = model_.config().vocab_size, seq_len = micro.batch.seq_len();
   Communicator& tp = setup_.comm.along("tp");
   // [b, n] to [b, S]: rows shorter than the batch's have no scored token beyond.
@@ -66,11 +93,8 @@ at::Tensor Trainer::sequence_logprobs(const Microbatch& micro, const ContextCut&
 }
 
 at::Tensor Trainer::logprobs_of(const Microbatch& micro, int64_t index, int64_t step) {
-  const ContextCut cut =
-      micro.plan
-          ? ContextCut(setup_.mesh, setup_.rank,
-                       micro.plan->layout(setup_.mesh.size("cp"), options_.context_layout))
-          : ContextCut(setup_.mesh, setup_.rank, micro.input_ids.size(1), options_.context_layout);
+  // Lives on: a checkpointed region reads it again in backward.
+  const ContextCut& cut = cut_.emplace(context_cut_of(micro, setup_.mesh, setup_.rank, options_));
   const StepContext context{
       .probe = setup_.probe,
       .step = step,
@@ -80,6 +104,7 @@ at::Tensor Trainer::logprobs_of(const Microbatch& micro, int64_t index, int64_t 
       .grad_scale = grad_factor(),
       .sequence_ids = micro.plan ? packed_sequence_ids(*micro.plan).squeeze(0) : at::Tensor(),
       .sequence_layout = &cut.ring()};
+  held_.push_back({.rows = micro.token_map, .held = context.token_map});
   at::Tensor logprobs = sequence_logprobs(micro, cut, context);
   logprobs = at::where(micro.scored.to(setup_.device), logprobs, at::zeros_like(logprobs));
   if (setup_.probe.listens(Phase::kForward)) {
@@ -95,75 +120,119 @@ at::Tensor Trainer::logprobs_of(const Microbatch& micro, int64_t index, int64_t 
 
 void Trainer::score(const Batch& batch) {
   const at::NoGradGuard no_grad;
-  const auto microbatches = microbatches_of(batch);
+  held_.clear();
+  const auto microbatches = microbatches_of(batch, setup_.mesh, setup_.rank, options_);
+  std::optional<FullyShardedModel::Gathered> gathered;
+  if (sharded_) gathered.emplace(*sharded_);
   for (size_t i = 0; i < microbatches.size(); ++i) {
     logprobs_of(microbatches[i], static_cast<int64_t>(i), /*step=*/0);
   }
 }
 
 LossCounts Trainer::count(const std::vector<Microbatch>& microbatches) {
-  double tokens = 0;
-  double sequences = 0;
+  LossCounts counts;
   for (const Microbatch& micro : microbatches) {
-    tokens += micro.loss_mask.sum().item<double>();
-    sequences += micro.loss_mask.ne(0).any(1).sum().item<double>();
+    const LossCounts here = counts_of(micro.loss_mask);
+    counts.tokens += here.tokens;
+    counts.sequences += here.sequences;
+    counts.pairs += here.pairs;
   }
-  const at::Tensor local =
-      at::tensor({tokens, sequences}, at::TensorOptions().dtype(at::kDouble)).to(setup_.device);
+  const at::Tensor local = at::tensor({counts.tokens, counts.sequences, counts.pairs},
+                                      at::TensorOptions().dtype(at::kDouble))
+                               .to(setup_.device);
   const at::Tensor global =
       setup_.comm.along("dp").all_reduce(local, ReduceOp::kSum, "loss counts").cpu();
-  return {.tokens = global[0].item<double>(), .sequences = global[1].item<double>()};
+  return {.tokens = global[0].item<double>(),
+          .sequences = global[1].item<double>(),
+          .pairs = global[2].item<double>()};
+}
+
+LossInputs Trainer::loss_inputs(const Microbatch& micro, const at::Tensor& logprobs) const {
+  const auto here = [this](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.to(setup_.device) : tensor;
+  };
+  return {.logprobs = logprobs,
+          .mask = here(micro.loss_mask),
+          .prev_logprobs = here(micro.batch.prev_logprobs),
+          .reference_logprobs = here(micro.batch.reference_logprobs),
+          .advantages = here(micro.batch.advantages)};
+}
+
+// The loss is the first of `sums`.
+StepMetrics Trainer::reduce_metrics(const std::vector<LossMetric>& sums, const LossCounts& counts) {
+  std::vector<at::Tensor> addends;
+  for (const LossMetric& sum : sums) addends.push_back(sum.addend.to(at::kDouble));
+  const at::Tensor global =
+      setup_.comm.along("dp").all_reduce(at::stack(addends), ReduceOp::kSum, "loss").cpu();
+  StepMetrics metrics{
+      .loss = global[0].item<double>(), .tokens = counts.tokens, .sequences = counts.sequences};
+  for (size_t i = 1; i < sums.size(); ++i) {
+    metrics.of_loss[sums[i].name] = global[static_cast<int64_t>(i)].item<double>();
+    if (sums[i].counting) counting_.insert(sums[i].name);
+  }
+  return metrics;
 }
 
 StepMetrics Trainer::step(const Batch& batch) {
   ++step_;
-  const auto microbatches = microbatches_of(batch);
+  held_.clear();
+  const auto microbatches = microbatches_of(batch, setup_.mesh, setup_.rank, options_);
   const LossCounts counts = count(microbatches);
-  double loss_sum = 0;
+  std::vector<LossMetric> sums;
   for (size_t i = 0; i < microbatches.size(); ++i) {
-    const Microbatch& micro = microbatches[i];
-    const auto here = [this](const at::Tensor& tensor) {
-      return tensor.defined() ? tensor.to(setup_.device) : tensor;
-    };
-    const at::Tensor addend =
-        loss_addend({.logprobs = logprobs_of(micro, static_cast<int64_t>(i), step_),
-                     .mask = here(micro.loss_mask),
-                     .prev_logprobs = here(micro.batch.prev_logprobs),
-                     .reference_logprobs = here(micro.batch.reference_logprobs),
-                     .advantages = here(micro.batch.advantages)},
-                    counts, options_.loss);
-    loss_sum += addend.item<double>();
+    if (sharded_) sharded_->begin_microbatch(/*last=*/i + 1 == microbatches.size());
+    const LossInputs inputs =
+        loss_inputs(microbatches[i], logprobs_of(microbatches[i], static_cast<int64_t>(i), step_));
+    const at::Tensor addend = loss_addend(inputs, counts, options_.loss);
+    add_up(sums, addend.detach(), loss_metrics(inputs, counts, options_.loss));
     // Gradients are averaged over dp, cp and ulysses later: the factor undoes that mean.
     (addend * grad_factor()).backward();
+    if (sharded_) sharded_->finish_backward();
   }
   // Before the ranks wait for each other in anything else: what a rank holds while it waits, all
   // ranks hold at once.
   const std::vector<at::Tensor> grads = finish_gradients();
-  const at::Tensor loss = setup_.comm.along("dp").all_reduce(
-      at::scalar_tensor(loss_sum, at::TensorOptions().dtype(at::kDouble)).to(setup_.device),
-      ReduceOp::kSum, "loss");
-  StepMetrics metrics{
-      .loss = loss.item<double>(), .tokens = counts.tokens, .sequences = counts.sequences};
+  StepMetrics metrics = reduce_metrics(sums, counts);
   observe_scalar("loss", Phase::kForward, metrics.loss);
-  const at::Tensor norm = grad_norm(parameters_, grads, setup_.comm);
+  const at::Tensor norm = grad_norm(parameters_, grads, setup_.comm, options_.norm);
   metrics.grad_norm = norm.item<double>();
   observe_scalar("grad_norm", Phase::kStep, metrics.grad_norm);
   clip_grads(grads, norm, options_.max_norm);
   update(grads);
+  observe_metrics(metrics);
   return metrics;
+}
+
+void Trainer::observe_metrics(const StepMetrics& metrics) {
+  observe_scalar("metric.tokens", Phase::kStep, metrics.tokens);
+  observe_scalar("metric.sequences", Phase::kStep, metrics.sequences);
+  for (const auto& [name, value] : metrics.of_loss) {
+    if (counting_.count(name) != 0 && setup_.dtype != at::kDouble) continue;
+    observe_scalar("metric." + name, Phase::kStep, value);
+  }
+}
+
+// Not yet summed over tp, nor without fsdp averaged over data-parallel ranks.
+std::vector<at::Tensor> Trainer::local_gradients() {
+  if (sharded_) return sharded_->take_gradients();
+  std::vector<at::Tensor> grads;
+  for (const ParameterPtr& parameter : parameters_) {
+    grads.push_back(gradient_of(*parameter));
+    parameter->tensor.mutable_grad() = at::Tensor();
+  }
+  return grads;
 }
 
 std::vector<at::Tensor> Trainer::finish_gradients() {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> grads;
-  std::vector<std::string> names;
-  for (const ParameterPtr& parameter : parameters_) {
-    grads.push_back(gradient_of(*parameter));
-    parameter->tensor.mutable_grad() = at::Tensor();
-    names.push_back(parameter->name);
-  }
+  std::vector<at::Tensor> grads = local_gradients();
   reduce_partial_gradients(parameters_, grads, setup_.comm);
-  average_gradients(grads, names, setup_.comm.along(token_axes(setup_.mesh)));
+  if (!sharded_) {
+    std::vector<std::string> names;
+    for (const ParameterPtr& parameter : parameters_) names.push_back(parameter->name);
+    average_gradients(grads, names, setup_.comm.along(token_axes(setup_.mesh)));
+  }
+  gradient_bytes_ = memory_of(grads);
   for (size_t i = parameters_.size(); i-- > 0;) {
     observe_step("grad.", *parameters_[i], grads[i]);
   }
@@ -172,14 +241,41 @@ std::vector<at::Tensor> Trainer::finish_gradients() {
 
 void Trainer::update(const std::vector<at::Tensor>& grads) {
   const at::NoGradGuard no_grad;
+  OptimizerOptions optimizer = options_.optimizer;
+  optimizer.lr = schedule_.after(step_ - 1);
+  if (!options_.schedule.stages.empty()) observe_scalar("lr", Phase::kStep, optimizer.lr);
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    optimizer_step(masters_[i], grads[i], states_[i], options_.optimizer);
-    refresh_leaf(*parameters_[i]);
+    optimizer_step(masters_[i], grads[i], states_[i], optimizer);
+    if (!sharded_) refresh_leaf(*parameters_[i]);
     observe_step("param.", *parameters_[i], masters_[i]);
     observe_step("exp_avg.", *parameters_[i], states_[i].exp_avg);
     observe_step("exp_avg_sq.", *parameters_[i], states_[i].exp_avg_sq);
     observe_step("momentum_buffer.", *parameters_[i], states_[i].momentum_buffer);
   }
+}
+
+void Trainer::restore(const std::vector<at::Tensor>& masters, std::vector<OptimizerState> states,
+                      int64_t step) {
+  SHARDPROOF_ASSERT(masters.size() == masters_.size() && states.size() == states_.size(),
+                    "a master and a state for each parameter");
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < masters.size(); ++i) {
+    masters_[i].copy_(masters[i]);
+    if (!sharded_) refresh_leaf(*parameters_[i]);
+  }
+  states_ = std::move(states);
+  step_ = step;
+}
+
+HeldBytes Trainer::held_bytes() const {
+  std::vector<at::Tensor> parameters = masters_, optimizer;
+  for (const ParameterPtr& parameter : parameters_) parameters.push_back(parameter->tensor);
+  for (const OptimizerState& state : states_) {
+    optimizer.insert(optimizer.end(), {state.exp_avg, state.exp_avg_sq, state.momentum_buffer});
+  }
+  return {.parameters = memory_of(parameters),
+          .gradients = gradient_bytes_,
+          .optimizer = memory_of(optimizer)};
 }
 
 void Trainer::observe_step(const std::string& prefix, const Parameter& parameter,

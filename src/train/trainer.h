@@ -5,7 +5,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
 #include <memory>
+#include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "comm/mesh_comm.h"
@@ -13,8 +17,12 @@
 #include "model/decoder.h"
 #include "observe/probe.h"
 #include "optim/optimizer.h"
+#include "optim/schedule.h"
+#include "parallel/fsdp/fully_sharded.h"
+#include "train/activation_checkpoint.h"
 #include "train/batching.h"
 #include "train/context_cut.h"
+#include "train/grad_norm.h"
 #include "train/loss.h"
 #include "train/microbatch.h"
 
@@ -33,19 +41,33 @@ struct RankSetup {
 struct TrainOptions {
   LossOptions loss;
   OptimizerOptions optimizer;
+  ScheduleOptions schedule = {};   // of optimizer.lr, one scheduler step per training step
+  double temperature = 1.0;        // logits are divided by it
   double max_norm = 1.0;           // <= 0: no clipping
   int64_t micro_batch_size = 0;    // <= 0: the rank's whole share
   BatchingOptions batching = {};   // its micro_batch_size is the one above
   bool sequence_parallel = false;  // pads sequences to a multiple of tp
   // Of sequences over cp. Their length is padded to what cp, ulysses and tp can cut.
   ContextLayout context_layout = ContextLayout::kZigzag;
+  FsdpOptions data_parallel = {};
+  CheckpointedRegions checkpointed = CheckpointedRegions::kNone;
+  GradNormOptions norm = {};
 };
 
 struct StepMetrics {
   double loss = 0;
   double grad_norm = 0;
-  double tokens = 0;     // counted by the loss, global
-  double sequences = 0;  // with at least one counted token, global
+  double tokens = 0;                           // counted by the loss, global
+  double sequences = 0;                        // with at least one counted token, global
+  std::map<std::string, double> of_loss = {};  // what loss_metrics names, global
+};
+
+// Bytes of tensor memory that a rank holds between two steps, and of the gradients that its last
+// update took. Memory that tensors share counts once.
+struct HeldBytes {
+  int64_t parameters = 0;  // leaves and masters
+  int64_t gradients = 0;
+  int64_t optimizer = 0;
 };
 
 class Trainer {
@@ -62,29 +84,43 @@ class Trainer {
   // Forward   those of the model; all_gather of the logprobs over cp and ulysses; all_reduce(sum)
   // of
   //           the counts and the loss over dp
-  // Backward  those of the model; all_reduce(sum) of partial gradients over tp, all_reduce(avg) of
-  //           gradients over dp, cp and ulysses; all_reduce(sum) of the norm over tp
+  // Backward  those of the model, and of fsdp; all_reduce(sum) of partial gradients over tp;
+  //           without fsdp all_reduce(avg) of gradients over dp, cp and ulysses; what grad_norm
+  //           does
   StepMetrics step(const Batch& batch);
-  // Logprobs [b, S] of this rank's samples, microbatch by microbatch, without gradients.
+  // Logprobs [b, S] of this rank's samples, microbatch by microbatch, without gradients. Sharded
+  // parameters are gathered once, before the first, and freed however it ends.
   void score(const Batch& batch);
 
+  // What the last step or scoring pass worked on, microbatch by microbatch.
+  const std::vector<HeldTokens>& held() const { return held_; }
   // What the optimizer works on: one per parameter, this rank's shard in the wider type.
   const std::vector<at::Tensor>& masters() const { return masters_; }
   const std::vector<OptimizerState>& states() const { return states_; }
   const std::vector<ParameterPtr>& parameters() const { return parameters_; }
+  HeldBytes held_bytes() const;
+  int64_t step_count() const { return step_; }  // steps taken
+  at::Device device() const { return setup_.device; }
+  // Puts back what masters(), states() and step_count() gave, on any mesh, each of this rank's
+  // shape and dtype.
+  void restore(const std::vector<at::Tensor>& masters, std::vector<OptimizerState> states,
+               int64_t step);
 
  private:
+  bool shards_parameters() const;
+  std::vector<at::Tensor> local_gradients();
   at::Tensor logprobs_of(const Microbatch& micro, int64_t index, int64_t step);
   at::Tensor sequence_logprobs(const Microbatch& micro, const ContextCut& cut,
                                const StepContext& context);
-  std::vector<Microbatch> microbatches_of(const Batch& batch) const;
   LossCounts count(const std::vector<Microbatch>& microbatches);
+  LossInputs loss_inputs(const Microbatch& micro, const at::Tensor& logprobs) const;
+  StepMetrics reduce_metrics(const std::vector<LossMetric>& addends, const LossCounts& counts);
+  void observe_metrics(const StepMetrics& metrics);
   std::vector<at::Tensor> finish_gradients();
   void update(const std::vector<at::Tensor>& grads);
   void observe_step(const std::string& prefix, const Parameter& parameter,
                     const at::Tensor& tensor);
   void observe_scalar(const std::string& name, Phase phase, double value);
-  int64_t seq_multiple() const;
   double grad_factor() const;
 
   RankSetup setup_;
@@ -94,6 +130,12 @@ class Trainer {
   std::vector<ParameterPtr> parameters_;
   std::vector<at::Tensor> masters_;
   std::vector<OptimizerState> states_;
+  LrSchedule schedule_;
+  std::vector<HeldTokens> held_;
+  std::unique_ptr<FullyShardedModel> sharded_;  // null: parameters are replicated
+  std::optional<ContextCut> cut_;               // of the microbatch whose backward comes next
+  std::set<std::string> counting_;              // metrics that count decisions
+  int64_t gradient_bytes_ = 0;
 };
 
 }  // namespace shardproof

@@ -111,6 +111,29 @@ TEST_CASE("a mesh reads as it is written, in any order", "[mesh]") {
   CHECK(Mesh::parse("dp=256,tp=256").world_size() == 65536);
 }
 
+TEST_CASE("axes flattened into one, and its blocks, are axes themselves", "[mesh][fsdp]") {
+  const Mesh mesh = Mesh::training(4, 3, 1, 2);  // dp, cp, tp
+  CHECK(mesh.size("dp+cp") == 12);
+  CHECK(mesh.size("dp+cp%6") == 6);
+  CHECK(mesh.size("dp+cp//6") == 2);
+  CHECK(mesh.size("cp%1") == 1);
+  for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+    const int64_t flat = rank / 2;  // tp is the innermost
+    CHECK(mesh.coordinate("dp+cp", rank) == flat);
+    CHECK(mesh.coordinate("cp+dp", rank) == flat);  // always outer to inner
+    CHECK(mesh.coordinate("dp+cp%6", rank) == flat % 6);
+    CHECK(mesh.coordinate("dp+cp//6", rank) == flat / 6);
+    CHECK(mesh.coordinate("dp+tp", rank) == rank / 6 * 2 + rank % 2);
+  }
+  CHECK(mesh.peers_along("dp+cp", 3) ==
+        std::vector<int64_t>{1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23});
+  CHECK(mesh.peers_along("dp+cp%6", 15) == std::vector<int64_t>{13, 15, 17, 19, 21, 23});
+  CHECK(mesh.peers_along("dp+cp//6", 15) == std::vector<int64_t>{3, 15});
+  CHECK(mesh.peers_along("dp%2", 12) == std::vector<int64_t>{12, 18});
+  CHECK(mesh.peers_along("dp//2", 12) == std::vector<int64_t>{0, 12});
+  CHECK_THROWS(mesh.size("dp+cp%5"));
+}
+
 TEST_CASE("a mesh that no model could run is refused with a sentence", "[mesh]") {
   using Catch::Matchers::Contains;
   CHECK_THAT(refusal("pt=2"), Contains("unknown mesh axis 'pt'") && Contains("did you mean"));

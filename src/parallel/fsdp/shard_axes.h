@@ -1,0 +1,43 @@
+// Over which ranks parameters are sharded, and over which they are copied.
+//
+//   dp = 4, cp = 2, tp = 2     shard        replicate
+//   replicate                  -            dp+cp
+//   fsdp                       dp+cp        -
+//   hybrid, 2 copies           dp+cp%4      dp+cp//4      dp 0 and 1 hold one copy, 2 and 3 another
+//
+// Tensor-parallel ranks hold shards of their own, which are cut again.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "mesh/mesh.h"
+
+namespace shardproof {
+
+enum class DataParallelKind { kReplicate, kFsdp, kHybrid };
+
+struct FsdpOptions {
+  DataParallelKind kind = DataParallelKind::kReplicate;
+  int64_t replicate_size = 1;          // kHybrid: copies of the model, along dp
+  bool reshard_after_forward = true;   // false: parameters stay whole until their backward
+  bool prefetch = true;                // the next unit is gathered while this one computes
+  bool reduce_each_microbatch = true;  // false: whole gradients are kept until the last one
+  bool cpu_offload = false;            // shards, their gradients and the optimizer on the CPU
+};
+
+// Names of axes as Mesh takes them; "" where there is only one rank.
+struct ShardAxes {
+  std::string shard;
+  std::string replicate;
+};
+
+// The axes over which ranks see different tokens: those of dp, cp and ulysses with more than one
+// rank.
+std::vector<std::string> data_axes(const Mesh& mesh);
+
+// Throws Error(kRefused): copies that do not divide dp.
+ShardAxes shard_axes(const Mesh& mesh, const FsdpOptions& options);
+
+}  // namespace shardproof

@@ -1,0 +1,94 @@
+// Activations computed again in backward: the same bits, told to the probe, and memory given back.
+#include "train/activation_checkpoint.h"
+
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "sim/rank/tensor_memory.h"
+#include "tests/unit/fsdp/small_run.h"
+
+namespace shardproof::tests {
+namespace {
+
+Trial trial_of(CheckpointedRegions regions, const Mesh& mesh = Mesh::training(1, 1, 1, 1)) {
+  return {.mesh = mesh, .options = {.micro_batch_size = 2, .checkpointed = regions}};
+}
+
+TEST_CASE("checkpointed training is the training itself, to the bit", "[train][MP-5]") {
+  for (const Mesh& mesh : {Mesh::training(1, 1, 1, 1), Mesh::training(2, 2, 1, 3)}) {
+    const Trained golden = train(trial_of(CheckpointedRegions::kNone, mesh));
+    for (const CheckpointedRegions regions :
+         {CheckpointedRegions::kMlp, CheckpointedRegions::kLayer}) {
+      CHECK(difference(golden, train(trial_of(regions, mesh)), 0) == "");
+    }
+  }
+}
+
+class Recomputed final : public Probe {
+ public:
+  bool listens(Phase) const override { return true; }
+  void observe(const Observation& seen) override {
+    const auto key = std::pair{seen.name, seen.microbatch};
+    if (seen.phase == Phase::kForward) forward[key] = seen.tensor.detach().clone();
+    if (seen.phase == Phase::kBackward) gradients.insert(seen.name);
+    if (seen.phase != Phase::kRecompute) return;
+    again.insert(seen.name);
+    const auto found = forward.find(key);
+    if (found == forward.end() || !found->second.equal(seen.tensor)) different.insert(seen.name);
+  }
+  std::map<std::pair<std::string, int64_t>, at::Tensor> forward;
+  std::set<std::string> again, different, gradients;
+};
+
+TEST_CASE("the region's slots are seen again, with the same values, and no others",
+          "[train][MP-5]") {
+  const auto run = [](CheckpointedRegions regions) {
+    auto probe = std::make_unique<Recomputed>();
+    Trial trial = trial_of(regions);
+    trial.probe = probe.get();
+    trial.steps = 1;
+    train(trial);
+    return probe;
+  };
+  const auto plain = run(CheckpointedRegions::kNone);
+  CHECK(plain->again.empty());
+  const auto mlp = run(CheckpointedRegions::kMlp);
+  std::set<std::string> expected;
+  for (const char* layer : {"0", "1", "2"}) {
+    for (const char* slot : {"gate_proj", "up_proj", "activation", "down_proj"}) {
+      expected.insert(std::string("model.layers.") + layer + ".mlp." + slot + ".output");
+    }
+  }
+  CHECK(mlp->again == expected);
+  const auto layer = run(CheckpointedRegions::kLayer);
+  CHECK(layer->again.size() == 3 * 13);
+  for (const auto* seen : {mlp.get(), layer.get()}) {
+    CHECK(seen->different.empty());
+    CHECK(seen->gradients == plain->gradients);
+  }
+}
+
+TEST_CASE("a checkpointed layer keeps its input alone", "[train][MP-5]") {
+  const auto peak = [](CheckpointedRegions regions) {
+    int64_t bytes = 0;
+    Trial trial = trial_of(regions);
+    trial.config.num_hidden_layers = 6;
+    trial.options.micro_batch_size = 0;
+    run_emulated_ranks(trial.mesh, [&](MeshComm& comm, int64_t rank) {
+      with_trainer(trial, comm, rank, [&](Trainer& trainer) {
+        const sim::TensorMemory memory;
+        trainer.step(small_batch());
+        bytes = memory.peak_bytes();
+      });
+    });
+    return bytes;
+  };
+  const int64_t none = peak(CheckpointedRegions::kNone), mlp = peak(CheckpointedRegions::kMlp),
+                layer = peak(CheckpointedRegions::kLayer);
+  CHECK(mlp < none);
+  CHECK(layer < mlp);
+  CHECK(layer < none / 2);
+}
+
+}  // namespace
+}  // namespace shardproof::tests
