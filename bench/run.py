@@ -62,14 +62,29 @@ def run_ours(program, scenario, *options):
         return seconds, json.loads((out / "results.json").read_text())["cases"]
 
 
-def run_peer(script):
+def peer_command(script):
+    """What runs a Python peer, and its environment."""
     python = ROOT / ".venv/bin/python"
     stand_ins = ROOT / "tests/support/cuda_stand_ins.py"
     env = dict(os.environ)
     if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode != 0:
         folder = subprocess.check_output([python, stand_ins, ROOT / ".venv"], text=True).strip()
         env["LD_LIBRARY_PATH"] = folder
-    seconds, status, text = timed([python, ROOT / "bench" / script], env=env)
+    return [python, ROOT / "bench" / script], env
+
+
+def run_peer_lines(script):
+    """What a peer prints, line by line, as JSON."""
+    command, env = peer_command(script)
+    _, status, text = timed(command, env=env)
+    if status != 0:
+        sys.exit(f"{script}: exit status {status}")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def run_peer(script):
+    command, env = peer_command(script)
+    seconds, status, text = timed(command, env=env)
     print(text, end="", flush=True)
     if status != 0:
         sys.exit(f"{script}: exit status {status}")

@@ -82,10 +82,7 @@ struct FusedFunction : torch::autograd::Function<FusedFunction> {
     const at::Tensor logprob = softmax.reduce(local).view(target.sizes());
     ctx->save_for_backward(
         {hidden, weight, bias, softmax.max(), softmax.sum(), local.column, local.owned});
-    ctx->saved_data["start"] = shard.range.start;
-    ctx->saved_data["counted"] = shard.range.counted;
-    ctx->saved_data["temperature"] = shard.temperature;
-    ctx->saved_data["block_rows"] = shard.block_rows;
+    shard.save(*ctx);
     return logprob;
   }
 
@@ -93,14 +90,9 @@ struct FusedFunction : torch::autograd::Function<FusedFunction> {
                                                  torch::autograd::variable_list grads) {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "the logprob has no second derivative");
     const auto saved = ctx->get_saved_variables();
-    auto& data = ctx->saved_data;
     const at::Tensor& hidden = saved[0];
     const at::Tensor& weight = saved[1];
-    const VocabShard shard{.range = {.start = data["start"].toInt(),
-                                     .columns = weight.size(0),
-                                     .counted = data["counted"].toInt()},
-                           .temperature = data["temperature"].toDouble(),
-                           .block_rows = data["block_rows"].toInt()};
+    const VocabShard shard = VocabShard::load(*ctx, weight.size(0));
     const OutputLayer layer(hidden, weight, saved[2], shard);
     const Gradients out = layer_gradients(
         layer,
@@ -127,7 +119,7 @@ at::Tensor fused_vocab_parallel_logprob(const at::Tensor& hidden, const at::Tens
   const VocabShard shard = VocabShard::of(weight.size(0), vocab_size, tp, options);
   // An autograd function takes no undefined tensor: no bias is one without entries.
   const at::Tensor given_bias = bias.defined() ? bias : at::empty({0}, weight.options());
-  if (options.inference_only.value_or(!at::GradMode::is_enabled())) {
+  if (keeps_nothing(options)) {
     const at::NoGradGuard no_grad;
     return FusedFunction::apply(hidden.detach(), weight.detach(), given_bias.detach(), target,
                                 shard);

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/TensorUtils.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <cmath>
@@ -49,6 +51,10 @@ at::ScalarType logprob_type(at::ScalarType logits) {
   return logits == at::kDouble ? at::kDouble : at::kFloat;
 }
 
+bool keeps_nothing(const LogprobOptions& options) {
+  return options.inference_only.value_or(!at::GradMode::is_enabled());
+}
+
 VocabShard VocabShard::of(int64_t columns, int64_t vocab_size, Communicator& tp,
                           const LogprobOptions& options) {
   if (!(options.temperature > 0) || !std::isfinite(options.temperature)) {
@@ -67,6 +73,22 @@ VocabShard VocabShard::of(int64_t columns, int64_t vocab_size, Communicator& tp,
                     fmt::format("{} columns of logits, {} are this rank's share of {} tokens",
                                 columns, shard.range.columns, vocab_size));
   return shard;
+}
+
+void VocabShard::save(torch::autograd::AutogradContext& context) const {
+  context.saved_data["start"] = range.start;
+  context.saved_data["counted"] = range.counted;
+  context.saved_data["temperature"] = temperature;
+  context.saved_data["block_rows"] = block_rows;
+}
+
+VocabShard VocabShard::load(torch::autograd::AutogradContext& context, int64_t columns) {
+  auto& data = context.saved_data;
+  return {.range = {.start = data["start"].toInt(),
+                    .columns = columns,
+                    .counted = data["counted"].toInt()},
+          .temperature = data["temperature"].toDouble(),
+          .block_rows = data["block_rows"].toInt()};
 }
 
 at::Tensor VocabShard::reduce(const at::Tensor& tensor, ReduceOp op, const char* what) const {
@@ -103,12 +125,36 @@ std::vector<RowBlock> row_blocks(const at::Tensor& logits, const VocabShard& sha
   return blocks;
 }
 
-at::Tensor BlockBuffer::shifted(const at::Tensor& logits, const at::Tensor& max,
-                                double temperature) {
+bool has_row_kernels(const at::Tensor& rows, const VocabShard& shard) {
+  const bool known = rows.scalar_type() == at::kFloat || rows.scalar_type() == at::kBFloat16;
+  return known && rows.is_cpu() && rows.stride(-1) == 1 && shard.temperature == 1.0;
+}
+
+at::Tensor empty_gradient(const at::Tensor& logits) {
+  at::Tensor out = at::empty(logits.sizes(), logits.options());
+#ifdef MADV_HUGEPAGE
+  constexpr uintptr_t kHugePage = uintptr_t{1} << 21;
+  if (out.is_cpu() && out.nbytes() >= 16 * kHugePage) {
+    const auto begin = reinterpret_cast<uintptr_t>(out.mutable_data_ptr());
+    const uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
+    const uintptr_t end = (begin + out.nbytes()) / kHugePage * kHugePage;
+    // An advice: where it is not taken nothing changes.
+    ::madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
+  }
+#endif
+  return out;
+}
+
+at::Tensor BlockBuffer::part(const at::Tensor& logits) {
   if (!memory_.defined() || memory_.numel() < logits.numel()) {
     memory_ = at::empty({logits.numel()}, logits.options().dtype(wide_));
   }
-  at::Tensor out = memory_.narrow(0, 0, logits.numel()).view(logits.sizes());
+  return memory_.narrow(0, 0, logits.numel()).view(logits.sizes());
+}
+
+at::Tensor BlockBuffer::shifted(const at::Tensor& logits, const at::Tensor& max,
+                                double temperature) {
+  at::Tensor out = part(logits);
   if (logits.scalar_type() == wide_ && temperature == 1.0) {
     at::sub_out(out, logits, max.unsqueeze(-1));
     return out;

@@ -15,6 +15,10 @@
 #include "comm/communicator.h"
 #include "logprob/vocab_range.h"
 
+namespace torch::autograd {
+struct AutogradContext;
+}
+
 namespace shardproof {
 
 // What every function over a sharded vocabulary is told.
@@ -31,6 +35,9 @@ struct LogprobOptions {
 };
 constexpr int64_t kBlockBytes = int64_t{1} << 21;
 
+// options.inference_only, or its default.
+bool keeps_nothing(const LogprobOptions& options);
+
 // float64 stays float64; everything else becomes float32.
 at::ScalarType logprob_type(at::ScalarType logits);
 
@@ -46,6 +53,9 @@ struct VocabShard {
   // rank's share of `vocab_size` ids, or all of them.
   static VocabShard of(int64_t columns, int64_t vocab_size, Communicator& tp,
                        const LogprobOptions& options);
+  // For a backward, which needs neither the communicator nor the label.
+  void save(torch::autograd::AutogradContext& context) const;
+  static VocabShard load(torch::autograd::AutogradContext& context, int64_t columns);
   // Over tp, recorded as "<label><what>"; `tensor` itself where nothing is split.
   at::Tensor reduce(const at::Tensor& tensor, ReduceOp op, const char* what) const;
 };
@@ -64,10 +74,20 @@ std::vector<RowBlock> row_blocks(const at::Tensor& logits, const VocabShard& sha
 // How many rows of `columns` columns one block has.
 int64_t rows_per_block(int64_t columns, at::ScalarType wide, int64_t asked);
 
+// Whether row_kernels.h works on `rows` [r, counted]: float32 or bfloat16 in main memory, columns
+// side by side, at a temperature of 1.
+bool has_row_kernels(const at::Tensor& rows, const VocabShard& shard);
+
+// Uninitialised memory for a gradient of `logits`. A large one in main memory comes fresh from the
+// system: it is asked for in pages of 2 MiB, which are there several times as fast as small ones.
+at::Tensor empty_gradient(const at::Tensor& logits);
+
 // The reused buffer.
 class BlockBuffer {
  public:
   explicit BlockBuffer(at::ScalarType wide) : wide_(wide) {}
+  // A part of it of this shape, whatever it holds.
+  at::Tensor part(const at::Tensor& logits);
   // [r, counted]: logits / temperature - max[:, None], written to the buffer.
   at::Tensor shifted(const at::Tensor& logits, const at::Tensor& max, double temperature);
 

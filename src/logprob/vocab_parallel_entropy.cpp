@@ -75,9 +75,7 @@ struct EntropyFunction : torch::autograd::Function<EntropyFunction> {
     const auto shape = logits.sizes().slice(0, static_cast<size_t>(logits.dim()) - 1);
     const EntropySums sums = entropy_sums(logits, c10::multiply_integers(shape), shard);
     ctx->save_for_backward({logits, sums.max, sums.sum, sums.dot});
-    ctx->saved_data["counted"] = shard.range.counted;
-    ctx->saved_data["temperature"] = shard.temperature;
-    ctx->saved_data["block_rows"] = shard.block_rows;
+    shard.save(*ctx);
     return sums.entropy().view(shape);
   }
 
@@ -85,11 +83,7 @@ struct EntropyFunction : torch::autograd::Function<EntropyFunction> {
                                                  torch::autograd::variable_list grads) {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "the entropy has no second derivative");
     const auto saved = ctx->get_saved_variables();
-    auto& data = ctx->saved_data;
-    const VocabShard shard{
-        .range = {.columns = saved[0].size(-1), .counted = data["counted"].toInt()},
-        .temperature = data["temperature"].toDouble(),
-        .block_rows = data["block_rows"].toInt()};
+    const VocabShard shard = VocabShard::load(*ctx, saved[0].size(-1));
     return {
         entropy_gradient(saved[0], shard, {saved[1], saved[2], saved[3]}, grads[0].reshape({-1})),
         at::Tensor()};
@@ -101,9 +95,9 @@ struct EntropyFunction : torch::autograd::Function<EntropyFunction> {
 at::Tensor vocab_parallel_entropy(const at::Tensor& logits, Communicator& tp, int64_t vocab_size,
                                   const LogprobOptions& options) {
   const VocabShard shard = VocabShard::of(logits.size(-1), vocab_size, tp, options);
-  const bool keeps_nothing = options.inference_only.value_or(!at::GradMode::is_enabled());
-  const at::AutoGradMode mode(!keeps_nothing);
-  return EntropyFunction::apply(keeps_nothing ? logits.detach() : logits, shard);
+  const bool inference = keeps_nothing(options);
+  const at::AutoGradMode mode(!inference);
+  return EntropyFunction::apply(inference ? logits.detach() : logits, shard);
 }
 
 }  // namespace shardproof

@@ -112,9 +112,7 @@ struct KlFunction : torch::autograd::Function<KlFunction> {
     const auto shape = p.sizes().slice(0, static_cast<size_t>(p.dim()) - 1);
     const KlSums sums = kl_sums(p, q, c10::multiply_integers(shape), shard);
     ctx->save_for_backward({p, q, sums.max, sums.sum, sums.dot});
-    ctx->saved_data["counted"] = shard.range.counted;
-    ctx->saved_data["temperature"] = shard.temperature;
-    ctx->saved_data["block_rows"] = shard.block_rows;
+    shard.save(*ctx);
     return sums.kl().view(shape);
   }
 
@@ -122,11 +120,7 @@ struct KlFunction : torch::autograd::Function<KlFunction> {
                                                  torch::autograd::variable_list grads) {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "the KL has no second derivative");
     const auto saved = ctx->get_saved_variables();
-    auto& data = ctx->saved_data;
-    const VocabShard shard{
-        .range = {.columns = saved[0].size(-1), .counted = data["counted"].toInt()},
-        .temperature = data["temperature"].toDouble(),
-        .block_rows = data["block_rows"].toInt()};
+    const VocabShard shard = VocabShard::load(*ctx, saved[0].size(-1));
     const KlGradients out = kl_gradients(saved[0], saved[1], shard, {saved[2], saved[3], saved[4]},
                                          grads[0].reshape({-1}));
     return {out.p, out.q, at::Tensor()};
@@ -141,10 +135,10 @@ at::Tensor vocab_parallel_kl(const at::Tensor& logits_p, const at::Tensor& logit
       logits_p.sizes() == logits_q.sizes() && logits_p.scalar_type() == logits_q.scalar_type(),
       "two policies' logits of one shape and dtype");
   const VocabShard shard = VocabShard::of(logits_p.size(-1), vocab_size, tp, options);
-  const bool keeps_nothing = options.inference_only.value_or(!at::GradMode::is_enabled());
-  const at::AutoGradMode mode(!keeps_nothing);
-  return KlFunction::apply(keeps_nothing ? logits_p.detach() : logits_p,
-                           keeps_nothing ? logits_q.detach() : logits_q, shard);
+  const bool inference = keeps_nothing(options);
+  const at::AutoGradMode mode(!inference);
+  return KlFunction::apply(inference ? logits_p.detach() : logits_p,
+                           inference ? logits_q.detach() : logits_q, shard);
 }
 
 }  // namespace shardproof

@@ -32,17 +32,16 @@ Result distributed_logprob(const at::Tensor& logits, const at::Tensor& target,
   return out;
 }
 
-// No one-hot tensor and no softmax of the logits' size: each block of the gradient is recomputed in
-// the buffer and cast into its place.
+// No one-hot tensor and no softmax of the logits' size: each block of the gradient is computed and
+// rounded into its place.
 at::Tensor logits_gradient(const at::Tensor& logits, const VocabShard& shard,
                            LogprobGradient gradient) {
-  at::Tensor out = at::empty(logits.sizes(), logits.options());
+  at::Tensor out = empty_gradient(logits);
   const int64_t columns = logits.size(-1);
   const at::Tensor rows = out.view({-1, columns});
   for (const RowBlock& block : row_blocks(logits, shard)) {
-    rows.narrow(0, block.first, block.count)
-        .narrow(1, 0, shard.range.counted)
-        .copy_(gradient.block(block.first, block.logits));
+    gradient.write(block.first, block.logits,
+                   rows.narrow(0, block.first, block.count).narrow(1, 0, shard.range.counted));
   }
   rows.narrow(1, shard.range.counted, columns - shard.range.counted).zero_();
   return out;
@@ -54,10 +53,7 @@ struct LogprobFunction : torch::autograd::Function<LogprobFunction> {
     const Result result = distributed_logprob(logits, target, shard);
     ctx->save_for_backward(
         {logits, result.max, result.sum, result.target.column, result.target.owned});
-    ctx->saved_data["start"] = shard.range.start;
-    ctx->saved_data["counted"] = shard.range.counted;
-    ctx->saved_data["temperature"] = shard.temperature;
-    ctx->saved_data["block_rows"] = shard.block_rows;
+    shard.save(*ctx);
     return result.logprob;
   }
 
@@ -65,12 +61,7 @@ struct LogprobFunction : torch::autograd::Function<LogprobFunction> {
                                                  torch::autograd::variable_list grads) {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "the logprob has no second derivative");
     const auto saved = ctx->get_saved_variables();
-    auto& data = ctx->saved_data;
-    const VocabShard shard{.range = {.start = data["start"].toInt(),
-                                     .columns = saved[0].size(-1),
-                                     .counted = data["counted"].toInt()},
-                           .temperature = data["temperature"].toDouble(),
-                           .block_rows = data["block_rows"].toInt()};
+    const VocabShard shard = VocabShard::load(*ctx, saved[0].size(-1));
     LogprobGradient gradient(shard, saved[1], saved[2], {.column = saved[3], .owned = saved[4]},
                              grads[0].reshape({-1}));
     return {logits_gradient(saved[0], shard, std::move(gradient)), at::Tensor(), at::Tensor()};
@@ -87,7 +78,7 @@ at::Tensor vocab_parallel_logprob(const at::Tensor& logits, const at::Tensor& ta
       "one target per row of logits");
   check_targets(target, vocab_size);
   const VocabShard shard = VocabShard::of(logits.size(-1), vocab_size, tp, options);
-  if (options.inference_only.value_or(!at::GradMode::is_enabled())) {
+  if (keeps_nothing(options)) {
     const at::NoGradGuard no_grad;
     return distributed_logprob(logits, target, shard).logprob;
   }

@@ -1,0 +1,18 @@
+// The loops for processors with AVX2 and FMA. Compiled by itself with -O3 (CMakeLists.txt).
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "logprob/row_kernels.h"
+
+#if defined(__x86_64__)
+// From here on; what is included above stays as it is for every processor.
+#pragma GCC target("avx2,fma")
+#endif
+#include "logprob/row_loops.h"
+
+namespace shardproof {
+
+RowKernels row_kernels_of_avx2() { return kKernelsHere; }
+
+}  // namespace shardproof

@@ -1,0 +1,149 @@
+// The loops of row_kernels.h in vectors of eight lanes, for the instructions of who includes it.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "logprob/row_kernels.h"
+
+namespace shardproof {
+namespace {  // each file that includes this has its own, for its own instructions
+
+constexpr int64_t kLanes = 8;
+using Floats = float __attribute__((vector_size(32)));
+using Words = uint32_t __attribute__((vector_size(32)));
+using HalfWords = uint16_t __attribute__((vector_size(16)));
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+inline Floats load_lanes(const float* from) {
+  Floats out;
+  std::memcpy(&out, from, sizeof out);
+  return out;
+}
+
+inline Floats load_lanes(const uint16_t* from) {
+  HalfWords bits;
+  std::memcpy(&bits, from, sizeof bits);
+  return (Floats)(__builtin_convertvector(bits, Words) << 16);
+}
+
+inline void store_lanes(Floats lanes, float* to) { std::memcpy(to, &lanes, sizeof lanes); }
+
+// To the nearest, ties to even, as c10::BFloat16 rounds.
+inline void store_lanes(Floats lanes, uint16_t* to) {
+  const Words bits = (Words)lanes;
+  const Words nearest = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const Words not_a_number = Words{} + 0x7fc0u;
+  const HalfWords out = __builtin_convertvector(lanes == lanes ? nearest : not_a_number, HalfWords);
+  std::memcpy(to, &out, sizeof out);
+}
+
+inline float float_of(float value) { return value; }
+inline float float_of(uint16_t bits) {
+  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+  float out;
+  std::memcpy(&out, &wide, sizeof out);
+  return out;
+}
+
+// The last columns, fewer than the lanes: the others are `filling`.
+template <class Element>
+inline Floats load_rest(const Element* from, int64_t count, float filling) {
+  float lanes[kLanes];
+  for (int64_t i = 0; i < kLanes; ++i) {
+    lanes[i] = i < count ? float_of(from[i]) : filling;
+  }
+  return load_lanes(lanes);
+}
+
+// x = n ln 2 + r with |r| <= ln 2 / 2; exp(x) = 2^n exp(r). Coefficients: Cephes, expf.
+inline Floats exp_lanes(Floats x) {
+  constexpr float kRounding = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  const Floats shifted = x * 1.44269504088896341f + kRounding;
+  const Floats n = shifted - kRounding;
+  const Floats r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  Floats p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  const Words power = ((Words)shifted - 0x4b400000u + 127u) << 23;  // 2^n
+  const Floats result = p * (Floats)power;
+  return x < -87.0f ? Floats{} : result;
+}
+
+inline float sum_of_lanes(Floats lanes) {
+  float sum = 0;
+  for (int64_t i = 0; i < kLanes; ++i) sum += lanes[i];
+  return sum;
+}
+
+template <class Element>
+inline float largest_of(const Element* logits, int64_t columns) {
+  constexpr int64_t kStep = 4 * kLanes;
+  Floats largest[4];
+  for (Floats& lanes : largest) lanes = Floats{} + kMinusInfinity;
+  int64_t i = 0;
+  for (; i + kStep <= columns; i += kStep) {
+    for (int64_t k = 0; k < 4; ++k) {
+      const Floats x = load_lanes(logits + i + k * kLanes);
+      largest[k] = x > largest[k] ? x : largest[k];
+    }
+  }
+  for (; i < columns; i += kLanes) {
+    const Floats x = columns - i >= kLanes ? load_lanes(logits + i)
+                                           : load_rest(logits + i, columns - i, kMinusInfinity);
+    largest[0] = x > largest[0] ? x : largest[0];
+  }
+  float out = kMinusInfinity;
+  for (const Floats& lanes : largest) {
+    for (int64_t k = 0; k < kLanes; ++k) out = lanes[k] > out ? lanes[k] : out;
+  }
+  return out;
+}
+
+template <class Element>
+RowSum row_sum(const Element* logits, int64_t columns) {
+  constexpr int64_t kStretch = 1024;  // float32 sums of so many columns, these added in float64
+  const float max = largest_of(logits, columns);
+  const float base = max == kMinusInfinity ? 0 : max;
+  double total = 0;
+  for (int64_t begin = 0; begin < columns; begin += kStretch) {
+    const int64_t end = begin + kStretch < columns ? begin + kStretch : columns;
+    Floats even = {}, odd = {};
+    int64_t i = begin;
+    for (; i + 2 * kLanes <= end; i += 2 * kLanes) {
+      even += exp_lanes(load_lanes(logits + i) - base);
+      odd += exp_lanes(load_lanes(logits + i + kLanes) - base);
+    }
+    for (; i < end; i += kLanes) {
+      even += exp_lanes(load_rest(logits + i, end - i, kMinusInfinity) - base);
+    }
+    total += static_cast<double>(sum_of_lanes(even + odd));
+  }
+  return {.max = max, .sum = static_cast<float>(total)};
+}
+
+template <class Element, class Out>
+void exp_row(const Element* logits, int64_t columns, float max, float factor, Out* out) {
+  int64_t i = 0;
+  for (; i + kLanes <= columns; i += kLanes) {
+    store_lanes(exp_lanes(load_lanes(logits + i) - max) * factor, out + i);
+  }
+  if (i == columns) return;
+  Out rest[kLanes];
+  store_lanes(exp_lanes(load_rest(logits + i, columns - i, kMinusInfinity) - max) * factor, rest);
+  for (int64_t k = 0; i + k < columns; ++k) out[i + k] = rest[k];
+}
+
+constexpr RowKernels kKernelsHere = {.sum_float = row_sum<float>,
+                                     .sum_bfloat16 = row_sum<uint16_t>,
+                                     .exp_float = exp_row<float, float>,
+                                     .exp_bfloat16 = exp_row<uint16_t, uint16_t>,
+                                     .exp_bfloat16_to_float = exp_row<uint16_t, float>};
+
+}  // namespace
+}  // namespace shardproof
