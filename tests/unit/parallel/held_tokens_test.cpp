@@ -69,7 +69,8 @@ void check_held_once(const Mesh& mesh, const Batch& batch, const List& lengths,
 TEST_CASE("packed sequences as they are drawn, before and after zigzag", "[CP-2][CP-3]") {
   // Padded to 4 each: 0 1 2 . | 10 . . . and their chunks of one position.
   const Batch batch = batch_of({3, 1}, 10);
-  const TrainOptions options{.batching = {.kind = BatchingKind::kPacked}};
+  TrainOptions options;
+  options.batching.kind = BatchingKind::kPacked;
   const Mesh mesh = Mesh::training(1, 2, 1, 1);
   CHECK(list_of(held_tokens(batch, mesh, 0, options)[0].rows) == List{0, 1, 2, -1, 10, -1, -1, -1});
   CHECK(list_of(held_tokens(batch, mesh, 0, options)[0].held) == List{0, -1, 10, -1});
@@ -90,7 +91,9 @@ TEST_CASE("every token is held once, whatever the batching, layout and mesh", "[
       for (const auto layout : {ContextLayout::kZigzag, ContextLayout::kContiguous}) {
         INFO(mesh.describe() << " batching " << static_cast<int>(kind) << " "
                              << context_layout_name(layout));
-        TrainOptions options{.batching = {.kind = kind}, .context_layout = layout};
+        TrainOptions options;
+        options.batching.kind = kind;
+        options.context_layout = layout;
         check_held_once(mesh, batch, lengths, options);
         options.micro_batch_size = 2;
         options.batching.token_budget = 48;
