@@ -17,6 +17,16 @@
 
 namespace shardproof {
 
+struct TokenLookup {
+  int64_t pad_token_id = -1;  // global; its row gets no gradient; < 0: none
+  // The backward adds a token's gradients in one order on every device (an index, not an embedding;
+  // no pad row).
+  bool deterministic = false;
+};
+// This rank's addend of the embedding: rows [V_tp, E] of the ids from `first` on, 0 for other ids.
+at::Tensor look_up_own_tokens(const at::Tensor& weight, const at::Tensor& ids, int64_t first,
+                              const TokenLookup& lookup);
+
 class VocabParallelEmbedding : public Layer {
  public:
   struct Options {

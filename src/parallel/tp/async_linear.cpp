@@ -1,0 +1,172 @@
+#include "parallel/tp/async_linear.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <limits>
+#include <optional>
+
+#include "base/error.h"
+#include "collective/mappings.h"
+
+namespace shardproof {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// What the backward of one call needs besides tensors; the graph owns it.
+struct LinearCall : torch::CustomClassHolder {
+  LinearCall(Communicator& tp_in, const AsyncLinearOptions& options_in)
+      : tp(&tp_in), options(options_in) {}
+  bool gathers() const { return options.sequence_parallel && tp->size() > 1; }
+  bool reduces() const { return options.reduce_input_gradient && tp->size() > 1; }
+  Communicator* tp;
+  AsyncLinearOptions options;
+};
+
+c10::intrusive_ptr<LinearCall> call_of(AutogradContext* ctx) {
+  return c10::static_intrusive_pointer_cast<LinearCall>(ctx->saved_data["call"].toCapsule());
+}
+
+at::Tensor sum_over_leading_dims(const at::Tensor& grad) {
+  return grad.reshape({-1, grad.size(-1)}).sum(0);
+}
+
+// Steps 2, 3 and 6 of the header: grad_x on its way over tp.
+class InputGradient {
+ public:
+  InputGradient(const LinearCall& call, const at::Tensor& grad, const at::Tensor& weight) {
+    grad_ = grad.matmul(weight);
+    const std::string label = call.options.label + " backward";
+    if (call.gathers()) {
+      pending_ =
+          call.tp->reduce_scatter_async(grad_, call.options.sequence_dim, ReduceOp::kSum, label);
+    } else if (call.reduces()) {
+      pending_ = call.tp->all_reduce_async(grad_, ReduceOp::kSum, label);
+    }
+  }
+  at::Tensor wait() { return pending_ ? pending_->wait() : grad_; }
+
+ private:
+  at::Tensor grad_;
+  std::optional<PendingCollective> pending_;
+};
+
+// What autograd is given for a gradient that is in the buffer already.
+at::Tensor stand_in(const at::Tensor& weight, MainGradient& gradient) {
+  if (!gradient.wants_dummy) return {};
+  gradient.added = true;
+  const double value = gradient.zero_dummy ? 0 : std::numeric_limits<double>::quiet_NaN();
+  return at::full_like(weight, value);
+}
+
+at::Tensor weight_gradient(const LinearCall& call, const at::Tensor& grad, const at::Tensor& input,
+                           const at::Tensor& weight) {
+  if (!call.options.main_gradient) {
+    return grad.reshape({-1, grad.size(-1)}).t().matmul(input.reshape({-1, input.size(-1)}));
+  }
+  add_weight_gradient(call.options.main_gradient->sum, grad, input);
+  return stand_in(weight, *call.options.main_gradient);
+}
+
+struct AsyncLinearFunction : torch::autograd::Function<AsyncLinearFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+                            const at::Tensor& bias, const c10::intrusive_ptr<LinearCall>& call) {
+    ctx->save_for_backward({x, weight});
+    ctx->saved_data["call"] = c10::IValue::make_capsule(call);
+    const at::Tensor input =
+        call->gathers()
+            ? call->tp->all_gather(x, call->options.sequence_dim, call->options.label + " forward")
+            : x;
+    return at::linear(input, weight, bias);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "an async linear has no second derivative");
+    const auto call = call_of(ctx);
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1], &grad = grads[0];
+    const auto& deferred = call->options.deferred;
+    const bool defers = ctx->needs_input_grad(1) && deferred && deferred->has_room();
+    const bool multiplies = ctx->needs_input_grad(1) && !defers;
+
+    std::optional<PendingCollective> regather;
+    if (multiplies && call->gathers()) {
+      regather = call->tp->all_gather_async(x, call->options.sequence_dim,
+                                            call->options.label + " regather");
+    }
+    std::optional<InputGradient> grad_x;
+    if (ctx->needs_input_grad(0)) grad_x.emplace(*call, grad, weight);
+    at::Tensor grad_weight;
+    if (defers) {
+      deferred->add({x, grad, call->gathers() ? call->options.sequence_dim : -1});
+    } else if (multiplies) {
+      grad_weight = weight_gradient(*call, grad, regather ? regather->wait() : x, weight);
+    }
+    const at::Tensor grad_bias =
+        ctx->needs_input_grad(2) ? sum_over_leading_dims(grad) : at::Tensor();
+    return {grad_x ? grad_x->wait() : at::Tensor(), grad_weight, grad_bias, at::Tensor()};
+  }
+};
+
+struct FrozenLinearFunction : torch::autograd::Function<FrozenLinearFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+                            const at::Tensor& bias, const c10::intrusive_ptr<LinearCall>& call) {
+    ctx->save_for_backward({weight});
+    ctx->saved_data["call"] = c10::IValue::make_capsule(call);
+    return at::linear(x, weight, bias);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "a frozen linear has no second derivative");
+    const auto call = call_of(ctx);
+    std::optional<InputGradient> grad_x;
+    if (ctx->needs_input_grad(0)) {
+      grad_x.emplace(*call, grads[0], ctx->get_saved_variables()[0]);
+    }
+    const at::Tensor grad_bias =
+        ctx->needs_input_grad(2) ? sum_over_leading_dims(grads[0]) : at::Tensor();
+    return {grad_x ? grad_x->wait() : at::Tensor(), at::Tensor(), grad_bias, at::Tensor()};
+  }
+};
+
+void refuse(std::string what, std::string fix) {
+  throw Error({.kind = ErrorKind::kRefused, .what = std::move(what), .fix = std::move(fix)});
+}
+
+void check_options(const AsyncLinearOptions& options) {
+  if (options.reduce_input_gradient && options.sequence_parallel) {
+    refuse("'" + options.label +
+               "' asks for sequence_parallel and for an asynchronous all-reduce "
+               "of its input's gradient, which sequence_parallel reduce-scatters instead",
+           "ask for one of them");
+  }
+}
+
+}  // namespace
+
+at::Tensor async_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                        Communicator& tp, const AsyncLinearOptions& options) {
+  check_options(options);
+  return AsyncLinearFunction::apply(x, weight, bias, c10::make_intrusive<LinearCall>(tp, options));
+}
+
+at::Tensor frozen_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                         Communicator& tp, const AsyncLinearOptions& options) {
+  check_options(options);
+  if (options.deferred) {
+    refuse("'" + options.label + "' has a frozen weight and defers its weight gradient",
+           "defer nothing where no gradient is computed");
+  }
+  AsyncLinearOptions own = options;
+  own.sequence_parallel = false;  // its backward belongs to the gather
+  const at::Tensor input =
+      options.sequence_parallel
+          ? all_gather_with_reduce_scatter_backward(x, tp, options.sequence_dim, options.label)
+          : x;
+  return FrozenLinearFunction::apply(input, weight.detach(), bias,
+                                     c10::make_intrusive<LinearCall>(tp, own));
+}
+
+}  // namespace shardproof
