@@ -11,6 +11,8 @@ namespace shardproof::sim {
 
 namespace {
 
+constexpr int64_t kRanksPerCore = 8;
+
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
@@ -63,6 +65,7 @@ struct CaseRunner::Under {
 
 void CaseRunner::start(const CaseSpec& spec, Done done) {
   ++under_way_;
+  ranks_under_way_ += spec.world_size();
   const auto under = std::make_shared<Under>(Under{.spec = spec, .done = std::move(done)});
   try {
     check_case(spec);
@@ -100,11 +103,20 @@ void CaseRunner::finish(const std::shared_ptr<Under>& under,
   result.seconds = seconds_since(under->start);
   under->result = result;
   --under_way_;
+  ranks_under_way_ -= under->spec.world_size();
   under->done(std::move(result));
 }
 
 void CaseRunner::wait_until_at_most(int64_t count) {
   if (under_way_ > count) pool_.wait_until([this, count] { return under_way_ <= count; });
+}
+
+void CaseRunner::wait_for_room(int64_t ranks, int64_t cores) {
+  const auto fits = [this, ranks, cores] {
+    return under_way_ == 0 ||
+           (under_way_ <= cores && ranks_under_way_ + ranks <= kRanksPerCore * cores);
+  };
+  if (!fits()) pool_.wait_until(fits);
 }
 
 CaseResult CaseRunner::run(const CaseSpec& spec) {

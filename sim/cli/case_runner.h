@@ -25,6 +25,9 @@ class CaseRunner {
   void start(const CaseSpec& spec, Done done);
   // Serves what is under way until at most `count` cases are.
   void wait_until_at_most(int64_t count);
+  // Serves until a case of `ranks` ranks may start: one case more than `cores` may then be under
+  // way, with 8 ranks a core in all; a larger case runs alone.
+  void wait_for_room(int64_t ranks, int64_t cores);
   // One case from start to end.
   CaseResult run(const CaseSpec& spec);
 
@@ -37,6 +40,7 @@ class CaseRunner {
   GoldenStore& goldens_;
   bool fresh_;
   int64_t under_way_ = 0;
+  int64_t ranks_under_way_ = 0;
 };
 
 }  // namespace shardproof::sim

@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <iostream>
+#include <thread>
 
 #include "base/error.h"
 #include "sim/cli/case_runner.h"
@@ -44,7 +46,7 @@ class Run {
   void run_all() {
     const Clock::time_point start = Clock::now();
     for (const CaseSpec& spec : selection_.cases) {
-      runner_.wait_until_at_most(arguments_.jobs - 1);
+      wait_for_room(spec);
       if (pool_.interrupted()) break;
       if (arguments_.fail_fast && failed_) {
         skip(spec, "an earlier case was not as expected (--fail-fast)");
@@ -66,6 +68,14 @@ class Run {
   RunFiles files;
 
  private:
+  void wait_for_room(const CaseSpec& spec) {
+    if (arguments_.jobs > 0) {
+      runner_.wait_until_at_most(arguments_.jobs - 1);
+    } else {
+      runner_.wait_for_room(spec.world_size(), cores_);
+    }
+  }
+
   void start_one(const CaseSpec& spec) {
     progress_.started(spec.name);
     const size_t place = results.size();
@@ -91,6 +101,7 @@ class Run {
   CaseRunner runner_;
   Selection selection_;
   Progress progress_;
+  const int64_t cores_ = std::max<int64_t>(1, std::thread::hardware_concurrency());
   bool failed_ = false;  // some case was not as expected
 };
 

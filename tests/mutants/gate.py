@@ -40,7 +40,7 @@ def run_gate(program, name, tree):
     # Without faults/: they plant faults of their own, at a call and rank that a bug or a control moves.
     folders = sorted(str(path.relative_to(tree)) for path in (tree / "scenarios").iterdir()
                      if path.is_dir() and path.name != "faults")
-    finding = _run(program, ["run", *folders, "--backend", "emulated", "--fail-fast"], runs / name, tree)
+    finding = _run(program, ["run", *folders, "--backend", "emulated", "--fail-fast", "--jobs", "1"], runs / name, tree)
     if finding:
         return finding
     for case in sorted((ROOT / "golden" / "hf").glob("*/case.json")):
