@@ -21,6 +21,7 @@ struct RankEnding {
   std::string last_call;  // label of the last collective that it entered, "" none
   std::string bytes;      // the encoded RankReport when it finished
   std::vector<FaultNote> faults = {};  // those planted on this rank, as far as it could tell
+  std::string printed = {};            // the last lines of its process, when it failed
 };
 
 struct Divergence {

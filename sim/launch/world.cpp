@@ -18,13 +18,12 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// After a failure, how long to wait for what other ranks have to say: a root cause that is named a
-// moment after its consequence must still be seen.
+// After a failure, how long to wait for what other ranks say: a root cause may be named after it.
 constexpr milliseconds kGraceAfterRoot{20};
 constexpr milliseconds kGraceAfterConsequence{400};
 // How long an emulated world may take to stop its ranks when told to.
 constexpr milliseconds kAbortGrace{1500};
-constexpr int kLinesOfOutput = 5;
+constexpr int kLinesOfOutput = 5, kLinesPrinted = 100;  // in a message; in the log
 
 double seconds_since(steady_clock::time_point start) {
   return std::chrono::duration<double>(steady_clock::now() - start).count();
@@ -120,7 +119,7 @@ void World::run(const std::string& request, int golden_fd, CaseLimits limits,
   SHARDPROOF_ASSERT(!running_ && !broken_, "a world that is busy or broken was given a case");
   ++case_number_;
   running_ = true;
-  settling_ = abort_sent_ = mismatched_ = false;
+  settling_ = abort_sent_ = false;
   done_ = std::move(done);
   limits_ = limits;
   hang_rule_ = HangRule(limits.hang_s);
@@ -183,10 +182,8 @@ void World::note(RankEnding ending) {
   }  // the others refuse as well, each at its own pace; if not, they wait for this rank: hung
 }
 
-// What the matching shows first outranks whatever the ranks threw afterwards, and whatever it shows
-// of the lines that were already under way.
+// The finding of the matching outranks whatever the ranks threw afterwards.
 void World::found(const MatchFinding& finding) {
-  if (std::exchange(mismatched_, true)) return;
   for (const int64_t rank : finding.ranks) {
     endings_[static_cast<size_t>(rank)].reset();
     set_ending(rank, finding.code, finding.message);
@@ -362,6 +359,17 @@ void World::add_faults(RankEnding& ending) const {
   }
 }
 
+// The ranks of an emulated world print into one stream: it stands at the first that failed itself.
+void World::add_printed(std::vector<RankEnding>& endings) const {
+  for (RankEnding& ending : endings) {
+    const bool well = ending.kind == "finished" || is_refusal(ending);
+    if (well || (!in_processes() && ending.kind == "aborted")) continue;
+    const size_t worker = in_processes() ? static_cast<size_t>(ending.rank) : 0;
+    ending.printed = last_lines(workers_[worker]->output(), kLinesPrinted);
+    if (!in_processes()) return;
+  }
+}
+
 void World::finish() {
   running_ = false;
   WorldRun run;
@@ -376,7 +384,7 @@ void World::finish() {
     run.endings.push_back(std::move(*ending));
   }
   run.reusable = !broken_ && (finished || refused);
-  for (const auto& worker : workers_) run.logs.push_back(worker->output());
+  add_printed(run.endings);
   if (!run.reusable) {
     broken_ = true;
     for (const auto& worker : workers_) {

@@ -66,6 +66,7 @@ class World : public std::enable_shared_from_this<World> {
   void on_exit(size_t worker, const std::string& how);
   void on_call(size_t worker, const std::string& text);
   void add_faults(RankEnding& ending) const;
+  void add_printed(std::vector<RankEnding>& endings) const;
   void note(RankEnding ending);
   void found(const MatchFinding& finding);
   void rank_died(int64_t rank, size_t worker, const std::string& how);
@@ -103,7 +104,6 @@ class World : public std::enable_shared_from_this<World> {
   std::optional<Matcher> matcher_;  // of process worlds
   bool settling_ = false;
   bool abort_sent_ = false;
-  bool mismatched_ = false;  // the matching has shown something
   std::chrono::steady_clock::time_point started_;
 };
 

@@ -10,7 +10,6 @@ namespace shardproof::sim {
 
 struct WorldRun {
   std::vector<RankEnding> endings;  // by rank
-  std::vector<std::string> logs;    // what each worker printed: one for emulated, else one per rank
   bool reusable = false;            // all finished, or all refused before the first collective
   bool warm = false;                // the world had run a case before
   double seconds = 0;

@@ -43,13 +43,22 @@ std::vector<int64_t> Matcher::missing(const OpenCall& call) const {
   return out;
 }
 
+std::optional<MatchFinding> Matcher::first(std::optional<MatchFinding> finding) {
+  told_ = finding.has_value();
+  return finding;
+}
+
 std::optional<MatchFinding> Matcher::line(const CallLine& line) {
   if (line.rank < 0 || line.rank >= static_cast<int64_t>(ranks_.size())) return std::nullopt;
-  const Key key = key_of(line);
+  if (!line.waiting) ranks_[static_cast<size_t>(line.rank)].last = line;
+  return told_ ? std::nullopt : first(take(line));
+}
+
+std::optional<MatchFinding> Matcher::take(const CallLine& line) {
   if (!line.waiting) {
-    ranks_[static_cast<size_t>(line.rank)].last = line;
     if (auto finding = enter(line)) return finding;
   }
+  const Key key = key_of(line);
   const bool waits = line.waiting || !line.asynchronous;
   if (!waits || open_.count(key) == 0) return std::nullopt;
   return block(line.rank, key);
@@ -154,6 +163,10 @@ std::optional<MatchFinding> Matcher::find_leftover() const {
 
 std::optional<MatchFinding> Matcher::ended(int64_t rank) {
   ranks_.at(static_cast<size_t>(rank)).ended = true;
+  return told_ ? std::nullopt : first(take_end());
+}
+
+std::optional<MatchFinding> Matcher::take_end() const {
   for (size_t other = 0; other < ranks_.size(); ++other) {
     if (auto finding = find_ended_peer(static_cast<int64_t>(other))) return finding;
   }

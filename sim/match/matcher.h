@@ -19,8 +19,8 @@ struct MatchFinding {
 };
 
 // Fed by the control process with the lines of all ranks. Calls are matched by (group, call
-// number); send and recv by (group, from, to, tag, number). Only the first finding matters: stop
-// then.
+// number); send and recv by (group, from, to, tag, number). Only the first finding is told, and who
+// waits for whom stands as it was then: lines that were already under way only change last_call.
 //
 //   disagreement   two members made different calls (agreement.h)
 //   deadlock       a cycle of ranks that wait for each other, over any groups; or a rank waits
@@ -34,6 +34,7 @@ class Matcher {
  public:
   explicit Matcher(int64_t world_size);
 
+  // The first finding, from the line that shows it; nothing before it and nothing after.
   std::optional<MatchFinding> line(const CallLine& line);
   // The rank returned. (A rank that died or threw is a finding by itself; do not tell.)
   std::optional<MatchFinding> ended(int64_t rank);
@@ -51,8 +52,8 @@ class Matcher {
  private:
   using Key = std::tuple<std::string, int64_t, int64_t, int64_t, int64_t>;
   struct OpenCall {
-    std::vector<int64_t> members;             // global ranks
-    std::map<int64_t, CallLine> lines;        // by global rank, of those that came
+    std::vector<int64_t> members;       // global ranks
+    std::map<int64_t, CallLine> lines;  // by global rank, of those that came
   };
   struct Rank {
     std::optional<CallLine> last;
@@ -64,6 +65,9 @@ class Matcher {
   static std::vector<int64_t> members_of(const CallLine& line);
   std::vector<int64_t> missing(const OpenCall& call) const;
   std::string describe_wait(int64_t rank) const;
+  std::optional<MatchFinding> first(std::optional<MatchFinding> finding);
+  std::optional<MatchFinding> take(const CallLine& line);
+  std::optional<MatchFinding> take_end() const;
   std::optional<MatchFinding> enter(const CallLine& line);
   std::optional<MatchFinding> disagreement(const OpenCall& call, const CallLine& line) const;
   std::optional<MatchFinding> block(int64_t rank, const Key& key);
@@ -73,6 +77,7 @@ class Matcher {
 
   std::vector<Rank> ranks_;
   std::map<Key, OpenCall> open_;
+  bool told_ = false;  // the first finding
 };
 
 }  // namespace shardproof::sim

@@ -42,6 +42,9 @@ std::string rank_log(const CaseResult& result, int64_t rank, const RankEnding* e
   if (ending != nullptr && !ending->last_call.empty()) {
     text += fmt::format("last call entered: {}\n", ending->last_call);
   }
+  if (ending != nullptr && !ending->printed.empty()) {
+    text += "\nthe last lines that its process printed\n" + ending->printed + "\n";
+  }
   if (report == nullptr) return valid_utf8(text + "\nThis rank sent no report.\n");
   text += fmt::format("time    {:.3f} s, of it {:.3f} s comparing; peak {} tensor bytes\n",
                       report->seconds, report->compare_seconds, report->peak_tensor_bytes);

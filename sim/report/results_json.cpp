@@ -76,6 +76,7 @@ Json rank_json(int64_t rank, const RankEnding* ending, const RankReport* report,
   out["ending"] = ending ? ending->kind : "finished";
   out["message"] = ending ? valid_utf8(ending->message) : "";
   out["last_call"] = ending ? valid_utf8(ending->last_call) : "";
+  if (ending != nullptr && !ending->printed.empty()) out["printed"] = valid_utf8(ending->printed);
   out["log"] = log_file(id, rank);
   if (report == nullptr) return out;
   out["calls"] = report->calls.size();

@@ -1,7 +1,7 @@
 // The central matching of calls, fed with lines in the orders that a control process could see.
-#include <catch2/catch.hpp>
-
 #include "sim/match/matcher.h"
+
+#include <catch2/catch.hpp>
 
 namespace shardproof::sim {
 namespace {
@@ -96,6 +96,26 @@ TEST_CASE("a disagreement names both ranks and both labels", "[comm][match]") {
   CHECK(finding->ranks == std::vector<int64_t>{0, 2});
   CHECK_THAT(finding->message, Contains("ranks 0 and 2 disagree on call 0 of dp[0,1,2]") &&
                                    Contains("label 'grad of w1' against 'grad of w2'"));
+}
+
+TEST_CASE("the first finding stands, whatever lines were already under way", "[comm][match]") {
+  Matcher matcher(3);
+  const std::vector<int64_t> ranks{0, 1, 2};
+  Side a{0, "dp[0,1,2]", ranks}, b{1, "dp[0,1,2]", ranks}, c{2, "dp[0,1,2]", ranks};
+  CHECK(!matcher.line(c.call("all_reduce", "loss")));
+  CHECK(!matcher.line(a.call("all_reduce", "loss", true)));
+  const CallLine wrong = b.call("all_gather", "weights", true);
+  const auto finding = matcher.line(wrong);
+  REQUIRE(finding);
+  CHECK(finding->code == "disagreement");
+  CHECK(finding->ranks == std::vector<int64_t>{0, 1});
+
+  CHECK(!matcher.line(wait_for(wrong)));  // its call is none that anybody waits in
+  CHECK(matcher.wait_of(1) == "");
+  CHECK(!matcher.line(a.call("broadcast", "next")));
+  CHECK_THAT(matcher.last_call(0), Contains("broadcast") && Contains("'next'"));
+  CHECK_THAT(matcher.wait_of(2), Contains("rank 2 waits for rank 1 in all_reduce(sum)"));
+  for (const int64_t rank : ranks) CHECK(!matcher.ended(rank));  // would be a deadlock
 }
 
 TEST_CASE("splits that do not fit each other are a disagreement", "[comm][match]") {

@@ -98,6 +98,8 @@ TEST_CASE("the rank that died is named with how and with its last words", "[laun
     CHECK(endings[1].kind == "died");
     CHECK_THAT(endings[1].message, Catch::Contains(fact) && Catch::Contains("rank 1 does " + act));
     CHECK_THAT(endings[1].last_call, Catch::Contains("toy call 0"));
+    CHECK_THAT(endings[1].printed, Catch::Contains("rank 1 does " + act));
+    CHECK(endings[0].printed == "rank 0 does wait");
     for (const size_t other : {0, 2}) {
       CHECK(endings[other].kind == "aborted");
       CHECK_THAT(endings[other].message,
@@ -106,7 +108,9 @@ TEST_CASE("the rank that died is named with how and with its last words", "[laun
     }
     CHECK(seconds < 0.4);  // at once: not by the hang rule
   }
-  CHECK(pool.run_case(toy_case("gloo", 3), -1, false)[1].kind == "finished");
+  const auto whole = pool.run_case(toy_case("gloo", 3), -1, false);
+  CHECK(whole[1].kind == "finished");
+  CHECK(whole[1].printed == "");
 }
 
 TEST_CASE("a crash in an emulated world names the rank whose thread it was", "[launch]") {
@@ -116,7 +120,9 @@ TEST_CASE("a crash in an emulated world names the rank whose thread it was", "[l
       false);
   CHECK(endings[2].kind == "died");
   CHECK_THAT(endings[2].message, Catch::Contains("was killed by SIGSEGV on the thread of rank 2"));
+  CHECK_THAT(endings[2].printed, Catch::Contains("rank 2 does segv"));  // all print into one stream
   CHECK(endings[0].kind == "aborted");
+  CHECK(endings[0].printed == "");
   const auto killed = pool.run_case(toy_case("emulated", 2, {{"rank 1", "sigkill"}}), -1, false);
   CHECK(killed[1].kind == "died");
   CHECK(pool.run_case(toy_case("emulated", 3), -1, false)[0].kind == "finished");

@@ -123,7 +123,8 @@ inline CaseResult example_death() {
                             .kind = "died",
                             .message = "signal 9",
                             .last_call = "all_reduce dp x",
-                            .bytes = ""});
+                            .bytes = "",
+                            .printed = "loading\nNCCL <warn> no \xff route"});
   return result;
 }
 

@@ -124,6 +124,7 @@ def example_cases():
            files=["tensors/006-tp.llama_dp2_tp3_float64.safetensors"], tensors=tensors(rng, 6, 3, wrong, 4.1e9),
            worst_ratio=4.1e9, divergence={"tensor": "grad." + wrong, "phase": "step", "step": 1})
     died = lambda rank: ({"ending": "died", "message": "ended by signal 9 (killed)",
+                          "printed": "loading\nNCCL WARN <no route> & gave up",
                           "last_call": "all_reduce tp[2,3] model.layers.0.mlp.down_proj forward"} if rank == 2 else
                          {"ending": "aborted", "message": "ended because rank 2 died", "last_call": "barrier"})
     number = len(cases)

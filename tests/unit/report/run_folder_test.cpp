@@ -105,6 +105,8 @@ TEST_CASE("results.json says for every case how it ended, with hostile text and 
   const json& death = results["cases"][2];
   CHECK(death["ranks"][1]["ending"] == "died");
   CHECK(death["ranks"][1]["last_call"] == "all_reduce dp x");
+  CHECK(death["ranks"][1]["printed"].get<std::string>().starts_with("loading\nNCCL <warn> no "));
+  CHECK_FALSE(death["ranks"][0].contains("printed"));
   CHECK(death["files"] == json{"extra.safetensors"});
   CHECK(std::count(text.begin(), text.end(), '\n') == 9);  // one line per case
 }
@@ -222,6 +224,7 @@ TEST_CASE("a rank's log says how it ended and lists its calls", "[report]") {
   CHECK(dead.find("ending  died") != std::string::npos);
   CHECK(dead.find("last call entered: all_reduce dp x") != std::string::npos);
   CHECK(dead.find("sent no report") != std::string::npos);
+  CHECK(dead.find("its process printed\nloading\nNCCL <warn>") != std::string::npos);
 }
 
 TEST_CASE("failing tensors are a safetensors file with the place of each element", "[report]") {
