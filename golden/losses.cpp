@@ -141,7 +141,7 @@ std::vector<Metric> dense_metrics(const at::Tensor& logprobs, const Batch& batch
     const at::Tensor ratio = (now - needed(batch.prev_logprobs, "prev_logprobs", mask)).exp();
     const at::Tensor outside = at::logical_or(ratio > 1 + loss.eps, ratio < 1 - loss.eps);
     metrics.push_back({"ratio", mean(ratio)});
-    metrics.push_back({"clip_fraction", mean(outside.to(mask.scalar_type())), true});
+    metrics.push_back({"clip_fraction", mean(outside.to(mask.scalar_type()))});
     if (loss.beta != 0) {
       const at::Tensor d = needed(batch.reference_logprobs, "reference_logprobs", mask) - now;
       metrics.push_back({"kl", mean(d.exp() - d - 1.0)});
@@ -156,7 +156,7 @@ std::vector<Metric> dense_metrics(const at::Tensor& logprobs, const Batch& batch
       ++count;
     }
     metrics.push_back({"margin", count == 0 ? 0 : margin / count});
-    metrics.push_back({"accuracy", count == 0 ? 0 : won / count, true});
+    metrics.push_back({"accuracy", count == 0 ? 0 : won / count});
   }
   return metrics;
 }

@@ -24,13 +24,12 @@ at::Tensor dense_logprobs(const at::Tensor& logits, const Batch& batch);
 // needs.
 at::Tensor dense_loss(const at::Tensor& logprobs, const Batch& batch, const sim::LossSpec& loss);
 
-// What a step reports beside its loss and norm. "tokens" and "sequences" that count; of clipped_pg
+// What a step reports beside its loss and norm, of a float64 run. "tokens" and "sequences" that count; of clipped_pg
 // the means over tokens of "ratio" and "kl" and the "clip_fraction"; of preference the means over
 // pairs of "margin" and "accuracy".
 struct Metric {
   std::string name;
   double value = 0;
-  bool counts_decisions = false;  // in low precision a rounding can turn one
 };
 std::vector<Metric> dense_metrics(const at::Tensor& logprobs, const Batch& batch,
                                   const sim::LossSpec& loss);

@@ -53,7 +53,9 @@ class SingleDevice {
         observe("param." + parameter.name, Phase::kStep, step, masters[i]);
       }
       for (const Metric& metric : dense_metrics(now, batch_, spec_.loss)) {
-        if (metric.counts_decisions && spec_.precision != "float64") continue;
+        // In lower precisions a rounding turns decisions: a token is clipped or is not.
+        const bool counts = metric.name == "tokens" || metric.name == "sequences";
+        if (!counts && spec_.precision != "float64") continue;
         observe("metric." + metric.name, Phase::kStep, step,
                 at::scalar_tensor(metric.value, at::kDouble));
       }

@@ -5,8 +5,8 @@
 //   forward   every slot's output in the order of the run, "logprobs" [B, S], "loss"
 //   backward  every slot's input gradients in the order they arise
 //   step      "grad.<parameter>" before clipping, last layer first; "grad_norm"; then per parameter
-//             the optimizer's state ("exp_avg.", "exp_avg_sq.", "momentum_buffer.") and "param."; then
-//             "metric.<name>"
+//             the optimizer's state ("exp_avg.", "exp_avg_sq.", "momentum_buffer.") and "param.";
+//             then "metric.<name>"
 #pragma once
 
 #include <memory>

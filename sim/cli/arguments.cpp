@@ -135,8 +135,8 @@ void add_check(CLI::App& app, CheckArguments& check) {
       ->check(CLI::Range(0.01, kMaxSeconds));
   app.add_option("--dump", check.dump, "Write the sharded run's own full tensors here");
   app.add_option("--save", check.save, "Write the trained model here, as a Hugging Face folder");
-  app.add_option("--save-file-mb", check.save_file_mb, "The largest file of --save, in megabytes")
-      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--save-file-bytes", check.save_file_bytes, "The largest file of --save")
+      ->check(CLI::PositiveNumber);
   app.add_option("--out", check.out, "Folder for the results (default: none)");
 }
 

@@ -53,7 +53,7 @@ struct CheckArguments {
   double hang_s = 2.0, deadline_s = 120.0;
   std::string dump, out, only;
   std::string save;             // the trained model as a Hugging Face folder
-  int64_t save_file_mb = 5000;  // of one of its files
+  int64_t save_file_bytes = int64_t{5} << 30;  // of one of its files
   WorldArguments world;
   std::vector<KnownWorkload> workloads;  // as in RunArguments
 };

@@ -98,7 +98,7 @@ CaseSpec make_check_case(const CheckArguments& arguments) {
   if (arguments.micro_batch_size) spec.micro_batch_size = *arguments.micro_batch_size;
   spec.dump_file = writable_path("--dump", arguments.dump);
   spec.save_folder = folder_to_make("--save", arguments.save);
-  spec.save_file_bytes = arguments.save_file_mb * 1000000;
+  spec.save_file_bytes = arguments.save_file_bytes;
   if (arguments.packed) spec.batching.kind = "packed";
   return spec;
 }

@@ -44,7 +44,8 @@ Tolerance::Tolerance(const CaseSpec& spec)
 
 double Tolerance::lower_precision(const GoldenTensor& golden) const {
   if (precision_eps_ == 0) return 0;
-  const double eps = is_optimizer_state(golden) ? eps_of_precision("float32") : precision_eps_;
+  const bool wide = is_optimizer_state(golden) || golden.kept_in_float32;
+  const double eps = wide ? eps_of_precision("float32") : precision_eps_;
   return std::max(kMeasuredErrors * golden.precision_error * addends_root_,
                   kFloorRoundings * eps * golden.scale);
 }
@@ -87,7 +88,10 @@ std::optional<FreeRunningAllowance> FreeRunningAllowance::of(const CaseSpec& spe
       clip = std::min(1.0,
                       spec.optimizer.max_norm / (*norm->value.const_data_ptr<double>() + kClipEps));
     }
-    out.steps_.push_back({grad->value.const_data_ptr<double>(), clip, tolerance.allowance(*grad)});
+    const GoldenTensor* rate = golden.find(Phase::kStep, step, "lr");
+    const double lr = rate ? *rate->value.const_data_ptr<double>() : spec.optimizer.lr;
+    out.steps_.push_back(
+        {grad->value.const_data_ptr<double>(), lr, clip, tolerance.allowance(*grad)});
   }
   return out;
 }
@@ -101,8 +105,7 @@ double FreeRunningAllowance::adam_param(int64_t offset) const {
     mean_square = optimizer_.beta2 * mean_square + (1 - optimizer_.beta2) * grad * grad;
     correction *= optimizer_.beta2;
     const double size = std::sqrt(mean_square / (1 - correction));
-    added +=
-        optimizer_.lr * std::min(2.0, step.clip * step.grad_allowance / (size + optimizer_.eps));
+    added += step.lr * std::min(2.0, step.clip * step.grad_allowance / (size + optimizer_.eps));
   }
   return added;
 }
@@ -112,13 +115,15 @@ double FreeRunningAllowance::at(int64_t offset) const {
   const double undamped = 1 / (1 - std::min(optimizer_.momentum, 0.999));
   double sum = 0;
   double largest = 0;
+  double largest_lr = 0;  // what went wrong early counts in later steps too, through the momentum
   for (const Step& step : steps_) {
+    largest_lr = std::max(largest_lr, step.lr);
     const double grad = step.clip * std::fabs(step.grad[offset]);
     const double error = step.clip * step.grad_allowance;
     sum += error;
     largest = std::max(largest, kind_ == Kind::kExpAvgSq ? (2 * grad + error) * error : error);
   }
-  if (kind_ == Kind::kSgdParam) return optimizer_.lr * sum * undamped;
+  if (kind_ == Kind::kSgdParam) return largest_lr * sum * undamped;
   return kind_ == Kind::kMomentum ? largest * undamped : largest;
 }
 

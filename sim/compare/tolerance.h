@@ -1,7 +1,7 @@
 // How far an actual value may lie from the golden one. All constants of the judge stand here, once.
 //
 //   float64   |actual - golden| <= 1e-10 * scale + 64 * eps * phase_scale
-//   lower     + max(8 * measured error * sqrt(addends), 4 * eps(precision) * scale)
+//   lower     + max(8 * measured error * sqrt(addends), 4 * eps of the dtype that holds it * scale)
 //
 // `scale` is the largest magnitude of the golden tensor, `phase_scale` that of all golden tensors
 // of the same phase and step, the measured error that of the golden itself in that precision,
@@ -68,6 +68,7 @@ class FreeRunningAllowance {
   enum class Kind { kAdamParam, kSgdParam, kExpAvg, kExpAvgSq, kMomentum };
   struct Step {
     const double* grad;     // golden, before clipping
+    double lr;              // that of the optimizer, or what its schedulers make of it
     double clip;            // min(1, max_norm / (norm + 1e-6))
     double grad_allowance;  // before clipping
   };

@@ -8,6 +8,12 @@ namespace {
 // A world that waits for its next case holds no more than this of the last one's golden.
 constexpr int64_t kSmallGolden = int64_t{128} << 20;
 
+std::shared_ptr<const WeightMap> load_case_weights(const CaseSpec& spec, const ModelConfig& config,
+                                                   bool reads_weights) {
+  if (spec.weights_folder.empty()) return seeded_weights(config, spec.seed);
+  return reads_weights ? load_weights(spec.weights_folder, config) : weights_to_come(config);
+}
+
 }  // namespace
 
 Batch load_case_batch(const CaseSpec& spec, int64_t vocab_size) {
@@ -21,21 +27,21 @@ Batch load_case_batch(const CaseSpec& spec, int64_t vocab_size) {
                        .seed = spec.seed});
 }
 
-std::shared_ptr<const CaseInputs> load_case_inputs(const CaseSpec& spec) {
+std::shared_ptr<const CaseInputs> load_case_inputs(const CaseSpec& spec, bool reads_weights) {
   auto inputs = std::make_shared<CaseInputs>();
   inputs->config = ModelConfig::from_json(spec.model);
-  inputs->weights = spec.weights_folder.empty() ? seeded_weights(inputs->config, spec.seed)
-                                                : load_weights(spec.weights_folder, inputs->config);
+  inputs->weights = load_case_weights(spec, inputs->config, reads_weights);
   inputs->batch = load_case_batch(spec, inputs->config.vocab_size);
   return inputs;
 }
 
-std::shared_ptr<const CaseInputs> CaseInputsCache::get(const CaseSpec& spec) {
+std::shared_ptr<const CaseInputs> CaseInputsCache::get(const CaseSpec& spec, bool reads_weights) {
   const std::lock_guard lock(mutex_);
   const std::string key = golden_key(spec);
-  if (!inputs_ || key != key_) {
-    inputs_ = load_case_inputs(spec);
+  if (!inputs_ || key != key_ || (reads_weights && !has_weights_)) {
+    inputs_ = load_case_inputs(spec, reads_weights);
     key_ = key;
+    has_weights_ = reads_weights;
   }
   return inputs_;
 }

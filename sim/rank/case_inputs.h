@@ -22,13 +22,16 @@ struct CaseInputs {
 
 // The global batch alone, read or drawn. Throws Error(kBadInput) as load_batch does.
 Batch load_case_batch(const CaseSpec& spec, int64_t vocab_size);
-// Throws Error(kBadInput) as load_weights and load_batch do.
-std::shared_ptr<const CaseInputs> load_case_inputs(const CaseSpec& spec);
+// Throws Error(kBadInput) as load_weights and load_batch do. Without `reads_weights` a folder's
+// weights are weights_to_come(): for a process whose rank is given its shards.
+std::shared_ptr<const CaseInputs> load_case_inputs(const CaseSpec& spec, bool reads_weights = true);
 
 // Keeps what the ranks of one process ask for in the same case, and cases of one sweep again.
 class CaseInputsCache {
  public:
-  std::shared_ptr<const CaseInputs> get(const CaseSpec& spec);
+  // Weights that are to come when they are first asked for may be there already: another rank
+  // reads.
+  std::shared_ptr<const CaseInputs> get(const CaseSpec& spec, bool reads_weights = true);
   // The golden of a descriptor, mapped once: its pages are touched for the first time only once.
   // Small ones stay mapped for the next case, as its own golden or to be let go. Throws as
   // GoldenRecord::from_fd does.
@@ -38,6 +41,7 @@ class CaseInputsCache {
   std::mutex mutex_;
   std::string key_;
   std::shared_ptr<const CaseInputs> inputs_;
+  bool has_weights_ = false;
   std::pair<uint64_t, uint64_t> golden_file_ = {};  // device and inode, unique while it is mapped
   std::weak_ptr<const GoldenRecord> golden_;
   std::shared_ptr<const GoldenRecord> small_golden_;

@@ -33,12 +33,16 @@ class GoldenShards {
 }  // namespace
 
 void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup,
-                           const GoldenRecord& golden, const WeightMap& initial,
+                           const GoldenRecord& golden, const InitialShard& initial,
                            const OptimizerOptions& options, double max_norm, int64_t step) {
   const at::NoGradGuard no_grad;
   const GoldenTensor* norm = golden.find(Phase::kStep, step, "grad_norm");
   if (!norm) return;
   const GoldenShards shards(setup, golden);
+  OptimizerOptions at_rate = options;
+  if (const GoldenTensor* rate = golden.find(Phase::kStep, step, "lr")) {
+    at_rate.lr = rate->value.item<double>();
+  }
   const std::vector<ParameterPtr>& parameters = trainer.parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& parameter = *parameters[i];
@@ -48,13 +52,12 @@ void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup,
       const double factor = max_norm / (norm->value.item<double>() + 1e-6);
       grad = grad * std::min(1.0, factor);
     }
-    const at::Tensor value = step == 1 ? shards.shard(initial.at(parameter.name), parameter)
-                                       : shards.get("param.", parameter, step - 1);
+    const at::Tensor value = step == 1 ? initial(i) : shards.get("param.", parameter, step - 1);
     OptimizerState state{.step = step - 1,
                          .exp_avg = shards.get("exp_avg.", parameter, step - 1),
                          .exp_avg_sq = shards.get("exp_avg_sq.", parameter, step - 1),
                          .momentum_buffer = shards.get("momentum_buffer.", parameter, step - 1)};
-    optimizer_step(value, grad, state, options);
+    optimizer_step(value, grad, state, at_rate);
     setup.probe.observe({.name = "fed.param." + parameter.name,
                          .phase = Phase::kStep,
                          .step = step,

@@ -202,8 +202,8 @@ void set_optimizer(const Settings& settings, OptimizerSpec& optimizer) {
 
 // Model, weights, batch, loss and optimizer of a case folder. Only `uneven` may be said beside it.
 void set_from_folder(const Settings& settings, CaseSpec& spec) {
-  for (const char* prefix : {"model.", "data.", "run.loss.", "run.optimizer.", "run.scheduler", "run.max_grad_norm",
-                             "run.train_global_batch_size"}) {
+  for (const char* prefix : {"model.", "data.", "run.loss.", "run.optimizer.", "run.scheduler",
+                             "run.max_grad_norm", "run.train_global_batch_size"}) {
     const std::string also = settings.given_below(prefix, {"data.case", "data.uneven"});
     if (!also.empty()) {
       settings.fail(also, fmt::format("{} and data.case are both given", also),

@@ -72,7 +72,9 @@ struct Checked {
     const json value = node.value();
     if (!value.is_string()) wrong_type(node, "a name");
     std::string word = value.get<std::string>();
-    if (word.starts_with("torch.optim.")) word = word.substr(std::string("torch.optim.").size());
+    for (const std::string prefix : {"torch.optim.", "lr_scheduler."}) {
+      if (word.starts_with(prefix)) word = word.substr(prefix.size());
+    }
     for (const std::string& choice : key.choices) {
       if (choice == word) return word;
     }
@@ -137,7 +139,8 @@ json Schema::checked(const SchemaKey& key, const YamlNode& node, const std::stri
     case KeyType::kRecords:
       break;  // read key by key by whoever owns the records
   }
-  if (node.kind != YamlNode::Kind::kList) check.wrong_type(node, "a list of maps");
+  const bool records = node.kind == YamlNode::Kind::kList || node.kind == YamlNode::Kind::kMap;
+  if (!records) check.wrong_type(node, "a list of maps");
   return json::array();
 }
 

@@ -118,7 +118,10 @@ json read_records(const Schema& schema, const std::string& records_path, const Y
   schema.checked(*schema.find(records_path), list, file);
   const std::string prefix = records_path + "[].";
   json records = json::array();
-  for (const YamlNode& item : list.items) {
+  // One record may stand without the list.
+  const std::vector<YamlNode> items =
+      list.kind == YamlNode::Kind::kMap ? std::vector{list} : list.items;
+  for (const YamlNode& item : items) {
     if (item.kind != YamlNode::Kind::kMap) {
       fail_at(file, item.line, item.column,
               fmt::format("an item of {} is {}; it must be a map", records_path, item.describe()),

@@ -48,9 +48,8 @@ at::Tensor scaled_embedding(const at::Tensor& embedded, double scale) {
 
 }  // namespace
 
-Decoder::Decoder(const ModelConfig& config, std::shared_ptr<const WeightMap> weights,
-                 std::shared_ptr<WeightSource> source)
-    : config_(config), weights_(std::move(weights)), source_(std::move(source)) {
+Decoder::Decoder(const ModelConfig& config, std::shared_ptr<const WeightMap> weights)
+    : config_(config), weights_(std::move(weights)) {
   const ParameterPtr embedding = parameter("model.embed_tokens.weight");
   embed_tokens_ = add("model.embed_tokens", SlotKind::kEmbedding,
                       std::make_unique<Embedding>(embedding, config_.pad_token_id));
@@ -171,19 +170,14 @@ std::vector<ParameterPtr> Decoder::parameters() const {
   return all;
 }
 
-at::Tensor Decoder::initial_shard(const Parameter& parameter, const Mesh& mesh,
-                                  int64_t rank) const {
-  return source_ ? source_->shard(parameter, mesh, rank)
-                 : cut(parameter.tensor, parameter.layout, mesh, rank);
-}
-
 void Decoder::materialise(const Mesh& mesh, int64_t rank, at::ScalarType dtype, at::Device device) {
   SHARDPROOF_ASSERT(!materialised_, "a decoder is materialised once");
   materialised_ = true;
   const at::ScalarType wide = wider_type(dtype);
   for (const ParameterPtr& parameter : parameters()) {
     if (parameter->master.defined()) continue;
-    const at::Tensor master = initial_shard(*parameter, mesh, rank).to(device, wide);
+    const at::Tensor master =
+        cut(parameter->tensor, parameter->layout, mesh, rank).to(device, wide);
     if (dtype != wide) parameter->master = master;
     parameter->tensor = master.to(dtype).requires_grad_(parameter->trainable);
   }

@@ -22,11 +22,8 @@ namespace shardproof {
 class Decoder {
  public:
   // Slots with plain layers over read-only full weights. Dtype and device come with materialise().
-  // With a `source` the weights say shapes alone (they may be meta tensors), and every parameter is
-  // asked of it, in forward order.
   // Throws Error(kBadInput) when a weight is missing or has another shape than the config says.
-  Decoder(const ModelConfig& config, std::shared_ptr<const WeightMap> weights,
-          std::shared_ptr<WeightSource> source = nullptr);
+  Decoder(const ModelConfig& config, std::shared_ptr<const WeightMap> weights);
   ~Decoder();
   Decoder(Decoder&&) noexcept;
   Decoder& operator=(Decoder&&) noexcept;
@@ -44,10 +41,6 @@ class Decoder {
   // says and moved. Parameters that are not trainable take no gradient. Those that have a master
   // already are somebody else's (fsdp) and stay as they are.
   void materialise(const Mesh& mesh, int64_t rank, at::ScalarType dtype, at::Device device);
-
-  // This rank's piece of a parameter before materialise(), by its layout: of the full weights, or
-  // from the source (which may communicate: all ranks ask for the same ones in the same order).
-  at::Tensor initial_shard(const Parameter& parameter, const Mesh& mesh, int64_t rank) const;
 
   // input_ids [b, s] int64, context.positions [b, s] -> logits [b, s, V] (or what the plan left:
   // [b, s, V_tp]).
@@ -69,7 +62,6 @@ class Decoder {
 
   ModelConfig config_;
   std::shared_ptr<const WeightMap> weights_;
-  std::shared_ptr<WeightSource> source_;  // may be null
   std::vector<std::unique_ptr<Slot>> slots_;
   std::map<std::string, Slot*> by_name_;
   Slot* embed_tokens_ = nullptr;

@@ -148,6 +148,13 @@ std::map<std::string, std::vector<int64_t>> weight_shapes(const ModelConfig& con
   return shapes;
 }
 
+std::shared_ptr<const WeightMap> weights_to_come(const ModelConfig& config) {
+  auto weights = std::make_shared<WeightMap>();
+  const at::Tensor zero = at::zeros({}, at::kDouble);
+  for (const auto& [name, shape] : weight_shapes(config)) (*weights)[name] = zero.expand(shape);
+  return weights;
+}
+
 std::shared_ptr<const WeightMap> load_weights(const std::string& folder,
                                               const ModelConfig& config) {
   auto weights = std::make_shared<WeightMap>();

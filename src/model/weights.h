@@ -7,23 +7,13 @@
 #include <memory>
 #include <string>
 
-#include "mesh/layout.h"
 #include "model/config.h"
-#include "model/slot.h"
 
 namespace shardproof {
 
 // name -> full tensor on CPU; views of a mapped file, or drawn once. Never written to, so that all
 // ranks of a process share it. Tied models have no lm_head.weight here.
 using WeightMap = std::map<std::string, at::Tensor>;
-
-// Where the parameters come from when full weights are not at hand.
-class WeightSource {
- public:
-  virtual ~WeightSource() = default;
-  // This rank's piece of the parameter, by its layout, in any float dtype. May communicate.
-  virtual at::Tensor shard(const Parameter& parameter, const Mesh& mesh, int64_t rank) = 0;
-};
 
 // The names and shapes that a model of this config has.
 std::map<std::string, std::vector<int64_t>> weight_shapes(const ModelConfig& config);
@@ -32,6 +22,10 @@ std::map<std::string, std::vector<int64_t>> weight_shapes(const ModelConfig& con
 // Gemma3ForConditionalGeneration the text part, under the names of Gemma3ForCausalLM. Throws
 // Error(kBadInput): a missing or unexpected tensor, a wrong shape, a non-finite weight.
 std::shared_ptr<const WeightMap> load_weights(const std::string& folder, const ModelConfig& config);
+
+// The same names and shapes, every element 0, in no memory to speak of: for a rank that is given
+// its shards later.
+std::shared_ptr<const WeightMap> weights_to_come(const ModelConfig& config);
 
 // float64, every element different, biases and norms away from 0 and 1. Each tensor is drawn from
 // its own generator (seed and name), so that it does not depend on the others.

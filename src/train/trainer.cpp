@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <set>
+
 #include "base/error.h"
 #include "logprob/vocab_parallel_logprob.h"
 #include "model/precision.h"
@@ -168,7 +170,6 @@ StepMetrics Trainer::reduce_metrics(const std::vector<LossMetric>& sums, const L
       .loss = global[0].item<double>(), .tokens = counts.tokens, .sequences = counts.sequences};
   for (size_t i = 1; i < sums.size(); ++i) {
     metrics.of_loss[sums[i].name] = global[static_cast<int64_t>(i)].item<double>();
-    if (sums[i].counting) counting_.insert(sums[i].name);
   }
   return metrics;
 }
@@ -206,8 +207,9 @@ StepMetrics Trainer::step(const Batch& batch) {
 void Trainer::observe_metrics(const StepMetrics& metrics) {
   observe_scalar("metric.tokens", Phase::kStep, metrics.tokens);
   observe_scalar("metric.sequences", Phase::kStep, metrics.sequences);
+  // In lower precisions a rounding turns decisions: a token is clipped or is not.
+  if (setup_.dtype != at::kDouble) return;
   for (const auto& [name, value] : metrics.of_loss) {
-    if (counting_.count(name) != 0 && setup_.dtype != at::kDouble) continue;
     observe_scalar("metric." + name, Phase::kStep, value);
   }
 }

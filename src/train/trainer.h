@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -39,8 +38,8 @@ struct RankSetup {
 };
 
 struct TrainOptions {
-  LossOptions loss;
-  OptimizerOptions optimizer;
+  LossOptions loss = {};
+  OptimizerOptions optimizer = {};
   ScheduleOptions schedule = {};   // of optimizer.lr, one scheduler step per training step
   double temperature = 1.0;        // logits are divided by it
   double max_norm = 1.0;           // <= 0: no clipping
@@ -134,7 +133,6 @@ class Trainer {
   std::vector<HeldTokens> held_;
   std::unique_ptr<FullyShardedModel> sharded_;  // null: parameters are replicated
   std::optional<ContextCut> cut_;               // of the microbatch whose backward comes next
-  std::set<std::string> counting_;              // metrics that count decisions
   int64_t gradient_bytes_ = 0;
 };
 

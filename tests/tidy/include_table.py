@@ -49,6 +49,7 @@ FOLDERS = {
     "src/parallel/dp": _PARALLEL,
     "src/parallel/cp": _PARALLEL,
     "src/parallel/ulysses": _PARALLEL,
+    "src/parallel/hf": _PARALLEL,
     "src/parallel/fsdp": _PARALLEL,
     "src/logprob": _COMM + ["src/observe", "src/collective", "src/sequence"],
     "src/train": _ALL_SRC,
@@ -68,7 +69,7 @@ FOLDERS = {
     "sim/launch": _BASE + ["src/mesh", "asio", "json", "torch"]  # torch: versions in a golden's key
                   + _sim("scenario match record compare report"),
     # Registered workloads: a sharded function beside its plain twin.
-    "sim/workload": _ALL_SRC + _sim("scenario trace record compare rank"),
+    "sim/workload": _ALL_SRC + _sim("scenario net trace record compare rank"),
     # The commands. With sim/program, which alone knows the golden too, they are the program.
     "sim/cli": _ALL_SRC + ["cli", "asio"]
                + _sim("scenario match record compare report launch rank"),

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "base/error.h"
 #include "parallel/cp/ring_attention.h"
 
 namespace shardproof {
@@ -10,22 +11,25 @@ namespace {
 // q [B, T_cp, H, D], k, v [B, T_cp, H_kv, D] -> [B, T_cp, H*D]
 class RingAttention : public Layer {
  public:
-  RingAttention(Communicator& cp, const ContextParallelOptions& options, std::string label)
-      : cp_(cp), options_(options), label_(std::move(label)) {}
+  RingAttention(Communicator& cp, const ContextParallelOptions& options,
+                const AttentionOptions& attention, std::string label)
+      : cp_(cp), options_(options), attention_(attention), label_(std::move(label)) {}
 
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
     const SequenceLayout layout =
         context.sequence_layout != nullptr
             ? *context.sequence_layout
             : SequenceLayout::whole(inputs[0].size(1) * cp_.size(), cp_.size(), options_.layout);
-    return ring_attention(inputs[0], inputs[1], inputs[2], layout, cp_,
-                          {.rotation = options_.rotation, .label = label_})
-        .flatten(2);
+    RingAttentionOptions ring{.rotation = options_.rotation, .label = label_};
+    ring.rule.window = attention_.window;
+    if (attention_.scale > 0) ring.scale = attention_.scale;
+    return ring_attention(inputs[0], inputs[1], inputs[2], layout, cp_, ring).flatten(2);
   }
 
  private:
   Communicator& cp_;
   ContextParallelOptions options_;
+  AttentionOptions attention_;
   std::string label_;
 };
 
@@ -36,7 +40,9 @@ void apply_context_parallel(Decoder& model, MeshComm& comm, const ContextParalle
   Communicator& cp = comm.along("cp");
   for (Slot* slot : model.slots()) {
     if (slot->kind != SlotKind::kAttention) continue;
-    slot->layer = std::make_unique<RingAttention>(cp, options, slot->name);
+    const auto* plain = dynamic_cast<const CausalAttention*>(slot->layer.get());
+    SHARDPROOF_ASSERT(plain != nullptr, slot->name + " holds another layer than the ring replaces");
+    slot->layer = std::make_unique<RingAttention>(cp, options, plain->options(), slot->name);
   }
 }
 

@@ -66,6 +66,7 @@ class LayerMaker {
         return sequence_parallel_ ? whole(slot) : nullptr;
       // These compute on whatever part they are given.
       case TpStyle::kHeadParallelAttention:
+      case TpStyle::kHeadParallelNorm:
       case TpStyle::kHiddenParallelActivation:
       case TpStyle::kSequenceNorm:
       case TpStyle::kSequenceResidual:
@@ -107,9 +108,12 @@ class LayerMaker {
   }
 
   // Only where the stream, cut along the sequence, meets a whole layer: between a whole opener and
-  // closer the attention core and the activation see whole tensors and stay as they are.
+  // closer the norms of heads, the attention core and the activation see whole tensors and stay as
+  // they are.
   std::unique_ptr<Layer> whole(Slot& slot) const {
-    if (slot.kind == SlotKind::kAttention || slot.kind == SlotKind::kActivation) return nullptr;
+    const bool inside = slot.kind == SlotKind::kAttention || slot.kind == SlotKind::kActivation ||
+                        slot.kind == SlotKind::kNorm;
+    if (inside) return nullptr;
     const bool closes = slot.kind == SlotKind::kEmbedding || slot.name.ends_with(".o_proj") ||
                         slot.name.ends_with(".down_proj");
     return std::make_unique<WholeLayer>(

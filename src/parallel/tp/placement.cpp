@@ -137,6 +137,21 @@ struct Placer {
             .output = Layout({Cut::even(-1, kTp)})};
   }
 
+  // One weight for all heads: each rank has the addend of its own, also where ranks share a kv
+  // head.
+  SlotPlacement head_parallel_norm(const std::string& slot) const {
+    refuse_heads_that_do_not_fit(config, tp_size);
+    const bool is_kv = is_slot(slot, "k_norm");
+    const Cut cut = is_kv ? kv_head_cut(2, config.num_key_value_heads, tp_size) : Cut::even(2, kTp);
+    const Layout heads({cut});
+    std::vector<std::string> partial;
+    if (cut.kind == Cut::Kind::kRepeated) partial = {kTp};
+    return {.inputs = {heads},
+            .input_partial_axes = {partial},
+            .output = heads,
+            .weight = {.partial_grad_axes = {kTp}}};
+  }
+
   SlotPlacement hidden_parallel_activation() const {
     const Layout cut({even_or_chunk(-1, config.intermediate_size, tp_size)});
     return {.inputs = {cut, cut}, .output = cut};
@@ -187,6 +202,8 @@ SlotPlacement place_slot(const ModelConfig& config, int64_t tp_size, bool sequen
       return placer.vocab_parallel_lm_head();
     case TpStyle::kHeadParallelAttention:
       return placer.head_parallel_attention();
+    case TpStyle::kHeadParallelNorm:
+      return placer.head_parallel_norm(slot.slot);
     case TpStyle::kHiddenParallelActivation:
       return placer.hidden_parallel_activation();
     case TpStyle::kSequenceNorm:

@@ -6,6 +6,7 @@
 //   VocabParallelEmbedding  ids              S(0) (padded)   R, SP: S(1)
 //   VocabParallelLmHead     R, SP: S(1)      S(0) (padded)   S(-1) (padded)
 //   HeadParallelAttention   S(2)                             S(-1)
+//   HeadParallelNorm        S(2)             R, partial grad S(2)
 //   SequenceNorm            S(1)             R, partial grad S(1)
 //
 // The probes use this: what they see at a slot is what is written here. Plain arithmetic.

@@ -14,7 +14,7 @@
 namespace shardproof {
 namespace {
 
-constexpr std::array<std::pair<TpStyle, const char*>, 11> kStyleNames = {{
+constexpr std::array<std::pair<TpStyle, const char*>, 12> kStyleNames = {{
     {TpStyle::kReplicate, "Replicate"},
     {TpStyle::kColumnParallel, "ColumnParallel"},
     {TpStyle::kColumnParallelGathered, "ColumnParallelGathered"},
@@ -23,6 +23,7 @@ constexpr std::array<std::pair<TpStyle, const char*>, 11> kStyleNames = {{
     {TpStyle::kVocabParallelEmbedding, "VocabParallelEmbedding"},
     {TpStyle::kVocabParallelLmHead, "VocabParallelLmHead"},
     {TpStyle::kHeadParallelAttention, "HeadParallelAttention"},
+    {TpStyle::kHeadParallelNorm, "HeadParallelNorm"},
     {TpStyle::kHiddenParallelActivation, "HiddenParallelActivation"},
     {TpStyle::kSequenceNorm, "SequenceNorm"},
     {TpStyle::kSequenceResidual, "SequenceResidual"},
@@ -128,36 +129,46 @@ bool matches_pattern(std::string_view pattern, std::string_view name) {
   return p == pattern.size();
 }
 
-std::vector<PlanRow> tensor_parallel_plan(const ModelConfig&, bool sequence_parallel) {
+std::vector<PlanRow> tensor_parallel_plan(const ModelConfig& config, bool sequence_parallel) {
   const TpStyle norm = sequence_parallel ? TpStyle::kSequenceNorm : TpStyle::kReplicate;
   const TpStyle residual = sequence_parallel ? TpStyle::kSequenceResidual : TpStyle::kReplicate;
-  return {
+  const std::vector<PlanRow> rows = {
       {"model.embed_tokens", TpStyle::kVocabParallelEmbedding},
       {"*.input_layernorm", norm},
       {"*.self_attn.q_proj", TpStyle::kColumnParallel},
       {"*.self_attn.k_proj", TpStyle::kColumnParallel},
       {"*.self_attn.v_proj", TpStyle::kColumnParallel},
+      {"*.self_attn.q_norm", TpStyle::kHeadParallelNorm},
+      {"*.self_attn.k_norm", TpStyle::kHeadParallelNorm},
       {"*.self_attn.attention", TpStyle::kHeadParallelAttention},
       {"*.self_attn.o_proj", TpStyle::kRowParallel},
       {"*.attention_residual", residual},
       {"*.post_attention_layernorm", norm},
+      {"*.pre_feedforward_layernorm", norm},
       {"*.mlp.gate_proj", TpStyle::kColumnParallel},
       {"*.mlp.up_proj", TpStyle::kColumnParallel},
       {"*.mlp.activation", TpStyle::kHiddenParallelActivation},
       {"*.mlp.down_proj", TpStyle::kRowParallel},
+      {"*.post_feedforward_layernorm", norm},
       {"*.mlp_residual", residual},
       {"model.norm", norm},
       {"lm_head", TpStyle::kVocabParallelLmHead},
   };
+  const std::vector<std::string> slots = decoder_slot_names(config);
+  std::vector<PlanRow> own;
+  for (const PlanRow& row : rows) {
+    const bool used = std::any_of(slots.begin(), slots.end(), [&](const std::string& slot) {
+      return matches_pattern(row.pattern, slot);
+    });
+    if (used) own.push_back(row);
+  }
+  return own;
 }
 
 std::vector<std::string> decoder_slot_names(const ModelConfig& config) {
   std::vector<std::string> names = {"model.embed_tokens"};
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    for (const char* part : {"input_layernorm", "self_attn.q_proj", "self_attn.k_proj",
-                             "self_attn.v_proj", "self_attn.attention", "self_attn.o_proj",
-                             "attention_residual", "post_attention_layernorm", "mlp.gate_proj",
-                             "mlp.up_proj", "mlp.activation", "mlp.down_proj", "mlp_residual"}) {
+    for (const std::string& part : layer_slot_names(config.traits())) {
       names.push_back(fmt::format("model.layers.{}.{}", i, part));
     }
   }

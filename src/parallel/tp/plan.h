@@ -1,11 +1,24 @@
 // The tensor-parallel plan: a table from slot names to styles.
 //
-//   pattern                     style                    (Llama, sequence parallel off)
+//   pattern                     style                    with sequence parallelism
 //   model.embed_tokens          VocabParallelEmbedding
+//   *.input_layernorm           Replicate                SequenceNorm
 //   *.self_attn.[qkv]_proj      ColumnParallel
+//   *.self_attn.[qk]_norm       HeadParallelNorm
 //   *.self_attn.attention       HeadParallelAttention
 //   *.self_attn.o_proj          RowParallel
-//   ...
+//   *.attention_residual        Replicate                SequenceResidual
+//   *.post_attention_layernorm  Replicate                SequenceNorm
+//   *.*_feedforward_layernorm   Replicate                SequenceNorm
+//   *.mlp.{gate,up}_proj        ColumnParallel
+//   *.mlp.activation            HiddenParallelActivation
+//   *.mlp.down_proj             RowParallel
+//   *.mlp_residual              Replicate                SequenceResidual
+//   model.norm                  Replicate                SequenceNorm
+//   lm_head                     VocabParallelLmHead
+//
+// A family has those rows that match one of its slots (layer_slot_names): q and k norms in Qwen3
+// and Gemma3, feedforward norms in Gemma3 alone.
 //
 // A `*` stands for any text. A scenario's custom plan is the same table, {"pattern": "style"}, laid
 // over the architecture's own: where several of its patterns match, the one with most literal
@@ -30,6 +43,7 @@ enum class TpStyle {
   kVocabParallelEmbedding,    // weight rows (tokens) cut
   kVocabParallelLmHead,       // weight rows (tokens) cut, logits stay cut
   kHeadParallelAttention,     // each rank attends with its own heads
+  kHeadParallelNorm,          // of q or k, each rank's own heads
   kHiddenParallelActivation,  // elementwise on a cut last dim
   kSequenceNorm,              // on this rank's part of the sequence
   kSequenceResidual,          // on this rank's part of the sequence
@@ -54,7 +68,7 @@ struct TensorParallelOptions {
   nlohmann::json custom_plan = nullptr;
 };
 
-// The architecture's own plan.
+// The architecture's own plan: the rows above that match a slot of it.
 std::vector<PlanRow> tensor_parallel_plan(const ModelConfig& config, bool sequence_parallel);
 
 // The slots that a decoder of this config has, in forward order.

@@ -57,17 +57,32 @@ void check_region(const Styles& styles, const std::vector<std::string>& openers,
          given);
 }
 
-void check_layer(const Styles& styles, const std::string& layer, TpStyle norm, TpStyle residual,
-                 const std::string& stream) {
-  demand(styles, layer + "input_layernorm", {norm}, stream);
-  check_region(
-      styles, {layer + "self_attn.q_proj", layer + "self_attn.k_proj", layer + "self_attn.v_proj"},
-      layer + "self_attn.attention", TpStyle::kHeadParallelAttention, layer + "self_attn.o_proj");
-  demand(styles, layer + "attention_residual", {residual}, stream);
-  demand(styles, layer + "post_attention_layernorm", {norm}, stream);
+// What stands on the residual stream, and why.
+struct StreamStyles {
+  TpStyle norm, residual;
+  std::string because;
+};
+
+void check_layer(const Styles& styles, const std::string& layer, const ModelConfig& config,
+                 const StreamStyles& stream) {
+  for (const std::string& part : layer_slot_names(config.traits())) {
+    if (part.ends_with("layernorm")) demand(styles, layer + part, {stream.norm}, stream.because);
+    if (part.ends_with("_residual")) {
+      demand(styles, layer + part, {stream.residual}, stream.because);
+    }
+  }
+  const std::string attention = layer + "self_attn.";
+  check_region(styles, {attention + "q_proj", attention + "k_proj", attention + "v_proj"},
+               attention + "attention", TpStyle::kHeadParallelAttention, attention + "o_proj");
+  if (config.traits().qk_norm) {
+    const bool cut = leaves_cut(styles.at(attention + "q_proj"));
+    for (const char* norm : {"q_norm", "k_norm"}) {
+      demand(styles, attention + norm, {cut ? TpStyle::kHeadParallelNorm : TpStyle::kReplicate},
+             fmt::format("it sees {} heads", cut ? "its rank's" : "all"));
+    }
+  }
   check_region(styles, {layer + "mlp.gate_proj", layer + "mlp.up_proj"}, layer + "mlp.activation",
                TpStyle::kHiddenParallelActivation, layer + "mlp.down_proj");
-  demand(styles, layer + "mlp_residual", {residual}, stream);
 }
 
 }  // namespace
@@ -76,17 +91,17 @@ void check_styles_fit(const ModelConfig& config, bool sequence_parallel,
                       const std::vector<SlotStyle>& slot_styles) {
   Styles styles;
   for (const SlotStyle& slot : slot_styles) styles[slot.slot] = slot.style;
-  const TpStyle norm = sequence_parallel ? TpStyle::kSequenceNorm : TpStyle::kReplicate;
-  const TpStyle residual = sequence_parallel ? TpStyle::kSequenceResidual : TpStyle::kReplicate;
-  const std::string stream = sequence_parallel
-                                 ? "with sequence_parallel it sees only its rank's tokens"
-                                 : "without sequence_parallel it sees all tokens";
+  const StreamStyles stream{
+      .norm = sequence_parallel ? TpStyle::kSequenceNorm : TpStyle::kReplicate,
+      .residual = sequence_parallel ? TpStyle::kSequenceResidual : TpStyle::kReplicate,
+      .because = sequence_parallel ? "with sequence_parallel it sees only its rank's tokens"
+                                   : "without sequence_parallel it sees all tokens"};
   demand(styles, "model.embed_tokens", {TpStyle::kVocabParallelEmbedding, TpStyle::kReplicate},
          "it looks up tokens");
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    check_layer(styles, fmt::format("model.layers.{}.", i), norm, residual, stream);
+    check_layer(styles, fmt::format("model.layers.{}.", i), config, stream);
   }
-  demand(styles, "model.norm", {norm}, stream);
+  demand(styles, "model.norm", {stream.norm}, stream.because);
   demand(styles, "lm_head", {TpStyle::kVocabParallelLmHead, TpStyle::kReplicate},
          "it gives the logits");
   if (!config.tie_word_embeddings) return;

@@ -276,6 +276,26 @@ TEST_CASE("kv heads: grouped, and fewer than tp with each head on several ranks"
   }
 }
 
+TEST_CASE("each family over tp: norms of heads, windows, two rope bases, norms of outputs",
+          "[tp][MP-1][MP-3]") {
+  for (const char* family : {"qwen2", "qwen3", "gemma3"}) {
+    for (const auto& [tp, kv_heads] : std::vector<std::pair<int64_t, int64_t>>{{3, 6}, {4, 2}}) {
+      for (const bool sp : {false, true}) {
+        INFO(family);
+        Trial trial = trial_on(tp, sp);
+        trial.config.family = family;
+        trial.config.attention_bias = trial.config.mlp_bias = false;
+        trial.config.num_key_value_heads = kv_heads;
+        trial.config.tie_word_embeddings = trial.config.traits().tied;
+        trial.config.sliding_window = 3;
+        trial.config.sliding_layers = {true, false};
+        trial.config.rope_local_theta = 30;
+        check_trial(trial);
+      }
+    }
+  }
+}
+
 TEST_CASE("an MLP narrower than tp leaves a rank with none of it", "[tp][MP-1]") {
   Trial trial = trial_on(4, false);
   trial.config.intermediate_size = 5;

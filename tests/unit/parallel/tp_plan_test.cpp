@@ -59,7 +59,9 @@ TEST_CASE("a star stands for any text, also none", "[plan][MP-1]") {
 }
 
 TEST_CASE("every slot of a decoder has a style, under the decoder's own names", "[plan][MP-1]") {
-  const ModelConfig config = llama();
+  ModelConfig config = llama();
+  config.family = GENERATE("llama", "qwen2", "qwen3", "gemma3");
+  config.attention_bias = false;
   Decoder model(config, seeded_weights(config, 1));
   for (const bool sp : {false, true}) {
     const auto styles = resolve_plan(config, {.sequence_parallel = sp});
@@ -67,6 +69,41 @@ TEST_CASE("every slot of a decoder has a style, under the decoder's own names", 
     REQUIRE(styles.size() == slots.size());
     for (size_t i = 0; i < slots.size(); ++i) CHECK(styles[i].slot == slots[i]->name);
   }
+}
+
+TEST_CASE("a family's plan has the rows of its own slots", "[plan][MP-1]") {
+  const auto patterns = [](const char* family) {
+    ModelConfig config = llama();
+    config.family = family;
+    std::vector<std::string> names;
+    for (const PlanRow& row : tensor_parallel_plan(config, true)) names.push_back(row.pattern);
+    return names;
+  };
+  CHECK(patterns("llama").size() == 16);
+  CHECK(patterns("qwen2") == patterns("llama"));
+  CHECK(patterns("qwen3").size() == 18);
+  CHECK(patterns("gemma3").size() == 20);
+}
+
+TEST_CASE("norms of heads follow the projections, norms of outputs the stream", "[plan][MP-1]") {
+  ModelConfig config = llama();
+  config.family = "gemma3";
+  const auto refusal = [&](const nlohmann::json& plan, bool sp) {
+    return refusal_of(
+        [&] { resolve_plan(config, {.sequence_parallel = sp, .custom_plan = plan}); });
+  };
+  CHECK_THAT(refusal({{"*.q_norm", "Replicate"}}, false).text,
+             Catch::Contains("it sees its rank's heads; give it HeadParallelNorm"));
+  CHECK_THAT(refusal({{"*.self_attn.*_proj", "ColumnParallelGathered"},
+                      {"*.self_attn.o_proj", "RowParallelScattered"},
+                      {"*.self_attn.attention", "Replicate"}},
+                     true)
+                 .text,
+             Catch::Contains("it sees all heads; give it Replicate"));
+  CHECK_THAT(refusal({{"*.post_feedforward_layernorm", "Replicate"}}, true).text,
+             Catch::Contains("give it SequenceNorm"));
+  CHECK_THAT(refusal({{"*.post_fedforward_layernorm", "Replicate"}}, true).text,
+             Catch::Contains("post_feedforward_layernorm'"));
 }
 
 TEST_CASE("of several custom patterns the most literal one counts", "[plan][MP-1]") {

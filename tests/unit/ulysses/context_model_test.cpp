@@ -19,6 +19,7 @@ struct ModelCase {
   ContextLayout layout = ContextLayout::kZigzag;
   Rotation rotation = Rotation::kSendRecv;
   bool sequence_parallel = false;
+  bool gemma = false;  // windows, two rope bases, a score scale of its own
 };
 
 // Keeps what is not cut along tokens: logprobs, loss, norm, gradients and parameters.
@@ -34,7 +35,7 @@ class Keeper final : public Probe {
   NamedResults results;
 };
 
-ModelConfig small_config() {
+ModelConfig small_config(bool gemma) {
   ModelConfig config;
   config.vocab_size = 37;
   config.hidden_size = 24;
@@ -45,11 +46,17 @@ ModelConfig small_config() {
   config.head_dim = 6;
   config.rope_theta = 50;
   config.attention_bias = true;
+  if (!gemma) return config;
+  config.family = "gemma3";
+  config.sliding_window = 5;
+  config.sliding_layers = {true, false};
+  config.rope_local_theta = 7;
+  config.query_pre_attn_scalar = 11;
   return config;
 }
 
 NamedResults run_rank_of(const ModelCase& c, MeshComm& comm, int64_t rank) {
-  const ModelConfig config = small_config();
+  const ModelConfig config = small_config(c.gemma);
   const Batch batch = seeded_batch({.batch_size = 3,
                                     .seq_len = 13,
                                     .lengths = {13, 1, 6},
@@ -81,7 +88,7 @@ NamedResults run_rank_of(const ModelCase& c, MeshComm& comm, int64_t rank) {
 std::string wrong_model(const ModelCase& c, const RunRanks& run = run_emulated_ranks) {
   NamedResults golden;
   run_emulated_ranks(Mesh(), [&](MeshComm& comm, int64_t rank) {
-    golden = run_rank_of({.mesh = Mesh()}, comm, rank);
+    golden = run_rank_of({.mesh = Mesh(), .gemma = c.gemma}, comm, rank);
   });
   std::vector<NamedResults> ranks(static_cast<size_t>(c.mesh.world_size()));
   run(c.mesh, [&](MeshComm& comm, int64_t rank) {
@@ -113,6 +120,13 @@ TEST_CASE("a model trained with its sequences cut over cp", "[CP-1][CP-2]") {
       }
     }
   }
+}
+
+TEST_CASE("windows, rope bases and score scale survive the ring and the exchange", "[CP-5][US-4]") {
+  CHECK(wrong_model({.mesh = Mesh::training(1, 3, 1, 1), .gemma = true}) == "");
+  CHECK(wrong_model({.mesh = Mesh::training(1, 1, 2, 1), .gemma = true}) == "");
+  CHECK(wrong_model(
+            {.mesh = Mesh::training(1, 2, 2, 2), .sequence_parallel = true, .gemma = true}) == "");
 }
 
 TEST_CASE("a model trained with its sequences cut over ulysses, and over both", "[US-4]") {

@@ -1,0 +1,42 @@
+// A Hugging Face folder written from a mesh: config.json and the full weights under their names.
+//
+//   config.json
+//   model.safetensors                      when all fits into one file; else
+//   model-00001-of-00003.safetensors ..    in the order of names, and
+//   model.safetensors.index.json           {"metadata": {"total_size"}, "weight_map": {name: file}}
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "comm/mesh_comm.h"
+#include "model/slot.h"
+
+namespace shardproof {
+
+struct SaveOptions {
+  int64_t max_file_bytes = int64_t{5} << 30;  // of one file's tensors, unless one alone has more
+  at::ScalarType dtype = at::kFloat;          // that the weights are stored in
+};
+
+//   folder       on world rank 0's machine; made if it is not there
+//   config       what config.json says (model/config.h); dtype and architecture are filled in
+//   parameters   with their layouts, a tied one once; the same on every rank
+//   pieces       one per parameter: this rank's shard, any float dtype
+//
+// Rank 0 alone writes: each file under a temporary name, then renamed; the index last. It holds one
+// file's tensors at a time. Files of an earlier model that would be read instead are removed.
+//
+// Forward   per parameter a send to rank 0 from each rank that is the first to hold its piece,
+//           labelled "save <name>"; a barrier at the end
+// Throws    Error(kBadInput): the folder cannot be made or written
+void save_weights(const std::string& folder, const nlohmann::json& config,
+                  const std::vector<ParameterPtr>& parameters,
+                  const std::vector<at::Tensor>& pieces, const SaveOptions& options,
+                  MeshComm& comm);
+
+}  // namespace shardproof
