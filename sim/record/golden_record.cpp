@@ -20,6 +20,9 @@
 namespace shardproof::sim {
 namespace {
 
+// Counts of tokens and the like say nothing of the size of gradients and parameters beside them.
+bool is_metric(const GoldenTensor& tensor) { return tensor.name.starts_with("metric."); }
+
 [[noreturn]] void golden_fault(const GoldenTensor& tensor, const char* what) {
   throw Error({.kind = ErrorKind::kBadInput,
                .what = fmt::format("a fault of the golden: {} of step {} {}", tensor.name,
@@ -88,6 +91,7 @@ void put_entry(IndexWriter& index, const GoldenTensor& tensor, const at::Tensor&
   index.put(tensor.scale);
   index.put(phase_scale);
   index.put(tensor.precision_error);
+  index.put(static_cast<int8_t>(tensor.kept_in_float32));
   index.put(static_cast<int8_t>(value.scalar_type()));
   index.put(offset);
   index.put(static_cast<uint32_t>(value.dim()));
@@ -152,6 +156,8 @@ void GoldenRecorder::observe(const Observation& observation) {
   kept.name = observation.name;
   kept.token_dims = observation.token_map.defined();
   kept.scale = largest_magnitude(kept.value);
+  kept.kept_in_float32 = kept.phase == Phase::kForward && kept.value.numel() > 1 &&
+                         observation.tensor.scalar_type() == at::kFloat;
   versions_.push_back(kept.value.is_inference() ? 0 : static_cast<uint32_t>(kept.value._version()));
   tensors_.push_back(std::move(kept));
 }
@@ -163,7 +169,9 @@ void GoldenRecorder::measure_precision(const GoldenRecorder& lower) {
     SHARDPROOF_ASSERT(found != lower.by_key_.end(),
                       "the lower precision run has no " + tensor.name);
     if (!at::isFloatingType(tensor.value.scalar_type())) continue;
-    tensor.precision_error = largest_difference(tensor.value, lower.tensors_[found->second].value);
+    const GoldenTensor& rounded = lower.tensors_[found->second];
+    tensor.precision_error = largest_difference(tensor.value, rounded.value);
+    tensor.kept_in_float32 = rounded.kept_in_float32;
   }
 }
 
@@ -178,8 +186,10 @@ void GoldenRecorder::write(int fd, const std::map<std::string, std::string>& met
     if (must_be_finite(tensor) && !all_finite(tensor.value)) {
       golden_fault(tensor, "is not finite");
     }
-    double& largest = phase_scales[{tensor.phase, tensor.step}];
-    largest = std::max(largest, tensor.scale);
+    if (!is_metric(tensor)) {
+      double& largest = phase_scales[{tensor.phase, tensor.step}];
+      largest = std::max(largest, tensor.scale);
+    }
     blob.emplace_back(record_key(tensor.phase, tensor.step, tensor.name),
                       judged_value(tensor.value));
   }
@@ -255,6 +265,7 @@ GoldenRecord GoldenRecord::from_fd(int fd) {
     tensor.scale = index.take<double>();
     tensor.phase_scale = index.take<double>();
     tensor.precision_error = index.take<double>();
+    tensor.kept_in_float32 = index.take<int8_t>() != 0;
     const auto dtype = index.take<int8_t>();
     const auto offset = index.take<int64_t>();
     std::vector<int64_t> shape(index.take<uint32_t>());

@@ -111,13 +111,13 @@ std::vector<LossMetric> loss_metrics(const LossInputs& inputs, const LossCounts&
     metrics.push_back({"ratio", mean(ratio)});
     if (options.kl_beta != 0) metrics.push_back({"kl", mean(kl_of(inputs, counted, logprobs))});
     const at::Tensor outside = (ratio - 1).abs() > options.clip_eps;
-    metrics.push_back({"clip_fraction", mean(outside.to(mask.scalar_type())), true});
+    metrics.push_back({"clip_fraction", mean(outside.to(mask.scalar_type()))});
   } else if (options.kind == LossKind::kPreference) {
     const Margins margins = margins_of(inputs, counted, logprobs, options);
     const double weight = weight_of(counts.pairs);
     const at::Tensor won = (margins.values > 0).to(mask.scalar_type());
     metrics.push_back({"margin", counted_only(margins.values, margins.counted).sum() * weight});
-    metrics.push_back({"accuracy", counted_only(won, margins.counted).sum() * weight, true});
+    metrics.push_back({"accuracy", counted_only(won, margins.counted).sum() * weight});
   }
   return metrics;
 }

@@ -52,8 +52,7 @@ at::Tensor loss_addend(const LossInputs& inputs, const LossCounts& counts,
 // the metric.
 struct LossMetric {
   const char* name;
-  at::Tensor addend;      // scalar, without gradient
-  bool counting = false;  // it counts decisions: a rounding can change it by 1/count
+  at::Tensor addend;  // scalar, without gradient
 };
 
 // kClippedPolicyGradient, means over counted tokens: "ratio", "kl" (with kl_beta != 0),

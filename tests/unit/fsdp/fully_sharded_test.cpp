@@ -38,7 +38,7 @@ TEST_CASE("sharded training is the training of one rank, on every mesh and in ev
   }
   SECTION("hybrid: copies along dp") {
     for (const int64_t copies : {1, 2, 4}) {
-      same({.mesh = Mesh::training(4, 1, 1, 2),
+      same({.mesh = Mesh::training(4, 1, 1, 3),
             .options = {
                 .data_parallel = {.kind = DataParallelKind::kHybrid, .replicate_size = copies}}});
     }
@@ -123,9 +123,9 @@ int64_t shard_bytes(const Trainer& trainer, const Mesh& mesh, int64_t rank) {
 
 TEST_CASE("a rank holds its shards of parameters, gradients and optimizer, to the byte",
           "[fsdp][MP-5]") {
-  const Trial trial{.mesh = Mesh::training(5, 1, 1, 2), .options = {.data_parallel = fsdp()}};
-  std::vector<std::vector<int64_t>> found(10), allocated(10);
-  std::vector<int64_t> predicted(10);
+  const Trial trial{.mesh = Mesh::training(5, 1, 1, 3), .options = {.data_parallel = fsdp()}};
+  std::vector<std::vector<int64_t>> found(15), allocated(15);
+  std::vector<int64_t> predicted(15);
   run_emulated_ranks(trial.mesh, [&](MeshComm& comm, int64_t rank) {
     const auto at_rank = static_cast<size_t>(rank);
     const sim::TensorMemory memory;
@@ -138,16 +138,19 @@ TEST_CASE("a rank holds its shards of parameters, gradients and optimizer, to th
       found[at_rank] = {held.parameters, held.gradients, held.optimizer};
     });
   });
-  for (size_t rank = 0; rank < 10; ++rank) {
+  const auto weights = seeded_weights(small_model(), 3);
+  for (size_t rank = 0; rank < 15; ++rank) {
     const int64_t bytes = predicted[rank];
     CHECK(found[rank] == std::vector<int64_t>{bytes, bytes, 2 * bytes});
-    // What the allocator handed out: the same, and the rope's frequencies.
-    const int64_t rope = 8 * small_model().head_dim / 2;
-    CHECK(allocated[rank][0] == bytes + rope);
+    // What the allocator handed out: the same, the rope's frequencies, and the full weights that
+    // the model was made from.
+    int64_t others = 8 * small_model().head_dim / 2;
+    for (const auto& [name, full] : *weights) others += static_cast<int64_t>(full.nbytes());
+    CHECK(allocated[rank][0] == bytes + others);
     // After a step the optimizer's state too, and what the trainer keeps of the last batch's
     // tokens.
-    CHECK(allocated[rank][1] >= 3 * bytes + rope);
-    CHECK(allocated[rank][1] < 3 * bytes + rope + 4096);
+    CHECK(allocated[rank][1] >= 3 * bytes + others);
+    CHECK(allocated[rank][1] < 3 * bytes + others + 4096);
   }
 }
 
