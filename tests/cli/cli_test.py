@@ -109,7 +109,9 @@ class Check(CommandTest):
                      "grad.model.embed_tokens.weight", "step3.param.lm_head.weight"):
             self.assertIn(name, golden)
         for mesh in (["dp=3,tp=2", "--sequence-parallel"], ["dp=1,cp=3", "--ulysses", "2"],
-                     ["cp=2,tp=2", "--ulysses", "2", "--sequence-parallel"]):
+                     ["cp=2,tp=2", "--ulysses", "2", "--sequence-parallel"],
+                     ["cp=2,tp=2", "--packed", "--context-layout", "contiguous",
+                      "--context-rotation", "all_gather"]):
             text = self.call("check", self.case, "--mesh", *mesh, "--dump", self.path("ours"))
             self.assertIn("MATCH", text)
             self.assertIn("own golden only", text)
@@ -151,7 +153,7 @@ class Check(CommandTest):
         self.make_case()
         self.call("check", self.case, "--mesh", "tp=3", "--dump", self.path("out"), status=4)
         self.call("check", self.case, "--mesh", "ulysses=3", "--dump", self.path("out"), status=4)
-        self.call("check", self.case, "--data-parallel", "fsdp", "--mesh", "dp=3", status=4)
+        self.call("check", self.case, "--data-parallel", "hybrid", "--replicate-size", "2", "--mesh", "dp=3", status=4)
         self.assertFalse(os.path.exists(self.path("out")))
 
 
@@ -315,6 +317,17 @@ class Run(CommandTest):
 
 
 class Words(CommandTest):
+    def test_describe_shows_who_holds_which_token(self):
+        scenarios = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scenarios")
+        text = self.call("describe", os.path.join(scenarios, "cp/layouts_rotations.yaml"),
+                         "--filter", "contiguous", "--filter", "packed")
+        self.assertIn("who holds which token", text)
+        for strip in ("sample 0                  AAAAAAAAAAAAA\n", "    cp 0 ", "    cp 1 "):
+            self.assertIn(strip, text)
+        # Of 13, 1, 7 and 2 tokens, padded to 14, 2, 8 and, with the row to 28, 4.
+        self.assertIn("A 0-6, B 0, C 0-3, D 0-1\n", text)
+        self.assertIn("A 7-12, C 4-6\n", text)
+
     def test_list_describe_doctor_version_schema(self):
         small = self.write("small.yaml", SMALL)
         self.assertIn("12 cases, 0 skipped", self.call("list", small))
