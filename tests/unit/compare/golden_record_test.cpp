@@ -114,6 +114,26 @@ TEST_CASE("the measured precision error is the largest difference to the lower r
   CHECK(GoldenRecord::from_fd(file.fd()).tensors()[0].precision_error == 0.25);
 }
 
+TEST_CASE("the golden says which numbers of a forward pass its lower run kept in float32",
+          "[record]") {
+  GoldenRecorder golden(true), lower(true);
+  for (GoldenRecorder* recorder : {&golden, &lower}) {
+    const bool low = recorder == &lower;
+    const auto as = [low](at::ScalarType type) { return low ? type : at::kDouble; };
+    recorder->observe(seen("logprobs", numbered({3}).to(as(at::kFloat)), Phase::kForward));
+    recorder->observe(seen("hidden", numbered({3}).to(as(at::kBFloat16)), Phase::kForward));
+    recorder->observe(seen("loss", numbered({1}).to(as(at::kFloat)), Phase::kForward));
+    recorder->observe(seen("grad.w", numbered({3}).to(as(at::kFloat)), Phase::kStep));
+  }
+  golden.measure_precision(lower);
+  const MemoryFile file;
+  golden.write(file.fd(), {});
+  const GoldenRecord record = GoldenRecord::from_fd(file.fd());
+  std::vector<bool> kept;
+  for (const GoldenTensor& tensor : record.tensors()) kept.push_back(tensor.kept_in_float32);
+  CHECK(kept == std::vector<bool>{true, false, false, false});
+}
+
 TEST_CASE("mixed widths lie where the index says", "[record]") {
   const auto golden = golden_from({seen("flag", at::tensor({1, 0, 1}, at::kByte), Phase::kForward),
                                    seen("a", numbered({3}, 3), Phase::kForward),

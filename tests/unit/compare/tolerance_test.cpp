@@ -52,6 +52,15 @@ TEST_CASE("lower precisions allow 4 eps of the scale where nothing was measured"
         Approx(4 * 2 * std::ldexp(1.0, -7)).epsilon(1e-6));
 }
 
+TEST_CASE("what a bfloat16 run keeps in float32 is allowed roundings of float32", "[tolerance]") {
+  GoldenTensor logprobs = tensor_of(2, 0);
+  logprobs.kept_in_float32 = true;
+  CHECK(Tolerance(spec_of(1, 1, "bfloat16")).allowance(logprobs) ==
+        Approx(4 * 2 * std::ldexp(1.0, -23) + 2e-10).epsilon(1e-12));
+  logprobs.precision_error = 1e-2;  // what was measured counts as before
+  CHECK(Tolerance(spec_of(1, 1, "bfloat16")).allowance(logprobs) == Approx(8e-2));
+}
+
 namespace {
 
 // Two steps of a parameter with three elements; norms 1 and 4 with max_norm 2, so step 2 is
