@@ -65,7 +65,7 @@ struct CaseRunner::Under {
 
 void CaseRunner::start(const CaseSpec& spec, Done done) {
   ++under_way_;
-  ranks_under_way_ += spec.world_size();
+  ranks_under_way_ += spec.parallel.world_size();
   const auto under = std::make_shared<Under>(Under{.spec = spec, .done = std::move(done)});
   try {
     check_case(spec);
@@ -103,7 +103,7 @@ void CaseRunner::finish(const std::shared_ptr<Under>& under,
   result.seconds = seconds_since(under->start);
   under->result = result;
   --under_way_;
-  ranks_under_way_ -= under->spec.world_size();
+  ranks_under_way_ -= under->spec.parallel.world_size();
   under->done(std::move(result));
 }
 

@@ -72,7 +72,7 @@ class Run {
     if (arguments_.jobs > 0) {
       runner_.wait_until_at_most(arguments_.jobs - 1);
     } else {
-      runner_.wait_for_room(spec.world_size(), cores_);
+      runner_.wait_for_room(spec.parallel.world_size(), cores_);
     }
   }
 
