@@ -52,6 +52,29 @@ class Clock(unittest.TestCase):
         for rank in self.times["clock/links[even]"]["ranks"]:
             self.assertAlmostEqual(rank["exposed_us"], rank["communication_us"], delta=1e-6)
 
+    def test_prefetch_hides_the_gathers_of_sharded_layers(self):
+        prefetch, late, kept = (self.times[f"clock/prefetch[{name}]"]["ranks"]
+                                for name in ("prefetch", "no_prefetch", "no_reshard"))
+        for with_it, without, once in zip(prefetch, late, kept):
+            # The same calls; what differs is how much of them is waited for.
+            self.assertAlmostEqual(with_it["communication_us"], without["communication_us"], delta=1e-6)
+            self.assertLess(with_it["exposed_us"], 0.6 * without["exposed_us"])
+            self.assertLess(with_it["total_us"], without["total_us"])
+            self.assertLess(once["communication_us"], with_it["communication_us"])
+
+    def test_a_linear_layer_reduces_its_inputs_gradient_behind_its_weights(self):
+        whole = {name: self.times[f"clock/linear_backward[{name}]"]["ranks"][0] for name in (
+            "overlapped", "sequential", "overlapped_sp", "sequential_sp")}
+        for name in ("sequential", "sequential_sp"):
+            self.assertAlmostEqual(whole[name]["exposed_us"], whole[name]["communication_us"], delta=1e-6)
+        self.assertLess(whole["overlapped"]["exposed_us"], 1e-6)
+        saved = whole["sequential"]["total_us"] - whole["overlapped"]["total_us"]
+        self.assertAlmostEqual(saved, whole["sequential"]["communication_us"], delta=1e-6)
+        # The second gather and the reduce-scatter are hidden; the forward's gather cannot be.
+        again = whole["overlapped_sp"]["communication_us"] - whole["sequential_sp"]["communication_us"]
+        self.assertGreater(again, 10)
+        self.assertAlmostEqual(whole["overlapped_sp"]["exposed_us"], again, delta=1e-6)
+
     def test_a_straggler_is_the_critical_path_and_waits_for_nobody(self):
         time = self.times["clock/links[straggler]"]
         self.assertEqual(time["critical_path_shares"][0]["what"], "rank 3 compute")

@@ -1,0 +1,217 @@
+#include "policy/checkpoint.h"
+
+#include <ATen/ATen.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "policy/full_tensor.h"
+#include "tensor/safetensors.h"
+#include "tensor/shard.h"
+
+namespace shardproof {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr int64_t kFormat = 1;
+constexpr const char* kWriting = ".writing-";
+constexpr const char* kModelFile = "model.safetensors";
+constexpr const char* kOptimizerFile = "optimizer.safetensors";
+constexpr const char* kStateFile = "state.json";
+
+[[noreturn]] void bad_checkpoint(std::string what, std::string fix) {
+  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
+}
+
+std::string step_name(int64_t step) { return fmt::format("step_{:08}", step); }
+
+struct StatePart {
+  const char* prefix;
+  at::Tensor OptimizerState::*tensor;
+};
+constexpr StatePart kStateParts[] = {{"exp_avg.", &OptimizerState::exp_avg},
+                                     {"exp_avg_sq.", &OptimizerState::exp_avg_sq},
+                                     {"momentum_buffer.", &OptimizerState::momentum_buffer}};
+
+// What the files hold; on every rank, since all take part in gathering it.
+struct Contents {
+  NamedTensors model, optimizer;
+};
+
+Contents gather_contents(const Trainer& trainer, MeshComm& comm) {
+  Contents contents;
+  const auto add = [&](NamedTensors& file, const std::string& name, const at::Tensor& piece,
+                       const Parameter& parameter) {
+    const at::Tensor full =
+        full_tensor(piece, parameter.global_shape, parameter.layout, comm, "checkpoint " + name);
+    if (comm.rank() == 0) file.emplace_back(name, full.cpu());
+  };
+  for (size_t i = 0; i < trainer.parameters().size(); ++i) {
+    const Parameter& parameter = *trainer.parameters()[i];
+    add(contents.model, parameter.name, trainer.masters()[i], parameter);
+    for (const StatePart& part : kStateParts) {
+      const at::Tensor& piece = trainer.states()[i].*part.tensor;
+      if (!piece.defined()) continue;
+      add(contents.optimizer, part.prefix + parameter.name, piece, parameter);
+    }
+  }
+  return contents;
+}
+
+// Waits until a file or folder is on the disk.
+void sync_to_disk(const fs::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool synced = fd >= 0 && ::fsync(fd) == 0;
+  const int error = errno;
+  if (fd >= 0) ::close(fd);
+  if (!synced) {
+    bad_checkpoint(fmt::format("{} cannot be written: {}", path.string(), std::strerror(error)),
+                   "check the disk");
+  }
+}
+
+void write_contents(const fs::path& folder, const Contents& contents, int64_t step) {
+  write_safetensors((folder / kModelFile).string(), contents.model);
+  write_safetensors((folder / kOptimizerFile).string(), contents.optimizer);
+  json state = {{"format", kFormat}, {"step", step}, {"files", json::object()}};
+  for (const char* name : {kModelFile, kOptimizerFile}) {
+    state["files"][name] = fs::file_size(folder / name);
+    sync_to_disk(folder / name);
+  }
+  std::ofstream(folder / kStateFile) << state.dump(1) << "\n";
+  sync_to_disk(folder / kStateFile);
+  sync_to_disk(folder);
+}
+
+// Gives the folder its name; where there is one of that name already, they change places.
+void publish(const fs::path& written, const fs::path& final_name) {
+  if (::renameat2(AT_FDCWD, written.c_str(), AT_FDCWD, final_name.c_str(), RENAME_NOREPLACE) != 0) {
+    if (errno != EEXIST || ::renameat2(AT_FDCWD, written.c_str(), AT_FDCWD, final_name.c_str(),
+                                       RENAME_EXCHANGE) != 0) {
+      bad_checkpoint(
+          fmt::format("{} cannot be named: {}", final_name.string(), std::strerror(errno)),
+          "check the disk");
+    }
+    fs::remove_all(written);
+  }
+  sync_to_disk(final_name.parent_path());
+}
+
+void remove_unfinished(const fs::path& root) {
+  for (const auto& entry : fs::directory_iterator(root)) {
+    if (entry.path().filename().string().starts_with(kWriting)) fs::remove_all(entry.path());
+  }
+}
+
+void write_checkpoint(const fs::path& root, const Contents& contents, int64_t step) {
+  fs::create_directories(root);
+  remove_unfinished(root);
+  const fs::path writing = root / (kWriting + step_name(step));
+  fs::create_directory(writing);
+  write_contents(writing, contents, step);
+  publish(writing, root / step_name(step));
+}
+
+json read_state(const fs::path& folder) {
+  std::ifstream file(folder / kStateFile);
+  const json state = json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (!file.is_open() || !state.is_object() || state.value("format", int64_t{0}) != kFormat ||
+      !state.value("files", json()).is_object() ||
+      !state.value("step", json()).is_number_integer()) {
+    bad_checkpoint(fmt::format("{} is no checkpoint of format {}", folder.string(), kFormat),
+                   "name a folder that a save has made");
+  }
+  for (const auto& [name, bytes] : state["files"].items()) {
+    std::error_code error;
+    const auto size = fs::file_size(folder / name, error);
+    if (error || bytes != size) {
+      bad_checkpoint(fmt::format("{}: {} has not the {} bytes that were saved", folder.string(),
+                                 name, bytes.dump()),
+                     "copy the checkpoint again, or load another one");
+    }
+  }
+  return state;
+}
+
+at::Tensor piece_of_file(const SafetensorsFile& file, const std::string& name,
+                         const Parameter& parameter, const at::Tensor& like, const MeshComm& comm) {
+  const at::Tensor full = file.get(name);
+  if (full.sizes() != at::IntArrayRef(parameter.global_shape)) {
+    bad_checkpoint(fmt::format("{}: {} has another shape than the model's", file.path(), name),
+                   "load the checkpoint of this model");
+  }
+  return cut(full, parameter.layout, comm.mesh(), comm.rank()).to(like.options());
+}
+
+}  // namespace
+
+std::string save_checkpoint(const std::string& root, const Trainer& trainer, MeshComm& comm) {
+  const Contents contents = gather_contents(trainer, comm);
+  std::string problem;
+  if (comm.rank() == 0) {
+    try {
+      write_checkpoint(root, contents, trainer.step_count());
+    } catch (const std::exception& error) {
+      problem = error.what();
+    }
+  }
+  const at::Tensor failed = comm.world().all_reduce(
+      at::scalar_tensor(problem.empty() ? 0 : 1, at::kLong).to(trainer.device()), ReduceOp::kMax,
+      "checkpoint written");
+  if (failed.item<int64_t>() != 0) {
+    bad_checkpoint(
+        "the checkpoint was not written: " + (problem.empty() ? "see what rank 0 says" : problem),
+        "name a folder that can be written");
+  }
+  return (fs::path(root) / step_name(trainer.step_count())).string();
+}
+
+std::optional<std::string> latest_checkpoint(const std::string& root) {
+  std::optional<std::string> latest;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(root, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with("step_") || !fs::exists(entry.path() / kStateFile)) continue;
+    if (!latest || entry.path().string() > *latest) latest = entry.path().string();
+  }
+  return latest;
+}
+
+void load_checkpoint(const std::string& folder, Trainer& trainer, const MeshComm& comm) {
+  const json state = read_state(folder);
+  const SafetensorsFile model = SafetensorsFile::open((fs::path(folder) / kModelFile).string());
+  const SafetensorsFile optimizer =
+      SafetensorsFile::open((fs::path(folder) / kOptimizerFile).string());
+  if (model.names().size() != trainer.parameters().size()) {
+    bad_checkpoint(fmt::format("{} has {} weights, the model {}", model.path(),
+                               model.names().size(), trainer.parameters().size()),
+                   "load the checkpoint of this model");
+  }
+  std::vector<at::Tensor> masters;
+  std::vector<OptimizerState> states;
+  const int64_t step = state["step"].get<int64_t>();
+  for (size_t i = 0; i < trainer.parameters().size(); ++i) {
+    const Parameter& parameter = *trainer.parameters()[i];
+    const at::Tensor& like = trainer.masters()[i];
+    masters.push_back(piece_of_file(model, parameter.name, parameter, like, comm));
+    states.emplace_back().step = step;
+    for (const StatePart& part : kStateParts) {
+      const std::string name = part.prefix + parameter.name;
+      if (!optimizer.contains(name)) continue;
+      states.back().*part.tensor = piece_of_file(optimizer, name, parameter, like, comm);
+    }
+  }
+  trainer.restore(masters, std::move(states), step);
+}
+
+}  // namespace shardproof

@@ -1,0 +1,39 @@
+#include "policy/offload.h"
+
+#include <ATen/ATen.h>
+
+#include "tensor/memory.h"
+
+namespace shardproof {
+
+Offloaded::Offloaded(const Trainer& trainer, What what) {
+  const at::NoGradGuard no_grad;
+  for (const OptimizerState& state : trainer.states()) {
+    for (const at::Tensor& tensor : {state.exp_avg, state.exp_avg_sq, state.momentum_buffer}) {
+      move(tensor);
+    }
+  }
+  if (what == What::kOptimizer) return;
+  for (const at::Tensor& master : trainer.masters()) move(master);
+  for (const ParameterPtr& parameter : trainer.parameters()) move(parameter->tensor);
+}
+
+// A leaf that is its own master has been moved with it; a sharded one has no memory between steps.
+void Offloaded::move(const at::Tensor& tensor) {
+  if (!tensor.defined() || memory_bytes(tensor) == 0) return;
+  moved_.push_back({tensor, tensor.detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true)});
+  free_memory(tensor);
+}
+
+void Offloaded::reload() {
+  const at::NoGradGuard no_grad;
+  for (const Moved& moved : moved_) {
+    allocate_memory(moved.tensor);
+    moved.tensor.variable_data().copy_(moved.on_host);
+  }
+  moved_.clear();
+}
+
+Offloaded::~Offloaded() { reload(); }
+
+}  // namespace shardproof

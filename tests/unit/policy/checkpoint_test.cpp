@@ -1,0 +1,186 @@
+// Saved on one mesh, read on another: the training goes on as if it had not stopped.
+#include "policy/checkpoint.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <ATen/Parallel.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "base/error.h"
+#include "tests/unit/fsdp/small_run.h"
+
+namespace shardproof::tests {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct ScratchRoot {
+  ScratchRoot() {
+    std::string pattern = (fs::temp_directory_path() / "checkpoint_XXXXXX").string();
+    path = ::mkdtemp(pattern.data());
+  }
+  ~ScratchRoot() { fs::remove_all(path); }
+  std::string path;
+};
+
+Trial trial_on(const Mesh& mesh, DataParallelKind kind, OptimizerKind optimizer,
+               int64_t replicate_size = 1) {
+  Trial trial{.mesh = mesh};
+  trial.options.data_parallel = {.kind = kind, .replicate_size = replicate_size};
+  trial.options.optimizer.kind = optimizer;
+  trial.options.optimizer.momentum = 0.9;
+  return trial;
+}
+
+// `steps` steps from what `load` names (or from the seed), then saved where `save` says. Every
+// parameter afterwards.
+Trained go_on(Trial trial, const std::string& load, const std::string& save) {
+  const int64_t steps = trial.steps;
+  trial.steps = 0;
+  return train_with(trial, [&](Trainer& trainer, MeshComm& comm) {
+    if (!load.empty()) load_checkpoint(load, trainer, comm);
+    for (int64_t i = 0; i < steps; ++i) trainer.step(small_batch());
+    if (!save.empty()) save_checkpoint(save, trainer, comm);
+  });
+}
+
+TEST_CASE("a checkpoint reads on any other mesh, and the next steps are the uninterrupted run's",
+          "[policy][PW-8]") {
+  const ScratchRoot root;
+  for (const OptimizerKind optimizer : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
+    const std::vector<Trial> meshes = {
+        trial_on(Mesh::training(3, 1, 1, 3), DataParallelKind::kFsdp, optimizer),
+        trial_on(Mesh::training(2, 2, 1, 1), DataParallelKind::kReplicate, optimizer),
+        trial_on(Mesh::training(4, 1, 1, 1), DataParallelKind::kHybrid, optimizer, 2),
+        trial_on(Mesh::training(1, 1, 1, 3), DataParallelKind::kFsdp, optimizer)};
+    for (size_t from = 0; from < meshes.size(); ++from) {
+      Trial before = meshes[from], whole = meshes[from];
+      before.steps = 2;
+      whole.steps = 4;
+      const std::string place = root.path + "/" + std::to_string(from);
+      go_on(before, "", place);
+      const auto saved = latest_checkpoint(place);
+      REQUIRE(saved);
+      CHECK(fs::path(*saved).filename() == "step_00000002");
+      CHECK(difference(go_on(whole, "", ""), go_on(before, *saved, ""), 0) == "");
+      Trial elsewhere = meshes[(from + 1) % meshes.size()];
+      elsewhere.steps = 2;
+      CHECK(difference(go_on(whole, "", ""), go_on(elsewhere, *saved, ""), 1e-10) == "");
+    }
+  }
+}
+
+TEST_CASE("bfloat16 keeps its masters: the next step is the same to the bit", "[policy][PW-8]") {
+  const ScratchRoot root;
+  Trial trial =
+      trial_on(Mesh::training(2, 1, 1, 1), DataParallelKind::kFsdp, OptimizerKind::kAdamW);
+  trial.dtype = at::kBFloat16;
+  Trial whole = trial;
+  trial.steps = 1;
+  whole.steps = 2;
+  go_on(trial, "", root.path);
+  CHECK(difference(go_on(whole, "", ""), go_on(trial, *latest_checkpoint(root.path), ""), 0) == "");
+}
+
+TEST_CASE("what is broken or of another model is refused with a sentence", "[policy][PW-8]") {
+  const ScratchRoot root;
+  Trial trial =
+      trial_on(Mesh::training(2, 1, 1, 1), DataParallelKind::kFsdp, OptimizerKind::kAdamW);
+  trial.steps = 1;
+  CHECK_FALSE(latest_checkpoint(root.path + "/nowhere"));
+  go_on(trial, "", root.path);
+  const std::string saved = *latest_checkpoint(root.path);
+  Trial other = trial;
+  other.config.num_hidden_layers = 2;
+  CHECK_THROWS_WITH(go_on(other, saved, ""), Catch::Contains("weights, the model"));
+  other = trial;
+  other.config.intermediate_size = 16;
+  CHECK_THROWS_WITH(go_on(other, saved, ""), Catch::Contains("has another shape"));
+  fs::resize_file(fs::path(saved) / "optimizer.safetensors", 100);
+  CHECK_THROWS_WITH(go_on(trial, saved, ""), Catch::Contains("has not the"));
+  CHECK_THROWS_WITH(go_on(trial, root.path, ""), Catch::Contains("no checkpoint of format 1"));
+  CHECK_THROWS_WITH(go_on(trial, "", "/proc/nowhere"), Catch::Contains("was not written"));
+}
+
+TEST_CASE("a step that is saved again replaces the first, and leftovers of a crash are cleared",
+          "[policy][PW-8]") {
+  const ScratchRoot root;
+  Trial trial =
+      trial_on(Mesh::training(2, 1, 1, 1), DataParallelKind::kFsdp, OptimizerKind::kAdamW);
+  trial.steps = 1;
+  fs::create_directories(root.path + "/.writing-step_00000009");
+  go_on(trial, "", root.path);
+  const Trained first = go_on({.mesh = trial.mesh, .options = trial.options, .steps = 0},
+                              *latest_checkpoint(root.path), "");
+  trial.options.optimizer.lr = 0.5;
+  go_on(trial, "", root.path);
+  const Trained second = go_on({.mesh = trial.mesh, .options = trial.options, .steps = 0},
+                               *latest_checkpoint(root.path), "");
+  CHECK(difference(first, second, 1e-3) != "");
+  int64_t entries = 0;
+  for ([[maybe_unused]] const auto& entry : fs::directory_iterator(root.path)) ++entries;
+  CHECK(entries == 1);
+}
+
+// A process that saves one step after another until it is killed.
+pid_t start_saver(const std::string& root) {
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  try {
+    at::set_num_threads(1);
+    const Mesh mesh = Mesh::training(1, 1, 1, 1);
+    Trial trial{.mesh = mesh};
+    MeshComm comm(mesh, 0, nullptr, nullptr);
+    with_trainer(trial, comm, 0, [&](Trainer& trainer) {
+      if (const auto saved = latest_checkpoint(root)) load_checkpoint(*saved, trainer, comm);
+      while (true) {
+        trainer.step(small_batch());
+        save_checkpoint(root, trainer, comm);
+      }
+    });
+  } catch (...) {
+  }
+  ::_exit(1);
+}
+
+TEST_CASE("killed at any moment, fifty times, the last checkpoint is whole and the run goes on",
+          "[policy][PW-8]") {
+  const ScratchRoot root;
+  int64_t last = 0;
+  for (int kill = 0; kill < 50; ++kill) {
+    const pid_t child = start_saver(root.path);
+    const auto before = latest_checkpoint(root.path);
+    for (int i = 0; kill % 4 == 0 && i < 20000 && latest_checkpoint(root.path) == before; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // however slow the machine is
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(731 * kill % 11000));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    REQUIRE(WIFSIGNALED(status));
+    for (const auto& entry : fs::directory_iterator(root.path)) {
+      const std::string name = entry.path().filename().string();
+      if (!name.starts_with("step_")) continue;
+      const int64_t step = std::stoll(name.substr(5));
+      last = std::max(last, step);
+      if (step + 3 < last) fs::remove_all(entry.path());
+    }
+  }
+  const auto saved = latest_checkpoint(root.path);
+  REQUIRE(saved);
+  REQUIRE(last >= 10);
+  CHECK(std::stoll(fs::path(*saved).filename().string().substr(5)) == last);
+  const Mesh one = Mesh::training(1, 1, 1, 1);
+  const Trained loaded = go_on({.mesh = one, .steps = 0}, *saved, "");
+  CHECK(difference(train({.mesh = one, .steps = last}), loaded, 0) == "");
+}
+
+}  // namespace
+}  // namespace shardproof::tests
