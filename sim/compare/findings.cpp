@@ -11,6 +11,7 @@
 
 #include "sim/compare/addends.h"
 #include "sim/compare/diagnose.h"
+#include "sim/compare/draws.h"
 #include "sim/compare/factors.h"
 #include "sim/compare/golden_order.h"
 #include "sim/compare/missing_sums.h"
@@ -181,8 +182,11 @@ class Judge {
       if (!row->ok) wrong.push_back(row);
     }
     found.ranks = ranks_in(wrong);
-    const Explanation why =
-        explain_values(symptoms(rows, pieces_of(found.worst, false), found.step));
+    Explanation why;
+    if (is_draws(found.tensor)) why = explain_draws(pieces_of(found.worst, false));
+    if (why.pattern.empty()) {
+      why = explain_values(symptoms(rows, pieces_of(found.worst, false), found.step));
+    }
     found.pattern = why.pattern;
     found.likely = why.likely;
     if (found.tensor == "loss" && why.likely.empty()) add_next_tensor(found);
