@@ -24,9 +24,9 @@ at::Tensor dense_logprobs(const at::Tensor& logits, const Batch& batch);
 // needs.
 at::Tensor dense_loss(const at::Tensor& logprobs, const Batch& batch, const sim::LossSpec& loss);
 
-// What a step reports beside its loss and norm, of a float64 run. "tokens" and "sequences" that count; of clipped_pg
-// the means over tokens of "ratio" and "kl" and the "clip_fraction"; of preference the means over
-// pairs of "margin" and "accuracy".
+// What a float64 run reports of a step beside its loss and norm: "tokens" and "sequences" that
+// count; of clipped_pg the means over tokens of "ratio" and "kl" and the "clip_fraction"; of
+// preference the means over pairs of "margin" and "accuracy". Lower precisions: the counts alone.
 struct Metric {
   std::string name;
   double value = 0;
