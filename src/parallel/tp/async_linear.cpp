@@ -29,8 +29,14 @@ c10::intrusive_ptr<LinearCall> call_of(AutogradContext* ctx) {
   return c10::static_intrusive_pointer_cast<LinearCall>(ctx->saved_data["call"].toCapsule());
 }
 
-at::Tensor sum_over_leading_dims(const at::Tensor& grad) {
+// Summed over all leading dims. Without a bias there is no third input to ask about.
+at::Tensor bias_gradient(AutogradContext* ctx, const at::Tensor& grad) {
+  if (!ctx->saved_data["bias"].toBool() || !ctx->needs_input_grad(2)) return {};
   return grad.reshape({-1, grad.size(-1)}).sum(0);
+}
+
+std::optional<at::Tensor> if_defined(const at::Tensor& bias) {
+  return bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt;
 }
 
 // Steps 2, 3 and 6 of the header: grad_x on its way over tp.
@@ -72,9 +78,11 @@ at::Tensor weight_gradient(const LinearCall& call, const at::Tensor& grad, const
 
 struct AsyncLinearFunction : torch::autograd::Function<AsyncLinearFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                            const at::Tensor& bias, const c10::intrusive_ptr<LinearCall>& call) {
+                            const std::optional<at::Tensor>& bias,
+                            const c10::intrusive_ptr<LinearCall>& call) {
     ctx->save_for_backward({x, weight});
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
+    ctx->saved_data["bias"] = bias.has_value();
     const at::Tensor input =
         call->gathers()
             ? call->tp->all_gather(x, call->options.sequence_dim, call->options.label + " forward")
@@ -104,17 +112,18 @@ struct AsyncLinearFunction : torch::autograd::Function<AsyncLinearFunction> {
     } else if (multiplies) {
       grad_weight = weight_gradient(*call, grad, regather ? regather->wait() : x, weight);
     }
-    const at::Tensor grad_bias =
-        ctx->needs_input_grad(2) ? sum_over_leading_dims(grad) : at::Tensor();
+    const at::Tensor grad_bias = bias_gradient(ctx, grad);
     return {grad_x ? grad_x->wait() : at::Tensor(), grad_weight, grad_bias, at::Tensor()};
   }
 };
 
 struct FrozenLinearFunction : torch::autograd::Function<FrozenLinearFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                            const at::Tensor& bias, const c10::intrusive_ptr<LinearCall>& call) {
+                            const std::optional<at::Tensor>& bias,
+                            const c10::intrusive_ptr<LinearCall>& call) {
     ctx->save_for_backward({weight});
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
+    ctx->saved_data["bias"] = bias.has_value();
     return at::linear(x, weight, bias);
   }
 
@@ -125,8 +134,7 @@ struct FrozenLinearFunction : torch::autograd::Function<FrozenLinearFunction> {
     if (ctx->needs_input_grad(0)) {
       grad_x.emplace(*call, grads[0], ctx->get_saved_variables()[0]);
     }
-    const at::Tensor grad_bias =
-        ctx->needs_input_grad(2) ? sum_over_leading_dims(grads[0]) : at::Tensor();
+    const at::Tensor grad_bias = bias_gradient(ctx, grads[0]);
     return {grad_x ? grad_x->wait() : at::Tensor(), at::Tensor(), grad_bias, at::Tensor()};
   }
 };
@@ -149,7 +157,8 @@ void check_options(const AsyncLinearOptions& options) {
 at::Tensor async_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                         Communicator& tp, const AsyncLinearOptions& options) {
   check_options(options);
-  return AsyncLinearFunction::apply(x, weight, bias, c10::make_intrusive<LinearCall>(tp, options));
+  return AsyncLinearFunction::apply(x, weight, if_defined(bias),
+                                    c10::make_intrusive<LinearCall>(tp, options));
 }
 
 at::Tensor frozen_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
@@ -165,7 +174,7 @@ at::Tensor frozen_linear(const at::Tensor& x, const at::Tensor& weight, const at
       options.sequence_parallel
           ? all_gather_with_reduce_scatter_backward(x, tp, options.sequence_dim, options.label)
           : x;
-  return FrozenLinearFunction::apply(input, weight.detach(), bias,
+  return FrozenLinearFunction::apply(input, weight.detach(), if_defined(bias),
                                      c10::make_intrusive<LinearCall>(tp, own));
 }
 
