@@ -79,7 +79,14 @@ struct Sizes {
   int64_t hidden, stream;  // of a token: whole, and as the residual stream is cut
   int64_t mlp, q, kv, heads, vocabulary;  // this rank's share
   bool sequence_parallel;
+  int64_t bare_norms;  // width of a layer's norms that no linear reads, this rank's share
 };
+
+// Norms of heads are read by the rotation, which keeps nothing of them; those of what attention and
+// MLP give by the residual sum.
+int64_t bare_norms(const Sizes& sizes, const FamilyTraits& family) {
+  return (family.qk_norm ? sizes.q + sizes.kv : 0) + (family.output_norms ? 2 * sizes.stream : 0);
+}
 
 Sizes sizes_of(const CaseSpec& spec, const ModelConfig& config) {
   const int64_t tp = spec.parallel.tp, head_cuts = tp * spec.parallel.ulysses;
@@ -93,19 +100,22 @@ Sizes sizes_of(const CaseSpec& spec, const ModelConfig& config) {
   const int64_t heads = share(config.num_attention_heads, head_cuts);
   const int64_t kv_heads = share(config.num_key_value_heads, head_cuts);
   const int64_t element = spec.precision == "float64" ? 8 : spec.precision == "float32" ? 4 : 2;
-  return {.tokens = samples_at_once(spec) * row / context,
-          .row = row,
-          .element = element,
-          .wide = std::max<int64_t>(element, 4),
-          .hidden = config.hidden_size,
-          .stream =
-              spec.parallel.sequence_parallel ? share(config.hidden_size, tp) : config.hidden_size,
-          .mlp = share(config.intermediate_size, tp),
-          .q = heads * config.head_dim * spec.parallel.ulysses,
-          .kv = kv_heads * config.head_dim * spec.parallel.ulysses,
-          .heads = heads * spec.parallel.ulysses,
-          .vocabulary = share(config.vocab_size, tp),
-          .sequence_parallel = spec.parallel.sequence_parallel};
+  Sizes sizes{.tokens = samples_at_once(spec) * row / context,
+              .row = row,
+              .element = element,
+              .wide = std::max<int64_t>(element, 4),
+              .hidden = config.hidden_size,
+              .stream = spec.parallel.sequence_parallel ? share(config.hidden_size, tp)
+                                                        : config.hidden_size,
+              .mlp = share(config.intermediate_size, tp),
+              .q = heads * config.head_dim * spec.parallel.ulysses,
+              .kv = kv_heads * config.head_dim * spec.parallel.ulysses,
+              .heads = heads * spec.parallel.ulysses,
+              .vocabulary = share(config.vocab_size, tp),
+              .sequence_parallel = spec.parallel.sequence_parallel,
+              .bare_norms = 0};
+  sizes.bare_norms = bare_norms(sizes, config.traits());
+  return sizes;
 }
 
 // A norm keeps its input and the normalised values; what comes out is kept by the linears that read
@@ -123,7 +133,8 @@ int64_t layer_bytes(const Sizes& sizes) {
                       sizes.q * sizes.element) +
       sizes.row * sizes.row;
   const int64_t mlp = sizes.tokens * 4 * sizes.mlp * sizes.element;
-  return norm_bytes(sizes, 3) + norm_bytes(sizes, 2) + attention + mlp;
+  const int64_t bare = sizes.tokens * 2 * sizes.bare_norms * sizes.wide;
+  return norm_bytes(sizes, 3) + norm_bytes(sizes, 2) + bare + attention + mlp;
 }
 
 // What comes on top while the backward is at the last layers: the logits twice, or the gradient of

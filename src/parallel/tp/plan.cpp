@@ -52,13 +52,25 @@ std::vector<PlanRow> custom_rows(const nlohmann::json& plan) {
   return rows;
 }
 
-void refuse_idle_patterns(const std::vector<PlanRow>& rows, const std::vector<std::string>& slots) {
+// What a pattern may have been meant to be: a slot, or one of every layer.
+std::vector<std::string> likely_patterns(const ModelConfig& config) {
+  std::vector<std::string> likely = decoder_slot_names(config);
+  for (const std::string& part : layer_slot_names(config.traits())) {
+    likely.push_back("*." + part);
+    likely.push_back("model.layers.*." + part);
+    likely.push_back("*." + part.substr(part.rfind('.') + 1));
+  }
+  return likely;
+}
+
+void refuse_idle_patterns(const std::vector<PlanRow>& rows, const std::vector<std::string>& slots,
+                          const ModelConfig& config) {
   for (const PlanRow& row : rows) {
     const bool used = std::any_of(slots.begin(), slots.end(), [&](const std::string& slot) {
       return matches_pattern(row.pattern, slot);
     });
     if (used) continue;
-    const std::string near = nearest_name(row.pattern, slots);
+    const std::string near = nearest_name(row.pattern, likely_patterns(config));
     throw Error({.kind = ErrorKind::kBadInput,
                  .what = fmt::format("the custom plan's pattern '{}' matches no slot of the model",
                                      row.pattern),
@@ -181,7 +193,7 @@ std::vector<SlotStyle> resolve_plan(const ModelConfig& config,
                                     const TensorParallelOptions& options) {
   const std::vector<std::string> slots = decoder_slot_names(config);
   const std::vector<PlanRow> custom = custom_rows(options.custom_plan);
-  refuse_idle_patterns(custom, slots);
+  refuse_idle_patterns(custom, slots, config);
   const std::vector<PlanRow> own = tensor_parallel_plan(config, options.sequence_parallel);
   std::vector<SlotStyle> styles;
   for (const std::string& slot : slots) {

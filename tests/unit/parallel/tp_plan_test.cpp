@@ -103,7 +103,7 @@ TEST_CASE("norms of heads follow the projections, norms of outputs the stream", 
   CHECK_THAT(refusal({{"*.post_feedforward_layernorm", "Replicate"}}, true).text,
              Catch::Contains("give it SequenceNorm"));
   CHECK_THAT(refusal({{"*.post_fedforward_layernorm", "Replicate"}}, true).text,
-             Catch::Contains("post_feedforward_layernorm'"));
+             Catch::Contains("the nearest slot is '*.post_feedforward_layernorm'"));
 }
 
 TEST_CASE("of several custom patterns the most literal one counts", "[plan][MP-1]") {
