@@ -5,9 +5,14 @@
 
 namespace shardproof::sim {
 
-// Options: samples, tokens, in_features, out_features, bias, gather_output, sequence_parallel.
-// Sharded: src/parallel/tp/column_parallel.h. Over dp the samples are cut evenly and the gradients
-// of W and b are addends.
+// Sharded: src/parallel/tp/column_linear.h, with its options; `in_slot` takes the plan's layer
+// (column_parallel.h), which cuts unevenly too and knows bias, gather_output and sequence_parallel
+// only. Over dp the samples are cut evenly and the gradients of W and b are addends.
+//
+//   fused            none, gate_up (two equal blocks), qkv (a half and two quarters)
+//   runtime_gather   default, yes, no: overrides gather_output in the call
+//   disable_grad_reduce   here the caller sums the gradient of x
+//   expert           here the caller gathers x, as a dispatcher of tokens would
 Workload column_parallel_workload();
 
 }  // namespace shardproof::sim

@@ -1,0 +1,174 @@
+#include "sim/workload/mapping_workload.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "collective/all_to_all.h"
+#include "collective/mappings.h"
+
+namespace shardproof::sim {
+namespace {
+
+// What the ranks hold of one side of a mapping.
+enum class Held {
+  kSame,    // one tensor, equal on all ranks
+  kEach,    // a tensor of each rank: [ranks, ..], cut along dim 0
+  kPart,    // parts of dim
+  kHidden,  // even parts of the last dim
+};
+
+struct MappingKind {
+  std::string name;
+  Held takes, gives;
+};
+
+const std::vector<MappingKind>& mapping_kinds() {
+  static const std::vector<MappingKind> kinds = {
+      {"copy_with_all_reduce_backward", Held::kSame, Held::kEach},
+      {"all_reduce_with_identity_backward", Held::kEach, Held::kSame},
+      {"all_gather_with_reduce_scatter_backward", Held::kPart, Held::kEach},
+      {"all_gather_with_slice_backward", Held::kPart, Held::kSame},
+      {"reduce_scatter_with_all_gather_backward", Held::kEach, Held::kPart},
+      {"slice_with_all_gather_backward", Held::kSame, Held::kPart},
+      {"all_to_all_with_all_to_all_backward", Held::kEach, Held::kEach},
+      {"sequence_to_hidden", Held::kPart, Held::kHidden},
+      {"hidden_to_sequence", Held::kHidden, Held::kPart}};
+  return kinds;
+}
+
+const MappingKind& kind_of(const Options& options) {
+  const std::string name = options["mapping"];
+  std::vector<std::string> names;
+  for (const MappingKind& kind : mapping_kinds()) {
+    if (kind.name == name) return kind;
+    names.push_back(kind.name);
+  }
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = fmt::format("option mapping is '{}'", name),
+               .fix = fmt::format("known are {}", fmt::join(names, ", "))});
+}
+
+// Cuts dim 0 for hidden mappings, whose rows are tokens.
+int64_t cut_dim(const Options& options) {
+  const MappingKind& kind = kind_of(options);
+  const bool rows = kind.takes == Held::kHidden || kind.gives == Held::kHidden;
+  return rows ? 0 : options["dim"].get<int64_t>();
+}
+
+Layout layout_of(Held held, const Options& options) {
+  const int64_t dim = cut_dim(options);
+  switch (held) {
+    case Held::kSame:
+      return {};
+    case Held::kEach:
+      return Layout({Cut::even(0, "tp")});
+    case Held::kPart:
+      return Layout({options["uneven"] ? Cut::chunk(dim, "tp") : Cut::even(dim, "tp")});
+    case Held::kHidden:
+      return Layout({Cut::even(-1, "tp")});
+  }
+  return {};
+}
+
+WorkloadTensors mapping_inputs(Draw& draw, const Options& options) {
+  const MappingKind& kind = kind_of(options);
+  std::vector<int64_t> shape = options["shape"];
+  if (kind.takes == Held::kEach) shape.insert(shape.begin(), options["ranks"].get<int64_t>());
+  return {{"x", draw.normal(shape), layout_of(kind.takes, options)}};
+}
+
+// Part j of what rank i has goes to rank j.
+at::Tensor plainly_traded(const at::Tensor& x) {
+  const int64_t ranks = x.size(0), rows = x.size(1) / ranks;
+  return x.unflatten(1, {ranks, rows}).transpose(0, 1).flatten(1, 2);
+}
+
+WorkloadTensors plain_mapping(const TensorsByName& full, const Options& options) {
+  const MappingKind& kind = kind_of(options);
+  const at::Tensor& x = full.at("x");
+  if (kind.takes == Held::kEach && kind.gives == Held::kEach) return {{"y", plainly_traded(x)}};
+  const at::Tensor one = kind.takes == Held::kEach ? x.sum(0) : x * 1;
+  if (kind.gives != Held::kEach) return {{"y", one}};
+  std::vector<int64_t> each = one.sizes().vec();
+  each.insert(each.begin(), options["ranks"].get<int64_t>());
+  return {{"y", one.unsqueeze(0).expand(each)}};
+}
+
+at::Tensor with_strides(const at::Tensor& tensor) {
+  return tensor.transpose(0, -1).contiguous().transpose(0, -1);
+}
+
+std::vector<int64_t> uneven_parts(const Options& options, const Mesh& mesh, int64_t rank) {
+  if (!options["uneven"]) return {};
+  const int64_t dim = cut_dim(options);
+  const std::vector<int64_t> shape = options["shape"];
+  const Layout layout = layout_of(Held::kPart, options);
+  std::vector<int64_t> parts;
+  for (const int64_t peer : mesh.peers_along("tp", rank)) {
+    parts.push_back(layout.local_shape(shape, mesh, peer)[static_cast<size_t>(dim)]);
+  }
+  return parts;
+}
+
+at::Tensor mapped(const std::string& name, const at::Tensor& x, Communicator& tp, int64_t dim,
+                  const std::vector<int64_t>& sizes) {
+  if (name == "copy_with_all_reduce_backward") {
+    return copy_with_all_reduce_backward(x, tp, name);
+  }
+  if (name == "all_reduce_with_identity_backward") {
+    return all_reduce_with_identity_backward(x, tp, name);
+  }
+  if (name == "all_gather_with_reduce_scatter_backward") {
+    return all_gather_with_reduce_scatter_backward(x, tp, dim, name, sizes);
+  }
+  if (name == "all_gather_with_slice_backward") {
+    return all_gather_with_slice_backward(x, tp, dim, name, sizes);
+  }
+  if (name == "reduce_scatter_with_all_gather_backward") {
+    return reduce_scatter_with_all_gather_backward(x, tp, dim, name, sizes);
+  }
+  if (name == "slice_with_all_gather_backward") {
+    return slice_with_all_gather_backward(x, tp, dim, name, sizes);
+  }
+  if (name == "sequence_to_hidden") return sequence_to_hidden(x, tp, name, sizes);
+  if (name == "hidden_to_sequence") return hidden_to_sequence(x, tp, name, sizes);
+  return all_to_all_with_all_to_all_backward(x, tp, name);
+}
+
+WorkloadTensors sharded_mapping(const TensorsByName& local, MeshComm& comm,
+                                const Options& options) {
+  const MappingKind& kind = kind_of(options);
+  Communicator& tp = comm.along("tp");
+  const int64_t ranks = options["ranks"];
+  if (ranks != tp.size()) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("option ranks is {}, but tp has {}", ranks, tp.size()),
+                 .fix = "let options.ranks be the tensor_parallel_size"});
+  }
+  at::Tensor x = local.at("x");
+  if (kind.takes == Held::kEach) x = x.squeeze(0);
+  const at::Tensor y = mapped(kind.name, with_strides(x), tp, cut_dim(options),
+                              uneven_parts(options, comm.mesh(), comm.rank()));
+  return {{"y", kind.gives == Held::kEach ? y.unsqueeze(0) : y, layout_of(kind.gives, options)}};
+}
+
+}  // namespace
+
+Workload mapping_workload() {
+  return {.name = "mapping",
+          .about = "one differentiable collective over tp, forward and its conjugate backward",
+          .options = {{"mapping", "copy_with_all_reduce_backward"},
+                      {"ranks", 2},
+                      {"shape", {12, 24}},
+                      {"dim", 0},
+                      {"uneven", false}},
+          .inputs = mapping_inputs,
+          .plain = plain_mapping,
+          .sharded = sharded_mapping};
+}
+
+}  // namespace shardproof::sim

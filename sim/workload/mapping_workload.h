@@ -1,0 +1,13 @@
+// mapping as a workload: one differentiable collective of src/collective, over tp.
+#pragma once
+
+#include "sim/workload/workload.h"
+
+namespace shardproof::sim {
+
+// Options: `mapping`, the function's name (mappings.h, all_to_all.h); `dim`, where it takes one;
+// `uneven`: parts by torch.chunk's rule. What is different on each rank is a full tensor with the
+// ranks as its dim 0. The sharded function is given strided tensors.
+Workload mapping_workload();
+
+}  // namespace shardproof::sim
