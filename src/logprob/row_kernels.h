@@ -26,6 +26,16 @@ struct RowKernels {
                        uint16_t* out);
   void (*exp_bfloat16_to_float)(const uint16_t* logits, int64_t columns, float max, float factor,
                                 float* out);
+  // The sum of logits[i] - base. -infinity where a logit is.
+  float (*total_float)(const float* logits, int64_t columns, float base);
+  float (*total_bfloat16)(const uint16_t* logits, int64_t columns, float base);
+  // out[i] = factor * exp(logits[i] - max) + addend, rounded once. With -0 as exp_*, to the bit.
+  void (*plus_float)(const float* logits, int64_t columns, float max, float factor, float addend,
+                     float* out);
+  void (*plus_bfloat16)(const uint16_t* logits, int64_t columns, float max, float factor,
+                        float addend, uint16_t* out);
+  void (*plus_bfloat16_to_float)(const uint16_t* logits, int64_t columns, float max, float factor,
+                                 float addend, float* out);
 };
 
 // The widest that this processor has.

@@ -127,23 +127,53 @@ RowSum row_sum(const Element* logits, int64_t columns) {
   return {.max = max, .sum = static_cast<float>(total)};
 }
 
+template <class Element>
+float row_total(const Element* logits, int64_t columns, float base) {
+  constexpr int64_t kStretch = 1024;  // as in row_sum
+  double total = 0;
+  for (int64_t begin = 0; begin < columns; begin += kStretch) {
+    const int64_t end = begin + kStretch < columns ? begin + kStretch : columns;
+    Floats even = {}, odd = {};
+    int64_t i = begin;
+    for (; i + 2 * kLanes <= end; i += 2 * kLanes) {
+      even += load_lanes(logits + i) - base;
+      odd += load_lanes(logits + i + kLanes) - base;
+    }
+    for (; i < end; i += kLanes) even += load_rest(logits + i, end - i, base) - base;
+    total += static_cast<double>(sum_of_lanes(even + odd));
+  }
+  return static_cast<float>(total);
+}
+
 template <class Element, class Out>
-void exp_row(const Element* logits, int64_t columns, float max, float factor, Out* out) {
+void exp_row_plus(const Element* logits, int64_t columns, float max, float factor, float addend,
+                  Out* out) {
   int64_t i = 0;
   for (; i + kLanes <= columns; i += kLanes) {
-    store_lanes(exp_lanes(load_lanes(logits + i) - max) * factor, out + i);
+    store_lanes(exp_lanes(load_lanes(logits + i) - max) * factor + addend, out + i);
   }
   if (i == columns) return;
+  const Floats last = load_rest(logits + i, columns - i, kMinusInfinity);
   Out rest[kLanes];
-  store_lanes(exp_lanes(load_rest(logits + i, columns - i, kMinusInfinity) - max) * factor, rest);
+  store_lanes(exp_lanes(last - max) * factor + addend, rest);
   for (int64_t k = 0; i + k < columns; ++k) out[i + k] = rest[k];
+}
+
+template <class Element, class Out>
+void exp_row(const Element* logits, int64_t columns, float max, float factor, Out* out) {
+  exp_row_plus(logits, columns, max, factor, -0.0f, out);
 }
 
 constexpr RowKernels kKernelsHere = {.sum_float = row_sum<float>,
                                      .sum_bfloat16 = row_sum<uint16_t>,
                                      .exp_float = exp_row<float, float>,
                                      .exp_bfloat16 = exp_row<uint16_t, uint16_t>,
-                                     .exp_bfloat16_to_float = exp_row<uint16_t, float>};
+                                     .exp_bfloat16_to_float = exp_row<uint16_t, float>,
+                                     .total_float = row_total<float>,
+                                     .total_bfloat16 = row_total<uint16_t>,
+                                     .plus_float = exp_row_plus<float, float>,
+                                     .plus_bfloat16 = exp_row_plus<uint16_t, uint16_t>,
+                                     .plus_bfloat16_to_float = exp_row_plus<uint16_t, float>};
 
 }  // namespace
 }  // namespace shardproof

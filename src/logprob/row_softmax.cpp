@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "logprob/row_kernels.h"
 
@@ -16,24 +17,27 @@ const uint16_t* bits_of(const at::Tensor& tensor) {
   return reinterpret_cast<const uint16_t*>(tensor.const_data_ptr<at::BFloat16>());
 }
 
-// Of every row of float32 or bfloat16 logits [r, counted]: its own largest and its sum of
-// exponentials.
-void add_rows(const at::Tensor& logits, float* max, float* sum) {
+// Of every row of float32 or bfloat16 logits [r, counted]: its own largest, its sum of exponentials
+// and, where `total` is given, its sum of logit - largest.
+void add_rows(const at::Tensor& logits, float* max, float* sum, float* total) {
   const RowKernels kernels = row_kernels();
   const int64_t columns = logits.size(1), stride = logits.stride(0);
-  const auto each = [&](const auto* first, const auto& kernel) {
+  const auto each = [&](const auto* first, const auto& kernel, const auto& add_up) {
     at::parallel_for(0, logits.size(0), kRowsOfOneThread, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const RowSum found = kernel(first + row * stride, columns);
         max[row] = found.max;
         sum[row] = found.sum;
+        if (total == nullptr) continue;
+        const float base = std::isinf(found.max) && found.max < 0 ? 0 : found.max;
+        total[row] = add_up(first + row * stride, columns, base);
       }
     });
   };
   if (logits.scalar_type() == at::kFloat) {
-    each(logits.const_data_ptr<float>(), kernels.sum_float);
+    each(logits.const_data_ptr<float>(), kernels.sum_float, kernels.total_float);
   } else {
-    each(bits_of(logits), kernels.sum_bfloat16);
+    each(bits_of(logits), kernels.sum_bfloat16, kernels.total_bfloat16);
   }
 }
 
@@ -42,7 +46,8 @@ struct RowGradient {
   float max, factor;
   int64_t target;  // -1: not among these columns
   float at_target;
-  bool none;  // exactly 0 everywhere
+  float everywhere;  // -0: nothing
+  bool none;         // exactly 0 everywhere
 };
 
 void set(float& place, float value) { place = value; }
@@ -50,16 +55,16 @@ void set(uint16_t& place, float value) { place = at::BFloat16(value).x; }
 
 template <class Element, class Out>
 void write_row(const Element* logits, int64_t columns, const RowGradient& row, Out* out,
-               void (*kernel)(const Element*, int64_t, float, float, Out*),
-               void (*to_float)(const Element*, int64_t, float, float, float*)) {
+               void (*kernel)(const Element*, int64_t, float, float, float, Out*),
+               void (*to_float)(const Element*, int64_t, float, float, float, float*)) {
   if (row.none) {
     std::fill_n(out, columns, Out{0});
     return;
   }
-  kernel(logits, columns, row.max, row.factor, out);
+  kernel(logits, columns, row.max, row.factor, row.everywhere, out);
   if (row.target < 0) return;
   float softmax = 0;
-  to_float(logits + row.target, 1, row.max, row.factor, &softmax);
+  to_float(logits + row.target, 1, row.max, row.factor, row.everywhere, &softmax);
   set(out[row.target], softmax + row.at_target);
 }
 
@@ -84,8 +89,9 @@ RowSoftmax::RowSoftmax(int64_t rows, const VocabShard& shard, const at::TensorOp
 void RowSoftmax::add(int64_t first, const at::Tensor& logits, const LocalTarget& target) {
   const int64_t count = logits.size(0);
   const at::ScalarType wide = max_.scalar_type();
-  if (has_row_kernels(logits, shard_) && !shifted_.defined()) {
-    add_rows(logits, max_.data_ptr<float>() + first, sum_.data_ptr<float>() + first);
+  if (has_row_kernels(logits, shard_)) {
+    add_rows(logits, max_.data_ptr<float>() + first, sum_.data_ptr<float>() + first,
+             shifted_.defined() ? shifted_.data_ptr<float>() + first : nullptr);
   } else {
     const at::Tensor max = row_max(logits, shard_, wide);
     max_.narrow(0, first, count).copy_(max);
@@ -135,7 +141,7 @@ LogprobGradient::LogprobGradient(const VocabShard& shard, at::Tensor max, at::Te
 }
 
 bool LogprobGradient::has_kernels(const at::Tensor& logits) const {
-  return has_row_kernels(logits, shard_) && !everywhere_.defined();
+  return has_row_kernels(logits, shard_);
 }
 
 void LogprobGradient::write_rows(int64_t first, const at::Tensor& logits,
@@ -145,6 +151,8 @@ void LogprobGradient::write_rows(int64_t first, const at::Tensor& logits,
   const float* max = max_.const_data_ptr<float>() + first;
   const float* factor = softmax_factor_.const_data_ptr<float>() + first;
   const float* at_target = grad_at_target_.const_data_ptr<float>() + first;
+  const float* everywhere =
+      everywhere_.defined() ? everywhere_.const_data_ptr<float>() + first : nullptr;
   const int64_t* column = target_.column.const_data_ptr<int64_t>() + first;
   const bool* owned = target_.owned.const_data_ptr<bool>() + first;
   const bool* none = no_gradient_.const_data_ptr<bool>() + first;
@@ -155,20 +163,21 @@ void LogprobGradient::write_rows(int64_t first, const at::Tensor& logits,
                                    .factor = factor[row],
                                    .target = owned[row] ? column[row] : -1,
                                    .at_target = at_target[row],
+                                   .everywhere = everywhere == nullptr ? -0.0f : everywhere[row],
                                    .none = none[row]};
         write_row(from + row * stride, columns, gradient, to + row * out_stride, kernel, to_float);
       }
     });
   };
   if (logits.scalar_type() == at::kFloat) {
-    each(logits.const_data_ptr<float>(), out.data_ptr<float>(), kernels.exp_float,
-         kernels.exp_float);
+    each(logits.const_data_ptr<float>(), out.data_ptr<float>(), kernels.plus_float,
+         kernels.plus_float);
   } else if (out.scalar_type() == at::kFloat) {
-    each(bits_of(logits), out.data_ptr<float>(), kernels.exp_bfloat16_to_float,
-         kernels.exp_bfloat16_to_float);
+    each(bits_of(logits), out.data_ptr<float>(), kernels.plus_bfloat16_to_float,
+         kernels.plus_bfloat16_to_float);
   } else {
     each(bits_of(logits), reinterpret_cast<uint16_t*>(out.data_ptr<at::BFloat16>()),
-         kernels.exp_bfloat16, kernels.exp_bfloat16_to_float);
+         kernels.plus_bfloat16, kernels.plus_bfloat16_to_float);
   }
 }
 

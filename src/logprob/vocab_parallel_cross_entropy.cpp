@@ -1,0 +1,150 @@
+#include "logprob/vocab_parallel_cross_entropy.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "base/error.h"
+#include "logprob/row_softmax.h"
+
+namespace shardproof {
+namespace {
+
+[[noreturn]] void refuse_loss(std::string what, std::string fix) {
+  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
+}
+
+// How much of the loss is the mean over the vocabulary.
+double mean_share(double label_smoothing, int64_t vocab_size) {
+  if (!(label_smoothing >= 0 && label_smoothing < 1)) {
+    refuse_loss(fmt::format("a label smoothing of {}", label_smoothing),
+                "give one from 0 to less than 1");
+  }
+  if (label_smoothing > 0 && vocab_size < 2) {
+    refuse_loss(fmt::format("label smoothing with a vocabulary of {} tokens", vocab_size),
+                "there is no other token to smooth to: use 0");
+  }
+  if (label_smoothing == 0) return 0;
+  const auto size = static_cast<double>(vocab_size);
+  return label_smoothing * size / (size - 1);
+}
+
+void check_can_be_overwritten(const at::Tensor& logits) {
+  for (int64_t dim = 0; dim < logits.dim(); ++dim) {
+    if (logits.size(dim) < 2 || logits.stride(dim) != 0) continue;
+    refuse_loss(
+        fmt::format("logits whose dim {} repeats one part of memory are to be overwritten", dim),
+        "give a contiguous copy, or leave overwrite_logits off");
+  }
+}
+
+// What forward and backward both need, beside tensors.
+struct Smoothed {
+  VocabShard shard;
+  double mean_share = 0;
+  int64_t vocab_size = 0;
+};
+
+struct CrossEntropyResult {
+  at::Tensor loss;      // [..]
+  at::Tensor max, sum;  // [R]
+  LocalTarget target;
+};
+
+CrossEntropyResult distributed_loss(const at::Tensor& logits, const at::Tensor& target,
+                                    const Smoothed& how) {
+  const at::TensorOptions wide = logits.options().dtype(logprob_type(logits.scalar_type()));
+  CrossEntropyResult out;
+  out.target = LocalTarget::of(target.reshape({-1}), how.shard.range);
+  RowSoftmax softmax(target.numel(), how.shard, wide,
+                     how.mean_share > 0 ? RowSoftmax::kSumOfLogits : RowSoftmax::kNoMore);
+  for (const RowBlock& block : row_blocks(logits, how.shard)) {
+    softmax.add(block.first, block.logits, out.target);
+  }
+  at::Tensor loss = softmax.reduce(out.target).neg_();
+  if (how.mean_share > 0) {
+    const at::Tensor mean =
+        softmax.sum_of_shifted() / static_cast<double>(how.vocab_size) - softmax.sum().log();
+    loss = loss.mul_(1 - how.mean_share).sub_(mean, how.mean_share);
+  }
+  out.loss = loss.view(target.sizes());
+  out.max = softmax.max();
+  out.sum = softmax.sum();
+  return out;
+}
+
+// The gradient block by block, into new memory or into that of the logits.
+at::Tensor loss_gradient(const at::Tensor& logits, const Smoothed& how, LogprobGradient gradient,
+                         bool overwrite) {
+  const int64_t columns = logits.size(-1);
+  const int64_t padding = columns - how.shard.range.counted;
+  if (overwrite) {
+    for (const RowBlock& block : row_blocks(logits, how.shard)) {
+      block.logits.copy_(gradient.block(block.first, block.logits));
+    }
+    logits.narrow(-1, how.shard.range.counted, padding).zero_();
+    return logits;
+  }
+  const at::Tensor out = at::empty(logits.sizes(), logits.options());
+  const at::Tensor rows = out.view({-1, columns});
+  for (const RowBlock& block : row_blocks(logits, how.shard)) {
+    gradient.write(block.first, block.logits,
+                   rows.narrow(0, block.first, block.count).narrow(1, 0, how.shard.range.counted));
+  }
+  rows.narrow(1, how.shard.range.counted, padding).zero_();
+  return out;
+}
+
+struct CrossEntropyFunction : torch::autograd::Function<CrossEntropyFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& logits,
+                            const at::Tensor& target, const Smoothed& how, bool overwrite) {
+    const CrossEntropyResult result = distributed_loss(logits, target, how);
+    ctx->save_for_backward(
+        {logits, result.max, result.sum, result.target.column, result.target.owned});
+    how.shard.save(*ctx);
+    ctx->saved_data["mean_share"] = how.mean_share;
+    ctx->saved_data["vocab_size"] = how.vocab_size;
+    ctx->saved_data["overwrite"] = overwrite;
+    return result.loss;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "the cross entropy has no second derivative");
+    const auto saved = ctx->get_saved_variables();
+    auto& data = ctx->saved_data;
+    const Smoothed how{.shard = VocabShard::load(*ctx, saved[0].size(-1)),
+                       .mean_share = data["mean_share"].toDouble(),
+                       .vocab_size = data["vocab_size"].toInt()};
+    LogprobGradient gradient(how.shard, saved[1], saved[2], {.column = saved[3], .owned = saved[4]},
+                             grads[0].reshape({-1}).neg(),
+                             {.share = how.mean_share, .vocab_size = how.vocab_size});
+    return {loss_gradient(saved[0].detach(), how, std::move(gradient), data["overwrite"].toBool()),
+            at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor vocab_parallel_cross_entropy(const at::Tensor& logits, const at::Tensor& target,
+                                        Communicator& tp, int64_t vocab_size,
+                                        const CrossEntropyOptions& options) {
+  SHARDPROOF_ASSERT(logits.dim() > 0 && logits.sizes().slice(0, static_cast<size_t>(logits.dim()) -
+                                                                    1) == target.sizes(),
+                    "one target per row of logits");
+  const double share = mean_share(options.label_smoothing, vocab_size);
+  if (options.overwrite_logits) check_can_be_overwritten(logits);
+  check_targets(target, vocab_size);
+  const Smoothed how{
+      .shard = VocabShard::of(logits.size(-1), vocab_size, tp,
+                              {.label = options.label, .block_rows = options.block_rows}),
+      .mean_share = share,
+      .vocab_size = vocab_size};
+  if (!at::GradMode::is_enabled() || !logits.requires_grad()) {
+    const at::NoGradGuard no_grad;
+    return distributed_loss(logits, target, how).loss;
+  }
+  return CrossEntropyFunction::apply(logits, target, how, options.overwrite_logits);
+}
+
+}  // namespace shardproof
