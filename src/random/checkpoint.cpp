@@ -48,15 +48,13 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
     }
     std::vector<at::Tensor> leaves;
     for (size_t i = 0; i < inputs.size(); ++i) {
-      leaves.push_back(inputs[i].defined() ? inputs[i].detach() : inputs[i]);
+      leaves.push_back(inputs[i].detach());
       if (run->takes_gradient[i]) leaves[i].requires_grad_();
     }
     inputs.clear();
     backward_through(run_again(run->body, leaves, run->rng, run->moment), grads);
     variable_list out(2);  // of the run, of the anchor
-    for (const at::Tensor& leaf : leaves) {
-      out.push_back(leaf.defined() ? leaf.grad() : at::Tensor());
-    }
+    for (const at::Tensor& leaf : leaves) out.push_back(leaf.grad());
     return out;
   }
 };
@@ -67,14 +65,14 @@ std::vector<at::Tensor> checkpoint(CheckpointBody body, const std::vector<at::Te
                                    RngTracker* rng, const CheckpointOptions& options) {
   if (!at::GradMode::is_enabled()) return body(inputs);
   const auto run = c10::make_intrusive<CheckpointRun>();
-  run->body = std::move(body);
+  const bool keeps_first = !inputs.empty() && inputs[0].defined();
+  std::vector<at::Tensor> defined = inputs;
+  run->body = of_defined(std::move(body), defined);
   run->rng = rng;
-  run->first_input = inputs.empty() ? nullptr : options.first_input;
-  for (const at::Tensor& input : inputs) {
-    run->takes_gradient.push_back(input.defined() && input.requires_grad());
-  }
+  run->first_input = keeps_first ? options.first_input : nullptr;
+  for (const at::Tensor& input : defined) run->takes_gradient.push_back(input.requires_grad());
   const at::Tensor anchor = at::empty({0}).requires_grad_();
-  return CheckpointFunction::apply(run, anchor, inputs);
+  return CheckpointFunction::apply(run, anchor, at::TensorList(defined));
 }
 
 }  // namespace shardproof

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <map>
 #include <set>
 
 #include "base/error.h"
@@ -61,20 +62,33 @@ bool leads_to(const std::shared_ptr<Node>& from, const Node* target) {
   return false;
 }
 
-// Whether nothing but these outputs holds the memory of output i.
-bool owns_memory(const variable_list& outputs, size_t i) {
-  size_t holders = 0;
-  for (const at::Tensor& other : outputs) {
-    if (other.defined() && other.is_alias_of(outputs[i])) ++holders;
+// Whether nothing but these outputs holds the memory of output i: no input, and nothing that the
+// body kept. A view holds the tensor that it is a view of, which is then one more holder; that one
+// may have no others.
+bool owns_memory(const variable_list& outputs, const std::vector<at::Tensor>& inputs, size_t i) {
+  for (const at::Tensor& input : inputs) {
+    if (input.is_alias_of(outputs[i])) return false;
   }
-  return outputs[i].storage().use_count() == holders;
+  size_t holders = 0;
+  std::map<const at::TensorImpl*, size_t> views;  // of each base
+  for (const at::Tensor& other : outputs) {
+    if (!other.is_alias_of(outputs[i])) continue;
+    ++holders;
+    if (other.is_view()) ++views[other._base().unsafeGetTensorImpl()];
+  }
+  for (const at::Tensor& other : outputs) {
+    if (!other.is_alias_of(outputs[i]) || !other.is_view()) continue;
+    if (other._base().use_count() != views[other._base().unsafeGetTensorImpl()]) return false;
+  }
+  return outputs[i].storage().use_count() == holders + views.size();
 }
 
 template <class State>
 variable_list first_run(State& state, const std::vector<at::Tensor>& inputs) {
   variable_list outputs = state.body(inputs);
   for (size_t i = 0; i < outputs.size(); ++i) {
-    state.memory_is_own.push_back(owns_memory(outputs, i));
+    SHARDPROOF_ASSERT(outputs[i].defined(), "a body gives tensors");
+    state.memory_is_own.push_back(owns_memory(outputs, inputs, i));
   }
   for (const at::Tensor& output : outputs) state.outputs.push_back(output.detach());
   return outputs;
@@ -85,7 +99,6 @@ void second_run(State& state) {
   if (!state.recomputed.empty()) return;
   refuse_grad_call();
   for (size_t i = 0; i < state.inputs.size(); ++i) {
-    if (!state.inputs[i].defined()) continue;
     state.inputs[i].mutable_grad() = at::Tensor();
     SHARDPROOF_ASSERT(state.inputs[i]._version() == state.versions[i],
                       "an input of a checkpoint was written to before its recomputation");
@@ -131,9 +144,7 @@ struct WithoutOutputFunction : torch::autograd::Function<WithoutOutputFunction<S
     state.recomputed.clear();
     backward_through(outputs, grads);
     variable_list out(2);  // of the state, of the anchor
-    for (const at::Tensor& leaf : state.inputs) {
-      out.push_back(leaf.defined() ? leaf.grad() : at::Tensor());
-    }
+    for (const at::Tensor& leaf : state.inputs) out.push_back(leaf.grad());
     return out;
   }
 };
@@ -150,17 +161,16 @@ std::vector<at::Tensor> CheckpointWithoutOutput::run(CheckpointBody body,
                                                      const std::vector<at::Tensor>& inputs,
                                                      RngTracker* rng) {
   SHARDPROOF_ASSERT(!state_->body, "one checkpoint object runs one body once");
-  state_->body = std::move(body);
+  std::vector<at::Tensor> defined = inputs;
+  state_->body = of_defined(std::move(body), defined);
   state_->rng = rng;
-  if (!at::GradMode::is_enabled()) return first_run(*state_, inputs);
+  if (!at::GradMode::is_enabled()) return first_run(*state_, defined);
   state_->moment = RngMoment::of(rng);
-  state_->inputs = detached_inputs(inputs);
-  for (const at::Tensor& input : state_->inputs) {
-    state_->versions.push_back(input.defined() ? input._version() : 0);
-  }
+  state_->inputs = detached_inputs(defined);
+  for (const at::Tensor& input : state_->inputs) state_->versions.push_back(input._version());
   const at::Tensor anchor = at::empty({0}).requires_grad_();
   std::vector<at::Tensor> outputs =
-      WithoutOutputFunction<State>::apply(state_, anchor, at::TensorList(inputs));
+      WithoutOutputFunction<State>::apply(state_, anchor, at::TensorList(defined));
   if (!outputs.empty()) state_->node = outputs[0].grad_fn().get();
   return outputs;
 }

@@ -13,14 +13,27 @@ RngMoment RngMoment::of(const RngTracker* rng) {
   return {.states = rng->states(), .stream = rng->current_stream()};
 }
 
+CheckpointBody of_defined(CheckpointBody body, std::vector<at::Tensor>& inputs) {
+  std::vector<bool> defined;
+  std::vector<at::Tensor> kept;
+  for (const at::Tensor& input : inputs) {
+    defined.push_back(input.defined());
+    if (input.defined()) kept.push_back(input);
+  }
+  if (kept.size() == inputs.size()) return body;
+  inputs = kept;
+  return [body = std::move(body), defined](const std::vector<at::Tensor>& given) {
+    std::vector<at::Tensor> all;
+    auto next = given.begin();
+    for (const bool is_defined : defined) all.push_back(is_defined ? *next++ : at::Tensor());
+    return body(all);
+  };
+}
+
 std::vector<at::Tensor> detached_inputs(const std::vector<at::Tensor>& inputs) {
   std::vector<at::Tensor> out;
   out.reserve(inputs.size());
   for (const at::Tensor& input : inputs) {
-    if (!input.defined()) {
-      out.emplace_back();
-      continue;
-    }
     at::Tensor leaf = input.detach();
     out.push_back(input.requires_grad() ? leaf.requires_grad_() : leaf);
   }

@@ -19,6 +19,9 @@ struct RngMoment {
   static RngMoment of(const RngTracker* rng);
 };
 
+// `body` of the defined ones of `inputs` only, which keeps those: autograd takes no others.
+CheckpointBody of_defined(CheckpointBody body, std::vector<at::Tensor>& inputs);
+
 // Leaves without a graph behind them, which take gradients where `inputs` do.
 std::vector<at::Tensor> detached_inputs(const std::vector<at::Tensor>& inputs);
 
