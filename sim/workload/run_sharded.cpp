@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "sim/compare/rank_recorder.h"
+#include "sim/net/rank_clock.h"
 #include "sim/rank/tensor_memory.h"
 #include "sim/trace/call_trace.h"
 #include "sim/workload/passes.h"
@@ -34,11 +35,9 @@ class ShardedRun {
     const auto start = std::chrono::steady_clock::now();
     const TensorMemory memory;
     cut_inputs();
-    const WorkloadTensors outputs = workload_.sharded(local_, comm_, spec_.options);
-    for (const WorkloadTensor& output : outputs) {
-      observe(output.name, Phase::kForward, output.tensor.detach(), output);
-    }
-    go_back(outputs);
+    WorkloadNotes notes;
+    notes.tensor_bytes = [&memory] { return memory.current_bytes(); };
+    run_timed(notes);
     for (auto input = inputs_.rbegin(); input != inputs_.rend(); ++input) {
       const at::Tensor gradient = gradient_of_leaf(local_.at(input->name));
       if (gradient.defined()) observe("grad." + input->name, Phase::kStep, gradient, *input);
@@ -46,10 +45,11 @@ class ShardedRun {
     RankReport report = recorder_->finish();
     report.rank = env_.rank;
     report.calls = trace_.calls();
-    report.timeline = trace_.timeline();
+    report.timeline = env_.clock != nullptr ? env_.clock->timeline() : trace_.timeline();
     report.findings = trace_.findings();
     report.peak_tensor_bytes = memory.peak_bytes();
     if (env_.rank == 0) report.metrics["parameters"] = holdings();
+    if (!notes.figures.empty()) report.metrics["figures"] = notes.figures;
     report.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return report;
@@ -66,8 +66,28 @@ class ShardedRun {
     }
   }
 
+  void run_timed(WorkloadNotes& notes) {
+    const ClockRun time(env_.clock);
+    const WorkloadTensors outputs = forward(notes);
+    observe_outputs(outputs);
+    go_back(outputs);
+    if (notes.after_backward) observe_outputs(notes.after_backward());
+  }
+
+  WorkloadTensors forward(WorkloadNotes& notes) {
+    if (workload_.sharded) return workload_.sharded(local_, comm_, spec_.options);
+    return workload_.sharded_with_notes(local_, comm_, spec_.options, notes);
+  }
+
+  void observe_outputs(const WorkloadTensors& outputs) {
+    for (const WorkloadTensor& output : outputs) {
+      observe(output.name, Phase::kForward, output.tensor.detach(), output);
+    }
+  }
+
   void observe(const std::string& name, Phase phase, const at::Tensor& tensor,
                const WorkloadTensor& held) {
+    const ClockPause pause(env_.clock);
     std::vector<std::string> axes;  // an axis of one rank adds nothing
     for (const std::string& axis : held.partial_axes) {
       if (mesh_.size(axis) > 1) axes.push_back(axis);
@@ -84,6 +104,7 @@ class ShardedRun {
   // This rank's part of the gradient that enters at an output. Undefined where the golden has no
   // such output or this part has another shape: the judge says so. Not judged: ones.
   at::Tensor gradient_at(const WorkloadTensor& output) const {
+    const ClockPause pause(env_.clock);
     if (!golden_) return at::ones_like(output.tensor);
     const GoldenTensor* golden = golden_->find(Phase::kForward, 1, output.name);
     if (golden == nullptr) return {};

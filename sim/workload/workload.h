@@ -50,6 +50,16 @@ using WorkloadTensors = std::vector<WorkloadTensor>;
 using TensorsByName = std::map<std::string, at::Tensor>;
 using Options = nlohmann::json;
 
+// What a sharded function may leave beside its outputs.
+struct WorkloadNotes {
+  // Of this rank's thread, now: bytes of the tensors that it holds.
+  std::function<int64_t()> tensor_bytes = {};
+  // Into `metrics.figures` of the rank's results.
+  nlohmann::json figures = nlohmann::json::object();
+  // Called when the pass back is through: more outputs, judged like the others. May stay empty.
+  std::function<WorkloadTensors()> after_backward = {};
+};
+
 struct Workload {
   std::string name;        // of letters, digits and '_'
   std::string about = {};  // one sentence, for `describe`
@@ -60,7 +70,11 @@ struct Workload {
   // Outputs have the names of the plain ones; all are judged, so a step in between may be one too.
   // May throw Error(kRefused) before the first collective: this mesh cannot cut it.
   std::function<WorkloadTensors(const TensorsByName& local, MeshComm& comm, const Options& options)>
-      sharded;
+      sharded = {};
+  // Instead of `sharded`, for one that has more to say.
+  std::function<WorkloadTensors(const TensorsByName& local, MeshComm& comm, const Options& options,
+                                WorkloadNotes& notes)>
+      sharded_with_notes = {};
 };
 
 }  // namespace shardproof::sim

@@ -6,7 +6,17 @@
 
 #include "base/error.h"
 #include "sim/scenario/names.h"
+#include "sim/workload/accumulated_linear_workload.h"
+#include "sim/workload/broadcast_data_workload.h"
+#include "sim/workload/checkpoint_workload.h"
 #include "sim/workload/column_parallel_workload.h"
+#include "sim/workload/cross_entropy_workload.h"
+#include "sim/workload/dropout_workload.h"
+#include "sim/workload/inference_pair_workload.h"
+#include "sim/workload/logprob_workload.h"
+#include "sim/workload/mapping_workload.h"
+#include "sim/workload/row_parallel_workload.h"
+#include "sim/workload/vocab_embedding_workload.h"
 
 namespace shardproof::sim {
 namespace {
@@ -34,7 +44,7 @@ void Workloads::add(Workload workload) {
   if (is_model_workload(name) || by_name_.count(name) != 0) {
     bad_workload(fmt::format("there is a workload '{}' already", name), "choose another name");
   }
-  if (!workload.inputs || !workload.plain || !workload.sharded) {
+  if (!workload.inputs || !workload.plain || !(workload.sharded || workload.sharded_with_notes)) {
     bad_workload(fmt::format("workload '{}' lacks inputs, plain or sharded", name),
                  "give all three functions");
   }
@@ -58,6 +68,11 @@ std::vector<KnownWorkload> Workloads::known() const {
   return known;
 }
 
-Workloads built_in_workloads() { return {column_parallel_workload()}; }
+Workloads built_in_workloads() {
+  return {column_parallel_workload(), accumulated_linear_workload(), mapping_workload(),
+          row_parallel_workload(),    vocab_embedding_workload(),    cross_entropy_workload(),
+          dropout_workload(),         checkpoint_workload(),         broadcast_data_workload(),
+          inference_pair_workload(), logprob_workload()};
+}
 
 }  // namespace shardproof::sim

@@ -50,13 +50,22 @@ TEST_CASE("a workload without one of its functions, or with options that are no 
     CHECK_FALSE(takes(workloads, workload));
   }
   CHECK(workloads.empty());
+  Workload with_notes = named("w");
+  with_notes.sharded = nullptr;
+  with_notes.sharded_with_notes = [](const TensorsByName&, MeshComm&, const Options&,
+                                     WorkloadNotes&) { return WorkloadTensors(); };
+  CHECK(takes(workloads, with_notes));
 }
 
 TEST_CASE("two programs' registries do not know each other's workloads") {
   const Workloads a = {named("a")}, b = {named("b")};
   CHECK(a.find("b") == nullptr);
   CHECK(b.find("a") == nullptr);
-  CHECK(built_in_workloads().find("column_parallel_linear") != nullptr);
+  const Workloads built_in = built_in_workloads();
+  for (const char* name : {"column_parallel_linear", "row_parallel_linear", "accumulated_linear",
+                           "vocab_parallel_embedding", "mapping"}) {
+    CHECK(built_in.find(name) != nullptr);
+  }
 }
 
 TEST_CASE("draws come from the seed and their place: again the same, never the same twice") {

@@ -1,0 +1,19 @@
+// dropout_regions as a workload: who draws which mask, over tp and dp.
+#pragma once
+
+#include "sim/workload/workload.h"
+
+namespace shardproof::sim {
+
+// Three dropouts, one behind the other: of what tp ranks hold alike, of features that they hold
+// parts of, and, with sequence_parallel, of tokens that they hold parts of (without: alike again).
+// Then a layer that trains, is evaluated, and trains again.
+// Outputs "residual", "features", "tokens", "layer.*", and each one's draws as "draw.<place>".
+//
+// Options: samples, tokens, width, p, sequence_parallel; tp_ranks and dp_ranks, which must be those
+// of the mesh; wrong_stream: a place ("residual", "features" or "tokens") that draws from the
+// stream of the other kind, as a bug would. Sharded: src/random/region_dropout.h, rng_tracker.h.
+// Plain: dealt_streams.h.
+Workload dropout_workload();
+
+}  // namespace shardproof::sim
