@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
+#include "base/digest.h"
 #include "base/error.h"
-#include "sim/compare/digest.h"
 
 namespace shardproof::sim {
 namespace {
@@ -164,7 +164,7 @@ std::vector<int64_t> same_addend(std::vector<int64_t> replicas,
 }  // namespace
 
 uint64_t coverage_hash(size_t dim, int64_t index) {
-  return mix64((static_cast<uint64_t>(dim) << 56) + static_cast<uint64_t>(index) + 1) | 1;
+  return mix_bits((static_cast<uint64_t>(dim) << 56) + static_cast<uint64_t>(index) + 1) | 1;
 }
 
 IndexPlan make_index_plan(const std::vector<int64_t>& global_shape, const Layout& layout,

@@ -8,7 +8,7 @@
 #include <chrono>
 #include <set>
 
-#include "sim/compare/digest.h"
+#include "base/digest.h"
 #include "sim/compare/golden_order.h"
 #include "sim/compare/hints.h"
 #include "sim/compare/tensor_diff.h"
@@ -43,7 +43,7 @@ const char* dtype_name(at::ScalarType dtype) {
   }
 }
 
-uint64_t combine(uint64_t seed, uint64_t value) { return mix64(seed * 31 + value); }
+uint64_t combine(uint64_t seed, uint64_t value) { return mix_bits(seed * 31 + value); }
 
 uint64_t text_hash(const std::string& text) { return digest_of(text.data(), text.size()); }
 

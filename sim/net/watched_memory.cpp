@@ -3,31 +3,9 @@
 
 #include <ATen/ATen.h>
 
-#include <cstring>
+#include "base/digest.h"
 
 namespace shardproof::sim {
-namespace {
-
-// Four lanes of multiply and rotate: every byte counts, and its place.
-uint64_t digest_bytes(const char* at, size_t bytes) {
-  constexpr uint64_t kOdd = 0x9e3779b185ebca87, kOther = 0xc2b2ae3d27d4eb4f;
-  const auto step = [](uint64_t lane, uint64_t word) {
-    lane += word * kOther;
-    return ((lane << 31) | (lane >> 33)) * kOdd;
-  };
-  uint64_t lanes[4] = {1, 2, 3, 4};
-  for (; bytes >= 32; bytes -= 32, at += 32) {
-    uint64_t words[4];
-    std::memcpy(words, at, 32);
-    for (int i = 0; i < 4; ++i) lanes[i] = step(lanes[i], words[i]);
-  }
-  uint64_t digest = kOdd;
-  for (const uint64_t lane : lanes) digest = step(digest, lane);
-  for (; bytes > 0; --bytes, ++at) digest = step(digest, static_cast<unsigned char>(*at) + 1U);
-  return digest;
-}
-
-}  // namespace
 
 WatchedMemory::WatchedMemory(const at::Tensor& tensor)
     : storage_(tensor.storage().getWeakStorageImpl()) {
@@ -47,9 +25,9 @@ WatchedMemory::WatchedMemory(const at::Tensor& tensor)
 }
 
 uint64_t WatchedMemory::digest(const char* at) const {
-  if (!strided_.defined()) return digest_bytes(at, bytes_);
+  if (!strided_.defined()) return digest_of(at, bytes_);
   const at::Tensor packed = strided_.contiguous();
-  return digest_bytes(static_cast<const char*>(packed.const_data_ptr()), bytes_);
+  return digest_of(packed.const_data_ptr(), bytes_);
 }
 
 WatchedMemory::Change WatchedMemory::change() const {

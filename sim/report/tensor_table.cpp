@@ -8,7 +8,7 @@
 #include <map>
 #include <tuple>
 
-#include "sim/compare/digest.h"
+#include "base/digest.h"
 #include "sim/report/escape.h"
 
 namespace shardproof::sim {
@@ -57,7 +57,7 @@ Json digests_by_rank(const Gathered& tensor, int64_t world_size) {
   std::map<int64_t, uint64_t> digests;
   for (const ResultRow* row : tensor.rows) {
     const auto [digest, first] = digests.emplace(row->rank, row->digest);
-    if (!first) digest->second = mix64(digest->second * 31 + row->digest);
+    if (!first) digest->second = mix_bits(digest->second * 31 + row->digest);
   }
   auto values = Json::array();
   for (int64_t rank = 0; rank < world_size; ++rank) {

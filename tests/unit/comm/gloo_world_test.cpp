@@ -4,7 +4,6 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
-#include "comm/store.h"
 #include "tests/support/run_gloo_ranks.h"
 
 namespace shardproof::tests {
@@ -43,12 +42,6 @@ TEST_CASE("a Gloo group that a member never joins becomes a sentence", "[comm][g
   }, std::chrono::milliseconds(500));
   CHECK(runs.error_code(0) == "hung");
   CHECK_THAT(runs.error_text(0), Contains("group tp[0,1] was not made within 500 ms"));
-}
-
-TEST_CASE("a store that is not there becomes a sentence", "[comm][gloo]") {
-  quiet_torch_logs();
-  CHECK_THROWS_WITH(make_tcp_store("127.0.0.1", 1, false, 2, std::chrono::milliseconds(300)),
-                    Contains("no store at 127.0.0.1:1") && Contains("start rank 0 first"));
 }
 
 TEST_CASE("one group made twice is two groups", "[comm][gloo]") {

@@ -1,11 +1,11 @@
-#include "sim/compare/digest.h"
+#include "base/digest.h"
 
 #include <catch2/catch.hpp>
 #include <set>
 #include <string>
 #include <vector>
 
-using shardproof::sim::digest_of;
+using shardproof::digest_of;
 
 namespace {
 

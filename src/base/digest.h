@@ -8,14 +8,9 @@
 #include <cstdint>
 #include <cstring>
 
-namespace shardproof::sim {
+#include "base/seed.h"
 
-// The finaliser of splitmix64: every input bit reaches every output bit.
-constexpr uint64_t mix64(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
+namespace shardproof {
 
 // The 128 bits of a product, folded: each bit of the one factor reaches most of the result.
 inline uint64_t folded_product(uint64_t a, uint64_t b) {
@@ -36,15 +31,15 @@ inline uint64_t digest_of(const void* data, size_t bytes) {
       lanes[i] = folded_product(words[2 * i] ^ kFirst, words[2 * i + 1] ^ lanes[i] ^ kSecond);
     }
   }
-  uint64_t digest = mix64(bytes);
-  for (const uint64_t lane : lanes) digest = mix64(digest * kFirst + lane);
+  uint64_t digest = mix_bits(bytes);
+  for (const uint64_t lane : lanes) digest = mix_bits(digest * kFirst + lane);
   for (; rest >= 8; rest -= 8, at += 8) {
     uint64_t word;
     std::memcpy(&word, at, 8);
-    digest = mix64(digest * kFirst + word);
+    digest = mix_bits(digest * kFirst + word);
   }
-  for (; rest > 0; --rest, ++at) digest = mix64(digest * kFirst + *at + 1u);
+  for (; rest > 0; --rest, ++at) digest = mix_bits(digest * kFirst + *at + 1u);
   return digest;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof
