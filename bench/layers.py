@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""Single layers at a real size: ours beside the reference's algorithm in PyTorch, in one run.
+
+  bench/layers.py [--program FILE] [--runs N]
+
+Cross entropy of 4096 tokens over 16384 columns of logits, forward and backward, with and without label
+smoothing: the reference's steps (whole softmax kept in float32, written in place) run in PyTorch, each
+kind in a fresh process so that its peak memory can be told. float32 logits are overwritten by that
+algorithm; a second figure has them copied first, as a caller must who needs them again.
+
+The inference pair: addition and RMSNorm in one pass over the rows, and apart.
+
+Run it on an idle machine. Nothing here is asserted.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+ROWS, COLUMNS = 4096, 16384
+
+
+def reference(dtype, smoothing, keeps_input, runs):
+    """Seconds and growth of peak memory of the reference's algorithm, in this process."""
+    import torch
+
+    class CrossEntropy(torch.autograd.Function):
+        """One rank's columns are all there are: no collectives."""
+
+        @staticmethod
+        def forward(ctx, logits, target):
+            work = logits.float()
+            if keeps_input and work.data_ptr() == logits.data_ptr():
+                work = work.clone()
+            work -= work.max(dim=-1)[0].unsqueeze(-1)
+            foreign = (target < 0) | (target >= COLUMNS)
+            rows = torch.arange(work.size(0))
+            picked = work[rows, target].clone()
+            torch.exp(work, out=work)
+            total = work.sum(dim=-1)
+            loss = torch.log(total) - picked
+            work.div_(total.unsqueeze(-1))
+            if smoothing > 0:
+                share = smoothing * COLUMNS / (COLUMNS - 1)
+                loss = (1 - share) * loss - share * torch.log(work).mean(dim=-1)
+            ctx.save_for_backward(work, foreign, target)
+            return loss
+
+        @staticmethod
+        def backward(ctx, grad):
+            softmax, foreign, target = ctx.saved_tensors
+            rows = torch.arange(softmax.size(0))
+            update = 1.0 - foreign.float()
+            if smoothing > 0:
+                share = smoothing * COLUMNS / (COLUMNS - 1)
+                softmax[rows, target] -= (1 - share) * update
+                softmax[rows, :] -= share / COLUMNS
+            else:
+                softmax[rows, target] -= update
+            return softmax.mul_(grad.unsqueeze(-1)), None
+
+    logits = torch.randn(ROWS, COLUMNS).to(getattr(torch, dtype)).requires_grad_()
+    target = torch.randint(COLUMNS, (ROWS,))
+    grad = torch.rand(ROWS)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    best = float("inf")
+    for _ in range(runs):
+        logits.grad = None
+        started = time.perf_counter()
+        CrossEntropy.apply(logits, target).backward(grad)
+        best = min(best, time.perf_counter() - started)
+        if not keeps_input and dtype == "float32":
+            with torch.no_grad():
+                logits.normal_()  # what it wrote over
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    return {"seconds": best, "peak_bytes": grown,
+            "shard_bytes": logits.numel() * logits.element_size()}
+
+
+def python_with_torch():
+    """The project's own Python, which has the LibTorch that the program links."""
+    own = ROOT / ".venv/bin/python"
+    return own if own.exists() else sys.executable
+
+
+def call(command):
+    done = subprocess.run([str(word) for word in command], text=True, stdout=subprocess.PIPE,
+                          check=True)
+    return json.loads(done.stdout)
+
+
+def line(name, figures):
+    print(f"  {name:34} {1000 * figures['seconds']:7.0f} ms   peak extra memory "
+          f"{figures['peak_bytes'] / figures['shard_bytes']:.2f} x the logits")
+
+
+def cross_entropy(program, runs):
+    for dtype in ("bfloat16", "float32"):
+        for smoothing in (0.0, 0.1):
+            print(f"cross entropy [{ROWS}, {COLUMNS}] {dtype}, label smoothing {smoothing}")
+            ours = call([program, "cross_entropy", dtype, ROWS, COLUMNS, smoothing, runs])
+            line("here", ours)
+            for keeps in ((True,) if dtype == "bfloat16" else (True, False)):
+                theirs = call([python_with_torch(), __file__, "--reference", dtype, "--smoothing",
+                               smoothing, "--runs", runs] + (["--keeps-input"] if keeps else []))
+                line("reference in PyTorch" + ("" if keeps else ", input overwritten"), theirs)
+                print(f"  {'':34} {theirs['seconds'] / ours['seconds']:.1f} times the time, "
+                      f"{theirs['peak_bytes'] / max(ours['peak_bytes'], 1):.1f} times the memory")
+
+
+def inference_pair(program, runs):
+    for dtype in ("bfloat16", "float32"):
+        took = call([program, "inference_pair", dtype, 2048, 2048, 1024, runs])
+        print(f"inference, {dtype}, 2048 tokens of width 2048: addition and norm in one pass "
+              f"{1000 * took['joined']:.1f} ms, apart {1000 * took['apart']:.1f} ms "
+              f"({took['apart'] / took['joined']:.1f} times); with both layers (features 1024) "
+              f"{1000 * took['pair_joined']:.0f} and {1000 * took['pair_apart']:.0f} ms")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--program", type=Path,
+                        default=ROOT / "build/release/shardproof-layer-bench")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--reference", help=argparse.SUPPRESS)
+    parser.add_argument("--smoothing", type=float, default=0.0, help=argparse.SUPPRESS)
+    parser.add_argument("--keeps-input", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.reference:
+        print(json.dumps(reference(options.reference, options.smoothing, options.keeps_input,
+                                   options.runs)))
+        return
+    if not options.program.exists():
+        sys.exit(f"no {options.program}: ninja -C build/release shardproof-layer-bench")
+    cross_entropy(options.program, options.runs)
+    inference_pair(options.program, options.runs)
+
+
+if __name__ == "__main__":
+    main()
