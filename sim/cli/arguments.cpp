@@ -108,7 +108,8 @@ void add_check(CLI::App& app, CheckArguments& check) {
   app.add_flag("--sequence-parallel", check.sequence_parallel,
                "Shard the sequence over tp in norms");
   app.add_flag("--packed", check.packed, "Pack the sequences into one row");
-  app.add_option("--data-parallel", check.data_parallel, "replicate, fsdp or hybrid")
+  app.add_option("--data-parallel", check.data_parallel,
+                 "What dp, cp and ulysses do to parameters: fsdp (default), hybrid or replicate")
       ->check(one_of(known_data_parallel()));
   app.add_flag("--fsdp-no-reshard", check.fsdp_no_reshard,
                "fsdp, hybrid: parameters stay whole between forward and backward");

@@ -47,7 +47,7 @@ struct CheckArguments {
   bool sequence_parallel = false, packed = false, fsdp_no_reshard = false;
   std::string activation_checkpointing = "none";
   int64_t replicate_size = 1;
-  std::string data_parallel = "replicate", precision = "float64", backend = "emulated";
+  std::string data_parallel = "fsdp", precision = "float64", backend = "emulated";
   std::string context_layout = "zigzag", context_rotation = "send_recv";
   std::string custom_plan;  // file with {pattern: style}
   double hang_s = 2.0, deadline_s = 120.0;

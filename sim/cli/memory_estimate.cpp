@@ -48,14 +48,20 @@ ParameterCount count_parameters(const CaseSpec& spec, const ModelConfig& config,
   return count;
 }
 
+int64_t largest_layer(const ParameterCount& count) {
+  int64_t largest = 0;
+  for (const auto& [layer, elements] : count.whole) {
+    if (!layer.empty()) largest = std::max(largest, elements);
+  }
+  return largest;
+}
+
 // Whole parameters at once: the root, the layer at work beside the buffer that it is copied from,
 // and the next one on its way; without freeing, all of them.
 int64_t gathered_elements(const CaseSpec& spec, const ParameterCount& count) {
-  int64_t largest = 0, all = 0;
-  for (const auto& [layer, elements] : count.whole) {
-    all += elements;
-    if (!layer.empty()) largest = std::max(largest, elements);
-  }
+  int64_t all = 0;
+  for (const auto& [layer, elements] : count.whole) all += elements;
+  const int64_t largest = largest_layer(count);
   const bool scores = spec.workload == "logprobs";
   if (scores || !spec.parallel.fsdp.reshard_after_forward) return all + largest;
   return count.whole.at("") + largest * (spec.parallel.fsdp.prefetch ? 3 : 2);
@@ -197,6 +203,14 @@ MemoryEstimate estimate_memory(const CaseSpec& spec, const ModelConfig& config) 
   // From the second microbatch on the gradients of the first are there already.
   if (samples_at_once(spec) < share_of_dp(spec)) memory.activations += count * sizes.element;
   memory.gradients = count * sizes.wide;
+  if (sharded) {
+    // Of one layer: the flat buffer, its copy on the way and the shard of the sum, and the next
+    // layer's gradients that backward has made meanwhile.
+    const int64_t layer = largest_layer(counted), layers = config.num_hidden_layers;
+    const int64_t ranks = std::max<int64_t>(1, spec.parallel.world_size() / spec.parallel.tp);
+    memory.bucket = layer * (sizes.element + 2 * sizes.wide) + layer * sizes.wide / ranks;
+    memory.activations_left = memory.activations * (layers - 1) / layers;
+  }
   if (spec.parallel.dp > 1 && !sharded) memory.bucket = std::min(memory.gradients, kBucket);
   memory.optimizer = count * sizes.wide * states_per_element(spec.optimizer);
   memory.optimizer_before_backward = spec.steps > 1;
@@ -205,7 +219,8 @@ MemoryEstimate estimate_memory(const CaseSpec& spec, const ModelConfig& config) 
 
 int64_t MemoryEstimate::total() const {
   const int64_t state = optimizer_before_backward ? optimizer : 0;
-  const int64_t in_backward = state + activations;
+  const int64_t reducing = activations_left > 0 ? activations_left + bucket : 0;
+  const int64_t in_backward = state + std::max(activations, reducing);
   const int64_t on_their_way = state + gradients + bucket;
   return leaves + masters + std::max({gathered + in_backward, on_their_way, gradients + optimizer});
 }

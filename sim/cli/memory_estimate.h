@@ -25,7 +25,9 @@ struct MemoryEstimate {
   int64_t optimizer = 0;    // its state, from the first update on
   int64_t activations = 0;  // at the start of the backward of one microbatch
   int64_t gradients = 0;    // in the wider type
-  int64_t bucket = 0;       // of them, once more while they are averaged over dp
+  int64_t bucket = 0;       // of them, once more while they are averaged over dp; of sharded
+                            // parameters a layer's gradients, whole, beside those on their way
+  int64_t activations_left = 0;            // when the first layer's gradients are reduced (sharded)
   bool optimizer_before_backward = false;  // more than one step
   // The most at once: activations, gradients on their way and the update follow each other.
   int64_t total() const;

@@ -37,7 +37,7 @@ std::string replay_command(const CaseSpec& spec) {
         fmt::format("shardproof check {} --mesh dp={},cp={},ulysses={},tp={}",
                     shell_word(spec.file), parallel.dp, parallel.cp, parallel.ulysses, parallel.tp);
     if (parallel.sequence_parallel) command += " --sequence-parallel";
-    if (parallel.data_parallel != "replicate")
+    if (parallel.data_parallel != "fsdp")  // what `check` does when nothing is said
       command += " --data-parallel " + parallel.data_parallel;
     if (!parallel.fsdp.reshard_after_forward) command += " --fsdp-no-reshard";
     if (parallel.fsdp.replicate_size != 1)

@@ -203,5 +203,13 @@ TEST_CASE("the replay command names the one case", "[verdict]") {
   spec.precision = "bfloat16";
   CHECK(judge(spec, {}).replay ==
         "shardproof check 'cases/my case' --mesh dp=2,cp=1,ulysses=1,tp=2 --sequence-parallel "
-        "--precision bfloat16");
+        "--data-parallel replicate --precision bfloat16");
+  spec.parallel.data_parallel = "hybrid";
+  spec.parallel.fsdp = {.replicate_size = 2, .reshard_after_forward = false};
+  spec.parallel.activation_checkpointing = "mlp";
+  spec.precision = "float64";
+  CHECK(
+      judge(spec, {}).replay ==
+      "shardproof check 'cases/my case' --mesh dp=2,cp=1,ulysses=1,tp=2 --sequence-parallel "
+      "--data-parallel hybrid --fsdp-no-reshard --replicate-size 2 --activation-checkpointing=mlp");
 }
