@@ -44,12 +44,18 @@ void set_mesh(const CheckArguments& arguments, ParallelSpec& parallel) {
   }
 }
 
-// `path` made absolute; "" stays "".
+// `path` made absolute, and a folder now: said before the run what would stop it at the end.
 std::string folder_to_make(const std::string& option, const std::string& path) {
   if (path.empty()) return "";
   const fs::path whole = fs::absolute(path).lexically_normal();
   if (fs::exists(whole) && !fs::is_directory(whole)) {
     bad_option(fmt::format("{} {} is no folder", option, path), "name a folder");
+  }
+  std::error_code error;
+  fs::create_directories(whole, error);
+  if (error || ::access(whole.c_str(), W_OK) != 0) {
+    bad_option(fmt::format("{} {}: the folder cannot be made or written", option, path),
+               "name a folder of your own");
   }
   return whole.string();
 }

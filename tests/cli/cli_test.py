@@ -149,6 +149,32 @@ class Check(CommandTest):
         self.assertIn(name, text)
         self.assertIn("does NOT agree", text)
 
+    def test_what_is_saved_from_one_mesh_runs_on_another_to_the_bit(self):
+        self.make_case()
+        for folder, mesh in (("four", "tp=4,dp=2"), ("one", "dp=1")):
+            self.call("check", self.case, "--mesh", "dp=2,tp=2", "--save", self.path("saved"),
+                      "--save-file-bytes", "1000", "--dump", self.path("trained"))
+            for name in ("batch.safetensors", "case.json"):
+                shutil.copy(os.path.join(self.case, name), self.path("saved"))
+            with open(self.path("saved", "model.safetensors.index.json")) as file:
+                index = json.load(file)["weight_map"]
+            trained = read_safetensors(self.path("trained"))
+            self.assertLess(3, len(set(index.values())))
+            for name, file in index.items():
+                saved = read_safetensors(self.path("saved", file))[name]
+                self.assertEqual(saved[2], trained[f"step1.param.{name}"][2], name)
+            for backend in ("emulated", "gloo"):
+                self.call("check", self.path("saved"), "--mesh", mesh, "--backend", backend,
+                          "--save", self.path(folder))
+            self.assertTrue(os.path.exists(self.path(folder, "model.safetensors")))
+
+    def test_a_folder_that_cannot_be_saved_to_is_said_before_the_run(self):
+        self.make_case()
+        text = self.call("check", self.case, "--save", self.write("file", ""), status=2)
+        self.assertIn("is no folder", text)
+        text = self.call("check", self.case, "--save", "/proc/nowhere/model", status=2)
+        self.assertIn("cannot be made", text)
+
     def test_refused_meshes_leave_no_dump(self):
         self.make_case()
         self.call("check", self.case, "--mesh", "tp=3", "--dump", self.path("out"), status=4)
