@@ -1,11 +1,10 @@
 // Saved on one mesh, read on another: the training goes on as if it had not stopped.
 #include "policy/checkpoint.h"
 
+#include <ATen/Parallel.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <ATen/Parallel.h>
 
 #include <catch2/catch.hpp>
 #include <chrono>
