@@ -31,23 +31,26 @@ void fill(const at::Tensor& tensor) {
 }
 
 // Without a bump of the version counter: nothing that anybody may read was written.
-void poison(const at::Tensor& tensor) {
+WatchedMemory poisoned(const at::Tensor& tensor) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   switch (tensor.scalar_type()) {
     case at::kLong:
-      return fill<int64_t>(tensor);
-    case at::kInt:
-      return fill<int32_t>(tensor);
-    case at::kShort:
-      return fill<int16_t>(tensor);
-    case at::kChar:
-      return fill<int8_t>(tensor);
-    default:
+      fill<int64_t>(tensor);
       break;
+    case at::kInt:
+      fill<int32_t>(tensor);
+      break;
+    case at::kShort:
+      fill<int16_t>(tensor);
+      break;
+    case at::kChar:
+      fill<int8_t>(tensor);
+      break;
+    default:
+      if (!tensor.is_floating_point() && !tensor.is_complex()) return WatchedMemory(tensor);
+      tensor.fill_(std::numeric_limits<double>::quiet_NaN());
   }
-  if (tensor.is_floating_point() || tensor.is_complex()) {
-    tensor.fill_(std::numeric_limits<double>::quiet_NaN());
-  }
+  return WatchedMemory::of_one_value(tensor);
 }
 
 const WatchedMemory* overlapped(const std::vector<WatchedMemory>& watched,
@@ -93,8 +96,7 @@ InFlight::Handle InFlight::start(const CallLine& line, const Buffers& buffers) {
   Call call{.line = line, .copied = buffers.copied, .inputs = {}, .outputs = {}};
   for (const at::Tensor& output : buffers.outputs) {
     if (!output.defined()) continue;
-    poison(output);
-    call.outputs.emplace_back(output);
+    call.outputs.push_back(poisoned(output));
   }
   for (const at::Tensor& input : buffers.inputs) {
     if (input.defined() && overlapped(call.outputs, {input}) == nullptr) {

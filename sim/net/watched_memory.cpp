@@ -3,17 +3,28 @@
 
 #include <ATen/ATen.h>
 
+#include <cstring>
+
 #include "base/digest.h"
 
 namespace shardproof::sim {
 
-WatchedMemory::WatchedMemory(const at::Tensor& tensor)
-    : storage_(tensor.storage().getWeakStorageImpl()) {
+WatchedMemory::WatchedMemory(const at::Tensor& tensor) : WatchedMemory(tensor, 0) {}
+
+WatchedMemory WatchedMemory::of_one_value(const at::Tensor& tensor) {
+  return WatchedMemory(tensor, tensor.element_size());
+}
+
+WatchedMemory::WatchedMemory(const at::Tensor& tensor, size_t period)
+    : storage_(tensor.storage().getWeakStorageImpl()), period_(period) {
   const at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   on_cpu_ = tensor.is_cpu();
   bytes_ = static_cast<size_t>(tensor.numel()) * tensor.element_size();
   offset_ = static_cast<size_t>(tensor.storage_offset()) * tensor.element_size();
-  if (!tensor.is_non_overlapping_and_dense()) strided_ = tensor.detach();
+  if (!tensor.is_non_overlapping_and_dense()) {
+    strided_ = tensor.detach();
+    period_ = 0;
+  }
   counted_ = !tensor.is_inference() && bytes_ == tensor.storage().nbytes();
   if (counted_) {
     version_ = impl.version_counter();
@@ -21,10 +32,14 @@ WatchedMemory::WatchedMemory(const at::Tensor& tensor)
   }
   if (bytes_ == 0 || !on_cpu_) return;
   begin_ = static_cast<const char*>(tensor.storage().data()) + offset_;
-  digest_ = digest(begin_);
+  digest_ = period_ > 0 ? digest_of(begin_, period_) : digest(begin_);
 }
 
 uint64_t WatchedMemory::digest(const char* at) const {
+  if (period_ > 0) {
+    const bool repeats = std::memcmp(at, at + period_, bytes_ - period_) == 0;
+    return repeats ? digest_of(at, period_) : ~digest_;
+  }
   if (!strided_.defined()) return digest_of(at, bytes_);
   const at::Tensor packed = strided_.contiguous();
   return digest_of(packed.const_data_ptr(), bytes_);

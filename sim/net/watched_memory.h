@@ -15,6 +15,8 @@ class WatchedMemory {
   // Takes a digest of the tensor's bytes, one pass over them (CUDA: none, the version counter
   // alone).
   explicit WatchedMemory(const at::Tensor& tensor);
+  // Of a tensor whose elements all have the same bytes: only one is looked at now.
+  static WatchedMemory of_one_value(const at::Tensor& tensor);
 
   // kWritten: the bytes differ, or the version counter of a tensor that has its storage for itself
   // has moved. A counter that other pieces of the same storage share proves nothing. kFreed: the
@@ -25,6 +27,7 @@ class WatchedMemory {
   bool overlaps(const at::Tensor& other) const;
 
  private:
+  WatchedMemory(const at::Tensor& tensor, size_t period);
   uint64_t digest(const char* at) const;
 
   c10::weak_intrusive_ptr<c10::StorageImpl> storage_;
@@ -35,6 +38,7 @@ class WatchedMemory {
   bool on_cpu_ = true;
   const char* begin_ = nullptr;
   size_t offset_ = 0, bytes_ = 0;  // within the storage
+  size_t period_ = 0;              // > 0: after so many bytes they repeat, to the end
   uint64_t digest_ = 0;
 };
 

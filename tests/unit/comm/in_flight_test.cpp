@@ -191,6 +191,24 @@ TEST_CASE("a result that is written before the wait is found", "[in_flight]") {
               "in_flight", {"rank 1 wrote to the output of all_gather pair"});
 }
 
+// Written as a network card or another library would: no version counter moves.
+TEST_CASE("one byte written into a result before the wait is found, wherever it is",
+          "[in_flight]") {
+  const at::ScalarType dtype = GENERATE(at::kDouble, at::kBFloat16, at::kInt, at::kByte);
+  for (const int64_t place : {0, 1, 17, 36}) {
+    INFO(dtype << " " << place);
+    check_found(run_pair([&](c10d::Backend& pair, int64_t rank) {
+                  at::Tensor tensor = at::full({37}, 3, dtype);
+                  Tensors tensors{tensor};
+                  auto work = pair.allreduce(tensors);
+                  auto* bytes = static_cast<char*>(tensor.data_ptr());
+                  if (rank == 1) bytes[place * static_cast<int64_t>(tensor.element_size())] ^= 1;
+                  work->wait();
+                }),
+                "in_flight", {"rank 1 wrote to the output of all_reduce"});
+  }
+}
+
 TEST_CASE("a call on a buffer of a call in flight is found when it is made", "[in_flight]") {
   SECTION("its output is the other's input") {
     check_found(run_pair([&](c10d::Backend& pair, int64_t rank) {
