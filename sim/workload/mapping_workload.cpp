@@ -98,7 +98,7 @@ WorkloadTensors plain_mapping(const TensorsByName& full, const Options& options)
   return {{"y", one.unsqueeze(0).expand(each)}};
 }
 
-at::Tensor with_strides(const at::Tensor& tensor) {
+at::Tensor transposed_memory(const at::Tensor& tensor) {
   return tensor.transpose(0, -1).contiguous().transpose(0, -1);
 }
 
@@ -151,7 +151,7 @@ WorkloadTensors sharded_mapping(const TensorsByName& local, MeshComm& comm,
   }
   at::Tensor x = local.at("x");
   if (kind.takes == Held::kEach) x = x.squeeze(0);
-  const at::Tensor y = mapped(kind.name, with_strides(x), tp, cut_dim(options),
+  const at::Tensor y = mapped(kind.name, transposed_memory(x), tp, cut_dim(options),
                               uneven_parts(options, comm.mesh(), comm.rank()));
   return {{"y", kind.gives == Held::kEach ? y.unsqueeze(0) : y, layout_of(kind.gives, options)}};
 }
