@@ -10,19 +10,29 @@ algorithm; a second figure has them copied first, as a caller must who needs the
 
 The inference pair: addition and RMSNorm in one pass over the rows, and apart.
 
-Run it on an idle machine. Nothing here is asserted.
+Run it on an idle machine; where it is not, CPU seconds (of all threads) say more than wall seconds.
+Nothing here is asserted.
 """
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+from run import peer_command
+
 ROOT = Path(__file__).resolve().parents[1]
 ROWS, COLUMNS = 4096, 16384
+
+
+def memory_of_process(which):
+    """Bytes: VmRSS, or VmHWM (the peak)."""
+    for entry in Path("/proc/self/status").read_text().splitlines():
+        if entry.startswith(which + ":"):
+            return int(entry.split()[1]) * 1024
+    return 0
 
 
 def reference(dtype, smoothing, keeps_input, runs):
@@ -67,35 +77,32 @@ def reference(dtype, smoothing, keeps_input, runs):
     logits = torch.randn(ROWS, COLUMNS).to(getattr(torch, dtype)).requires_grad_()
     target = torch.randint(COLUMNS, (ROWS,))
     grad = torch.rand(ROWS)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    best = float("inf")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted anew
+    before = memory_of_process("VmRSS")
+    best = best_cpu = float("inf")
     for _ in range(runs):
         logits.grad = None
-        started = time.perf_counter()
+        started, started_cpu = time.perf_counter(), time.process_time()
         CrossEntropy.apply(logits, target).backward(grad)
         best = min(best, time.perf_counter() - started)
+        best_cpu = min(best_cpu, time.process_time() - started_cpu)
         if not keeps_input and dtype == "float32":
             with torch.no_grad():
                 logits.normal_()  # what it wrote over
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-    return {"seconds": best, "peak_bytes": grown,
+    grown = memory_of_process("VmHWM") - before
+    return {"seconds": best, "cpu_seconds": best_cpu, "peak_bytes": grown,
             "shard_bytes": logits.numel() * logits.element_size()}
 
 
-def python_with_torch():
-    """The project's own Python, which has the LibTorch that the program links."""
-    own = ROOT / ".venv/bin/python"
-    return own if own.exists() else sys.executable
-
-
-def call(command):
+def call(command, environment=None):
     done = subprocess.run([str(word) for word in command], text=True, stdout=subprocess.PIPE,
-                          check=True)
+                          check=True, env=environment)
     return json.loads(done.stdout)
 
 
 def line(name, figures):
-    print(f"  {name:34} {1000 * figures['seconds']:7.0f} ms   peak extra memory "
+    print(f"  {name:34} {1000 * figures['seconds']:5.0f} ms, {1000 * figures['cpu_seconds']:5.0f} ms of "
+          f"CPU   peak extra memory "
           f"{figures['peak_bytes'] / figures['shard_bytes']:.2f} x the logits")
 
 
@@ -106,17 +113,19 @@ def cross_entropy(program, runs):
             ours = call([program, "cross_entropy", dtype, ROWS, COLUMNS, smoothing, runs])
             line("here", ours)
             for keeps in ((True,) if dtype == "bfloat16" else (True, False)):
-                theirs = call([python_with_torch(), __file__, "--reference", dtype, "--smoothing",
-                               smoothing, "--runs", runs] + (["--keeps-input"] if keeps else []))
+                command, environment = peer_command(Path(__file__).name)
+                theirs = call(command + ["--reference", dtype, "--smoothing", smoothing, "--runs",
+                                         runs] + (["--keeps-input"] if keeps else []), environment)
                 line("reference in PyTorch" + ("" if keeps else ", input overwritten"), theirs)
                 print(f"  {'':34} {theirs['seconds'] / ours['seconds']:.1f} times the time, "
+                      f"{theirs['cpu_seconds'] / ours['cpu_seconds']:.1f} times the CPU time, "
                       f"{theirs['peak_bytes'] / max(ours['peak_bytes'], 1):.1f} times the memory")
 
 
 def inference_pair(program, runs):
     for dtype in ("bfloat16", "float32"):
         took = call([program, "inference_pair", dtype, 2048, 2048, 1024, runs])
-        print(f"inference, {dtype}, 2048 tokens of width 2048: addition and norm in one pass "
+        print(f"inference, {dtype}, 2048 tokens of width 2048, CPU time: addition and norm in one pass "
               f"{1000 * took['joined']:.1f} ms, apart {1000 * took['apart']:.1f} ms "
               f"({took['apart'] / took['joined']:.1f} times); with both layers (features 1024) "
               f"{1000 * took['pair_joined']:.0f} and {1000 * took['pair_apart']:.0f} ms")

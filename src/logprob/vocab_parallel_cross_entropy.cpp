@@ -85,7 +85,7 @@ at::Tensor loss_gradient(const at::Tensor& logits, const Smoothed& how, LogprobG
     logits.narrow(-1, how.shard.range.counted, padding).zero_();
     return logits;
   }
-  const at::Tensor out = at::empty(logits.sizes(), logits.options());
+  const at::Tensor out = empty_gradient(logits);
   const at::Tensor rows = out.view({-1, columns});
   for (const RowBlock& block : row_blocks(logits, how.shard)) {
     gradient.write(block.first, block.logits,
