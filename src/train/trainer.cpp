@@ -174,6 +174,23 @@ StepMetrics Trainer::reduce_metrics(const std::vector<LossMetric>& sums, const L
   return metrics;
 }
 
+StepMetrics Trainer::evaluate(const Batch& batch) {
+  const at::NoGradGuard no_grad;
+  held_.clear();
+  const auto microbatches = microbatches_of(batch, setup_.mesh, setup_.rank, options_);
+  const LossCounts counts = count(microbatches);
+  std::optional<FullyShardedModel::Gathered> gathered;
+  if (sharded_) gathered.emplace(*sharded_);
+  std::vector<LossMetric> sums;
+  for (size_t i = 0; i < microbatches.size(); ++i) {
+    const LossInputs inputs = loss_inputs(
+        microbatches[i], logprobs_of(microbatches[i], static_cast<int64_t>(i), /*step=*/0));
+    add_up(sums, loss_addend(inputs, counts, options_.loss),
+           loss_metrics(inputs, counts, options_.loss));
+  }
+  return reduce_metrics(sums, counts);
+}
+
 StepMetrics Trainer::step(const Batch& batch) {
   ++step_;
   held_.clear();

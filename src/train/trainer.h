@@ -87,6 +87,11 @@ class Trainer {
   //           without fsdp all_reduce(avg) of gradients over dp, cp and ulysses; what grad_norm
   //           does
   StepMetrics step(const Batch& batch);
+  // What step() would report of this batch, without gradients: nothing is updated, the norm is 0.
+  //
+  // Forward   those of the model, its parameters gathered once as in score(); the logprobs, counts
+  //           and loss as in step()
+  StepMetrics evaluate(const Batch& batch);
   // Logprobs [b, S] of this rank's samples, microbatch by microbatch, without gradients. Sharded
   // parameters are gathered once, before the first, and freed however it ends.
   void score(const Batch& batch);
