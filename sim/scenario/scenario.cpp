@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/utf8.h"
 #include "sim/scenario/build_case.h"
 #include "sim/scenario/matrix.h"
 #include "sim/scenario/read_text.h"
@@ -92,6 +93,7 @@ Scenario parse_scenario_text(const std::string& file, const std::string& text,
     spec.skip = row.skip;
     if (spec.skip.empty()) spec.skip = skip_reason(rules, settings, world);
     if (spec.skip.empty()) spec.skip = world_skip(spec, settings, world);
+    spec.skip = printable(spec.skip);
     scenario.cases.push_back(std::move(spec));
   }
   return scenario;
