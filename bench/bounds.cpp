@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
 
 #include "bench/local_copies.h"
 #include "comm/gloo_backend.h"
@@ -77,7 +78,8 @@ int arithmetic(const std::string& file) {
 double gloo_call_seconds(const std::string& store_file, int64_t rank, int64_t size) {
   constexpr int kCalls = 500;
   at::set_num_threads(1);
-  const BackendFactory factory = gloo_factory(make_file_store(store_file, size), rank);
+  const StorePtr store = c10::make_intrusive<c10d::FileStore>(store_file, static_cast<int>(size));
+  const BackendFactory factory = gloo_factory(store, rank);
   std::vector<int64_t> ranks;
   for (int64_t i = 0; i < size; ++i) ranks.push_back(i);
   const auto backend = factory("tp", ranks);

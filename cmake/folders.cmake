@@ -39,3 +39,12 @@ function(shardproof_tests name dir)
   endif()
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
 endfunction()
+
+# shardproof_benchmark(NAME SOURCES FILE... LINKS TARGET...): one program of bench/.
+function(shardproof_benchmark name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINKS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_LINKS} shardproof_warnings)
+  target_precompile_headers(${name} REUSE_FROM shardproof_pch)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
+endfunction()
