@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PLACE = ROOT / "build" / "mutants"
 PARTS = ("CMakeLists.txt", "cmake", "src", "sim", "golden", "bench", "scenarios")
-LEFT_OUT = {"hf", "__pycache__"}  # golden/hf is read where it is
+LEFT_OUT = {"golden/hf", "golden/witness"}  # data, read where it is
 
 
 class BuildError(Exception):
@@ -25,7 +25,8 @@ def _files_of(root):
         if (root / part).is_file():
             yield part
         for folder, below, names in os.walk(root / part):
-            below[:] = sorted(set(below) - LEFT_OUT)
+            below[:] = sorted(name for name in below if name != "__pycache__" and
+                              str((Path(folder) / name).relative_to(root)) not in LEFT_OUT)
             for name in sorted(names):
                 yield str((Path(folder) / name).relative_to(root))
 
