@@ -48,30 +48,41 @@ std::vector<Run> runs_of(const LayerParameter& parameter, const Communicator& tp
   throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
 }
 
-// Copies what `saved` holds of the box of `target` at `offset`; how many elements that were.
-int64_t copy_overlap(const ShardedTensor& saved, const at::Tensor& target, const Sizes& offset) {
-  at::Tensor from = saved.data, to = target;
-  for (size_t dim = 0; dim < offset.size(); ++dim) {
-    const auto axis = static_cast<int64_t>(dim);
-    const int64_t begin = std::max(offset[dim], saved.global_offset[dim]);
-    const int64_t end =
-        std::min(offset[dim] + target.size(axis), saved.global_offset[dim] + saved.data.size(axis));
-    if (begin >= end) return 0;
-    from = from.narrow(axis, begin - saved.global_offset[dim], end - begin);
-    to = to.narrow(axis, begin - offset[dim], end - begin);
+struct Box {
+  Sizes offset, sizes;
+};
+
+Box box_of(const ShardedTensor& saved) { return {saved.global_offset, saved.data.sizes().vec()}; }
+
+// The elements that both boxes have; of size 0 where there are none.
+Box intersection(const Box& a, const Box& b) {
+  Box both;
+  for (size_t dim = 0; dim < a.offset.size(); ++dim) {
+    const int64_t begin = std::max(a.offset[dim], b.offset[dim]);
+    const int64_t end = std::min(a.offset[dim] + a.sizes[dim], b.offset[dim] + b.sizes[dim]);
+    both.offset.push_back(begin);
+    both.sizes.push_back(std::max<int64_t>(0, end - begin));
   }
-  to.copy_(from);
-  return to.numel();
+  return both;
 }
 
-// How many elements of the box lie inside a full tensor of `shape`.
-int64_t inside(const at::Tensor& box, const Sizes& offset, const Sizes& shape) {
-  int64_t count = 1;
+int64_t shared_elements(const Box& a, const Box& b) {
+  return c10::multiply_integers(intersection(a, b).sizes);
+}
+
+at::Tensor part_of(at::Tensor tensor, const Sizes& offset, const Box& box) {
   for (size_t dim = 0; dim < offset.size(); ++dim) {
-    const int64_t end = std::min(offset[dim] + box.size(static_cast<int64_t>(dim)), shape[dim]);
-    count *= std::max<int64_t>(0, end - offset[dim]);
+    tensor =
+        tensor.narrow(static_cast<int64_t>(dim), box.offset[dim] - offset[dim], box.sizes[dim]);
   }
-  return count;
+  return tensor;
+}
+
+// Copies what `saved` holds of the box of `target`.
+void copy_overlap(const ShardedTensor& saved, const at::Tensor& target, const Box& box) {
+  const Box both = intersection(box_of(saved), box);
+  if (c10::multiply_integers(both.sizes) == 0) return;
+  part_of(target, box.offset, both).copy_(part_of(saved.data, saved.global_offset, both));
 }
 
 std::vector<const ShardedTensor*> of_key(const ShardedState& saved, const std::string& key) {
@@ -96,10 +107,44 @@ void check_shape(const ShardedTensor& saved, const Sizes& shape, const StateKey&
   if (key.allow_shape_mismatch && saved.global_shape.size() == shape.size()) {
     allowed[rows] = saved.global_shape[rows];
   }
+  const size_t dims = saved.global_shape.size();
+  if (saved.global_offset.size() != dims || saved.data.sizes().size() != dims) {
+    bad_state(fmt::format("'{}' has a part of shape [{}] at offset [{}] of shape [{}]", saved.key,
+                          fmt::join(saved.data.sizes(), ","), fmt::join(saved.global_offset, ","),
+                          fmt::join(saved.global_shape, ",")),
+              "give all three the same number of dims");
+  }
   if (saved.global_shape == allowed) return;
   bad_state(fmt::format("'{}' has shape [{}] in the checkpoint and [{}] here", saved.key,
                         fmt::join(saved.global_shape, ","), fmt::join(shape, ",")),
             "load it into a layer of that size");
+}
+
+// An element that two pieces hold would be counted twice, in the place of one that none holds.
+void check_held_once(const std::vector<const ShardedTensor*>& pieces) {
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const int64_t twice = shared_elements(box_of(*pieces[i]), box_of(*pieces[j]));
+      if (twice == 0) continue;
+      bad_state(
+          fmt::format("'{}': {} elements are in the checkpoint twice, at offset [{}] and [{}]",
+                      pieces[i]->key, twice, fmt::join(pieces[j]->global_offset, ","),
+                      fmt::join(pieces[i]->global_offset, ",")),
+          "give the parts of all ranks that saved it, each once");
+    }
+  }
+}
+
+// `wanted`: the box within the saved shape.
+void check_complete(const std::vector<const ShardedTensor*>& pieces, const std::string& key,
+                    const Box& wanted) {
+  int64_t held = 0;
+  for (const ShardedTensor* piece : pieces) held += shared_elements(box_of(*piece), wanted);
+  const int64_t elements = c10::multiply_integers(wanted.sizes);
+  if (held == elements) return;
+  bad_state(fmt::format("'{}': of the {} elements at offset [{}] the checkpoint holds {}", key,
+                        elements, fmt::join(wanted.offset, ","), held),
+            "give the parts of all ranks that saved it, each once");
 }
 
 }  // namespace
@@ -128,21 +173,28 @@ void append_sharded(ShardedState& state, const LayerParameter& parameter, const 
 void load_sharded(const ShardedState& saved, LayerParameter& parameter, const StateKey& key,
                   const Communicator& tp) {
   const at::NoGradGuard no_grad;
-  const auto pieces = of_key(saved, key.prefix + parameter.name);
+  const std::string name = key.prefix + parameter.name;
+  const auto all = of_key(saved, name);
   const Sizes shape = with_prepended(key, parameter.global_shape, false);
-  for (const ShardedTensor* piece : pieces) check_shape(*piece, shape, key);
+  for (const ShardedTensor* piece : all) check_shape(*piece, shape, key);
+  const Sizes saved_shape = all.front()->global_shape;
+  const Box stack{Sizes(shape.size(), 0), saved_shape};
+  Box layer{with_prepended(key, Sizes(parameter.global_shape.size(), 0), true), saved_shape};
+  std::fill_n(layer.sizes.begin(), key.prepended.size(), 1);
+  std::vector<const ShardedTensor*> pieces;  // those of this layer
+  for (const ShardedTensor* piece : all) {
+    if (shared_elements(box_of(*piece), layer) > 0) pieces.push_back(piece);
+  }
+  check_held_once(pieces);
+  std::vector<std::pair<at::Tensor, Box>> targets;
   for (const Run& run : runs_of(parameter, tp)) {
     const at::Tensor target = with_front_ones(run.view, key.prepended.size());
-    const Sizes offset = with_prepended(key, run.offset, true);
-    const int64_t wanted = inside(target, offset, pieces.front()->global_shape);
-    if (wanted < target.numel()) target.zero_();
-    int64_t copied = 0;
-    for (const ShardedTensor* piece : pieces) copied += copy_overlap(*piece, target, offset);
-    if (copied != wanted) {
-      bad_state(fmt::format("'{}': of the {} elements at offset [{}] the checkpoint holds {}",
-                            pieces.front()->key, wanted, fmt::join(offset, ","), copied),
-                "give the parts of all ranks that saved it, each once");
-    }
+    targets.emplace_back(target, Box{with_prepended(key, run.offset, true), target.sizes().vec()});
+    check_complete(pieces, name, intersection(targets.back().second, stack));
+  }
+  for (const auto& [target, box] : targets) {
+    if (shared_elements(box, stack) < target.numel()) target.zero_();
+    for (const ShardedTensor* piece : pieces) copy_overlap(*piece, target, box);
   }
 }
 

@@ -3,6 +3,7 @@
 #include "parallel/tp/layer_parameter.h"
 
 #include <catch2/catch.hpp>
+#include <functional>
 
 #include "parallel/tp/column_linear.h"
 #include "parallel/tp/row_linear.h"
@@ -197,6 +198,56 @@ TEST_CASE("a sharded state says shape, offset and replica", "[tp][TP-1][TP-2]") 
                                                     {"down.weight", 120},
                                                     {"down.bias", 5},
                                                     {"embed.weight", 180}});
+}
+
+// A case of `saved` with the piece of "up.weight" at row 18 made another one, loaded on one rank:
+// what was said, and whether the weight is as it was.
+std::pair<std::string, bool> load_with_last_piece(
+    const Saved& saved, const std::function<void(ShardedState&, ShardedTensor)>& add) {
+  ShardedState state, last;
+  for (const ShardedTensor& tensor : saved.state) {
+    const bool at_18 = tensor.key == "up.weight" && tensor.global_offset[0] == 18;
+    if (!at_18 || !tensor.main_replica()) state.push_back(tensor);
+    if (at_18 && tensor.main_replica()) last.push_back(tensor);
+  }
+  add(state, last.at(0));
+  std::pair<std::string, bool> result;
+  run_emulated_ranks(Mesh({{"tp", 1}}), [&](MeshComm& comm, int64_t) {
+    ColumnLinear layer({.input_size = 5,
+                        .output_size = 24,
+                        .bias = false,
+                        .stride = 2,
+                        .dtype = at::kDouble,
+                        .init = normal_init(9, 1)},
+                       comm.along("tp"));
+    const at::Tensor before = layer.weight()->tensor.detach().clone();
+    result.first = said_by([&] { layer.load(state, {.prefix = "up."}); });
+    result.second = layer.weight()->tensor.equal(before);
+  });
+  return result;
+}
+
+TEST_CASE("a piece given twice does not stand for one that is missing; what is refused loads none",
+          "[tp][TP-1]") {
+  const Saved saved = save_at(2, {});
+  const auto whole = load_with_last_piece(
+      saved, [](ShardedState& state, const ShardedTensor& last) { state.push_back(last); });
+  CHECK(whole.first == "");
+  CHECK_FALSE(whole.second);
+  const auto missing = load_with_last_piece(saved, [](ShardedState&, const ShardedTensor&) {});
+  CHECK(contains(missing.first, "of the 60 elements at offset [12,0] the checkpoint holds 30"));
+  CHECK(missing.second);
+  for (const int64_t row : {12, 15}) {  // the same rows as the piece before it, or three of them
+    const auto twice = load_with_last_piece(saved, [&](ShardedState& state, ShardedTensor last) {
+      last.global_offset[0] = row;
+      state.push_back(last);
+    });
+    INFO(row << ": " << twice.first);
+    CHECK(contains(twice.first, row == 12
+                                    ? "'up.weight': 30 elements are in the checkpoint twice"
+                                    : "'up.weight': 15 elements are in the checkpoint twice"));
+    CHECK(twice.second);
+  }
 }
 
 TEST_CASE("an embedding takes a vocabulary padded otherwise; a linear layer takes no other shape",
