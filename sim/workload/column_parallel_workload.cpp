@@ -36,12 +36,28 @@ std::optional<bool> runtime_gather(const Options& options) {
   bad_option("runtime_gather", asked, "default, yes, no");
 }
 
+// The plan's layer has no such options.
+void check_slot_options(const Options& options) {
+  if (!options["in_slot"]) return;
+  const Options as_slot = {{"skip_bias_add", false}, {"runtime_gather", "default"},
+                           {"fused", "none"},        {"external_weight", false},
+                           {"frozen", false},        {"disable_grad_reduce", false},
+                           {"expert", false}};
+  for (const auto& [name, value] : as_slot.items()) {
+    if (options[name] == value) continue;
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("option in_slot with {}: {}", name, options[name].dump()),
+                 .fix = fmt::format("the plan's layer (in_slot) has no {}: leave one out", name)});
+  }
+}
+
 Layout cut_rows(int64_t dim, const Options& options) {
   if (options["in_slot"]) return Layout({Cut::chunk(dim, "tp")});
   return Layout({Cut::in_blocks(dim, "tp", fused_blocks(options))});
 }
 
 WorkloadTensors column_inputs(Draw& draw, const Options& options) {
+  check_slot_options(options);
   const int64_t in = options["in_features"], out = options["out_features"];
   Layout tokens({Cut::even(0, "dp")});
   if (options["sequence_parallel"] || options["expert"]) tokens.append(Cut::even(1, "tp"));

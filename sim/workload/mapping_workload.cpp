@@ -74,8 +74,25 @@ Layout layout_of(Held held, const Options& options) {
   return {};
 }
 
+void check_mapping_options(const MappingKind& kind, const Options& options) {
+  const int64_t ranks = options["ranks"];
+  if (ranks < 1) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("option ranks is {}", ranks),
+                 .fix = "let options.ranks be the tensor_parallel_size"});
+  }
+  if (options["uneven"] && kind.takes != Held::kPart && kind.gives != Held::kPart) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("option uneven with mapping {}, which has no parts of a dim "
+                                     "that could differ in size",
+                                     kind.name),
+                 .fix = "leave uneven out, or take a mapping that gathers, scatters or slices"});
+  }
+}
+
 WorkloadTensors mapping_inputs(Draw& draw, const Options& options) {
   const MappingKind& kind = kind_of(options);
+  check_mapping_options(kind, options);
   std::vector<int64_t> shape = options["shape"];
   if (kind.takes == Held::kEach) shape.insert(shape.begin(), options["ranks"].get<int64_t>());
   return {{"x", draw.normal(shape), layout_of(kind.takes, options)}};
