@@ -16,7 +16,31 @@ struct DealtStreams::Stream {
   int64_t offset = 0;
 };
 
+namespace {
+
+void check_rank_count(const char* axis, int64_t told) {
+  if (told >= 1) return;
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = fmt::format("option {}_ranks is {}", axis, told),
+               .fix = fmt::format("give the number of {} ranks of the mesh, 1 or more", axis)});
+}
+
+// Of a size that each of `ranks` has an equal part of.
+int64_t dealt_part(int64_t size, int64_t dim, int64_t ranks, const char* axis) {
+  if (size % ranks == 0) return size / ranks;
+  throw Error(
+      {.kind = ErrorKind::kBadInput,
+       .what = fmt::format("dim {} of a mask has size {}, which does not divide by {}_ranks "
+                           "{}",
+                           dim, size, axis, ranks),
+       .fix = fmt::format("make it a multiple of {}", ranks)});
+}
+
+}  // namespace
+
 DealtStreams::DealtStreams(int64_t seed, int64_t tp_ranks, int64_t dp_ranks) : dp_ranks_(dp_ranks) {
+  check_rank_count("tp", tp_ranks);
+  check_rank_count("dp", dp_ranks);
   const auto add = [this](const char* name, int64_t from) {
     auto stream = std::make_unique<Stream>();
     stream->name = name;
@@ -31,7 +55,13 @@ DealtStreams::DealtStreams(int64_t seed, int64_t tp_ranks, int64_t dp_ranks) : d
 DealtStreams::~DealtStreams() = default;
 
 at::Tensor DealtStreams::keep_from(Stream& stream, std::vector<int64_t> shape, double p) {
-  shape[0] /= dp_ranks_;
+  shape[0] = dealt_part(shape[0], 0, dp_ranks_, "dp");
+  if (p == 0) {  // nothing is drawn
+    const at::Tensor none = draw_tensor({});
+    last_draws_ = last_draws_.defined() ? at::cat({last_draws_, none}) : none;
+    shape[0] *= dp_ranks_;
+    return at::ones(shape, at::kBool);
+  }
   const int64_t count = c10::multiply_integers(shape);
   const at::Tensor draws = draw_tensor({{.place = "",
                                          .stream = stream.name,
@@ -54,14 +84,15 @@ at::Tensor DealtStreams::keep_alike(at::IntArrayRef shape, double p) {
 at::Tensor DealtStreams::keep_parts(at::IntArrayRef shape, int64_t dim, double p) {
   last_draws_ = at::Tensor();
   std::vector<int64_t> part = shape.vec();
-  part[static_cast<size_t>(dim)] /= static_cast<int64_t>(streams_.size()) - 1;
+  int64_t& size = part[static_cast<size_t>(dim)];
+  size = dealt_part(size, dim, static_cast<int64_t>(streams_.size()) - 1, "tp");
   std::vector<at::Tensor> parts;
   for (size_t t = 1; t < streams_.size(); ++t) parts.push_back(keep_from(*streams_[t], part, p));
   return at::cat(parts, dim);
 }
 
 at::Tensor drop_by(const at::Tensor& x, const at::Tensor& keep, double p) {
-  return x * keep.to(x.scalar_type()) * (1 / (1 - p));
+  return x * keep.to(x.scalar_type()) * (p < 1 ? 1 / (1 - p) : 0.0);
 }
 
 void check_dealt(const Options& options, const Mesh& mesh) {

@@ -28,7 +28,8 @@ class DealtStreams {
   at::Tensor keep_alike(at::IntArrayRef shape, double p);
   // The same of one that they hold parts of, cut evenly along `dim`.
   at::Tensor keep_parts(at::IntArrayRef shape, int64_t dim, double p);
-  // The draws of the keep_* call before: [1, 1, 5] or [tp_ranks, 1, 5] (observe/draw_log.h).
+  // The draws of the keep_* call before: [1, 1, 5] or [tp_ranks, 1, 5] (observe/draw_log.h); with
+  // p = 0 none: [1, 0, 5] or [tp_ranks, 0, 5].
   const at::Tensor& last_draws() const { return last_draws_; }
 
  private:
@@ -39,7 +40,7 @@ class DealtStreams {
   at::Tensor last_draws_;
 };
 
-// x * keep / (1 - p)
+// x * keep / (1 - p); 0 with p = 1.
 at::Tensor drop_by(const at::Tensor& x, const at::Tensor& keep, double p);
 
 // Throws Error(kRefused) unless tp_ranks and dp_ranks are those of the mesh.

@@ -1,7 +1,10 @@
 // The registry of workloads, and the draws of their inputs.
 #include "sim/workload/workloads.h"
 
+#include <ATen/ATen.h>
+
 #include <catch2/catch.hpp>
+#include <limits>
 
 #include "base/error.h"
 
@@ -79,6 +82,102 @@ TEST_CASE("draws come from the seed and their place: again the same, never the s
   CHECK(ids.scalar_type() == at::kLong);
   CHECK(ids.min().item<int64_t>() == 0);
   CHECK(ids.max().item<int64_t>() == 6);
+}
+
+// The plain outputs of a built-in workload with some options set.
+TensorsByName plain_of(const std::string& name, const Options& set) {
+  const Workloads workloads = built_in_workloads();
+  const Workload& workload = *workloads.find(name);
+  Options options = workload.options;
+  options.update(set);
+  Draw draw(3);
+  TensorsByName full, outputs;
+  for (const WorkloadTensor& input : workload.inputs(draw, options)) {
+    full[input.name] = input.tensor;
+  }
+  for (const WorkloadTensor& output : workload.plain(full, options)) {
+    outputs[output.name] = output.tensor;
+  }
+  for (const auto& [input, tensor] : full) outputs[input] = tensor;
+  return outputs;
+}
+
+std::string bad_input_of(const std::string& name, const Options& set) {
+  try {
+    plain_of(name, set);
+    return "";
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::kBadInput);
+    return error.what();
+  }
+}
+
+TEST_CASE("options that count no ranks, or cut no whole samples, are told from the plain side") {
+  for (const char* name : {"dropout_regions", "checkpointed_block"}) {
+    for (const char* ranks : {"dp_ranks", "tp_ranks"}) {
+      for (const int64_t count : {int64_t{0}, int64_t{-1}, std::numeric_limits<int64_t>::min()}) {
+        const std::string said = bad_input_of(name, {{ranks, count}});
+        INFO(name << ": " << said);
+        CHECK(said.find(std::string("option ") + ranks + " is " + std::to_string(count)) !=
+              std::string::npos);
+      }
+    }
+    const std::string samples = bad_input_of(name, {{"samples", 5}, {"dp_ranks", 2}});
+    CHECK(samples.find("size 5, which does not divide by dp_ranks 2") != std::string::npos);
+    const std::string parts =
+        bad_input_of(name, {{"width", 7}, {"hidden", 7}, {"tp_ranks", 2}, {"tokens", 4}});
+    CHECK(parts.find("size 7, which does not divide by tp_ranks 2") != std::string::npos);
+  }
+  for (const char* mapping : {"all_to_all_with_all_to_all_backward",
+                              "copy_with_all_reduce_backward", "slice_with_all_gather_backward"}) {
+    for (const int64_t count : {0, -2}) {
+      const std::string said = bad_input_of("mapping", {{"mapping", mapping}, {"ranks", count}});
+      CHECK(said.find("option ranks is " + std::to_string(count)) != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("a dropout of 0 draws nothing and keeps all; one of 1 draws and keeps nothing") {
+  for (const bool all : {false, true}) {
+    const double p = all ? 1 : 0;
+    const TensorsByName regions =
+        plain_of("dropout_regions", {{"p", p}, {"tp_ranks", 2}, {"dp_ranks", 2}, {"tokens", 6}});
+    for (const char* place : {"residual", "features", "tokens"}) {
+      const at::Tensor x = regions.at(std::string(place) + "_in");
+      CHECK(regions.at(place).equal(all ? at::zeros_like(x) : x));
+    }
+    CHECK(regions.at("draw.features").sizes().vec() == std::vector<int64_t>{2, all ? 1 : 0, 5});
+    CHECK(regions.at("draw.tokens").sizes().vec() == std::vector<int64_t>{1, all ? 1 : 0, 5});
+    CHECK(regions.at("draw.layer").sizes().vec() == std::vector<int64_t>{1, all ? 2 : 0, 5});
+    const TensorsByName block = plain_of("checkpointed_block", {{"p", p}});
+    CHECK(block.at("y").isfinite().all().item<bool>());
+    CHECK(block.at("y").equal(block.at("x")) == all);
+  }
+}
+
+TEST_CASE("options that would be passed over are named with what passes them over") {
+  for (const char* mapping :
+       {"all_to_all_with_all_to_all_backward", "copy_with_all_reduce_backward",
+        "all_reduce_with_identity_backward"}) {
+    const std::string said = bad_input_of("mapping", {{"mapping", mapping}, {"uneven", true}});
+    CHECK(said.find(std::string("option uneven with mapping ") + mapping) != std::string::npos);
+  }
+  CHECK(bad_input_of("mapping", {{"mapping", "hidden_to_sequence"}, {"uneven", true}}).empty());
+  for (const char* name :
+       {"skip_bias_add", "external_weight", "frozen", "disable_grad_reduce", "expert"}) {
+    const Options set = {{"in_slot", true}, {name, true}};
+    CHECK(bad_input_of("column_parallel_linear", set).find(std::string("in_slot with ") + name) !=
+          std::string::npos);
+    CHECK(bad_input_of("column_parallel_linear", {{name, true}}).empty());
+  }
+  for (const auto& [name, value] :
+       {std::pair{"fused", "qkv"}, std::pair{"runtime_gather", "yes"}}) {
+    const Options set = {{"in_slot", true}, {name, value}};
+    CHECK(bad_input_of("column_parallel_linear", set).find(std::string("in_slot with ") + name) !=
+          std::string::npos);
+  }
+  const Options taken = {{"in_slot", true}, {"gather_output", true}, {"sequence_parallel", true}};
+  CHECK(bad_input_of("column_parallel_linear", taken).empty());
 }
 
 }  // namespace
