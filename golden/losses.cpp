@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "base/error.h"
 #include "model/precision.h"
 #include "sim/scenario/names.h"
@@ -77,7 +79,8 @@ at::Tensor preference(const at::Tensor& logprobs, const Batch& batch, const at::
   double count = 0;
   for (const Pair& pair : preference_pairs(logprobs, batch, mask, loss)) {
     if (!pair.counts) continue;
-    sum = sum + at::log1p((-pair.margin).exp());
+    // log(1 + exp(-margin)), whose exponential overflows where the margin is far below 0.
+    sum = sum + at::logaddexp(at::zeros_like(pair.margin), -pair.margin);
     ++count;
   }
   return count == 0 ? sum : sum / count;
@@ -152,7 +155,8 @@ std::vector<Metric> dense_metrics(const at::Tensor& logprobs, const Batch& batch
     for (const Pair& pair : preference_pairs(logprobs.detach(), batch, mask, loss)) {
       if (!pair.counts) continue;
       margin += pair.margin.item<double>();
-      won += pair.margin.item<double>() > 0 ? 1 : 0;
+      // Equal but for the rounding of the sums is no win.
+      won += pair.margin.item<double>() > 1e-9 * std::abs(loss.beta) ? 1 : 0;
       ++count;
     }
     metrics.push_back({"margin", count == 0 ? 0 : margin / count});

@@ -26,7 +26,8 @@ at::Tensor dense_loss(const at::Tensor& logprobs, const Batch& batch, const sim:
 
 // What a float64 run reports of a step beside its loss and norm: "tokens" and "sequences" that
 // count; of clipped_pg the means over tokens of "ratio" and "kl" and the "clip_fraction"; of
-// preference the means over pairs of "margin" and "accuracy". Lower precisions: the counts alone.
+// preference the means over pairs of "margin" and "accuracy", wins being margins above
+// 1e-9 * |beta|: a policy equal to its reference wins none. Lower precisions: the counts alone.
 struct Metric {
   std::string name;
   double value = 0;

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
+
 #include "base/error.h"
 
 namespace shardproof {
@@ -115,7 +117,9 @@ std::vector<LossMetric> loss_metrics(const LossInputs& inputs, const LossCounts&
   } else if (options.kind == LossKind::kPreference) {
     const Margins margins = margins_of(inputs, counted, logprobs, options);
     const double weight = weight_of(counts.pairs);
-    const at::Tensor won = (margins.values > 0).to(mask.scalar_type());
+    // Equal but for the rounding of the sums is no win.
+    const double rounding = 1e-9 * std::abs(options.kl_beta);
+    const at::Tensor won = (margins.values > rounding).to(mask.scalar_type());
     metrics.push_back({"margin", counted_only(margins.values, margins.counted).sum() * weight});
     metrics.push_back({"accuracy", counted_only(won, margins.counted).sum() * weight});
   }

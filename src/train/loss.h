@@ -57,8 +57,8 @@ struct LossMetric {
 
 // kClippedPolicyGradient, means over counted tokens: "ratio", "kl" (with kl_beta != 0),
 // "clip_fraction" of tokens whose ratio is outside 1 +- clip_eps. kPreference, means over pairs:
-// "margin", "accuracy" (chosen above rejected). kNll: none. As to masks, counts and communication
-// as loss_addend.
+// "margin", "accuracy" (margins above 1e-9 * |kl_beta|: a policy equal to its reference wins none,
+// however its sums round). kNll: none. As to masks, counts and communication as loss_addend.
 std::vector<LossMetric> loss_metrics(const LossInputs& inputs, const LossCounts& counts,
                                      const LossOptions& options);
 

@@ -124,6 +124,77 @@ TEST_CASE("A clipped token has the gradient of its KL term alone", "[golden]") {
         Approx(0.1 * (1 - std::exp(d)) / 2.5).epsilon(1e-13));
 }
 
+// A chosen and a rejected sample of three positions, of which the last two count.
+Batch pair_batch() {
+  Batch b;
+  b.input_ids = at::zeros({2, 3}, at::kLong);
+  b.input_lengths = at::tensor({3, 3}, at::kLong);
+  b.token_mask = at::ones({2, 3}, at::kDouble);
+  b.sample_mask = at::ones({2}, at::kDouble);
+  b.reference_logprobs = at::tensor({0., -1., -2., 0., -1.5, -0.5}, at::kDouble).view({2, 3});
+  return b;
+}
+
+double metric(const std::vector<Metric>& metrics, const std::string& name) {
+  for (const Metric& one : metrics) {
+    if (one.name == name) return one.value;
+  }
+  return std::numeric_limits<double>::quiet_NaN();
+}
+
+TEST_CASE("preference is log(1 + exp(-margin)) of one pair, and its slope beta sigmoid(-margin)",
+          "[golden]") {
+  const Batch b = pair_batch();
+  // The chosen moved by 0.25 + 0.5, the rejected by -0.25 + 0: a margin of beta.
+  const at::Tensor now = at::tensor({0., -0.75, -1.5, 0., -1.75, -0.5}, at::kDouble)
+                             .view({2, 3})
+                             .set_requires_grad(true);
+  const sim::LossSpec loss{.kind = "preference", .beta = 0.5};
+  const at::Tensor value = dense_loss(now, b, loss);
+  value.backward();
+  CHECK(value.item<double>() == Approx(std::log(1 + std::exp(-0.5))).epsilon(1e-14));
+  const double slope = 0.5 / (1 + std::exp(0.5));
+  CHECK(now.grad()[0][1].item<double>() == Approx(-slope).epsilon(1e-14));
+  CHECK(now.grad()[1][2].item<double>() == Approx(slope).epsilon(1e-14));
+  CHECK(metric(dense_metrics(now, b, loss), "margin") == Approx(0.5).epsilon(1e-14));
+  CHECK(metric(dense_metrics(now, b, loss), "accuracy") == 1);
+}
+
+TEST_CASE("preference far from 0 keeps to its limits: -margin below, exp(-margin) above",
+          "[golden]") {
+  const Batch b = pair_batch();
+  const sim::LossSpec loss{.kind = "preference", .beta = 1};
+  const auto moved_by = [&](double margin) {
+    at::Tensor now = b.reference_logprobs.clone();
+    now[0][1] += margin;
+    return now.set_requires_grad(true);
+  };
+  for (const double margin : {-100.0, -800.0, -1e6}) {
+    for (const auto type : {at::kDouble, at::kFloat}) {
+      const at::Tensor now = moved_by(margin).detach().to(type).set_requires_grad(true);
+      const at::Tensor value = dense_loss(now, b, loss);
+      value.backward();
+      CHECK(value.item<double>() == Approx(-margin).epsilon(1e-6));
+      CHECK(now.grad()[0][1].item<double>() == Approx(-1));
+    }
+  }
+  const at::Tensor value = dense_loss(moved_by(30), b, loss);  // 1 + exp(-30) rounds in its 13 th
+  CHECK(value.item<double>() == Approx(std::exp(-30.0)).epsilon(1e-12).margin(0));
+}
+
+TEST_CASE("A policy equal to its reference wins no pair, however its sums round", "[golden]") {
+  const Batch b = pair_batch();
+  const sim::LossSpec loss{.kind = "preference", .beta = 0.5};
+  for (const double noise : {0.0, 1e-15, -1e-15}) {
+    at::Tensor now = b.reference_logprobs.clone();
+    now[0][1] += noise;
+    CHECK(metric(dense_metrics(now, b, loss), "accuracy") == 0);
+  }
+  at::Tensor now = b.reference_logprobs.clone();
+  now[0][1] += 1e-6;
+  CHECK(metric(dense_metrics(now, b, loss), "accuracy") == 1);
+}
+
 TEST_CASE("What is not counted cannot spread, whatever stands there", "[golden]") {
   const double bad = GENERATE(std::numeric_limits<double>::quiet_NaN(), -1e6, 1e6);
   Batch clean = with_policy(batch()), dirty = with_policy(batch());

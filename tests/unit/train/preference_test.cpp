@@ -58,6 +58,23 @@ TEST_CASE("preference is -log sigmoid of how much further the chosen moved, of w
         Approx(std::log1p(std::exp(-kBeta * (chosen / 2 - rejected)))).epsilon(1e-14));
 }
 
+TEST_CASE("a policy equal to its reference wins nothing, however its sums round", "[train][PW-3]") {
+  Pairs pairs;
+  pairs.mask = {0, 1, 1, 0, 1, 1, 0, 1, 1, 0, 1, 1};
+  const LossOptions sums = preference_options(LossNormalization::kToken);
+  for (const double noise : {0.0, 1e-16, -1e-16, 4e-15}) {
+    pairs.reference = pairs.now;
+    pairs.reference[1] = pairs.now[1] * (1 + noise);
+    pairs.reference[7] = pairs.now[7] * (1 + noise);
+    const auto metrics = loss_metrics(pairs.inputs(), counts_of(pairs.inputs().mask), sums);
+    CHECK(metric(metrics, "accuracy") == 0);
+  }
+  pairs.reference = pairs.now;
+  pairs.reference[1] -= 1e-6;
+  const auto metrics = loss_metrics(pairs.inputs(), counts_of(pairs.inputs().mask), sums);
+  CHECK(metric(metrics, "accuracy") == 0.5);
+}
+
 TEST_CASE("a pair of which one sample does not count gives no gradient", "[train][PW-3]") {
   const Pairs pairs;
   const LossInputs inputs = pairs.inputs(/*gradient=*/true);
