@@ -152,7 +152,9 @@ std::vector<Microbatch> deal_batches(const Batch& batch, int64_t dp_size, int64_
   const std::vector<int64_t> lengths = lengths_of(batch);
   const int64_t length_multiple = std::lcm(options.length_round, padding.row_multiple);
   if (options.token_budget > 0) {  // here, where a sequence's index is the sample's
-    check_token_budget(taken(lengths, packed ? padding.sequence_multiple : length_multiple),
+    // What it takes alone. Packed: a row, which fits the budget where the sequence fits the cut
+    // one.
+    check_token_budget(taken(lengths, packed ? padding.row_multiple : length_multiple),
                        options.token_budget);
   }
   const auto bins_of = [&](int64_t rank) {

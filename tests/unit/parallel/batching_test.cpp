@@ -124,5 +124,26 @@ TEST_CASE("a sequence that the budget cannot hold is refused with both numbers",
   CHECK_THROWS_WITH(deal_batches(batch, 1, 0, dynamic, {}), Catch::Contains("takes 16 tokens"));
 }
 
+TEST_CASE("a sequence too long for what can be cut of a packed budget is refused as it was given",
+          "[packing][PW-2]") {
+  // A row is a multiple of 8: of 15 positions 8 can be used. Sequence 4 is the last rank's first.
+  const Batch batch = seeded_batch(
+      {.batch_size = 6, .seq_len = 9, .lengths = {2, 3, 1, 5, 9, 4}, .vocab_size = 17, .seed = 3});
+  for (const auto algorithm : {PackAlgorithm::kFirstFitDecreasing, PackAlgorithm::kBalanced}) {
+    const auto dealt = [&](int64_t budget, int64_t rank) {
+      return deal_batches(
+          batch, 3, rank,
+          {.kind = BatchingKind::kPacked, .token_budget = budget, .algorithm = algorithm},
+          {.sequence_multiple = 1, .row_multiple = 8});
+    };
+    for (const int64_t rank : {0, 2}) {
+      CHECK_THROWS_WITH(dealt(15, rank), Catch::Contains("sequence 4 takes 16 tokens") &&
+                                             Catch::Contains("is 15") &&
+                                             Catch::Contains("raise the budget to 16"));
+      CHECK_NOTHROW(dealt(16, rank));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace shardproof
