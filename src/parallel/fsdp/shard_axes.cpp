@@ -16,17 +16,17 @@ std::vector<std::string> data_axes(const Mesh& mesh) {
 }
 
 ShardAxes shard_axes(const Mesh& mesh, const FsdpOptions& options) {
-  const std::string all = fmt::format("{}", fmt::join(data_axes(mesh), "+"));
-  if (all.empty()) return {};
-  if (options.kind == DataParallelKind::kReplicate) return {.shard = "", .replicate = all};
-  if (options.kind == DataParallelKind::kFsdp) return {.shard = all, .replicate = ""};
   const int64_t copies = options.replicate_size, dp = mesh.size("dp");
-  if (copies < 1 || dp % copies != 0) {
+  if (options.kind == DataParallelKind::kHybrid && (copies < 1 || dp % copies != 0)) {
     throw Error(
         {.kind = ErrorKind::kRefused,
          .what = fmt::format("replicate_size={} does not divide data_parallel_size={}", copies, dp),
          .fix = "the copies of a hybrid model lie along dp: choose a divisor of its size"});
   }
+  const std::string all = fmt::format("{}", fmt::join(data_axes(mesh), "+"));
+  if (all.empty()) return {};
+  if (options.kind == DataParallelKind::kReplicate) return {.shard = "", .replicate = all};
+  if (options.kind == DataParallelKind::kFsdp) return {.shard = all, .replicate = ""};
   const int64_t ranks = mesh.size(all), block = ranks / copies;
   if (copies == 1) return {.shard = all, .replicate = ""};
   if (block == 1) return {.shard = "", .replicate = all};

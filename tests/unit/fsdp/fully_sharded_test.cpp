@@ -294,6 +294,9 @@ TEST_CASE("copies that do not divide dp are refused", "[fsdp][MP-5]") {
   CHECK(axes.shard == "dp+cp%4");
   CHECK(axes.replicate == "dp+cp//4");
   CHECK(shard_axes(Mesh::training(1, 1, 1, 4), fsdp()).shard == "");
+  CHECK_THROWS_WITH(shard_axes(Mesh::training(1, 1, 1, 4), options),
+                    Catch::Contains("replicate_size=2 does not divide data_parallel_size=1"));
+  CHECK(shard_axes(Mesh::training(1, 1, 1, 4), {.kind = DataParallelKind::kHybrid}).shard == "");
 }
 
 }  // namespace
