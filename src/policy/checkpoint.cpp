@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/text_file.h"
 #include "policy/full_tensor.h"
 #include "tensor/safetensors.h"
 #include "tensor/shard.h"
@@ -88,7 +89,7 @@ void write_contents(const fs::path& folder, const Contents& contents, int64_t st
     state["files"][name] = fs::file_size(folder / name);
     sync_to_disk(folder / name);
   }
-  std::ofstream(folder / kStateFile) << state.dump(1) << "\n";
+  write_text_file((folder / kStateFile).string(), state.dump(1) + "\n");
   sync_to_disk(folder / kStateFile);
   sync_to_disk(folder);
 }
@@ -125,7 +126,7 @@ void write_checkpoint(const fs::path& root, const Contents& contents, int64_t st
 json read_state(const fs::path& folder) {
   std::ifstream file(folder / kStateFile);
   const json state = json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (!file.is_open() || !state.is_object() || state.value("format", int64_t{0}) != kFormat ||
+  if (!file.is_open() || !state.is_object() || state.value("format", json()) != kFormat ||
       !state.value("files", json()).is_object() ||
       !state.value("step", json()).is_number_integer()) {
     bad_checkpoint(fmt::format("{} is no checkpoint of format {}", folder.string(), kFormat),
@@ -141,6 +142,15 @@ json read_state(const fs::path& folder) {
     }
   }
   return state;
+}
+
+bool is_whole(const fs::path& folder) {
+  try {
+    read_state(folder);
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
 }
 
 at::Tensor piece_of_file(const SafetensorsFile& file, const std::string& name,
@@ -181,8 +191,8 @@ std::optional<std::string> latest_checkpoint(const std::string& root) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(root, error)) {
     const std::string name = entry.path().filename().string();
-    if (!name.starts_with("step_") || !fs::exists(entry.path() / kStateFile)) continue;
-    if (!latest || entry.path().string() > *latest) latest = entry.path().string();
+    if (!name.starts_with("step_") || (latest && entry.path().string() < *latest)) continue;
+    if (is_whole(entry.path())) latest = entry.path().string();
   }
   return latest;
 }

@@ -27,7 +27,8 @@ namespace shardproof {
 // Throws    Error(kBadInput) on every rank: a folder that cannot be written
 std::string save_checkpoint(const std::string& root, const Trainer& trainer, MeshComm& comm);
 
-// The folder of the newest complete checkpoint; none: nothing there.
+// The folder of the newest complete checkpoint; none: nothing there. Passes over folders whose
+// state.json cannot be read or whose files have other sizes than it says.
 std::optional<std::string> latest_checkpoint(const std::string& root);
 
 // Every rank reads its own pieces: no communication. Throws Error(kBadInput): a file that is

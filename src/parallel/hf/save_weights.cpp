@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 
 #include "base/error.h"
+#include "base/text_file.h"
 #include "model/saved_config.h"
 #include "tensor/safetensors.h"
 #include "tensor/shard.h"
@@ -91,14 +91,12 @@ std::string file_name(size_t index, size_t count) {
   return fmt::format("model-{:05}-of-{:05}.safetensors", index + 1, count);
 }
 
-void write_text(const fs::path& path, const std::string& text) {
+void replace_text(const fs::path& path, const std::string& text) {
   const fs::path temporary = path.string() + ".tmp";
-  std::ofstream out(temporary);
-  out << text << '\n';
-  out.close();
+  write_text_file(temporary.string(), text + "\n");
   std::error_code error;
-  if (out) fs::rename(temporary, path, error);
-  if (out && !error) return;
+  fs::rename(temporary, path, error);
+  if (!error) return;
   throw Error({.kind = ErrorKind::kBadInput,
                .what = fmt::format("'{}' cannot be written", path.string()),
                .fix = "name a folder that can be written to"});
@@ -125,7 +123,7 @@ void write_index(const std::string& folder, const std::vector<std::vector<std::s
     }
   }
   index["metadata"]["total_size"] = total;
-  write_text(fs::path(folder) / kIndexFile, index.dump(2));
+  replace_text(fs::path(folder) / kIndexFile, index.dump(2));
 }
 
 }  // namespace
@@ -150,7 +148,7 @@ void save_weights(const std::string& folder, const nlohmann::json& config,
                       {{"format", "pt"}});
   }
   if (writes) {
-    write_text(fs::path(folder) / "config.json", saved_config(config, options.dtype).dump(2));
+    replace_text(fs::path(folder) / "config.json", saved_config(config, options.dtype).dump(2));
     if (files.size() > 1) write_index(folder, files, held, options.dtype);
     std::error_code ignored;  // what is not there need not go
     fs::remove(fs::path(folder) / (files.size() > 1 ? kSingleFile : kIndexFile), ignored);

@@ -128,6 +128,36 @@ TEST_CASE("a step that is saved again replaces the first, and leftovers of a cra
   CHECK(entries == 1);
 }
 
+TEST_CASE("a newest folder that is not whole is passed over for the one before", "[policy][PW-8]") {
+  const ScratchRoot root;
+  Trial trial{.mesh = Mesh::training(1, 1, 1, 1), .steps = 0};
+  train_with(trial, [&](Trainer& trainer, MeshComm& comm) {
+    for (int i = 0; i < 2; ++i) {
+      trainer.step(small_batch());
+      save_checkpoint(root.path, trainer, comm);
+    }
+  });
+  const fs::path newest = root.path + "/step_00000002";
+  REQUIRE(fs::path(*latest_checkpoint(root.path)) == newest);
+  const auto chosen = [&] {
+    return fs::path(latest_checkpoint(root.path).value_or("")).filename();
+  };
+  const auto bytes = fs::file_size(newest / "state.json");
+  for (const char* state : {"{\"format\": \"1\"}", "[1]", ""}) {
+    std::ofstream(newest / "state.json") << state;
+    CHECK(chosen() == "step_00000001");
+    CHECK_THROWS_WITH(go_on(trial, newest.string(), ""),
+                      Catch::Contains("no checkpoint of format"));
+  }
+  fs::copy_file(root.path + "/step_00000001/state.json", newest / "state.json",
+                fs::copy_options::overwrite_existing);
+  CHECK(chosen() == "step_00000002");
+  fs::resize_file(newest / "state.json", bytes / 2);
+  CHECK(chosen() == "step_00000001");
+  fs::remove(newest / "state.json");
+  CHECK(chosen() == "step_00000001");
+}
+
 // A process that saves one step after another until it is killed.
 pid_t start_saver(const std::string& root) {
   const pid_t child = ::fork();

@@ -1,0 +1,21 @@
+#include "base/text_file.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+
+#include "base/error.h"
+
+namespace shardproof {
+
+void write_text_file(const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  out.close();  // the last bytes leave only here, and a full disk says so only now
+  if (out) return;
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = fmt::format("'{}' cannot be written", path),
+               .fix = "name a folder that can be written to and has space"});
+}
+
+}  // namespace shardproof
