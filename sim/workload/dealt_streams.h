@@ -20,7 +20,8 @@ namespace shardproof::sim {
 class DealtStreams {
  public:
   // As many model parallel streams as tp has ranks; `dp_ranks` of the mesh too: one device has to
-  // be told whose masks it makes.
+  // be told whose masks it makes. Throws Error(kBadInput) of a number below 1; so do keep_* where a
+  // size does not divide.
   DealtStreams(int64_t seed, int64_t tp_ranks, int64_t dp_ranks);
   ~DealtStreams();
 
