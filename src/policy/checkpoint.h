@@ -32,7 +32,8 @@ std::string save_checkpoint(const std::string& root, const Trainer& trainer, Mes
 std::optional<std::string> latest_checkpoint(const std::string& root);
 
 // Every rank reads its own pieces: no communication. Throws Error(kBadInput): a file that is
-// missing or has another size than state.json says, weights of another model, no such folder.
+// missing or has another size than state.json says, weights of another model, states of another
+// optimizer, no such folder.
 void load_checkpoint(const std::string& folder, Trainer& trainer, const MeshComm& comm);
 
 }  // namespace shardproof

@@ -45,6 +45,17 @@ int64_t memory_of(const std::vector<at::Tensor>& tensors) {
   return bytes;
 }
 
+// AdamW has moments once it has taken a step, and SGD never.
+void check_of_optimizer(const OptimizerState& state, OptimizerKind kind) {
+  const bool adamw = kind == OptimizerKind::kAdamW;
+  const bool moments = state.exp_avg.defined();
+  if (adamw ? !state.momentum_buffer.defined() && (moments || state.step == 0) : !moments) return;
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = std::string("the saved optimizer state is ") +
+                       (adamw ? "SGD's, the trainer has AdamW" : "AdamW's, the trainer has SGD"),
+               .fix = "train on with the optimizer that saved it"});
+}
+
 }  // namespace
 
 Trainer::Trainer(const RankSetup& setup, Decoder& model, const TrainOptions& options)
@@ -277,6 +288,7 @@ void Trainer::restore(const std::vector<at::Tensor>& masters, std::vector<Optimi
                       int64_t step) {
   SHARDPROOF_ASSERT(masters.size() == masters_.size() && states.size() == states_.size(),
                     "a master and a state for each parameter");
+  for (const OptimizerState& state : states) check_of_optimizer(state, options_.optimizer.kind);
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < masters.size(); ++i) {
     masters_[i].copy_(masters[i]);

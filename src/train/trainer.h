@@ -106,7 +106,7 @@ class Trainer {
   int64_t step_count() const { return step_; }  // steps taken
   at::Device device() const { return setup_.device; }
   // Puts back what masters(), states() and step_count() gave, on any mesh, each of this rank's
-  // shape and dtype.
+  // shape and dtype. Throws Error(kBadInput), nothing changed: states of another optimizer.
   void restore(const std::vector<at::Tensor>& masters, std::vector<OptimizerState> states,
                int64_t step);
 

@@ -108,6 +108,31 @@ TEST_CASE("what is broken or of another model is refused with a sentence", "[pol
   CHECK_THROWS_WITH(go_on(trial, "", "/proc/nowhere"), Catch::Contains("was not written"));
 }
 
+TEST_CASE("a checkpoint of another optimizer is refused; before a step it is nobody's",
+          "[policy][PW-8]") {
+  const Mesh two = Mesh::training(2, 1, 1, 1);
+  const Trial adamw = trial_on(two, DataParallelKind::kFsdp, OptimizerKind::kAdamW);
+  const Trial sgd = trial_on(two, DataParallelKind::kFsdp, OptimizerKind::kSgd);
+  Trial plain = sgd;
+  plain.options.optimizer.momentum = 0;
+  const auto saved_after = [](Trial trial, int64_t steps, const std::string& place) {
+    trial.steps = steps;
+    go_on(trial, "", place);
+    return *latest_checkpoint(place);
+  };
+  const ScratchRoot root;
+  const std::string of_adamw = saved_after(adamw, 1, root.path + "/adamw");
+  const std::string of_sgd = saved_after(sgd, 1, root.path + "/sgd");
+  const std::string of_plain = saved_after(plain, 1, root.path + "/plain");
+  const std::string fresh = saved_after(sgd, 0, root.path + "/fresh");
+  CHECK_THROWS_WITH(go_on(sgd, of_adamw, ""), Catch::Contains("AdamW's, the trainer has SGD"));
+  CHECK_THROWS_WITH(go_on(plain, of_adamw, ""), Catch::Contains("AdamW's, the trainer has SGD"));
+  CHECK_THROWS_WITH(go_on(adamw, of_sgd, ""), Catch::Contains("SGD's, the trainer has AdamW"));
+  CHECK_THROWS_WITH(go_on(adamw, of_plain, ""), Catch::Contains("SGD's, the trainer has AdamW"));
+  CHECK_NOTHROW(go_on(adamw, fresh, ""));
+  CHECK_NOTHROW(go_on(sgd, of_plain, ""));
+}
+
 TEST_CASE("a step that is saved again replaces the first, and leftovers of a crash are cleared",
           "[policy][PW-8]") {
   const ScratchRoot root;
