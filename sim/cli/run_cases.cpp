@@ -71,6 +71,8 @@ class Run {
   void wait_for_room(const CaseSpec& spec) {
     if (arguments_.jobs > 0) {
       runner_.wait_until_at_most(arguments_.jobs - 1);
+    } else if (spec.world.backend != "emulated") {
+      runner_.wait_until_at_most(0);  // several worlds of processes are only made when asked for
     } else {
       runner_.wait_for_room(spec.parallel.world_size(), cores_);
     }
