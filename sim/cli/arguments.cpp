@@ -75,7 +75,7 @@ void add_run(CLI::App& app, RunArguments& run) {
   add_selection(app, run);
   add_world(app, run.world);
   app.add_option("--jobs,-j", run.jobs,
-                 "Cases at the same time (default: emulated ones, one more than cores; one over Gloo)")
+                 "Cases at the same time (default: one more than cores; over Gloo one)")
       ->check(CLI::Range(1, 1024));
   app.add_option("--time-budget", run.time_budget_s, "Start no case after so many seconds")
       ->check(CLI::Range(0.0, kMaxSeconds));
