@@ -8,23 +8,13 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
 #include "golden/single_device.h"
+#include "model/precision.h"
 #include "sim/record/golden_record.h"
-#include "sim/scenario/names.h"
 #include "tensor/safetensors.h"
 
 namespace shardproof::golden {
 namespace {
-
-at::ScalarType dtype_of(const std::string& precision) {
-  if (precision == "float64") return at::kDouble;
-  if (precision == "float32") return at::kFloat;
-  if (precision == "bfloat16") return at::kBFloat16;
-  throw Error({.kind = ErrorKind::kRefused,
-               .what = fmt::format("precision \"{}\" is not supported", precision),
-               .fix = sim::known_names(precision, sim::known_precisions())});
-}
 
 // What the report says beside the tensors.
 std::map<std::string, std::string> metadata_of(const sim::CaseSpec& spec, const Batch& batch) {
@@ -42,7 +32,7 @@ std::string golden_main(const std::string& request, int golden_fd, const std::st
   const auto start = std::chrono::steady_clock::now();
   at::set_num_threads(1);  // the same sums in every run, and no fight with the ranks for cores
   const sim::CaseSpec spec = sim::case_spec_from_json(nlohmann::json::parse(request));
-  const at::ScalarType dtype = dtype_of(spec.precision);
+  const at::ScalarType dtype = dtype_of_precision(spec.precision);
   const CaseData data = load_case_data(spec);
 
   sim::GoldenRecorder recorder(spec.record_activations);

@@ -28,15 +28,6 @@
 namespace shardproof::sim {
 namespace {
 
-at::ScalarType dtype_of(const std::string& precision) {
-  if (precision == "float64") return at::kDouble;
-  if (precision == "float32") return at::kFloat;
-  if (precision == "bfloat16") return at::kBFloat16;
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("unknown precision '{}'", precision),
-               .fix = "use float64, float32 or bfloat16"});
-}
-
 // What this version cannot shard, said before any rank communicates.
 void refuse_unsupported(const CaseSpec& spec, const CaseInputs& inputs) {
   const auto refuse = [](std::string what, std::string fix) {
@@ -107,7 +98,7 @@ class CaseRun {
                           .rank = env_.rank,
                           .comm = comm_,
                           .probe = probe(),
-                          .dtype = dtype_of(spec_.precision),
+                          .dtype = dtype_of_precision(spec_.precision),
                           .device = at::Device(env_.device)};
     Trainer trainer(setup, model, train_options(spec_));
     if (from_root) take_weights(trainer);

@@ -9,6 +9,7 @@
 #include "collective/mappings.h"
 #include "parallel/tp/column_linear.h"
 #include "parallel/tp/column_parallel.h"
+#include "sim/workload/plain_linear.h"
 
 namespace shardproof::sim {
 namespace {
@@ -42,7 +43,7 @@ void check_slot_options(const Options& options) {
   const Options as_slot = {{"skip_bias_add", false}, {"runtime_gather", "default"},
                            {"fused", "none"},        {"external_weight", false},
                            {"frozen", false},        {"disable_grad_reduce", false},
-                           {"expert", false}};
+                           {"expert", false},        {"gather_buffer", false}};
   for (const auto& [name, value] : as_slot.items()) {
     if (options[name] == value) continue;
     throw Error({.kind = ErrorKind::kBadInput,
@@ -66,13 +67,6 @@ WorkloadTensors column_inputs(Draw& draw, const Options& options) {
                             {"weight", draw.normal({out, in}), rows, {"dp"}}};
   if (options["bias"]) inputs.push_back({"bias", draw.normal({out}), rows, {"dp"}});
   return inputs;
-}
-
-WorkloadTensors plain_column(const TensorsByName& full, const Options& options) {
-  const at::Tensor& weight = full.at("weight");
-  at::Tensor y = full.at("x").matmul((options["frozen"] ? weight.detach() : weight).t());
-  if (options["bias"]) y = y + full.at("bias");
-  return {{"y", y}};
 }
 
 ParameterPtr slot_parameter(const std::string& name, const at::Tensor& local) {
@@ -100,7 +94,8 @@ at::Tensor slot_output(const TensorsByName& local, MeshComm& comm, const Options
   return layer.forward({local.at("x")}, StepContext{.probe = nobody});
 }
 
-ColumnLinear column_layer(const TensorsByName& local, Communicator& tp, const Options& options) {
+ColumnLinear column_layer(const TensorsByName& local, Communicator& tp, const Options& options,
+                          GatherBuffer* buffer) {
   ColumnLinear layer({.label = "column_parallel_linear",
                       .input_size = options["in_features"],
                       .output_size = options["out_features"],
@@ -112,6 +107,7 @@ ColumnLinear column_layer(const TensorsByName& local, Communicator& tp, const Op
                       .frozen = options["frozen"],
                       .sequence_parallel = options["sequence_parallel"],
                       .sequence_dim = 1,
+                      .gather_buffer = buffer,
                       .disable_grad_reduce = options["disable_grad_reduce"],
                       .expert = options["expert"],
                       .dtype = local.at("weight").scalar_type()},
@@ -129,9 +125,9 @@ at::Tensor entering(const at::Tensor& x, Communicator& tp, const Options& option
 }
 
 at::Tensor layer_output(const TensorsByName& local, MeshComm& comm, const Options& options,
-                        bool gathered) {
+                        bool gathered, GatherBuffer* buffer) {
   Communicator& tp = comm.along("tp");
-  ColumnLinear layer = column_layer(local, tp, options);
+  ColumnLinear layer = column_layer(local, tp, options, buffer);
   ColumnLinear::Call call{.gather_output = runtime_gather(options)};
   if (options["external_weight"]) call.weight = local.at("weight");
   const auto [y, bias] = layer.forward(entering(local.at("x"), tp, options), call);
@@ -141,12 +137,18 @@ at::Tensor layer_output(const TensorsByName& local, MeshComm& comm, const Option
   return y + in_full_order(by_rank, 0, fused_blocks(options), tp.size());
 }
 
-WorkloadTensors sharded_column(const TensorsByName& local, MeshComm& comm, const Options& options) {
+WorkloadTensors sharded_column(const TensorsByName& local, MeshComm& comm, const Options& options,
+                               WorkloadNotes& notes) {
+  std::shared_ptr<GatherBuffer> buffer;
+  if (options["gather_buffer"]) buffer = std::make_shared<GatherBuffer>();
+  // The backward gathers into it too.
+  notes.after_backward = [buffer]() -> WorkloadTensors { return {}; };
   const bool gathered = runtime_gather(options).value_or(options["gather_output"].get<bool>());
   Layout layout({Cut::even(0, "dp")});
   if (!gathered) layout.append(cut_rows(2, options).cuts().front());
-  const at::Tensor y = options["in_slot"] ? slot_output(local, comm, options)
-                                          : layer_output(local, comm, options, gathered);
+  const at::Tensor y = options["in_slot"]
+                           ? slot_output(local, comm, options)
+                           : layer_output(local, comm, options, gathered, buffer.get());
   return {{"y", y, layout}};
 }
 
@@ -169,10 +171,11 @@ Workload column_parallel_workload() {
                       {"sequence_parallel", false},
                       {"disable_grad_reduce", false},
                       {"expert", false},
+                      {"gather_buffer", false},
                       {"in_slot", false}},
           .inputs = column_inputs,
-          .plain = plain_column,
-          .sharded = sharded_column};
+          .plain = plain_linear,
+          .sharded_with_notes = sharded_column};
 }
 
 }  // namespace shardproof::sim

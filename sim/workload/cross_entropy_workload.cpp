@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "logprob/vocab_parallel_cross_entropy.h"
+#include "sim/workload/passes.h"
 
 namespace shardproof::sim {
 namespace {
@@ -41,15 +42,10 @@ WorkloadTensors plain_loss(const TensorsByName& full, const Options& options) {
   return out;
 }
 
-// The same values with other strides.
-at::Tensor with_strides(const at::Tensor& tensor) {
-  return tensor.transpose(0, -1).contiguous().transpose(0, -1);
-}
-
 WorkloadTensors sharded_loss(const TensorsByName& local, MeshComm& comm, const Options& options) {
   const at::Tensor own = local.at("logits");
   // An activation: the leaf itself may not be overwritten.
-  const at::Tensor logits = options["strided"] ? with_strides(own) : own * 1;
+  const at::Tensor logits = options["strided"] ? transposed_memory(own) : own * 1;
   const at::Tensor loss = vocab_parallel_cross_entropy(
       logits, local.at("target"), comm.along("tp"), options["vocab_size"],
       {.label_smoothing = options["label_smoothing"],

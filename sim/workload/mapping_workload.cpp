@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "collective/all_to_all.h"
 #include "collective/mappings.h"
+#include "sim/workload/passes.h"
 
 namespace shardproof::sim {
 namespace {
@@ -76,10 +77,11 @@ Layout layout_of(Held held, const Options& options) {
 
 void check_mapping_options(const MappingKind& kind, const Options& options) {
   const int64_t ranks = options["ranks"];
-  if (ranks < 1) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("option ranks is {}", ranks),
-                 .fix = "let options.ranks be the tensor_parallel_size"});
+  if (ranks < 1 || ranks > kMostRanks) {
+    throw Error(
+        {.kind = ErrorKind::kBadInput,
+         .what = fmt::format("option ranks is {}", ranks),
+         .fix = fmt::format("let options.ranks be the tensor_parallel_size, 1 to {}", kMostRanks)});
   }
   if (options["uneven"] && kind.takes != Held::kPart && kind.gives != Held::kPart) {
     throw Error({.kind = ErrorKind::kBadInput,
@@ -113,10 +115,6 @@ WorkloadTensors plain_mapping(const TensorsByName& full, const Options& options)
   std::vector<int64_t> each = one.sizes().vec();
   each.insert(each.begin(), options["ranks"].get<int64_t>());
   return {{"y", one.unsqueeze(0).expand(each)}};
-}
-
-at::Tensor transposed_memory(const at::Tensor& tensor) {
-  return tensor.transpose(0, -1).contiguous().transpose(0, -1);
 }
 
 std::vector<int64_t> uneven_parts(const Options& options, const Mesh& mesh, int64_t rank) {

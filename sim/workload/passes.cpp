@@ -2,23 +2,11 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
-#include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "base/error.h"
 #include "base/seed.h"
-#include "sim/scenario/names.h"
 
 namespace shardproof::sim {
-
-at::ScalarType dtype_of_precision(const std::string& precision) {
-  if (precision == "float64") return at::kDouble;
-  if (precision == "float32") return at::kFloat;
-  if (precision == "bfloat16") return at::kBFloat16;
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("unknown precision '{}'", precision),
-               .fix = known_names(precision, known_precisions())});
-}
 
 at::Tensor leaf_of(const at::Tensor& tensor, at::ScalarType dtype, const at::Device& device) {
   if (!tensor.is_floating_point()) return tensor.to(device);
@@ -46,6 +34,10 @@ void run_backward(const std::vector<at::Tensor>& outputs,
 at::Tensor gradient_of_leaf(const at::Tensor& leaf) {
   if (!leaf.requires_grad()) return {};
   return leaf.grad().defined() ? leaf.grad() : at::zeros_like(leaf);
+}
+
+at::Tensor transposed_memory(const at::Tensor& tensor) {
+  return tensor.transpose(0, -1).contiguous().transpose(0, -1);
 }
 
 }  // namespace shardproof::sim

@@ -9,9 +9,6 @@
 
 namespace shardproof::sim {
 
-// Throws Error(kBadInput) at an unknown name.
-at::ScalarType dtype_of_precision(const std::string& precision);
-
 // A leaf: floating tensors in `dtype` with a gradient, others as they are.
 at::Tensor leaf_of(const at::Tensor& tensor, at::ScalarType dtype, const at::Device& device);
 
@@ -24,5 +21,8 @@ void run_backward(const std::vector<at::Tensor>& outputs, const std::vector<at::
 
 // The leaf's gradient, zeros where the pass back did not reach it; undefined of integers.
 at::Tensor gradient_of_leaf(const at::Tensor& leaf);
+
+// The same values, not contiguous: in memory the first and the last dim have changed places.
+at::Tensor transposed_memory(const at::Tensor& tensor);
 
 }  // namespace shardproof::sim

@@ -4,6 +4,7 @@
 
 #include "collective/mappings.h"
 #include "parallel/tp/row_linear.h"
+#include "sim/workload/plain_linear.h"
 
 namespace shardproof::sim {
 namespace {
@@ -26,13 +27,6 @@ WorkloadTensors row_inputs(Draw& draw, const Options& options) {
   if (options["sequence_parallel"]) partial.push_back("tp");
   inputs.push_back({"bias", draw.normal({out}), {}, partial});
   return inputs;
-}
-
-WorkloadTensors plain_row(const TensorsByName& full, const Options& options) {
-  const at::Tensor& weight = full.at("weight");
-  at::Tensor y = full.at("x").matmul((options["frozen"] ? weight.detach() : weight).t());
-  if (options["bias"]) y = y + full.at("bias");
-  return {{"y", y}};
 }
 
 WorkloadTensors sharded_row(const TensorsByName& local, MeshComm& comm, const Options& options) {
@@ -78,7 +72,7 @@ Workload row_parallel_workload() {
                       {"sequence_parallel", false},
                       {"expert", false}},
           .inputs = row_inputs,
-          .plain = plain_row,
+          .plain = plain_linear,
           .sharded = sharded_row};
 }
 

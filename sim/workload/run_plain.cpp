@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "model/precision.h"
 #include "sim/record/golden_record.h"
 #include "sim/workload/passes.h"
 #include "sim/workload/run_workload.h"

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "model/precision.h"
 #include "sim/compare/rank_recorder.h"
 #include "sim/net/rank_clock.h"
 #include "sim/rank/tensor_memory.h"
@@ -49,6 +50,7 @@ class ShardedRun {
     report.findings = trace_.findings();
     report.peak_tensor_bytes = memory.peak_bytes();
     if (env_.rank == 0) report.metrics["parameters"] = holdings();
+    report.warnings = notes.warnings;
     if (!notes.figures.empty()) report.metrics["figures"] = notes.figures;
     report.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -61,7 +63,7 @@ class ShardedRun {
     inputs_ = workload_.inputs(draw, spec_.options);
     const at::ScalarType dtype = dtype_of_precision(spec_.precision);
     for (const WorkloadTensor& input : inputs_) {
-      const at::Tensor part = cut(input.tensor, input.layout, mesh_, env_.rank);
+      const at::Tensor part = as_told(cut(input.tensor, input.layout, mesh_, env_.rank));
       local_[input.name] = leaf_of(part, dtype, at::Device(env_.device));
     }
   }
@@ -112,7 +114,14 @@ class ShardedRun {
     if (output.layout.local_shape(shape, mesh_, env_.rank) != output.tensor.sizes().vec()) {
       return {};
     }
-    return cut(gradient_at_output(spec_.seed, output.name, shape), output.layout, mesh_, env_.rank);
+    return as_told(
+        cut(gradient_at_output(spec_.seed, output.name, shape), output.layout, mesh_, env_.rank));
+  }
+
+  at::Tensor as_told(const at::Tensor& tensor) const {
+    return spec_.options.value(kStridedInputs, false) && tensor.dim() > 1
+               ? transposed_memory(tensor)
+               : tensor;
   }
 
   void go_back(const WorkloadTensors& outputs) {

@@ -1,8 +1,20 @@
 #include "model/precision.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include "base/error.h"
 
 namespace shardproof {
+
+at::ScalarType dtype_of_precision(const std::string& precision) {
+  if (precision == "float64") return at::kDouble;
+  if (precision == "float32") return at::kFloat;
+  if (precision == "bfloat16") return at::kBFloat16;
+  throw Error({.kind = ErrorKind::kRefused,
+               .what = fmt::format("precision \"{}\" is not supported", precision),
+               .fix = "use float64, float32 or bfloat16"});
+}
 
 at::ScalarType wider_type(at::ScalarType dtype) {
   return dtype == at::kDouble ? at::kDouble : at::kFloat;

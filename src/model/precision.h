@@ -17,9 +17,15 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
+
 #include "model/slot.h"
 
 namespace shardproof {
+
+// The dtype of forward and backward. Throws Error(kRefused) at a name that no golden and no rank
+// computes in.
+at::ScalarType dtype_of_precision(const std::string& precision);
 
 // float64 stays float64; everything else becomes float32.
 at::ScalarType wider_type(at::ScalarType dtype);

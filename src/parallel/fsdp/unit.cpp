@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
+
 #include "base/error.h"
 #include "model/precision.h"
 #include "tensor/memory.h"
@@ -16,6 +18,13 @@ void add_to(at::Tensor& sum, const at::Tensor& addend) {
   } else {
     sum = addend;
   }
+}
+
+// A call whose wait throws is not there any more either.
+at::Tensor wait_for(std::optional<PendingCollective>& pending) {
+  PendingCollective call = std::move(*pending);
+  pending.reset();
+  return call.wait();
 }
 
 }  // namespace
@@ -65,12 +74,15 @@ std::vector<at::Tensor> FsdpUnit::shards() const {
   return shards;
 }
 
+// What this rank gives to a gather, in the leaves' dtype and on their device.
+at::Tensor FsdpUnit::packed_shards() const {
+  return flat_.pack_shards(shards(), whole_[0].scalar_type()).to(whole_[0].device());
+}
+
 void FsdpUnit::start_gather() {
   if (state_ != State::kSharded || parameters_.empty()) return;
   const at::NoGradGuard no_grad;
-  const at::Tensor own =
-      flat_.pack_shards(shards(), whole_[0].scalar_type()).to(whole_[0].device());
-  gathering_ = shard_axis_->all_gather_async(own, 0, name_ + " gather", flat_.sizes());
+  gathering_ = shard_axis_->all_gather_async(packed_shards(), 0, name_ + " gather", flat_.sizes());
   state_ = State::kGathering;
 }
 
@@ -79,12 +91,10 @@ void FsdpUnit::gather() {
   const at::NoGradGuard no_grad;
   at::Tensor flat;
   if (state_ == State::kGathering) {
-    flat = gathering_->wait();
-    gathering_.reset();
+    state_ = State::kSharded;
+    flat = wait_for(gathering_);
   } else {
-    const at::Tensor own =
-        flat_.pack_shards(shards(), whole_[0].scalar_type()).to(whole_[0].device());
-    flat = shard_axis_->all_gather(own, 0, name_ + " gather", flat_.sizes());
+    flat = shard_axis_->all_gather(packed_shards(), 0, name_ + " gather", flat_.sizes());
   }
   for (const at::Tensor& leaf : whole_) allocate_memory(leaf);
   flat_.unpack_whole(flat, whole_);
@@ -92,10 +102,7 @@ void FsdpUnit::gather() {
 }
 
 void FsdpUnit::reshard() {
-  if (gathering_) {
-    gathering_->wait();
-    gathering_.reset();
-  }
+  if (gathering_) wait_for(gathering_);
   if (state_ == State::kWhole) {
     for (const at::Tensor& leaf : whole_) free_memory(leaf);
   }
@@ -139,14 +146,24 @@ void FsdpUnit::start_reduce() {
 void FsdpUnit::finish_reduce() {
   if (!reducing_) return;
   const at::NoGradGuard no_grad;
-  at::Tensor own = reducing_->wait();
-  reducing_.reset();
+  at::Tensor own = wait_for(reducing_);
+  if (std::exchange(abandoned_, false)) return;
   if (replicate_axis_) {
     own = replicate_axis_->all_reduce(own, ReduceOp::kAvg, name_ + " reduce over copies");
   }
   if (cpu_offload_) own = own.to(at::kCPU);
   const std::vector<at::Tensor> parts = flat_.split_shards(own, shard_axis_->rank());
   for (size_t i = 0; i < parts.size(); ++i) add_to(gradients_[i], parts[i]);
+}
+
+void FsdpUnit::abandon_step() {
+  for (const ParameterPtr& parameter : parameters_) {
+    parameter->tensor.mutable_grad() = at::Tensor();
+  }
+  kept_.assign(parameters_.size(), at::Tensor());
+  gradients_.assign(parameters_.size(), at::Tensor());
+  abandoned_ = reducing_.has_value();
+  if (state_ == State::kWhole) reshard();
 }
 
 std::vector<at::Tensor> FsdpUnit::take_gradients() {

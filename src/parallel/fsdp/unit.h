@@ -50,12 +50,17 @@ class FsdpUnit {
   void finish_reduce();
   // The gradients' shards since the last call, one per parameter, in the wider type.
   std::vector<at::Tensor> take_gradients();
+  // After a step that threw: all gradients are dropped and the leaves freed. Waits for no call:
+  // parameters on their way are as good for the next step, and a reduction under way is waited
+  // for, and dropped, where the next one begins.
+  void abandon_step();
 
  private:
   enum class State { kSharded, kGathering, kWhole };
   void make_shards(const ShardAxes& axes, at::ScalarType dtype, at::Device device);
   FlatShards flat_layout() const;
   std::vector<at::Tensor> shards() const;
+  at::Tensor packed_shards() const;
   at::Tensor take_leaf_gradient(const Parameter& parameter) const;
 
   std::string name_;
@@ -68,6 +73,7 @@ class FsdpUnit {
   FlatShards flat_;
   State state_ = State::kSharded;
   std::optional<PendingCollective> gathering_, reducing_;
+  bool abandoned_ = false;             // what reducing_ brings belongs to a step that threw
   std::vector<at::Tensor> kept_;       // whole gradients of earlier microbatches
   std::vector<at::Tensor> gradients_;  // this rank's shards, reduced
 };
