@@ -1,0 +1,288 @@
+#!/usr/bin/env python3
+"""The Python peer of bench/training.py: PyTorch's DTensor and FSDP2 at dp 2 x tp 2 over Gloo.
+
+A Llama is cut over tp with parallelize_module (sequence parallel), then over dp with fully_shard, one
+unit a layer and a root; one rank is one freshly spawned process, as PyTorch's own multi-process tests
+start theirs. A step: forward, backward, gradient norm and clipping, AdamW, float32.
+
+  peer_fsdp2.py MODEL step [STEPS]   seconds of a step, bytes held and peak of tensor memory, per rank
+  peer_fsdp2.py MODEL check          one step; every gradient compared with a single device
+
+MODEL is a name of MODELS. Prints one line of JSON. Where there was a choice the faster way was taken for
+the peer: nothing is recorded, golden slices are cut without communication, weights are not broadcast.
+"""
+
+import json
+import os
+import socket
+import sys
+import tempfile
+import time
+
+STARTED = time.perf_counter()
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (ColwiseParallel, PrepareModuleInput, RowwiseParallel,
+                                               SequenceParallel, loss_parallel, parallelize_module)
+
+# hidden, layers, heads, kv heads, FFN, vocabulary, batch, length
+MODELS = {"small": (128, 4, 8, 4, 384, 1024, 4, 128),
+          "large": (1024, 8, 16, 8, 2816, 8192, 2, 256)}
+DP = TP = 2
+SEED = 7
+MAX_NORM = 1.0
+
+
+class Sizes:
+    def __init__(self, name):
+        (self.hidden, self.layers, self.heads, self.kv_heads, self.ffn, self.vocab, self.batch,
+         self.length) = MODELS[name]
+        self.head_dim = self.hidden // self.heads
+
+
+class Attention(nn.Module):
+    def __init__(self, sizes):
+        super().__init__()
+        kv = sizes.kv_heads * sizes.head_dim
+        self.head_dim = sizes.head_dim
+        self.q_proj = nn.Linear(sizes.hidden, sizes.hidden, bias=False)
+        self.k_proj = nn.Linear(sizes.hidden, kv, bias=False)
+        self.v_proj = nn.Linear(sizes.hidden, kv, bias=False)
+        self.o_proj = nn.Linear(sizes.hidden, sizes.hidden, bias=False)
+
+    def forward(self, x, cos, sin):
+        batch, length = x.shape[:2]
+        q, k, v = (projection(x).view(batch, length, -1, self.head_dim).transpose(1, 2)
+                   for projection in (self.q_proj, self.k_proj, self.v_proj))
+        group = q.shape[1] // k.shape[1]
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o_proj(out.transpose(1, 2).reshape(batch, length, -1))
+
+
+class Mlp(nn.Module):
+    def __init__(self, sizes):
+        super().__init__()
+        self.gate_proj = nn.Linear(sizes.hidden, sizes.ffn, bias=False)
+        self.up_proj = nn.Linear(sizes.hidden, sizes.ffn, bias=False)
+        self.down_proj = nn.Linear(sizes.ffn, sizes.hidden, bias=False)
+
+    def forward(self, x):
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    def __init__(self, sizes):
+        super().__init__()
+        self.input_layernorm = nn.RMSNorm(sizes.hidden, eps=1e-6)
+        self.self_attn = Attention(sizes)
+        self.post_attention_layernorm = nn.RMSNorm(sizes.hidden, eps=1e-6)
+        self.mlp = Mlp(sizes)
+
+    def forward(self, x, cos, sin):
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Llama(nn.Module):
+    def __init__(self, sizes):
+        super().__init__()
+        self.embed_tokens = nn.Embedding(sizes.vocab, sizes.hidden)
+        self.layers = nn.ModuleList(Layer(sizes) for _ in range(sizes.layers))
+        self.norm = nn.RMSNorm(sizes.hidden, eps=1e-6)
+        self.lm_head = nn.Linear(sizes.hidden, sizes.vocab, bias=False)
+        angle = torch.arange(sizes.length)[:, None] * 10000.0 ** (
+            -torch.arange(0, sizes.head_dim, 2) / sizes.head_dim)
+        self.cos, self.sin = angle.cos(), angle.sin()
+
+    def forward(self, ids):
+        x = self.embed_tokens(ids)
+        for layer in self.layers:
+            x = layer(x, self.cos, self.sin)
+        return self.lm_head(self.norm(x))
+
+
+def rotate(x, cos, sin):
+    low, high = x.chunk(2, -1)
+    return torch.cat([low * cos - high * sin, high * cos + low * sin], -1)
+
+
+def seeded_model(sizes):
+    torch.manual_seed(SEED)
+    model = Llama(sizes)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape) * 0.02
+            parameter.copy_(noise + 1 if parameter.dim() == 1 else noise)
+    return model
+
+
+def batch_of(sizes, dp_rank, dp):
+    """Token ids of this dp rank, and what each position is to predict (-100: nothing)."""
+    ids = torch.randint(sizes.vocab, (sizes.batch, sizes.length),
+                        generator=torch.Generator().manual_seed(SEED))
+    targets = F.pad(ids[:, 1:], (0, 1), value=-100)
+    return ids.chunk(dp)[dp_rank], targets.chunk(dp)[dp_rank]
+
+
+def summed_loss(model, sizes, ids, targets):
+    logits = model(ids).flatten(0, 1)
+    summed = F.cross_entropy(logits, targets.flatten(), reduction="sum")
+    return summed / (sizes.batch * (sizes.length - 1))
+
+
+def shard_over_tp(model, mesh):
+    """Llama's plan with sequence parallelism."""
+    plan = {"embed_tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+            "norm": SequenceParallel(),
+            "lm_head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1),
+                                       use_local_output=False)}
+    for name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj",
+                 "mlp.up_proj"):
+        plan[f"layers.*.{name}"] = ColwiseParallel()
+    for name in ("self_attn.o_proj", "mlp.down_proj"):
+        plan[f"layers.*.{name}"] = RowwiseParallel(output_layouts=Shard(1))
+    for name in ("input_layernorm", "post_attention_layernorm"):
+        plan[f"layers.*.{name}"] = SequenceParallel()
+    plan["layers.*.self_attn"] = PrepareModuleInput(
+        input_layouts=(Shard(1), None, None), desired_input_layouts=(Replicate(), None, None))
+    plan["layers.*.mlp"] = PrepareModuleInput(
+        input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
+    parallelize_module(model, mesh, plan, src_data_rank=None)
+
+
+class Rank:
+    """One rank's model, batch and optimizer."""
+
+    def __init__(self, sizes):
+        self.sizes = sizes
+        mesh = init_device_mesh("cpu", (DP, TP), mesh_dim_names=("dp", "tp"))
+        self.model = seeded_model(sizes)
+        shard_over_tp(self.model, mesh["tp"])
+        for layer in self.model.layers:
+            fully_shard(layer, mesh=mesh["dp"])
+        fully_shard(self.model, mesh=mesh["dp"])
+        self.ids, self.targets = batch_of(sizes, mesh.get_local_rank("dp"), DP)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, foreach=False)
+
+    def backward(self):
+        with loss_parallel():
+            # fully_shard averages over dp.
+            (summed_loss(self.model, self.sizes, self.ids, self.targets) * DP).backward()
+
+    def step(self):
+        self.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), MAX_NORM, foreach=False)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def held_bytes(self):
+        """Parameters, gradients and optimizer state between backward and step; what several share once."""
+        local = lambda tensor: tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        tensors = list(self.model.parameters())
+        tensors += [p.grad for p in self.model.parameters() if p.grad is not None]
+        for state in self.optimizer.state.values():
+            tensors += [state["exp_avg"], state["exp_avg_sq"]]
+        storages = [local(tensor).untyped_storage() for tensor in tensors]
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def peak_of(work):
+    """The most bytes of CPU tensors that `work` holds beyond what there was before it."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU],
+                                profile_memory=True) as profile:
+        work()
+    changes = [(event.start_ns(), event.nbytes()) for event in profile.profiler.kineto_results.events()
+               if event.name() == "[memory]"]
+    held = peak = 0
+    for _, change in sorted(changes, key=lambda change: change[0]):
+        held += change
+        peak = max(peak, held)
+    return peak
+
+
+def measure(rank, steps):
+    rank.step()
+    rank.step()
+    dist.barrier()
+    started = time.perf_counter()
+    for _ in range(steps):
+        rank.step()
+    dist.barrier()
+    seconds = (time.perf_counter() - started) / steps
+    rank.backward()
+    held = rank.held_bytes()
+    rank.optimizer.step()
+    rank.optimizer.zero_grad()
+    gradients = sum(p.to_local().nbytes for p in rank.model.parameters())
+    return {"step_seconds": seconds, "held_bytes": held,
+            "peak_bytes": held - gradients + peak_of(rank.step)}
+
+
+def check(rank, golden_file):
+    """How many gradients are wrong. The golden's slice is cut without communication."""
+    golden = torch.load(golden_file, mmap=True)
+    rank.backward()
+    wrong = 0
+    for name, parameter in rank.model.named_parameters():
+        whole = golden[name]
+        expected = distribute_tensor(whole, parameter.device_mesh, parameter.placements,
+                                     src_data_rank=None).to_local()
+        actual = parameter.grad.to_local()
+        if actual.numel() == 0:
+            continue
+        error = (actual - expected).abs().max().item()
+        if not error <= 1e-4 * whole.abs().max().item():
+            print(f"wrong: {name}, error {error}", file=sys.stderr)
+            wrong += 1
+    rank.optimizer.step()
+    return {"wrong": wrong, "compared": len(golden)}
+
+
+def run_rank(index, port, name, what, argument, results):
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(index),
+                      WORLD_SIZE=str(DP * TP), LOCAL_RANK=str(index))
+    dist.init_process_group("gloo")
+    rank = Rank(Sizes(name))
+    results[index] = measure(rank, argument) if what == "step" else check(rank, argument)
+    dist.destroy_process_group()
+
+
+def write_golden(name, file):
+    sizes = Sizes(name)
+    torch.set_num_threads(1)
+    model = seeded_model(sizes)
+    summed_loss(model, sizes, *batch_of(sizes, 0, 1)).backward()
+    torch.save({name: parameter.grad for name, parameter in model.named_parameters()}, file)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def main():
+    name, what = sys.argv[1:3]
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        argument = int(sys.argv[3]) if what == "step" else f"{folder}/golden.pt"
+        if what == "check":
+            write_golden(name, argument)
+        results = multiprocessing.Manager().dict()
+        multiprocessing.spawn(run_rank, (free_port(), name, what, argument, results), nprocs=DP * TP)
+        ranks = [results[index] for index in range(DP * TP)]
+    print(json.dumps({"ranks": ranks, "seconds": time.perf_counter() - STARTED}))
+    sys.exit(1 if any(rank.get("wrong") for rank in ranks) else 0)
+
+
+if __name__ == "__main__":
+    main()
