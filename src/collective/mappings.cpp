@@ -24,6 +24,7 @@ struct Mapping {
   std::string label;
   int64_t dim = 0;
   std::vector<int64_t> sizes = {};
+  GatherBuffer* buffer = nullptr;
 };
 
 void check_sizes_sum(const at::Tensor& full, const Mapping& mapping) {
@@ -59,7 +60,8 @@ at::Tensor run(Step step, const at::Tensor& tensor, const Mapping& mapping, cons
     case Step::kAllReduce:
       return mapping.axis->all_reduce(tensor, ReduceOp::kSum, label);
     case Step::kAllGather:
-      return mapping.axis->all_gather(tensor, mapping.dim, label, mapping.sizes);
+      return all_gather_in(mapping.buffer, tensor, *mapping.axis, mapping.dim, label,
+                           mapping.sizes);
     case Step::kReduceScatter:
       return mapping.axis->reduce_scatter(tensor, mapping.dim, ReduceOp::kSum, label,
                                           mapping.sizes);
@@ -78,6 +80,7 @@ struct MappingFunction : torch::autograd::Function<MappingFunction> {
     ctx->saved_data["label"] = mapping.label;
     ctx->saved_data["dim"] = mapping.dim;
     ctx->saved_data["sizes"] = mapping.sizes;
+    ctx->saved_data["buffer"] = reinterpret_cast<int64_t>(mapping.buffer);
     return run(mapping.forward, input, mapping, " forward");
   }
 
@@ -90,7 +93,8 @@ struct MappingFunction : torch::autograd::Function<MappingFunction> {
                           .axis = reinterpret_cast<Communicator*>(saved["axis"].toInt()),
                           .label = saved["label"].toStringRef(),
                           .dim = saved["dim"].toInt(),
-                          .sizes = saved["sizes"].toIntVector()};
+                          .sizes = saved["sizes"].toIntVector(),
+                          .buffer = reinterpret_cast<GatherBuffer*>(saved["buffer"].toInt())};
     return {run(mapping.backward, grads[0], mapping, " backward"), at::Tensor()};
   }
 };
@@ -130,13 +134,15 @@ at::Tensor all_reduce_with_identity_backward(const at::Tensor& addend, Communica
 
 at::Tensor all_gather_with_reduce_scatter_backward(const at::Tensor& local, Communicator& axis,
                                                    int64_t dim, std::string_view label,
-                                                   const std::vector<int64_t>& sizes) {
+                                                   const std::vector<int64_t>& sizes,
+                                                   GatherBuffer* buffer) {
   return apply(local, {.forward = Step::kAllGather,
                        .backward = Step::kReduceScatter,
                        .axis = &axis,
                        .label = std::string(label),
                        .dim = front_dim(local, dim),
-                       .sizes = sizes});
+                       .sizes = sizes,
+                       .buffer = buffer});
 }
 
 at::Tensor all_gather_with_slice_backward(const at::Tensor& local, Communicator& axis, int64_t dim,
@@ -152,13 +158,15 @@ at::Tensor all_gather_with_slice_backward(const at::Tensor& local, Communicator&
 
 at::Tensor reduce_scatter_with_all_gather_backward(const at::Tensor& addend, Communicator& axis,
                                                    int64_t dim, std::string_view label,
-                                                   const std::vector<int64_t>& sizes) {
+                                                   const std::vector<int64_t>& sizes,
+                                                   GatherBuffer* buffer) {
   return apply(addend, {.forward = Step::kReduceScatter,
                         .backward = Step::kAllGather,
                         .axis = &axis,
                         .label = std::string(label),
                         .dim = front_dim(addend, dim),
-                        .sizes = sizes});
+                        .sizes = sizes,
+                        .buffer = buffer});
 }
 
 at::Tensor slice_with_all_gather_backward(const at::Tensor& full, Communicator& axis, int64_t dim,

@@ -22,7 +22,8 @@
 // Error(kRefused) with both numbers). A call is recorded under `label` with " forward" or
 // " backward" behind it. An axis of one rank communicates nothing. The communicator must outlive
 // the backward pass: the autograd graph holds a plain pointer to it. No second derivatives
-// (asserted).
+// (asserted). `buffer` (may be null; outlives the backward too): memory for what is gathered,
+// forward or backward.
 //
 // Source: seed 004, mappings (re-created; there on the first and last dim only, and a strided
 // tensor comes out of its all-reduce unreduced).
@@ -33,6 +34,7 @@
 #include <string_view>
 #include <vector>
 
+#include "collective/gather_buffer.h"
 #include "comm/communicator.h"
 
 namespace shardproof {
@@ -48,7 +50,8 @@ at::Tensor all_reduce_with_identity_backward(const at::Tensor& addend, Communica
 // Gathers `dim` for ranks that go on to compute different things.
 at::Tensor all_gather_with_reduce_scatter_backward(const at::Tensor& local, Communicator& axis,
                                                    int64_t dim, std::string_view label,
-                                                   const std::vector<int64_t>& sizes = {});
+                                                   const std::vector<int64_t>& sizes = {},
+                                                   GatherBuffer* buffer = nullptr);
 
 // Gathers `dim` for ranks that all go on to compute the same: summing their equal gradients would
 // scale them by axis.size().
@@ -59,7 +62,8 @@ at::Tensor all_gather_with_slice_backward(const at::Tensor& local, Communicator&
 // Sums the ranks' addends and keeps this rank's part of `dim`.
 at::Tensor reduce_scatter_with_all_gather_backward(const at::Tensor& addend, Communicator& axis,
                                                    int64_t dim, std::string_view label,
-                                                   const std::vector<int64_t>& sizes = {});
+                                                   const std::vector<int64_t>& sizes = {},
+                                                   GatherBuffer* buffer = nullptr);
 
 // Keeps this rank's part of a tensor that all ranks hold.
 at::Tensor slice_with_all_gather_backward(const at::Tensor& full, Communicator& axis, int64_t dim,

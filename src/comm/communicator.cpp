@@ -99,7 +99,7 @@ PendingCollective Communicator::start(CollectiveCall call, CallMode mode, const 
     sink_->next_call({.call = call,
                       .asynchronous = mode.asynchronous,
                       .private_input = mode.private_input,
-                      .private_output = true,
+                      .private_output = mode.private_output,
                       .input = mode.input});
   }
   auto state = std::make_unique<PendingCollective::State>();
@@ -154,23 +154,31 @@ void Communicator::check_root(int64_t root) const {
 at::Tensor Communicator::broadcast(const at::Tensor& tensor, int64_t root, std::string_view label) {
   check_root(root);
   const at::NoGradGuard no_grad;
-  if (!backend_) return tensor.detach().clone(at::MemoryFormat::Contiguous);
+  const at::Tensor given = tensor.detach();
+  const at::Tensor result = group_rank_ == root || !backend_
+                                ? given.clone(at::MemoryFormat::Contiguous)
+                                : at::empty(given.sizes(), given.options());
+  broadcast_into(result, root, label);
+  return result;
+}
+
+void Communicator::broadcast_into(const at::Tensor& tensor, int64_t root, std::string_view label) {
+  check_root(root);
+  SHARDPROOF_ASSERT(tensor.is_contiguous(), "a dense tensor is written in place");
+  if (!backend_) return;
+  const at::NoGradGuard no_grad;
   CollectiveCall call = describe("broadcast", tensor, label);
   call.root = root;
-  const at::Tensor moving = wire::for_moving(tensor.detach());
-  at::Tensor result = group_rank_ == root ? moving.clone() : at::empty_like(moving);
-  const bool nothing = result.numel() == 0 && !abilities_.empty;
-  const at::Tensor buffer = nothing ? at::zeros({1}, result.options()) : result;
+  const at::Tensor moving = wire::for_moving(tensor);
+  const bool nothing = moving.numel() == 0 && !abilities_.empty;
+  const at::Tensor buffer = nothing ? at::zeros({1}, moving.options()) : moving;
   const auto work = [&] {
     Tensors buffers{buffer};
     c10d::BroadcastOptions options;
     options.rootRank = root;
     return backend_->broadcast(buffers, options);
   };
-  const auto finish = [result, dtype = tensor.scalar_type()] {
-    return wire::moved_back(result, dtype);
-  };
-  return start(std::move(call), {.private_input = true}, work, finish).wait();
+  start(std::move(call), {.private_input = true}, work, [tensor] { return tensor; }).wait();
 }
 
 at::Tensor Communicator::scatter(const at::Tensor& full, const at::Tensor& local_like, int64_t root,

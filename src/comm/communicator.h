@@ -117,6 +117,14 @@ class Communicator {
                         const std::vector<int64_t>& sizes = {});
   PendingCollective all_gather_async(const at::Tensor& local, int64_t dim, std::string_view label,
                                      const std::vector<int64_t>& sizes = {});
+  // The same into memory of the caller's, which is the result: `into` has the result's shape and
+  // dtype, is contiguous and shares no memory with `local`. Nobody else reads or writes it before
+  // wait() has returned; the strict emulated world watches that.
+  at::Tensor all_gather_into(const at::Tensor& into, const at::Tensor& local, int64_t dim,
+                             std::string_view label, const std::vector<int64_t>& sizes = {});
+  PendingCollective all_gather_into_async(const at::Tensor& into, const at::Tensor& local,
+                                          int64_t dim, std::string_view label,
+                                          const std::vector<int64_t>& sizes = {});
   // Reduces `full` and gives this rank its part along `dim`. `sizes` as in all_gather; without them
   // the dim must divide by size().
   at::Tensor reduce_scatter(const at::Tensor& full, int64_t dim, ReduceOp op,
@@ -134,6 +142,8 @@ class Communicator {
                                      const std::vector<int64_t>& output_sizes = {});
   // The root's tensor on every rank; `tensor` gives shape and dtype on the others.
   at::Tensor broadcast(const at::Tensor& tensor, int64_t root, std::string_view label);
+  // The same in place: `tensor`, dense, is read at the root and written everywhere else.
+  void broadcast_into(const at::Tensor& tensor, int64_t root, std::string_view label);
   // Part i of the root's `full` along dim 0 to rank i. On other ranks `full` is undefined and
   // `local_like` gives shape and dtype. Parts may be uneven: local_like's shape counts.
   at::Tensor scatter(const at::Tensor& full, const at::Tensor& local_like, int64_t root,
@@ -158,6 +168,7 @@ class Communicator {
     bool asynchronous = false;
     bool private_input = false;  // the buffer that the backend reads is the communicator's own
     at::Tensor input = {};       // the caller's own, which must not change before wait()
+    bool private_output = true;  // nobody else can see the output before wait()
   };
 
   CollectiveCall describe(const char* op, const at::Tensor& tensor, std::string_view label) const;
@@ -170,11 +181,15 @@ class Communicator {
 
   PendingCollective start_all_reduce(const at::Tensor& input, ReduceOp op, std::string_view label,
                                      bool asynchronous);
-  PendingCollective start_all_gather(const at::Tensor& local, int64_t dim, std::string_view label,
-                                     const std::vector<int64_t>& sizes, bool asynchronous);
-  PendingCollective gather_even(CollectiveCall call, const at::Tensor& local, bool asynchronous);
-  PendingCollective gather_uneven(CollectiveCall call, const at::Tensor& local,
-                                  const std::vector<int64_t>& sizes, bool asynchronous);
+  // `into` may be undefined: memory of the call's own.
+  PendingCollective start_all_gather(const at::Tensor& into, const at::Tensor& local, int64_t dim,
+                                     std::string_view label, const std::vector<int64_t>& sizes,
+                                     bool asynchronous);
+  PendingCollective gather_even(CollectiveCall call, const at::Tensor& into,
+                                const at::Tensor& local, bool asynchronous);
+  PendingCollective gather_uneven(CollectiveCall call, const at::Tensor& into,
+                                  const at::Tensor& local, const std::vector<int64_t>& sizes,
+                                  bool asynchronous);
   PendingCollective start_reduce_scatter(const at::Tensor& full, int64_t dim, ReduceOp op,
                                          std::string_view label, const std::vector<int64_t>& sizes,
                                          bool asynchronous);

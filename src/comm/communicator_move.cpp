@@ -19,45 +19,101 @@ int64_t total(const std::vector<int64_t>& sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
 }
 
+// Gathered pieces lie one behind the other: already the result, where only dims of size 1 are
+// before the gathered one.
+bool is_front(const at::Tensor& tensor, int64_t dim) {
+  return c10::multiply_integers(tensor.sizes().slice(0, static_cast<size_t>(dim))) == 1;
+}
+
+// Where the backend writes: the caller's memory if what it writes is the result as it is.
+at::Tensor gathering_memory(const at::Tensor& into, bool as_it_is, at::IntArrayRef shape,
+                            const at::TensorOptions& wire) {
+  if (into.defined() && as_it_is && into.scalar_type() == c10::typeMetaToScalarType(wire.dtype())) {
+    return into.detach().view(shape);
+  }
+  return at::empty(shape, wire);
+}
+
+// The result in the caller's memory, where he gave any. Whoever saved it before sees that it
+// changed.
+at::Tensor gathered_into(const at::Tensor& into, const at::Tensor& memory,
+                         const at::Tensor& result) {
+  if (!into.defined()) return result;
+  if (memory.is_alias_of(into)) {
+    into.unsafeGetTensorImpl()->bump_version();
+  } else {
+    into.detach().copy_(result);
+  }
+  return into;
+}
+
 }  // namespace
 
 at::Tensor Communicator::all_gather(const at::Tensor& local, int64_t dim, std::string_view label,
                                     const std::vector<int64_t>& sizes) {
-  return start_all_gather(local, dim, label, sizes, false).wait();
+  return start_all_gather({}, local, dim, label, sizes, false).wait();
 }
 
 PendingCollective Communicator::all_gather_async(const at::Tensor& local, int64_t dim,
                                                  std::string_view label,
                                                  const std::vector<int64_t>& sizes) {
-  return start_all_gather(local, dim, label, sizes, true);
+  return start_all_gather({}, local, dim, label, sizes, true);
 }
 
-PendingCollective Communicator::start_all_gather(const at::Tensor& local, int64_t dim,
-                                                 std::string_view label,
+at::Tensor Communicator::all_gather_into(const at::Tensor& into, const at::Tensor& local,
+                                         int64_t dim, std::string_view label,
+                                         const std::vector<int64_t>& sizes) {
+  SHARDPROOF_ASSERT(into.defined(), "memory to gather into");
+  return start_all_gather(into, local, dim, label, sizes, false).wait();
+}
+
+PendingCollective Communicator::all_gather_into_async(const at::Tensor& into,
+                                                      const at::Tensor& local, int64_t dim,
+                                                      std::string_view label,
+                                                      const std::vector<int64_t>& sizes) {
+  SHARDPROOF_ASSERT(into.defined(), "memory to gather into");
+  return start_all_gather(into, local, dim, label, sizes, true);
+}
+
+PendingCollective Communicator::start_all_gather(const at::Tensor& into, const at::Tensor& local,
+                                                 int64_t dim, std::string_view label,
                                                  const std::vector<int64_t>& sizes,
                                                  bool asynchronous) {
   const at::NoGradGuard no_grad;
   SHARDPROOF_ASSERT(dim >= -local.dim() && dim < local.dim(), "a dim of the tensor");
   if (dim < 0) dim += local.dim();
   if (!sizes.empty()) checked_sizes(sizes, local.size(dim), "all_gather", label);
-  if (!backend_) return finished(local.detach().clone(at::MemoryFormat::Contiguous));
+  if (into.defined()) {
+    std::vector<int64_t> shape = local.sizes().vec();
+    shape[static_cast<size_t>(dim)] = sizes.empty() ? local.size(dim) * size() : total(sizes);
+    SHARDPROOF_ASSERT(into.sizes() == at::IntArrayRef(shape) && into.is_contiguous() &&
+                          into.scalar_type() == local.scalar_type() && !into.is_alias_of(local),
+                      "memory that an all_gather's result fits, and that is not its input's");
+  }
+  if (!backend_) {
+    const at::Tensor own = local.detach();
+    return finished(into.defined() ? gathered_into(into, own, own)
+                                   : own.clone(at::MemoryFormat::Contiguous));
+  }
   CollectiveCall call = describe("all_gather", local, label);
   call.split_sizes = sizes;
   call.dim = dim;
   const bool even =
       std::all_of(sizes.begin(), sizes.end(), [&](int64_t s) { return s == sizes[0]; });
-  return even ? gather_even(std::move(call), local, asynchronous)
-              : gather_uneven(std::move(call), local, sizes, asynchronous);
+  return even ? gather_even(std::move(call), into, local, asynchronous)
+              : gather_uneven(std::move(call), into, local, sizes, asynchronous);
 }
 
 // Flat pieces one after another, then the piece index moves beside the gathered dim.
-PendingCollective Communicator::gather_even(CollectiveCall call, const at::Tensor& local,
-                                            bool asynchronous) {
+PendingCollective Communicator::gather_even(CollectiveCall call, const at::Tensor& into,
+                                            const at::Tensor& local, bool asynchronous) {
   const at::Tensor source = wire::for_moving(local);
   const bool nothing = source.numel() == 0 && !abilities_.empty;
   const at::Tensor flat = nothing ? at::zeros({1}, source.options()) : source.view({-1});
-  const at::Tensor gathered = at::empty({flat.numel() * size()}, source.options());
+  const at::Tensor gathered = gathering_memory(into, !nothing && is_front(local, call.dim),
+                                               {flat.numel() * size()}, source.options());
   const bool private_input = source.data_ptr() != local.data_ptr();
+  const bool private_output = !into.defined() || !gathered.is_alias_of(into);
   const auto work = [&] {
     at::Tensor output = gathered, input = flat;
     return backend_->_allgather_base(output, input, {});
@@ -68,14 +124,19 @@ PendingCollective Communicator::gather_even(CollectiveCall call, const at::Tenso
     pieces.insert(pieces.begin(), count);
     shape[static_cast<size_t>(dim)] *= count;
     const at::Tensor all = nothing ? at::empty(pieces, source.options()) : gathered.view(pieces);
-    return wire::moved_back(all.movedim(0, dim).reshape(shape), dtype);
+    return gathered_into(into, gathered,
+                         wire::moved_back(all.movedim(0, dim).reshape(shape), dtype));
   };
   return start(std::move(call),
-               {.asynchronous = asynchronous, .private_input = private_input, .input = local}, work,
-               finish);
+               {.asynchronous = asynchronous,
+                .private_input = private_input,
+                .input = local,
+                .private_output = private_output},
+               work, finish);
 }
 
-PendingCollective Communicator::gather_uneven(CollectiveCall call, const at::Tensor& local,
+PendingCollective Communicator::gather_uneven(CollectiveCall call, const at::Tensor& into,
+                                              const at::Tensor& local,
                                               const std::vector<int64_t>& sizes,
                                               bool asynchronous) {
   const int64_t dim = call.dim;
@@ -84,16 +145,23 @@ PendingCollective Communicator::gather_uneven(CollectiveCall call, const at::Ten
   if (abilities_.uneven_lists) {
     std::vector<int64_t> shape = source.sizes().vec();
     shape[static_cast<size_t>(dim)] = total(sizes);
-    const at::Tensor gathered = at::empty(shape, source.options());
+    const at::Tensor gathered =
+        gathering_memory(into, is_front(local, dim), shape, source.options());
     const bool private_input = source.data_ptr() != local.data_ptr();
+    const bool private_output = !into.defined() || !gathered.is_alias_of(into);
     const auto work = [&] {
       std::vector<Tensors> outputs{gathered.split_with_sizes(sizes, dim)};
       Tensors inputs{source};
       return backend_->allgather(outputs, inputs, {});
     };
-    const auto finish = [gathered, dtype] { return wire::moved_back(gathered, dtype); };
+    const auto finish = [into, gathered, dtype] {
+      return gathered_into(into, gathered, wire::moved_back(gathered, dtype));
+    };
     return start(std::move(call),
-                 {.asynchronous = asynchronous, .private_input = private_input, .input = local},
+                 {.asynchronous = asynchronous,
+                  .private_input = private_input,
+                  .input = local,
+                  .private_output = private_output},
                  work, finish);
   }
   // Every piece padded to the longest, the gathered dim in front.
@@ -118,7 +186,8 @@ PendingCollective Communicator::gather_uneven(CollectiveCall call, const at::Ten
     for (int64_t i = 0; i < count; ++i) {
       parts.push_back(all.select(0, i).narrow(0, 0, sizes[static_cast<size_t>(i)]));
     }
-    return wire::moved_back(at::cat(parts, 0).movedim(0, dim).contiguous(), dtype);
+    return gathered_into(into, gathered,
+                         wire::moved_back(at::cat(parts, 0).movedim(0, dim).contiguous(), dtype));
   };
   return start(std::move(call),
                {.asynchronous = asynchronous, .private_input = true, .input = local}, work, finish);

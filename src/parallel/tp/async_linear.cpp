@@ -83,10 +83,10 @@ struct AsyncLinearFunction : torch::autograd::Function<AsyncLinearFunction> {
     ctx->save_for_backward({x, weight});
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
     ctx->saved_data["bias"] = bias.has_value();
-    const at::Tensor input =
-        call->gathers()
-            ? call->tp->all_gather(x, call->options.sequence_dim, call->options.label + " forward")
-            : x;
+    const at::Tensor input = call->gathers() ? all_gather_in(call->options.gather_buffer, x,
+                                                             *call->tp, call->options.sequence_dim,
+                                                             call->options.label + " forward")
+                                             : x;
     return at::linear(input, weight, bias);
   }
 
@@ -101,8 +101,8 @@ struct AsyncLinearFunction : torch::autograd::Function<AsyncLinearFunction> {
 
     std::optional<PendingCollective> regather;
     if (multiplies && call->gathers()) {
-      regather = call->tp->all_gather_async(x, call->options.sequence_dim,
-                                            call->options.label + " regather");
+      regather = all_gather_async_in(call->options.gather_buffer, x, *call->tp,
+                                     call->options.sequence_dim, call->options.label + " regather");
     }
     std::optional<InputGradient> grad_x;
     if (ctx->needs_input_grad(0)) grad_x.emplace(*call, grad, weight);
@@ -170,10 +170,10 @@ at::Tensor frozen_linear(const at::Tensor& x, const at::Tensor& weight, const at
   }
   AsyncLinearOptions own = options;
   own.sequence_parallel = false;  // its backward belongs to the gather
-  const at::Tensor input =
-      options.sequence_parallel
-          ? all_gather_with_reduce_scatter_backward(x, tp, options.sequence_dim, options.label)
-          : x;
+  const at::Tensor input = options.sequence_parallel ? all_gather_with_reduce_scatter_backward(
+                                                           x, tp, options.sequence_dim,
+                                                           options.label, {}, options.gather_buffer)
+                                                     : x;
   return FrozenLinearFunction::apply(input, weight.detach(), if_defined(bias),
                                      c10::make_intrusive<LinearCall>(tp, own));
 }

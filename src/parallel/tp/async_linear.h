@@ -24,6 +24,7 @@
 #include <memory>
 #include <string>
 
+#include "collective/gather_buffer.h"
 #include "comm/communicator.h"
 #include "parallel/tp/main_gradient.h"
 
@@ -36,6 +37,9 @@ struct AsyncLinearOptions {
   // x is this rank's part of the sequence: gathered, its gradient reduce-scattered.
   bool sequence_parallel = false;
   int64_t sequence_dim = 0;
+  // Where x is gathered into, forward and again in the backward, which it must outlive; null: into
+  // memory of its own each time.
+  GatherBuffer* gather_buffer = nullptr;
   std::shared_ptr<MainGradient> main_gradient = {};        // null: .grad
   std::shared_ptr<DeferredWeightGradients> deferred = {};  // null: computed at once
 };

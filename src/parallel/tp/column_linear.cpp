@@ -104,6 +104,7 @@ at::Tensor ColumnLinear::product(const at::Tensor& x, const at::Tensor& weight,
       .reduce_input_gradient = !silent_ && !sequence_parallel_ && !options_.disable_grad_reduce,
       .sequence_parallel = sequence_parallel_,
       .sequence_dim = options_.sequence_dim,
+      .gather_buffer = options_.gather_buffer,
       .main_gradient = main_gradient,
       .deferred = options_.deferred};
   return weight.requires_grad() ? async_linear(x, weight, bias, tp_, linear)

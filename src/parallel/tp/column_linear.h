@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "collective/gather_buffer.h"
 #include "comm/communicator.h"
 #include "parallel/tp/layer_parameter.h"
 #include "parallel/tp/main_gradient.h"
@@ -46,6 +47,8 @@ class ColumnLinear {
     bool frozen = false;               // the layer's own weight is not trained
     bool sequence_parallel = false;    // with one rank: off, nothing is cut
     int64_t sequence_dim = 0;          // [S, B, E]
+    // For the x that SP gathers, twice; outlives the backward. Null: none
+    GatherBuffer* gather_buffer = nullptr;
     bool disable_grad_reduce = false;  // grad_x stays an addend: the caller sums it later. Not with
                                        // SP, whose gradient is reduce-scattered all the same
     bool expert = false;               // of a mixture: no communication here, the dispatcher's task

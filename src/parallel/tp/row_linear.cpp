@@ -76,9 +76,10 @@ LinearOutput RowLinear::forward(const at::Tensor& x) {
 }
 
 at::Tensor RowLinear::sum(const at::Tensor& addend) {
-  return sequence_parallel_ ? reduce_scatter_with_all_gather_backward(
-                                  addend, tp_, options_.sequence_dim, options_.label)
-                            : all_reduce_with_identity_backward(addend, tp_, options_.label);
+  return sequence_parallel_
+             ? reduce_scatter_with_all_gather_backward(addend, tp_, options_.sequence_dim,
+                                                       options_.label, {}, options_.gather_buffer)
+             : all_reduce_with_identity_backward(addend, tp_, options_.label);
 }
 
 ShardedState RowLinear::sharded_state(const StateKey& key) const {

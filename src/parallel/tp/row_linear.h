@@ -39,6 +39,8 @@ class RowLinear {
     bool frozen = false;             // the weight is not trained
     bool sequence_parallel = false;  // the output is this rank's part of the sequence
     int64_t sequence_dim = 0;        // [S, B, E]
+    // For the gradient that SP gathers; outlives the backward. Null: none
+    GatherBuffer* gather_buffer = nullptr;
     bool expert =
         false;  // of a mixture: the dispatcher sums, and the caller adds the bias after it
     bool expert_parallel = false;

@@ -313,8 +313,9 @@ TEST_CASE("a gradient that also flows elsewhere is not summed in place", "[colle
   const auto results = on_every_rank(mesh, [](MeshComm& comm, int64_t rank) -> NamedResults {
     const at::Tensor x = random_tensor({3, 4}, 1).requires_grad_();
     const at::Tensor other = random_tensor({3, 4}, 2).requires_grad_();
-    // The gradient of y is also the gradient of `other`, the same tensor.
-    const at::Tensor y = copy_with_all_reduce_backward(x, comm.along("tp"), "x") + other;
+    // The gradient of y is also that of `beside`, the same tensor; made first, it reads it last.
+    const at::Tensor beside = other * 1;
+    const at::Tensor y = copy_with_all_reduce_backward(x, comm.along("tp"), "x") + beside;
     y.backward(random_tensor({3, 4}, 10 + rank));
     return {{"x", x.grad()}, {"other", other.grad()}};
   });
