@@ -20,17 +20,16 @@ namespace shardproof {
 //   returns   each key's tensor, contiguous, on `device`, of any number of dims, also without
 //             elements or without dims; shares no memory with `data`
 //
-// Forward   all_reduce(max) of 8 numbers: all ranks learn whether to go on; broadcast of the sizes;
+// Forward   all_reduce(max) of 6 numbers: all ranks learn whether to go on; broadcast of the sizes;
 //           broadcast of all elements in one tensor, where there are any
 // Backward  none
 // Throws    Error(kBadInput), the same sentence on every rank, before anything is sent: a key that
 //           rank 0's data lacks, a tensor of another dtype, a key given twice, ranks that ask for
 //           different keys or dtypes
 // Source    seed 004, broadcast_data. There sizes went over the default group although the data
-// went
-//           over the given one; a size of 0 ended the list of sizes, so an empty tensor came out
-//           with its later dims missing; tensors of 5 dims were too many; and a missing key or a
-//           wrong dtype failed on rank 0 alone, while the others waited for ever.
+//           went over the given one; a size of 0 ended the list of sizes, so an empty tensor came
+//           out with its later dims missing; tensors of 5 dims were too many; and a missing key or
+//           a wrong dtype failed on rank 0 alone, while the others waited for ever.
 std::map<std::string, at::Tensor> broadcast_data(const std::vector<std::string>& keys,
                                                  const std::map<std::string, at::Tensor>& data,
                                                  at::ScalarType dtype, at::Device device,

@@ -120,6 +120,17 @@ void check_shape(const ShardedTensor& saved, const Sizes& shape, const StateKey&
             "load it into a layer of that size");
 }
 
+// Where the blocks of a tensor of another size begin nobody knows.
+void check_blocks(const LayerParameter& parameter, const Sizes& saved, const Sizes& here,
+                  const std::string& name) {
+  if (parameter.blocks.size() < 2 || saved == here) return;
+  bad_state(
+      fmt::format("'{}' has {} blocks, and shape [{}] in the checkpoint where it has [{}] here: "
+                  "its blocks begin elsewhere there",
+                  name, parameter.blocks.size(), fmt::join(saved, ","), fmt::join(here, ",")),
+      "load it into a layer of that size, or save one tensor per block");
+}
+
 // An element that two pieces hold would be counted twice, in the place of one that none holds.
 void check_held_once(const std::vector<const ShardedTensor*>& pieces) {
   for (size_t i = 0; i < pieces.size(); ++i) {
@@ -178,6 +189,7 @@ void load_sharded(const ShardedState& saved, LayerParameter& parameter, const St
   const Sizes shape = with_prepended(key, parameter.global_shape, false);
   for (const ShardedTensor* piece : all) check_shape(*piece, shape, key);
   const Sizes saved_shape = all.front()->global_shape;
+  check_blocks(parameter, saved_shape, shape, name);
   const Box stack{Sizes(shape.size(), 0), saved_shape};
   Box layer{with_prepended(key, Sizes(parameter.global_shape.size(), 0), true), saved_shape};
   std::fill_n(layer.sizes.begin(), key.prepended.size(), 1);

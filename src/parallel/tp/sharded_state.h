@@ -59,7 +59,8 @@ void append_sharded(ShardedState& state, const LayerParameter& parameter, const 
 // Fills the parameter from what all ranks of the saving world had (main replicas count). With
 // allow_shape_mismatch what the checkpoint does not reach is 0.
 // Throws Error(kBadInput): an unknown key (with the nearest one), another global shape (both
-// shapes), elements that no run holds (how many).
+// shapes), elements that no run holds (how many), several blocks in a checkpoint of another size,
+// where they begin elsewhere.
 void load_sharded(const ShardedState& saved, LayerParameter& parameter, const StateKey& key,
                   const Communicator& tp);
 

@@ -26,7 +26,7 @@ class VocabEmbedding {
     int64_t num_embeddings = 0;             // V, a multiple of the ranks
     int64_t embedding_dim = 0;              // E
     bool reduce_scatter = false;            // to [S_tp, B, E], for sequence-parallel layers
-    bool deterministic = false;  // a backward that adds a token's gradients in one order everywhere
+    bool deterministic = false;  // a backward that adds a token's gradients in one order
     at::ScalarType dtype = at::ScalarType::Float;
     InitMethod init = {};  // null: zeros
     InitFrom init_from = InitFrom::kMaster;

@@ -14,8 +14,9 @@ at::Tensor look_up_own_tokens(const at::Tensor& weight, const at::Tensor& ids, i
   const at::Tensor local_ids = (ids - first).masked_fill(foreign, 0);
   const int64_t pad = lookup.pad_token_id - first;
   const int64_t pad_row = lookup.pad_token_id >= 0 && pad >= 0 && pad < rows ? pad : -1;
+  const bool by_index = lookup.deterministic && !weight.is_cpu();
   const at::Tensor own =
-      lookup.deterministic ? weight.index({local_ids}) : at::embedding(weight, local_ids, pad_row);
+      by_index ? weight.index({local_ids}) : at::embedding(weight, local_ids, pad_row);
   return own.masked_fill(foreign.unsqueeze(-1), 0);
 }
 

@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "parallel/tp/vocab_parallel_embedding.h"
 #include "tests/unit/parallel/tp_layer_world.h"
 
 namespace shardproof::tests {
@@ -68,6 +69,26 @@ TEST_CASE("VocabEmbedding: reduced or reduce-scattered, deterministic or not", "
           });
     }
   }
+}
+
+// Elements enough for several threads, few tokens: many gradients meet in each row.
+TEST_CASE("a deterministic lookup gives the same bits in float32, whatever the number of threads",
+          "[tp][TP-3]") {
+  const at::Tensor full = random_tensor({16, 64}, 1).to(at::kFloat);
+  const at::Tensor ids = at::arange(4096, at::kLong).mul(7).remainder(16);
+  const at::Tensor grad = random_tensor({4096, 64}, 2).to(at::kFloat);
+  const auto gradient = [&](int threads) {
+    at::set_num_threads(threads);
+    const at::Tensor weight = full.clone().requires_grad_();
+    look_up_own_tokens(weight, ids, 0, {.deterministic = true}).backward(grad);
+    return weight.grad();
+  };
+  const int threads = at::get_num_threads();
+  const at::Tensor golden = gradient(1);
+  bool same = true;
+  for (int i = 0; i < 12; ++i) same = same && gradient(4).equal(golden);
+  at::set_num_threads(threads);
+  CHECK(same);
 }
 
 TEST_CASE("VocabEmbedding: two lookups in flight do not share their masks", "[tp][TP-3]") {
