@@ -2,12 +2,10 @@
 #include <ATen/ATen.h>
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <cmath>
 
-#include "base/error.h"
+#include "parallel/tp/cuda_kernels.h"
 #include "parallel/tp/inference_pair.h"
 
 namespace shardproof {
@@ -76,21 +74,10 @@ void add_norm_rows(const at::Tensor& addend, const at::Tensor& residual, const a
   });
 }
 
-void check_add_norm(const at::Tensor& addend, const at::Tensor& residual,
-                    const at::Tensor& weight) {
-  const bool shapes = addend.dim() > 0 && addend.sizes() == residual.sizes() && weight.dim() == 1 &&
-                      weight.size(0) == addend.size(-1);
-  const bool types = at::isFloatingType(addend.scalar_type()) &&
-                     addend.scalar_type() == residual.scalar_type() &&
-                     addend.scalar_type() == weight.scalar_type();
-  if (shapes && types) return;
-  throw Error(
-      {.kind = ErrorKind::kBadInput,
-       .what = fmt::format("[{}] {} + residual [{}] {}, normed with weight [{}] {}",
-                           fmt::join(addend.sizes(), ", "), c10::toString(addend.scalar_type()),
-                           fmt::join(residual.sizes(), ", "), c10::toString(residual.scalar_type()),
-                           fmt::join(weight.sizes(), ", "), c10::toString(weight.scalar_type())),
-       .fix = "give equal shapes, a weight of the last dim's size, and one floating type"});
+AddedNorm apart(const at::Tensor& addend, const at::Tensor& residual, const at::Tensor& weight,
+                double eps) {
+  const at::Tensor sum = addend + residual;
+  return {.sum = sum, .normed = inference_rms_norm(sum, weight, eps)};
 }
 
 }  // namespace
@@ -98,14 +85,16 @@ void check_add_norm(const at::Tensor& addend, const at::Tensor& residual,
 AddedNorm add_rms_norm(const at::Tensor& addend, const at::Tensor& residual,
                        const at::Tensor& weight, double eps) {
   const at::NoGradGuard no_grad;
-  check_add_norm(addend, residual, weight);
-  if (!addend.is_cpu()) {
-    const at::Tensor sum = addend + residual;
-    return {.sum = sum, .normed = inference_rms_norm(sum, weight, eps)};
-  }
+  check_norm_inputs(addend, weight, &residual);
+  const bool on_gpu = addend.is_cuda() && cuda_kernels().add_rms_norm != nullptr;
+  if (!addend.is_cpu() && !on_gpu) return apart(addend, residual, weight, eps);
   const AddedNorm out{.sum = at::empty(addend.sizes(), addend.options()),
                       .normed = at::empty(addend.sizes(), addend.options())};
   const at::Tensor a = addend.contiguous(), r = residual.contiguous(), w = weight.contiguous();
+  if (on_gpu) {
+    cuda_kernels().add_rms_norm(a, r, w, eps, out.sum, out.normed);
+    return out;
+  }
   switch (addend.scalar_type()) {
     case at::kDouble:
       add_norm_rows<double>(a, r, w, eps, out);
@@ -117,8 +106,7 @@ AddedNorm add_rms_norm(const at::Tensor& addend, const at::Tensor& residual,
       add_norm_rows<at::BFloat16>(a, r, w, eps, out);
       break;
     default:
-      const at::Tensor sum = addend + residual;
-      return {.sum = sum, .normed = inference_rms_norm(sum, weight, eps)};
+      return apart(addend, residual, weight, eps);
   }
   return out;
 }

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/error.h"
 
@@ -23,7 +24,32 @@ at::Tensor scattered_rows(const at::Tensor& x, const at::Tensor& weight, Communi
 
 }  // namespace
 
+void check_norm_inputs(const at::Tensor& x, const at::Tensor& weight, const at::Tensor* residual) {
+  const at::ScalarType dtype = x.scalar_type();
+  const bool known =
+      dtype == at::kHalf || dtype == at::kBFloat16 || dtype == at::kFloat || dtype == at::kDouble;
+  const auto like_x = [&](const at::Tensor& other) {
+    return other.scalar_type() == dtype && other.device() == x.device();
+  };
+  const bool fits = x.dim() > 0 && weight.dim() == 1 && weight.size(0) == x.size(-1) &&
+                    like_x(weight) &&
+                    (residual == nullptr || (residual->sizes() == x.sizes() && like_x(*residual)));
+  if (known && fits) return;
+  const auto text = [](const at::Tensor& tensor) {
+    return fmt::format("[{}] {} on {}", fmt::join(tensor.sizes(), ", "),
+                       c10::toString(tensor.scalar_type()), tensor.device().str());
+  };
+  throw Error(
+      {.kind = ErrorKind::kBadInput,
+       .what = fmt::format("{}{} normed with weight {}", text(x),
+                           residual == nullptr ? "" : " + residual " + text(*residual) + ",",
+                           text(weight)),
+       .fix = "give equal shapes on one device, a weight of the last dim's size, and one of "
+              "float16, bfloat16, float32 and float64"});
+}
+
 at::Tensor inference_rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  check_norm_inputs(x, weight, nullptr);
   const at::ScalarType wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor values = x.to(wide);
   const at::Tensor factor = values.square().mean(-1, /*keepdim=*/true).add_(eps).rsqrt_();

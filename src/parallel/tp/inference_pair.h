@@ -27,6 +27,7 @@
 namespace shardproof {
 
 // x [.., E] * rsqrt(mean(x^2) + eps) * weight [E], computed in float32 (float64 for float64).
+// Throws Error(kBadInput) as add_rms_norm.
 at::Tensor inference_rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
 
 // What an addition and the norm of its result give.
@@ -35,11 +36,15 @@ struct AddedNorm {
   at::Tensor normed;  // inference_rms_norm(sum, weight, eps)
 };
 
-// Both in one pass over the rows; on the CPU, other devices take the layers apart. addend, residual
-// [.., E] of one floating type, any strides; weight [E]. Throws Error(kBadInput): shapes or types
-// that do not fit.
+// Both in one pass over the rows: on the CPU, on a GPU where its kernels were built
+// (cuda_kernels.h); else, and for float16 on the CPU, one after the other. addend, residual [..,
+// E], any strides, weight [E], all of one type (float16, bfloat16, float32, float64) on one device.
+// Throws Error(kBadInput): shapes, types or devices that do not fit.
 AddedNorm add_rms_norm(const at::Tensor& addend, const at::Tensor& residual,
                        const at::Tensor& weight, double eps);
+
+// The check of both: `residual` may be null.
+void check_norm_inputs(const at::Tensor& x, const at::Tensor& weight, const at::Tensor* residual);
 
 class InferenceNormColumn {
  public:

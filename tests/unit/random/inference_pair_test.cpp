@@ -97,6 +97,13 @@ TEST_CASE("what does not fit is refused", "[TP-7]") {
   CHECK_THROWS_AS(add_rms_norm(a, random_tensor({5, 7}, 2), gain, kEps), Error);
   CHECK_THROWS_AS(add_rms_norm(a, a.to(at::kFloat), gain, kEps), Error);
   CHECK_THROWS_AS(add_rms_norm(a, a, random_tensor({5}, 3), kEps), Error);
+  // The norm alone takes what the two together take, and no more.
+  CHECK_THROWS_AS(inference_rms_norm(a, random_tensor({5}, 3), kEps), Error);
+  CHECK_THROWS_AS(inference_rms_norm(a, gain.to(at::kFloat), kEps), Error);
+  for (const auto dtype : {at::kFloat8_e4m3fn, at::kLong}) {
+    CHECK_THROWS_AS(add_rms_norm(a.to(dtype), a.to(dtype), gain.to(dtype), kEps), Error);
+    CHECK_THROWS_AS(inference_rms_norm(a.to(dtype), gain.to(dtype), kEps), Error);
+  }
   std::vector<std::string> said(2);
   on_every_rank(Mesh::training(1, 1, 1, 2), [&](MeshComm& comm, int64_t rank) -> NamedResults {
     const InferenceRowScatter row(random_tensor({4, 3}, 1), comm.along("tp"), "down");
