@@ -30,6 +30,7 @@ void EmulatedWorld::configure(const WorldSpec& spec) {
   SHARDPROOF_ASSERT(impl_->ended == 0, "a world is configured before its ranks run");
   impl_->spec = spec;
   impl_->links = LinkCost(spec);
+  impl_->traffic = LinkTraffic(spec);
   impl_->make_ranks();
 }
 
@@ -79,6 +80,7 @@ void EmulatedWorld::reset() {
   impl_->make_ranks();
   impl_->slots.reset();
   impl_->groups.clear();
+  impl_->forget_transfers();
   impl_->blocked = 0;
   impl_->ended = 0;
   impl_->failure.reset();

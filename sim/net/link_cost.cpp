@@ -10,6 +10,12 @@ namespace {
 
 double rounds_of_tree(double count) { return std::ceil(std::log2(count)); }
 
+// Whether every rank of a node sends to other nodes, and not one for all.
+bool all_leave_the_node(Motion motion) {
+  return motion == Motion::kAllReduce || motion == Motion::kAllGather ||
+         motion == Motion::kReduceScatter || motion == Motion::kAllToAll;
+}
+
 }  // namespace
 
 LinkCost::Link LinkCost::link_of(const LinkSpec& spec) {
@@ -20,64 +26,83 @@ LinkCost::Link LinkCost::link_of(const LinkSpec& spec) {
 LinkCost::LinkCost(const WorldSpec& world)
     : in_node_(link_of(world.in_node)),
       inter_node_(link_of(world.inter_node)),
+      per_node_(world.inter_node.per_node),
       ranks_per_node_(world.ranks_per_node),
       stragglers_(world.stragglers) {}
 
-double LinkCost::one_level(const Link& link, Motion motion, double bytes, double count) {
-  if (count < 2) return 0;
-  const double ring = (count - 1) * link.message(bytes / count);
-  const double tree = rounds_of_tree(count) * link.message(bytes);
-  const double spread =
-      rounds_of_tree(count) * link.latency_us + (count - 1) / count * bytes * link.us_per_byte;
+bool LinkCost::is_free() const {
+  const auto free = [](const Link& link) { return link.latency_us == 0 && link.us_per_byte == 0; };
+  return free(in_node_) && free(inter_node_);
+}
+
+LinkCost::Amount LinkCost::one_level(const Link& link, Motion motion, double bytes, double count) {
+  if (count < 2) return {};
+  const Amount ring = link.message(bytes / count) * (count - 1);
+  const Amount tree = link.message(bytes) * rounds_of_tree(count);
+  const Amount spread = {rounds_of_tree(count) * link.latency_us,
+                         (count - 1) / count * bytes * link.us_per_byte};
   switch (motion) {
     case Motion::kAllReduce:
-      return 2 * std::min(ring, tree);
+      return cheaper(ring, tree) * 2;
     case Motion::kAllGather:
     case Motion::kReduceScatter:
     case Motion::kAllToAll:
       return ring;
     case Motion::kBroadcast:
-      return std::min(tree, spread + ring);
+      return cheaper(tree, spread + ring);
     case Motion::kGather:
     case Motion::kScatter:
       return spread;
     case Motion::kMessage:
       return link.message(bytes);
     case Motion::kBarrier:
-      return rounds_of_tree(count) * link.latency_us;
+      return {rounds_of_tree(count) * link.latency_us, 0};
   }
-  return 0;
+  return {};
 }
 
-double LinkCost::two_levels(Motion motion, double bytes, double per_node, double nodes) const {
+TransferCost LinkCost::two_levels(Motion motion, double bytes, double per_node,
+                                  double nodes) const {
+  const double streams = all_leave_the_node(motion) ? per_node : 1;
+  const Link out = inter_node_.shared_by(per_node_ ? streams : 1);
   const auto within = [&](Motion what, double amount) {
     return one_level(in_node_, what, amount, per_node);
   };
-  const auto between = [&](Motion what, double amount) {
-    return one_level(inter_node_, what, amount, nodes);
-  };
+  Amount in_node, inter_node;
   switch (motion) {
     case Motion::kAllReduce:
-      return within(Motion::kReduceScatter, bytes) + between(motion, bytes / per_node) +
-             within(Motion::kAllGather, bytes);
+      in_node = within(Motion::kReduceScatter, bytes) + within(Motion::kAllGather, bytes);
+      inter_node = one_level(out, motion, bytes / per_node, nodes);
+      break;
     case Motion::kAllGather:
     case Motion::kReduceScatter:
-      return within(motion, bytes) + between(motion, bytes / per_node);
+      in_node = within(motion, bytes);
+      inter_node = one_level(out, motion, bytes / per_node, nodes);
+      break;
     case Motion::kAllToAll: {
       const double ranks = per_node * nodes;
-      return (per_node - 1) * in_node_.message(bytes / ranks) +
-             (ranks - per_node) * inter_node_.message(bytes / ranks);
+      in_node = in_node_.message(bytes / ranks) * (per_node - 1);
+      inter_node = out.message(bytes / ranks) * (ranks - per_node);
+      break;
     }
     case Motion::kGather:
     case Motion::kScatter:
-      return within(motion, bytes / nodes) + between(motion, bytes);
+      in_node = within(motion, bytes / nodes);
+      inter_node = one_level(out, motion, bytes, nodes);
+      break;
     case Motion::kMessage:
-      return inter_node_.message(bytes);
+      inter_node = out.message(bytes);
+      break;
     case Motion::kBroadcast:
     case Motion::kBarrier:
-      return within(motion, bytes) + between(motion, bytes);
+      in_node = within(motion, bytes);
+      inter_node = one_level(out, motion, bytes, nodes);
+      break;
   }
-  return 0;
+  return {.latency_us = in_node.latency_us + inter_node.latency_us,
+          .in_node_us = in_node.bytes_us,
+          .inter_node_us = inter_node.bytes_us,
+          .streams = streams};
 }
 
 // A ring is as slow as its slowest member.
@@ -90,17 +115,27 @@ double LinkCost::slowest(const std::vector<int64_t>& ranks) const {
   return factor;
 }
 
-double LinkCost::collective_us(Motion motion, double bytes,
-                               const std::vector<int64_t>& ranks) const {
+TransferCost LinkCost::collective(Motion motion, double bytes,
+                                  const std::vector<int64_t>& ranks) const {
   std::map<int64_t, int64_t> on_node;
   for (const int64_t rank : ranks) ++on_node[ranks_per_node_ > 0 ? rank / ranks_per_node_ : 0];
   int64_t most = 0;
   for (const auto& [node, count] : on_node) most = std::max(most, count);
   const auto nodes = static_cast<double>(on_node.size());
   const auto per_node = static_cast<double>(most);
-  const double time = on_node.size() == 1 ? one_level(in_node_, motion, bytes, per_node)
-                                          : two_levels(motion, bytes, per_node, nodes);
-  return time * slowest(ranks);
+  TransferCost cost;
+  if (on_node.size() == 1) {
+    const Amount amount = one_level(in_node_, motion, bytes, per_node);
+    cost.latency_us = amount.latency_us;
+    cost.in_node_us = amount.bytes_us;
+  } else {
+    cost = two_levels(motion, bytes, per_node, nodes);
+  }
+  const double factor = slowest(ranks);
+  cost.latency_us *= factor;
+  cost.in_node_us *= factor;
+  cost.inter_node_us *= factor;
+  return cost;
 }
 
 }  // namespace shardproof::sim

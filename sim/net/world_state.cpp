@@ -94,7 +94,7 @@ void EmulatedWorld::Impl::fail(WorldFailure first) {
   slots.open();
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     std::shared_ptr<Meeting>& meeting = ranks[rank]->blocked_on;
-    if (!meeting || meeting->state != Meeting::State::kGathering) continue;
+    if (!meeting || meeting->state == Meeting::State::kCarryingOut) continue;
     meeting = nullptr;
     --blocked;
     slots.wake(static_cast<int64_t>(rank));
@@ -135,31 +135,6 @@ void EmulatedWorld::Impl::carry_out_meeting(Meeting& meeting) {
   if (on_device == nullptr) return;
   meeting.done = record_event(*on_device);
   meeting.device = on_device->device();
-}
-
-// All are there: when its bytes move, on every member's clock.
-void EmulatedWorld::Impl::set_transfer(EmulatedGroup& group, const EmulatedGroup::Key& key,
-                                       Meeting& meeting) {
-  if (!meeting.timed) return;
-  const auto last = std::max_element(meeting.issued_us.begin(), meeting.issued_us.end());
-  const auto& [from, to, tag, number] = key;
-  double& busy_until_us = group.busy_until_us[{from, to, tag}];
-  TransferTime& time = meeting.transfer;
-  time.timed = true;
-  time.ready_us = *last;
-  time.last_rank = (*meeting.members)[static_cast<size_t>(last - meeting.issued_us.begin())];
-  time.begin_us = std::max(time.ready_us, busy_until_us);
-  const double bytes = bytes_moved(meeting.motion, meeting.tensors);
-  time.end_us = time.begin_us + links.collective_us(meeting.motion, bytes, *meeting.members);
-  busy_until_us = time.end_us;
-}
-
-void EmulatedWorld::Impl::finish(Meeting& meeting) {
-  meeting.state = Meeting::State::kDone;
-  for (const int64_t rank : meeting.sleepers) {
-    ranks[static_cast<size_t>(rank)]->blocked_on = nullptr;
-    --blocked;
-  }
 }
 
 std::shared_ptr<Meeting> EmulatedWorld::Impl::arrive(
@@ -203,7 +178,7 @@ std::shared_ptr<Meeting> EmulatedWorld::Impl::arrive(
 
   group.open.erase(key);
   meeting->state = Meeting::State::kCarryingOut;
-  set_transfer(group, key, *meeting);
+  start_transfer(group, key, meeting);
   lock.unlock();
   std::string problem;
   try {
@@ -212,14 +187,13 @@ std::shared_ptr<Meeting> EmulatedWorld::Impl::arrive(
     problem = error.what();
   }
   lock.lock();
-  finish(*meeting);
+  const std::vector<int64_t> sleepers = finish(*meeting);
   if (!problem.empty()) {
     fail({.code = "threw",
           .message = "rank " + std::to_string(rank) + " could not carry out " +
                      describe_line(meeting->lines[0]) + ": " + problem,
           .ranks = {rank}});
   }
-  const std::vector<int64_t> sleepers = meeting->sleepers;
   lock.unlock();
   for (const int64_t sleeper : sleepers) slots.wake(sleeper);
   if (!problem.empty()) {
@@ -235,7 +209,7 @@ Member EmulatedWorld::Impl::wait(const std::shared_ptr<Meeting>& meeting, int64_
   check_generation(caller_generation);
   RankState& state = *ranks[static_cast<size_t>(rank)];
   if (meeting->state != Meeting::State::kDone) {
-    if (meeting->state == Meeting::State::kGathering) throw_if_failed(rank);
+    if (meeting->state != Meeting::State::kCarryingOut) throw_if_failed(rank);
     state.blocked_on = meeting;
     ++blocked;
     meeting->sleepers.push_back(rank);
@@ -253,7 +227,7 @@ Member EmulatedWorld::Impl::wait(const std::shared_ptr<Meeting>& meeting, int64_
 
 bool EmulatedWorld::Impl::is_done(const Meeting& meeting) const {
   const std::lock_guard lock(mutex);
-  return meeting.state == Meeting::State::kDone;
+  return meeting.state == Meeting::State::kTravelling || meeting.state == Meeting::State::kDone;
 }
 
 // A member that has ended will never come.
@@ -271,7 +245,8 @@ void EmulatedWorld::Impl::check_peers(const Meeting& meeting, int64_t rank) {
 
 void EmulatedWorld::Impl::check_deadlock() {
   if (failure || blocked == 0) return;
-  if (blocked + ended == static_cast<int64_t>(ranks.size())) fail(describe_deadlock(ranks));
+  let_transfers_end();
+  if (blocked > 0 && all_sleep()) fail(describe_deadlock(ranks));
 }
 
 void EmulatedWorld::Impl::check_leftovers() {

@@ -14,6 +14,7 @@
 #include "sim/net/emulated_world.h"
 #include "sim/net/in_flight.h"
 #include "sim/net/link_cost.h"
+#include "sim/net/link_traffic.h"
 #include "sim/net/rank_clock.h"
 #include "sim/net/run_slots.h"
 
@@ -21,7 +22,8 @@ namespace shardproof::sim {
 
 // One collective call (or one message) of a group: the place where its members arrive.
 struct Meeting {
-  enum class State { kGathering, kCarryingOut, kDone };
+  // Travelling: the tensors are there, but when its transfer ends is not known yet.
+  enum class State { kGathering, kCarryingOut, kTravelling, kDone };
 
   std::shared_ptr<const std::vector<int64_t>> members;  // global ranks
   std::vector<CallLine> lines;                          // of those that arrived
@@ -34,7 +36,8 @@ struct Meeting {
   State state = State::kGathering;
   std::vector<double> issued_us;   // per member, on its clock
   bool timed = true;               // the clock of every member that arrived runs
-  TransferTime transfer;           // once all are there
+  TransferTime transfer;           // once done
+  bool travels = false;            // its transfer's end depends on what else uses the links
   std::vector<int64_t> sleepers;   // members blocked here
   std::vector<c10::Event> ready;   // CUDA: after the kernels that made a member's input
   std::optional<c10::Event> done;  // CUDA: after this operation's kernels
@@ -60,7 +63,11 @@ struct EmulatedGroup {
   std::string name;
   std::shared_ptr<const std::vector<int64_t>> ranks;
   std::map<Key, std::shared_ptr<Meeting>> open;
-  std::map<Channel, double> busy_until_us;  // its transfers follow each other
+  struct ChannelState {  // its transfers follow each other
+    int64_t number = 0;
+    double busy_until_us = 0;
+  };
+  std::map<Channel, ChannelState> channels;
 };
 
 struct RankState {
@@ -96,12 +103,14 @@ struct EmulatedWorld::Impl {
   void fail(WorldFailure failure);  // the first one counts; wakes everybody; mutex held
   // From the rank's own thread: the world fails because of what it did.
   [[noreturn]] void stop(int64_t rank, WorldFailure failure);
-  void make_ranks();  // anew, with clocks at 0
+  void make_ranks();        // anew, with clocks at 0
+  void forget_transfers();  // those that nobody waited for
 
   RunSlots slots;  // where rank threads sleep
   const int64_t world_size;
   WorldSpec spec;  // as configured
   LinkCost links;
+  LinkTraffic traffic;
   mutable std::mutex mutex;
   std::vector<std::unique_ptr<RankState>> ranks;
   std::map<std::string, std::shared_ptr<EmulatedGroup>> groups;
@@ -113,12 +122,19 @@ struct EmulatedWorld::Impl {
  private:
   void check_agreement(const Meeting& meeting, const Arrival& arrival);
   void carry_out_meeting(Meeting& meeting);
-  void set_transfer(EmulatedGroup& group, const EmulatedGroup::Key& key, Meeting& meeting);
-  void finish(Meeting& meeting);
+  void start_transfer(EmulatedGroup& group, const EmulatedGroup::Key& key,
+                      const std::shared_ptr<Meeting>& meeting);
+  std::vector<int64_t> finish(Meeting& meeting);   // whom to wake
+  std::vector<int64_t> release(Meeting& meeting);  // whom to wake
+  bool all_sleep() const { return blocked + ended == static_cast<int64_t>(ranks.size()); }
+  void let_transfers_end();
   void check_peers(const Meeting& meeting, int64_t rank);
   void check_deadlock();
   void check_leftovers();
   void throw_if_failed(int64_t rank) const;
+
+  std::map<int64_t, std::shared_ptr<Meeting>> travelling_;  // by the transfer's number
+  int64_t channel_count_ = 0;
 };
 
 // "rank 0 waits for ranks 1, 2 in all_reduce(sum) tp[0,1,2] [4] float64 'label' (call 3)"

@@ -39,6 +39,7 @@ void set_emulation(const Settings& settings, int64_t world_size, WorldSpec& worl
   world.ranks_per_node = ranks_per_node(settings, world_size);
   world.in_node = link_of(settings, "world.links.in_node");
   world.inter_node = link_of(settings, "world.links.inter_node");
+  world.inter_node.per_node = settings.get<bool>("world.links.inter_node.per_node");
   world.compute = settings.get<std::string>("world.compute");
   world.compute_factor = settings.get<double>("world.compute_cost.factor");
   world.op_us = settings.get<double>("world.compute_cost.op_us");

@@ -45,6 +45,14 @@ struct OptimizerSpec {
   std::vector<int64_t> milestones = {};        // steps at which the next scheduler takes over
 };
 
+// Dynamic loss scaling of a float16 run (src/train/loss_scale.h), torch.amp.GradScaler's constants.
+struct LossScaleSpec {
+  double init_scale = 65536;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 2000;  // steps without an overflow after which the scale grows
+};
+
 // Where the batch comes from: `file` (batch.safetensors), or generated from the seed.
 struct DataSpec {
   std::string file;  // "" when generated
@@ -54,12 +62,15 @@ struct DataSpec {
   double mask_probability = 0.8;  // share of tokens that token_mask counts, drawn from the seed
   std::vector<int64_t> dropped_samples;  // their sample_mask is 0
   bool uneven = false;                   // train: allow a global batch that dp does not divide
+  int64_t huge_advantage_sample = -1;    // generated: this sample's advantages are multiplied; -1
+  double huge_advantage_factor = 1;      // none
 };
 
 // How a dp rank's samples become microbatches (src/train/batching.h).
 struct BatchingSpec {
   std::string kind = "fixed";  // fixed | packed | dynamic
   int64_t tokens = 0;  // packed, dynamic: budget of a microbatch; 0: the whole share at once
+  int64_t logprob_tokens = 0;                      // the same where a policy scores
   std::string algorithm = "first_fit_decreasing";  // packed; or balanced
   int64_t length_round = 1;                        // dynamic: rows are that much rounded up
 };
@@ -86,14 +97,27 @@ struct ParallelSpec {
   std::string activation_checkpointing = "none";  // none | mlp | layer
   std::string grad_norm_counts = "once";          // once | each_of_tp: of parameters that tp copies
   nlohmann::json custom_plan = nullptr;  // {pattern: style}, null: the architecture's own plan
+  // policy: ranks behind those of the mesh, which hold the weights that a refit gives them over tp.
+  int64_t inference_tp = 0;
   Mesh mesh() const { return Mesh::training(dp, cp, ulysses, tp); }
-  int64_t world_size() const { return dp * cp * ulysses * tp; }
+  Mesh inference_mesh() const { return Mesh::training(1, 1, 1, inference_tp); }
+  int64_t world_size() const { return dp * cp * ulysses * tp + inference_tp; }
+};
+
+// One thing that a policy is asked to do; nothing is left to a default.
+struct StageSpec {
+  std::string kind;               // known_stages()
+  int64_t global_batch_size = 0;  // train: samples of an optimizer step
+  int64_t micro_batch_size = 0;   // train, score, reference: of a dp rank; 0: its share at once
+  bool eval_mode = false;         // train: no gradients, no optimizer step
+  ParallelSpec parallel = {};     // where it happens; a load changes it
 };
 
 // What a byte and a message cost on the emulated world's virtual clock.
 struct LinkSpec {
   double latency_us = 0;
-  double gb_per_s = 0;  // of one rank, in one direction; 0: bytes cost nothing
+  double gb_per_s = 0;    // of one rank, in one direction; 0: bytes cost nothing
+  bool per_node = false;  // between nodes: of one node instead; its ranks share it
 };
 
 // A rank that is slower than the others.
@@ -117,6 +141,9 @@ struct WorldSpec {
   double op_us = 1;                  // fixed: of every op
   double gflop_per_s = 0;            // fixed: matrix products on top of it; 0: they cost an op
   std::vector<StragglerSpec> stragglers;
+  // Every world again: what each call sent and delivered is hashed, and the judge compares its
+  // members' hashes. Always so with faults.
+  bool digests = false;
 };
 
 // A fault that the scenario plants at run time, to see that it is found and by whom. What each kind
@@ -147,14 +174,17 @@ struct CaseSpec {
   std::string name;                // "tp/llama_tp2_sp[precision=float64]": stable
   std::string file;                // scenario file or case folder
   int64_t line = 0;                // of the scenario's name, for messages; 0 unknown
-  std::string workload = "train";  // train | logprobs | a registered name
+  std::string workload = "train";  // train | logprobs | policy | a registered name
   nlohmann::json options = nlohmann::json::object();  // of function-level workloads
   nlohmann::json model;               // a Hugging Face config.json (sizes filled in)
   std::string weights_folder;         // "" : seeded weights
   std::string expected_file;          // expected.safetensors, "" when there is none
-  std::string precision = "float64";  // float64 | float32 | bfloat16
+  std::string precision = "float64";  // float64 | float32 | bfloat16 | float16
   int64_t seed = 0;
-  int64_t steps = 1;               // train: optimizer steps
+  int64_t steps = 1;                   // train: optimizer steps
+  std::vector<StageSpec> stages = {};  // policy: what it is asked to do, in order
+  int64_t refit_bytes = int64_t{1} << 30;  // policy: full tensors that are under way at a time
+  int64_t lives = 1;               // policy: how often, from the start each time, in one process
   int64_t micro_batch_size = 0;    // per dp rank; 0: the rank's whole share at once
   bool judged = true;              // false: run only (bench at scale)
   bool record_activations = true;  // false: gradients, parameters, losses and logprobs only
@@ -162,6 +192,8 @@ struct CaseSpec {
   BatchingSpec batching;
   LossSpec loss;
   OptimizerSpec optimizer;
+  LossScaleSpec loss_scale;
+  double noise_std = 0;  // train: of the noise on the weights before the first step; 0: none
   ParallelSpec parallel;
   WorldSpec world;
   std::vector<FaultSpec> faults;

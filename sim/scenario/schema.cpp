@@ -6,6 +6,7 @@
 #include "mesh/mesh.h"
 #include "sim/scenario/names.h"
 #include "sim/scenario/parallel_keys.h"
+#include "sim/scenario/world_keys.h"
 
 namespace shardproof::sim {
 
@@ -15,7 +16,6 @@ namespace {
 
 constexpr double kMaxSize = 1e7;  // of one dimension of a model or batch
 constexpr double kMaxSeconds = 1e6;
-constexpr double kMaxBandwidth = 1e9;
 constexpr double kMaxConstant = 1e6;  // of an optimizer or loss
 constexpr double kMaxSeed = 9e15;     // exact in a double, so in every reader of JSON
 const double kMaxRanks = static_cast<double>(Mesh::kMaxWorldSize);
@@ -24,7 +24,7 @@ std::vector<SchemaKey> general_keys() {
   return {
       {"name", KeyType::kText, nullptr, "Name of the scenario; without it the file's name"},
       {"workload", KeyType::kText, "train",
-       "What a rank runs: train, logprobs, or the name of a registered workload"},
+       "What a rank runs: train, logprobs, policy, or the name of a registered workload"},
       {"options", KeyType::kMap, json::object(),
        "Options of a registered workload; `describe` shows them"},
       {"precision", KeyType::kName, "float64", "Type of weights and activations", 0, 0,
@@ -154,13 +154,43 @@ std::vector<SchemaKey> data_keys() {
       {"data.dropped_samples", KeyType::kIntegers, json::array(), "Samples whose sample_mask is 0",
        0, 1e6},
       {"data.uneven", KeyType::kBool, false, "Allow a global batch that dp does not divide"},
+      {"data.huge_advantage.sample", KeyType::kInteger, -1,
+       "Advantages of this sample are multiplied, as one that overflows float16; -1: of none", -1,
+       1e6},
+      {"data.huge_advantage.factor", KeyType::kNumber, 1.0, "By this", -1e30, 1e30},
   };
 }
 
 std::vector<SchemaKey> run_keys() {
   return {
       {"run.steps", KeyType::kInteger, 1, "Optimizer steps, each on the same batch", 1, 100000},
-      {"run.train_global_batch_size", KeyType::kInteger, nullptr, "As data.batch_size", 1, 1e6},
+      {"run.stages", KeyType::kRecords, json::array(),
+       "policy: what it is asked to do, in order: [{do: train}, {do: score}, ..]"},
+      {"run.stages[].do", KeyType::kName, nullptr, "What", 0, 0, known_stages()},
+      {"run.stages[].train_global_batch_size", KeyType::kInteger, 0,
+       "train: samples of an optimizer step; without it as run says", 1, 1e6},
+      {"run.stages[].train_micro_batch_size", KeyType::kInteger, 0,
+       "train: without it as run says", 1, 1e6},
+      {"run.stages[].logprob_batch_size", KeyType::kInteger, 0,
+       "score, reference: without it as run says", 1, 1e6},
+      {"run.stages[].eval_mode", KeyType::kBool, false,
+       "train: the same metrics, but no gradients and no optimizer step"},
+      {"run.stages[].data_parallel_size", KeyType::kInteger, 0,
+       "load: onto this mesh; without any size onto the one before", 1, kMaxRanks},
+      {"run.stages[].context_parallel_size", KeyType::kInteger, 0, "load", 1, kMaxRanks},
+      {"run.stages[].ulysses_size", KeyType::kInteger, 0, "load", 1, kMaxRanks},
+      {"run.stages[].tensor_parallel_size", KeyType::kInteger, 0, "load", 1, kMaxRanks},
+      {"run.stages[].sequence_parallel", KeyType::kBool, false, "load"},
+      {"run.stages[].data_parallel", KeyType::kName, "", "load: without it as before", 0, 0,
+       known_data_parallel()},
+      {"run.refit.tensor_parallel_size", KeyType::kInteger, nullptr,
+       "policy: inference ranks outside of the mesh, which a refit sends the weights to", 1, 1024},
+      {"run.refit.budget_bytes", KeyType::kInteger, int64_t{1} << 30,
+       "Full tensors that are under way at a time", 1, 1e15},
+      {"run.lives", KeyType::kInteger, 1,
+       "policy: all stages so often in one process, each time from the start", 1, 100},
+      {"run.train_global_batch_size", KeyType::kInteger, nullptr,
+       "As data.batch_size; policy: samples of an optimizer step, which divide it", 1, 1e6},
       {"run.train_micro_batch_size",
        KeyType::kInteger,
        nullptr,
@@ -229,6 +259,16 @@ std::vector<SchemaKey> run_keys() {
       {"run.grad_norm.counts", KeyType::kName, "once",
        "each_of_tp: a parameter that tp copies counts once a rank, which is too much", 0, 0,
        known_norm_counts(), false, "counts"},
+      {"run.loss_scale.init_scale", KeyType::kNumber, 65536.0,
+       "float16: the loss is multiplied by it; torch.amp.GradScaler's constants", 1e-6, 1e30},
+      {"run.loss_scale.growth_factor", KeyType::kNumber, 2.0,
+       "What it grows by after growth_interval steps without an overflow", 1, kMaxConstant},
+      {"run.loss_scale.backoff_factor", KeyType::kNumber, 0.5,
+       "What it shrinks by at an overflow, whose step all ranks skip", 1e-6, 1},
+      {"run.loss_scale.growth_interval", KeyType::kInteger, 2000, "Steps", 1, 1e9},
+      {"run.noise_std", KeyType::kNumber, 0.0,
+       "train: normal noise on every weight before the first step, of this size, from the seed", 0,
+       kMaxConstant},
       {"run.temperature", KeyType::kNumber, 1.0, "Logits are divided by it", 1e-6, kMaxConstant},
       {"run.loss.kind", KeyType::kName, "nll", "Loss", 0, 0, known_losses(), false, "loss"},
       {"run.loss.eps", KeyType::kNumber, 0.2, "clipped_pg: the ratio is clamped to 1 +- eps", 0,
@@ -259,55 +299,6 @@ std::vector<SchemaKey> run_keys() {
       {"run.optimizer.kwargs.weight_decay", KeyType::kNumber, 0.01, "Of every parameter", 0,
        kMaxConstant},
       {"run.optimizer.kwargs.momentum", KeyType::kNumber, 0.0, "SGD", 0, kMaxConstant},
-  };
-}
-
-std::vector<SchemaKey> world_keys() {
-  return {
-      {"world.backend", KeyType::kNames, nullptr,
-       "The only backends that this scenario is for; without it all", 0, 0, known_backends()},
-      {"world.size", KeyType::kInteger, nullptr, "Ranks that the mesh must come to", 1, kMaxRanks},
-      {"world.device", KeyType::kName, nullptr, "The only device that this scenario is for", 0, 0,
-       known_devices()},
-      {"world.hang_s", KeyType::kNumber, 2.0, "Seconds without progress after which a rank is hung",
-       0.01, kMaxSeconds},
-      {"world.strict", KeyType::kBool, true,
-       "Emulated: buffers of asynchronous calls are poisoned and watched until wait()"},
-      {"world.nodes", KeyType::kInteger, nullptr,
-       "Emulated: nodes that the ranks lie on, equally many on each, in order; without it 1", 1,
-       kMaxRanks},
-      {"world.ranks_per_node", KeyType::kInteger, nullptr,
-       "The same, said by the ranks of one node", 1, kMaxRanks},
-      {"world.links.in_node.latency_us", KeyType::kNumber, 0.0,
-       "Virtual clock: what a message within a node takes besides its bytes", 0, kMaxSeconds},
-      {"world.links.in_node.gb_per_s", KeyType::kNumber, 0.0,
-       "Of each rank within its node, in one direction; 0: bytes take no time", 0, kMaxBandwidth},
-      {"world.links.inter_node.latency_us", KeyType::kNumber, 0.0, "The same between nodes", 0,
-       kMaxSeconds},
-      {"world.links.inter_node.gb_per_s", KeyType::kNumber, 0.0, "The same between nodes", 0,
-       kMaxBandwidth},
-      {"world.compute",
-       KeyType::kName,
-       "measured",
-       "Virtual clock: computing takes the thread's CPU time, or fixed costs, equal in every run",
-       0,
-       0,
-       {"measured", "fixed"}},
-      {"world.compute_cost.factor", KeyType::kNumber, 1.0,
-       "measured: virtual seconds per CPU second", 0, kMaxConstant},
-      {"world.compute_cost.op_us", KeyType::kNumber, 1.0, "fixed: of every op", 0, kMaxSeconds},
-      {"world.compute_cost.gflop_per_s", KeyType::kNumber, 0.0,
-       "fixed: matrix products, on top of op_us; 0: they cost no more than any op", 0,
-       kMaxBandwidth},
-      {"world.stragglers", KeyType::kRecords, json::array(),
-       "Ranks that are slower than the others"},
-      {"world.stragglers[].rank", KeyType::kInteger, nullptr, "Which", 0, kMaxRanks},
-      {"world.stragglers[].compute", KeyType::kNumber, 1.0,
-       "Its computing takes so many times as long", 0, kMaxConstant},
-      {"world.stragglers[].links", KeyType::kNumber, 1.0,
-       "Every collective that it is a member of takes so many times as long", 0, kMaxConstant},
-      {"world.deadline_s", KeyType::kNumber, 120.0, "Seconds that the whole case may take", 0.01,
-       kMaxSeconds},
   };
 }
 

@@ -87,6 +87,17 @@ class Clock(unittest.TestCase):
         self.assertAlmostEqual(slow["communication_us"], 5 * even["communication_us"], delta=1e-6)
         self.assertAlmostEqual(slow["compute_us"], even["compute_us"], delta=1e-6)
 
+    def test_ranks_that_share_their_nodes_link_wait_for_each_other(self):
+        even, shared, wide = (self.times[f"clock/links[{name}]"] for name in (
+            "even", "one_link_per_node", "one_wide_link_per_node"))
+        self.assertGreater(shared["total_us"], even["total_us"] + 1)
+        for own, of_two in zip(even["ranks"], shared["ranks"]):
+            self.assertGreater(of_two["communication_us"], own["communication_us"] + 1)
+            self.assertAlmostEqual(of_two["compute_us"], own["compute_us"], delta=1e-6)
+        for own, of_two in zip(even["ranks"], wide["ranks"]):
+            for part in ("total_us", "communication_us", "exposed_us"):
+                self.assertAlmostEqual(of_two[part], own[part], delta=1e-6)
+
     def test_the_terminal_says_where_the_time_went(self):
         self.assertIn("exposed communication", self.said)
         self.assertIn("critical path: rank 3 compute", self.said)

@@ -2,6 +2,8 @@
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <thread>
 
 #include "sim/net/op_meter.h"
 #include "tests/unit/comm/configured_world.h"
@@ -79,7 +81,8 @@ TEST_CASE("a rank that computes slowly makes the others wait, and is named", "[c
   }
 }
 
-TEST_CASE("transfers of one group follow each other, those of two groups do not", "[clock]") {
+TEST_CASE("transfers of one group follow each other, those of two groups share the links",
+          "[clock]") {
   SECTION("one group") {
     const auto runs = run_two([&](ConfiguredRank&, Communicator& tp) {
       PendingCollective first = tp.all_reduce_async(kilo(), ReduceOp::kSum, "first");
@@ -98,7 +101,74 @@ TEST_CASE("transfers of one group follow each other, those of two groups do not"
       second.wait();
       first.wait();
     });
-    CHECK(runs.times_us == std::vector<double>{28, 28});
+    // 20 of latency each, side by side; then twice 8 of bytes through the same ports
+    CHECK(runs.times_us == std::vector<double>{36, 36});
+    CHECK(time_of(runs.timelines[0], "exposed") == 36);
+    CHECK(time_of(runs.timelines[0], "communication") == 72);
+  }
+  SECTION("two groups, one later") {
+    std::vector<double> first_over_us(2);
+    const auto runs = run_two([&](ConfiguredRank& rank, Communicator& tp) {
+      PendingCollective first = tp.all_reduce_async(kilo(), ReduceOp::kSum, "first");
+      rank.clock.advance(4);
+      PendingCollective second =
+          rank.comm.world().all_reduce_async(kilo(), ReduceOp::kSum, "second");
+      first.wait();
+      first_over_us[static_cast<size_t>(rank.rank)] = rank.clock.now_us();
+      second.wait();
+    });
+    // the first: 20, 4 of its 8 alone, 4 at half the pace; the second: 24, 4 until 32, then 4 alone
+    CHECK(first_over_us == std::vector<double>{32, 32});
+    CHECK(runs.times_us == std::vector<double>{36, 36});
+  }
+}
+
+// Two nodes of two ranks; 8000 bytes between nodes take 2 rounds of 50 + 4000 / 500.
+sim::WorldSpec two_nodes(bool per_node) {
+  sim::WorldSpec world = timed_world();
+  world.ranks_per_node = 2;
+  world.inter_node = {.latency_us = 50, .gb_per_s = 0.5, .per_node = per_node};
+  return world;
+}
+
+TEST_CASE("what the ranks of a node send to another node shares its link, or has its own",
+          "[clock]") {
+  const bool per_node = GENERATE(false, true);
+  const auto run = [&](bool only_first) {
+    return run_configured(two_nodes(per_node), Mesh({{"dp", 2}, {"tp", 2}}),
+                          [&](ConfiguredRank& rank) {
+                            if (only_first && rank.rank % 2 == 1) return;
+                            rank.comm.along("dp").all_reduce(kilo(), ReduceOp::kSum, "gradient");
+                          });
+  };
+  const double both = per_node ? 100 + 2 * 16 : 100 + 16;
+  CHECK(run(false).times_us == std::vector<double>{both, both, both, both});
+  CHECK(run(true).times_us == std::vector<double>{116, 0, 116, 0});
+}
+
+TEST_CASE("groups that meet on the links take the same times in every schedule", "[clock]") {
+  const auto run = [](int64_t slow) {
+    return run_configured(two_nodes(true), Mesh({{"dp", 2}, {"tp", 2}}), [&](ConfiguredRank& rank) {
+      for (int64_t step = 0; step < 12; ++step) {
+        const std::string label = "step " + std::to_string(step);
+        if (rank.rank == slow) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        auto gradient = rank.comm.along("dp").all_reduce_async(kilo(), ReduceOp::kSum, label);
+        rank.clock.advance(static_cast<double>((7 * rank.rank + 3 * step) % 11));
+        rank.comm.along("tp").all_reduce(kilo(), ReduceOp::kSum, label);
+        if (rank.rank == (slow + 1) % 4) std::this_thread::yield();
+        auto all = rank.comm.world().all_gather_async(kilo(), 0, label);
+        rank.clock.advance(static_cast<double>(5 * (rank.rank % 3)));
+        gradient.wait();
+        all.wait();
+      }
+    });
+  };
+  const auto first = run(0);
+  for (const std::string& error : first.errors) CHECK(error == "");
+  for (int64_t slow = 1; slow < 4; ++slow) {
+    const auto again = run(slow);
+    CHECK(again.times_us == first.times_us);
+    CHECK(again.timelines == first.timelines);
   }
 }
 
