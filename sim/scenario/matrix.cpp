@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace shardproof::sim {
 
@@ -50,6 +51,7 @@ class MatrixReader {
     std::set<std::string> labels;
     for (size_t i = 0; i < list.items.size(); ++i) {
       rows.push_back(is_key ? key_row(entry, list.items[i], i) : coupled_row(entry, list.items[i]));
+      check_label(entry, list.items[i], rows.back().label);
       if (!labels.insert(rows.back().label).second) {
         fail_at(file_, list.items[i].line, list.items[i].column,
                 fmt::format("matrix.{} has {} twice", entry.key, rows.back().label), "keep one");
@@ -78,6 +80,15 @@ class MatrixReader {
     row.settings.add(map, {});
     row.label = short_name(key) + "=" + value_label(row.settings.value(key.path), index);
     return row;
+  }
+
+  // Labels become parts of names, which people and terminals see.
+  void check_label(const YamlEntry& entry, const YamlNode& row, const std::string& label) const {
+    if (is_printable(label)) return;
+    fail_at(file_, row.line, row.column,
+            fmt::format("a row of matrix.{} is named '{}', which cannot be shown", entry.key,
+                        label),
+            "leave control characters out");
   }
 
   MatrixRow coupled_row(const YamlEntry& entry, const YamlNode& map) const {

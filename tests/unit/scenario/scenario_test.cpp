@@ -137,6 +137,8 @@ TEST_CASE("A matrix that cannot be expanded is refused with its place", "[scenar
   CHECK(refusal_of("matrix: {seed: 3}\n").find("matrix.seed is 3") != std::string::npos);
   CHECK(refusal_of("matrix: [1]\n").find("matrix is a list; it must be a map of lists") !=
         std::string::npos);
+  CHECK(refusal_of("matrix: {m: [{name: \"a\\x01b\"}]}\n").find("which cannot be shown") !=
+        std::string::npos);
   CHECK(refusal_of("matrix: {seed: [1, 1]}\n").find("matrix.seed has seed=1 twice") !=
         std::string::npos);
   CHECK(refusal_of("matrix: {rows: [{seed: 1}]}\n").find("has no name") != std::string::npos);
