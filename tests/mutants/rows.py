@@ -23,7 +23,7 @@ class Row:
     source: str
     what: str
     patch: Path
-    scenario: str = ""  # where it should show first
+    scenario: str = ""  # where it shows: the gate begins there
     control: bool = False  # an equivalent change: nothing may be reported
     survives: str = ""  # the known reason why the gate cannot see it
     expect: dict = field(default_factory=dict)

@@ -48,6 +48,17 @@ class Rows(unittest.TestCase):
             self.assertTrue(row.files(), row.id)
             self.assertTrue(all(name.startswith("src/") for name in row.files()), row.id)
 
+    def test_a_row_names_scenarios_of_the_default_set(self):
+        scenarios = Path(__file__).parents[2] / "scenarios"
+        for row in read_rows():
+            name = row.scenario.split("[")[0]
+            if row.control or name == "golden/hf":
+                continue
+            file = scenarios / f"{name}.yaml"
+            self.assertTrue(file.is_file(), f"{row.id}: {row.scenario}")
+            tags = [line for line in file.read_text().splitlines() if line.startswith("tags:")]
+            self.assertFalse(any(tag in " ".join(tags) for tag in ("slow", "manual")), row.id)
+
 
 def finding(**divergence):
     ranks = [{"rank": rank, "coordinates": {"dp": rank // 2, "tp": rank % 2}} for rank in range(4)]

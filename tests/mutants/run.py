@@ -93,7 +93,7 @@ class Run:
     def judge(self, outcome, program):
         start = time.monotonic()
         try:
-            outcome.finding = run_gate(program, outcome.row.id, self.scratch.tree)
+            outcome.finding = run_gate(program, outcome.row, self.scratch.tree)
             outcome.marks = marks_of(outcome.row, outcome.finding)
             shutil.rmtree(program.parent)
         except Exception as error:  # of this row alone: it is said, and the others go on
