@@ -175,6 +175,40 @@ class WayIn(unittest.TestCase):
         self.assertNotIn("Traceback", err)
         self.assert_recovers()
 
+    def small_disk(self, kilobytes):
+        """A file system of that size; needs the right to mount one."""
+        disk = self.folder / "disk"
+        disk.mkdir()
+        if os.geteuid() != 0 or subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", disk],
+                stderr=subprocess.DEVNULL).returncode != 0:
+            self.skipTest("no right to mount a small disk here")
+        self.addCleanup(subprocess.run, ["umount", "-l", disk])
+        return disk
+
+    def test_a_disk_that_fills_during_the_download_is_one_sentence(self):
+        disk = self.small_disk(kilobytes=60 * 1024)  # .venv with pip takes 20 MB
+        with zipfile.ZipFile(self.wheels / "torch-2.11.0-py3-none-any.whl", "a") as wheel:
+            wheel.writestr("torch/lib/large.so", os.urandom(50 << 20))
+        shutil.move(self.stub, disk / "repository")
+        self.stub = disk / "repository"
+        status, out, err = self.call("run")
+        self.assertEqual((status, out), (2, ""), err)
+        self.assertIn("the disk is full", err)
+        self.assertNotIn("Traceback", err)
+
+    def test_a_disk_that_fills_during_the_build_is_one_sentence(self):
+        torch = str(self.installed_torch())
+        disk = self.small_disk(kilobytes=8 * 1024)
+        (self.stub / "build").symlink_to(disk)
+        (self.stub / "sim/main.cpp").write_text(
+            "char large[9 << 20] = {1};\n" + PROGRAM.replace("VERSION", "large"))
+        status, out, err = self.call("run", SHARDPROOF_TORCH=torch)
+        self.assertEqual((status, out), (2, ""), err)
+        self.assertIn("the disk is full", err)
+        (self.stub / "sim/main.cpp").write_text(PROGRAM.replace("VERSION", "small"))
+        self.assertEqual(self.call("run", SHARDPROOF_TORCH=torch)[:2], (0, "small [run]\n"))
+
     def test_a_killed_download_starts_over(self):
         process = self.stalled_download()
         os.kill(self.pip_under(process), signal.SIGKILL)
