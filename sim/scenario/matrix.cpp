@@ -85,10 +85,10 @@ class MatrixReader {
   // Labels become parts of names, which people and terminals see.
   void check_label(const YamlEntry& entry, const YamlNode& row, const std::string& label) const {
     if (is_printable(label)) return;
-    fail_at(file_, row.line, row.column,
-            fmt::format("a row of matrix.{} is named '{}', which cannot be shown", entry.key,
-                        label),
-            "leave control characters out");
+    fail_at(
+        file_, row.line, row.column,
+        fmt::format("a row of matrix.{} is named '{}', which cannot be shown", entry.key, label),
+        "leave control characters out");
   }
 
   MatrixRow coupled_row(const YamlEntry& entry, const YamlNode& map) const {
