@@ -34,6 +34,7 @@ struct Meaning {
   double factor;
   std::string what;  // "; 2 is the size of dp"
   std::string likely;
+  bool of_squares = false;  // the farther-fetched one, where a size fits as well
 };
 
 void add_mesh_sizes(const Mesh& mesh, std::vector<Meaning>& meanings) {
@@ -55,10 +56,10 @@ void add_mesh_sizes(const Mesh& mesh, std::vector<Meaning>& meanings) {
                         "averaged over that axis where a sum belongs, or divided by its size "
                         "twice"});
     meanings.push_back({std::sqrt(size), fmt::format("; the square root of {:.0f}, {}", size, name),
-                        "squares are summed once too often over that axis"});
+                        "squares are summed once too often over that axis", true});
     meanings.push_back({1 / std::sqrt(size),
                         fmt::format("; 1 over the square root of {:.0f}, {}", size, name),
-                        "squares are averaged over that axis where a sum belongs"});
+                        "squares are averaged over that axis where a sum belongs", true});
   }
 }
 
@@ -103,7 +104,6 @@ struct Fitting {
   double factor = 0;
   double share = -1;
   bool exact = false;
-  const Meaning* meaning = nullptr;
 };
 
 // The common factor of all rows, as exactly as the precision says.
@@ -126,9 +126,27 @@ Fitting nearly_fitting(const Rows& wrong, const std::vector<Meaning>& meanings) 
     double share = 1;
     for (const ResultRow* row : wrong) share = std::min(share, share_of(*row, meaning.factor));
     if (share < kLeastExplained || share <= best.share) continue;
-    best = {meaning.factor, share, false, &meaning};
+    best = {meaning.factor, share, false};
   }
   return best;
+}
+
+// What one number can mean: the sizes of an axis and of the microbatches may be equal. Nothing
+// where none fits.
+std::optional<Meaning> all_meanings_of(double factor, double near,
+                                       const std::vector<Meaning>& meanings) {
+  std::optional<Meaning> all;
+  for (const Meaning& meaning : meanings) {
+    if (!(std::fabs(factor - meaning.factor) <= near * std::fabs(meaning.factor))) continue;
+    if (!all || (all->of_squares && !meaning.of_squares)) {
+      all = meaning;
+      continue;
+    }
+    if (meaning.of_squares) continue;
+    all->what += meaning.what;
+    all->likely += "; or " + meaning.likely;
+  }
+  return all;
 }
 
 }  // namespace
@@ -140,26 +158,23 @@ std::optional<Explanation> explain_factor(const Symptoms& symptoms, const Rows& 
   const bool all_scalar =
       std::all_of(wrong.begin(), wrong.end(), [](const ResultRow* row) { return row->count <= 1; });
   Fitting found;
+  double near = 1e-12;
   if (const auto factor = exact_factor(wrong, slack)) {
-    found = {*factor, 1, true, nullptr};
-    const double near = std::max(slack, 1e-4);
-    for (const Meaning& meaning : meanings) {
-      if (found.meaning != nullptr) break;
-      const bool near_it = std::fabs(*factor - meaning.factor) <= near * std::fabs(meaning.factor);
-      if (near_it) found.meaning = &meaning;
-    }
+    found = {*factor, 1, true};
+    near = std::max(slack, 1e-4);
   } else if (!all_scalar) {
     found = nearly_fitting(wrong, meanings);
   }
-  if (found.share < 0 || (all_scalar && found.meaning == nullptr)) return std::nullopt;
+  if (found.share < 0) return std::nullopt;
+  const std::optional<Meaning> meaning = all_meanings_of(found.factor, near, meanings);
+  if (all_scalar && !meaning) return std::nullopt;
   int64_t elements = 0;
   for (const ResultRow* row : wrong) elements += row->count;
   const char* subject = elements > 1 && !all_scalar ? "every element" : "the value";
-  return Explanation{fmt::format("{} is {}{} x golden {}{}", subject, found.exact ? "" : "about ",
-                                 factor_text(found.factor), on_which_ranks,
-                                 found.meaning ? found.meaning->what : ""),
-                     found.meaning ? found.meaning->likely : kNoMeaning,
-                     all_scalar ? -1 : found.share};
+  return Explanation{
+      fmt::format("{} is {}{} x golden {}{}", subject, found.exact ? "" : "about ",
+                  factor_text(found.factor), on_which_ranks, meaning ? meaning->what : ""),
+      meaning ? meaning->likely : kNoMeaning, all_scalar ? -1 : found.share};
 }
 
 }  // namespace shardproof::sim

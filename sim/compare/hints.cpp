@@ -71,6 +71,25 @@ const char* narrow_dtype(const Values& values, const std::string& precision) {
   return only_values_of<float>(values, 0x1p-24, 1024) ? "float32" : "";
 }
 
+// The narrow dtype through which the addends of sums went, told by its error: nearly all sums of a
+// few short numbers are float32 numbers, which no sum of float64 values is by chance. "" none.
+const char* dtype_of_addends(const Values& values) {
+  constexpr size_t kFewest = 8;
+  size_t short_ones = 0;
+  double error = 0, size = 0;
+  for (size_t i = 0; i < values.actual.size(); ++i) {
+    const double actual = values.actual[i], golden = values.golden[i];
+    if (!std::isfinite(actual)) return "";
+    short_ones += rounded<float>(actual) == actual && rounded<float>(golden) != golden;
+    error += (actual - golden) * (actual - golden);
+    size += golden * golden;
+  }
+  if (short_ones < kFewest || 100 * short_ones < 99 * values.actual.size()) return "";
+  const double relative = std::sqrt(error / size);  // of one rounding at most 2^-9, 2^-12
+  if (relative > 0x1p-12 && relative < 0x1p-8) return "bfloat16";
+  return relative > 0x1p-16 && relative < 0x1p-12 ? "float16" : "";
+}
+
 template <class Narrow>
 bool holds_only(const at::Tensor& values) {
   std::set<float> different;
@@ -122,8 +141,15 @@ std::vector<std::string> hints_for(const DiffTask& task, const GoldenRecord& gol
     hints.push_back("equals the golden's " + other.name);
     break;
   }
-  const std::string narrow = narrow_dtype(values_of(task), precision);
+  const Values values = values_of(task);
+  const std::string narrow = narrow_dtype(values, precision);
   if (!narrow.empty()) hints.push_back("every value is exactly a " + narrow);
+  const std::string before_sum =
+      narrow.empty() && precision == "float64" ? dtype_of_addends(values) : "";
+  if (!before_sum.empty()) {
+    hints.push_back("every value is exactly a float32, and off by as much as " + before_sum +
+                    " rounds: its addends went through " + before_sum);
+  }
   return hints;
 }
 

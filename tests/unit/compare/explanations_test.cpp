@@ -18,33 +18,6 @@ using namespace shardproof::sim;
 
 namespace {
 
-// A tensor that one rank holds whole.
-Piece piece_of(const at::Tensor& actual, const at::Tensor& golden, const std::string& name = "t") {
-  Piece piece;
-  piece.name = name;
-  piece.global_shape = golden.sizes().vec();
-  int64_t stride = golden.numel();
-  for (const int64_t size : piece.global_shape) {
-    stride /= size;
-    piece.strides.push_back(stride);
-    piece.dims.emplace_back();
-    for (int64_t i = 0; i < size; ++i) piece.dims.back().push_back(i);
-  }
-  const at::Tensor a = actual.contiguous(), g = golden.contiguous();
-  piece.actual.assign(a.data_ptr<double>(), a.data_ptr<double>() + a.numel());
-  piece.golden.assign(g.data_ptr<double>(), g.data_ptr<double>() + g.numel());
-  piece.allowance = 1e-10;
-  return piece;
-}
-
-Assembled whole(const at::Tensor& actual, const at::Tensor& golden, bool tokens = false,
-                const std::string& name = "t") {
-  const Piece piece = piece_of(actual, golden, name);
-  Assembled out = *assemble({&piece});
-  out.token_dims = tokens;
-  return out;
-}
-
 at::Tensor reordered(const at::Tensor& t, const std::vector<int64_t>& order, int64_t dim) {
   const std::vector<at::Tensor> chunks = t.chunk(static_cast<int64_t>(order.size()), dim);
   std::vector<at::Tensor> out;
@@ -109,6 +82,14 @@ TEST_CASE("factors of clipping and of microbatches have names", "[explanations]"
   symptoms.microbatches = 5;
   const Explanation five = explain_values(symptoms);
   CHECK_THAT(five.pattern, Catch::Contains("5 is the number of microbatches"));
+
+  row.factor = 2;  // of tp, and of the microbatches
+  symptoms.microbatches = 2;
+  const Explanation two = explain_values(symptoms);
+  CHECK_THAT(two.pattern, Catch::Contains("2 is the size of tp; 2 is the number of microbatches"));
+  CHECK_THAT(two.likely, Catch::Contains("once too often over that axis"));
+  CHECK_THAT(two.likely, Catch::Contains("; or not divided by the number of microbatches"));
+  CHECK_THAT(two.likely, !Catch::Contains("squares"));
 }
 
 TEST_CASE("a missing sum may go over several axes, and be partly right", "[explanations]") {
@@ -270,22 +251,6 @@ TEST_CASE("one vector added to every row is a constant, noise is not", "[explana
   CHECK_FALSE(explain_offset(whole(golden, golden, true)));
 }
 
-TEST_CASE("zeros that moved along the positions are a mask that is off", "[explanations]") {
-  const at::Tensor counts = at::tensor({1., 1., 0., 1., 0., 0., 1., 1., 0., 1.}, at::kDouble);
-  const auto masked = [&](int64_t by) {
-    return numbered({2, 10, 3}, 5) * counts.roll(by).view({1, 10, 1});
-  };
-  const auto found = explain_mask_shift(whole(masked(1), masked(0), true));
-  REQUIRE(found);
-  CHECK_THAT(found->pattern, Catch::Contains("the golden's moved by 1"));
-  CHECK(found->likely == "a mask is off by 1");
-  at::Tensor near = masked(1);
-  near[1].select(0, 4).fill_(0.3);
-  near[1].select(0, 7).zero_();
-  CHECK_FALSE(explain_mask_shift(whole(near, masked(0), true)));
-  CHECK_FALSE(explain_mask_shift(whole(masked(0) * 2, masked(0), true)));
-}
-
 TEST_CASE("what is wrong in a part may be stale, and says whose part it is", "[explanations]") {
   const at::Tensor before = numbered({6, 4}, 8), after = numbered({6, 4}, 9);
   const JudgedWorld judged(spec_of(1, 3), {seen("param.a", before, Phase::kStep, 1),
@@ -320,6 +285,19 @@ TEST_CASE("values of a narrow dtype are rounding only when they lie near the gol
               return t.to(at::kBFloat16).to(at::kFloat);
             }));
   CHECK_THAT(in_float32.pattern, Catch::Contains("exactly a bfloat16"));
+}
+
+TEST_CASE("a mean of narrow values is no narrow value, and tells of them all the same",
+          "[explanations]") {
+  const at::Tensor a = numbered({40}, 5), b = numbered({40}, 6);
+  const JudgedWorld judged(spec_of(1, 2), {seen("grad.g", (a + b) / 2)});
+  const auto through = [&](at::ScalarType dtype) {
+    const at::Tensor mean = (a.to(dtype).to(at::kDouble) + b.to(dtype).to(at::kDouble)) / 2;
+    return found(judged, in("grad.g", [=](int64_t, const at::Tensor&) { return mean; })).pattern;
+  };
+  CHECK_THAT(through(at::kBFloat16), Catch::Contains("its addends went through bfloat16"));
+  CHECK_THAT(through(at::kHalf), Catch::Contains("its addends went through float16"));
+  CHECK_THAT(through(at::kFloat), !Catch::Contains("went through"));
 }
 
 TEST_CASE("logprobs of a bfloat16 run are due in float32", "[explanations]") {

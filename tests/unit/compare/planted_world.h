@@ -1,15 +1,47 @@
 // A clean world of two by three ranks, and errors to plant in it.
 #pragma once
 
+#include <ATen/ATen.h>
+
 #include <catch2/catch.hpp>
 #include <functional>
 #include <string>
+#include <vector>
 
+#include "sim/compare/assembled.h"
 #include "tests/unit/compare/judged_world.h"
 
 namespace shardproof::sim {
 
 inline constexpr const char* kGrad = "grad.w";
+
+// A tensor that one rank holds whole.
+inline Piece piece_of(const at::Tensor& actual, const at::Tensor& golden,
+                      const std::string& name = "t") {
+  Piece piece;
+  piece.name = name;
+  piece.global_shape = golden.sizes().vec();
+  int64_t stride = golden.numel();
+  for (const int64_t size : piece.global_shape) {
+    stride /= size;
+    piece.strides.push_back(stride);
+    piece.dims.emplace_back();
+    for (int64_t i = 0; i < size; ++i) piece.dims.back().push_back(i);
+  }
+  const at::Tensor a = actual.contiguous(), g = golden.contiguous();
+  piece.actual.assign(a.data_ptr<double>(), a.data_ptr<double>() + a.numel());
+  piece.golden.assign(g.data_ptr<double>(), g.data_ptr<double>() + g.numel());
+  piece.allowance = 1e-10;
+  return piece;
+}
+
+inline Assembled whole(const at::Tensor& actual, const at::Tensor& golden, bool tokens = false,
+                       const std::string& name = "t") {
+  const Piece piece = piece_of(actual, golden, name);
+  Assembled out = *assemble({&piece});
+  out.token_dims = tokens;
+  return out;
+}
 
 // dp 2, tp 3: a weight [12, 10] cut over tp, beside tensors before and after it.
 inline JudgedWorld world(const std::string& precision = "float64") {
