@@ -7,9 +7,11 @@
 //   step      "grad.<parameter>" before clipping, last layer first; "grad_norm"; then per parameter
 //             the optimizer's state ("exp_avg.", "exp_avg_sq.", "momentum_buffer.") and "param.";
 //             then "metric.<name>"
+//   Workload policy: policy_life.h.
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "model/batch.h"
 #include "model/config.h"
@@ -23,6 +25,9 @@ struct CaseData {
   ModelConfig config;
   std::shared_ptr<const WeightMap> weights;
   Batch batch;
+  // Of a float16 case's training steps in order, whether a gradient overflowed: what its float16
+  // run found, which the float64 one takes over.
+  std::shared_ptr<std::vector<bool>> overflows = std::make_shared<std::vector<bool>>();
 };
 
 // Throws Error: a config, weights or batch that cannot be read.

@@ -31,6 +31,20 @@ std::unique_ptr<torch::optim::Optimizer> make(const sim::OptimizerSpec& spec,
                .fix = sim::known_names(spec.kind, sim::known_optimizers())});
 }
 
+using ParamState = torch::optim::OptimizerParamState;
+
+// The state's own clone() shares its tensors.
+std::unique_ptr<ParamState> copy_of(const ParamState& state) {
+  std::unique_ptr<ParamState> copy = state.clone();
+  if (auto* adam = dynamic_cast<torch::optim::AdamWParamState*>(copy.get())) {
+    adam->exp_avg(adam->exp_avg().clone());
+    adam->exp_avg_sq(adam->exp_avg_sq().clone());
+  } else if (auto* sgd = dynamic_cast<torch::optim::SGDParamState*>(copy.get())) {
+    if (sgd->momentum_buffer().defined()) sgd->momentum_buffer(sgd->momentum_buffer().clone());
+  }
+  return copy;
+}
+
 }  // namespace
 
 WitnessOptimizer::WitnessOptimizer(const sim::OptimizerSpec& spec, std::vector<at::Tensor> masters)
@@ -49,6 +63,31 @@ double WitnessOptimizer::step(const std::vector<at::Tensor>& grads, double learn
   for (auto& group : optimizer_->param_groups()) group.options().set_lr(learning_rate);
   optimizer_->step();
   return norm;
+}
+
+struct WitnessOptimizer::Saved {
+  std::vector<at::Tensor> masters;
+  std::vector<std::unique_ptr<ParamState>> states;  // null: no step yet
+};
+
+std::shared_ptr<const WitnessOptimizer::Saved> WitnessOptimizer::save() const {
+  auto saved = std::make_shared<Saved>();
+  for (const at::Tensor& master : masters_) {
+    saved->masters.push_back(master.detach().clone());
+    const auto found = optimizer_->state().find(master.unsafeGetTensorImpl());
+    saved->states.push_back(found == optimizer_->state().end() ? nullptr : copy_of(*found->second));
+  }
+  return saved;
+}
+
+void WitnessOptimizer::load(const Saved& saved) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < masters_.size(); ++i) {
+    masters_[i].copy_(saved.masters[i]);
+    void* key = masters_[i].unsafeGetTensorImpl();
+    optimizer_->state().erase(key);
+    if (saved.states[i]) optimizer_->state()[key] = copy_of(*saved.states[i]);
+  }
 }
 
 std::vector<std::pair<std::string, at::Tensor>> WitnessOptimizer::state_of(size_t index) const {

@@ -25,6 +25,10 @@ class WitnessOptimizer {
   // Clips and takes one step at `learning_rate`. `grads`, one per master, of its shape and dtype;
   // they are not written to. Returns the norm of all gradients before clipping.
   double step(const std::vector<at::Tensor>& grads, double learning_rate);
+  // Copies of the masters and of all state, and back.
+  struct Saved;
+  std::shared_ptr<const Saved> save() const;
+  void load(const Saved& saved);
   // "exp_avg" and "exp_avg_sq", or "momentum_buffer", of one master after a step.
   std::vector<std::pair<std::string, at::Tensor>> state_of(size_t index) const;
 

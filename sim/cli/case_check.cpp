@@ -59,6 +59,7 @@ void check_case(const CaseSpec& spec) {
   if (!is_model_workload(spec.workload)) return;  // its options were checked where they stand
   const ModelConfig config = ModelConfig::from_json(spec.model);
   check_plan(spec, config);
+  for (const StageSpec& stage : spec.stages) stage.parallel.mesh();
   if (spec.judged) check_memory(config);
 }
 

@@ -41,6 +41,19 @@ std::string options_line(const CaseSpec& spec) {
   return options.empty() ? "" : "options    " + options + "\n";
 }
 
+// "train, score, load (dp=1 tp=2)": what it is asked to do.
+std::string policy_line(const CaseSpec& spec) {
+  std::string stages;
+  for (const StageSpec& stage : spec.stages) {
+    stages += (stages.empty() ? "" : ", ") + stage.kind;
+    if (stage.kind == "load") stages += " (" + stage.parallel.mesh().describe() + ")";
+    if (stage.eval_mode) stages += " (eval mode)";
+  }
+  return fmt::format("workload   policy in {}, {} loss, {}: {}{}\n", spec.precision, spec.loss.kind,
+                     spec.optimizer.kind, stages,
+                     spec.lives > 1 ? fmt::format(", {} times", spec.lives) : "");
+}
+
 std::string work_line(const CaseSpec& spec, const std::string& about) {
   if (!is_model_workload(spec.workload)) {
     return fmt::format("workload   {} in {}, from seed {}{}{}\n{}", spec.workload, spec.precision,
@@ -48,6 +61,7 @@ std::string work_line(const CaseSpec& spec, const std::string& about) {
   }
   if (spec.workload == "logprobs")
     return fmt::format("workload   logprobs in {}\n", spec.precision);
+  if (spec.workload == "policy") return policy_line(spec);
   return fmt::format(
       "workload   {} in {}: {} steps, {} loss, {} lr {}, clipped to {}\n", spec.workload,
       spec.precision, spec.steps, spec.loss.kind, spec.optimizer.kind, spec.optimizer.lr,
@@ -108,12 +122,12 @@ std::string plan_part(const CaseSpec& spec) {
     const ModelConfig config = ModelConfig::from_json(spec.model);
     const TensorParallelOptions options{.sequence_parallel = spec.parallel.sequence_parallel,
                                         .custom_plan = spec.parallel.custom_plan};
-    const MemoryEstimate memory = estimate_memory(spec, config);
+    const Batch batch = load_case_batch(spec, config.vocab_size);
+    const MemoryEstimate memory = estimate_memory(spec, config, batch);
     return model_line(config) + "\nwho holds what\n" +
            describe_plan(config, spec.parallel.mesh(), options) + "\n" +
-           token_strips(spec, load_case_batch(spec, config.vocab_size),
-                        ::isatty(STDOUT_FILENO) != 0) +
-           held_lines(spec, config) + memory_lines(memory);
+           token_strips(spec, batch, ::isatty(STDOUT_FILENO) != 0) + held_lines(spec, config) +
+           memory_lines(memory);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kRefused) throw;
     return fmt::format("refused    {}\n", error.what());

@@ -8,6 +8,7 @@
 #include "sim/compare/diagnose.h"
 #include "sim/compare/fault_effect.h"
 #include "sim/compare/verdict.h"
+#include "sim/scenario/life.h"
 
 namespace shardproof::sim {
 namespace {
@@ -42,13 +43,15 @@ std::string bracketed(const std::vector<int64_t>& values) {
   return fmt::format("[{}]", fmt::join(values, ", "));
 }
 
-std::string tensor_line(const Divergence& found) {
+std::string tensor_line(const CaseSpec& spec, const Divergence& found) {
   std::string text = found.tensor;
   if (!found.worst.global_shape.empty()) {
     text += "   global " + bracketed(found.worst.global_shape);
   }
   if (!found.worst.layout.empty()) text += "   " + found.worst.layout;
   text += fmt::format("   {}", phase_name(found.phase));
+  const std::string stage = stage_text(spec, found.step);
+  if (!stage.empty()) return text + " of " + stage;
   if (found.step > 0) text += fmt::format(" of step {}", found.step);
   return text;
 }
@@ -63,10 +66,11 @@ std::string worst_line(const CaseResult& result) {
                       row.golden_value, row.actual_value, row.worst_error, row.allowance);
   text += fmt::format("\nheld by rank {}", row.rank);
   if (result.spec.parallel.world_size() > 1) {
-    text += " (" + result.spec.parallel.mesh().describe() + ":";
-    const Mesh mesh = result.spec.parallel.mesh();
+    const Mesh mesh = parallel_at(result.spec, found.step).mesh();
+    text += " (" + mesh.describe() + ":";
     for (const MeshAxis& axis : mesh.axes()) {
       if (axis.size == 1) continue;
+      if (row.rank >= mesh.world_size()) break;
       text += fmt::format(" {} {}", axis.name, mesh.coordinate(axis.name, row.rank));
     }
     text += ")";
@@ -100,7 +104,7 @@ std::string rounding_line(const CaseResult& result) {
 
 std::string divergence_text(const CaseResult& result) {
   const Divergence& found = *result.divergence;
-  std::string text = field("tensor", tensor_line(found));
+  std::string text = field("tensor", tensor_line(result.spec, found));
   text += field("worst", worst_line(result));
   text += field("pattern", found.pattern);
   text += field("likely", found.likely);

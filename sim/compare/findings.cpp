@@ -16,6 +16,7 @@
 #include "sim/compare/golden_order.h"
 #include "sim/compare/missing_sums.h"
 #include "sim/compare/tolerance.h"
+#include "sim/scenario/life.h"
 
 namespace shardproof::sim {
 namespace {
@@ -124,7 +125,7 @@ bool covers_all(const Rows& rows) {
 class Judge {
  public:
   Judge(const CaseSpec& spec, const std::vector<RankReport>& reports)
-      : spec_(spec), reports_(reports), mesh_(spec.parallel.mesh()) {}
+      : spec_(spec), reports_(reports) {}
 
   std::optional<Divergence> first() {
     placed_ = placed_rows(reports_);
@@ -182,6 +183,7 @@ class Judge {
       if (!row->ok) wrong.push_back(row);
     }
     found.ranks = ranks_in(wrong);
+    if (outside_of_mesh(found.worst)) return found;
     Explanation why;
     if (is_draws(found.tensor)) why = explain_draws(pieces_of(found.worst, false));
     if (why.pattern.empty()) {
@@ -218,7 +220,7 @@ class Judge {
     for (const ResultRow* row : rows) {
       if (row->partial) addends.push_back(row);
     }
-    const SummedAddends sums = sum_addends(mesh_, addends, pieces_of(*rows.front(), true));
+    const SummedAddends sums = sum_addends(mesh_at(rows), addends, pieces_of(*rows.front(), true));
     if (sums.wrong.empty()) return std::nullopt;
     Rows wrong;
     std::vector<const Piece*> pieces;
@@ -230,7 +232,8 @@ class Judge {
     for (const std::string& axis : rows.front()->partial_axes) {
       axes += (axes.empty() ? "" : ", ") + axis;
     }
-    std::optional<Explanation> why = explain_addends(mesh_, axes, pieces_of(*rows.front(), true));
+    std::optional<Explanation> why =
+        explain_addends(mesh_at(rows), axes, pieces_of(*rows.front(), true));
     if (!why) why = explain_values(symptoms(wrong, pieces, found.step));
     found.pattern = "the sum of the addends over " + axes + ": " + why->pattern;
     found.likely = why->likely;
@@ -240,7 +243,8 @@ class Judge {
   Divergence wrong_replicas(const Rows& group) const {
     Divergence found = common(group, "replicas");
     found.ranks = ranks_in(group);
-    const Explanation why = explain_replicas({mesh_, spec_.precision, group, {}});
+    if (outside_of_mesh(found.worst)) return found;
+    const Explanation why = explain_replicas({mesh_at(group), spec_.precision, group, {}});
     found.pattern = why.pattern;
     found.likely = why.likely;
     return found;
@@ -271,6 +275,14 @@ class Judge {
     return found;
   }
 
+  // A rank that a policy refits: patterns are of meshes.
+  bool outside_of_mesh(const ResultRow& row) const {
+    return row.rank >= spec_.parallel.mesh().world_size();
+  }
+
+  // Where the rows of one tensor were observed.
+  Mesh mesh_at(const Rows& rows) const { return parallel_at(spec_, rows.front()->step).mesh(); }
+
   std::vector<const Piece*> pieces_of(const ResultRow& row, bool partial) const {
     std::vector<const Piece*> pieces;
     for (const RankReport& report : reports_) {
@@ -285,7 +297,7 @@ class Judge {
   }
 
   Symptoms symptoms(const Rows& rows, std::vector<const Piece*> pieces, int64_t step) const {
-    Symptoms out{mesh_, spec_.precision, rows, std::move(pieces)};
+    Symptoms out{mesh_at(rows), spec_.precision, rows, std::move(pieces)};
     for (const RankReport& report : reports_) {
       for (const ResultRow& row : report.rows) {
         if (row.step != step) continue;
@@ -327,7 +339,6 @@ class Judge {
 
   const CaseSpec& spec_;
   const std::vector<RankReport>& reports_;
-  Mesh mesh_;
   std::vector<std::pair<Place, const ResultRow*>> placed_;
 };
 

@@ -12,6 +12,7 @@
 #include "sim/compare/golden_order.h"
 #include "sim/compare/hints.h"
 #include "sim/compare/tensor_diff.h"
+#include "sim/scenario/life.h"
 
 namespace shardproof::sim {
 namespace {
@@ -94,7 +95,8 @@ bool is_scored_logprobs(const GoldenTensor& golden) {
 void fill_coverage(const GoldenTensor& golden, const IndexPlan& plan, ResultRow& row) {
   if (is_scored_logprobs(golden)) {
     cover_scored(golden, plan, row);
-  } else if (has_prefix(row.name, "grad.") || has_prefix(row.name, "param.")) {
+  } else if (has_prefix(row.name, "grad.") || has_prefix(row.name, "param.") ||
+             has_prefix(row.name, "refit.")) {
     row.covered = plan.covered;
     row.coverage_of_all = plan.coverage_of_all;
   }
@@ -158,12 +160,18 @@ const GoldenTensor* RankRecorder::golden_of(const Observation& observation, bool
 
 const IndexPlan& RankRecorder::plan_of(const Observation& observation,
                                        const std::vector<int64_t>& global_shape) {
-  std::unique_ptr<IndexPlan>& plan = plans_[plan_key(observation, global_shape)];
+  uint64_t key = plan_key(observation, global_shape);
+  Mesh mesh = mesh_;
+  if (!spec_.stages.empty()) {
+    mesh = parallel_at(spec_, observation.step).mesh();
+    key = combine(key, text_hash(mesh.describe()));
+  }
+  std::unique_ptr<IndexPlan>& plan = plans_[key];
   if (!plan) {
     const bool partial = observation.part == Part::kPartial;
     plan = std::make_unique<IndexPlan>(make_index_plan(
         global_shape, observation.layout, observation.token_map,
-        partial ? observation.partial_axes : std::vector<std::string>(), mesh_, rank_));
+        partial ? observation.partial_axes : std::vector<std::string>(), mesh, rank_));
   }
   return *plan;
 }
@@ -197,7 +205,8 @@ void RankRecorder::observe(const Observation& observation) {
 
 void RankRecorder::judge(const Observation& observation, const at::Tensor& local, ResultRow& row) {
   if (!golden_) {
-    row.replicas = observation.layout.replicas_of(mesh_, rank_);
+    row.replicas = observation.layout.replicas_of(
+        spec_.stages.empty() ? mesh_ : parallel_at(spec_, observation.step).mesh(), rank_);
     return;
   }
   const bool fed = has_prefix(observation.name, "fed.");

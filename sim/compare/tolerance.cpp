@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "sim/scenario/life.h"
 
 namespace shardproof::sim {
 namespace {
@@ -16,8 +17,8 @@ std::optional<std::string> after_prefix(const std::string& name, std::string_vie
   return name.substr(prefix.size());
 }
 
-// What the optimizer works on: held in the wider type also in a bfloat16 run (model/precision.h),
-// so that rounding it down there is a fault.
+// What the optimizer works on: held in the wider type also in a low-precision run
+// (model/precision.h), so that rounding it down there is a fault.
 bool is_optimizer_state(const GoldenTensor& golden) {
   if (golden.phase != Phase::kStep) return false;
   for (const char* prefix : {"param.", "exp_avg.", "exp_avg_sq.", "momentum_buffer."}) {
@@ -35,7 +36,7 @@ double eps_of_precision(const std::string& precision) {
   if (precision == "float16") return 0.0009765625;
   throw Error({.kind = ErrorKind::kBadInput,
                .what = "unknown precision '" + precision + "'",
-               .fix = "use float64, float32 or bfloat16"});
+               .fix = "use float64, float32, bfloat16 or float16"});
 }
 
 Tolerance::Tolerance(const CaseSpec& spec)
@@ -79,9 +80,12 @@ std::optional<FreeRunningAllowance> FreeRunningAllowance::of(const CaseSpec& spe
   }
   out.optimizer_ = spec.optimizer;
   const Tolerance tolerance(spec);
-  for (int64_t step = 1; step <= tensor.step; ++step) {
+  for (int64_t step = life_begin(spec, tensor.step); step <= tensor.step; ++step) {
     const GoldenTensor* grad = golden.find(Phase::kStep, step, "grad." + *parameter);
     const GoldenTensor* norm = golden.find(Phase::kStep, step, "grad_norm");
+    const bool may_skip = golden.find(Phase::kStep, step, "metric.skipped") != nullptr;
+    // A moment without an optimizer step, or one that an overflow skipped.
+    if (!grad && (!spec.stages.empty() || may_skip)) continue;
     if (!grad || grad->value.sizes() != tensor.value.sizes()) return std::nullopt;
     double clip = 1;
     if (norm && norm->value.numel() == 1 && spec.optimizer.max_norm > 0) {

@@ -48,7 +48,8 @@ class Tolerance {
 };
 
 // What a free-running optimizer adds, per element, because the gradients it saw were only right
-// within their own allowance d. Summed over the steps up to the tensor's own.
+// within their own allowance d. Summed over the steps up to the tensor's own, of a policy over
+// those of the same life.
 //
 //   param, AdamW           lr * min(2, d / (|g| + adam_eps))   |g| = sqrt of the bias-corrected
 //   exp_avg_sq param, SGD             lr * d / (1 - momentum) exp_avg                the largest d

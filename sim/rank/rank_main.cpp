@@ -12,6 +12,7 @@
 #include "parallel/hf/scatter_weights.h"
 #include "parallel/tp/apply.h"
 #include "parallel/ulysses/apply.h"
+#include "policy/noise.h"
 #include "sim/compare/rank_recorder.h"
 #include "sim/compare/result_row.h"
 #include "sim/rank/case_inputs.h"
@@ -19,6 +20,9 @@
 #include "sim/rank/clocked_probe.h"
 #include "sim/rank/dump.h"
 #include "sim/rank/fed_optimizer.h"
+#include "sim/rank/inference_rank.h"
+#include "sim/rank/policy_life.h"
+#include "sim/rank/refusals.h"
 #include "sim/rank/tensor_memory.h"
 #include "sim/rank/token_runs.h"
 #include "sim/trace/call_trace.h"
@@ -27,37 +31,6 @@
 
 namespace shardproof::sim {
 namespace {
-
-// What this version cannot shard, said before any rank communicates.
-void refuse_unsupported(const CaseSpec& spec, const CaseInputs& inputs) {
-  const auto refuse = [](std::string what, std::string fix) {
-    throw Error({.kind = ErrorKind::kRefused, .what = std::move(what), .fix = std::move(fix)});
-  };
-  if (spec.workload == "train" && spec.loss.kind == "preference") {
-    if (inputs.batch.size() % 2 != 0) {
-      throw Error({.kind = ErrorKind::kBadInput,
-                   .what = fmt::format("{} samples do not come in pairs, as loss preference needs",
-                                       inputs.batch.size()),
-                   .fix = "give each chosen sample the rejected one behind it"});
-    }
-    if (spec.batching.kind != "fixed") {
-      refuse(fmt::format("loss preference compares neighbouring samples, which {} batching parts",
-                         spec.batching.kind),
-             "train it with run.train_micro_batch_size");
-    }
-    if (spec.micro_batch_size % 2 != 0) {
-      refuse(fmt::format("train_micro_batch_size={} parts a chosen sample from its rejected one",
-                         spec.micro_batch_size),
-             "choose an even number");
-    }
-  }
-  if (spec.workload == "train" && !spec.data.uneven &&
-      inputs.batch.size() % spec.parallel.dp != 0) {
-    refuse(fmt::format("the global batch of {} samples does not divide by data_parallel_size={}",
-                       inputs.batch.size(), spec.parallel.dp),
-           "change the batch or the mesh, or set data.uneven: true to deal uneven shares");
-  }
-}
 
 // One case on one rank, piece by piece.
 class CaseRun {
@@ -68,9 +41,9 @@ class CaseRun {
         mesh_(spec_.parallel.mesh()),
         trace_(env.rank, env.on_call, env.on_wait),
         comm_(mesh_, env.rank, env.make_backend, &trace_) {
-    SHARDPROOF_ASSERT(
-        mesh_.world_size() == env.world_size,
-        fmt::format("a mesh of {} ranks in a world of {}", mesh_.world_size(), env.world_size));
+    SHARDPROOF_ASSERT(spec_.parallel.world_size() == env.world_size,
+                      fmt::format("a case of {} ranks in a world of {}",
+                                  spec_.parallel.world_size(), env.world_size));
     if (env.golden_fd >= 0) {
       golden_ = env.inputs
                     ? env.inputs->golden(env.golden_fd)
@@ -83,11 +56,17 @@ class CaseRun {
 
   RankReport run() {
     const auto start = std::chrono::steady_clock::now();
-    const bool from_root = !spec_.weights_folder.empty() && mesh_.world_size() > 1;
+    const bool policy = spec_.workload == "policy";
+    const bool from_root = !policy && !spec_.weights_folder.empty() && mesh_.world_size() > 1;
     const bool reads = !from_root || env_.rank == 0;
     inputs_ = env_.inputs ? env_.inputs->get(spec_, reads) : load_case_inputs(spec_, reads);
     const TensorMemory memory;  // of the rank's own tensors: the inputs belong to the process
-    refuse_unsupported(spec_, *inputs_);
+    refuse_unsupported(spec_, inputs_->config, inputs_->batch.size());
+    if (policy) {
+      PolicyLife life(spec_, env_, *inputs_, &trace_, probe());
+      const StepMetrics metrics = timed([&] { return life.run(); });
+      return report_of(life.trainer(), metrics, memory, start);
+    }
     Decoder model(inputs_->config, reads ? inputs_->weights : weights_to_come(inputs_->config));
     apply_tensor_parallel(model, comm_,
                           {.sequence_parallel = spec_.parallel.sequence_parallel,
@@ -102,14 +81,24 @@ class CaseRun {
                           .device = at::Device(env_.device)};
     Trainer trainer(setup, model, train_options(spec_));
     if (from_root) take_weights(trainer);
-    const StepMetrics metrics = run_timed(trainer, setup);
+    if (spec_.noise_std > 0) noise_weights(trainer);
+    const StepMetrics metrics = timed([&] { return run_workload(trainer, setup); });
     if (!spec_.save_folder.empty()) {
       save_weights(spec_.save_folder, spec_.model, trainer.parameters(), trainer.masters(),
-                   {.max_file_bytes = spec_.save_file_bytes, .dtype = wider_type(setup.dtype)},
+                   {.max_file_bytes = spec_.save_file_bytes,
+                    .dtype = wider_type(setup.dtype),
+                    .device = setup.device},
                    comm_);
     }
     if (dump_) write_dump(spec_.dump_file, dump_->kept(), inputs_->batch, shapes(trainer), comm_);
+    return report_of(trainer, metrics, memory, start);
+  }
 
+ private:
+  using WallTime = std::chrono::steady_clock::time_point;
+
+  RankReport report_of(const Trainer& trainer, const StepMetrics& metrics,
+                       const TensorMemory& memory, WallTime start) {
     RankReport report = recorder_->finish();
     report.rank = env_.rank;
     report.calls = trace_.calls();
@@ -124,14 +113,21 @@ class CaseRun {
                       {"tokens", metrics.tokens},
                       {"sequences", metrics.sequences}};
     report.metrics["held_bytes"] = held_bytes(trainer);
-    if (env_.rank == 0) report.metrics["parameters"] = holdings(trainer);
-    if (mesh_.coordinate("tp", env_.rank) == 0) report.metrics["tokens_held"] = tokens(trainer);
+    // A policy ends on another mesh than the one that is drawn.
+    const bool drawn = spec_.workload != "policy";
+    if (drawn && env_.rank == 0) report.metrics["parameters"] = holdings(trainer);
+    if (drawn && mesh_.coordinate("tp", env_.rank) == 0) {
+      report.metrics["tokens_held"] = tokens(trainer);
+    }
+    if (env_.rank == 0 && spec_.parallel.sequence_parallel && spec_.parallel.tp == 1) {
+      report.warnings.push_back(
+          "sequence_parallel is true, but tensor_parallel_size is 1: it has no effect");
+    }
     report.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return report;
   }
 
- private:
   Probe& probe() {
     Probe& listener = dump_ ? static_cast<Probe&>(*dump_) : *recorder_;
     return clocked_ ? *clocked_ : clocked_.emplace(listener, env_.clock);
@@ -140,10 +136,26 @@ class CaseRun {
   // Of weights in a folder rank 0 alone has read the data: it deals them out.
   void take_weights(Trainer& trainer) {
     const WeightMap* full = env_.rank == 0 ? inputs_->weights.get() : nullptr;
-    trainer.restore(scatter_weights(trainer.parameters(), full, comm_), trainer.states(),
+    trainer.restore(scatter_weights(trainer.parameters(), full, comm_, trainer.device()),
+                    trainer.states(),
                     /*step=*/0);
     if (!golden_ || spec_.precision != "float64" || env_.rank == 0) return;
     for (const at::Tensor& master : trainer.masters()) received_.push_back(master.clone());
+  }
+
+  void noise_weights(Trainer& trainer) {
+    add_noise(trainer, comm_, spec_.noise_std, spec_.seed);
+    received_.clear();
+    for (size_t i = 0; i < trainer.parameters().size(); ++i) {
+      const Parameter& parameter = *trainer.parameters()[i];
+      probe().observe({.name = "param." + parameter.name,
+                       .phase = Phase::kStep,
+                       .tensor = trainer.masters()[i],
+                       .layout = parameter.layout});
+      if (golden_ && spec_.precision == "float64") {
+        received_.push_back(trainer.masters()[i].clone());
+      }
+    }
   }
 
   // This rank's part of a parameter before the first step, as an optimizer that is fed wants it.
@@ -154,9 +166,10 @@ class CaseRun {
         .to(at::TensorOptions().dtype(at::kDouble).device(at::Device(env_.device)));
   }
 
-  StepMetrics run_timed(Trainer& trainer, const RankSetup& setup) {
+  template <class Work>
+  StepMetrics timed(const Work& work) {
     const ClockRun time(env_.clock);
-    return run_workload(trainer, setup);
+    return work();
   }
 
   StepMetrics run_workload(Trainer& trainer, const RankSetup& setup) {
@@ -227,7 +240,9 @@ class CaseRun {
 }  // namespace
 
 std::string rank_main(const std::string& request, const RankEnv& env) {
-  CaseRun run(case_spec_from_json(nlohmann::json::parse(request)), env);
+  CaseSpec spec = case_spec_from_json(nlohmann::json::parse(request));
+  if (env.rank >= spec.parallel.mesh().world_size()) return encode(run_inference_rank(spec, env));
+  CaseRun run(std::move(spec), env);
   return encode(run.run());
 }
 

@@ -9,6 +9,7 @@ namespace shardproof::sim {
 namespace {
 
 std::string coordinates(const Mesh& mesh, int64_t rank) {
+  if (rank >= mesh.world_size()) return " outside of the mesh";
   std::string text;
   for (const auto& axis : mesh.axes()) {
     if (axis.size == 1) continue;
@@ -35,9 +36,9 @@ std::string wrong_rows(const RankReport& report) {
 std::string rank_log(const CaseResult& result, int64_t rank, const RankEnding* ending,
                      const RankReport* report) {
   const Mesh mesh = result.spec.parallel.mesh();
-  std::string text =
-      fmt::format("case    {}\nrank    {} of {}{}\nending  {}\n", result.spec.name, rank,
-                  mesh.world_size(), coordinates(mesh, rank), ending ? ending->kind : "finished");
+  std::string text = fmt::format("case    {}\nrank    {} of {}{}\nending  {}\n", result.spec.name,
+                                 rank, result.spec.parallel.world_size(), coordinates(mesh, rank),
+                                 ending ? ending->kind : "finished");
   if (ending != nullptr && !ending->message.empty()) text += ending->message + "\n";
   if (ending != nullptr && !ending->last_call.empty()) {
     text += fmt::format("last call entered: {}\n", ending->last_call);
@@ -54,6 +55,7 @@ std::string rank_log(const CaseResult& result, int64_t rank, const RankEnding* e
   }
   text += fmt::format("\n{} findings\n", report->findings.size());
   for (const auto& finding : report->findings) text += "  " + finding + "\n";
+  for (const auto& warning : report->warnings) text += "warning  " + warning + "\n";
   const std::string wrong = wrong_rows(*report);
   if (!wrong.empty()) text += "\nwrong values\n" + wrong;
   text += fmt::format("\n{} collective calls\n", report->calls.size());

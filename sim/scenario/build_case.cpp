@@ -12,8 +12,11 @@
 #include "sim/scenario/case_folder.h"
 #include "sim/scenario/known_workload.h"
 #include "sim/scenario/names.h"
+#include "sim/scenario/read_batching.h"
 #include "sim/scenario/read_faults.h"
+#include "sim/scenario/read_numerics.h"
 #include "sim/scenario/read_scheduler.h"
+#include "sim/scenario/read_stages.h"
 #include "sim/scenario/read_text.h"
 
 namespace shardproof::sim {
@@ -115,6 +118,8 @@ void set_batch_size(const Settings& settings, DataSpec& data) {
   std::string source = data.lengths.empty() ? "" : "data.lengths";
   for (const std::string path : {"data.batch_size", "run.train_global_batch_size"}) {
     if (!settings.given(path)) continue;
+    // A policy's call may hold several.
+    if (has_stages(settings) && path.starts_with("run.")) continue;
     const auto size = settings.get<int64_t>(path);
     if (!source.empty() && size != data.batch_size) {
       settings.fail(
@@ -231,39 +236,10 @@ void set_model_and_data(const Settings& settings, CaseSpec& spec) {
     set_loss(settings, spec.loss);
     set_optimizer(settings, spec.optimizer);
   }
+  read_numerics(settings, spec);
   if (!settings.given("data.case") || settings.given("run.steps")) {
     spec.steps = settings.get<int64_t>("run.steps");
   }
-}
-
-void set_micro_batch(const Settings& settings, CaseSpec& spec) {
-  const std::string path =
-      spec.workload == "logprobs" ? "run.logprob_batch_size" : "run.train_micro_batch_size";
-  if (settings.given(path)) spec.micro_batch_size = settings.get<int64_t>(path);
-}
-
-// sequence_packing or dynamic_batching, or neither.
-void set_batching(const Settings& settings, CaseSpec& spec) {
-  const std::string packing = "run.sequence_packing.", dynamic = "run.dynamic_batching.";
-  const bool packed = settings.get<bool>(packing + "enabled");
-  const bool dynamically = settings.get<bool>(dynamic + "enabled");
-  if (packed && dynamically) {
-    settings.fail(dynamic + "enabled", "sequence_packing and dynamic_batching are both enabled",
-                  "enable one of them");
-  }
-  const std::string micro =
-      spec.workload == "logprobs" ? "run.logprob_batch_size" : "run.train_micro_batch_size";
-  if ((packed || dynamically) && settings.given(micro)) {
-    settings.fail(micro, fmt::format("{} is given beside a token budget's batching", micro),
-                  "remove it, or say the budget in mb_tokens");
-  }
-  const std::string chosen = packed ? packing : dynamic;
-  const std::string tokens =
-      chosen + (spec.workload == "logprobs" ? "logprob_mb_tokens" : "train_mb_tokens");
-  spec.batching.kind = packed ? "packed" : dynamically ? "dynamic" : "fixed";
-  if (settings.given(tokens)) spec.batching.tokens = settings.get<int64_t>(tokens);
-  spec.batching.algorithm = settings.get<std::string>(packing + "algorithm");
-  spec.batching.length_round = settings.get<int64_t>(dynamic + "sequence_length_round");
 }
 
 // dp is what world.size leaves when it is not given.
@@ -370,12 +346,13 @@ CaseSpec build_case(const Settings& settings, const WorldChoice& world) {
   spec.seed = settings.get<int64_t>("seed");
   spec.judged = settings.get<bool>("judged");
   spec.record_activations = settings.get<bool>("record_activations");
-  set_micro_batch(settings, spec);
-  set_batching(settings, spec);
+  read_batching(settings, spec);
   set_parallel(settings, spec.parallel);
+  read_stages(settings, spec);
   set_world(settings, world, spec);
   set_emulation(settings, spec.parallel.world_size(), spec.world);
   spec.faults = read_faults(settings, spec.parallel.world_size());
+  spec.world.digests = settings.get<bool>("world.digests") || !spec.faults.empty();
   set_expect(settings, spec.expect);
   spec.tags = settings.get<std::vector<std::string>>("tags");
   return spec;

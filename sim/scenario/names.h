@@ -12,11 +12,17 @@ inline std::vector<std::string> known_schedulers() {
   return {"ConstantLR", "LinearLR", "CosineAnnealingLR", "LambdaLR"};
 }
 // Those that every program knows: a whole model, trained or scored.
-inline std::vector<std::string> known_workloads() { return {"train", "logprobs"}; }
+inline std::vector<std::string> known_workloads() { return {"train", "logprobs", "policy"}; }
 inline bool is_model_workload(const std::string& name) {
-  return name == "train" || name == "logprobs";
+  return name == "train" || name == "logprobs" || name == "policy";
 }
-inline std::vector<std::string> known_precisions() { return {"float64", "float32", "bfloat16"}; }
+// What a policy is asked to do (sim/scenario/read_stages.h).
+inline std::vector<std::string> known_stages() {
+  return {"train", "score", "reference", "refit", "offload", "save", "load"};
+}
+inline std::vector<std::string> known_precisions() {
+  return {"float64", "float32", "bfloat16", "float16"};
+}
 inline std::vector<std::string> known_backends() { return {"emulated", "gloo", "nccl"}; }
 inline std::vector<std::string> known_devices() { return {"cpu", "cuda"}; }
 inline std::vector<std::string> known_data_parallel() { return {"replicate", "fsdp", "hybrid"}; }

@@ -6,7 +6,8 @@
 
 namespace shardproof {
 
-Offloaded::Offloaded(const Trainer& trainer, What what) {
+// It delegates, so that a copy that fails runs the destructor, which brings back what has gone.
+Offloaded::Offloaded(const Trainer& trainer, What what) : Offloaded() {
   const at::NoGradGuard no_grad;
   for (const OptimizerState& state : trainer.states()) {
     for (const at::Tensor& tensor : {state.exp_avg, state.exp_avg_sq, state.momentum_buffer}) {
@@ -27,11 +28,12 @@ void Offloaded::move(const at::Tensor& tensor) {
 
 void Offloaded::reload() {
   const at::NoGradGuard no_grad;
-  for (const Moved& moved : moved_) {
+  while (!moved_.empty()) {
+    const Moved& moved = moved_.back();
     allocate_memory(moved.tensor);
     moved.tensor.variable_data().copy_(moved.on_host);
+    moved_.pop_back();
   }
-  moved_.clear();
 }
 
 Offloaded::~Offloaded() { reload(); }

@@ -11,7 +11,9 @@ namespace shardproof {
 
 // While it lives, the tensors named are copies on the host and their own memory is free. They come
 // back to the bit when it ends, or at reload(). Nothing may use them in between: no step, no
-// scoring. Between two steps only. No communication.
+// scoring. Between two steps only. No communication. Where memory for a copy, or for its way back,
+// is missing, it throws and no value is lost: what had gone comes back, or waits for another
+// reload().
 //
 // Source   seed 001, offload_before_refit, offload_after_refit, prepare_for_training
 class Offloaded {
@@ -24,6 +26,7 @@ class Offloaded {
   void reload();
 
  private:
+  Offloaded() = default;
   struct Moved {
     at::Tensor tensor, on_host;
   };

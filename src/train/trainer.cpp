@@ -2,13 +2,12 @@
 
 #include <ATen/ATen.h>
 
-#include <set>
-
 #include "base/error.h"
 #include "logprob/vocab_parallel_logprob.h"
 #include "model/precision.h"
 #include "parallel/dp/replicate.h"
 #include "parallel/tp/partial_gradients.h"
+#include "tensor/memory.h"
 #include "train/grad_norm.h"
 #include "train/held_tokens.h"
 
@@ -33,18 +32,6 @@ void add_up(std::vector<LossMetric>& sums, const at::Tensor& loss,
   for (size_t i = 0; i < sums.size(); ++i) sums[i].addend = sums[i].addend + addends[i].addend;
 }
 
-// Bytes of the memory behind `tensors`; what several share counts once.
-int64_t memory_of(const std::vector<at::Tensor>& tensors) {
-  std::set<const void*> seen;
-  int64_t bytes = 0;
-  for (const at::Tensor& tensor : tensors) {
-    if (!tensor.defined()) continue;
-    const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-    if (seen.insert(storage).second) bytes += static_cast<int64_t>(storage->nbytes());
-  }
-  return bytes;
-}
-
 // AdamW has moments once it has taken a step, and SGD never.
 void check_of_optimizer(const OptimizerState& state, OptimizerKind kind) {
   const bool adamw = kind == OptimizerKind::kAdamW;
@@ -63,7 +50,9 @@ Trainer::Trainer(const RankSetup& setup, Decoder& model, const TrainOptions& opt
       model_(model),
       options_(options),
       parameters_(model.parameters()),
-      schedule_(options.schedule, options.optimizer.lr) {
+      schedule_(options.schedule, options.optimizer.lr),
+      loss_scale_(options.loss_scale) {
+  options_.norm.device = setup.device;
   apply_activation_checkpointing(model, options.checkpointed);
   if (shards_parameters()) {
     sharded_ = std::make_unique<FullyShardedModel>(model, setup.comm, options.data_parallel,
@@ -78,15 +67,18 @@ bool Trainer::shards_parameters() const {
   return !shard_axes(setup_.mesh, options_.data_parallel).shard.empty();
 }
 
-double Trainer::grad_factor() const { return static_cast<double>(token_rank_count(setup_.mesh)); }
+// Of the loss. A golden's loss is multiplied by the loss scale too.
+double Trainer::grad_factor() const {
+  return static_cast<double>(token_rank_count(setup_.mesh)) * loss_scale_.scale();
+}
 
 // [b, S]: of each token given those before it. The shift comes before the cut: what follows a
 // rank's last token is on another rank. Within a packed row each sequence is shifted by itself.
 at::Tensor Trainer::sequence_logprobs(const Microbatch& micro, const ContextCut& cut,
                                       const StepContext& context) {
   const at::Tensor ids = micro.input_ids.to(setup_.device);
-  at::Tensor logits = model_.forward(cut.local(ids), context);
-  if (options_.temperature != 1) logits = logits / options_.temperature;
+  const at::Tensor logits = model_.forward(cut.local(ids), context);
+  const LogprobOptions scoring{.temperature = options_.temperature};
   const int64_t vocab_size = model_.config().vocab_size, seq_len = micro.batch.seq_len();
   Communicator& tp = setup_.comm.along("tp");
   // [b, n] to [b, S]: rows shorter than the batch's have no scored token beyond.
@@ -94,12 +86,13 @@ at::Tensor Trainer::sequence_logprobs(const Microbatch& micro, const ContextCut&
     return at::constant_pad_nd(rows, {0, seq_len - rows.size(1)}, 0);
   };
   if (cut.whole() && !micro.plan) {
-    return to_batch(next_token_logprobs(logits, ids, tp, vocab_size));
+    return to_batch(next_token_logprobs(logits, ids, tp, vocab_size, scoring));
   }
   const at::Tensor targets =
       micro.plan ? next_tokens(ids, packed_next(*micro.plan).to(setup_.device))
                  : at::constant_pad_nd(ids.narrow(1, 1, ids.size(1) - 1), {0, 1}, 0);
-  const at::Tensor local = vocab_parallel_logprob(logits, cut.local(targets), tp, vocab_size);
+  const at::Tensor local =
+      vocab_parallel_logprob(logits, cut.local(targets), tp, vocab_size, scoring);
   const at::Tensor gathered = cut.gather(local, setup_.comm, "logprobs");
   if (micro.plan) return at::constant_pad_nd(unpack(gathered, *micro.plan, seq_len - 1), {1, 0}, 0);
   return to_batch(at::constant_pad_nd(gathered.narrow(1, 0, gathered.size(1) - 1), {1, 0}, 0));
@@ -114,7 +107,7 @@ at::Tensor Trainer::logprobs_of(const Microbatch& micro, int64_t index, int64_t 
       .microbatch = index,
       .token_map = cut.local(micro.token_map),
       .positions = cut.local(micro.positions).to(setup_.device),
-      .grad_scale = grad_factor(),
+      .grad_scale = grad_factor() / loss_scale_.scale(),
       .sequence_ids = micro.plan ? packed_sequence_ids(*micro.plan).squeeze(0) : at::Tensor(),
       .sequence_layout = &cut.ring()};
   held_.push_back({.rows = micro.token_map, .held = context.token_map});
@@ -131,15 +124,22 @@ at::Tensor Trainer::logprobs_of(const Microbatch& micro, int64_t index, int64_t 
   return logprobs;
 }
 
-void Trainer::score(const Batch& batch) {
+at::Tensor Trainer::score(const Batch& batch) {
   const at::NoGradGuard no_grad;
   held_.clear();
   const auto microbatches = microbatches_of(batch, setup_.mesh, setup_.rank, options_);
+  const at::Tensor all =
+      at::zeros({batch.size(), batch.seq_len()},
+                at::TensorOptions().dtype(wider_type(setup_.dtype)).device(setup_.device));
   std::optional<FullyShardedModel::Gathered> gathered;
   if (sharded_) gathered.emplace(*sharded_);
   for (size_t i = 0; i < microbatches.size(); ++i) {
-    logprobs_of(microbatches[i], static_cast<int64_t>(i), /*step=*/0);
+    const at::Tensor logprobs = logprobs_of(microbatches[i], static_cast<int64_t>(i), /*step=*/0);
+    const at::Tensor place = microbatches[i].result_map.to(setup_.device);
+    const at::Tensor real = place.ge(0);  // none in a dummy
+    all.view({-1}).index_copy_(0, place.masked_select(real), logprobs.masked_select(real));
   }
+  return all;
 }
 
 LossCounts Trainer::count(const std::vector<Microbatch>& microbatches) {
@@ -199,11 +199,46 @@ StepMetrics Trainer::evaluate(const Batch& batch) {
     add_up(sums, loss_addend(inputs, counts, options_.loss),
            loss_metrics(inputs, counts, options_.loss));
   }
-  return reduce_metrics(sums, counts);
+  const StepMetrics metrics = reduce_metrics(sums, counts);
+  observe_scalar("loss", Phase::kForward, /*step=*/0, metrics.loss);
+  observe_metrics(metrics, /*step=*/0);
+  return metrics;
+}
+
+// Until it is finished: the way back of a step that throws.
+class Trainer::UnfinishedStep {
+ public:
+  explicit UnfinishedStep(Trainer& trainer) : trainer_(trainer) { ++trainer_.step_; }
+  ~UnfinishedStep() {
+    if (!finished_) trainer_.abandon_step();
+  }
+  UnfinishedStep(const UnfinishedStep&) = delete;
+  UnfinishedStep& operator=(const UnfinishedStep&) = delete;
+  void finish() { finished_ = true; }
+
+ private:
+  Trainer& trainer_;
+  bool finished_ = false;
+};
+
+// Waits for nobody: other ranks may be elsewhere.
+void Trainer::abandon_step() {
+  --step_;
+  for (const ParameterPtr& parameter : parameters_) {
+    parameter->tensor.mutable_grad() = at::Tensor();
+  }
+  kept_.drop();
+  if (sharded_) sharded_->abandon_step();
 }
 
 StepMetrics Trainer::step(const Batch& batch) {
-  ++step_;
+  const StepMetrics metrics = step_at_same_rate(batch);
+  advance_schedule();
+  return metrics;
+}
+
+StepMetrics Trainer::step_at_same_rate(const Batch& batch) {
+  UnfinishedStep unfinished(*this);
   held_.clear();
   const auto microbatches = microbatches_of(batch, setup_.mesh, setup_.rank, options_);
   const LossCounts counts = count(microbatches);
@@ -217,52 +252,59 @@ StepMetrics Trainer::step(const Batch& batch) {
     // Gradients are averaged over dp, cp and ulysses later: the factor undoes that mean.
     (addend * grad_factor()).backward();
     if (sharded_) sharded_->finish_backward();
+    if (!sharded_) kept_.keep(parameters_);
   }
   // Before the ranks wait for each other in anything else: what a rank holds while it waits, all
   // ranks hold at once.
   const std::vector<at::Tensor> grads = finish_gradients();
   StepMetrics metrics = reduce_metrics(sums, counts);
-  observe_scalar("loss", Phase::kForward, metrics.loss);
-  const at::Tensor norm = grad_norm(parameters_, grads, setup_.comm, options_.norm);
-  metrics.grad_norm = norm.item<double>();
-  observe_scalar("grad_norm", Phase::kStep, metrics.grad_norm);
-  clip_grads(grads, norm, options_.max_norm);
+  observe_scalar("loss", Phase::kForward, step_, metrics.loss);
+  metrics.skipped = grads.empty();
+  if (!metrics.skipped) {
+    const at::Tensor norm = grad_norm(parameters_, grads, setup_.comm, options_.norm);
+    metrics.grad_norm = norm.item<double>();
+    observe_scalar("grad_norm", Phase::kStep, step_, metrics.grad_norm);
+    clip_grads(grads, norm, options_.max_norm);
+  }
+  unfinished.finish();
   update(grads);
-  observe_metrics(metrics);
+  observe_metrics(metrics, step_);
   return metrics;
 }
 
-void Trainer::observe_metrics(const StepMetrics& metrics) {
-  observe_scalar("metric.tokens", Phase::kStep, metrics.tokens);
-  observe_scalar("metric.sequences", Phase::kStep, metrics.sequences);
+void Trainer::observe_metrics(const StepMetrics& metrics, int64_t step) {
+  observe_scalar("metric.tokens", Phase::kStep, step, metrics.tokens);
+  observe_scalar("metric.sequences", Phase::kStep, step, metrics.sequences);
   // In lower precisions a rounding turns decisions: a token is clipped or is not.
   if (setup_.dtype != at::kDouble) return;
   for (const auto& [name, value] : metrics.of_loss) {
-    observe_scalar("metric." + name, Phase::kStep, value);
+    observe_scalar("metric." + name, Phase::kStep, step, value);
   }
 }
 
 // Not yet summed over tp, nor without fsdp averaged over data-parallel ranks.
 std::vector<at::Tensor> Trainer::local_gradients() {
   if (sharded_) return sharded_->take_gradients();
-  std::vector<at::Tensor> grads;
-  for (const ParameterPtr& parameter : parameters_) {
-    grads.push_back(gradient_of(*parameter));
-    parameter->tensor.mutable_grad() = at::Tensor();
-  }
-  return grads;
+  return kept_.take(parameters_);
 }
 
+// None when one overflowed, on any rank.
 std::vector<at::Tensor> Trainer::finish_gradients() {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> grads = local_gradients();
-  reduce_partial_gradients(parameters_, grads, setup_.comm);
+  reduce_partial_gradients(parameters_, grads, setup_.comm, setup_.device);
   if (!sharded_) {
     std::vector<std::string> names;
     for (const ParameterPtr& parameter : parameters_) names.push_back(parameter->name);
     average_gradients(grads, names, setup_.comm.along(token_axes(setup_.mesh)));
   }
   gradient_bytes_ = memory_of(grads);
+  if (loss_scale_.enabled()) {
+    observe_scalar("metric.loss_scale", Phase::kStep, step_, loss_scale_.scale());
+    const bool overflow = loss_scale_.unscale(grads, setup_.comm.world(), setup_.device);
+    observe_scalar("metric.skipped", Phase::kStep, step_, overflow ? 1 : 0);
+    if (overflow) return {};
+  }
   for (size_t i = parameters_.size(); i-- > 0;) {
     observe_step("grad.", *parameters_[i], grads[i]);
   }
@@ -272,11 +314,19 @@ std::vector<at::Tensor> Trainer::finish_gradients() {
 void Trainer::update(const std::vector<at::Tensor>& grads) {
   const at::NoGradGuard no_grad;
   OptimizerOptions optimizer = options_.optimizer;
-  optimizer.lr = schedule_.after(step_ - 1);
-  if (!options_.schedule.stages.empty()) observe_scalar("lr", Phase::kStep, optimizer.lr);
+  optimizer.lr = schedule_.after(schedule_steps_);
+  if (!options_.schedule.stages.empty() && !grads.empty())
+    observe_scalar("lr", Phase::kStep, step_, optimizer.lr);
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    optimizer_step(masters_[i], grads[i], states_[i], optimizer);
+    if (!grads.empty()) optimizer_step(masters_[i], grads[i], states_[i], optimizer);
     if (!sharded_) refresh_leaf(*parameters_[i]);
+  }
+  observe_state();
+}
+
+void Trainer::observe_state() {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
     observe_step("param.", *parameters_[i], masters_[i]);
     observe_step("exp_avg.", *parameters_[i], states_[i].exp_avg);
     observe_step("exp_avg_sq.", *parameters_[i], states_[i].exp_avg_sq);
@@ -285,17 +335,27 @@ void Trainer::update(const std::vector<at::Tensor>& grads) {
 }
 
 void Trainer::restore(const std::vector<at::Tensor>& masters, std::vector<OptimizerState> states,
-                      int64_t step) {
-  SHARDPROOF_ASSERT(masters.size() == masters_.size() && states.size() == states_.size(),
-                    "a master and a state for each parameter");
+                      int64_t step, std::optional<int64_t> schedule_steps) {
+  SHARDPROOF_ASSERT(states.size() == states_.size(), "a state for each parameter");
   for (const OptimizerState& state : states) check_of_optimizer(state, options_.optimizer.kind);
+  set_masters(masters);
+  states_ = std::move(states);
+  step_ = step;
+  schedule_steps_ = schedule_steps.value_or(step);
+}
+
+void Trainer::set_masters(const std::vector<at::Tensor>& masters) {
+  SHARDPROOF_ASSERT(masters.size() == masters_.size(), "a master for each parameter");
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < masters.size(); ++i) {
     masters_[i].copy_(masters[i]);
     if (!sharded_) refresh_leaf(*parameters_[i]);
   }
-  states_ = std::move(states);
-  step_ = step;
+}
+
+void Trainer::set_batching(const BatchingOptions& batching, int64_t micro_batch_size) {
+  options_.batching = batching;
+  options_.micro_batch_size = micro_batch_size;
 }
 
 HeldBytes Trainer::held_bytes() const {
@@ -319,11 +379,11 @@ void Trainer::observe_step(const std::string& prefix, const Parameter& parameter
                         .layout = parameter.layout});
 }
 
-void Trainer::observe_scalar(const std::string& name, Phase phase, double value) {
+void Trainer::observe_scalar(const std::string& name, Phase phase, int64_t step, double value) {
   if (!setup_.probe.listens(phase)) return;
   setup_.probe.observe({.name = name,
                         .phase = phase,
-                        .step = step_,
+                        .step = step,
                         .tensor = at::scalar_tensor(value, at::kDouble)});
 }
 

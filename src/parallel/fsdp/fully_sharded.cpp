@@ -120,6 +120,11 @@ std::vector<at::Tensor> FullyShardedModel::take_gradients() {
   return gradients;
 }
 
+void FullyShardedModel::abandon_step() {
+  awaits_backward_.assign(units_.size(), false);
+  for (const auto& unit : units_) unit->abandon_step();
+}
+
 FullyShardedModel::Gathered::Gathered(FullyShardedModel& model) : model_(model) {
   try {
     for (const auto& unit : model_.units_) unit->gather();

@@ -43,6 +43,9 @@ class FullyShardedModel {
   // Shards of the gradients since the last call, one per parameter of the model, in its order and
   // the wider type.
   std::vector<at::Tensor> take_gradients();
+  // After a forward or backward that threw: gradients are dropped, whole parameters freed. Waits
+  // for no call: what is under way is waited for by whoever comes next.
+  void abandon_step();
 
   // While it lives all units are whole, and forwards neither gather nor free. However it ends, they
   // are freed.

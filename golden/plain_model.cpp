@@ -1,0 +1,123 @@
+#include "golden/plain_model.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "base/seed.h"
+#include "golden/losses.h"
+
+namespace shardproof::golden {
+
+PlainModel::PlainModel(const sim::CaseSpec& spec, const CaseData& data, at::ScalarType dtype,
+                       Probe& probe)
+    : spec_(spec),
+      probe_(probe),
+      model_(data.config, data.weights),
+      skips_(spec, /*finds_them=*/dtype == at::kHalf, data.overflows) {
+  model_.materialise(Mesh(), /*rank=*/0, dtype, at::kCPU);
+  parameters_ = model_.parameters();
+  for (const ParameterPtr& parameter : parameters_) masters_.push_back(master_of(*parameter));
+}
+
+void PlainModel::set_masters(const std::vector<at::Tensor>& masters) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < masters.size(); ++i) {
+    masters_[i].copy_(masters[i]);
+    refresh_leaf(*parameters_[i]);
+  }
+}
+
+void PlainModel::add_noise(double std, int64_t seed) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const std::string& name = parameters_[i]->name;
+    const auto generator = at::detail::createCPUGenerator(stream_seed(seed, "noise on " + name));
+    const auto drawn = at::randn(masters_[i].sizes(), generator, at::dtype(at::kDouble));
+    masters_[i].copy_(masters_[i] + (drawn * std).to(masters_[i].scalar_type()));
+    refresh_leaf(*parameters_[i]);
+    observe("param." + name, Phase::kStep, /*step=*/0, masters_[i]);
+  }
+}
+
+at::Tensor PlainModel::score(const Batch& batch, int64_t step) {
+  const at::NoGradGuard no_grad;
+  return logprobs(batch, step);
+}
+
+void PlainModel::evaluate(const Batch& batch, int64_t step) {
+  const at::Tensor now = score(batch, step);
+  observe("loss", Phase::kForward, step, dense_loss(now, batch, spec_.loss));
+  observe_metrics(now, batch, step);
+}
+
+void PlainModel::train(const Batch& batch, int64_t step, WitnessOptimizer& optimizer, double rate) {
+  const at::Tensor now = logprobs(batch, step);
+  const at::Tensor loss = dense_loss(now, batch, spec_.loss);
+  observe("loss", Phase::kForward, step, loss);
+  const auto scalar = [](double value) { return at::scalar_tensor(value, at::kDouble); };
+  if (skips_.active()) observe("metric.loss_scale", Phase::kStep, step, scalar(skips_.scale()));
+  (loss * skips_.scale()).backward();
+  const std::vector<at::Tensor> grads = take_gradients();
+  const bool skipped = skips_.unscale(grads);
+  if (skips_.active()) observe("metric.skipped", Phase::kStep, step, scalar(skipped ? 1 : 0));
+  if (!skipped) {
+    for (size_t i = parameters_.size(); i-- > 0;) {
+      observe("grad." + parameters_[i]->name, Phase::kStep, step, grads[i]);
+    }
+    const double norm = optimizer.step(grads, rate);
+    observe("grad_norm", Phase::kStep, step, scalar(norm));
+    if (!spec_.optimizer.schedulers.empty()) observe("lr", Phase::kStep, step, scalar(rate));
+  }
+  for (const ParameterPtr& parameter : parameters_) refresh_leaf(*parameter);
+  observe_state(step, optimizer);
+  observe_metrics(now, batch, step);
+}
+
+void PlainModel::observe_state(int64_t step, const WitnessOptimizer& optimizer) {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    for (const auto& [name, state] : optimizer.state_of(i)) {
+      observe(name + "." + parameters_[i]->name, Phase::kStep, step, state);
+    }
+    observe("param." + parameters_[i]->name, Phase::kStep, step, masters_[i]);
+  }
+}
+
+void PlainModel::observe_metrics(const at::Tensor& logprobs, const Batch& batch, int64_t step) {
+  for (const Metric& metric : dense_metrics(logprobs, batch, spec_.loss)) {
+    // In lower precisions a rounding turns decisions: a token is clipped or is not.
+    const bool counts = metric.name == "tokens" || metric.name == "sequences";
+    if (!counts && spec_.precision != "float64") continue;
+    observe("metric." + metric.name, Phase::kStep, step,
+            at::scalar_tensor(metric.value, at::kDouble));
+  }
+}
+
+at::Tensor PlainModel::logprobs(const Batch& batch, int64_t step) {
+  const at::Tensor token_map =
+      at::arange(batch.size() * batch.seq_len(), at::kLong).view({batch.size(), batch.seq_len()});
+  const at::Tensor positions = at::arange(batch.seq_len(), at::kLong).expand_as(token_map);
+  const StepContext context{
+      .probe = probe_, .step = step, .token_map = token_map, .positions = positions};
+  const at::Tensor logits = model_.forward(batch.input_ids, context) / spec_.loss.temperature;
+  const at::Tensor logprobs = dense_logprobs(logits, batch);
+  observe("logprobs", Phase::kForward, step, logprobs, token_map);
+  return logprobs;
+}
+
+std::vector<at::Tensor> PlainModel::take_gradients() {
+  std::vector<at::Tensor> grads;
+  for (const ParameterPtr& parameter : parameters_) {
+    grads.push_back(gradient_of(*parameter));
+    parameter->tensor.mutable_grad() = at::Tensor();
+  }
+  return grads;
+}
+
+void PlainModel::observe(const std::string& name, Phase phase, int64_t step,
+                         const at::Tensor& tensor, const at::Tensor& token_map) {
+  if (!probe_.listens(phase)) return;
+  probe_.observe(
+      {.name = name, .phase = phase, .step = step, .tensor = tensor, .token_map = token_map});
+}
+
+}  // namespace shardproof::golden

@@ -1,0 +1,129 @@
+#include "golden/policy_life.h"
+
+#include <ATen/ATen.h>
+
+#include "base/error.h"
+#include "golden/learning_rate.h"
+#include "golden/plain_model.h"
+
+namespace shardproof::golden {
+namespace {
+
+Batch samples_of_batch(const Batch& batch, int64_t first, int64_t count) {
+  const auto part = [&](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.slice(0, first, first + count) : tensor;
+  };
+  return {.input_ids = part(batch.input_ids),
+          .input_lengths = part(batch.input_lengths),
+          .token_mask = part(batch.token_mask),
+          .sample_mask = part(batch.sample_mask),
+          .prev_logprobs = part(batch.prev_logprobs),
+          .reference_logprobs = part(batch.reference_logprobs),
+          .advantages = part(batch.advantages)};
+}
+
+std::vector<at::Tensor> copies(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> out;
+  for (const at::Tensor& tensor : tensors) out.push_back(tensor.detach().clone());
+  return out;
+}
+
+// One life, from the first weights.
+class Life {
+ public:
+  Life(const sim::CaseSpec& spec, const CaseData& data, at::ScalarType dtype, Probe& probe,
+       int64_t moment)
+      : spec_(spec),
+        batch_(data.batch),
+        dtype_(dtype),
+        model_(spec, data, dtype, probe),
+        optimizer_(spec.optimizer, model_.masters()),
+        reference_(copies(model_.masters())),
+        moment_(moment) {}
+
+  // The moment after the last.
+  int64_t run() {
+    for (const sim::StageSpec& stage : spec_.stages) run_stage(stage);
+    return moment_;
+  }
+
+ private:
+  void run_stage(const sim::StageSpec& stage) {
+    if (stage.kind == "train") return train(stage);
+    if (stage.kind == "score") return score();
+    if (stage.kind == "reference") return refer();
+    if (stage.kind == "refit") return refit();
+    if (stage.kind == "save") return save();
+    if (stage.kind == "load") return load();
+    SHARDPROOF_ASSERT(stage.kind == "offload", "no stage '" + stage.kind + "'");
+  }
+
+  void train(const sim::StageSpec& stage) {
+    const double rate = learning_rate(spec_.optimizer, calls_);
+    for (int64_t first = 0; first < batch_.size(); first += stage.global_batch_size) {
+      const Batch batch = samples_of_batch(batch_, first, stage.global_batch_size);
+      if (stage.eval_mode) {
+        model_.evaluate(batch, moment_++);
+      } else {
+        model_.train(batch, moment_++, optimizer_, rate);
+      }
+    }
+    if (!stage.eval_mode) ++calls_;
+  }
+
+  void score() {
+    batch_.prev_logprobs = model_.score(batch_, moment_).to(at::kDouble);
+    model_.observe("scores", Phase::kStep, moment_++, batch_.prev_logprobs);
+  }
+
+  void refer() {
+    const std::vector<at::Tensor> policy = copies(model_.masters());
+    model_.set_masters(reference_);
+    batch_.reference_logprobs = model_.score(batch_, moment_).to(at::kDouble);
+    model_.set_masters(policy);
+    model_.observe("reference_scores", Phase::kStep, moment_++, batch_.reference_logprobs);
+  }
+
+  void refit() {
+    for (size_t i = 0; i < model_.parameters().size(); ++i) {
+      model_.observe("refit." + model_.parameters()[i]->name, Phase::kStep, moment_,
+                     model_.masters()[i].to(dtype_));
+    }
+    ++moment_;
+  }
+
+  void save() {
+    saved_ = optimizer_.save();
+    saved_calls_ = calls_;
+  }
+
+  void load() {
+    SHARDPROOF_ASSERT(saved_ != nullptr, "a load comes after a save");
+    optimizer_.load(*saved_);
+    model_.set_masters(copies(model_.masters()));  // the leaves follow
+    calls_ = saved_calls_;
+    model_.observe_state(moment_++, optimizer_);
+  }
+
+  const sim::CaseSpec& spec_;
+  Batch batch_;
+  at::ScalarType dtype_;
+  PlainModel model_;
+  WitnessOptimizer optimizer_;
+  std::vector<at::Tensor> reference_;
+  std::shared_ptr<const WitnessOptimizer::Saved> saved_;
+  int64_t moment_;
+  int64_t calls_ = 0, saved_calls_ = 0;  // train calls, each a step of the scheduler
+};
+
+}  // namespace
+
+void run_policy_life(const sim::CaseSpec& spec, const CaseData& data, at::ScalarType dtype,
+                     Probe& probe) {
+  int64_t moment = 1;
+  for (int64_t life = 0; life < spec.lives; ++life) {
+    moment = Life(spec, data, dtype, probe, moment).run();
+  }
+}
+
+}  // namespace shardproof::golden

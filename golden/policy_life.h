@@ -1,0 +1,21 @@
+// A policy's life on one device: the stages of workload policy, one after another.
+//
+//   moment m (sim/scenario/life.h)   observed
+//   train           what training step m observes; in eval mode logprobs, loss and metrics
+//   score           the forward of all samples, then "scores" [B, S]
+//   reference       the same with the first weights, then "reference_scores"
+//   refit           "refit.<parameter>" as the receivers get it
+//   load            parameters and optimizer state as they were saved
+//
+// Each life begins with the first weights.
+#pragma once
+
+#include "golden/single_device.h"
+
+namespace shardproof::golden {
+
+// Throws as run_single_device.
+void run_policy_life(const sim::CaseSpec& spec, const CaseData& data, at::ScalarType dtype,
+                     Probe& probe);
+
+}  // namespace shardproof::golden

@@ -1,0 +1,40 @@
+// The reference policy: a second set of weights for a trainer's model, swapped in for scoring.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "train/trainer.h"
+
+namespace shardproof {
+
+// Copies of a trainer's masters, this rank's shards, on the host.
+class ReferenceWeights {
+ public:
+  explicit ReferenceWeights(const Trainer& trainer);  // as they are now
+  const std::vector<at::Tensor>& masters() const { return masters_; }
+
+  // While it lives, the trainer's model has the reference's weights: score with it, do not train.
+  // The policy's own come back to the bit, however it ends. Between two steps only; one at a time.
+  // No communication.
+  //
+  // Source   seed 001, use_reference_model
+  class InUse {
+   public:
+    InUse(const ReferenceWeights& reference, Trainer& trainer);
+    ~InUse();
+    InUse(const InUse&) = delete;
+    InUse& operator=(const InUse&) = delete;
+
+   private:
+    explicit InUse(Trainer& trainer);  // puts the policy's weights aside
+    Trainer& trainer_;
+    std::vector<at::Tensor> aside_;
+  };
+
+ private:
+  std::vector<at::Tensor> masters_;
+};
+
+}  // namespace shardproof

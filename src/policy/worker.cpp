@@ -1,0 +1,191 @@
+#include "policy/worker.h"
+
+#include <ATen/ATen.h>
+
+#include "base/error.h"
+#include "parallel/ulysses/apply.h"
+#include "policy/checkpoint.h"
+#include "policy/noise.h"
+#include "policy/worker_calls.h"
+
+namespace shardproof {
+namespace {
+
+std::unique_ptr<Decoder> planned_model(const RankSetup& setup, const ModelConfig& config,
+                                       std::shared_ptr<const WeightMap> weights,
+                                       const PolicyOptions& options) {
+  auto model = std::make_unique<Decoder>(config, std::move(weights));
+  apply_tensor_parallel(*model, setup.comm, options.tensor_parallel);
+  apply_context_parallel(*model, setup.comm, options.context_parallel);
+  apply_ulysses(*model, setup.comm);
+  return model;
+}
+
+// Pairs stay together.
+BatchingOptions batching_for(const TrainOptions& options) {
+  BatchingOptions batching = options.batching;
+  batching.samples_together = options.loss.kind == LossKind::kPreference ? 2 : 1;
+  return batching;
+}
+
+// What a call chose for itself ends with it.
+class CallChoices {
+ public:
+  explicit CallChoices(Trainer& trainer)
+      : trainer_(trainer),
+        loss_(trainer.options().loss),
+        batching_(trainer.options().batching),
+        micro_batch_size_(trainer.options().micro_batch_size) {}
+  ~CallChoices() {
+    trainer_.set_loss(loss_);
+    trainer_.set_batching(batching_, micro_batch_size_);
+  }
+  CallChoices(const CallChoices&) = delete;
+  CallChoices& operator=(const CallChoices&) = delete;
+
+ private:
+  Trainer& trainer_;
+  LossOptions loss_;
+  BatchingOptions batching_;
+  int64_t micro_batch_size_;
+};
+
+}  // namespace
+
+PolicyWorker::PolicyWorker(const RankSetup& setup, const ModelConfig& config,
+                           std::shared_ptr<const WeightMap> weights, const PolicyOptions& options)
+    : setup_(setup),
+      options_(options),
+      model_(planned_model(setup, config, std::move(weights), options)),
+      trainer_(std::make_unique<Trainer>(setup, *model_, options.train)) {
+  if (options_.keeps_reference) reference_.emplace(*trainer_);
+}
+
+PolicyWorker::~PolicyWorker() = default;
+
+void PolicyWorker::check_alive() const {
+  if (trainer_) return;
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = "the worker was shut down",
+               .fix = "make another one"});
+}
+
+Trainer& PolicyWorker::trainer() {
+  check_alive();
+  reload();
+  return *trainer_;
+}
+
+std::vector<StepMetrics> PolicyWorker::train(const Batch& data, const TrainCall& call) {
+  Trainer& trainer = this->trainer();
+  const CallChoices restored(trainer);
+  if (call.loss) trainer.set_loss(*call.loss);
+  trainer.set_batching(batching_for(trainer.options()), call.micro_batch_size > 0
+                                                            ? call.micro_batch_size
+                                                            : options_.train.micro_batch_size);
+  check_sequence_dims(data);
+  const int64_t size =
+      call.global_batch_size > 0 ? call.global_batch_size : options_.train_global_batch_size;
+  std::vector<StepMetrics> metrics;
+  for (const Batch& batch : global_batches(with_masks(data, trainer.options().loss), size)) {
+    if (call.before_batch) call.before_batch(static_cast<int64_t>(metrics.size()));
+    metrics.push_back(call.eval_mode ? trainer.evaluate(batch) : trainer.step_at_same_rate(batch));
+  }
+  if (!call.eval_mode) trainer.advance_schedule();
+  return metrics;
+}
+
+at::Tensor PolicyWorker::score_now(const Batch& data, int64_t logprob_batch_size) {
+  const CallChoices restored(*trainer_);
+  trainer_->set_batching(options_.score_batching,
+                         logprob_batch_size > 0 ? logprob_batch_size : options_.logprob_batch_size);
+  const at::Tensor own = trainer_->score(data);
+  // Sums to what one dp rank has: its equal copies over the other axes stay where they are.
+  return setup_.comm.along("dp").all_reduce(own, ReduceOp::kSum, "logprobs of all samples");
+}
+
+at::Tensor PolicyWorker::score(const Batch& data, int64_t logprob_batch_size) {
+  trainer();
+  check_sequence_dims(data);
+  return score_now(data, logprob_batch_size);
+}
+
+at::Tensor PolicyWorker::reference_logprobs(const Batch& data, int64_t logprob_batch_size) {
+  Trainer& trainer = this->trainer();
+  check_sequence_dims(data);
+  if (!reference_) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = "the worker keeps no reference weights",
+                 .fix = "make it with keeps_reference"});
+  }
+  const ReferenceWeights::InUse in_use(*reference_, trainer);
+  return score_now(data, logprob_batch_size);
+}
+
+void PolicyWorker::refit(const RefitOptions& options, Communicator* receivers) {
+  send_refit(weights_of(trainer()), options, setup_.comm, receivers, setup_.device);
+}
+
+void PolicyWorker::add_noise(double std, int64_t seed) {
+  shardproof::add_noise(trainer(), setup_.comm, std, seed);
+}
+
+void PolicyWorker::offload(Offloaded::What what) {
+  trainer();
+  offloaded_.emplace(*trainer_, what);
+}
+
+void PolicyWorker::reload() {
+  check_alive();
+  if (!offloaded_) return;
+  offloaded_->reload();
+  offloaded_.reset();
+}
+
+std::string PolicyWorker::save(const std::string& root) {
+  return save_checkpoint(root, trainer(), setup_.comm);
+}
+
+void PolicyWorker::load(const std::string& folder) {
+  load_checkpoint(folder, trainer(), setup_.comm);
+}
+
+WorkerReport PolicyWorker::report() const {
+  WorkerReport report{.alive = trainer_ != nullptr,
+                      .rank = setup_.rank,
+                      .device = setup_.device.str(),
+                      .current_bytes = memory_.current_bytes(),
+                      .peak_bytes = memory_.peak_bytes(),
+                      .offloaded = offloaded_.has_value(),
+                      .profiling = profile_ != nullptr};
+  if (trainer_) report.held = trainer_->held_bytes();
+  return report;
+}
+
+void PolicyWorker::start_profiling() {
+  check_alive();
+  profile_.reset();
+  profile_ = std::make_unique<OpProfile>();
+}
+
+std::map<std::string, OpCost> PolicyWorker::stop_profiling() {
+  check_alive();
+  if (!profile_) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = "profiling was not started",
+                 .fix = "call start_profiling() before"});
+  }
+  const auto costs = profile_->costs();
+  profile_.reset();
+  return costs;
+}
+
+void PolicyWorker::shutdown() {
+  profile_.reset();
+  offloaded_.reset();
+  reference_.reset();
+  trainer_.reset();
+  model_.reset();
+}
+
+}  // namespace shardproof

@@ -1,0 +1,95 @@
+// One policy on any mesh, a worker for each rank.
+//
+// Catch2's checks are for one thread: what a rank finds wrong it throws.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+#include "policy/worker.h"
+#include "tests/unit/fsdp/small_run.h"
+
+namespace shardproof::tests {
+
+inline void must(bool holds, const char* what) {
+  if (!holds) throw std::runtime_error(std::string("it does not hold that ") + what);
+}
+#define MUST(condition) must((condition), #condition)
+
+// Throws unless `work` throws something that says `text`.
+inline void must_throw(const char* text, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    if (std::string(error.what()).find(text) != std::string::npos) return;
+    throw;
+  }
+  throw std::runtime_error(std::string("nothing was thrown that says ") + text);
+}
+
+struct WorkerTrial {
+  Mesh mesh = Mesh::training(2, 1, 1, 1);
+  PolicyOptions options = {};
+  at::ScalarType dtype = at::kDouble;
+  Probe* probe = nullptr;  // of every rank; null: nobody listens
+};
+
+// `work` on every rank with its worker, then the parameters.
+inline Trained with_workers(
+    const WorkerTrial& trial,
+    const std::function<void(PolicyWorker&, MeshComm&, int64_t rank)>& work) {
+  std::vector<std::vector<at::Tensor>> shards(static_cast<size_t>(trial.mesh.world_size()));
+  std::vector<ParameterPtr> parameters;
+  rethrow_first(try_emulated_ranks(trial.mesh, [&](MeshComm& comm, int64_t rank) {
+    NoProbe nobody;
+    const RankSetup setup{.mesh = trial.mesh,
+                          .rank = rank,
+                          .comm = comm,
+                          .probe = trial.probe ? *trial.probe : nobody,
+                          .dtype = trial.dtype,
+                          .device = at::kCPU};
+    PolicyWorker worker(setup, small_model(), seeded_weights(small_model(), 3), trial.options);
+    work(worker, comm, rank);
+    if (!worker.report().alive) return;
+    for (const at::Tensor& master : worker.trainer().masters()) {
+      shards[static_cast<size_t>(rank)].push_back(master.clone());
+    }
+    if (rank == 0) parameters = worker.trainer().parameters();
+  }));
+  Trained trained;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    std::vector<at::Tensor> pieces;
+    for (const auto& of_rank : shards) pieces.push_back(of_rank[i]);
+    trained.parameters[parameters[i]->name] =
+        reassemble(pieces, parameters[i]->global_shape, parameters[i]->layout, trial.mesh);
+  }
+  return trained;
+}
+
+inline Batch six_samples() {
+  return seeded_batch({.batch_size = 6,
+                       .seq_len = 12,
+                       .lengths = {12, 5, 9, 3, 11, 7},
+                       .vocab_size = small_model().vocab_size,
+                       .seed = 6});
+}
+
+// Throws at an observation whose name ends so, on every rank alike, while armed.
+class ThrowingProbe final : public Probe {
+ public:
+  bool listens(Phase) const override { return true; }
+  void observe(const Observation& observation) override {
+    if (armed && observation.phase == phase && observation.microbatch == microbatch &&
+        observation.name.ends_with(end_of_name)) {
+      throw std::runtime_error("the probe at " + observation.name);
+    }
+  }
+  std::atomic<bool> armed = false;
+  Phase phase = Phase::kForward;
+  int64_t microbatch = 0;
+  std::string end_of_name;
+};
+
+}  // namespace shardproof::tests

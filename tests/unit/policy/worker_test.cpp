@@ -1,0 +1,252 @@
+// What a framework asks of a policy in a step.
+#include "policy/worker.h"
+
+#include <atomic>
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "tests/unit/policy/small_worker.h"
+
+namespace shardproof::tests {
+namespace {
+
+Batch samples(const Batch& batch, int64_t first, int64_t count) {
+  const auto part = [&](const at::Tensor& tensor) { return tensor.narrow(0, first, count); };
+  return {.input_ids = part(batch.input_ids),
+          .input_lengths = part(batch.input_lengths),
+          .token_mask = part(batch.token_mask),
+          .sample_mask = part(batch.sample_mask),
+          .prev_logprobs = part(batch.prev_logprobs),
+          .reference_logprobs = part(batch.reference_logprobs),
+          .advantages = part(batch.advantages)};
+}
+
+ScheduleOptions falling() {
+  return {.stages = {{.kind = ScheduleKind::kLambda, .lambdas = {1.0, 0.5, 0.125}}}};
+}
+
+TEST_CASE("each global batch of a call is an optimizer step, the call is one of the scheduler",
+          "[policy][PW-2]") {
+  WorkerTrial trial;
+  trial.options.train.schedule = falling();
+  trial.options.train.data_parallel = fsdp();
+  trial.options.train_global_batch_size = 3;
+  const Batch data = six_samples();
+  std::vector<StepMetrics> metrics;
+  const Trained called = with_workers(trial, [&](PolicyWorker& worker, MeshComm&, int64_t rank) {
+    const auto first = worker.train(data);
+    worker.train(data, {.global_batch_size = 2, .micro_batch_size = 1});
+    if (rank == 0) metrics = first;
+    MUST(worker.trainer().step_count() == 5);
+    MUST(worker.trainer().schedule_steps() == 2);
+    MUST(worker.trainer().options().micro_batch_size == 0);
+  });
+  // The same steps one by one, the rate set by hand.
+  Trial by_hand{.mesh = trial.mesh, .options = trial.options.train, .steps = 0};
+  by_hand.options.schedule = {
+      .stages = {{.kind = ScheduleKind::kLambda, .lambdas = {1.0, 1.0, 0.5, 0.5, 0.5}}}};
+  std::vector<StepMetrics> steps;
+  const Trained stepped = train_with(by_hand, [&](Trainer& trainer, MeshComm& comm) {
+    for (const int64_t first : {0, 3}) {
+      const StepMetrics step = trainer.step(samples(data, first, 3));
+      if (comm.rank() == 0) steps.push_back(step);
+    }
+    trainer.set_batching({}, 1);
+    for (const int64_t first : {0, 2, 4}) trainer.step(samples(data, first, 2));
+  });
+  CHECK(difference(stepped, called, 0) == "");
+  REQUIRE(metrics.size() == 2);
+  for (size_t i = 0; i < 2; ++i) {
+    CHECK(metrics[i].loss == steps[i].loss);
+    CHECK(metrics[i].grad_norm == steps[i].grad_norm);
+  }
+}
+
+TEST_CASE("in eval mode a call reports what training would and changes nothing", "[policy][PW-2]") {
+  WorkerTrial trial;
+  trial.options.train.schedule = falling();
+  trial.options.train_global_batch_size = 3;
+  const auto run = [&](bool evaluates) {
+    return with_workers(trial, [&](PolicyWorker& worker, MeshComm&, int64_t) {
+      std::vector<StepMetrics> evaluated;
+      if (evaluates) evaluated = worker.train(six_samples(), {.eval_mode = true});
+      const auto trained = worker.train(six_samples());
+      if (!evaluates) return;
+      MUST(evaluated.size() == trained.size());
+      MUST(evaluated[0].loss == Approx(trained[0].loss).epsilon(1e-13));
+      MUST(evaluated[0].tokens == trained[0].tokens);
+      MUST(evaluated[0].sequences == trained[0].sequences);
+      MUST(evaluated[1].loss != Approx(trained[1].loss).epsilon(1e-6));  // one step further
+      MUST(worker.trainer().schedule_steps() == 1);
+    });
+  };
+  CHECK(difference(run(false), run(true), 0) == "");
+}
+
+TEST_CASE("scores come in the order of the batch, however they were batched", "[policy][PW-4]") {
+  std::vector<at::Tensor> scored;
+  for (const BatchingKind kind :
+       {BatchingKind::kFixed, BatchingKind::kPacked, BatchingKind::kDynamic}) {
+    WorkerTrial trial{.mesh = Mesh::training(2, 1, 1, 3)};
+    trial.options.score_batching = {.kind = kind, .algorithm = PackAlgorithm::kBalanced};
+    std::vector<at::Tensor> of_rank(6);
+    with_workers(trial, [&](PolicyWorker& worker, MeshComm&, int64_t rank) {
+      of_rank[static_cast<size_t>(rank)] = worker.score(small_batch());
+    });
+    for (const at::Tensor& here : of_rank) {
+      CHECK(difference(of_rank[0], here, 0) == "");
+      CHECK(here[1].narrow(0, 5, 7).abs().max().item<double>() == 0);  // padding
+      CHECK(here.select(1, 0).abs().max().item<double>() == 0);        // the first token
+    }
+    scored.push_back(of_rank[0]);
+  }
+  CHECK(difference(scored[0], scored[1], 1e-12) == "");
+  CHECK(difference(scored[0], scored[2], 1e-12) == "");
+}
+
+TEST_CASE("the reference scores with the first weights, and the policy goes on to the bit",
+          "[policy][PW-5]") {
+  for (const DataParallelKind kind : {DataParallelKind::kReplicate, DataParallelKind::kFsdp}) {
+    for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
+      ThrowingProbe probe;
+      probe.end_of_name = "layers.1.mlp.down_proj.output";
+      WorkerTrial trial{.mesh = Mesh::training(2, 1, 1, 3), .dtype = dtype, .probe = &probe};
+      trial.options.train.data_parallel.kind = kind;
+      const auto run = [&](bool refers) {
+        return with_workers(trial, [&](PolicyWorker& worker, MeshComm& comm, int64_t rank) {
+          const at::Tensor first = worker.score(six_samples());
+          worker.train(six_samples());
+          if (refers) {
+            MUST(difference(first, worker.reference_logprobs(six_samples()), 0) == "");
+            MUST(difference(first, worker.score(six_samples()), 1e-6) != "");
+            comm.world().barrier("before the probe is armed");
+            probe.armed = true;
+            must_throw("the probe at", [&] { worker.reference_logprobs(six_samples()); });
+            comm.world().barrier("all have thrown");
+            probe.armed = false;
+            comm.world().barrier("disarmed");
+          }
+          worker.train(six_samples());
+        });
+      };
+      CHECK(difference(run(false), run(true), 0) == "");
+    }
+  }
+}
+
+TEST_CASE("a step that throws leaves the worker as it was, ready for another", "[policy][PW-2]") {
+  struct Place {
+    Phase phase;
+    const char* end_of_name;
+    int64_t microbatch;
+  };
+  const std::vector<Place> places = {{Phase::kForward, "layers.2.self_attn.o_proj.output", 0},
+                                     {Phase::kBackward, "layers.1.mlp.down_proj.grad_input", 1},
+                                     {Phase::kBackward, "layers.0.mlp.up_proj.grad_input", 2},
+                                     {Phase::kStep, "grad.model.norm.weight", 0}};
+  for (const DataParallelKind kind :
+       {DataParallelKind::kReplicate, DataParallelKind::kFsdp, DataParallelKind::kHybrid}) {
+    for (const bool reduces : {true, false}) {
+      WorkerTrial trial{.mesh = Mesh::training(4, 1, 1, 1)};
+      trial.options.train.data_parallel = {
+          .kind = kind, .replicate_size = 2, .reduce_each_microbatch = reduces};
+      trial.options.train.micro_batch_size = 1;
+      const Batch data = seeded_batch({.batch_size = 12, .seq_len = 6, .vocab_size = 29});
+      ThrowingProbe probe;
+      trial.probe = &probe;
+      const auto run = [&](bool throws) {
+        return with_workers(trial, [&](PolicyWorker& worker, MeshComm& comm, int64_t rank) {
+          worker.train(data);
+          for (const Place& place : places) {
+            if (!throws) break;
+            comm.world().barrier("before the probe is armed");
+            if (rank == 0) {
+              probe.phase = place.phase;
+              probe.end_of_name = place.end_of_name;
+              probe.microbatch = place.microbatch;
+              probe.armed = true;
+            }
+            comm.world().barrier("armed");
+            must_throw("the probe at", [&] { worker.train(data); });
+            MUST(worker.trainer().step_count() == 1);
+            for (const ParameterPtr& parameter : worker.trainer().parameters()) {
+              MUST(!parameter->tensor.grad().defined());
+            }
+            comm.world().barrier("all have thrown");
+            probe.armed = false;
+            comm.world().barrier("disarmed");
+          }
+          worker.score(data);
+          worker.train(data);
+        });
+      };
+      CHECK(difference(run(false), run(true), 0) == "");
+    }
+  }
+}
+
+TEST_CASE("data that a call cannot take is refused with a sentence", "[policy][PW-2]") {
+  with_workers({}, [&](PolicyWorker& worker, MeshComm&, int64_t) {
+    Batch data = six_samples();
+    must_throw("6 samples do not divide into global batches of 4",
+               [&] { worker.train(data, {.global_batch_size = 4}); });
+    Batch without = data;
+    without.sample_mask = {};
+    must_throw("no sample_mask", [&] { worker.train(without); });
+    without = data;
+    without.token_mask = {};
+    must_throw("no token_mask", [&] { worker.train(without); });
+    worker.train(without, {.loss = LossOptions{.normalization = LossNormalization::kSequence},
+                           .eval_mode = true});
+    Batch turned = data;
+    turned.advantages = data.advantages.t().contiguous();
+    must_throw("advantages is [12, 6]", [&] { worker.train(turned); });
+    must_throw("advantages is [12, 6]", [&] { worker.score(turned); });
+  });
+  WorkerTrial without_reference;
+  without_reference.options.keeps_reference = false;
+  with_workers(without_reference, [&](PolicyWorker& worker, MeshComm&, int64_t) {
+    must_throw("keeps no reference", [&] { worker.reference_logprobs(six_samples()); });
+  });
+}
+
+TEST_CASE("a worker says how it is, counts ops and memory, and ends cleanly", "[policy][PW-11]") {
+  WorkerTrial trial;
+  trial.options.train.data_parallel = fsdp();
+  with_workers(trial, [&](PolicyWorker& worker, MeshComm&, int64_t rank) {
+    worker.train(six_samples());
+    const WorkerReport trained = worker.report();
+    MUST(trained.alive);
+    MUST(trained.rank == rank);
+    MUST(trained.device == "cpu");
+    MUST(trained.held.optimizer == 2 * trained.held.gradients);
+    MUST(trained.peak_bytes > trained.current_bytes);
+    worker.reset_peak_memory();
+    MUST(worker.report().peak_bytes == worker.report().current_bytes);
+
+    worker.start_profiling();
+    MUST(worker.report().profiling);
+    worker.score(six_samples());
+    const auto costs = worker.stop_profiling();
+    MUST(costs.at("aten::mm").calls > 0);
+    MUST(costs.at("aten::mm").seconds > 0);
+    must_throw("not started", [&] { worker.stop_profiling(); });
+
+    worker.offload(Offloaded::What::kParametersAndOptimizer);
+    MUST(worker.report().offloaded);
+    MUST(worker.report().held.parameters == 0);
+    worker.score(six_samples());  // brings them back
+    MUST(!worker.report().offloaded);
+    MUST(worker.report().held.parameters == trained.held.parameters);
+
+    worker.shutdown();
+    worker.shutdown();
+    MUST(!worker.report().alive);
+    MUST(worker.report().held.parameters == 0);
+    must_throw("shut down", [&] { worker.score(six_samples()); });
+    must_throw("shut down", [&] { worker.start_profiling(); });
+  });
+}
+
+}  // namespace
+}  // namespace shardproof::tests
