@@ -96,7 +96,7 @@ std::string held_lines(const CaseSpec& spec, const ModelConfig& config) {
   if (!axis.empty()) {
     lines += fmt::format("  dim 0 of every parameter is cut once more: S(0){}\n", axis);
   }
-  const int64_t last = spec.parallel.world_size() - 1;
+  const int64_t last = spec.parallel.mesh().world_size() - 1;
   for (const int64_t rank : {int64_t{0}, last}) {
     const HeldEstimate held = held_estimate(spec, config, rank);
     lines +=

@@ -125,7 +125,11 @@ bool covers_all(const Rows& rows) {
 class Judge {
  public:
   Judge(const CaseSpec& spec, const std::vector<RankReport>& reports)
-      : spec_(spec), reports_(reports) {}
+      : spec_(spec), reports_(reports), mesh_(spec.parallel.mesh()) {
+    for (int64_t step = 1; step <= spec.lives * moments_of_life(spec); ++step) {
+      meshes_.emplace(step, parallel_at(spec, step).mesh());
+    }
+  }
 
   std::optional<Divergence> first() {
     placed_ = placed_rows(reports_);
@@ -281,7 +285,10 @@ class Judge {
   }
 
   // Where the rows of one tensor were observed.
-  Mesh mesh_at(const Rows& rows) const { return parallel_at(spec_, rows.front()->step).mesh(); }
+  const Mesh& mesh_at(const Rows& rows) const {
+    const auto found = meshes_.find(rows.front()->step);
+    return found == meshes_.end() ? mesh_ : found->second;
+  }
 
   std::vector<const Piece*> pieces_of(const ResultRow& row, bool partial) const {
     std::vector<const Piece*> pieces;
@@ -339,6 +346,8 @@ class Judge {
 
   const CaseSpec& spec_;
   const std::vector<RankReport>& reports_;
+  Mesh mesh_;
+  std::map<int64_t, Mesh> meshes_;  // of a policy's moments
   std::vector<std::pair<Place, const ResultRow*>> placed_;
 };
 
