@@ -36,12 +36,10 @@ std::string golden_main(const std::string& request, int golden_fd, const std::st
   const CaseData data = load_case_data(spec);
 
   sim::GoldenRecorder recorder(spec.record_activations);
+  sim::GoldenRecorder lower(spec.record_activations);
+  if (dtype != at::kDouble) run_single_device(spec, data, dtype, lower);
   run_single_device(spec, data, at::kDouble, recorder);
-  if (dtype != at::kDouble) {
-    sim::GoldenRecorder lower(spec.record_activations);
-    run_single_device(spec, data, dtype, lower);
-    recorder.measure_precision(lower);
-  }
+  if (dtype != at::kDouble) recorder.measure_precision(lower);
   if (golden_fd >= 0) recorder.write(golden_fd, metadata_of(spec, data.batch));
   if (!dump_path.empty()) {
     const int64_t steps = spec.workload == "train" ? spec.steps : 0;

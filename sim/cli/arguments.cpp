@@ -87,7 +87,7 @@ void add_run(CLI::App& app, RunArguments& run) {
 
 void add_case(CLI::App& app, CheckArguments& check, const std::string& what) {
   app.add_option("case", check.case_path, what)->required();
-  app.add_option("--precision", check.precision, "float64, float32 or bfloat16")
+  app.add_option("--precision", check.precision, "float64, float32, bfloat16 or float16")
       ->check(one_of(known_precisions()));
   app.add_option("--steps", check.steps, "Optimizer steps (default: what case.json says)")
       ->check(CLI::Range(1, 100000));

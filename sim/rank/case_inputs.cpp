@@ -23,6 +23,8 @@ Batch load_case_batch(const CaseSpec& spec, int64_t vocab_size) {
                        .lengths = spec.data.lengths,
                        .mask_probability = spec.data.mask_probability,
                        .dropped_samples = spec.data.dropped_samples,
+                       .huge_advantage_sample = spec.data.huge_advantage_sample,
+                       .huge_advantage_factor = spec.data.huge_advantage_factor,
                        .vocab_size = vocab_size,
                        .seed = spec.seed});
 }

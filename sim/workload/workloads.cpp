@@ -13,8 +13,10 @@
 #include "sim/workload/cross_entropy_workload.h"
 #include "sim/workload/dropout_workload.h"
 #include "sim/workload/inference_pair_workload.h"
+#include "sim/workload/layers_in_flight_workload.h"
 #include "sim/workload/logprob_workload.h"
 #include "sim/workload/mapping_workload.h"
+#include "sim/workload/refit_workload.h"
 #include "sim/workload/row_parallel_workload.h"
 #include "sim/workload/vocab_embedding_workload.h"
 
@@ -52,6 +54,7 @@ void Workloads::add(Workload workload) {
     bad_workload(fmt::format("the options of workload '{}' are no map", name),
                  "write {{\"name\", default}}");
   }
+  workload.options.emplace(kStridedInputs, false);
   by_name_.emplace(name, std::move(workload));
 }
 
@@ -69,10 +72,13 @@ std::vector<KnownWorkload> Workloads::known() const {
 }
 
 Workloads built_in_workloads() {
-  return {column_parallel_workload(), accumulated_linear_workload(), mapping_workload(),
-          row_parallel_workload(),    vocab_embedding_workload(),    cross_entropy_workload(),
-          dropout_workload(),         checkpoint_workload(),         broadcast_data_workload(),
-          inference_pair_workload(), logprob_workload()};
+  return {column_parallel_workload(), accumulated_linear_workload(),
+          mapping_workload(),         row_parallel_workload(),
+          vocab_embedding_workload(), cross_entropy_workload(),
+          dropout_workload(),         checkpoint_workload(),
+          broadcast_data_workload(),  inference_pair_workload(),
+          logprob_workload(),         layers_in_flight_workload(),
+          refit_workload()};
 }
 
 }  // namespace shardproof::sim

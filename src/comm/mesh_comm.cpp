@@ -1,10 +1,9 @@
 // Communicators made on first use, one per distinct group.
 #include "comm/mesh_comm.h"
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-
 #include <algorithm>
 #include <numeric>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "base/error.h"
 
@@ -49,6 +48,18 @@ Communicator& MeshComm::repeats_along(const std::string& axis, int64_t parts) {
   return group(name, ranks);
 }
 
+Communicator& MeshComm::of_ranks(const std::string& name, const std::vector<int64_t>& ranks) {
+  if (Communicator* known = find(name)) return *known;
+  return group(name, ranks);
+}
+
+MeshComm MeshComm::on_mesh(const std::string& name, const Mesh& mesh, int64_t first_rank) const {
+  MeshComm other(mesh, rank_ - first_rank, factory_, listener_);
+  other.prefix_ = prefix_ + name + ".";
+  other.first_rank_ = first_rank_ + first_rank;
+  return other;
+}
+
 Communicator* MeshComm::find(const std::string& name) const {
   const auto found = groups_.find(name);
   return found == groups_.end() ? nullptr : found->second.get();
@@ -59,9 +70,13 @@ Communicator& MeshComm::group(const std::string& name, const std::vector<int64_t
   if (slot) return *slot;
   const auto found = std::find(ranks.begin(), ranks.end(), rank_);
   SHARDPROOF_ASSERT(found != ranks.end(), "a rank is a member of its own group");
+  std::vector<int64_t> in_world;
+  for (const int64_t rank : ranks) in_world.push_back(first_rank_ + rank);
+  const std::string full_name = prefix_ + name;
   c10::intrusive_ptr<c10d::Backend> backend;
-  if (ranks.size() > 1) backend = factory_(name, ranks);
-  slot = std::make_unique<Communicator>(name, ranks, found - ranks.begin(), backend, listener_);
+  if (ranks.size() > 1) backend = factory_(full_name, in_world);
+  slot = std::make_unique<Communicator>(full_name, in_world, found - ranks.begin(), backend,
+                                        listener_);
   return *slot;
 }
 

@@ -28,15 +28,23 @@ class MeshComm {
   Communicator& world();
   // The ranks on `axis` that hold the same part of a kRepeated cut with `parts` parts.
   Communicator& repeats_along(const std::string& axis, int64_t parts);
+  // Any ranks of the mesh in this order, this one among them, under a name of their own.
+  Communicator& of_ranks(const std::string& name, const std::vector<int64_t>& ranks);
+
+  // This rank on another mesh in the same world: its rank r is rank first_rank + r here, this one
+  // among them. Groups are named "<name>.tp", so that their calls are counted apart.
+  MeshComm on_mesh(const std::string& name, const Mesh& mesh, int64_t first_rank = 0) const;
 
  private:
   Communicator* find(const std::string& name) const;  // null: not made yet
   Communicator& group(const std::string& name, const std::vector<int64_t>& ranks);
 
   Mesh mesh_;
-  int64_t rank_;
+  int64_t rank_;  // on the mesh
   BackendFactory factory_;
   CallListener* listener_;
+  std::string prefix_ = {};  // of group names
+  int64_t first_rank_ = 0;   // of the world: where the mesh begins
   std::map<std::string, std::unique_ptr<Communicator>> groups_;
 };
 

@@ -28,6 +28,8 @@ struct SeededBatchOptions {
   std::vector<int64_t> lengths = {};
   double mask_probability = 0.8;
   std::vector<int64_t> dropped_samples = {};
+  int64_t huge_advantage_sample = -1;  // its advantages are multiplied; -1: of none
+  double huge_advantage_factor = 1;
   int64_t vocab_size = 0;
   int64_t seed = 0;
 };

@@ -11,9 +11,10 @@ at::ScalarType dtype_of_precision(const std::string& precision) {
   if (precision == "float64") return at::kDouble;
   if (precision == "float32") return at::kFloat;
   if (precision == "bfloat16") return at::kBFloat16;
+  if (precision == "float16") return at::kHalf;
   throw Error({.kind = ErrorKind::kRefused,
                .what = fmt::format("precision \"{}\" is not supported", precision),
-               .fix = "use float64, float32 or bfloat16"});
+               .fix = "use float64, float32, bfloat16 or float16"});
 }
 
 at::ScalarType wider_type(at::ScalarType dtype) {

@@ -95,6 +95,9 @@ Batch seeded_batch(const SeededBatchOptions& asked) {
   batch.prev_logprobs = uniform + 0.5 * normal("prev_logprobs");
   batch.reference_logprobs = uniform + 0.5 * normal("reference_logprobs");
   batch.advantages = normal("advantages");
+  if (options.huge_advantage_sample >= 0) {
+    batch.advantages[options.huge_advantage_sample] *= options.huge_advantage_factor;
+  }
   return batch;
 }
 

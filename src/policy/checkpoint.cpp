@@ -15,6 +15,8 @@
 #include "base/error.h"
 #include "base/text_file.h"
 #include "policy/full_tensor.h"
+#include "policy/saved_streams.h"
+#include "policy/tokenizer_files.h"
 #include "tensor/safetensors.h"
 #include "tensor/shard.h"
 
@@ -28,6 +30,7 @@ constexpr int64_t kFormat = 1;
 constexpr const char* kWriting = ".writing-";
 constexpr const char* kModelFile = "model.safetensors";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
+constexpr const char* kStreamsFile = "rng.safetensors";
 constexpr const char* kStateFile = "state.json";
 
 [[noreturn]] void bad_checkpoint(std::string what, std::string fix) {
@@ -46,15 +49,28 @@ constexpr StatePart kStateParts[] = {{"exp_avg.", &OptimizerState::exp_avg},
 
 // What the files hold; on every rank, since all take part in gathering it.
 struct Contents {
-  NamedTensors model, optimizer;
+  json state = {};
+  NamedTensors model = {}, optimizer = {}, streams = {};
+  std::string tokenizer_folder = {};
 };
 
-Contents gather_contents(const Trainer& trainer, MeshComm& comm) {
-  Contents contents;
+Contents gather_contents(const Trainer& trainer, MeshComm& comm, const CheckpointExtras& extras) {
+  Contents contents{.state = {{"format", kFormat},
+                              {"step", trainer.step_count()},
+                              {"schedule_steps", trainer.schedule_steps()},
+                              {"optimizer_steps", trainer.states().front().step},
+                              {"loss_scale",
+                               {{"scale", trainer.loss_scale().scale},
+                                {"good_steps", trainer.loss_scale().good_steps}}},
+                              {"data_position", extras.data_position}},
+                    .tokenizer_folder = extras.tokenizer_folder};
+  if (extras.rng != nullptr) {
+    contents.state["rng"] = gather_streams(*extras.rng, comm, trainer.device(), contents.streams);
+  }
   const auto add = [&](NamedTensors& file, const std::string& name, const at::Tensor& piece,
                        const Parameter& parameter) {
-    const at::Tensor full =
-        full_tensor(piece, parameter.global_shape, parameter.layout, comm, "checkpoint " + name);
+    const at::Tensor full = full_tensor(piece.to(trainer.device()), parameter.global_shape,
+                                        parameter.layout, comm, "checkpoint " + name);
     if (comm.rank() == 0) file.emplace_back(name, full.cpu());
   };
   for (size_t i = 0; i < trainer.parameters().size(); ++i) {
@@ -81,11 +97,22 @@ void sync_to_disk(const fs::path& path) {
   }
 }
 
-void write_contents(const fs::path& folder, const Contents& contents, int64_t step) {
+void write_contents(const fs::path& folder, const Contents& contents) {
+  std::vector<std::string> names = {kModelFile, kOptimizerFile};
   write_safetensors((folder / kModelFile).string(), contents.model);
   write_safetensors((folder / kOptimizerFile).string(), contents.optimizer);
-  json state = {{"format", kFormat}, {"step", step}, {"files", json::object()}};
-  for (const char* name : {kModelFile, kOptimizerFile}) {
+  if (contents.state.contains("rng")) {
+    write_safetensors((folder / kStreamsFile).string(), contents.streams);
+    names.emplace_back(kStreamsFile);
+  }
+  if (!contents.tokenizer_folder.empty()) {
+    for (const std::string& name : copy_tokenizer(contents.tokenizer_folder, folder.string())) {
+      names.push_back(name);
+    }
+  }
+  json state = contents.state;
+  state["files"] = json::object();
+  for (const std::string& name : names) {
     state["files"][name] = fs::file_size(folder / name);
     sync_to_disk(folder / name);
   }
@@ -119,7 +146,7 @@ void write_checkpoint(const fs::path& root, const Contents& contents, int64_t st
   remove_unfinished(root);
   const fs::path writing = root / (kWriting + step_name(step));
   fs::create_directory(writing);
-  write_contents(writing, contents, step);
+  write_contents(writing, contents);
   publish(writing, root / step_name(step));
 }
 
@@ -144,6 +171,20 @@ json read_state(const fs::path& folder) {
   return state;
 }
 
+// One that earlier versions did not write has `otherwise`.
+int64_t number_of(const json& state, const char* key, int64_t otherwise) {
+  const auto found = state.find(key);
+  return found != state.end() && found->is_number_integer() ? found->get<int64_t>() : otherwise;
+}
+
+LossScaleState loss_scale_of(const json& state, const LossScaleState& otherwise) {
+  const auto found = state.find("loss_scale");
+  if (found == state.end() || !found->is_object()) return otherwise;
+  const json scale = found->value("scale", json());
+  if (!scale.is_number() || scale.get<double>() <= 0) return otherwise;
+  return {.scale = scale.get<double>(), .good_steps = number_of(*found, "good_steps", 0)};
+}
+
 bool is_whole(const fs::path& folder) {
   try {
     read_state(folder);
@@ -165,8 +206,9 @@ at::Tensor piece_of_file(const SafetensorsFile& file, const std::string& name,
 
 }  // namespace
 
-std::string save_checkpoint(const std::string& root, const Trainer& trainer, MeshComm& comm) {
-  const Contents contents = gather_contents(trainer, comm);
+std::string save_checkpoint(const std::string& root, const Trainer& trainer, MeshComm& comm,
+                            const CheckpointExtras& extras) {
+  const Contents contents = gather_contents(trainer, comm, extras);
   std::string problem;
   if (comm.rank() == 0) {
     try {
@@ -197,8 +239,12 @@ std::optional<std::string> latest_checkpoint(const std::string& root) {
   return latest;
 }
 
-void load_checkpoint(const std::string& folder, Trainer& trainer, const MeshComm& comm) {
+LoadedCheckpoint load_checkpoint(const std::string& folder, Trainer& trainer, const MeshComm& comm,
+                                 RngTracker* rng) {
   const json state = read_state(folder);
+  if (rng != nullptr && !state.contains("rng")) {
+    bad_checkpoint(folder + " has no random streams", "load one that was saved with them");
+  }
   const SafetensorsFile model = SafetensorsFile::open((fs::path(folder) / kModelFile).string());
   const SafetensorsFile optimizer =
       SafetensorsFile::open((fs::path(folder) / kOptimizerFile).string());
@@ -214,14 +260,29 @@ void load_checkpoint(const std::string& folder, Trainer& trainer, const MeshComm
     const Parameter& parameter = *trainer.parameters()[i];
     const at::Tensor& like = trainer.masters()[i];
     masters.push_back(piece_of_file(model, parameter.name, parameter, like, comm));
-    states.emplace_back().step = step;
+    states.emplace_back().step = number_of(state, "optimizer_steps", step);
     for (const StatePart& part : kStateParts) {
       const std::string name = part.prefix + parameter.name;
       if (!optimizer.contains(name)) continue;
       states.back().*part.tensor = piece_of_file(optimizer, name, parameter, like, comm);
     }
   }
-  trainer.restore(masters, std::move(states), step);
+  LoadedCheckpoint loaded{.step = step, .data_position = number_of(state, "data_position", 0)};
+  // Of the steps that throw the trainer's comes last: nothing is changed by a bad checkpoint.
+  std::optional<RngStates> before;
+  if (rng != nullptr) {
+    before = rng->states();
+    const auto streams = SafetensorsFile::open((fs::path(folder) / kStreamsFile).string());
+    loaded.streams_begun_anew = set_streams(state["rng"], streams, step, comm, *rng);
+  }
+  try {
+    trainer.restore(masters, std::move(states), step, number_of(state, "schedule_steps", step));
+  } catch (const Error&) {
+    if (before) rng->set_states(*before);
+    throw;
+  }
+  trainer.set_loss_scale(loss_scale_of(state, trainer.loss_scale()));
+  return loaded;
 }
 
 }  // namespace shardproof

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <set>
+
 #include "base/error.h"
 
 namespace shardproof {
@@ -23,6 +25,17 @@ void allocate_memory(const at::Tensor& tensor) {
 
 int64_t memory_bytes(const at::Tensor& tensor) {
   return static_cast<int64_t>(tensor.storage().nbytes());
+}
+
+int64_t memory_of(const std::vector<at::Tensor>& tensors) {
+  std::set<const void*> seen;
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined()) continue;
+    const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+    if (seen.insert(storage).second) bytes += static_cast<int64_t>(storage->nbytes());
+  }
+  return bytes;
 }
 
 }  // namespace shardproof

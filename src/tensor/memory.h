@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
 namespace shardproof {
 
 // Frees it: of the tensor and everything that shares it. No element may be read until it is back.
@@ -11,5 +13,7 @@ void free_memory(const at::Tensor& tensor);
 // and is contiguous.
 void allocate_memory(const at::Tensor& tensor);
 int64_t memory_bytes(const at::Tensor& tensor);  // 0 while it is freed
+// Of all of them; what several share counts once, what is undefined nothing.
+int64_t memory_of(const std::vector<at::Tensor>& tensors);
 
 }  // namespace shardproof

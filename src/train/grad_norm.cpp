@@ -54,6 +54,7 @@ at::Tensor grad_norm(const std::vector<ParameterPtr>& parameters,
     const at::Tensor addend = power_sum(grads[i], options.type);
     total = largest ? at::maximum(total, addend) : total + addend;
   }
+  if (options.device) total = total.to(*options.device);
   const ReduceOp op = largest ? ReduceOp::kMax : ReduceOp::kSum;
   const std::string shards = shard_axis(parameters);
   if (!shards.empty()) total = comm.along(shards).all_reduce(total, op, "grad_norm of shards");
@@ -66,7 +67,7 @@ void clip_grads(const std::vector<at::Tensor>& grads, const at::Tensor& norm, do
   if (max_norm <= 0) return;
   const at::NoGradGuard no_grad;
   const at::Tensor coefficient = (max_norm / (norm + 1e-6)).clamp_max(1.0);
-  for (const at::Tensor& grad : grads) grad.mul_(coefficient);
+  for (const at::Tensor& grad : grads) grad.mul_(coefficient.to(grad.device()));
 }
 
 }  // namespace shardproof

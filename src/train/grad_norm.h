@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <vector>
 
 #include "comm/mesh_comm.h"
@@ -19,6 +20,8 @@ enum class NormCopies {
 struct GradNormOptions {
   double type = 2;  // p > 0, or infinity: the largest magnitude
   NormCopies copies = NormCopies::kOnce;
+  // Where the communicators move tensors; none: where the gradients are.
+  std::optional<at::Device> device = {};
 };
 
 // The p-norm over all parameters, (sum |g|^p)^(1/p).

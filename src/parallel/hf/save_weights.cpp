@@ -40,11 +40,11 @@ HeldByName by_name(const std::vector<ParameterPtr>& parameters,
 }
 
 // The full tensor on rank 0, undefined elsewhere. Of equal copies the lowest rank's travels.
-at::Tensor collect(const Held& held, at::ScalarType dtype, MeshComm& comm) {
+at::Tensor collect(const Held& held, const SaveOptions& options, MeshComm& comm) {
   const Parameter& parameter = *held.parameter;
   const Mesh& mesh = comm.mesh();
   const std::string label = "save " + parameter.name;
-  const at::Tensor own = held.piece.detach().cpu().to(dtype).contiguous();
+  const at::Tensor own = held.piece.detach().cpu().to(options.dtype).contiguous();
   std::vector<at::Tensor> pieces;
   for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
     const auto copies = parameter.layout.replicas_of(mesh, rank);
@@ -52,12 +52,15 @@ at::Tensor collect(const Held& held, at::ScalarType dtype, MeshComm& comm) {
     const auto shape = parameter.layout.local_shape(parameter.global_shape, mesh, rank);
     const bool travels = owner == rank && rank != kWriter && c10::multiply_integers(shape) > 0;
     if (comm.rank() != kWriter) {
-      if (travels && comm.rank() == rank) comm.world().send(own, kWriter, label);
+      if (travels && comm.rank() == rank) {
+        comm.world().send(own.to(options.device), kWriter, label);
+      }
     } else if (rank == kWriter || owner != rank) {
       pieces.push_back(rank == kWriter ? own : pieces[static_cast<size_t>(owner)]);
     } else {
-      const at::Tensor like = at::empty(shape, dtype);
-      pieces.push_back(travels ? comm.world().recv(like, rank, label) : like);
+      const auto wire = at::TensorOptions().dtype(options.dtype).device(options.device);
+      const at::Tensor like = at::empty(shape, wire);
+      pieces.push_back((travels ? comm.world().recv(like, rank, label) : like).cpu());
     }
   }
   if (comm.rank() != kWriter) return {};
@@ -140,7 +143,7 @@ void save_weights(const std::string& folder, const nlohmann::json& config,
   for (size_t i = 0; i < files.size(); ++i) {
     NamedTensors tensors;
     for (const std::string& name : files[i]) {
-      const at::Tensor full = collect(held.at(name), options.dtype, comm);
+      const at::Tensor full = collect(held.at(name), options, comm);
       if (writes) tensors.emplace_back(name, full);
     }
     if (!writes) continue;

@@ -21,6 +21,7 @@ namespace shardproof {
 struct SaveOptions {
   int64_t max_file_bytes = int64_t{5} << 30;  // of one file's tensors, unless one alone has more
   at::ScalarType dtype = at::kFloat;          // that the weights are stored in
+  at::Device device = at::kCPU;               // where the communicator moves tensors
 };
 
 //   folder       on world rank 0's machine; made if it is not there

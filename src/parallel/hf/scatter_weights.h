@@ -13,6 +13,7 @@ namespace shardproof {
 
 //   parameters   with the layouts that plan and data parallelism gave them, the same on every rank
 //   full         on world rank 0 the full weights by name; null elsewhere
+//   device       where the communicator moves tensors
 //   returns      one per parameter, in order: this rank's piece on CPU, in the stored dtype
 //
 // Each rank receives what it holds and nothing else; rank 0 makes one piece at a time.
@@ -21,6 +22,7 @@ namespace shardproof {
 //           rank whose piece has elements, labelled "load <name>"
 // Golden    cut() of the full weights
 std::vector<at::Tensor> scatter_weights(const std::vector<ParameterPtr>& parameters,
-                                        const WeightMap* full, MeshComm& comm);
+                                        const WeightMap* full, MeshComm& comm,
+                                        at::Device device = at::kCPU);
 
 }  // namespace shardproof

@@ -37,12 +37,15 @@ bool is_partial(const Parameter& parameter) {
 }  // namespace
 
 void reduce_partial_gradients(const std::vector<ParameterPtr>& parameters,
-                              std::vector<at::Tensor>& grads, MeshComm& comm) {
+                              std::vector<at::Tensor>& grads, MeshComm& comm,
+                              std::optional<at::Device> device) {
   SHARDPROOF_ASSERT(parameters.size() == grads.size(), "one gradient per parameter");
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < grads.size(); ++i) {
     SHARDPROOF_ASSERT(grads[i].defined(), parameters[i]->name + " has no gradient: give zeros");
-    if (is_partial(*parameters[i])) grads[i] = finished(*parameters[i], grads[i], comm);
+    if (!is_partial(*parameters[i])) continue;
+    const at::Device home = grads[i].device();
+    grads[i] = finished(*parameters[i], grads[i].to(device.value_or(home)), comm).to(home);
   }
 }
 

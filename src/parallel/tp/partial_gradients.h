@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <vector>
 
 #include "comm/mesh_comm.h"
@@ -21,7 +22,10 @@ namespace shardproof {
 //
 // Once per optimizer step, after the last microbatch. All ranks give the same parameters in the
 // same order. A parameter that a rank did not use counts as zeros there: give zeros, not nothing.
+// `device` is where the communicators move tensors (gradients that are offloaded go there and
+// back); none: where the gradients are.
 void reduce_partial_gradients(const std::vector<ParameterPtr>& parameters,
-                              std::vector<at::Tensor>& grads, MeshComm& comm);
+                              std::vector<at::Tensor>& grads, MeshComm& comm,
+                              std::optional<at::Device> device = {});
 
 }  // namespace shardproof

@@ -42,6 +42,7 @@ struct Trial {
   ModelConfig config = small_model();
   Probe* probe = nullptr;  // of every rank, called from all of them; null: nobody listens
   std::vector<CallListener*> listeners = {};
+  std::function<void(Decoder&, int64_t rank)> prepare = {};  // after the plans; may be empty
 };
 
 // On one rank, its trainer ready.
@@ -52,6 +53,7 @@ inline void with_trainer(const Trial& trial, MeshComm& comm, int64_t rank,
   apply_tensor_parallel(model, comm, {.sequence_parallel = trial.options.sequence_parallel});
   apply_context_parallel(model, comm, {});
   apply_ulysses(model, comm);
+  if (trial.prepare) trial.prepare(model, rank);
   const RankSetup setup{.mesh = trial.mesh,
                         .rank = rank,
                         .comm = comm,

@@ -1,0 +1,146 @@
+#include "policy/saved_streams.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "base/error.h"
+#include "base/seed.h"
+
+namespace shardproof {
+namespace {
+
+using nlohmann::json;
+
+const char* const kMeshAxes[] = {"dp", "cp", "ulysses", "tp"};
+
+// One stream as all ranks had it, or one row when they had it alike.
+struct SavedStream {
+  std::vector<uint64_t> seeds;
+  std::vector<int64_t> drawn;
+  at::Tensor states;  // [rows, bytes]
+
+  size_t row_of(int64_t rank) const { return seeds.size() == 1 ? 0 : static_cast<size_t>(rank); }
+  RngState row(size_t index) const {
+    return {.seed = seeds[index],
+            .offset = drawn[index],
+            .state = states[static_cast<int64_t>(index)].clone()};
+  }
+  bool alike(size_t a, size_t b) const {
+    return seeds[a] == seeds[b] && drawn[a] == drawn[b] &&
+           states[static_cast<int64_t>(a)].equal(states[static_cast<int64_t>(b)]);
+  }
+  // The row that all of `ranks` have; none where they differ, or there are none.
+  std::optional<size_t> row_of_all(const std::vector<int64_t>& ranks) const {
+    if (ranks.empty()) return std::nullopt;
+    const size_t first = row_of(ranks.front());
+    for (const int64_t rank : ranks) {
+      if (!alike(first, row_of(rank))) return std::nullopt;
+    }
+    return first;
+  }
+};
+
+Mesh saved_mesh(const json& mesh) {
+  const auto size = [&](const char* axis) { return mesh.at(axis).get<int64_t>(); };
+  return Mesh::training(size("dp"), size("cp"), size("ulysses"), size("tp"));
+}
+
+SavedStream saved_stream(const json& numbers, const at::Tensor& states, const Mesh& mesh) {
+  SavedStream stream{numbers.at("seeds").get<std::vector<uint64_t>>(),
+                     numbers.at("drawn").get<std::vector<int64_t>>(), states};
+  const auto rows = static_cast<int64_t>(stream.seeds.size());
+  const bool whole = (rows == 1 || rows == mesh.world_size()) && states.dim() == 2 &&
+                     states.size(0) == rows && stream.drawn.size() == stream.seeds.size() &&
+                     states.scalar_type() == at::kByte;
+  if (!whole) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = "the saved random streams are not those of a mesh",
+                 .fix = "copy the checkpoint again, or load another one"});
+  }
+  return stream;
+}
+
+// The row that `rank` of `mesh` goes on with.
+std::optional<size_t> row_for(const SavedStream& stream, const Mesh& saved, const Mesh& mesh,
+                              int64_t rank) {
+  if (saved == mesh) return stream.row_of(rank);
+  std::vector<int64_t> ranks(static_cast<size_t>(saved.world_size()));
+  std::iota(ranks.begin(), ranks.end(), int64_t{0});
+  if (const auto row = stream.row_of_all(ranks)) return row;
+  if (saved.size("tp") != mesh.size("tp")) return std::nullopt;
+  std::erase_if(ranks, [&](int64_t other) {
+    return saved.coordinate("tp", other) != mesh.coordinate("tp", rank);
+  });
+  return stream.row_of_all(ranks);
+}
+
+RngState begun_anew(const SavedStream& stream, const std::string& name, int64_t step,
+                    const MeshComm& comm) {
+  const uint64_t seed =
+      stream_seed(static_cast<int64_t>(stream.seeds.front()),
+                  fmt::format("{} from step {} on rank {} of {}", name, step,
+                              comm.mesh().coordinate("tp", comm.rank()), comm.mesh().size("tp")));
+  return {.seed = seed, .offset = 0, .state = at::detail::createCPUGenerator(seed).get_state()};
+}
+
+}  // namespace
+
+json gather_streams(const RngTracker& rng, MeshComm& comm, at::Device device,
+                    NamedTensors& tensors) {
+  const at::NoGradGuard no_grad;
+  json mesh = json::object(), streams = json::object();
+  for (const char* axis : kMeshAxes) mesh[axis] = comm.mesh().size(axis);
+  for (const auto& [name, state] : rng.states()) {
+    const auto gather = [&](const at::Tensor& own) {
+      return comm.world().all_gather(own.unsqueeze(0).to(device), 0, "rng " + name).cpu();
+    };
+    const at::Tensor numbers =
+        gather(at::tensor({static_cast<int64_t>(state.seed), state.offset}, at::kLong));
+    SavedStream all{.seeds = {}, .drawn = {}, .states = gather(state.state)};
+    std::vector<int64_t> ranks;
+    for (int64_t rank = 0; rank < numbers.size(0); ++rank) {
+      all.seeds.push_back(static_cast<uint64_t>(numbers[rank][0].item<int64_t>()));
+      all.drawn.push_back(numbers[rank][1].item<int64_t>());
+      ranks.push_back(rank);
+    }
+    if (all.row_of_all(ranks)) {
+      all.seeds.resize(1);
+      all.drawn.resize(1);
+      all.states = all.states.narrow(0, 0, 1).contiguous();
+    }
+    streams[name] = {{"seeds", all.seeds}, {"drawn", all.drawn}};
+    tensors.emplace_back(name, all.states);
+  }
+  return {{"mesh", mesh}, {"streams", streams}};
+}
+
+std::vector<std::string> set_streams(const json& saved, const SafetensorsFile& file, int64_t step,
+                                     const MeshComm& comm, RngTracker& rng) {
+  std::vector<std::string> anew;
+  RngStates states;
+  try {
+    const Mesh mesh = saved_mesh(saved.at("mesh"));
+    for (const auto& [name, numbers] : saved.at("streams").items()) {
+      const SavedStream stream = saved_stream(numbers, file.get(name), mesh);
+      if (const auto row = row_for(stream, mesh, comm.mesh(), comm.rank())) {
+        states[name] = stream.row(*row);
+      } else {
+        states[name] = begun_anew(stream, name, step, comm);
+        anew.push_back(name);
+      }
+    }
+  } catch (const json::exception&) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = file.path() + " has random streams that state.json does not describe",
+                 .fix = "copy the checkpoint again, or load another one"});
+  }
+  rng.set_states(states);
+  return anew;
+}
+
+}  // namespace shardproof

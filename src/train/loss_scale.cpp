@@ -1,0 +1,38 @@
+#include "train/loss_scale.h"
+
+#include <ATen/ATen.h>
+
+namespace shardproof {
+
+LossScale::LossScale(const LossScaleOptions& options)
+    : options_(options), state_{options.enabled ? options.init_scale : 1, 0} {}
+
+void LossScale::set_state(const LossScaleState& state) {
+  if (options_.enabled) state_ = state;
+}
+
+bool LossScale::unscale(const std::vector<at::Tensor>& grads, Communicator& world,
+                        at::Device device) {
+  if (!options_.enabled) return false;
+  const at::NoGradGuard no_grad;
+  bool finite = true;
+  for (const at::Tensor& grad : grads) {
+    grad.mul_(1 / state_.scale);
+    finite = finite && grad.isfinite().all().item<bool>();
+  }
+  const at::Tensor flag = at::scalar_tensor(finite ? 0 : 1, at::kLong).to(device);
+  const at::Tensor any = world.all_reduce(flag, ReduceOp::kMax, "gradient overflow");
+  const bool overflow = any.item<int64_t>() != 0;
+  move_on(overflow);
+  return overflow;
+}
+
+void LossScale::move_on(bool overflow) {
+  if (overflow) {
+    state_ = {state_.scale * options_.backoff_factor, 0};
+  } else if (++state_.good_steps == options_.growth_interval) {
+    state_ = {state_.scale * options_.growth_factor, 0};
+  }
+}
+
+}  // namespace shardproof

@@ -1,0 +1,52 @@
+// Dynamic loss scaling, so that the gradients of a float16 run neither vanish nor overflow.
+//
+//   loss * scale --backward--> gradients * scale --reduce, / scale--> gradients
+//   one is not finite, on any rank   all ranks skip the step together; scale *= backoff_factor
+//   none for growth_interval steps   scale *= growth_factor
+//
+// Source: torch.amp.GradScaler (scale, unscale_, step, update). There each rank looks at its own
+// gradients; here all agree, as a rank that holds a shard alone sees what is in that shard.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace shardproof {
+
+struct LossScaleOptions {
+  bool enabled = false;
+  double init_scale = 65536;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 2000;
+};
+
+struct LossScaleState {
+  double scale = 1;
+  int64_t good_steps = 0;  // since the scale last changed
+};
+
+class LossScale {
+ public:
+  explicit LossScale(const LossScaleOptions& options);
+  bool enabled() const { return options_.enabled; }
+  double scale() const { return state_.scale; }  // 1 when it is not enabled
+  const LossScaleState& state() const { return state_; }
+  void set_state(const LossScaleState& state);
+
+  // Divides reduced gradients by the scale, in place. Whether one is not finite on any rank, so
+  // that the step is skipped. Once a step: the scale moves on.
+  //   all_reduce(max) over the world of a flag; nothing at all when it is not enabled
+  bool unscale(const std::vector<at::Tensor>& grads, Communicator& world, at::Device device);
+
+ private:
+  void move_on(bool overflow);
+  LossScaleOptions options_;
+  LossScaleState state_;
+};
+
+}  // namespace shardproof

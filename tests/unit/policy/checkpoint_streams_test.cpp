@@ -1,0 +1,151 @@
+// Scheduler, random streams, data position and tokenizer go along in a checkpoint.
+#include <catch2/catch.hpp>
+#include <fstream>
+
+#include "base/error.h"
+#include "tests/unit/policy/dropping_run.h"
+
+namespace shardproof::tests {
+namespace {
+
+namespace fs = std::filesystem;
+
+Trial steps_on(const Mesh& mesh, int64_t steps) {
+  Trial trial{.mesh = mesh, .steps = steps};
+  trial.options.data_parallel = fsdp();
+  return trial;
+}
+
+Trained uninterrupted(const Mesh& mesh, bool parts) {
+  return DroppingRun{.trial = steps_on(mesh, 4), .parts = parts}.run();
+}
+
+std::string saved_after_two(const Mesh& mesh, bool parts, const std::string& root) {
+  DroppingRun{.trial = steps_on(mesh, 2), .parts = parts, .save = root}.run();
+  return *latest_checkpoint(root);
+}
+
+TEST_CASE("with dropout and a schedule the next steps are the uninterrupted run's to the bit",
+          "[policy][PW-8]") {
+  const Mesh mesh = Mesh::training(2, 1, 1, 3);
+  const ScratchRoot root;
+  const std::string saved = saved_after_two(mesh, true, root.path);
+  const Trained whole = uninterrupted(mesh, true);
+  DroppingRun again{.trial = steps_on(mesh, 2), .parts = true, .load = saved};
+  CHECK(difference(whole, again.run(), 0) == "");
+  for (const LoadedCheckpoint& loaded : again.loaded) {
+    CHECK(loaded.step == 2);
+    CHECK(loaded.data_position == 10);
+    CHECK(loaded.streams_begun_anew.empty());
+  }
+  DroppingRun without{
+      .trial = steps_on(mesh, 2), .parts = true, .load = saved, .restores_streams = false};
+  CHECK(difference(whole, without.run(), 1e-6) != "");
+}
+
+TEST_CASE("on another mesh the streams that all ranks had alike go on", "[policy][PW-8]") {
+  const Mesh meshes[] = {Mesh::training(1, 1, 1, 3), Mesh::training(1, 1, 1, 1)};
+  for (const int from : {0, 1}) {
+    const ScratchRoot root;
+    const Mesh& other = meshes[1 - from];
+    const std::string saved = saved_after_two(meshes[from], false, root.path);
+    DroppingRun elsewhere{.trial = steps_on(other, 2), .load = saved};
+    CHECK(difference(uninterrupted(meshes[from], false), elsewhere.run(), 1e-10) == "");
+    const auto& anew = elsewhere.loaded[0].streams_begun_anew;
+    // Of one rank's world all streams were alike, of three each had a model parallel one.
+    CHECK(anew ==
+          (from == 0 ? std::vector<std::string>{kModelParallelRng} : std::vector<std::string>{}));
+  }
+}
+
+TEST_CASE("a stream that differed over tp alone goes on at the same tp size, else begins anew",
+          "[policy][PW-8]") {
+  const ScratchRoot root;
+  const std::string saved = saved_after_two(Mesh::training(2, 1, 1, 3), true, root.path);
+  const auto streams_on = [&](const Mesh& mesh) {
+    const auto ranks = static_cast<size_t>(mesh.world_size());
+    std::vector<RngStates> states(ranks);
+    rethrow_first(try_emulated_ranks(mesh, [&](MeshComm& comm, int64_t rank) {
+      with_trainer(steps_on(mesh, 0), comm, rank, [&](Trainer& trainer) {
+        RngTracker rng;
+        load_checkpoint(saved, trainer, comm, &rng);
+        states[static_cast<size_t>(rank)] = rng.states();
+      });
+    }));
+    return states;
+  };
+  const auto before = streams_on(Mesh::training(2, 1, 1, 3));
+  const auto same_tp = streams_on(Mesh::training(1, 1, 1, 3));
+  const auto other_tp = streams_on(Mesh::training(1, 1, 1, 2));
+  const auto model_stream = [](const RngStates& states) { return states.at(kModelParallelRng); };
+  for (size_t tp = 0; tp < 3; ++tp) {
+    CHECK(model_stream(same_tp[tp]).state.equal(model_stream(before[tp]).state));
+    CHECK(model_stream(same_tp[tp]).offset == model_stream(before[tp]).offset);
+  }
+  CHECK(model_stream(other_tp[0]).offset == 0);
+  CHECK(model_stream(other_tp[0]).seed != model_stream(other_tp[1]).seed);
+  CHECK(other_tp[1].at(kDataParallelRng).state.equal(before[0].at(kDataParallelRng).state));
+}
+
+TEST_CASE("without saved streams a tracker is refused, and a trainer alone still loads",
+          "[policy][PW-8]") {
+  const ScratchRoot root;
+  train_with(steps_on(Mesh::training(2, 1, 1, 1), 0),
+             [&](Trainer& trainer, MeshComm& comm) { save_checkpoint(root.path, trainer, comm); });
+  const std::string saved = *latest_checkpoint(root.path);
+  DroppingRun run{.trial = steps_on(Mesh::training(2, 1, 1, 1), 0), .load = saved};
+  CHECK_THROWS_WITH(run.run(), Catch::Contains("has no random streams"));
+  run.restores_streams = false;
+  CHECK_NOTHROW(run.run());
+}
+
+TEST_CASE("the tokenizer's files go along, and nothing else of its folder", "[policy][PW-8]") {
+  const ScratchRoot root, tokenizer;
+  for (const char* name : {"tokenizer.json", "merges.txt", "model.safetensors"}) {
+    std::ofstream(fs::path(tokenizer.path) / name) << "of " << name;
+  }
+  DroppingRun run{.trial = steps_on(Mesh::training(2, 1, 1, 1), 1),
+                  .save = root.path,
+                  .tokenizer = tokenizer.path};
+  run.run();
+  const fs::path saved = *latest_checkpoint(root.path);
+  const auto text = [&](const char* name) {
+    std::ifstream file(saved / name);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  CHECK(text("tokenizer.json") == "of tokenizer.json");
+  CHECK(text("merges.txt") == "of merges.txt");
+  CHECK(text("model.safetensors") != "of model.safetensors");
+  fs::resize_file(saved / "merges.txt", 2);
+  CHECK_FALSE(latest_checkpoint(root.path));  // they count as the checkpoint's own
+  run.tokenizer = root.path + "/nowhere";
+  CHECK_THROWS_WITH(run.run(), Catch::Contains("has no file of a tokenizer"));
+}
+
+TEST_CASE("the loss scale goes along, and a skipped step counts for no optimizer",
+          "[policy][PW-8]") {
+  const ScratchRoot root;
+  Trial trial = steps_on(Mesh::training(2, 1, 1, 1), 3);
+  trial.dtype = at::kHalf;
+  trial.options.loss_scale = {.enabled = true, .init_scale = 1e9, .backoff_factor = 1e-4};
+  bool skipped = false;
+  Trial first = trial;
+  first.steps = 0;
+  train_with(first, [&](Trainer& trainer, MeshComm& comm) {
+    const StepMetrics metrics = trainer.step(small_batch());
+    if (comm.rank() == 0) skipped = metrics.skipped;
+    save_checkpoint(root.path, trainer, comm);
+  });
+  CHECK(skipped);
+  const Trained whole = train(trial);
+  const Trained again = train_with(first, [&](Trainer& trainer, MeshComm& comm) {
+    load_checkpoint(*latest_checkpoint(root.path), trainer, comm);
+    trainer.step(small_batch());
+    trainer.step(small_batch());
+  });
+  CHECK(difference(whole, again, 0) == "");
+  CHECK_FALSE(whole.metrics[1].skipped);
+}
+
+}  // namespace
+}  // namespace shardproof::tests

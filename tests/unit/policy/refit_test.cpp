@@ -1,0 +1,195 @@
+// What a refit holds, refuses and lets go; that every weight arrives is in scenarios/policy.
+#include "policy/refit.h"
+
+#include <ATen/ATen.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "policy/shared_pages.h"
+#include "sim/rank/tensor_memory.h"
+#include "tensor/shard.h"
+#include "tests/support/run_ranks.h"
+#include "tests/unit/parallel/rank_results.h"
+
+namespace shardproof::tests {
+namespace {
+
+constexpr int64_t kTrainers = 3, kReceivers = 2;
+const Layout kRows({Cut::chunk(0, "dp")}), kColumns({Cut::even(1, "tp")});
+
+// [7 + i, 64] each: 3.5 kB to 5.5 kB.
+std::vector<at::Tensor> full_tensors() {
+  std::vector<at::Tensor> full;
+  for (int64_t i = 0; i < 5; ++i) full.push_back(random_tensor({7 + i, 64}, 40 + i));
+  return full;
+}
+
+std::string key_of(size_t i) { return "layers." + std::to_string(i) + ".weight"; }
+
+std::vector<HeldTensor> held_by(const Mesh& mesh, int64_t rank, const Layout& layout) {
+  std::vector<HeldTensor> held;
+  for (const at::Tensor& full : full_tensors()) {
+    held.push_back(
+        {key_of(held.size()), cut(full, layout, mesh, rank), full.sizes().vec(), layout});
+  }
+  return held;
+}
+
+// A world of trainers and receivers behind them.
+struct Refit {
+  RefitOptions options = {.dtype = at::kDouble, .budget_bytes = 10000};
+  std::function<void(std::vector<HeldTensor>&)> spoil = {};  // what the receivers want
+  int64_t left_bytes = -1, peak_bytes = -1;                  // on the trainers' rank 0
+  std::vector<std::vector<HeldTensor>> received{kReceivers};
+
+  RankRuns run() {
+    const Mesh trainers = Mesh::training(kTrainers, 1, 1, 1);
+    const Mesh receivers = Mesh::training(1, 1, 1, kReceivers);
+    return try_emulated_ranks(
+        Mesh::training(kTrainers + kReceivers, 1, 1, 1), [&](MeshComm& comm, int64_t rank) {
+          const auto group = [&]() -> Communicator& { return comm.of_ranks("refit", {0, 3, 4}); };
+          if (rank >= kTrainers) {
+            auto& wanted = received[static_cast<size_t>(rank - kTrainers)];
+            wanted = held_by(receivers, rank - kTrainers, kColumns);
+            for (HeldTensor& tensor : wanted) tensor.piece.fill_(77);
+            if (spoil) spoil(wanted);
+            receive_refit(wanted, receivers, rank - kTrainers, group(), at::kCPU);
+            return;
+          }
+          MeshComm trainer = comm.on_mesh("trainer", trainers);
+          const auto held = held_by(trainers, rank, kRows);
+          if (rank != 0) return send_refit(held, options, trainer, nullptr, at::kCPU);
+          Communicator& out = group();
+          const sim::TensorMemory memory;
+          try {
+            send_refit(held, options, trainer, &out, at::kCPU);
+          } catch (...) {
+            left_bytes = memory.current_bytes();
+            throw;
+          }
+          left_bytes = memory.current_bytes();
+          peak_bytes = memory.peak_bytes();
+        });
+  }
+};
+
+const RefitPath kPaths[] = {RefitPath::kBroadcast, RefitPath::kSharedMemory};
+
+TEST_CASE("every receiver has its own cut of every tensor, and rank 0 holds one bucket at most",
+          "[policy][PW-6]") {
+  for (const RefitPath path : kPaths) {
+    for (const int64_t budget : {int64_t{1}, int64_t{10000}, int64_t{1} << 20}) {
+      Refit refit;
+      refit.options.path = path;
+      refit.options.budget_bytes = budget;
+      rethrow_first(refit.run());
+      const auto full = full_tensors();
+      for (size_t receiver = 0; receiver < refit.received.size(); ++receiver) {
+        const auto& received = refit.received[receiver];
+        REQUIRE(received.size() == full.size());
+        for (size_t i = 0; i < full.size(); ++i) {
+          const auto half = full[i].narrow(1, static_cast<int64_t>(receiver) * 32, 32);
+          CHECK(difference(half, received[i].piece, 0) == "");
+        }
+      }
+      CHECK(refit.left_bytes == 0);
+      const int64_t all = 45 * 64 * 8, piece = 4 * 64 * 8;  // of the largest tensor's first rank
+      const int64_t bucket = std::min(all, std::max<int64_t>(budget, 11 * 64 * 8));
+      const int64_t room = path == RefitPath::kBroadcast ? bucket : 0;
+      // While a piece arrives there is room for it twice; beside it the info, of a few bytes.
+      CHECK(refit.peak_bytes <= room + 2 * piece + 1000);
+    }
+  }
+}
+
+TEST_CASE("full tensors are let go when the refit throws", "[policy][PW-6]") {
+  for (const RefitPath path : kPaths) {
+    Refit refit;
+    refit.options.path = path;
+    refit.options.before_bucket = [](int64_t bucket, const at::Tensor&) {
+      if (bucket == 1) throw std::runtime_error("no more");
+    };
+    const RankRuns runs = refit.run();
+    CHECK(runs.error_text(0) == "no more");
+    CHECK(refit.left_bytes == 0);
+    CHECK(runs.error_code(3) == "aborted");
+    CHECK(difference(full_tensors()[0].narrow(1, 0, 32), refit.received[0][0].piece, 0) == "");
+    CHECK(refit.received[0][4].piece.eq(77).all().item<bool>());
+  }
+}
+
+TEST_CASE("a receiver that wants something else says what, and nobody is left waiting",
+          "[policy][PW-6]") {
+  using Wanted = std::vector<HeldTensor>;
+  const std::vector<std::pair<std::function<void(Wanted&)>, std::string>> wrong = {
+      {[](Wanted& wanted) { wanted[1].key = "layers.1.weigth"; },
+       "'layers.1.weight' is sent, and this receiver has no such tensor"},
+      {[](Wanted& wanted) { wanted.push_back(wanted[0]), wanted.back().key = "more"; },
+       "'more' is wanted and not sent"},
+      {[](Wanted& wanted) { wanted[2].piece = wanted[2].piece.to(at::kFloat); },
+       "'layers.2.weight' is sent as Double [9, 64], this receiver has Float [9, 64]"},
+      {[](Wanted& wanted) { wanted[2].global_shape[0] = 10; }, "this receiver has Double [10, 64]"},
+  };
+  for (const auto& [spoil, sentence] : wrong) {
+    Refit refit;
+    refit.spoil = spoil;
+    const RankRuns runs = refit.run();
+    CHECK_THAT(runs.error_text(3), Catch::Contains(sentence));
+    for (const int64_t rank : {0, 1, 2}) {
+      CHECK_THAT(runs.error_text(rank), Catch::Contains("a receiver cannot take the weights"));
+    }
+    CHECK_FALSE(runs.failure->code == "deadlock");
+    CHECK(refit.left_bytes == 0);
+  }
+}
+
+TEST_CASE("buckets fill the budget, and a tensor that is larger goes alone", "[policy][PW-6]") {
+  const auto of_bytes = [](int64_t bytes) { return RefitTensor{"", {bytes}, at::kByte}; };
+  const RefitInfo info = {of_bytes(32), of_bytes(32), of_bytes(32), of_bytes(100),
+                          of_bytes(5),  of_bytes(0),  of_bytes(17)};
+  const auto sizes = [&](int64_t budget) {
+    std::vector<size_t> counts;
+    for (const RefitBucket& bucket : refit_buckets(info, budget)) {
+      if (bucket.offsets.size() > 1) CHECK(bucket.bytes <= budget);
+      counts.push_back(bucket.offsets.size());
+    }
+    return counts;
+  };
+  CHECK(sizes(64) == std::vector<size_t>{2, 1, 1, 3});
+  CHECK(sizes(63) == std::vector<size_t>{1, 1, 1, 1, 3});
+  CHECK(sizes(1000) == std::vector<size_t>{7});
+  CHECK(sizes(1).size() == 6);  // what has no bytes is no further one
+  CHECK_THROWS_WITH(refit_buckets(info, 0), Catch::Contains("a byte budget of 0 holds no tensor"));
+}
+
+TEST_CASE("pages are the same in another process, and strangers are refused", "[policy][PW-6]") {
+  const SharedPages pages = SharedPages::create(4096);
+  pages.bytes().fill_(5);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      const SharedPages same = SharedPages::open(pages.address());
+      ::_exit(same.bytes().const_data_ptr<uint8_t>()[4095] == 5 ? 0 : 1);
+    } catch (...) {
+    }
+    ::_exit(2);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+  SharedAddress other = pages.address();
+  other.host += 1;
+  CHECK_THROWS_WITH(SharedPages::open(other), Catch::Contains("it is on another host"));
+  other = pages.address();
+  other.inode += 1;
+  CHECK_THROWS_WITH(SharedPages::open(other), Catch::Contains("another file is there"));
+  other = pages.address();
+  other.descriptor = 12345;
+  CHECK_THROWS_WITH(SharedPages::open(other), Catch::Contains("No such file"));
+}
+
+}  // namespace
+}  // namespace shardproof::tests
