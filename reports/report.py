@@ -59,6 +59,31 @@ def guilty_of(case, folder):
     return guilty_tensor.view(case, arrays)
 
 
+def flat(figures, path=""):
+    """[(name, value)] of nested maps: {"kept_bytes": {"before": 1}} -> "kept bytes before"."""
+    if not isinstance(figures, dict):
+        return [(path, figures)]
+    return [entry for name, value in figures.items() for entry in flat(value, f"{path} {name}".strip())]
+
+
+def measured(case):
+    """[(what, [(ranks, value)])]: the figures of a workload, ranks of one value together."""
+    found = {}
+    for rank in case.get("ranks", []):
+        for name, value in flat((rank.get("metrics") or {}).get("figures") or {}):
+            found.setdefault(name.replace("_", " "), {}).setdefault(str(value), []).append(rank["rank"])
+    return [(name, [(ranks, value) for value, ranks in values.items()]) for name, values in found.items()]
+
+
+def warnings_of(case):
+    """[(sentence, ranks)]"""
+    found = {}
+    for rank in case.get("ranks", []):
+        for sentence in rank.get("warnings", []):
+            found.setdefault(sentence, []).append(rank["rank"])
+    return list(found.items())
+
+
 def case_view(number, case, lanes, with_pictures, folder=None):
     ratio = run_data.number(case.get("worst_ratio"))
     shown = len(error_heatmap.chosen_tensors(case.get("tensors", [])))
@@ -71,6 +96,8 @@ def case_view(number, case, lanes, with_pictures, folder=None):
         "guilty": guilty_of(case, folder) if with_pictures else None,
         "tensors_shown": shown,
         "tensor_count": len(case.get("tensors", [])),
+        "measured": measured(case),
+        "warnings": warnings_of(case),
         "odd_ranks": [rank for rank in case.get("ranks", [])
                       if rank.get("ending") != "finished" or rank.get("findings")],
     }

@@ -235,7 +235,7 @@ nlohmann::json take_json(CborReader& in) {
 std::string encode(const RankReport& report) {
   CborWriter out;
   TextTable texts;
-  out.array(12);
+  out.array(13);
   out.integer(kVersion);
   out.integer(report.rank);
   out.array(report.rows.size());
@@ -245,6 +245,7 @@ std::string encode(const RankReport& report) {
   put_json(out, report.timeline);
   put_json(out, report.metrics);
   out.texts(report.findings);
+  out.texts(report.warnings);
   out.integer(report.peak_tensor_bytes);
   out.number(report.seconds);
   out.number(report.compare_seconds);
@@ -265,7 +266,7 @@ std::string encode(const RankReport& report) {
 RankReport decode_rank_report(const std::string& bytes) {
   CborReader in(bytes);
   TextTable texts;
-  in.array(12);
+  in.array(13);
   if (in.integer() != kVersion) throw InternalError("a rank's report of another version");
   RankReport report;
   report.rank = in.integer();
@@ -276,6 +277,7 @@ RankReport decode_rank_report(const std::string& bytes) {
   report.timeline = take_json(in).get<std::vector<nlohmann::json>>();
   report.metrics = take_json(in);
   report.findings = in.texts();
+  report.warnings = in.texts();
   report.peak_tensor_bytes = in.integer();
   report.seconds = in.number();
   report.compare_seconds = in.number();

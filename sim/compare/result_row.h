@@ -92,6 +92,7 @@ struct RankReport {
   std::vector<nlohmann::json> timeline;  // {"name","start_us","duration_us","kind"} wall time
   nlohmann::json metrics = nlohmann::json::object();  // loss, grad_norm, ...
   std::vector<std::string> findings;                  // never_waited ...
+  std::vector<std::string> warnings;                  // sentences: odd, but no verdict of the case
   int64_t peak_tensor_bytes = 0;
   double seconds = 0, compare_seconds = 0;
   std::vector<Piece> pieces;           // of the first failing tensors, and of addends

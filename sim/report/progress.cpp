@@ -29,11 +29,12 @@ void Progress::finished(const CaseResult& result) {
   running_.erase(result.spec.name);
   ++finished_count_;
   if (result.as_expected) {
-    out_ << case_line(result, terminal_) << '\n';
+    out_ << case_line(result, terminal_) << warning_lines(result) << '\n';
   } else {
     ++unexpected_count_;
-    const std::string text = describe_result(result, terminal_);
-    out_ << text << (text.empty() || text.back() != '\n' ? "\n" : "");
+    std::string text = describe_result(result, terminal_);
+    if (!text.empty() && text.back() == '\n') text.pop_back();
+    out_ << text << warning_lines(result) << '\n';
   }
   redraw();
 }

@@ -2,6 +2,7 @@
 #include "sim/report/summary.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -98,6 +99,22 @@ std::string case_line(const CaseResult& result, bool color) {
   const std::string time = virtual_time_line(result);
   if (!time.empty()) line += "\n             " + time;
   return line;
+}
+
+std::string warning_lines(const CaseResult& result) {
+  std::map<std::string, std::vector<int64_t>> ranks;
+  for (const RankReport& report : result.reports) {
+    for (const std::string& warning : report.warnings) {
+      std::vector<int64_t>& said = ranks[warning];
+      if (said.empty() || said.back() != report.rank) said.push_back(report.rank);
+    }
+  }
+  std::string text;
+  for (const auto& [warning, said] : ranks) {
+    text += fmt::format("\n             warning  rank{} {}: {}", said.size() == 1 ? "" : "s",
+                        fmt::join(said, ", "), warning);
+  }
+  return text;
 }
 
 std::string exit_status_text(int exit_status) {

@@ -42,6 +42,9 @@ class Progress {
 // "match     0.12 s  tp/llama_tp2[precision=float64]   212 tensors, at most 3.1% of the allowance"
 std::string case_line(const CaseResult& result, bool color);
 
+// "\n             warning  rank 0, 1: .." for each sentence, with the ranks that said it; "" none.
+std::string warning_lines(const CaseResult& result);
+
 struct SummaryParts {
   const std::vector<CaseResult>& results;
   const std::vector<CaseSpec>& skipped;

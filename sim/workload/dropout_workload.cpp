@@ -55,8 +55,8 @@ HeldOverTp other_kind(HeldOverTp held) {
   return held == HeldOverTp::kAlike ? HeldOverTp::kParts : HeldOverTp::kAlike;
 }
 
-WorkloadTensors sharded_dropouts(const TensorsByName& local, MeshComm& comm,
-                                 const Options& options) {
+WorkloadTensors sharded_dropouts(const TensorsByName& local, MeshComm& comm, const Options& options,
+                                 WorkloadNotes& notes) {
   check_dealt(options, comm.mesh());
   DrawLog log;
   RngTracker rng(&log);
@@ -85,6 +85,11 @@ WorkloadTensors sharded_dropouts(const TensorsByName& local, MeshComm& comm,
   out.push_back({"layer.before", before, samples_cut()});
   out.push_back({"layer.evaluated", evaluated, samples_cut()});
   out.push_back({"layer.after", after, samples_cut()});
+  if (options["stray_draw"]) {
+    const auto region = rng.fork();
+    at::rand({1});  // of the process's default generator
+  }
+  notes.warnings = rng.warnings();
   return out;
 }
 
@@ -100,10 +105,11 @@ Workload dropout_workload() {
                       {"sequence_parallel", false},
                       {"tp_ranks", 1},
                       {"dp_ranks", 1},
-                      {"wrong_stream", ""}},
+                      {"wrong_stream", ""},
+                      {"stray_draw", false}},
           .inputs = dropout_inputs,
           .plain = plain_dropouts,
-          .sharded = sharded_dropouts};
+          .sharded_with_notes = sharded_dropouts};
 }
 
 }  // namespace shardproof::sim

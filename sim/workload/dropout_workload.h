@@ -12,7 +12,8 @@ namespace shardproof::sim {
 //
 // Options: samples, tokens, width, p, sequence_parallel; tp_ranks and dp_ranks, which must be those
 // of the mesh; wrong_stream: a place ("residual", "features" or "tokens") that draws from the
-// stream of the other kind, as a bug would. Sharded: src/random/region_dropout.h, rng_tracker.h.
+// stream of the other kind, as a bug would; stray_draw: the process's default generator is drawn
+// from inside a fork, which is a warning. Sharded: src/random/region_dropout.h, rng_tracker.h.
 // Plain: dealt_streams.h.
 Workload dropout_workload();
 

@@ -50,12 +50,21 @@ using WorkloadTensors = std::vector<WorkloadTensor>;
 using TensorsByName = std::map<std::string, at::Tensor>;
 using Options = nlohmann::json;
 
+// An option of every workload: the ranks' inputs, and the gradients that enter at their outputs,
+// are not contiguous (the first and the last dim have changed places in memory).
+inline constexpr const char* kStridedInputs = "strided_inputs";
+
+// Of any mesh: an option that counts ranks is not larger.
+inline constexpr int64_t kMostRanks = 65536;
+
 // What a sharded function may leave beside its outputs.
 struct WorkloadNotes {
   // Of this rank's thread, now: bytes of the tensors that it holds.
   std::function<int64_t()> tensor_bytes = {};
   // Into `metrics.figures` of the rank's results.
   nlohmann::json figures = nlohmann::json::object();
+  // Sentences into the rank's `warnings`: what is odd, but no verdict.
+  std::vector<std::string> warnings = {};
   // Called when the pass back is through: more outputs, judged like the others. May stay empty.
   std::function<WorkloadTensors()> after_backward = {};
 };

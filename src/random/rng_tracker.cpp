@@ -4,6 +4,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 
+#include <mutex>
+
 #include "base/error.h"
 
 namespace shardproof {
@@ -23,8 +25,11 @@ struct RngTracker::Frame {
 
 namespace {
 
+// All threads of the process share it: whoever draws from it holds its mutex.
 uint64_t default_generator_digest() {
-  return generator_digest(at::detail::getDefaultCPUGenerator());
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator_digest(generator);
 }
 
 [[noreturn]] void refuse_rng(ErrorKind kind, std::string what, std::string fix) {

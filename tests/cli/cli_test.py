@@ -225,6 +225,34 @@ class Run(CommandTest):
         shutil.copy(fault, both)
         self.call("run", both, "--backend", "emulated", status=3)
 
+    def test_a_warning_changes_no_verdict_and_is_on_the_terminal_in_the_results_and_in_the_log(self):
+        stray = self.write("stray.yaml", """
+name: t/stray
+workload: dropout_regions
+parallel: {tensor_parallel_size: 2}
+matrix:
+  draw:
+    - {name: stray, options: {tp_ranks: 2, stray_draw: true}}
+    - {name: none, options: {tp_ranks: 2}}
+""")
+        said = "the process's default generator moved inside a fork of random stream 'model-parallel-rng'"
+        for backend in ("emulated", "gloo"):
+            with self.subTest(backend):
+                out = self.path(backend)
+                text = self.call("run", stray, "--backend", backend, "--out", out)
+                self.assertRegex(text, r"warning  ranks? [01, ]+: " + said)
+                with_it, without = sorted(self.results(out)["cases"], key=lambda case: "none" in case["name"])
+                warned = [any(said in warning for warning in rank["warnings"]) for rank in with_it["ranks"]]
+                if backend == "gloo":  # a process each; ranks that are threads share the generator
+                    self.assertEqual([True, True], warned)
+                self.assertIn(True, warned)
+                self.assertEqual("match", with_it["verdict"])
+                for rank in without["ranks"]:
+                    self.assertEqual([], rank["warnings"])
+                rank = with_it["ranks"][warned.index(True)]
+                with open(os.path.join(out, rank["log"])) as log:
+                    self.assertIn("warning  " + said, log.read())
+
     def test_shards_together_are_the_whole(self):
         small = self.write("small.yaml", SMALL)
         names = []

@@ -113,6 +113,20 @@ class WholePage(unittest.TestCase):
             if link.startswith("#case-"):
                 self.assertIn(f'id="{link[1:]}"', self.source)
 
+    def test_shows_what_workloads_measured_and_what_ranks_warn_of(self):
+        results = example_run.example_results()
+        ranks = results["cases"][1]["ranks"]
+        for rank, after in zip(ranks, (96, 100)):
+            rank["metrics"]["figures"] = {"kept_bytes": {"before": 4321, "after": after}}
+            rank["warnings"] = ["a stream <moved>"]
+        text = " ".join(Page(report.render(results, {})).text.split())
+        self.assertIn("kept bytes before4321", text)
+        self.assertIn("kept bytes after0: 961: 100", text)
+        self.assertIn("0, 1a stream <moved>", text)
+        plain = report.render(example_run.example_results(), {})
+        self.assertNotIn("Warnings", plain)
+        self.assertNotIn("Measured by", plain)
+
     def test_is_the_same_when_drawn_again(self):
         few = {**self.results, "cases": self.results["cases"][:2]}
         timeline = example_run.example_timeline(few["cases"])

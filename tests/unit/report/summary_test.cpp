@@ -64,6 +64,25 @@ TEST_CASE("a case that was refused as expected says so on its line", "[summary]"
   CHECK(case_line(result, false).find('\n') == std::string::npos);
 }
 
+TEST_CASE("a warning is told with its ranks, below the line of a case that matched", "[summary]") {
+  CaseResult result = example_match();
+  result.reports.clear();
+  for (const int64_t rank : {0, 1, 3}) {
+    RankReport report;
+    report.rank = rank;
+    if (rank != 1) report.warnings = {"a generator moved", "a generator moved"};
+    if (rank == 1) report.warnings = {"another"};
+    result.reports.push_back(report);
+  }
+  CHECK(warning_lines(result) ==
+        "\n             warning  ranks 0, 3: a generator moved"
+        "\n             warning  rank 1: another");
+  CHECK(warning_lines(example_match()).empty());
+  std::ostringstream out;
+  Progress(out, false, 1).finished(result);
+  CHECK_THAT(out.str(), Contains("allowance used\n             warning  ranks 0, 3: a gen"));
+}
+
 TEST_CASE("the summary counts verdicts, lists what was unexpected and groups skips", "[summary]") {
   const std::vector<CaseResult> results = {example_match(), example_mismatch(), example_death()};
   const std::vector<CaseSpec> skips = {skipped("nccl/a", "no GPU"), skipped("nccl/b", "no GPU"),
