@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Single layers at a real size: ours beside the reference's algorithm in PyTorch, in one run.
 
-  bench/layers.py [--program FILE] [--runs N]
+  bench/layers.py [--program FILE] [--binary FILE] [--runs N]
 
 Cross entropy of 4096 tokens over 16384 columns of logits, forward and backward, with and without label
 smoothing: the reference's steps (whole softmax kept in float32, written in place) run in PyTorch, each
@@ -9,6 +9,10 @@ kind in a fresh process so that its peak memory can be told. float32 logits are 
 algorithm; a second figure has them copied first, as a caller must who needs them again.
 
 The inference pair: addition and RMSNorm in one pass over the rows, and apart.
+
+The backward of a column parallel linear layer on the virtual clock (scenarios/clock/linear_backward.yaml:
+the link has a latency of 10 us and 1 GB/s, products 1 GFLOP/s): the gradient of the input reduced behind
+the product of the weight's, and after it. The same times on any machine.
 
 Run it on an idle machine; where it is not, CPU seconds (of all threads) say more than wall seconds.
 Nothing here is asserted.
@@ -18,6 +22,7 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -131,10 +136,27 @@ def inference_pair(program, runs):
               f"{1000 * took['pair_joined']:.0f} and {1000 * took['pair_apart']:.0f} ms")
 
 
+def overlap(binary):
+    """Virtual microseconds of whole cases: both ranks, forward and backward."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([str(binary), "run", str(ROOT / "scenarios/clock/linear_backward.yaml"), "--backend",
+                        "emulated", "--out", folder + "/run"], check=True, stdout=subprocess.DEVNULL)
+        results = json.loads(Path(folder, "run", "results.json").read_text())
+    times = {case["name"].split("layer=")[-1].split("[")[-1].rstrip("]"): case["virtual_time"]
+             for case in results["cases"]}
+    for kind in ("", "_sp"):
+        together, apart = times["overlapped" + kind], times["sequential" + kind]
+        exposed = [max(rank["exposed_us"] for rank in time["ranks"]) for time in (together, apart)]
+        print(f"linear layer{', sequence parallel' if kind else ''}, virtual time: overlapped "
+              f"{together['total_us']:.1f} us ({exposed[0]:.1f} waited for calls), one after the other "
+              f"{apart['total_us']:.1f} us ({exposed[1]:.1f})")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", type=Path,
                         default=ROOT / "build/release/shardproof-layer-bench")
+    parser.add_argument("--binary", type=Path, default=ROOT / "build/release/shardproof-bin")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--reference", help=argparse.SUPPRESS)
     parser.add_argument("--smoothing", type=float, default=0.0, help=argparse.SUPPRESS)
@@ -148,6 +170,7 @@ def main():
         sys.exit(f"no {options.program}: ninja -C build/release shardproof-layer-bench")
     cross_entropy(options.program, options.runs)
     inference_pair(options.program, options.runs)
+    overlap(options.binary)
 
 
 if __name__ == "__main__":

@@ -106,22 +106,43 @@ WorkloadTensors draws_of(const DrawLog& log, Phase phase, const std::string& suf
           {std::string("draw.") + kResidual + suffix, log.tensor(kResidual, phase)}};
 }
 
-WorkloadTensors sharded_block(const TensorsByName& local, MeshComm& comm, const Options& options,
-                              WorkloadNotes& notes) {
-  check_dealt(options, comm.mesh());
-  const auto block = std::make_shared<Block>(comm.along("tp"), options);
+struct BlockForward {
+  at::Tensor y, out;
+  int64_t kept_bytes;  // what it leaves for its backward: at their most its saved tensors hold this
+};
+
+BlockForward run_forward(const std::shared_ptr<Block>& block, const TensorsByName& local,
+                         const Options& options, const WorkloadNotes& notes) {
   const int64_t before = notes.tensor_bytes();
   at::Tensor y = run_block(block, local, local.at("x") * 1, options);
   const at::Tensor seen = y.detach().clone();
   const at::Tensor out = run_norm(local, y, options);
   y = at::Tensor();
-  notes.figures["kept_bytes"] = notes.tensor_bytes() - before - static_cast<int64_t>(seen.nbytes());
-  if (recomputes_block(options)) {
-    notes.after_backward = [block] { return draws_of(block->log, Phase::kRecompute, " again"); };
-  }
+  return {seen, out, notes.tensor_bytes() - before - static_cast<int64_t>(seen.nbytes())};
+}
+
+// The same with everything kept, on streams of its own: what there is to save.
+int64_t bytes_without_recomputing(const TensorsByName& local, MeshComm& comm, Options options,
+                                  const WorkloadNotes& notes) {
+  options["block"] = options["norm"] = "plain";
+  const auto block = std::make_shared<Block>(comm.along("tp"), options);
+  return run_forward(block, local, options, notes).kept_bytes;
+}
+
+WorkloadTensors sharded_block(const TensorsByName& local, MeshComm& comm, const Options& options,
+                              WorkloadNotes& notes) {
+  check_dealt(options, comm.mesh());
+  const auto block = std::make_shared<Block>(comm.along("tp"), options);
+  const int64_t everything = bytes_without_recomputing(local, comm, options, notes);
+  const BlockForward forward = run_forward(block, local, options, notes);
+  notes.figures["kept_bytes"] = {{"before", everything}, {"after", forward.kept_bytes}};
+  notes.after_backward = [block, &notes, again = recomputes_block(options)] {
+    notes.warnings = block->rng.warnings();
+    return again ? draws_of(block->log, Phase::kRecompute, " again") : WorkloadTensors();
+  };
   WorkloadTensors outputs = draws_of(block->log, Phase::kForward, "");
-  outputs.push_back({"y", seen, block_tokens()});
-  outputs.push_back({"out", out, block_tokens()});
+  outputs.push_back({"y", forward.y, block_tokens()});
+  outputs.push_back({"out", forward.out, block_tokens()});
   return outputs;
 }
 

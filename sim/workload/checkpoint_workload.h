@@ -11,13 +11,14 @@ namespace shardproof::sim {
 //   z = tanh(y) * gain, then z V^T             a small body before a layer that keeps its input
 //
 // Options: samples, tokens, width, hidden, p; tp_ranks and dp_ranks as those of the mesh;
-//   block    "plain", "checkpoint" or "spread" (the kept input spread over tp): how h and y are
-//   kept norm     "plain", "checkpoint" or "without_output": the same of z replays  false: the
-//   checkpoint is not told of the streams, so the recomputation draws anew, as
+//   block    "plain", "checkpoint", or "spread" (its kept input over tp): how h and y are kept
+//   norm     "plain", "checkpoint" or "without_output": the same of z
+//   replays  false: the checkpoint is not told of the streams, so the recomputation draws anew, as
 //            a bug would
+//
 // Outputs y and the result, the draws of the forward and, behind the pass back, those of the
 // recomputation ("draw.<place> again"). Figure "kept_bytes": what the forward leaves for the
-// backward on this rank, the result included.
+// backward on this rank, the result included: "before" without any recomputing, "after" as asked.
 // Sharded: src/random/checkpoint.h, checkpoint_without_output.h, parallel/tp/spread_activation.h.
 Workload checkpoint_workload();
 

@@ -12,17 +12,18 @@ namespace shardproof::sim {
 struct DealtStreams::Stream {
   std::string name;
   uint64_t seed = 0;
-  at::Generator generator;
+  at::Generator generator;  // made with the first draw
   int64_t offset = 0;
 };
 
 namespace {
 
 void check_rank_count(const char* axis, int64_t told) {
-  if (told >= 1) return;
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("option {}_ranks is {}", axis, told),
-               .fix = fmt::format("give the number of {} ranks of the mesh, 1 or more", axis)});
+  if (told >= 1 && told <= kMostRanks) return;
+  throw Error(
+      {.kind = ErrorKind::kBadInput,
+       .what = fmt::format("option {}_ranks is {}", axis, told),
+       .fix = fmt::format("give the number of {} ranks of the mesh, 1 to {}", axis, kMostRanks)});
 }
 
 // Of a size that each of `ranks` has an equal part of.
@@ -45,7 +46,6 @@ DealtStreams::DealtStreams(int64_t seed, int64_t tp_ranks, int64_t dp_ranks) : d
     auto stream = std::make_unique<Stream>();
     stream->name = name;
     stream->seed = static_cast<uint64_t>(from);
-    stream->generator = at::detail::createCPUGenerator(stream->seed);
     streams_.push_back(std::move(stream));
   };
   add("data-parallel-rng", seed);
@@ -61,6 +61,9 @@ at::Tensor DealtStreams::keep_from(Stream& stream, std::vector<int64_t> shape, d
     last_draws_ = last_draws_.defined() ? at::cat({last_draws_, none}) : none;
     shape[0] *= dp_ranks_;
     return at::ones(shape, at::kBool);
+  }
+  if (!stream.generator.defined()) {
+    stream.generator = at::detail::createCPUGenerator(stream.seed);
   }
   const int64_t count = c10::multiply_integers(shape);
   const at::Tensor draws = draw_tensor({{.place = "",

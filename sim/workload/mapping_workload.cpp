@@ -92,29 +92,40 @@ void check_mapping_options(const MappingKind& kind, const Options& options) {
   }
 }
 
-WorkloadTensors mapping_inputs(Draw& draw, const Options& options) {
-  const MappingKind& kind = kind_of(options);
-  check_mapping_options(kind, options);
-  std::vector<int64_t> shape = options["shape"];
-  if (kind.takes == Held::kEach) shape.insert(shape.begin(), options["ranks"].get<int64_t>());
-  return {{"x", draw.normal(shape), layout_of(kind.takes, options)}};
-}
-
 // Part j of what rank i has goes to rank j.
 at::Tensor plainly_traded(const at::Tensor& x) {
   const int64_t ranks = x.size(0), rows = x.size(1) / ranks;
   return x.unflatten(1, {ranks, rows}).transpose(0, 1).flatten(1, 2);
 }
 
-WorkloadTensors plain_mapping(const TensorsByName& full, const Options& options) {
+at::Tensor plainly_mapped(const at::Tensor& x, const Options& options) {
   const MappingKind& kind = kind_of(options);
-  const at::Tensor& x = full.at("x");
-  if (kind.takes == Held::kEach && kind.gives == Held::kEach) return {{"y", plainly_traded(x)}};
+  if (kind.takes == Held::kEach && kind.gives == Held::kEach) return plainly_traded(x);
   const at::Tensor one = kind.takes == Held::kEach ? x.sum(0) : x * 1;
-  if (kind.gives != Held::kEach) return {{"y", one}};
+  if (kind.gives != Held::kEach) return one;
   std::vector<int64_t> each = one.sizes().vec();
   each.insert(each.begin(), options["ranks"].get<int64_t>());
-  return {{"y", one.unsqueeze(0).expand(each)}};
+  return one.unsqueeze(0).expand(each);
+}
+
+WorkloadTensors mapping_inputs(Draw& draw, const Options& options) {
+  const MappingKind& kind = kind_of(options);
+  check_mapping_options(kind, options);
+  std::vector<int64_t> shape = options["shape"];
+  if (kind.takes == Held::kEach) shape.insert(shape.begin(), options["ranks"].get<int64_t>());
+  WorkloadTensors inputs = {{"x", draw.normal(shape), layout_of(kind.takes, options)}};
+  if (options["elsewhere"]) {
+    const at::Tensor y = plainly_mapped(inputs[0].tensor, options);
+    inputs.push_back({"beside", draw.normal(y.sizes().vec()), layout_of(kind.gives, options)});
+  }
+  return inputs;
+}
+
+WorkloadTensors plain_mapping(const TensorsByName& full, const Options& options) {
+  const at::Tensor& x = full.at("x");
+  const at::Tensor y = plainly_mapped(x, options);
+  if (!options["elsewhere"]) return {{"y", y}};
+  return {{"y", y + full.at("beside").tanh()}, {"x_after", x.detach()}};
 }
 
 std::vector<int64_t> uneven_parts(const Options& options, const Mesh& mesh, int64_t rank) {
@@ -164,11 +175,24 @@ WorkloadTensors sharded_mapping(const TensorsByName& local, MeshComm& comm,
                  .what = fmt::format("option ranks is {}, but tp has {}", ranks, tp.size()),
                  .fix = "let options.ranks be the tensor_parallel_size"});
   }
-  at::Tensor x = local.at("x");
-  if (kind.takes == Held::kEach) x = x.squeeze(0);
-  const at::Tensor y = mapped(kind.name, transposed_memory(x), tp, cut_dim(options),
-                              uneven_parts(options, comm.mesh(), comm.rank()));
-  return {{"y", kind.gives == Held::kEach ? y.unsqueeze(0) : y, layout_of(kind.gives, options)}};
+  const auto own = [](Held held, const at::Tensor& tensor) {
+    return held == Held::kEach ? tensor.squeeze(0) : tensor;
+  };
+  const auto output = [&](const char* name, Held held, const at::Tensor& tensor) {
+    return WorkloadTensor{name, held == Held::kEach ? tensor.unsqueeze(0) : tensor,
+                          layout_of(held, options)};
+  };
+  const auto run = [&](const at::Tensor& x) {
+    return mapped(kind.name, x, tp, cut_dim(options),
+                  uneven_parts(options, comm.mesh(), comm.rank()));
+  };
+  const at::Tensor x = own(kind.takes, local.at("x"));
+  if (!options["elsewhere"]) return {output("y", kind.gives, run(transposed_memory(x)))};
+  // Made first, so that its backward comes last: with the gradient that the mapping was given too.
+  const at::Tensor beside = own(kind.gives, local.at("beside")).tanh();
+  const at::Tensor kept = (x * 1).contiguous();  // nothing to copy before it is sent
+  const at::Tensor y = run(kept) + beside;
+  return {output("y", kind.gives, y), output("x_after", kind.takes, kept.detach())};
 }
 
 }  // namespace
@@ -180,7 +204,8 @@ Workload mapping_workload() {
                       {"ranks", 2},
                       {"shape", {12, 24}},
                       {"dim", 0},
-                      {"uneven", false}},
+                      {"uneven", false},
+                      {"elsewhere", false}},
           .inputs = mapping_inputs,
           .plain = plain_mapping,
           .sharded = sharded_mapping};
