@@ -16,6 +16,7 @@
 #include "sim/workload/layers_in_flight_workload.h"
 #include "sim/workload/logprob_workload.h"
 #include "sim/workload/mapping_workload.h"
+#include "sim/workload/refit_workload.h"
 #include "sim/workload/row_parallel_workload.h"
 #include "sim/workload/vocab_embedding_workload.h"
 
@@ -76,7 +77,8 @@ Workloads built_in_workloads() {
           vocab_embedding_workload(), cross_entropy_workload(),
           dropout_workload(),         checkpoint_workload(),
           broadcast_data_workload(),  inference_pair_workload(),
-          logprob_workload(),         layers_in_flight_workload()};
+          logprob_workload(),         layers_in_flight_workload(),
+          refit_workload()};
 }
 
 }  // namespace shardproof::sim
