@@ -191,10 +191,10 @@ TEST_CASE("data that a call cannot take is refused with a sentence", "[policy][P
     must_throw("6 samples do not divide into global batches of 4",
                [&] { worker.train(data, {.global_batch_size = 4}); });
     Batch without = data;
-    without.sample_mask = {};
+    without.sample_mask = at::Tensor();
     must_throw("no sample_mask", [&] { worker.train(without); });
     without = data;
-    without.token_mask = {};
+    without.token_mask = at::Tensor();
     must_throw("no token_mask", [&] { worker.train(without); });
     worker.train(without, {.loss = LossOptions{.normalization = LossNormalization::kSequence},
                            .eval_mode = true});
