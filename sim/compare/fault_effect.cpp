@@ -175,12 +175,18 @@ FaultOutcome fault_outcome(const CaseResult& result) {
   }
   if (result.verdict == "mismatch") {
     outcome.detections = detections_in(result);
-    if (outcome.detections.empty()) outcome.detections = {{"matching", 0, result.kind}};
+    if (outcome.detections.empty() && result.kind != "digest") {
+      outcome.detections = {{"matching", 0, result.kind}};
+    }
   } else if (result.verdict == "failed") {
     const std::string detector = detector_of_failure(result.kind);
     int64_t step = 0;
     for (const FaultNote& note : outcome.faults) step = std::max(step, note.step);
     if (!detector.empty()) outcome.detections.push_back({detector, step, result.kind});
+  }
+  if (!result.digests.empty() && result.verdict != "refused") {
+    const DigestFinding& first = result.digests.front();
+    outcome.detections.push_back({"digest", first.step, first.call});
   }
   add_gradients(result, outcome);
   return outcome;

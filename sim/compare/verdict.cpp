@@ -62,6 +62,12 @@ std::string values_message(const Divergence& found, const CaseSpec& spec) {
   return message;
 }
 
+void find_altered_calls(const std::vector<RankEnding>& endings, CaseResult& result) {
+  std::vector<std::vector<CallDigest>> calls;
+  for (const RankEnding& ending : endings) calls.push_back(ending.digests);
+  result.digests = digest_findings(calls);
+}
+
 void judge_values(CaseResult& result) {
   result.divergence = first_divergence(result.spec, result.reports);
   if (result.divergence) {
@@ -73,6 +79,14 @@ void judge_values(CaseResult& result) {
     return;
   }
   result.verdict = "match";
+  if (!result.digests.empty()) {
+    const size_t more = result.digests.size() - 1;
+    result.verdict = "mismatch";
+    result.kind = "digest";
+    result.message = result.digests.front().message;
+    if (more > 0) result.message += fmt::format("; so in {} calls after it", more);
+    return;
+  }
   const std::string collectives = unexpected_collectives(result.spec, result.reports);
   if (collectives.empty()) return;
   result.verdict = "mismatch";
@@ -95,6 +109,7 @@ CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings) {
   if (ending.verdict.empty()) ending = unreadable;
   if (ending.verdict.empty()) ending = judge_findings(result.reports);
   add_totals(result);
+  find_altered_calls(endings, result);
   if (!ending.verdict.empty()) {
     take(result, ending);
   } else {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/compare/call_digest.h"
 #include "sim/compare/fault_outcome.h"
 #include "sim/compare/result_row.h"
 #include "sim/scenario/case_spec.h"
@@ -20,8 +21,9 @@ struct RankEnding {
   std::string message;    // one or more sentences
   std::string last_call;  // label of the last collective that it entered, "" none
   std::string bytes;      // the encoded RankReport when it finished
-  std::vector<FaultNote> faults = {};  // those planted on this rank, as far as it could tell
-  std::string printed = {};            // the last lines of its process, when it failed
+  std::vector<FaultNote> faults = {};    // those planted on this rank, as far as it could tell
+  std::string printed = {};              // the last lines of its process, when it failed
+  std::vector<CallDigest> digests = {};  // of its calls, where they are hashed
 };
 
 struct Divergence {
@@ -49,8 +51,9 @@ struct CaseResult {
   bool as_expected = false;
   std::string unexpected;  // why not
   double seconds = 0, golden_seconds = 0, compare_seconds = 0;
-  FaultOutcome outcome;             // who saw that something is wrong, and the gradients
-  std::vector<RankReport> reports;  // for results, timeline and pictures
+  std::vector<DigestFinding> digests;  // calls that did not deliver what was sent
+  FaultOutcome outcome;                // who saw that something is wrong, and the gradients
+  std::vector<RankReport> reports;     // for results, timeline and pictures
   std::vector<RankEnding> endings;
   std::string replay;  // the one command that replays it
 };

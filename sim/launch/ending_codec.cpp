@@ -31,6 +31,25 @@ FaultNote fault_note_from(const json& item) {
           .calls = item.at(7).get<int64_t>()};
 }
 
+json to_json(const CallDigest& call) {
+  return {call.op,  call.group, call.ranks,        call.place, call.sequence, call.root,
+          call.tag, call.step,  binary(call.call), call.sent,  call.received};
+}
+
+CallDigest call_digest_from(const json& item) {
+  return {.op = item.at(0).get<std::string>(),
+          .group = item.at(1).get<std::string>(),
+          .ranks = item.at(2).get<std::vector<int64_t>>(),
+          .place = item.at(3).get<int64_t>(),
+          .sequence = item.at(4).get<int64_t>(),
+          .root = item.at(5).get<int64_t>(),
+          .tag = item.at(6).get<int64_t>(),
+          .step = item.at(7).get<int64_t>(),
+          .call = text(item.at(8)),
+          .sent = item.at(9).get<std::vector<uint64_t>>(),
+          .received = item.at(10).get<std::vector<uint64_t>>()};
+}
+
 std::string cbor(const json& value) {
   std::string bytes;
   json::to_cbor(value, bytes);
@@ -44,8 +63,10 @@ std::string encode(const std::vector<RankEnding>& endings) {
   for (const RankEnding& ending : endings) {
     json faults = json::array();
     for (const FaultNote& note : ending.faults) faults.push_back(to_json(note));
+    json digests = json::array();
+    for (const CallDigest& call : ending.digests) digests.push_back(to_json(call));
     list.push_back({ending.rank, ending.kind, binary(ending.message), binary(ending.last_call),
-                    binary(ending.bytes), faults});
+                    binary(ending.bytes), faults, digests});
   }
   return cbor(list);
 }
@@ -59,6 +80,7 @@ std::vector<RankEnding> decode_endings(const std::string& bytes) {
                        .last_call = text(item.at(3)),
                        .bytes = text(item.at(4))});
     for (const json& note : item.at(5)) endings.back().faults.push_back(fault_note_from(note));
+    for (const json& call : item.at(6)) endings.back().digests.push_back(call_digest_from(call));
   }
   return endings;
 }

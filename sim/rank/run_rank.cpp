@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "sim/rank/call_digests.h"
 #include "sim/rank/fault_injection.h"
 
 namespace shardproof::sim {
@@ -28,6 +29,13 @@ std::vector<FaultSpec> faults_of(const std::string& request) {
   const nlohmann::json json = nlohmann::json::parse(request, nullptr, false);
   if (!json.is_object() || !json.contains("faults") || json["faults"].empty()) return {};
   return case_spec_from_json(json).faults;
+}
+
+bool wants_digests(const std::string& request) {
+  const nlohmann::json json = nlohmann::json::parse(request, nullptr, false);
+  if (!json.is_object() || !json.contains("world") || !json["world"].is_object()) return false;
+  const auto found = json["world"].find("digests");
+  return found != json["world"].end() && found->is_boolean() && found->get<bool>();
 }
 
 void describe_exception(RankEnding& ending) {
@@ -111,7 +119,12 @@ RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv en
                                   tell(numbers.line(call, rank));
                                 }});
   env.make_backend = injection.wrap(std::move(env.make_backend));
-  env.on_step = [&](int64_t step) { injection.on_step(step); };
+  CallDigests digests(env.clock);
+  if (wants_digests(request)) env.make_backend = digests.wrap(std::move(env.make_backend));
+  env.on_step = [&](int64_t step) {
+    injection.on_step(step);
+    digests.on_step(step);
+  };
   env.on_call = [&](const CollectiveCall& call) {
     if (!injection.before_call(call)) return numbers.skipped(call);
     ending.last_call = describe_call(call);
@@ -129,6 +142,7 @@ RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv en
     describe_exception(ending);
   }
   ending.faults = injection.notes();
+  ending.digests = digests.take();
   return ending;
 }
 

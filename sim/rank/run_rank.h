@@ -40,4 +40,7 @@ WorldSpec world_of(const std::string& request);
 // The faults of a request; none when it cannot be read (rank_main says so).
 std::vector<FaultSpec> faults_of(const std::string& request);
 
+// Whether the calls of a request are hashed; not when it cannot be read.
+bool wants_digests(const std::string& request);
+
 }  // namespace shardproof::sim

@@ -93,12 +93,31 @@ TEST_CASE("endings survive the socket, whatever bytes their texts hold", "[wire]
   ending.kind = "died";
   ending.message = "broken \xff\xfe text";
   ending.bytes = std::string("\0\1\2", 3);
+  ending.digests = {{.op = "send",
+                     .group = "cp[0,1]",
+                     .ranks = {0, 1},
+                     .place = 1,
+                     .sequence = 7,
+                     .root = 0,
+                     .tag = 2,
+                     .step = 4,
+                     .call = "send \xff",
+                     .sent = {0xffffffffffffffff, 1},
+                     .received = {}}};
   const auto back = decode_endings(encode(std::vector<RankEnding>{ending}));
   REQUIRE(back.size() == 1);
   CHECK(back[0].rank == 3);
   CHECK(back[0].kind == "died");
   CHECK(back[0].message == ending.message);
   CHECK(back[0].bytes == ending.bytes);
+  REQUIRE(back[0].digests.size() == 1);
+  const CallDigest& told = back[0].digests[0];
+  CHECK(told.op + told.group + told.call == "sendcp[0,1]send \xff");
+  CHECK(told.ranks == std::vector<int64_t>{0, 1});
+  CHECK(std::vector<int64_t>{told.place, told.sequence, told.root, told.tag, told.step} ==
+        std::vector<int64_t>{1, 7, 0, 2, 4});
+  CHECK(told.sent == std::vector<uint64_t>{0xffffffffffffffff, 1});
+  CHECK(told.received.empty());
 }
 
 TEST_CASE("the call board is the same pages for every process that maps it", "[call_board]") {
