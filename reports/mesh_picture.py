@@ -40,8 +40,8 @@ def _draw_ranks(axes, mesh_axes):
     axes.set_aspect(0.62)
     axes.axis("off")
     across = f"across: {used[-1][0]}"
-    down = f"   down: {', '.join(name for name, _ in outer)}" if outer else ""
-    axes.set_title(across + down if used[0][0] != "rank" else "one rank")
+    down = f"down: {', '.join(name for name, _ in outer)}\n" if outer else ""
+    axes.set_title(down + across if used[0][0] != "rank" else "one rank", fontsize=9)
 
 
 def _piece_label(ranks):

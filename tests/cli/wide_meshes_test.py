@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""The scenarios that are too wide for every run: sequences shared by 1 to 16 ranks, and what golden/hf pins to
+Hugging Face transformers, on every small mesh. All of them on the emulated world.
+
+  wide_meshes_test.py PROGRAM [BACKEND]
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM, BACKEND = ROOT / "build/dev/shardproof-bin", "emulated"
+
+
+def run_all(*scenarios):
+    """(exit status, cases, what was printed last) of everything in these files and folders."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([PROGRAM, "run", *scenarios, "--all", "--backend", BACKEND, "--no-skips", "--out", folder],
+                              cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return done.returncode, json.loads((Path(folder) / "results.json").read_text())["cases"], done.stdout[-2000:]
+
+
+class WideMeshes(unittest.TestCase):
+    def test_sequences_shared_by_all_small_meshes(self):
+        status, cases, text = run_all("scenarios/sequences")
+        self.assertEqual(status, 0, text)
+        self.assertEqual(Counter(case["verdict"] for case in cases), {"match": 520})
+        self.assertEqual({case["world_size"] for case in cases}, {1, 2, 3, 4, 6, 8, 9, 12, 16})
+
+    def test_hugging_face_on_all_small_meshes(self):
+        status, cases, text = run_all("scenarios/families/hugging_face.yaml",
+                                      "scenarios/families/hugging_face_3_heads.yaml")
+        self.assertEqual(status, 0, text)
+        # Four heads are not cut by 3, nor three by 2 and 4.
+        self.assertEqual(Counter(case["verdict"] for case in cases), {"match": 480, "refused": 80})
+
+    def test_every_case_of_golden_hf_is_in_it_and_agrees_with_the_golden(self):
+        text = "".join((ROOT / "scenarios/families" / name).read_text()
+                       for name in ("hugging_face.yaml", "hugging_face_3_heads.yaml"))
+        folders = sorted(path.parent.name for path in (ROOT / "golden/hf").glob("*/case.json"))
+        self.assertEqual(sorted(re.findall(r"golden/hf/(\w+)", text)), folders)
+        for folder in folders:
+            with self.subTest(case=folder):
+                done = subprocess.run([PROGRAM, "check", f"golden/hf/{folder}", "--mesh", "dp=2"], cwd=ROOT, text=True,
+                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                self.assertEqual(done.returncode, 0, done.stdout)
+                self.assertIn("expected.safetensors agrees with the golden", done.stdout)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        PROGRAM = Path(sys.argv.pop(1)).resolve()
+    if len(sys.argv) > 1:
+        BACKEND = sys.argv.pop(1)
+    unittest.main()
