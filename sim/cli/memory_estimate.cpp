@@ -9,7 +9,9 @@
 #include "mesh/layout.h"
 #include "parallel/fsdp/shard_axes.h"
 #include "parallel/tp/describe.h"
+#include "sim/cli/activation_estimate.h"
 #include "sim/rank/fsdp_options.h"
+#include "train/context_cut.h"
 
 namespace shardproof::sim {
 
@@ -67,98 +69,41 @@ int64_t gathered_elements(const CaseSpec& spec, const ParameterCount& count) {
   return count.whole.at("") + largest * (spec.parallel.fsdp.prefetch ? 3 : 2);
 }
 
-int64_t share_of_dp(const CaseSpec& spec) {
-  return (spec.data.batch_size + spec.parallel.dp - 1) / spec.parallel.dp;
-}
-
-// Samples of the largest microbatch of dp rank 0.
-int64_t samples_at_once(const CaseSpec& spec) {
-  const int64_t share = share_of_dp(spec);
-  return spec.micro_batch_size > 0 ? std::min(share, spec.micro_batch_size) : share;
-}
-
-// What the layers' tensors have in common.
-struct Sizes {
-  int64_t tokens;          // of one rank in one microbatch
-  int64_t row;             // tokens that attention sees together
-  int64_t element, wide;   // bytes of the precision, and of what norms and attention compute in
-  int64_t hidden, stream;  // of a token: whole, and as the residual stream is cut
-  int64_t mlp, q, kv, heads, vocabulary;  // this rank's share
-  bool sequence_parallel;
-  int64_t bare_norms;  // width of a layer's norms that no linear reads, this rank's share
+// Bytes of an element in the precision, and in what the optimizer works in.
+struct Element {
+  int64_t precision, wide;
 };
 
-// Norms of heads are read by the rotation, which keeps nothing of them; those of what attention and
-// MLP give by the residual sum.
-int64_t bare_norms(const Sizes& sizes, const FamilyTraits& family) {
-  return (family.qk_norm ? sizes.q + sizes.kv : 0) + (family.output_norms ? 2 * sizes.stream : 0);
+Element element_of(const CaseSpec& spec) {
+  const int64_t bytes = spec.precision == "float64" ? 8 : spec.precision == "float32" ? 4 : 2;
+  return {.precision = bytes, .wide = std::max<int64_t>(bytes, 4)};
 }
 
-Sizes sizes_of(const CaseSpec& spec, const ModelConfig& config) {
-  const int64_t tp = spec.parallel.tp, head_cuts = tp * spec.parallel.ulysses;
-  const auto share = [](int64_t count, int64_t parts) {
-    return std::max<int64_t>(1, (count + parts - 1) / parts);
-  };
-  const auto& lengths = spec.data.lengths;
-  const int64_t longest = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
-  const int64_t row = spec.data.seq_len > 0 ? spec.data.seq_len : longest;
-  const int64_t context = spec.parallel.cp * spec.parallel.ulysses;
-  const int64_t heads = share(config.num_attention_heads, head_cuts);
-  const int64_t kv_heads = share(config.num_key_value_heads, head_cuts);
-  const int64_t element = spec.precision == "float64" ? 8 : spec.precision == "float32" ? 4 : 2;
-  Sizes sizes{.tokens = samples_at_once(spec) * row / context,
-              .row = row,
-              .element = element,
-              .wide = std::max<int64_t>(element, 4),
-              .hidden = config.hidden_size,
-              .stream = spec.parallel.sequence_parallel ? share(config.hidden_size, tp)
-                                                        : config.hidden_size,
-              .mlp = share(config.intermediate_size, tp),
-              .q = heads * config.head_dim * spec.parallel.ulysses,
-              .kv = kv_heads * config.head_dim * spec.parallel.ulysses,
-              .heads = heads * spec.parallel.ulysses,
-              .vocabulary = share(config.vocab_size, tp),
-              .sequence_parallel = spec.parallel.sequence_parallel,
-              .bare_norms = 0};
-  sizes.bare_norms = bare_norms(sizes, config.traits());
-  return sizes;
+// The most at once over all microbatches of a rank; from the second on the gradients of the first,
+// `gradients` bytes, are there already.
+int64_t activations_of_rank(const CaseSpec& spec, const ModelConfig& config, const Batch& batch,
+                            int64_t rank, int64_t gradients) {
+  int64_t most = 0, before = 0;
+  for (const MicrobatchRows& rows : microbatch_rows(spec, batch, rank)) {
+    if (spec.workload == "logprobs") {
+      most = std::max(most, scoring_bytes(spec, config, rows));
+      continue;
+    }
+    most = std::max(most, training_bytes(spec, config, rows) + before);
+    before = gradients;
+  }
+  return most;
 }
 
-// A norm keeps its input and the normalised values; what comes out is kept by the linears that read
-// it, under sequence parallelism once by each, gathered.
-int64_t norm_bytes(const Sizes& sizes, int64_t readers) {
-  const int64_t read = sizes.sequence_parallel ? readers * sizes.hidden : sizes.hidden;
-  return sizes.tokens * (2 * sizes.stream * sizes.wide + read * sizes.element);
-}
-
-// What autograd keeps of one layer: norms, q, k and v in the wider type, the attention weights and
-// their mask, its output, and four tensors of the gated MLP.
-int64_t layer_bytes(const Sizes& sizes) {
-  const int64_t attention =
-      sizes.tokens * ((sizes.q + 2 * sizes.kv + sizes.heads * sizes.row) * sizes.wide +
-                      sizes.q * sizes.element) +
-      sizes.row * sizes.row;
-  const int64_t mlp = sizes.tokens * 4 * sizes.mlp * sizes.element;
-  const int64_t bare = sizes.tokens * 2 * sizes.bare_norms * sizes.wide;
-  return norm_bytes(sizes, 3) + norm_bytes(sizes, 2) + bare + attention + mlp;
-}
-
-// What comes on top while the backward is at the last layers: the logits twice, or the gradient of
-// the head beside two more tensors of attention weights.
-int64_t backward_bytes(const Sizes& sizes) {
-  const int64_t logits = 2 * sizes.tokens * sizes.vocabulary * sizes.wide;
-  const int64_t head = sizes.vocabulary * sizes.hidden * sizes.element;
-  return std::max(logits, head + 2 * sizes.tokens * sizes.heads * sizes.row * sizes.wide);
-}
-
-// Without a backward: what one block of the forward has made when it works on its largest tensors,
-// which are the scores three times or those of the MLP; or the logits twice.
-int64_t forward_bytes(const Sizes& sizes) {
-  const int64_t made = 6 * sizes.stream + 2 * sizes.q + 2 * sizes.kv;
-  const int64_t scores = 3 * sizes.heads * sizes.row * sizes.wide;
-  const int64_t mlp = 4 * sizes.mlp * sizes.element;
-  const int64_t logits = 2 * sizes.vocabulary * sizes.wide;
-  return sizes.tokens * std::max(made * sizes.element + std::max(scores, mlp), logits);
+// Of the rank that has the longest rows: ranks differ along dp alone.
+int64_t most_activations(const CaseSpec& spec, const ModelConfig& config, const Batch& batch,
+                         int64_t gradients) {
+  const Mesh mesh = spec.parallel.mesh();
+  int64_t most = 0;
+  for (const int64_t rank : mesh.peers_along("dp", 0)) {
+    most = std::max(most, activations_of_rank(spec, config, batch, rank, gradients));
+  }
+  return most;
 }
 
 bool is_sharded(const ParallelSpec& parallel) {
@@ -173,46 +118,42 @@ int64_t states_per_element(const OptimizerSpec& optimizer) {
 }  // namespace
 
 HeldEstimate held_estimate(const CaseSpec& spec, const ModelConfig& config, int64_t rank) {
-  const Sizes sizes = sizes_of(spec, config);
+  const Element element = element_of(spec);
   const int64_t count = count_parameters(spec, config, rank).shards;
-  HeldEstimate held{.parameters = count * sizes.wide};
-  if (!is_sharded(spec.parallel) && sizes.element != sizes.wide) {
-    held.parameters += count * sizes.element;
+  HeldEstimate held{.parameters = count * element.wide};
+  if (!is_sharded(spec.parallel) && element.precision != element.wide) {
+    held.parameters += count * element.precision;
   }
-  if (spec.workload != "train") return held;
-  held.gradients = count * sizes.wide;
-  held.optimizer = count * sizes.wide * states_per_element(spec.optimizer);
+  if (spec.workload == "logprobs") return held;
+  held.gradients = count * element.wide;
+  held.optimizer = count * element.wide * states_per_element(spec.optimizer);
   return held;
 }
 
-MemoryEstimate estimate_memory(const CaseSpec& spec, const ModelConfig& config) {
-  const Sizes sizes = sizes_of(spec, config);
+MemoryEstimate estimate_memory(const CaseSpec& spec, const ModelConfig& config,
+                               const Batch& batch) {
+  const Element element = element_of(spec);
   const ParameterCount counted = count_parameters(spec, config, 0);
   const int64_t count = counted.shards;
   const bool sharded = is_sharded(spec.parallel);
+  const int64_t token_ranks = token_rank_count(spec.parallel.mesh());
   MemoryEstimate memory;
-  memory.leaves = count * (sharded ? sizes.wide : sizes.element);
-  if (sharded) memory.gathered = gathered_elements(spec, counted) * sizes.element;
-  if (spec.workload == "logprobs") {
-    memory.activations = forward_bytes(sizes);
-    return memory;
-  }
-  memory.masters = sharded || sizes.wide == sizes.element ? 0 : count * sizes.wide;
-  memory.activations =
-      config.num_hidden_layers * layer_bytes(sizes) + norm_bytes(sizes, 1) + backward_bytes(sizes);
-  // From the second microbatch on the gradients of the first are there already.
-  if (samples_at_once(spec) < share_of_dp(spec)) memory.activations += count * sizes.element;
-  memory.gradients = count * sizes.wide;
+  memory.leaves = count * (sharded ? element.wide : element.precision);
+  if (sharded) memory.gathered = gathered_elements(spec, counted) * element.precision;
+  memory.activations = most_activations(spec, config, batch, count * element.precision);
+  if (spec.workload == "logprobs") return memory;
+  memory.masters = sharded || element.wide == element.precision ? 0 : count * element.wide;
+  memory.gradients = count * element.wide;
   if (sharded) {
     // Of one layer: the flat buffer, its copy on the way and the shard of the sum, and the next
     // layer's gradients that backward has made meanwhile.
     const int64_t layer = largest_layer(counted), layers = config.num_hidden_layers;
-    const int64_t ranks = std::max<int64_t>(1, spec.parallel.world_size() / spec.parallel.tp);
-    memory.bucket = layer * (sizes.element + 2 * sizes.wide) + layer * sizes.wide / ranks;
+    memory.bucket =
+        layer * (element.precision + 2 * element.wide) + layer * element.wide / token_ranks;
     memory.activations_left = memory.activations * (layers - 1) / layers;
   }
-  if (spec.parallel.dp > 1 && !sharded) memory.bucket = std::min(memory.gradients, kBucket);
-  memory.optimizer = count * sizes.wide * states_per_element(spec.optimizer);
+  if (token_ranks > 1 && !sharded) memory.bucket = std::min(memory.gradients, kBucket);
+  memory.optimizer = count * element.wide * states_per_element(spec.optimizer);
   memory.optimizer_before_backward = spec.steps > 1;
   return memory;
 }
