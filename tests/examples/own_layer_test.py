@@ -64,8 +64,8 @@ class OwnLayer(unittest.TestCase):
     def test_another_program_does_not_know_the_workload_and_says_which_it_knows(self):
         done = self.run_one("own_layer_wrong", "own_layer.yaml")
         self.assertEqual(done.returncode, 2)
-        self.assertRegex(done.stderr, r"own_layer\.yaml:3:\d+: workload is 'own_layer'; known are train, logprobs, policy, "
-                                      r"bias_in_every_addend, no_sum_in_backward")
+        self.assertRegex(done.stderr, r"own_layer\.yaml:3:\d+: workload is 'own_layer'; known are train, logprobs, "
+                                      r"policy, bias_in_every_addend, no_sum_in_backward")
 
 
 if __name__ == "__main__":
