@@ -127,7 +127,8 @@ std::vector<RowBlock> row_blocks(const at::Tensor& logits, const VocabShard& sha
 
 bool has_row_kernels(const at::Tensor& rows, const VocabShard& shard) {
   const bool known = rows.scalar_type() == at::kFloat || rows.scalar_type() == at::kBFloat16;
-  return known && rows.is_cpu() && rows.stride(-1) == 1 && shard.temperature == 1.0;
+  const bool held = shard.temperature > 1e-30 && shard.temperature < 1e30;
+  return known && rows.is_cpu() && rows.stride(-1) == 1 && held;
 }
 
 at::Tensor empty_gradient(const at::Tensor& logits) {
@@ -155,21 +156,23 @@ at::Tensor BlockBuffer::part(const at::Tensor& logits) {
 at::Tensor BlockBuffer::shifted(const at::Tensor& logits, const at::Tensor& max,
                                 double temperature) {
   at::Tensor out = part(logits);
-  if (logits.scalar_type() == wide_ && temperature == 1.0) {
+  if (logits.scalar_type() == wide_) {
     at::sub_out(out, logits, max.unsqueeze(-1));
-    return out;
+  } else {
+    out.copy_(logits).sub_(max.unsqueeze(-1));
   }
-  out.copy_(logits);
-  if (temperature != 1.0) out.div_(temperature);
-  return out.sub_(max.unsqueeze(-1));
+  return tempered(out, temperature);
 }
 
-at::Tensor row_max(const at::Tensor& logits, const VocabShard& shard, at::ScalarType wide) {
+at::Tensor row_max(const at::Tensor& logits, at::ScalarType wide) {
   if (logits.size(-1) == 0) {
     return at::full({logits.size(0)}, -kInfinity, logits.options().dtype(wide));
   }
-  const at::Tensor largest = logits.amax(-1).to(wide);
-  return shard.temperature == 1.0 ? largest : largest / shard.temperature;
+  return logits.amax(-1).to(wide);
+}
+
+at::Tensor tempered(at::Tensor difference, double temperature) {
+  return temperature == 1.0 ? difference : difference.div_(temperature);
 }
 
 at::Tensor finite_max(const at::Tensor& max) { return max.masked_fill(max.eq(-kInfinity), 0); }

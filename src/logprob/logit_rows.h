@@ -75,7 +75,7 @@ std::vector<RowBlock> row_blocks(const at::Tensor& logits, const VocabShard& sha
 int64_t rows_per_block(int64_t columns, at::ScalarType wide, int64_t asked);
 
 // Whether row_kernels.h works on `rows` [r, counted]: float32 or bfloat16 in main memory, columns
-// side by side, at a temperature of 1.
+// side by side, at a temperature whose inverse float32 holds.
 bool has_row_kernels(const at::Tensor& rows, const VocabShard& shard);
 
 // Uninitialised memory for a gradient of `logits`. A large one in main memory comes fresh from the
@@ -88,7 +88,7 @@ class BlockBuffer {
   explicit BlockBuffer(at::ScalarType wide) : wide_(wide) {}
   // A part of it of this shape, whatever it holds.
   at::Tensor part(const at::Tensor& logits);
-  // [r, counted]: logits / temperature - max[:, None], written to the buffer.
+  // [r, counted]: (logits - max[:, None]) / temperature, written to the buffer.
   at::Tensor shifted(const at::Tensor& logits, const at::Tensor& max, double temperature);
 
  private:
@@ -96,9 +96,13 @@ class BlockBuffer {
   at::Tensor memory_;
 };
 
-// Of each row over this rank's counted columns, [r] in the wider type: the largest logit divided by
+// Of each row over this rank's counted columns, [r] in the wider type: the largest logit, whatever
 // the temperature. -infinity where there is no column or all are -infinity.
-at::Tensor row_max(const at::Tensor& logits, const VocabShard& shard, at::ScalarType wide);
+at::Tensor row_max(const at::Tensor& logits, at::ScalarType wide);
+
+// `difference` of two logits, divided by the temperature in its place. Differences are what is
+// divided: logits far from 0 would lose their last digits to it.
+at::Tensor tempered(at::Tensor difference, double temperature);
 
 // What a subtraction may use in its place: 0 where it is -infinity.
 at::Tensor finite_max(const at::Tensor& max);

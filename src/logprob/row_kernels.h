@@ -3,8 +3,9 @@
 // passes, each of which costs more than its arithmetic.
 //
 // exp is within 2 units in the last place of float32 for what a softmax gives it (0 and below);
-// below -87 it is 0. A NaN stays one. bfloat16 is given as its bits. No tensors here: logit_rows.h
-// says where these are used.
+// below -87 it is 0. A NaN stays one. bfloat16 is given as its bits. `scale` is 1 / temperature: it
+// multiplies differences, so that logits far from 0 lose nothing to it. No tensors here:
+// logit_rows.h says where these are used.
 #pragma once
 
 #include <cstdint>
@@ -14,28 +15,29 @@ namespace shardproof {
 // -infinity and 0 where there is no column, or only -infinity.
 struct RowSum {
   float max;
-  float sum;  // of exp(logit - max)
+  float sum;  // of exp((logit - max) * scale)
+};
+
+// factor * exp((logit - max) * scale) + addend
+struct ExpTerms {
+  float max = 0;
+  float scale = 1;
+  float factor = 1;
+  float addend = -0.0f;  // adds nothing, to the bit
 };
 
 struct RowKernels {
-  RowSum (*sum_float)(const float* logits, int64_t columns);
-  RowSum (*sum_bfloat16)(const uint16_t* logits, int64_t columns);
-  // out[i] = factor * exp(logits[i] - max), rounded once; `out` does not overlap the logits.
-  void (*exp_float)(const float* logits, int64_t columns, float max, float factor, float* out);
-  void (*exp_bfloat16)(const uint16_t* logits, int64_t columns, float max, float factor,
-                       uint16_t* out);
-  void (*exp_bfloat16_to_float)(const uint16_t* logits, int64_t columns, float max, float factor,
-                                float* out);
+  RowSum (*sum_float)(const float* logits, int64_t columns, float scale);
+  RowSum (*sum_bfloat16)(const uint16_t* logits, int64_t columns, float scale);
   // The sum of logits[i] - base. -infinity where a logit is.
   float (*total_float)(const float* logits, int64_t columns, float base);
   float (*total_bfloat16)(const uint16_t* logits, int64_t columns, float base);
-  // out[i] = factor * exp(logits[i] - max) + addend, rounded once. With -0 as exp_*, to the bit.
-  void (*plus_float)(const float* logits, int64_t columns, float max, float factor, float addend,
-                     float* out);
-  void (*plus_bfloat16)(const uint16_t* logits, int64_t columns, float max, float factor,
-                        float addend, uint16_t* out);
-  void (*plus_bfloat16_to_float)(const uint16_t* logits, int64_t columns, float max, float factor,
-                                 float addend, float* out);
+  // out[i] from logits[i], rounded once; `out` does not overlap the logits.
+  void (*exp_float)(const float* logits, int64_t columns, const ExpTerms& terms, float* out);
+  void (*exp_bfloat16)(const uint16_t* logits, int64_t columns, const ExpTerms& terms,
+                       uint16_t* out);
+  void (*exp_bfloat16_to_float)(const uint16_t* logits, int64_t columns, const ExpTerms& terms,
+                                float* out);
 };
 
 // The widest that this processor has.

@@ -106,7 +106,7 @@ inline float largest_of(const Element* logits, int64_t columns) {
 }
 
 template <class Element>
-RowSum row_sum(const Element* logits, int64_t columns) {
+RowSum row_sum(const Element* logits, int64_t columns, float scale) {
   constexpr int64_t kStretch = 1024;  // float32 sums of so many columns, these added in float64
   const float max = largest_of(logits, columns);
   const float base = max == kMinusInfinity ? 0 : max;
@@ -116,11 +116,11 @@ RowSum row_sum(const Element* logits, int64_t columns) {
     Floats even = {}, odd = {};
     int64_t i = begin;
     for (; i + 2 * kLanes <= end; i += 2 * kLanes) {
-      even += exp_lanes(load_lanes(logits + i) - base);
-      odd += exp_lanes(load_lanes(logits + i + kLanes) - base);
+      even += exp_lanes((load_lanes(logits + i) - base) * scale);
+      odd += exp_lanes((load_lanes(logits + i + kLanes) - base) * scale);
     }
     for (; i < end; i += kLanes) {
-      even += exp_lanes(load_rest(logits + i, end - i, kMinusInfinity) - base);
+      even += exp_lanes((load_rest(logits + i, end - i, kMinusInfinity) - base) * scale);
     }
     total += static_cast<double>(sum_of_lanes(even + odd));
   }
@@ -145,35 +145,30 @@ float row_total(const Element* logits, int64_t columns, float base) {
   return static_cast<float>(total);
 }
 
-template <class Element, class Out>
-void exp_row_plus(const Element* logits, int64_t columns, float max, float factor, float addend,
-                  Out* out) {
-  int64_t i = 0;
-  for (; i + kLanes <= columns; i += kLanes) {
-    store_lanes(exp_lanes(load_lanes(logits + i) - max) * factor + addend, out + i);
-  }
-  if (i == columns) return;
-  const Floats last = load_rest(logits + i, columns - i, kMinusInfinity);
-  Out rest[kLanes];
-  store_lanes(exp_lanes(last - max) * factor + addend, rest);
-  for (int64_t k = 0; i + k < columns; ++k) out[i + k] = rest[k];
+inline Floats exp_terms(Floats logits, const ExpTerms& terms) {
+  return exp_lanes((logits - terms.max) * terms.scale) * terms.factor + terms.addend;
 }
 
 template <class Element, class Out>
-void exp_row(const Element* logits, int64_t columns, float max, float factor, Out* out) {
-  exp_row_plus(logits, columns, max, factor, -0.0f, out);
+void exp_row(const Element* logits, int64_t columns, const ExpTerms& given, Out* out) {
+  const ExpTerms terms = given;  // what is written to cannot be these
+  int64_t i = 0;
+  for (; i + kLanes <= columns; i += kLanes) {
+    store_lanes(exp_terms(load_lanes(logits + i), terms), out + i);
+  }
+  if (i == columns) return;
+  Out rest[kLanes];
+  store_lanes(exp_terms(load_rest(logits + i, columns - i, kMinusInfinity), terms), rest);
+  for (int64_t k = 0; i + k < columns; ++k) out[i + k] = rest[k];
 }
 
 constexpr RowKernels kKernelsHere = {.sum_float = row_sum<float>,
                                      .sum_bfloat16 = row_sum<uint16_t>,
-                                     .exp_float = exp_row<float, float>,
-                                     .exp_bfloat16 = exp_row<uint16_t, uint16_t>,
-                                     .exp_bfloat16_to_float = exp_row<uint16_t, float>,
                                      .total_float = row_total<float>,
                                      .total_bfloat16 = row_total<uint16_t>,
-                                     .plus_float = exp_row_plus<float, float>,
-                                     .plus_bfloat16 = exp_row_plus<uint16_t, uint16_t>,
-                                     .plus_bfloat16_to_float = exp_row_plus<uint16_t, float>};
+                                     .exp_float = exp_row<float, float>,
+                                     .exp_bfloat16 = exp_row<uint16_t, uint16_t>,
+                                     .exp_bfloat16_to_float = exp_row<uint16_t, float>};
 
 }  // namespace
 }  // namespace shardproof

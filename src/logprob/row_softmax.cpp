@@ -17,20 +17,27 @@ const uint16_t* bits_of(const at::Tensor& tensor) {
   return reinterpret_cast<const uint16_t*>(tensor.const_data_ptr<at::BFloat16>());
 }
 
-// Of every row of float32 or bfloat16 logits [r, counted]: its own largest, its sum of exponentials
-// and, where `total` is given, its sum of logit - largest.
-void add_rows(const at::Tensor& logits, float* max, float* sum, float* total) {
+// What the sums of rows are written to; `total` may be null.
+struct RowSums {
+  float* max;
+  float* sum;
+  float* total;
+};
+
+// Of every row of float32 or bfloat16 logits [r, counted], counted > 0: its own largest, its sum of
+// exponentials and, where it is asked for, its sum of (logit - largest) * scale.
+void add_rows(const at::Tensor& logits, float scale, const RowSums& out) {
   const RowKernels kernels = row_kernels();
   const int64_t columns = logits.size(1), stride = logits.stride(0);
   const auto each = [&](const auto* first, const auto& kernel, const auto& add_up) {
     at::parallel_for(0, logits.size(0), kRowsOfOneThread, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        const RowSum found = kernel(first + row * stride, columns);
-        max[row] = found.max;
-        sum[row] = found.sum;
-        if (total == nullptr) continue;
+        const RowSum found = kernel(first + row * stride, columns, scale);
+        out.max[row] = found.max;
+        out.sum[row] = found.sum;
+        if (out.total == nullptr) continue;
         const float base = std::isinf(found.max) && found.max < 0 ? 0 : found.max;
-        total[row] = add_up(first + row * stride, columns, base);
+        out.total[row] = add_up(first + row * stride, columns, base) * scale;
       }
     });
   };
@@ -43,11 +50,10 @@ void add_rows(const at::Tensor& logits, float* max, float* sum, float* total) {
 
 // What the gradient of one row depends on.
 struct RowGradient {
-  float max, factor;
+  ExpTerms terms;
   int64_t target;  // -1: not among these columns
   float at_target;
-  float everywhere;  // -0: nothing
-  bool none;         // exactly 0 everywhere
+  bool none;  // exactly 0 everywhere
 };
 
 void set(float& place, float value) { place = value; }
@@ -55,16 +61,16 @@ void set(uint16_t& place, float value) { place = at::BFloat16(value).x; }
 
 template <class Element, class Out>
 void write_row(const Element* logits, int64_t columns, const RowGradient& row, Out* out,
-               void (*kernel)(const Element*, int64_t, float, float, float, Out*),
-               void (*to_float)(const Element*, int64_t, float, float, float, float*)) {
+               void (*kernel)(const Element*, int64_t, const ExpTerms&, Out*),
+               void (*to_float)(const Element*, int64_t, const ExpTerms&, float*)) {
   if (row.none) {
     std::fill_n(out, columns, Out{0});
     return;
   }
-  kernel(logits, columns, row.max, row.factor, row.everywhere, out);
+  kernel(logits, columns, row.terms, out);
   if (row.target < 0) return;
   float softmax = 0;
-  to_float(logits + row.target, 1, row.max, row.factor, row.everywhere, &softmax);
+  to_float(logits + row.target, 1, row.terms, &softmax);
   set(out[row.target], softmax + row.at_target);
 }
 
@@ -89,11 +95,13 @@ RowSoftmax::RowSoftmax(int64_t rows, const VocabShard& shard, const at::TensorOp
 void RowSoftmax::add(int64_t first, const at::Tensor& logits, const LocalTarget& target) {
   const int64_t count = logits.size(0);
   const at::ScalarType wide = max_.scalar_type();
-  if (has_row_kernels(logits, shard_)) {
-    add_rows(logits, max_.data_ptr<float>() + first, sum_.data_ptr<float>() + first,
-             shifted_.defined() ? shifted_.data_ptr<float>() + first : nullptr);
+  if (logits.size(-1) > 0 && has_row_kernels(logits, shard_)) {
+    add_rows(logits, static_cast<float>(1 / shard_.temperature),
+             {.max = max_.data_ptr<float>() + first,
+              .sum = sum_.data_ptr<float>() + first,
+              .total = shifted_.defined() ? shifted_.data_ptr<float>() + first : nullptr});
   } else {
-    const at::Tensor max = row_max(logits, shard_, wide);
+    const at::Tensor max = row_max(logits, wide);
     max_.narrow(0, first, count).copy_(max);
     at::Tensor shifted = buffer_.shifted(logits, finite_max(max), shard_.temperature);
     if (shifted_.defined()) shifted_.narrow(0, first, count).copy_(shifted.sum(-1));
@@ -106,18 +114,20 @@ void RowSoftmax::add(int64_t first, const at::Tensor& logits, const LocalTarget&
   }
   const at::Tensor column = target.column.narrow(0, first, count).unsqueeze(-1);
   picked.copy_(logits.gather(-1, column).squeeze(-1));
-  if (shard_.temperature != 1.0) picked.div_(shard_.temperature);
 }
 
 at::Tensor RowSoftmax::reduce(const LocalTarget& target) {
   const at::Tensor own_max = max_;
   max_ = shard_.reduce(own_max, ReduceOp::kMax, " max");
   const at::Tensor base = finite_max(max_);
-  sum_ = shard_.reduce(sum_ * (own_max - base).exp_(), ReduceOp::kSum, " sum");
-  const at::Tensor own_picked = at::where(target.owned, picked_ - base, at::zeros_like(picked_));
+  const double temperature = shard_.temperature;
+  sum_ = shard_.reduce(sum_ * tempered(own_max - base, temperature).exp_(), ReduceOp::kSum, " sum");
+  const at::Tensor own_picked =
+      at::where(target.owned, tempered(picked_ - base, temperature), at::zeros_like(picked_));
   const at::Tensor picked = shard_.reduce(own_picked, ReduceOp::kSum, " picked");
   if (shifted_.defined()) {
-    const at::Tensor moved = (finite_max(own_max) - base) * shard_.range.counted;
+    const at::Tensor moved =
+        tempered(finite_max(own_max) - base, temperature) * shard_.range.counted;
     shifted_ = shard_.reduce(shifted_ + moved, ReduceOp::kSum, " logits");
   }
   max_ = base;
@@ -148,6 +158,7 @@ void LogprobGradient::write_rows(int64_t first, const at::Tensor& logits,
                                  const at::Tensor& out) const {
   const RowKernels kernels = row_kernels();
   const int64_t columns = logits.size(1), stride = logits.stride(0), out_stride = out.stride(0);
+  const auto scale = static_cast<float>(1 / shard_.temperature);
   const float* max = max_.const_data_ptr<float>() + first;
   const float* factor = softmax_factor_.const_data_ptr<float>() + first;
   const float* at_target = grad_at_target_.const_data_ptr<float>() + first;
@@ -159,29 +170,32 @@ void LogprobGradient::write_rows(int64_t first, const at::Tensor& logits,
   const auto each = [&](const auto* from, auto* to, const auto& kernel, const auto& to_float) {
     at::parallel_for(0, logits.size(0), kRowsOfOneThread, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        const RowGradient gradient{.max = max[row],
-                                   .factor = factor[row],
-                                   .target = owned[row] ? column[row] : -1,
-                                   .at_target = at_target[row],
-                                   .everywhere = everywhere == nullptr ? -0.0f : everywhere[row],
-                                   .none = none[row]};
+        const RowGradient gradient{
+            .terms = {.max = max[row],
+                      .scale = scale,
+                      .factor = factor[row],
+                      .addend = everywhere == nullptr ? -0.0f : everywhere[row]},
+            .target = owned[row] ? column[row] : -1,
+            .at_target = at_target[row],
+            .none = none[row]};
         write_row(from + row * stride, columns, gradient, to + row * out_stride, kernel, to_float);
       }
     });
   };
   if (logits.scalar_type() == at::kFloat) {
-    each(logits.const_data_ptr<float>(), out.data_ptr<float>(), kernels.plus_float,
-         kernels.plus_float);
+    each(logits.const_data_ptr<float>(), out.data_ptr<float>(), kernels.exp_float,
+         kernels.exp_float);
   } else if (out.scalar_type() == at::kFloat) {
-    each(bits_of(logits), out.data_ptr<float>(), kernels.plus_bfloat16_to_float,
-         kernels.plus_bfloat16_to_float);
+    each(bits_of(logits), out.data_ptr<float>(), kernels.exp_bfloat16_to_float,
+         kernels.exp_bfloat16_to_float);
   } else {
     each(bits_of(logits), reinterpret_cast<uint16_t*>(out.data_ptr<at::BFloat16>()),
-         kernels.plus_bfloat16, kernels.plus_bfloat16_to_float);
+         kernels.exp_bfloat16, kernels.exp_bfloat16_to_float);
   }
 }
 
 void LogprobGradient::write(int64_t first, const at::Tensor& logits, const at::Tensor& out) {
+  if (logits.size(-1) == 0) return;
   if (has_kernels(logits) && out.stride(-1) == 1) {
     write_rows(first, logits, out);
   } else {
@@ -190,6 +204,7 @@ void LogprobGradient::write(int64_t first, const at::Tensor& logits, const at::T
 }
 
 at::Tensor LogprobGradient::block(int64_t first, const at::Tensor& logits) {
+  if (logits.size(-1) == 0) return buffer_.part(logits);
   if (has_kernels(logits)) {
     const at::Tensor out = buffer_.part(logits);
     write_rows(first, logits, out);
@@ -200,7 +215,6 @@ at::Tensor LogprobGradient::block(int64_t first, const at::Tensor& logits) {
     return tensor.narrow(0, first, count).unsqueeze(-1);
   };
   at::Tensor out = buffer_.shifted(logits, max_.narrow(0, first, count), shard_.temperature);
-  if (logits.size(-1) == 0) return out;
   out.exp_().mul_(rows(softmax_factor_));
   if (everywhere_.defined()) out.add_(rows(everywhere_));
   out.scatter_add_(-1, rows(target_.column), rows(grad_at_target_));

@@ -32,10 +32,11 @@ class RowSoftmax {
   // all_reduce(max), all_reduce(sum of exp), all_reduce(picked logit): the logprob of each target.
   // kSumOfLogits: all_reduce(sum of logits - max) behind them.
   at::Tensor reduce(const LocalTarget& target);
-  // After reduce(): the largest logit over tp and the sum of exp(logit - max) over tp.
+  // After reduce(): the largest logit over tp and the sum of exp((logit - max) / temperature).
   const at::Tensor& max() const { return max_; }
   const at::Tensor& sum() const { return sum_; }
-  // After reduce(), kSumOfLogits: the sum of logit - max over the counted columns of tp.
+  // After reduce(), kSumOfLogits: the sum of (logit - max) / temperature over the counted columns
+  // of tp.
   const at::Tensor& sum_of_shifted() const { return shifted_; }
 
  private:

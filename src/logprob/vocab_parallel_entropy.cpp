@@ -8,11 +8,11 @@
 namespace shardproof {
 namespace {
 
-// Of each row, [R] in the wider type. With x the logits and e = exp(x - max):
+// Of each row, [R] in the wider type. With x the logits and e = exp((x - max) / temperature):
 struct EntropySums {
   at::Tensor max;  // over tp
   at::Tensor sum;  // of e, over tp
-  at::Tensor dot;  // of e * (x - max), over tp
+  at::Tensor dot;  // of e * (x - max) / temperature, over tp
   at::Tensor entropy() const { return sum.log() - dot / sum; }
 };
 
@@ -23,7 +23,7 @@ EntropySums entropy_sums(const at::Tensor& logits, int64_t rows, const VocabShar
   const at::Tensor own = at::empty({2, rows}, options);  // sum and dot
   BlockBuffer buffer(wide);
   for (const RowBlock& block : row_blocks(logits, shard)) {
-    const at::Tensor max = row_max(block.logits, shard, wide);
+    const at::Tensor max = row_max(block.logits, wide);
     const at::Tensor shifted = buffer.shifted(block.logits, finite_max(max), shard.temperature);
     const at::Tensor weights = shifted.exp();
     own_max.narrow(0, block.first, block.count).copy_(max);
@@ -35,9 +35,10 @@ EntropySums entropy_sums(const at::Tensor& logits, int64_t rows, const VocabShar
   }
   EntropySums out;
   out.max = finite_max(shard.reduce(own_max, ReduceOp::kMax, " max"));
-  const at::Tensor scale = (own_max - out.max).exp();
+  const at::Tensor scale = tempered(own_max - out.max, shard.temperature).exp_();
   const at::Tensor sum = own[0] * scale;
-  const at::Tensor dot = own[1] * scale + (finite_max(own_max) - out.max) * sum;
+  const at::Tensor moved = tempered(finite_max(own_max) - out.max, shard.temperature);
+  const at::Tensor dot = own[1] * scale + moved * sum;
   const at::Tensor sums = shard.reduce(at::stack({sum, dot}), ReduceOp::kSum, " sum");
   out.sum = sums[0];
   out.dot = sums[1];

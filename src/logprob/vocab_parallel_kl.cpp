@@ -10,11 +10,12 @@
 namespace shardproof {
 namespace {
 
-// Of each row, in the wider type, over tp. e = exp(x - max) of either policy.
+// Of each row, in the wider type, over tp. y = (x - max) / temperature and e = exp(y) of either
+// policy.
 struct KlSums {
   at::Tensor max;  // [2, R] of p and of q
   at::Tensor sum;  // [2, R] of e
-  at::Tensor dot;  // [R] of e_p * ((x_p - max_p) - (x_q - max_q))
+  at::Tensor dot;  // [R] of e_p * (y_p - y_q)
   at::Tensor log_ratio() const { return sum[1].log() - sum[0].log(); }
   at::Tensor kl() const { return dot / sum[0] + log_ratio(); }
 };
@@ -47,8 +48,8 @@ KlSums kl_sums(const at::Tensor& p, const at::Tensor& q, int64_t rows, const Voc
     const auto here = [&pair](const at::Tensor& tensor) {
       return tensor.narrow(0, pair.p.first, pair.p.count);
     };
-    const at::Tensor max_p = row_max(pair.p.logits, shard, wide);
-    const at::Tensor max_q = row_max(pair.q.logits, shard, wide);
+    const at::Tensor max_p = row_max(pair.p.logits, wide);
+    const at::Tensor max_q = row_max(pair.q.logits, wide);
     here(own_max[0]).copy_(max_p);
     here(own_max[1]).copy_(max_q);
     at::Tensor shifted_p = buffer_p.shifted(pair.p.logits, finite_max(max_p), shard.temperature);
@@ -62,9 +63,10 @@ KlSums kl_sums(const at::Tensor& p, const at::Tensor& q, int64_t rows, const Voc
   }
   KlSums out;
   out.max = finite_max(shard.reduce(own_max, ReduceOp::kMax, " max"));
-  const at::Tensor sums = own.narrow(0, 0, 2) * (own_max - out.max).exp();
-  const at::Tensor moved = finite_max(own_max) - out.max;
-  const at::Tensor dot = own[2] * (own_max[0] - out.max[0]).exp() + (moved[0] - moved[1]) * sums[0];
+  const at::Tensor scale = tempered(own_max - out.max, shard.temperature).exp_();
+  const at::Tensor sums = own.narrow(0, 0, 2) * scale;
+  const at::Tensor moved = tempered(finite_max(own_max) - out.max, shard.temperature);
+  const at::Tensor dot = own[2] * scale[0] + (moved[0] - moved[1]) * sums[0];
   const at::Tensor reduced =
       shard.reduce(at::cat({sums, dot.unsqueeze(0)}), ReduceOp::kSum, " sum");
   out.sum = reduced.narrow(0, 0, 2);

@@ -31,7 +31,7 @@ struct Bytes {
 };
 
 // One rank of tp=2, each with 512 rows of 2048 columns; float32, a block of 8 rows is 64 KiB.
-std::vector<Bytes> measure(at::ScalarType dtype, bool inference) {
+std::vector<Bytes> measure(at::ScalarType dtype, bool inference, double temperature = 1) {
   std::vector<Bytes> bytes(2);
   on_every_rank(Mesh::training(1, 1, 1, 2), [&](MeshComm& comm, int64_t rank) -> NamedResults {
     const auto meter = std::make_shared<ByteMeter>();
@@ -43,8 +43,9 @@ std::vector<Bytes> measure(at::ScalarType dtype, bool inference) {
     const at::Tensor grad = random_tensor({2, 256}, 2).to(logprob_type(dtype));
     const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
     meter->start();
-    const at::Tensor out = vocab_parallel_logprob(leaf, target, comm.along("tp"), 4096,
-                                                  {.inference_only = inference, .block_rows = 8});
+    const at::Tensor out = vocab_parallel_logprob(
+        leaf, target, comm.along("tp"), 4096,
+        {.inference_only = inference, .temperature = temperature, .block_rows = 8});
     own.kept = meter->alive - static_cast<int64_t>(out.nbytes());
     own.forward_peak = meter->peak;
     if (!inference) {
@@ -75,6 +76,20 @@ TEST_CASE("inference keeps not one byte beside its result", "[LP-2][LP-8]") {
   for (const Bytes& bytes : measure(at::kFloat, /*inference=*/true)) {
     CHECK(bytes.kept == 0);
     CHECK(bytes.forward_peak * 100 <= 15 * bytes.logits);
+  }
+}
+
+TEST_CASE("a temperature takes no more memory than none", "[LP-8][LP-9]") {
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
+    const auto plain = measure(dtype, /*inference=*/false);
+    const auto warm = measure(dtype, /*inference=*/false, 0.7);
+    for (size_t rank = 0; rank < plain.size(); ++rank) {
+      INFO(c10::toString(dtype) << " rank " << rank);
+      CHECK(warm[rank].kept <= plain[rank].kept);
+      CHECK(warm[rank].forward_peak <= plain[rank].forward_peak);
+      // A number per row: the gradient over the temperature.
+      CHECK(warm[rank].backward_peak <= plain[rank].backward_peak + 512 * 8);
+    }
   }
 }
 

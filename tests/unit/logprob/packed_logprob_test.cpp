@@ -297,6 +297,32 @@ std::string refusal(int64_t cp, int64_t positions, const std::vector<int64_t>& p
   return runs.error_text(cp - 1);
 }
 
+TEST_CASE("a target outside the vocabulary is refused where it counts, and not read in padding",
+          "[LP-5]") {
+  for (const int64_t bad : {kVocab, int64_t{-1}}) {
+    for (const bool in_padding : {false, true}) {
+      const RankRuns runs =
+          try_emulated_ranks(Mesh::training(1, 2, 1, 2), [&](MeshComm& comm, int64_t) {
+            PackedTargets packed = targets_of(make_pack({5, 8}, 2, 8));
+            packed.target.select(1, in_padding ? 6 : 3).fill_(bad);
+            packed_next_token_logprobs(
+                at::zeros({1, 8, 6}, at::kDouble), packed,
+                {.tp = comm.along("tp"), .cp = comm.along("cp"), .vocab_size = kVocab},
+                &sequence_gather_with_slice_backward);
+          });
+      // Zigzag: sequence 0 is 0 1 | 6 7 and 2 3 | 4 5; token 3 is what position 2 predicts.
+      INFO(bad << (in_padding ? " in padding" : ""));
+      const std::string text = runs.error_text(0) + runs.error_text(2);
+      if (in_padding) {
+        CHECK(text == "");
+      } else {
+        CHECK_THAT(text, Catch::Contains("target token " + std::to_string(bad) +
+                                         " is outside the vocabulary of 11 tokens"));
+      }
+    }
+  }
+}
+
 TEST_CASE("malformed boundaries are refused with their numbers", "[LP-5]") {
   CHECK_THAT(refusal(1, 8, {0, 5, 3, 8}), Catch::Contains("falls from 5 to 3 at sequence 1"));
   CHECK_THAT(refusal(1, 8, {0, 5, 7}), Catch::Contains("ends at 7, the row has 8"));

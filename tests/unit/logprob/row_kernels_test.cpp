@@ -20,7 +20,7 @@ std::vector<RowKernels> all_kernels() { return {row_kernels_of_any_processor(), 
 
 float exponential(const RowKernels& kernels, float x, float max = 0, float factor = 1) {
   float out = -1;
-  kernels.exp_float(&x, 1, max, factor, &out);
+  kernels.exp_float(&x, 1, {.max = max, .factor = factor}, &out);
   return out;
 }
 
@@ -53,23 +53,24 @@ TEST_CASE("a NaN stays one, and an infinite logit makes one", "[LP-1]") {
     CHECK(std::isnan(exponential(kernels, kNan)));
     CHECK(std::isnan(exponential(kernels, kInfinity, kInfinity)));
     const std::vector<float> row = {1, kNan, 2, 0, 0, 0, 0, 0, 0, 3};
-    CHECK(std::isnan(kernels.sum_float(row.data(), 10).sum));
+    CHECK(std::isnan(kernels.sum_float(row.data(), 10, 1).sum));
     const std::vector<float> excluded(11, -kInfinity);
-    const RowSum nothing = kernels.sum_float(excluded.data(), 11);
+    const RowSum nothing = kernels.sum_float(excluded.data(), 11, 1);
     CHECK(nothing.max == -kInfinity);
     CHECK(nothing.sum == 0);
   }
 }
 
-TEST_CASE("the largest and the sum of rows of any length, both types", "[LP-1]") {
+TEST_CASE("the largest and the sum of rows of any length, both types, at any scale", "[LP-1]") {
+  const float scale = GENERATE(1.0f, 0.4f, 3.0f);
   for (const int64_t columns : kLengths) {
     const at::Tensor wide = random_tensor({columns}, 3) * 5;
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
       const at::Tensor row = wide.to(dtype), golden = row.to(at::kDouble);
       for (const RowKernels& kernels : all_kernels()) {
-        INFO(columns << " " << c10::toString(dtype));
-        const RowSum found = dtype == at::kFloat ? kernels.sum_float(floats(row), columns)
-                                                 : kernels.sum_bfloat16(bits(row), columns);
+        INFO(columns << " " << c10::toString(dtype) << " scale " << scale);
+        const RowSum found = dtype == at::kFloat ? kernels.sum_float(floats(row), columns, scale)
+                                                 : kernels.sum_bfloat16(bits(row), columns, scale);
         if (columns == 0) {
           CHECK(found.max == -kInfinity);
           CHECK(found.sum == 0);
@@ -77,7 +78,8 @@ TEST_CASE("the largest and the sum of rows of any length, both types", "[LP-1]")
         }
         const at::Tensor max = golden.max();
         CHECK(found.max == static_cast<float>(max.item<double>()));
-        CHECK(found.sum == Approx((golden - max).exp().sum().item<double>()).epsilon(1e-6));
+        const at::Tensor scaled = (golden - max) * static_cast<double>(scale);
+        CHECK(found.sum == Approx(scaled.exp().sum().item<double>()).epsilon(1e-6));
       }
     }
   }
@@ -86,14 +88,15 @@ TEST_CASE("the largest and the sum of rows of any length, both types", "[LP-1]")
 TEST_CASE("scaled exponentials are rounded once, to float32 and to bfloat16", "[LP-2]") {
   for (const int64_t columns : kLengths) {
     const at::Tensor row = (random_tensor({columns}, 4) * 5).to(at::kBFloat16);
-    const at::Tensor golden = (row.to(at::kDouble) - 2).exp() * -0.3;
+    const at::Tensor golden = ((row.to(at::kDouble) - 2) * 0.75).exp() * -0.3;
+    const ExpTerms terms{.max = 2, .scale = 0.75f, .factor = -0.3f};
     for (const RowKernels& kernels : all_kernels()) {
       INFO(columns);
       // One more element behind the row, which must stay.
       const at::Tensor wide = at::full({columns + 1}, 7, at::kFloat);
       const at::Tensor narrow = at::full({columns + 1}, 7, at::kBFloat16);
-      kernels.exp_bfloat16_to_float(bits(row), columns, 2, -0.3f, wide.data_ptr<float>());
-      kernels.exp_bfloat16(bits(row), columns, 2, -0.3f,
+      kernels.exp_bfloat16_to_float(bits(row), columns, terms, wide.data_ptr<float>());
+      kernels.exp_bfloat16(bits(row), columns, terms,
                            reinterpret_cast<uint16_t*>(narrow.data_ptr<at::BFloat16>()));
       CHECK(at::allclose(wide.narrow(0, 0, columns).to(at::kDouble), golden, 1e-6, 1e-30));
       CHECK(at::equal(narrow, wide.to(at::kBFloat16)));
@@ -111,13 +114,14 @@ struct Rounded {
 // Rows of 29 columns over tp ranks; the last two rows are dropped by their gradient, one of them
 // full of NaN. Strides: columns side by side, rows apart.
 Rounded rounded_logprobs(int64_t tp, at::ScalarType dtype, const at::Tensor& logits,
-                         const at::Tensor& target, const at::Tensor& grad) {
+                         const at::Tensor& target, const at::Tensor& grad, double temperature) {
   const auto ranks =
       on_every_rank(Mesh::training(1, 1, 1, tp), [&](MeshComm& comm, int64_t rank) -> NamedResults {
         const at::Tensor part = vocab_part(logits, tp, rank).to(dtype);
         const at::Tensor leaf =
             at::constant_pad_nd(part, {0, 3}, 0).narrow(1, 0, part.size(1)).requires_grad_();
-        const at::Tensor out = vocab_parallel_logprob(leaf, target, comm.along("tp"), 29);
+        const at::Tensor out = vocab_parallel_logprob(leaf, target, comm.along("tp"), 29,
+                                                      {.temperature = temperature});
         out.backward(grad.to(out.scalar_type()));
         return {{"logprobs", out.detach()}, {"grad", leaf.grad()}};
       });
@@ -129,20 +133,22 @@ Rounded rounded_logprobs(int64_t tp, at::ScalarType dtype, const at::Tensor& log
 }  // namespace
 
 TEST_CASE("logprobs of float32 and bfloat16 logits are within 1e-5 of float64 on the same logits",
-          "[LP-1][LP-2]") {
+          "[LP-1][LP-2][LP-9]") {
+  const double temperature = GENERATE(1.0, 0.6, 2.5);
   at::Tensor logits = (random_tensor({6, 29}, 1) * 9).to(at::kBFloat16).to(at::kDouble);
   logits.select(0, 1).narrow(0, 3, 20).fill_(-std::numeric_limits<double>::infinity());
   logits.select(0, 5).fill_(std::numeric_limits<double>::quiet_NaN());
   const at::Tensor target = at::tensor({28, 2, 0, 14, 9, 3}, at::kLong);
   const at::Tensor grad = at::tensor({0.5, -1.5, 2.0, 0.25, 0.0, 0.0}, at::kDouble);
   const at::Tensor golden_leaf = logits.narrow(0, 0, 5).clone().requires_grad_();
-  const at::Tensor golden =
-      at::log_softmax(golden_leaf, -1).gather(-1, target.narrow(0, 0, 5).unsqueeze(-1)).squeeze(-1);
+  const at::Tensor golden = at::log_softmax(golden_leaf / temperature, -1)
+                                .gather(-1, target.narrow(0, 0, 5).unsqueeze(-1))
+                                .squeeze(-1);
   golden.backward(grad.narrow(0, 0, 5));
   for (const int64_t tp : {1, 2, 3}) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-      INFO(tp << " " << c10::toString(dtype));
-      const Rounded found = rounded_logprobs(tp, dtype, logits, target, grad);
+      INFO(tp << " " << c10::toString(dtype) << " temperature " << temperature);
+      const Rounded found = rounded_logprobs(tp, dtype, logits, target, grad, temperature);
       CHECK(found.logprobs.scalar_type() == at::kFloat);
       const at::Tensor error = (found.logprobs.narrow(0, 0, 5) - golden).abs().max();
       CHECK(error.item<double>() <= 1e-5);
@@ -153,6 +159,42 @@ TEST_CASE("logprobs of float32 and bfloat16 logits are within 1e-5 of float64 on
                          golden_leaf.grad().narrow(0, 0, 4), rounding, 1e-7));
       CHECK(found.grad.narrow(0, 4, 2).eq(0).all().item<bool>());
     }
+  }
+}
+
+TEST_CASE("a temperature costs logits far from 0 none of their digits", "[LP-9]") {
+  const at::Tensor far = (random_tensor({4, 29}, 1) * 3).to(at::kFloat) + 4096;
+  const at::Tensor target = at::tensor({28, 2, 0, 14}, at::kLong);
+  const at::Tensor golden =
+      at::log_softmax(far.to(at::kDouble) / 0.3, -1).gather(-1, target.unsqueeze(-1)).squeeze(-1);
+  const Rounded found =
+      rounded_logprobs(2, at::kFloat, far.to(at::kDouble), target, at::ones({4}, at::kDouble), 0.3);
+  CHECK((found.logprobs - golden).abs().max().item<double>() <= 1e-5);
+}
+
+TEST_CASE("a rank whose columns are padding alone takes part, in both types", "[LP-1][LP-2]") {
+  // Three tokens over four ranks: the last has one column, which counts for nothing.
+  const at::Tensor logits = (random_tensor({5, 3}, 1) * 4).to(at::kBFloat16).to(at::kDouble);
+  const at::Tensor target = at::tensor({2, 0, 1, 2, 0}, at::kLong);
+  const at::Tensor grad = random_tensor({5}, 2);
+  const at::Tensor leaf = logits.clone().requires_grad_();
+  const at::Tensor golden = at::log_softmax(leaf, -1).gather(-1, target.unsqueeze(-1)).squeeze(-1);
+  golden.backward(grad);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const auto ranks = on_every_rank(
+        Mesh::training(1, 1, 1, 4), [&](MeshComm& comm, int64_t rank) -> NamedResults {
+          const at::Tensor part = vocab_part(logits, 4, rank).to(dtype).requires_grad_();
+          const at::Tensor out = vocab_parallel_logprob(part, target, comm.along("tp"), 3);
+          out.backward(grad.to(out.scalar_type()));
+          return {{"logprobs", out.detach()}, {"grad", part.grad()}};
+        });
+    for (int64_t rank = 0; rank < 4; ++rank) {
+      const NamedResults& own = ranks[static_cast<size_t>(rank)];
+      CHECK((own.at("logprobs") - golden).abs().max().item<double>() <= 1e-5);
+      CHECK(at::allclose(own.at("grad").to(at::kDouble), vocab_part(leaf.grad(), 4, rank, 0), 1e-2,
+                         1e-6));
+    }
+    CHECK(exactly_zero(ranks[3].at("grad")));
   }
 }
 
