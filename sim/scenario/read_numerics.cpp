@@ -34,6 +34,10 @@ void read_numerics(const Settings& settings, CaseSpec& spec) {
   read_loss_scale(settings, spec.loss_scale);
   read_huge_advantage(settings, spec.data);
   spec.noise_std = settings.get<double>("run.noise_std");
+  if (spec.noise_std > 0 && spec.workload != "train") {
+    settings.fail("run.noise_std", fmt::format("workload {} takes no noise", spec.workload),
+                  "noise the weights of workload train");
+  }
 }
 
 }  // namespace shardproof::sim

@@ -7,7 +7,7 @@
 namespace shardproof::sim {
 
 // After model and data are set. Throws Error(kBadInput) at the place in the file: a sample that the
-// batch does not have, a huge advantage in a batch that is not generated.
+// batch does not have, a huge advantage in a batch that is not generated, noise without training.
 void read_numerics(const Settings& settings, CaseSpec& spec);
 
 }  // namespace shardproof::sim

@@ -76,15 +76,17 @@ TEST_CASE("a stream that differed over tp alone goes on at the same tp size, els
   };
   const auto before = streams_on(Mesh::training(2, 1, 1, 3));
   const auto same_tp = streams_on(Mesh::training(1, 1, 1, 3));
-  const auto other_tp = streams_on(Mesh::training(1, 1, 1, 2));
+  const auto other_tp = streams_on(Mesh::training(1, 1, 1, 1));
   const auto model_stream = [](const RngStates& states) { return states.at(kModelParallelRng); };
   for (size_t tp = 0; tp < 3; ++tp) {
     CHECK(model_stream(same_tp[tp]).state.equal(model_stream(before[tp]).state));
     CHECK(model_stream(same_tp[tp]).offset == model_stream(before[tp]).offset);
   }
   CHECK(model_stream(other_tp[0]).offset == 0);
-  CHECK(model_stream(other_tp[0]).seed != model_stream(other_tp[1]).seed);
-  CHECK(other_tp[1].at(kDataParallelRng).state.equal(before[0].at(kDataParallelRng).state));
+  for (const RngStates& states : before) {
+    CHECK(model_stream(other_tp[0]).seed != model_stream(states).seed);
+  }
+  CHECK(other_tp[0].at(kDataParallelRng).state.equal(before[0].at(kDataParallelRng).state));
 }
 
 TEST_CASE("without saved streams a tracker is refused, and a trainer alone still loads",
@@ -127,7 +129,7 @@ TEST_CASE("the loss scale goes along, and a skipped step counts for no optimizer
   const ScratchRoot root;
   Trial trial = steps_on(Mesh::training(2, 1, 1, 1), 3);
   trial.dtype = at::kHalf;
-  trial.options.loss_scale = {.enabled = true, .init_scale = 1e9, .backoff_factor = 1e-4};
+  trial.options.loss_scale = {.enabled = true, .init_scale = 1e9, .backoff_factor = 1e-6};
   bool skipped = false;
   Trial first = trial;
   first.steps = 0;
