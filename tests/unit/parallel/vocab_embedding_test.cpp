@@ -1,6 +1,8 @@
 // The vocabulary-parallel embedding with each of its options against one device.
 #include "parallel/tp/vocab_embedding.h"
 
+#include <ATen/Parallel.h>
+
 #include <catch2/catch.hpp>
 
 #include "parallel/tp/vocab_parallel_embedding.h"
