@@ -134,7 +134,8 @@ class Trainer {
   void restore(const std::vector<at::Tensor>& masters, std::vector<OptimizerState> states,
                int64_t step, std::optional<int64_t> schedule_steps = {});
   // Other weights for the same model, one per parameter, of masters()' shapes: what the forward
-  // uses follows. Optimizer and scheduler stay. No communication.
+  // uses follows. Optimizer and scheduler stay. No communication, but a step that threw may have
+  // left a gather under way, which is waited for.
   void set_masters(const std::vector<at::Tensor>& masters);
 
  private:

@@ -125,6 +125,10 @@ void FullyShardedModel::abandon_step() {
   for (const auto& unit : units_) unit->abandon_step();
 }
 
+void FullyShardedModel::forget_parameters() {
+  for (const auto& unit : units_) unit->reshard();
+}
+
 FullyShardedModel::Gathered::Gathered(FullyShardedModel& model) : model_(model) {
   try {
     for (const auto& unit : model_.units_) unit->gather();

@@ -46,6 +46,9 @@ class FullyShardedModel {
   // After a forward or backward that threw: gradients are dropped, whole parameters freed. Waits
   // for no call: what is under way is waited for by whoever comes next.
   void abandon_step();
+  // Before the shards change: what an abandoned step has under way, or left whole, is of the old
+  // ones. It is waited for, and dropped.
+  void forget_parameters();
 
   // While it lives all units are whole, and forwards neither gather nor free. However it ends, they
   // are freed.

@@ -156,6 +156,7 @@ TEST_CASE("a step that throws leaves the worker as it was, ready for another", "
       trial.probe = &probe;
       const auto run = [&](bool throws) {
         return with_workers(trial, [&](PolicyWorker& worker, MeshComm& comm, int64_t rank) {
+          const at::Tensor first = worker.score(data);
           worker.train(data);
           for (const Place& place : places) {
             if (!throws) break;
@@ -175,8 +176,9 @@ TEST_CASE("a step that throws leaves the worker as it was, ready for another", "
             comm.world().barrier("all have thrown");
             probe.armed = false;
             comm.world().barrier("disarmed");
+            // Not with the policy's weights, which the step had on their way.
+            MUST(difference(first, worker.reference_logprobs(data), 0) == "");
           }
-          worker.score(data);
           worker.train(data);
         });
       };
