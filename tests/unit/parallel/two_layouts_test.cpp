@@ -200,7 +200,7 @@ TEST_CASE("dropouts of two groups in one process draw from their own streams", "
     for (const char* axis : kAxes) {
       const Communicator& group = comm.along(axis);
       trackers.push_back(std::make_unique<RngTracker>());
-      seed_streams(*trackers.back(), 50 + group.size(),
+      seed_streams(*trackers.back(), 100 * group.size(),
                    {.tp_rank = group.rank(), .tp_size = group.size()});
     }
     for (const HeldOverTp held : {HeldOverTp::kAlike, HeldOverTp::kParts}) {
