@@ -94,6 +94,23 @@ std::optional<Explanation> explain_zeros(const Symptoms& symptoms, const Rows& w
                      "it was never filled, or a gradient was cut off"};
 }
 
+// One value everywhere, where the golden has many.
+std::optional<Explanation> explain_one_value(const Symptoms& symptoms, const Rows& wrong) {
+  constexpr size_t kFewest = 8;
+  std::set<double> actual, golden;
+  size_t count = 0;
+  for (const Piece* piece : symptoms.pieces) {
+    actual.insert(piece->actual.begin(), piece->actual.end());
+    golden.insert(piece->golden.begin(), piece->golden.end());
+    count += piece->actual.size();
+    if (actual.size() > 1) return std::nullopt;
+  }
+  if (count < kFewest || golden.size() < kFewest) return std::nullopt;
+  return Explanation{
+      fmt::format("every element is {:.6g} {}", *actual.begin(), wrong_clause(symptoms, wrong)),
+      "it was never filled, and is what it was made with"};
+}
+
 std::optional<Explanation> explain_structure(const Symptoms& symptoms, const Rows& wrong) {
   const std::optional<Assembled> tensor = assemble(symptoms.pieces);
   if (!tensor) return std::nullopt;
@@ -202,6 +219,7 @@ Explanation explain_values(const Symptoms& symptoms) {
   if (!found) found = explain_missing_sum(symptoms, wrong_clause(symptoms, wrong));
   if (!found) found = explain_by_hint(symptoms, wrong, "equals the golden's");
   if (!found) found = explain_by_hint(symptoms, wrong, "every value is exactly");
+  if (!found) found = explain_one_value(symptoms, wrong);
   if (!found) found = explain_structure(symptoms, wrong);
   if (!found) return explain_by_size(symptoms, wrong);
   if (const std::string share = explained_text(found->explained); !share.empty()) {

@@ -1,4 +1,4 @@
-// Zeros that lie elsewhere: a mask that is off, or other values altogether.
+// Values that were never there: zeros that lie elsewhere, memory that was never filled.
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
@@ -33,4 +33,19 @@ TEST_CASE("other values between zeros that moved are no mask", "[explanations]")
   const at::Tensor moved = counts.roll(1).view({1, 10, 1});
   CHECK_FALSE(explain_mask_shift(whole(numbered({2, 10, 3}, 6) * moved, golden, true)));
   CHECK_FALSE(explain_mask_shift(whole(golden.flip(1), golden, true)));
+}
+
+TEST_CASE("one value where the golden has many was never written", "[explanations]") {
+  const auto with = [](double value) {
+    return found(world(), in(kGrad, [=](int64_t, at::Tensor t) { return t.fill_(value); }));
+  };
+  CHECK_THAT(with(77).pattern, Catch::Contains("every element is 77 on all ranks"));
+  CHECK_THAT(with(77).likely, Catch::Contains("never filled"));
+  CHECK_THAT(with(0).pattern, Catch::Contains("every element is 0"));
+  const Divergence nearly = found(world(), in(kGrad, [](int64_t rank, at::Tensor t) {
+                                    t.fill_(77);
+                                    if (rank == 0) t.view({-1})[0] = 3;
+                                    return t;
+                                  }));
+  CHECK_THAT(nearly.likely, !Catch::Contains("never filled"));
 }
