@@ -119,7 +119,7 @@ class MatrixReader {
     for (const SchemaKey& key : schema_.keys()) paths.push_back(key.path);
     std::string nearest;
     for (const std::string& path : paths) {
-      if (path.ends_with("." + entry.key)) nearest = path;
+      if (nearest.empty() && path.ends_with("." + entry.key)) nearest = path;
     }
     if (nearest.empty()) nearest = nearest_name(entry.key, paths);
     fail_at(file_, entry.line, entry.column, fmt::format("unknown key '{}' in matrix", entry.key),

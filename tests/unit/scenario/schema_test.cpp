@@ -97,7 +97,7 @@ TEST_CASE("Values out of range are refused, NaN and infinities too", "[scenario]
 }
 
 TEST_CASE("Unknown names come with the nearest known one", "[scenario]") {
-  CHECK(refusal_of("precision: float46\n").find("did you mean float64?") != std::string::npos);
+  CHECK(refusal_of("precision: flaot64\n").find("did you mean float64?") != std::string::npos);
   CHECK(refusal_of("run: {optimizer: {name: AdamX}}\n").find("did you mean AdamW?") !=
         std::string::npos);
   CHECK(refusal_of("run: {optimizer: {name: torch.optim.SGD}}\n") == "accepted");
