@@ -42,10 +42,10 @@ class LazyStore {
 };
 
 StoreAddress address_of(const WorldSetup& setup) {
-  return {.host = setup.store.host,
+  return {.pages = setup.store.pages,
+          .host = setup.store.host,
           .port = setup.store.port,
           .host_it = setup.store.host_it,
-          .listen_fd = setup.store.listen_fd,
           .world_size = setup.world_size,
           .prefix = setup.store.prefix};
 }

@@ -72,7 +72,7 @@ class Run {
     if (arguments_.jobs > 0) {
       runner_.wait_until_at_most(arguments_.jobs - 1);
     } else if (spec.world.backend != "emulated") {
-      runner_.wait_until_at_most(0);  // several worlds of processes are only made when asked for
+      runner_.wait_until_at_most(0);  // its ranks take every core: side by side is no faster
     } else {
       runner_.wait_for_room(spec.parallel.world_size(), cores_);
     }

@@ -173,7 +173,6 @@ class ExternalRank {
     setup.store = {.host = place.master_addr,
                    .port = place.master_port,
                    .host_it = place.rank == 0 && !place.store_is_hosted,
-                   .listen_fd = -1,
                    .prefix = "shardproof/" + place.run_id};
     setup.on_start = [](int64_t) {};
     setup.on_call = [this](int64_t, const CallLine& line) {

@@ -11,12 +11,12 @@
 
 namespace shardproof::sim {
 
-// The c10d store at which process ranks meet.
+// The c10d store at which process ranks meet: in shared memory, or at an address.
 struct StorePlace {
+  int pages = -1;  // a memfd, borrowed; it outlives the world. -1: at the address
   std::string host = "127.0.0.1";
   int port = 0;
-  bool host_it = false;  // this rank hosts it: on `listen_fd`, which it owns, or on the port
-  int listen_fd = -1;
+  bool host_it = false;  // this rank hosts it, on that port
   std::string prefix;  // of all keys
 };
 

@@ -110,9 +110,7 @@ namespace {
                    .world_size = setup.world_size,
                    .rank = setup.rank,
                    .local_rank = setup.rank};
-  world.store.listen_fd = fds.store_listener.release();
-  world.store.port = setup.store_port;
-  world.store.host_it = setup.rank == 0;
+  world.store.pages = fds.store.get();
   world.before_kill = [&board](int64_t) { board.crashing(); };
   world.on_start = [&board](int64_t rank) { board.started(rank); };
   world.on_fault = [&send](int64_t rank, const FaultNote& note) {
@@ -163,9 +161,11 @@ std::string WorkerSetup::process_name() const {
 }
 
 nlohmann::json to_json(const WorkerSetup& setup) {
-  return {{"role", setup.role},     {"backend", setup.backend},
-          {"device", setup.device}, {"world_size", setup.world_size},
-          {"rank", setup.rank},     {"store_port", setup.store_port}};
+  return {{"role", setup.role},
+          {"backend", setup.backend},
+          {"device", setup.device},
+          {"world_size", setup.world_size},
+          {"rank", setup.rank}};
 }
 
 WorkerSetup worker_setup_from_json(const nlohmann::json& json) {
@@ -173,8 +173,7 @@ WorkerSetup worker_setup_from_json(const nlohmann::json& json) {
           .backend = json.at("backend"),
           .device = json.at("device"),
           .world_size = json.at("world_size"),
-          .rank = json.at("rank"),
-          .store_port = json.at("store_port")};
+          .rank = json.at("rank")};
 }
 
 void prepare_rank_process() {

@@ -17,17 +17,16 @@ struct WorkerSetup {
   std::string device;
   int64_t world_size = 1;
   int64_t rank = -1;
-  int store_port = 0;
   std::string process_name() const;  // as `ps` shows it, at most 15 characters
 };
 nlohmann::json to_json(const WorkerSetup& setup);
 WorkerSetup worker_setup_from_json(const nlohmann::json& json);
 
 struct WorkerFds {
-  OwnedFd channel;         // to control
-  OwnedFd output;          // stdout and stderr of the worker
-  OwnedFd board;           // CallBoard; invalid for a golden
-  OwnedFd store_listener;  // rank 0 of process worlds
+  OwnedFd channel;  // to control
+  OwnedFd output;   // stdout and stderr of the worker
+  OwnedFd board;    // CallBoard; invalid for a golden
+  OwnedFd store;    // of process worlds: the pages at which their ranks meet
 };
 
 // What a process that holds a rank sets before it makes groups. Writing to a rank that has died is

@@ -15,18 +15,20 @@ class Workers {
   Workers(boost::asio::io_context& io, const WorkerFunctions& functions);
   ~Workers();  // all workers have ended and are reaped
 
-  // `board` is duplicated; `store_listener` is handed over. Call start() on the result.
-  std::shared_ptr<WorkerProcess> start(const WorkerSetup& setup, int board, OwnedFd store_listener);
+  // `board` and `store` (-1: none) are duplicated. Call start() on the result.
+  std::shared_ptr<WorkerProcess> start(const WorkerSetup& setup, int board, int store);
   // False when the zygote has gone, and all workers with it: this object is of no more use.
   bool usable() const { return !zygote_.gone(); }
 
  private:
   void wait_for_exits();
+  void take_exits();
 
   boost::asio::io_context& io_;
   Zygote zygote_;
   boost::asio::posix::stream_descriptor notices_;
   std::map<pid_t, std::weak_ptr<WorkerProcess>> alive_;
+  const std::shared_ptr<bool> living_ = std::make_shared<bool>();  // for what is posted
 };
 
 }  // namespace shardproof::sim

@@ -1,8 +1,8 @@
 #include "sim/launch/world.h"
 
 #include <fmt/format.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
@@ -33,20 +33,14 @@ bool is_refusal(const RankEnding& ending) {
   return ending.kind == "refused" || ending.kind == "bad_input";
 }
 
-// A socket on which rank 0 will serve the c10d store, bound before anybody needs its port.
-OwnedFd listen_on_loopback(int* port) {
-  OwnedFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  auto* plain = reinterpret_cast<sockaddr*>(&address);
-  if (::bind(listener.get(), plain, size) != 0 || ::listen(listener.get(), 2048) != 0 ||
-      ::getsockname(listener.get(), plain, &size) != 0) {
-    throw InternalError("no port on the loopback interface for the store of a world");
+// Empty pages for the store at which process ranks meet. Only what is written takes memory.
+OwnedFd new_store_pages() {
+  constexpr off_t kMost = off_t{256} << 20;
+  OwnedFd pages(::memfd_create("shardproof-store", MFD_CLOEXEC));
+  if (!pages.valid() || ::ftruncate(pages.get(), kMost) != 0) {
+    throw InternalError("no shared memory for the store of a world");
   }
-  *port = ntohs(address.sin_port);
-  return listener;
+  return pages;
 }
 
 }  // namespace
@@ -65,15 +59,13 @@ void World::start_workers(Workers& workers) {
                     .backend = key_.backend,
                     .device = key_.device,
                     .world_size = key_.world_size,
-                    .rank = -1,
-                    .store_port = 0};
-  OwnedFd listener;
-  if (in_processes()) listener = listen_on_loopback(&setup.store_port);
+                    .rank = -1};
+  OwnedFd store;
+  if (in_processes()) store = new_store_pages();
   const int64_t count = in_processes() ? key_.world_size : 1;
   for (int64_t i = 0; i < count; ++i) {
     if (in_processes()) setup.rank = i;
-    workers_.push_back(workers.start(setup, board_.fd(), std::move(listener)));
-    listener = OwnedFd();
+    workers_.push_back(workers.start(setup, board_.fd(), store.get()));
     listen_to(workers_.size() - 1);
   }
 }

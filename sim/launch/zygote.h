@@ -38,6 +38,7 @@ class Zygote {
 
   int socket() const { return socket_.get(); }  // readable: call next_exit() until nullopt
   std::optional<WorkerExit> next_exit();
+  bool has_exits() const { return !exits_.empty(); }  // spawn() may have read some
   bool gone() const { return gone_; }
   pid_t pid() const { return pid_; }
 

@@ -12,6 +12,7 @@
 #include "comm/gloo_backend.h"
 #include "comm/nccl_backend.h"
 #include "sim/rank/case_inputs.h"
+#include "sim/rank/page_store.h"
 
 namespace shardproof::sim {
 
@@ -81,10 +82,10 @@ RankEnding ProcessRankMain::run(const std::string& request, int golden_fd) {
 }
 
 StorePtr join_store(const StoreAddress& address) {
+  if (address.pages >= 0) return make_page_store(address.pages);
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(address.port);
   options.isServer = address.host_it;
-  if (address.listen_fd >= 0) options.masterListenFd = address.listen_fd;
   options.numWorkers = static_cast<size_t>(address.world_size);
   options.waitWorkers = false;
   options.timeout = std::chrono::seconds(60);

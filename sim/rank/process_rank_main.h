@@ -39,13 +39,13 @@ class ProcessRankMain {
   std::unique_ptr<Groups> groups_;
 };
 
-// Where the ranks of a world meet. `listen_fd`: hosted on this listening socket, which is owned
-// then.
+// Where the ranks of a world meet: in the shared pages of a memfd (page_store.h), else at c10d's
+// store over TCP.
 struct StoreAddress {
+  int pages = -1;
   std::string host = "127.0.0.1";
   int port = 0;
   bool host_it = false;
-  int listen_fd = -1;
   int64_t world_size = 1;
   std::string prefix;  // of all keys
 };

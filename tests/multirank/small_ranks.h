@@ -73,10 +73,10 @@ inline WorkerFunctions small_workers() {
     const auto join = [setup, store] {
       const StorePlace& place = setup.store;
       if (!*store) {
-        *store = join_store({.host = place.host,
+        *store = join_store({.pages = place.pages,
+                             .host = place.host,
                              .port = place.port,
                              .host_it = place.host_it,
-                             .listen_fd = place.listen_fd,
                              .world_size = setup.world_size,
                              .prefix = place.prefix});
       }

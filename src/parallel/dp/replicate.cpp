@@ -17,7 +17,7 @@ SampleRange samples_of(int64_t batch_size, int64_t dp_size, int64_t dp_rank) {
 
 namespace {
 
-// Averages grads[first, last). While a rank waits for its peers it holds the bucket alone: the
+// Averages grads[first, last). While a rank waits for its peers it holds the bucket once: the
 // gradients in it are let go, and come back as views of the average.
 void average_bucket(std::vector<at::Tensor>& grads, size_t first, size_t last,
                     const std::string& label, Communicator& dp) {
@@ -28,9 +28,11 @@ void average_bucket(std::vector<at::Tensor>& grads, size_t first, size_t last,
     shapes.push_back(grads[i].sizes().vec());
     grads[i] = at::Tensor();
   }
-  const at::Tensor bucket = at::cat(flat);
+  at::Tensor bucket = at::cat(flat);
   flat.clear();
-  const at::Tensor averaged = dp.all_reduce(bucket, ReduceOp::kAvg, label);
+  PendingCollective reduction = dp.all_reduce_async(bucket, ReduceOp::kAvg, label);
+  bucket = at::Tensor();  // what travels is a copy
+  const at::Tensor averaged = reduction.wait();
   int64_t offset = 0;
   for (size_t i = first; i < last; ++i) {
     const int64_t numel = c10::multiply_integers(shapes[i - first]);

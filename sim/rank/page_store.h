@@ -1,0 +1,23 @@
+// The store at which the process ranks of one host meet, in shared memory: no
+// port, no connection and no name service, which c10d's TCPStore asks for the
+// name of each address that it connects to, also for 127.0.0.1, and which may
+// take seconds to answer.
+//
+// The pages are a log of operations that processes append to without a lock and
+// replay on their own: all see the same order, and so the same state.
+//
+//   | end, version | size, operation, key, value | size, operation, key, value
+//   | ... 0
+#pragma once
+
+#include "comm/store.h"
+
+namespace shardproof::sim {
+
+// `fd`: a memfd, of as many bytes as may ever be written to the store and all
+// zero at first. It is mapped, not owned. Throws InternalError when it cannot
+// be mapped; set() and the like throw it when the pages are full. wait() and
+// get() of what nobody writes end with the store's timeout.
+StorePtr make_page_store(int fd);
+
+}  // namespace shardproof::sim
