@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PLACE = ROOT / "build" / "mutants"
 PARTS = ("CMakeLists.txt", "cmake", "src", "sim", "golden", "bench", "scenarios")
-LEFT_OUT = {"golden/hf", "golden/witness"}  # data, read where it is
+LEFT_OUT = {"golden/hf", "golden/witness"}  # data: linked, and read where it is
 
 
 class BuildError(Exception):
@@ -76,6 +76,9 @@ class Scratch:
                 continue
             there.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(here, there)
+        for name in sorted(LEFT_OUT):  # scenarios name cases of golden/hf
+            if not (self.tree / name).is_symlink():
+                (self.tree / name).symlink_to(ROOT / name)
 
     def compile(self):
         if not (self.build / "build.ninja").is_file():
