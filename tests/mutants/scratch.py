@@ -77,8 +77,10 @@ class Scratch:
             there.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(here, there)
         for name in sorted(LEFT_OUT):  # scenarios name cases of golden/hf
-            if not (self.tree / name).is_symlink():
-                (self.tree / name).symlink_to(ROOT / name)
+            there = self.tree / name
+            if not there.is_symlink():
+                shutil.rmtree(there, ignore_errors=True)
+                there.symlink_to(ROOT / name)
 
     def compile(self):
         if not (self.build / "build.ninja").is_file():
