@@ -71,6 +71,20 @@ struct Trained {
   std::vector<StepMetrics> metrics;
 };
 
+// By name, from the shards of each rank in the order of `parameters`.
+inline std::map<std::string, at::Tensor> whole_parameters(
+    const std::vector<ParameterPtr>& parameters, const std::vector<std::vector<at::Tensor>>& shards,
+    const Mesh& mesh) {
+  std::map<std::string, at::Tensor> whole;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    std::vector<at::Tensor> pieces;
+    for (const auto& of_rank : shards) pieces.push_back(of_rank[i]);
+    whole[parameters[i]->name] =
+        reassemble(pieces, parameters[i]->global_shape, parameters[i]->layout, mesh);
+  }
+  return whole;
+}
+
 // `work` on every rank, then the parameters.
 inline Trained train_with(const Trial& trial,
                           const std::function<void(Trainer&, MeshComm&)>& work) {
@@ -90,12 +104,7 @@ inline Trained train_with(const Trial& trial,
         });
       },
       trial.listeners));
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    std::vector<at::Tensor> pieces;
-    for (const auto& of_rank : shards) pieces.push_back(of_rank[i]);
-    trained.parameters[parameters[i]->name] =
-        reassemble(pieces, parameters[i]->global_shape, parameters[i]->layout, trial.mesh);
-  }
+  trained.parameters = whole_parameters(parameters, shards, trial.mesh);
   return trained;
 }
 

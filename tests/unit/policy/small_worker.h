@@ -59,12 +59,7 @@ inline Trained with_workers(
     if (rank == 0) parameters = worker.trainer().parameters();
   }));
   Trained trained;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    std::vector<at::Tensor> pieces;
-    for (const auto& of_rank : shards) pieces.push_back(of_rank[i]);
-    trained.parameters[parameters[i]->name] =
-        reassemble(pieces, parameters[i]->global_shape, parameters[i]->layout, trial.mesh);
-  }
+  trained.parameters = whole_parameters(parameters, shards, trial.mesh);
   return trained;
 }
 

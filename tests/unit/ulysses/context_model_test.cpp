@@ -7,6 +7,7 @@
 #include "parallel/ulysses/apply.h"
 #include "tests/support/run_gloo_ranks.h"
 #include "tests/unit/parallel/rank_results.h"
+#include "tests/unit/ulysses/eight_head_model.h"
 #include "train/trainer.h"
 
 namespace shardproof::tests {
@@ -36,16 +37,7 @@ class Keeper final : public Probe {
 };
 
 ModelConfig small_config(bool gemma) {
-  ModelConfig config;
-  config.vocab_size = 37;
-  config.hidden_size = 24;
-  config.intermediate_size = 30;
-  config.num_hidden_layers = 2;
-  config.num_attention_heads = 8;
-  config.num_key_value_heads = 2;
-  config.head_dim = 6;
-  config.rope_theta = 50;
-  config.attention_bias = true;
+  ModelConfig config = eight_head_model();
   if (!gemma) return config;
   config.family = "gemma3";
   config.sliding_window = 5;

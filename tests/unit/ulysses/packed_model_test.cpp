@@ -7,6 +7,7 @@
 #include "parallel/ulysses/apply.h"
 #include "tests/support/run_gloo_ranks.h"
 #include "tests/unit/parallel/rank_results.h"
+#include "tests/unit/ulysses/eight_head_model.h"
 #include "train/trainer.h"
 
 namespace shardproof::tests {
@@ -49,36 +50,22 @@ class TokenKeeper final : public Probe {
   std::map<std::string, Seen> results;
 };
 
-ModelConfig packed_config() {
-  ModelConfig config;
-  config.vocab_size = 37;
-  config.hidden_size = 24;
-  config.intermediate_size = 30;
-  config.num_hidden_layers = 2;
-  config.num_attention_heads = 8;
-  config.num_key_value_heads = 2;
-  config.head_dim = 6;
-  config.rope_theta = 50;
-  config.attention_bias = true;
-  return config;
-}
-
 Batch packed_batch(bool changed) {
   Batch batch = seeded_batch({.batch_size = 4,
                               .seq_len = kSeqLen,
                               .lengths = kLengths,
                               .mask_probability = 0.7,
                               .dropped_samples = {3},
-                              .vocab_size = packed_config().vocab_size,
+                              .vocab_size = eight_head_model().vocab_size,
                               .seed = 6});
-  if (changed) batch.input_ids[kChanged].add_(5).remainder_(packed_config().vocab_size);
+  if (changed) batch.input_ids[kChanged].add_(5).remainder_(eight_head_model().vocab_size);
   return batch;
 }
 
 // One scoring pass and one step over one packed row (or rows of samples, unpacked).
 std::map<std::string, Seen> run_packed(const PackedMesh& on, MeshComm& comm, int64_t rank,
                                        const Batch& batch, bool packed = true) {
-  const ModelConfig config = packed_config();
+  const ModelConfig config = eight_head_model();
   Decoder model(config, seeded_weights(config, 7));
   apply_tensor_parallel(model, comm, {.sequence_parallel = on.sequence_parallel});
   apply_context_parallel(model, comm, {});
