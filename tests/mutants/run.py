@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from threading import Semaphore
+from threading import Lock, Semaphore
 
 from gate import run_gate
 from marks import Marks, marks_of, said_of
@@ -20,6 +20,7 @@ class Outcome:
     def __init__(self, row):
         self.row, self.problem, self.finding, self.marks = row, "", None, Marks(caught=False)
         self.build_s = self.gate_s = 0.0
+        self.ended = False
 
     def failed(self):
         """Whether the command must not end well because of this row."""
@@ -48,9 +49,9 @@ def selected(rows, arguments):
     texts = [text for text in arguments.filter.lower().split(",") if text] or [""]
     chosen = [row for row in rows if any(text in f"{row.id} {row.source}".lower() for text in texts)]
     if arguments.sample and arguments.sample < len(chosen):
-        chosen = sorted(random.Random(arguments.seed).sample(chosen, arguments.sample),
-                        key=lambda row: row.id)
-    return chosen
+        chosen = random.Random(arguments.seed).sample(chosen, arguments.sample)
+    # Controls last: each takes the whole gate, and a stopped run has then seen most rows.
+    return sorted(chosen, key=lambda row: (row.control, row.id))
 
 
 class Run:
@@ -60,6 +61,7 @@ class Run:
         self.scratch, self.outcomes = Scratch(), []
         self.gates = ThreadPoolExecutor(jobs)
         self.places = Semaphore(jobs + 1)  # programs that wait for a gate
+        self.saying = Lock()
 
     def prepare(self):
         start = time.monotonic()
@@ -86,7 +88,7 @@ class Run:
         outcome.build_s = time.monotonic() - start
         if outcome.problem:
             self.places.release()
-            print(outcome.line(), flush=True)
+            self.say(outcome)
             return
         self.gates.submit(self.judge, outcome, program)
 
@@ -99,8 +101,15 @@ class Run:
         except Exception as error:  # of this row alone: it is said, and the others go on
             outcome.problem = f"the gate: {error!r}"
         outcome.gate_s = time.monotonic() - start
-        print(outcome.line(), flush=True)
+        self.say(outcome)
         self.places.release()
+
+    def say(self, outcome):
+        """One line, and the results so far, so that a run that is stopped leaves them."""
+        with self.saying:
+            outcome.ended = True
+            print(outcome.line(), flush=True)
+            write_results([one for one in self.outcomes if one.ended])
 
     def close(self):
         self.gates.shutdown()
@@ -171,7 +180,6 @@ def main():
             run.plant(row)
     finally:
         run.close()
-    write_results(run.outcomes)
     print("\n".join(["", *totals(run.outcomes, time.monotonic() - start)]))
     return 1 if any(outcome.failed() for outcome in run.outcomes) else 0
 
