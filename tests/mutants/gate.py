@@ -43,8 +43,8 @@ def _first_words(scenario, tree):
     return ""
 
 
-def _of_scenarios(program, words, out, tree):
-    return _run(program, ["run", *words, "--backend", "emulated", "--fail-fast", "--jobs", "1"], out, tree)
+def _of_scenarios(program, words, out, tree, jobs):
+    return _run(program, ["run", *words, "--backend", "emulated", "--fail-fast", "--jobs", jobs], out, tree)
 
 
 def _of_golden_hf(program, runs, name, tree):
@@ -66,13 +66,15 @@ def run_gate(program, row, tree):
     # Without faults/: they plant faults of their own, at a call and rank that a bug or a control moves.
     folders = sorted(str(path.relative_to(tree)) for path in (tree / "scenarios").iterdir()
                      if path.is_dir() and path.name != "faults")
-    steps = [lambda: _of_scenarios(program, folders, runs / row.id, tree),
+    # The first of several cases at a time is not always the same. A control should have none.
+    jobs = "2" if row.control else "1"
+    steps = [lambda: _of_scenarios(program, folders, runs / row.id, tree, jobs),
              lambda: _of_golden_hf(program, runs, row.id, tree)]
     first = _first_words(row.scenario, tree)
     if row.scenario.startswith("golden/hf"):
         steps.reverse()
     elif first:
-        steps.insert(0, lambda: _of_scenarios(program, [first], runs / row.id, tree))
+        steps.insert(0, lambda: _of_scenarios(program, [first], runs / row.id, tree, jobs))
     for step in steps:
         finding = step()
         if finding:

@@ -5,10 +5,12 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).parent))
 from marks import marks_of
 from rows import BadRow, Row, read_row, read_rows
+from run import selected
 
 
 def written(text, patch="+++ b/src/a.cpp\n"):
@@ -58,6 +60,28 @@ class Rows(unittest.TestCase):
             self.assertTrue(file.is_file(), f"{row.id}: {row.scenario}")
             tags = [line for line in file.read_text().splitlines() if line.startswith("tags:")]
             self.assertFalse(any(tag in " ".join(tags) for tag in ("slow", "manual")), row.id)
+
+
+class Selection(unittest.TestCase):
+    def chosen(self, **arguments):
+        everything = {"filter": "", "sample": 0, "seed": 1}
+        return selected(read_rows(), SimpleNamespace(**(everything | arguments)))
+
+    def test_controls_come_last(self):
+        control = [row.control for row in self.chosen()]
+        self.assertEqual(control, sorted(control))
+        self.assertEqual(len(control), len(read_rows()))
+
+    def test_a_seed_draws_the_same_rows_again_and_another_one_others(self):
+        first = [row.id for row in self.chosen(sample=10)]
+        self.assertEqual(len(set(first)), 10)
+        self.assertEqual(first, [row.id for row in self.chosen(sample=10)])
+        self.assertNotEqual(first, [row.id for row in self.chosen(sample=10, seed=2)])
+
+    def test_a_filter_takes_parts_of_ids_and_sources(self):
+        rows = self.chosen(filter="CTL-,pr 115967")
+        self.assertTrue(all(row.control or "115967" in row.source for row in rows))
+        self.assertTrue(any(not row.control for row in rows))
 
 
 def finding(**divergence):

@@ -57,8 +57,8 @@ def selected(rows, arguments):
 class Run:
     """Builds one row after another in the scratch tree; gates run beside on copies of the program."""
 
-    def __init__(self, jobs):
-        self.scratch, self.outcomes = Scratch(), []
+    def __init__(self, jobs, rows):
+        self.scratch, self.outcomes = Scratch(rows), []
         self.gates = ThreadPoolExecutor(jobs)
         self.places = Semaphore(jobs + 1)  # programs that wait for a gate
         self.saying = Lock()
@@ -170,7 +170,7 @@ def main():
             print("no row was selected")
             return 2
         start = time.monotonic()
-        run = Run(max(1, arguments.jobs))
+        run = Run(max(1, arguments.jobs), len(rows))
         run.prepare()
     except (BadRow, BuildError) as error:
         print(f"shardproof: {error}", file=sys.stderr)

@@ -1,8 +1,10 @@
 """A copy of the sources with a build of its own, in which one bug at a time is planted.
 
-  build/mutants/tree     the copy; files keep their times unless their content changed
-  build/mutants/build    its build; src file by file, so that a patch rebuilds what it touches, all else
-                         one piece per folder, which is quicker
+  build/mutants/tree                  the copy; files keep their times unless their content changed
+  build/mutants/tree/build/release    its build for a few rows: as ./shardproof builds, whose objects the
+                                      compile cache has; a patch rebuilds the piece that its file is in
+  build/mutants/build                 its build for many rows: src file by file, which costs minutes once,
+                                      and seconds less for each row
 """
 
 import os
@@ -12,8 +14,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PLACE = ROOT / "build" / "mutants"
-PARTS = ("CMakeLists.txt", "cmake", "src", "sim", "golden", "bench", "scenarios")
+PARTS = ("CMakeLists.txt", "CMakePresets.json", "cmake", "src", "sim", "golden", "bench", "scenarios")
 LEFT_OUT = {"golden/hf", "golden/witness"}  # data: linked, and read where it is
+FEW = 40  # rows
 
 
 class BuildError(Exception):
@@ -31,11 +34,11 @@ def _files_of(root):
                 yield str((Path(folder) / name).relative_to(root))
 
 
-def _torch():
-    """Where LibTorch is: as the build of ./shardproof found it."""
+def _torch(tree):
+    """Where LibTorch is: as the build of ./shardproof found it; that of .venv as seen from the copy."""
     chosen = ROOT / "build" / "release" / ".torch"
     named = os.environ.get("SHARDPROOF_TORCH") or (chosen.read_text().strip() if chosen.is_file() else "")
-    found = [Path(named)] if named else sorted(ROOT.glob(".venv/lib/python3*/site-packages/torch"))
+    found = [Path(named)] if named else sorted(tree.glob(".venv/lib/python3*/site-packages/torch"))
     if not found:
         raise BuildError("no LibTorch; run ./shardproof build first")
     return found[0]
@@ -59,8 +62,11 @@ def git_apply(patch, folder, *options):
 
 
 class Scratch:
-    def __init__(self):
-        self.tree, self.build = PLACE / "tree", PLACE / "build"
+    def __init__(self, rows):
+        """`rows`: how many are to come. A build file by file that is there already is used for any."""
+        self.tree = PLACE / "tree"
+        self._file_by_file = rows > FEW or (PLACE / "build" / "build.ninja").is_file()
+        self.build = PLACE / "build" if self._file_by_file else self.tree / "build" / "release"
         self.program = self.build / "shardproof-bin"
         self._planted = {}
 
@@ -76,7 +82,7 @@ class Scratch:
                 continue
             there.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(here, there)
-        for name in sorted(LEFT_OUT):  # scenarios name cases of golden/hf
+        for name in sorted(LEFT_OUT) + [".venv"]:  # scenarios name cases of golden/hf
             there = self.tree / name
             if not there.is_symlink():
                 shutil.rmtree(there, ignore_errors=True)
@@ -106,16 +112,22 @@ class Scratch:
 
     def _configure(self):
         launcher = shutil.which("ccache")
-        self._run(["cmake", "-S", str(self.tree), "-B", str(self.build), "-G", "Ninja",
-                   "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1 -fpch-preprocess",
-                   "-DCMAKE_UNITY_BUILD=ON", "-DSHARDPROOF_SRC_FILE_BY_FILE=ON",
-                   f"-DSHARDPROOF_TORCH={_torch()}", "-DSHARDPROOF_TESTS=OFF", "-DSHARDPROOF_NCCL=OFF",
-                   "-DSHARDPROOF_WERROR=OFF",  # what a bug leaves unused is no error of the row
-                   *([f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}"] if launcher else [])])
+        options = [*([f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}"] if launcher else []),
+                   f"-DSHARDPROOF_TORCH={_torch(self.tree)}", "-DSHARDPROOF_TESTS=OFF",
+                   "-DSHARDPROOF_NCCL=OFF", "-DSHARDPROOF_CUDA_KERNELS=OFF"]
+        if self._file_by_file:  # what a bug leaves unused is no error of the row
+            self._run(["cmake", "-S", str(self.tree), "-B", str(self.build), "-G", "Ninja",
+                       "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1 -fpch-preprocess",
+                       "-DCMAKE_UNITY_BUILD=ON", "-DSHARDPROOF_SRC_FILE_BY_FILE=ON",
+                       "-DSHARDPROOF_WERROR=OFF", *options])
+        else:  # the command lines of ./shardproof, as seen from the build folder
+            self._run(["cmake", "--preset", "release", "-DCMAKE_CXX_COMPILER=g++",
+                       "-DSHARDPROOF_WERROR_UNDONE=ON", *options])
 
     def _run(self, command):
-        environment = dict(os.environ, CCACHE_SLOPPINESS="pch_defines,time_macros")
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE,
+        environment = dict(os.environ, CCACHE_SLOPPINESS="pch_defines,time_macros",
+                           CCACHE_BASEDIR=str(ROOT), CCACHE_IGNOREOPTIONS="-Wno-error")
+        done = subprocess.run(command, cwd=self.tree, env=environment, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, errors="replace")
         if done.returncode != 0:
             errors = [line for line in done.stdout.splitlines() if "error" in line]
