@@ -79,6 +79,17 @@ class BatchFile {
   SafetensorsFile file_;
 };
 
+// `part` of each tensor that there is.
+template <class Part>
+Batch parts_of(const Batch& batch, const Part& part) {
+  Batch parts;
+  for (const BatchTensor& each : kBatchTensors) {
+    const at::Tensor& whole = batch.*each.tensor;
+    if (whole.defined()) parts.*each.tensor = part(whole);
+  }
+  return parts;
+}
+
 }  // namespace
 
 int64_t Batch::size() const { return input_ids.size(0); }
@@ -90,6 +101,15 @@ at::Tensor Batch::loss_mask() const {
   const at::Tensor counted =
       (position < input_lengths.unsqueeze(1)).logical_and(position > 0).to(at::kDouble);
   return token_mask * sample_mask.unsqueeze(1) * counted;
+}
+
+Batch Batch::slice(int64_t first, int64_t count) const {
+  return parts_of(*this, [&](const at::Tensor& whole) { return whole.narrow(0, first, count); });
+}
+
+Batch Batch::select(const std::vector<int64_t>& samples) const {
+  const at::Tensor rows = at::tensor(samples, at::kLong);
+  return parts_of(*this, [&](const at::Tensor& whole) { return whole.index_select(0, rows); });
 }
 
 Batch load_batch(const std::string& path, int64_t vocab_size) {

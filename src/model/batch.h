@@ -20,7 +20,22 @@ struct Batch {
   int64_t seq_len() const;  // S
   // [B, S] float64: token_mask * sample_mask, column 0 and padding set to 0.
   at::Tensor loss_mask() const;
+  // `count` neighbouring samples from `first`: views of every tensor that there is.
+  Batch slice(int64_t first, int64_t count) const;
+  // These samples, in this order: copies.
+  Batch select(const std::vector<int64_t>& samples) const;
 };
+
+// Its tensors under the names of batch.safetensors; dim 0 of each is the sample.
+struct BatchTensor {
+  const char* name;
+  at::Tensor Batch::*tensor;
+};
+inline constexpr BatchTensor kBatchTensors[] = {
+    {"input_ids", &Batch::input_ids},         {"input_lengths", &Batch::input_lengths},
+    {"token_mask", &Batch::token_mask},       {"sample_mask", &Batch::sample_mask},
+    {"prev_logprobs", &Batch::prev_logprobs}, {"reference_logprobs", &Batch::reference_logprobs},
+    {"advantages", &Batch::advantages}};
 
 struct SeededBatchOptions {
   int64_t batch_size = 4;

@@ -13,20 +13,10 @@ namespace {
   throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
 }
 
-struct NamedPart {
-  const char* name;
-  at::Tensor Batch::*tensor;
-};
-constexpr NamedPart kBatchParts[] = {
-    {"input_ids", &Batch::input_ids},         {"input_lengths", &Batch::input_lengths},
-    {"token_mask", &Batch::token_mask},       {"sample_mask", &Batch::sample_mask},
-    {"prev_logprobs", &Batch::prev_logprobs}, {"reference_logprobs", &Batch::reference_logprobs},
-    {"advantages", &Batch::advantages}};
-
 }  // namespace
 
 void check_sequence_dims(const Batch& data) {
-  for (const NamedPart& part : kBatchParts) {
+  for (const BatchTensor& part : kBatchTensors) {
     const at::Tensor& tensor = data.*part.tensor;
     if (!tensor.defined() || tensor.dim() < 2 || tensor.size(1) == data.seq_len()) continue;
     bad_data(fmt::format("{} is [{}], but dim 1 of input_ids, the sequence, is {}", part.name,
@@ -56,12 +46,7 @@ std::vector<Batch> global_batches(const Batch& data, int64_t size) {
   }
   std::vector<Batch> batches;
   for (int64_t first = 0; first < data.size(); first += size) {
-    Batch batch;
-    for (const NamedPart& part : kBatchParts) {
-      const at::Tensor& tensor = data.*part.tensor;
-      if (tensor.defined()) batch.*part.tensor = tensor.narrow(0, first, size);
-    }
-    batches.push_back(std::move(batch));
+    batches.push_back(data.slice(first, size));
   }
   return batches;
 }

@@ -77,25 +77,10 @@ Bins dynamic_bins(const std::vector<int64_t>& lengths, int64_t dp_size, int64_t 
                        });
 }
 
-at::Tensor rows(const at::Tensor& tensor, const at::Tensor& samples) {
-  return tensor.defined() ? tensor.index_select(0, samples) : tensor;
-}
-
-Batch select_batch(const Batch& batch, const std::vector<int64_t>& list) {
-  const at::Tensor samples = at::tensor(list, at::kLong);
-  return {.input_ids = rows(batch.input_ids, samples),
-          .input_lengths = rows(batch.input_lengths, samples),
-          .token_mask = rows(batch.token_mask, samples),
-          .sample_mask = rows(batch.sample_mask, samples),
-          .prev_logprobs = rows(batch.prev_logprobs, samples),
-          .reference_logprobs = rows(batch.reference_logprobs, samples),
-          .advantages = rows(batch.advantages, samples)};
-}
-
 // What packed and dynamic microbatches have in common: everything but the model's inputs.
 Microbatch microbatch_of(const Batch& batch, const std::vector<int64_t>& samples, bool dummy) {
   Microbatch micro;
-  micro.batch = select_batch(batch, samples);
+  micro.batch = batch.select(samples);
   const int64_t seq_len = batch.seq_len();
   const at::Tensor position = at::arange(seq_len, at::kLong).unsqueeze(0);
   micro.scored = (position < micro.batch.input_lengths.unsqueeze(1)).logical_and(position > 0);

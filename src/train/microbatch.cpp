@@ -11,24 +11,10 @@
 namespace shardproof {
 namespace {
 
-at::Tensor rows(const at::Tensor& tensor, int64_t first, int64_t count) {
-  return tensor.defined() ? tensor.narrow(0, first, count) : tensor;
-}
-
-Batch slice_batch(const Batch& batch, int64_t first, int64_t count) {
-  return {.input_ids = rows(batch.input_ids, first, count),
-          .input_lengths = rows(batch.input_lengths, first, count),
-          .token_mask = rows(batch.token_mask, first, count),
-          .sample_mask = rows(batch.sample_mask, first, count),
-          .prev_logprobs = rows(batch.prev_logprobs, first, count),
-          .reference_logprobs = rows(batch.reference_logprobs, first, count),
-          .advantages = rows(batch.advantages, first, count)};
-}
-
 Microbatch make_microbatch(const Batch& batch, int64_t first, int64_t count, int64_t padded_len,
                            bool dummy) {
   Microbatch micro;
-  micro.batch = slice_batch(batch, first, count);
+  micro.batch = batch.slice(first, count);
   const int64_t seq_len = batch.seq_len();
   const int64_t padding = padded_len - seq_len;
   micro.input_ids = at::constant_pad_nd(micro.batch.input_ids, {0, padding}, 0);

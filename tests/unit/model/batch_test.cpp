@@ -53,6 +53,14 @@ SeededBatchOptions options() {
       .batch_size = 5, .seq_len = 13, .lengths = {13, 1, 7, 12, 2}, .vocab_size = 37, .seed = 4};
 }
 
+// Row `row` of every tensor of `part` is row `sample` of `whole`'s.
+void check_row(const Batch& whole, int64_t sample, const Batch& part, int64_t row) {
+  for (const BatchTensor& each : kBatchTensors) {
+    INFO(each.name << " of sample " << sample);
+    CHECK(at::equal((whole.*each.tensor)[sample], (part.*each.tensor)[row]));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("The loss mask counts neither the first position nor padding", "[model]") {
@@ -164,6 +172,27 @@ TEST_CASE("Dropped samples count for nothing; without seq_len the longest length
   CHECK(batch.seq_len() == 13);
   CHECK(at::equal(batch.sample_mask, at::tensor({0., 1., 1., 0., 1.}, at::kDouble)));
   CHECK(batch.loss_mask()[3].sum().item<double>() == 0);
+}
+
+TEST_CASE("Samples of a batch have all its tensors: neighbours as views, chosen ones as copies",
+          "[model][PW-2]") {
+  const Batch batch = seeded_batch(options());
+  const Batch middle = batch.slice(1, 3);
+  REQUIRE(middle.size() == 3);
+  for (int64_t row = 0; row < 3; ++row) check_row(batch, 1 + row, middle, row);
+  const Batch chosen = batch.select({4, 0, 4});
+  REQUIRE(chosen.size() == 3);
+  check_row(batch, 4, chosen, 0);
+  check_row(batch, 0, chosen, 1);
+  check_row(batch, 4, chosen, 2);
+  CHECK(middle.advantages.data_ptr() == batch.advantages[1].data_ptr());
+  CHECK(chosen.advantages.data_ptr() != batch.advantages[4].data_ptr());
+  CHECK(batch.slice(5, 0).size() == 0);
+  // What it does not have it has no part of.
+  const Batch bare = written_and_loaded(good_batch());
+  CHECK_FALSE(bare.slice(0, 1).advantages.defined());
+  CHECK_FALSE(bare.select({1}).prev_logprobs.defined());
+  CHECK(at::equal(bare.select({1}).input_ids, bare.slice(1, 1).input_ids));
 }
 
 TEST_CASE("Options of a batch that cannot be are bad input", "[model]") {
