@@ -12,14 +12,14 @@ OverflowSkips::OverflowSkips(const sim::CaseSpec& spec, bool finds_them,
       active_(spec.precision == "float16"),
       finds_them_(finds_them),
       overflows_(std::move(overflows)) {
-  if (active_) scale_ = spec_.init_scale;
+  if (active_) state_.scale = spec_.init_scale;
 }
 
 bool OverflowSkips::unscale(const std::vector<at::Tensor>& grads) {
   if (!active_) return false;
   bool finite = true;
   for (const at::Tensor& grad : grads) {
-    grad.div_(scale_);
+    grad.div_(state_.scale);
     finite = finite && at::isfinite(grad).all().item<bool>();
   }
   bool overflow = !finite;
@@ -31,11 +31,9 @@ bool OverflowSkips::unscale(const std::vector<at::Tensor>& grads) {
     overflows_->erase(overflows_->begin());
   }
   if (overflow) {
-    scale_ *= spec_.backoff_factor;
-    good_steps_ = 0;
-  } else if (++good_steps_ == spec_.growth_interval) {
-    scale_ *= spec_.growth_factor;
-    good_steps_ = 0;
+    state_ = {state_.scale * spec_.backoff_factor, 0};
+  } else if (++state_.good_steps == spec_.growth_interval) {
+    state_ = {state_.scale * spec_.growth_factor, 0};
   }
   return overflow;
 }

@@ -22,16 +22,24 @@ class OverflowSkips {
   OverflowSkips(const sim::CaseSpec& spec, bool finds_them,
                 std::shared_ptr<std::vector<bool>> overflows);
   bool active() const { return active_; }
-  double scale() const { return scale_; }
+  double scale() const { return state_.scale; }
   // Divides by the scale in place; whether the step is skipped. Once a step: the scale moves on.
   bool unscale(const std::vector<at::Tensor>& grads);
+
+  // What a checkpoint keeps of it, as torch.amp.GradScaler.state_dict does: the scale and the good
+  // steps since it last changed.
+  struct State {
+    double scale = 1;
+    int64_t good_steps = 0;
+  };
+  const State& state() const { return state_; }
+  void set_state(const State& state) { state_ = state; }
 
  private:
   sim::LossScaleSpec spec_;
   bool active_, finds_them_;
   std::shared_ptr<std::vector<bool>> overflows_;
-  double scale_ = 1;
-  int64_t good_steps_ = 0;
+  State state_;
 };
 
 }  // namespace shardproof::golden

@@ -37,6 +37,9 @@ class PlainModel {
   void observe(const std::string& name, Phase phase, int64_t step, const at::Tensor& tensor,
                const at::Tensor& token_map = {});
   const std::vector<ParameterPtr>& parameters() const { return parameters_; }
+  // Of a float16 run; of others it stays as it is.
+  const OverflowSkips::State& loss_scale() const { return skips_.state(); }
+  void set_loss_scale(const OverflowSkips::State& state) { skips_.set_state(state); }
 
  private:
   at::Tensor logprobs(const Batch& batch, int64_t step);

@@ -9,19 +9,6 @@
 namespace shardproof::golden {
 namespace {
 
-Batch samples_of_batch(const Batch& batch, int64_t first, int64_t count) {
-  const auto part = [&](const at::Tensor& tensor) {
-    return tensor.defined() ? tensor.slice(0, first, first + count) : tensor;
-  };
-  return {.input_ids = part(batch.input_ids),
-          .input_lengths = part(batch.input_lengths),
-          .token_mask = part(batch.token_mask),
-          .sample_mask = part(batch.sample_mask),
-          .prev_logprobs = part(batch.prev_logprobs),
-          .reference_logprobs = part(batch.reference_logprobs),
-          .advantages = part(batch.advantages)};
-}
-
 std::vector<at::Tensor> copies(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> out;
   for (const at::Tensor& tensor : tensors) out.push_back(tensor.detach().clone());
@@ -48,6 +35,13 @@ class Life {
   }
 
  private:
+  // All that training goes on from.
+  struct Saved {
+    std::shared_ptr<const WitnessOptimizer::Saved> optimizer;  // null: nothing was saved yet
+    int64_t calls = 0;
+    OverflowSkips::State loss_scale = {};
+  };
+
   void run_stage(const sim::StageSpec& stage) {
     if (stage.kind == "train") return train(stage);
     if (stage.kind == "score") return score();
@@ -61,7 +55,7 @@ class Life {
   void train(const sim::StageSpec& stage) {
     const double rate = learning_rate(spec_.optimizer, calls_);
     for (int64_t first = 0; first < batch_.size(); first += stage.global_batch_size) {
-      const Batch batch = samples_of_batch(batch_, first, stage.global_batch_size);
+      const Batch batch = batch_.slice(first, stage.global_batch_size);
       if (stage.eval_mode) {
         model_.evaluate(batch, moment_++);
       } else {
@@ -93,15 +87,15 @@ class Life {
   }
 
   void save() {
-    saved_ = optimizer_.save();
-    saved_calls_ = calls_;
+    saved_ = {.optimizer = optimizer_.save(), .calls = calls_, .loss_scale = model_.loss_scale()};
   }
 
   void load() {
-    SHARDPROOF_ASSERT(saved_ != nullptr, "a load comes after a save");
-    optimizer_.load(*saved_);
+    SHARDPROOF_ASSERT(saved_.optimizer != nullptr, "a load comes after a save");
+    optimizer_.load(*saved_.optimizer);
     model_.set_masters(copies(model_.masters()));  // the leaves follow
-    calls_ = saved_calls_;
+    model_.set_loss_scale(saved_.loss_scale);
+    calls_ = saved_.calls;
     model_.observe_state(moment_++, optimizer_);
   }
 
@@ -111,9 +105,9 @@ class Life {
   PlainModel model_;
   WitnessOptimizer optimizer_;
   std::vector<at::Tensor> reference_;
-  std::shared_ptr<const WitnessOptimizer::Saved> saved_;
+  Saved saved_;
   int64_t moment_;
-  int64_t calls_ = 0, saved_calls_ = 0;  // train calls, each a step of the scheduler
+  int64_t calls_ = 0;  // of train, each a step of the scheduler
 };
 
 }  // namespace

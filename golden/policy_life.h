@@ -5,7 +5,8 @@
 //   score           the forward of all samples, then "scores" [B, S]
 //   reference       the same with the first weights, then "reference_scores"
 //   refit           "refit.<parameter>" as the receivers get it
-//   load            parameters and optimizer state as they were saved
+//   load            parameters and optimizer state as they were saved; the schedule and float16's
+//                   loss scale go on from there too
 //
 // Each life begins with the first weights.
 #pragma once

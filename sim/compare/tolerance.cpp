@@ -80,12 +80,11 @@ std::optional<FreeRunningAllowance> FreeRunningAllowance::of(const CaseSpec& spe
   }
   out.optimizer_ = spec.optimizer;
   const Tolerance tolerance(spec);
-  for (int64_t step = life_begin(spec, tensor.step); step <= tensor.step; ++step) {
+  for (const int64_t step : steps_behind(spec, tensor.step)) {
     const GoldenTensor* grad = golden.find(Phase::kStep, step, "grad." + *parameter);
     const GoldenTensor* norm = golden.find(Phase::kStep, step, "grad_norm");
     const bool may_skip = golden.find(Phase::kStep, step, "metric.skipped") != nullptr;
-    // A moment without an optimizer step, or one that an overflow skipped.
-    if (!grad && (!spec.stages.empty() || may_skip)) continue;
+    if (!grad && may_skip) continue;  // an overflow skipped it
     if (!grad || grad->value.sizes() != tensor.value.sizes()) return std::nullopt;
     double clip = 1;
     if (norm && norm->value.numel() == 1 && spec.optimizer.max_norm > 0) {

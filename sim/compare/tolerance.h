@@ -48,13 +48,14 @@ class Tolerance {
 };
 
 // What a free-running optimizer adds, per element, because the gradients it saw were only right
-// within their own allowance d. Summed over the steps up to the tensor's own, of a policy over
-// those of the same life.
+// within their own allowance d. Summed over the steps that the tensor comes from
+// (sim/scenario/life.h, steps_behind).
 //
-//   param, AdamW           lr * min(2, d / (|g| + adam_eps))   |g| = sqrt of the bias-corrected
-//   exp_avg_sq param, SGD             lr * d / (1 - momentum) exp_avg                the largest d
-//   so far: it is a mean of gradients exp_avg_sq             the largest (2 |g| + d) * d so far: it
-//   is a mean of squares momentum_buffer        d / (1 - momentum), the largest so far
+//   param, AdamW      lr * min(2, d / (|g| + adam_eps)), |g| the root of the corrected exp_avg_sq
+//   param, SGD        lr * d / (1 - momentum)
+//   exp_avg           the largest d so far: it is a mean of gradients
+//   exp_avg_sq        the largest (2 |g| + d) * d so far: it is a mean of squares
+//   momentum_buffer   d / (1 - momentum), the largest so far
 //
 // Gradients are the golden's after clipping; d shrinks with them.
 class FreeRunningAllowance {

@@ -109,4 +109,8 @@ ContextParallelOptions context_parallel_options(const CaseSpec& spec) {
           .rotation = rotation_of(spec.parallel.context_rotation)};
 }
 
+bool root_deals_weights(const CaseSpec& spec) {
+  return !spec.weights_folder.empty() && spec.parallel.mesh().world_size() > 1;
+}
+
 }  // namespace shardproof::sim

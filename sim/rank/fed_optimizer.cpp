@@ -34,8 +34,11 @@ class GoldenShards {
 
 void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup,
                            const GoldenRecord& golden, const InitialShard& initial,
-                           const OptimizerOptions& options, double max_norm, int64_t step) {
+                           const OptimizerOptions& options, double max_norm,
+                           const std::vector<int64_t>& steps) {
   const at::NoGradGuard no_grad;
+  const auto taken = static_cast<int64_t>(steps.size());
+  const int64_t step = steps.back(), before = taken > 1 ? steps[steps.size() - 2] : 0;
   const GoldenTensor* norm = golden.find(Phase::kStep, step, "grad_norm");
   if (!norm) return;
   const GoldenShards shards(setup, golden);
@@ -52,11 +55,11 @@ void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup,
       const double factor = max_norm / (norm->value.item<double>() + 1e-6);
       grad = grad * std::min(1.0, factor);
     }
-    const at::Tensor value = step == 1 ? initial(i) : shards.get("param.", parameter, step - 1);
-    OptimizerState state{.step = step - 1,
-                         .exp_avg = shards.get("exp_avg.", parameter, step - 1),
-                         .exp_avg_sq = shards.get("exp_avg_sq.", parameter, step - 1),
-                         .momentum_buffer = shards.get("momentum_buffer.", parameter, step - 1)};
+    const at::Tensor value = taken == 1 ? initial(i) : shards.get("param.", parameter, before);
+    OptimizerState state{.step = taken - 1,
+                         .exp_avg = shards.get("exp_avg.", parameter, before),
+                         .exp_avg_sq = shards.get("exp_avg_sq.", parameter, before),
+                         .momentum_buffer = shards.get("momentum_buffer.", parameter, before)};
     optimizer_step(value, grad, state, at_rate);
     setup.probe.observe({.name = "fed.param." + parameter.name,
                          .phase = Phase::kStep,
@@ -65,6 +68,12 @@ void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup,
                          .layout = parameter.layout,
                          .part = Part::kRedundant});
   }
+}
+
+at::Tensor initial_shard(const Parameter& parameter, const WeightMap& weights,
+                         const RankSetup& setup) {
+  return cut(weights.at(parameter.name), parameter.layout, setup.mesh, setup.rank)
+      .to(at::TensorOptions().dtype(at::kDouble).device(setup.device));
 }
 
 }  // namespace shardproof::sim

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
+#include "model/weights.h"
 #include "optim/optimizer.h"
 #include "sim/record/golden_record.h"
 #include "train/trainer.h"
@@ -12,11 +14,17 @@ namespace shardproof::sim {
 
 using InitialShard = std::function<at::Tensor(size_t index)>;
 
-// Observes "fed.param.<name>" for every parameter of `trainer` after its step `step` (from 1).
-// `initial` gives this rank's shard of the i-th parameter before the first step. float64 runs only;
-// no communication.
+// Observes "fed.param.<name>" for every parameter of `trainer` after its newest step. `steps`: all
+// of the optimizer's so far, as the golden numbers them (sim/scenario/life.h, steps_behind).
+// `initial` gives this rank's shard of the i-th parameter before the first of them. float64 runs
+// only; no communication.
 void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup,
                            const GoldenRecord& golden, const InitialShard& initial,
-                           const OptimizerOptions& options, double max_norm, int64_t step);
+                           const OptimizerOptions& options, double max_norm,
+                           const std::vector<int64_t>& steps);
+
+// That of weights which every rank of the process has whole.
+at::Tensor initial_shard(const Parameter& parameter, const WeightMap& weights,
+                         const RankSetup& setup);
 
 }  // namespace shardproof::sim

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "base/elapsed.h"
 #include "base/error.h"
 #include "model/precision.h"
 #include "policy/refit.h"
@@ -69,7 +70,8 @@ RankReport run_inference_rank(const CaseSpec& spec, const RankEnv& env) {
                  ? env.inputs->golden(env.golden_fd)
                  : std::make_shared<const GoldenRecord>(GoldenRecord::from_fd(env.golden_fd));
   }
-  const auto inputs = env.inputs ? env.inputs->get(spec) : load_case_inputs(spec);
+  const bool reads = spec.weights_folder.empty();  // of a folder's it needs the shapes alone
+  const auto inputs = env.inputs ? env.inputs->get(spec, reads) : load_case_inputs(spec, reads);
   const TensorMemory memory;
   refuse_unsupported(spec, inputs->config, inputs->batch.size());
   CallTrace trace(env.rank, env.on_call, env.on_wait);
@@ -104,7 +106,7 @@ RankReport run_inference_rank(const CaseSpec& spec, const RankEnv& env) {
   report.timeline = trace.timeline();
   report.findings = trace.findings();
   report.peak_tensor_bytes = memory.peak_bytes();
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.seconds = seconds_since(start);
   return report;
 }
 

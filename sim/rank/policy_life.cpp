@@ -8,8 +8,12 @@
 
 #include "base/error.h"
 #include "model/precision.h"
+#include "parallel/hf/scatter_weights.h"
+#include "sim/net/rank_clock.h"
 #include "sim/rank/case_options.h"
+#include "sim/rank/fed_optimizer.h"
 #include "sim/rank/inference_rank.h"
+#include "sim/scenario/life.h"
 
 namespace shardproof::sim {
 namespace {
@@ -62,7 +66,9 @@ struct PolicyLife::Place {
               .probe = probe,
               .dtype = dtype_of_precision(spec.precision),
               .device = at::Device(env.device)},
-        worker(setup, inputs.config, inputs.weights, policy_options(spec)) {}
+        worker(setup, inputs.config,
+               root_deals_weights(spec) ? weights_to_come(inputs.config) : inputs.weights,
+               policy_options(spec)) {}
   const CaseSpec spec;  // with this place's mesh
   const Mesh mesh;
   MeshComm comm;
@@ -105,10 +111,11 @@ class PolicyLife::SharedFolder {
 };
 
 PolicyLife::PolicyLife(const CaseSpec& spec, const RankEnv& env, const CaseInputs& inputs,
-                       CallListener* listener, Probe& probe)
+                       const GoldenRecord* golden, CallListener* listener, Probe& probe)
     : spec_(spec),
       env_(env),
       inputs_(inputs),
+      golden_(golden),
       listener_(listener),
       probe_(std::make_unique<StageProbe>(probe)) {
   if (env.rank == 0) receivers_ = refit_group(spec, env, listener);
@@ -117,6 +124,8 @@ PolicyLife::PolicyLife(const CaseSpec& spec, const RankEnv& env, const CaseInput
 PolicyLife::~PolicyLife() = default;
 
 const Trainer& PolicyLife::trainer() { return place_->worker.trainer(); }
+
+MeshComm& PolicyLife::comm() { return place_->comm; }
 
 StepMetrics PolicyLife::run() {
   for (int64_t life = 0; life < spec_.lives; ++life) live();
@@ -129,6 +138,17 @@ void PolicyLife::begin(const ParallelSpec& parallel) {
   CaseSpec here = spec_;
   here.parallel = parallel;
   place_ = std::make_unique<Place>(here, env_, inputs_, listener_, *probe_);
+  if (root_deals_weights(spec_)) take_weights();
+}
+
+// From rank 0, which alone has read them.
+void PolicyLife::take_weights() {
+  PolicyWorker& worker = place_->worker;
+  const WeightMap* full = env_.rank == 0 ? inputs_.weights.get() : nullptr;
+  worker.begin_with(scatter_weights(worker.trainer().parameters(), full, place_->comm,
+                                    worker.trainer().device()));
+  dealt_.clear();
+  for (const at::Tensor& master : worker.trainer().masters()) dealt_.push_back(master.clone());
 }
 
 void PolicyLife::live() {
@@ -165,8 +185,26 @@ void PolicyLife::train(const StageSpec& stage) {
                  .train(batch_, {.global_batch_size = stage.global_batch_size,
                                  .micro_batch_size = stage.micro_batch_size,
                                  .eval_mode = stage.eval_mode,
-                                 .before_batch = [this](int64_t) { next_moment(); }})
+                                 .before_batch = [this](int64_t) { next_moment(); },
+                                 .after_batch =
+                                     [this, &stage](int64_t) {
+                                       if (!stage.eval_mode) feed_optimizer();
+                                     }})
                  .back();
+}
+
+// On this mesh, whatever mesh the golden's state was first held on.
+void PolicyLife::feed_optimizer() {
+  if (!golden_ || spec_.precision != "float64") return;
+  const ClockPause pause(env_.clock);
+  const TrainOptions& options = place_->worker.options().train;
+  const Trainer& trainer = place_->worker.trainer();
+  const auto initial = [&](size_t index) {
+    if (!dealt_.empty()) return dealt_[index].clone();
+    return initial_shard(*trainer.parameters()[index], *inputs_.weights, place_->setup);
+  };
+  observe_fed_optimizer(trainer, place_->setup, *golden_, initial, options.optimizer,
+                        options.max_norm, steps_behind(spec_, probe_->moment));
 }
 
 void PolicyLife::score(const StageSpec& stage) {

@@ -4,31 +4,37 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "comm/mesh_comm.h"
 #include "policy/worker.h"
 #include "sim/rank/case_inputs.h"
 #include "sim/rank/rank_main.h"
+#include "sim/record/golden_record.h"
 #include "sim/scenario/case_spec.h"
 
 namespace shardproof::sim {
 
 class PolicyLife {
  public:
-  // What is given outlives it. `probe` hears of everything with the moment as its step.
+  // What is given outlives it. `probe` hears of everything with the moment as its step. `golden`
+  // feeds the optimizer (fed_optimizer.h); null: it is judged running freely only.
   PolicyLife(const CaseSpec& spec, const RankEnv& env, const CaseInputs& inputs,
-             CallListener* listener, Probe& probe);
+             const GoldenRecord* golden, CallListener* listener, Probe& probe);
   ~PolicyLife();
 
   // All stages of all lives. What the last train stage reports of its last global batch.
   StepMetrics run();
-  const Trainer& trainer();  // of the last life's last mesh
+  // Of the last life's last mesh.
+  const Trainer& trainer();
+  MeshComm& comm();
 
  private:
   class StageProbe;
   struct Place;
   class SharedFolder;
   void begin(const ParallelSpec& parallel);
+  void take_weights();
   void live();
   void run_stage(const StageSpec& stage);
   void train(const StageSpec& stage);
@@ -37,16 +43,19 @@ class PolicyLife {
   void refit();
   void load(const StageSpec& stage);
   void next_moment();
+  void feed_optimizer();
   void observe_scores(const std::string& name, const at::Tensor& scores);
 
   const CaseSpec& spec_;
   const RankEnv& env_;
   const CaseInputs& inputs_;
+  const GoldenRecord* golden_;
   CallListener* listener_;
   std::unique_ptr<StageProbe> probe_;
   std::unique_ptr<SharedFolder> folder_;
   std::unique_ptr<Communicator> receivers_;  // rank 0 and the inference ranks; null elsewhere
   std::unique_ptr<Place> place_;             // the mesh that the worker is on, and the worker
+  std::vector<at::Tensor> dealt_;  // the first weights as they came there; none: all have them
   Batch batch_;
   std::string saved_;
   StepMetrics metrics_;

@@ -25,8 +25,8 @@
 #include "sim/rank/refusals.h"
 #include "sim/rank/tensor_memory.h"
 #include "sim/rank/token_runs.h"
+#include "sim/scenario/life.h"
 #include "sim/trace/call_trace.h"
-#include "tensor/shard.h"
 #include "train/trainer.h"
 
 namespace shardproof::sim {
@@ -51,20 +51,21 @@ class CaseRun {
     }
     recorder_.emplace(spec_, mesh_, env.rank, golden_.get(),
                       [this] { return trace_.call_count(); });
-    if (!spec_.dump_file.empty()) dump_.emplace(*recorder_, spec_.steps);
+    if (!spec_.dump_file.empty()) dump_.emplace(*recorder_, spec_);
   }
 
   RankReport run() {
     const auto start = std::chrono::steady_clock::now();
     const bool policy = spec_.workload == "policy";
-    const bool from_root = !policy && !spec_.weights_folder.empty() && mesh_.world_size() > 1;
+    const bool from_root = root_deals_weights(spec_);
     const bool reads = !from_root || env_.rank == 0;
     inputs_ = env_.inputs ? env_.inputs->get(spec_, reads) : load_case_inputs(spec_, reads);
     const TensorMemory memory;  // of the rank's own tensors: the inputs belong to the process
     refuse_unsupported(spec_, inputs_->config, inputs_->batch.size());
     if (policy) {
-      PolicyLife life(spec_, env_, *inputs_, &trace_, probe());
+      PolicyLife life(spec_, env_, *inputs_, golden_.get(), &trace_, probe());
       const StepMetrics metrics = timed([&] { return life.run(); });
+      leave_dump(life.trainer(), life.comm());
       return report_of(life.trainer(), metrics, memory, start);
     }
     Decoder model(inputs_->config, reads ? inputs_->weights : weights_to_come(inputs_->config));
@@ -90,7 +91,7 @@ class CaseRun {
                     .device = setup.device},
                    comm_);
     }
-    if (dump_) write_dump(spec_.dump_file, dump_->kept(), inputs_->batch, shapes(trainer), comm_);
+    leave_dump(trainer, comm_);
     return report_of(trainer, metrics, memory, start);
   }
 
@@ -133,7 +134,7 @@ class CaseRun {
     return clocked_ ? *clocked_ : clocked_.emplace(listener, env_.clock);
   }
 
-  // Of weights in a folder rank 0 alone has read the data: it deals them out.
+  // From rank 0, which alone has read them.
   void take_weights(Trainer& trainer) {
     const WeightMap* full = env_.rank == 0 ? inputs_->weights.get() : nullptr;
     trainer.restore(scatter_weights(trainer.parameters(), full, comm_, trainer.device()),
@@ -159,11 +160,9 @@ class CaseRun {
   }
 
   // This rank's part of a parameter before the first step, as an optimizer that is fed wants it.
-  at::Tensor initial_shard(const Trainer& trainer, size_t index) const {
+  at::Tensor first_shard(const Trainer& trainer, const RankSetup& setup, size_t index) const {
     if (!received_.empty()) return received_[index].clone();
-    const Parameter& parameter = *trainer.parameters()[index];
-    return cut(inputs_->weights->at(parameter.name), parameter.layout, mesh_, env_.rank)
-        .to(at::TensorOptions().dtype(at::kDouble).device(at::Device(env_.device)));
+    return initial_shard(*trainer.parameters()[index], *inputs_->weights, setup);
   }
 
   template <class Work>
@@ -184,9 +183,9 @@ class CaseRun {
       metrics = trainer.step(inputs_->batch);
       if (golden_ && spec_.precision == "float64") {
         const ClockPause pause(env_.clock);
-        const auto initial = [&](size_t index) { return initial_shard(trainer, index); };
+        const auto initial = [&](size_t index) { return first_shard(trainer, setup, index); };
         observe_fed_optimizer(trainer, setup, *golden_, initial, options.optimizer,
-                              options.max_norm, step);
+                              options.max_norm, steps_behind(spec_, step));
       }
     }
     return metrics;
@@ -216,12 +215,14 @@ class CaseRun {
     return held_json(trainer.held(), inputs_->batch.seq_len(), first);
   }
 
-  static std::map<std::string, std::vector<int64_t>> shapes(const Trainer& trainer) {
+  // `comm` is over the ranks of the mesh, whatever mesh they are on by now.
+  void leave_dump(const Trainer& trainer, MeshComm& comm) {
+    if (!dump_) return;
     std::map<std::string, std::vector<int64_t>> shapes;
     for (const ParameterPtr& parameter : trainer.parameters()) {
       shapes[parameter->name] = parameter->global_shape;
     }
-    return shapes;
+    write_dump(spec_, dump_->kept(), inputs_->batch, shapes, comm);
   }
 
   CaseSpec spec_;

@@ -74,10 +74,6 @@ void refuse_unsupported(const CaseSpec& spec, const ModelConfig& config, int64_t
                        batch.samples, batch.dp),
            "change the batch or the mesh, or set data.uneven: true to deal uneven shares");
   }
-  if (spec.workload == "policy" && !spec.dump_file.empty()) {
-    refuse("workload policy has no dump: it observes one tensor at many moments",
-           "dump a train or logprobs case");
-  }
 }
 
 }  // namespace shardproof::sim

@@ -17,4 +17,13 @@ std::vector<std::string> expected_names_of(const std::string& observed, int64_t 
   return names;
 }
 
+std::vector<std::string> moment_names_of(const std::string& observed, int64_t moment) {
+  bool named = observed.starts_with("grad.") || observed.starts_with("param.");
+  for (const char* name : {"logprobs", "loss", "grad_norm", "scores", "reference_scores"}) {
+    named = named || observed == name;
+  }
+  if (!named) return {};
+  return {"step" + std::to_string(moment) + "." + observed};
+}
+
 }  // namespace shardproof::sim

@@ -1,4 +1,13 @@
-// The names of expected.safetensors (design.md section 8) of what a golden run observed.
+// What the files are called in that a run's full tensors are written to: expected.safetensors
+// (design.md section 8), and the same of a policy's life.
+//
+//   steps     logprobs, loss, grad.<parameter>, grad_norm     of the first step, or of scoring
+//             step<k>.loss, step<k>.grad_norm                 of every step, from 1
+//             step<n>.param.<parameter>                       after the last one
+//   moments   step<m>.logprobs, .loss, .grad.<parameter>, .grad_norm, .scores, .reference_scores,
+//             .param.<parameter>                              all that moment m observes of them
+//
+// Moments: sim/scenario/life.h. What a refit sends is what step<m>.param has before it.
 #pragma once
 
 #include <cstdint>
@@ -11,5 +20,8 @@ namespace shardproof::sim {
 // after the last one. Step 0 is scoring.
 std::vector<std::string> expected_names_of(const std::string& observed, int64_t step,
                                            int64_t steps);
+
+// The name of what moment `moment` of a policy's life observed; none that the file has not.
+std::vector<std::string> moment_names_of(const std::string& observed, int64_t moment);
 
 }  // namespace shardproof::sim

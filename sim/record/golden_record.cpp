@@ -234,15 +234,27 @@ void GoldenRecorder::write(int fd, const std::map<std::string, std::string>& met
       "the safetensors writer laid the golden out otherwise than its index says");
 }
 
-NamedTensors GoldenRecorder::expected_names(int64_t steps) const {
-  NamedTensors named;
+template <class Names>
+NamedTensors GoldenRecorder::named(const Names& names_of) const {
+  NamedTensors out;
   std::set<std::string> taken;  // logprobs of a scoring pass and of step 1: the first one counts
   for (const GoldenTensor& tensor : tensors_) {
-    for (const std::string& name : expected_names_of(tensor.name, tensor.step, steps)) {
-      if (taken.insert(name).second) named.emplace_back(name, judged_value(tensor.value));
+    for (const std::string& name : names_of(tensor)) {
+      if (taken.insert(name).second) out.emplace_back(name, judged_value(tensor.value));
     }
   }
-  return named;
+  return out;
+}
+
+NamedTensors GoldenRecorder::expected_names(int64_t steps) const {
+  return named([steps](const GoldenTensor& tensor) {
+    return expected_names_of(tensor.name, tensor.step, steps);
+  });
+}
+
+NamedTensors GoldenRecorder::moment_names() const {
+  return named(
+      [](const GoldenTensor& tensor) { return moment_names_of(tensor.name, tensor.step); });
 }
 
 GoldenRecord GoldenRecord::from_fd(int fd) {

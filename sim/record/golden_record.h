@@ -54,11 +54,15 @@ class GoldenRecorder final : public Probe {
   void write(int fd, const std::map<std::string, std::string>& metadata) const;
   // The values under the names of expected.safetensors (design.md section 8).
   NamedTensors expected_names(int64_t steps) const;
+  // The same of a policy's life.
+  NamedTensors moment_names() const;
   const std::vector<GoldenTensor>& tensors() const { return tensors_; }
 
  private:
   bool activations_;
   bool keeps(const Observation& observation) const;
+  template <class Names>
+  NamedTensors named(const Names& names_of) const;
 
   std::vector<GoldenTensor> tensors_;
   std::vector<uint32_t>

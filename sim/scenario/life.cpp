@@ -39,6 +39,28 @@ const ParallelSpec& parallel_at(const CaseSpec& spec, int64_t step) {
   return stage < spec.stages.size() ? spec.stages[stage].parallel : spec.parallel;
 }
 
+int64_t samples_at(const CaseSpec& spec, int64_t step, int64_t samples) {
+  const size_t stage = stage_at(spec, step);
+  const bool trains = stage < spec.stages.size() && spec.stages[stage].kind == "train";
+  return trains ? spec.stages[stage].global_batch_size : samples;
+}
+
+std::vector<int64_t> steps_behind(const CaseSpec& spec, int64_t step) {
+  std::vector<int64_t> behind, saved;
+  for (int64_t k = 1; spec.stages.empty() && k <= step; ++k) behind.push_back(k);
+  int64_t moment = life_begin(spec, step);
+  for (const StageSpec& stage : spec.stages) {
+    if (moment > step) break;
+    if (stage.kind == "save") saved = behind;
+    if (stage.kind == "load") behind = saved;
+    const int64_t end = moment + moments_of(stage, spec.data.batch_size);
+    for (; moment < end; ++moment) {
+      if (stage.kind == "train" && !stage.eval_mode && moment <= step) behind.push_back(moment);
+    }
+  }
+  return behind;
+}
+
 std::string stage_text(const CaseSpec& spec, int64_t step) {
   const size_t stage = stage_at(spec, step);
   if (stage >= spec.stages.size()) return "";

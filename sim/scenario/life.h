@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "sim/scenario/case_spec.h"
 
@@ -20,6 +21,11 @@ int64_t moments_of_life(const CaseSpec& spec);
 const ParallelSpec& parallel_at(const CaseSpec& spec, int64_t step);
 // The first moment of the life that `step` is in; of other workloads 1.
 int64_t life_begin(const CaseSpec& spec, int64_t step);
+// Samples that `step` works on, of a batch of `samples`.
+int64_t samples_at(const CaseSpec& spec, int64_t step, int64_t samples);
+// The training steps that parameters and optimizer state as of `step` come from, in order, `step`
+// itself last if it is one. Those that a load gave up are not among them; of other workloads all.
+std::vector<int64_t> steps_behind(const CaseSpec& spec, int64_t step);
 // "stage 4 (load), life 2 of 2", "" of other workloads.
 std::string stage_text(const CaseSpec& spec, int64_t step);
 

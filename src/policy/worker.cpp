@@ -76,6 +76,12 @@ Trainer& PolicyWorker::trainer() {
   return *trainer_;
 }
 
+void PolicyWorker::begin_with(const std::vector<at::Tensor>& masters) {
+  Trainer& trainer = this->trainer();
+  trainer.restore(masters, std::vector<OptimizerState>(masters.size()), /*step=*/0);
+  if (reference_) reference_.emplace(trainer);
+}
+
 std::vector<StepMetrics> PolicyWorker::train(const Batch& data, const TrainCall& call) {
   Trainer& trainer = this->trainer();
   const CallChoices restored(trainer);
@@ -88,8 +94,10 @@ std::vector<StepMetrics> PolicyWorker::train(const Batch& data, const TrainCall&
       call.global_batch_size > 0 ? call.global_batch_size : options_.train_global_batch_size;
   std::vector<StepMetrics> metrics;
   for (const Batch& batch : global_batches(with_masks(data, trainer.options().loss), size)) {
-    if (call.before_batch) call.before_batch(static_cast<int64_t>(metrics.size()));
+    const auto index = static_cast<int64_t>(metrics.size());
+    if (call.before_batch) call.before_batch(index);
     metrics.push_back(call.eval_mode ? trainer.evaluate(batch) : trainer.step_at_same_rate(batch));
+    if (call.after_batch) call.after_batch(index);
   }
   if (!call.eval_mode) trainer.advance_schedule();
   return metrics;

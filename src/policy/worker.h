@@ -44,6 +44,7 @@ struct TrainCall {
   int64_t micro_batch_size = 0;   // 0: as the options say
   bool eval_mode = false;         // no gradients, no optimizer, no scheduler step
   std::function<void(int64_t index)> before_batch = {};  // of each global batch, from 0
+  std::function<void(int64_t index)> after_batch = {};
 };
 
 struct WorkerReport {
@@ -64,6 +65,11 @@ class PolicyWorker {
   ~PolicyWorker();
   PolicyWorker(const PolicyWorker&) = delete;
   PolicyWorker& operator=(const PolicyWorker&) = delete;
+
+  // Begins anew from these weights, one per parameter, of this rank's shapes: no step was taken,
+  // and the reference is they. For weights that another rank has read
+  // (parallel/hf/scatter_weights.h). No communication.
+  void begin_with(const std::vector<at::Tensor>& masters);
 
   // One optimizer step for each global batch, neighbouring samples of `data`, then one of the
   // scheduler. What each step reports, in order. One that throws leaves the worker as it was before

@@ -183,4 +183,10 @@ TEST_CASE("observed tensors have the names of expected.safetensors", "[record]")
   CHECK(expected_names_of("param.w", 3, 3) == Names{"step3.param.w"});
   CHECK(expected_names_of("param.w", 2, 3).empty());
   CHECK(expected_names_of("model.norm.output", 1, 1).empty());
+  CHECK(moment_names_of("param.w", 4) == Names{"step4.param.w"});
+  CHECK(moment_names_of("grad.w", 4) == Names{"step4.grad.w"});
+  CHECK(moment_names_of("reference_scores", 1) == Names{"step1.reference_scores"});
+  for (const char* name : {"refit.w", "exp_avg.w", "metric.tokens", "model.norm.output", "lr"}) {
+    CHECK(moment_names_of(name, 1).empty());
+  }
 }

@@ -125,6 +125,25 @@ TEST_CASE("it adds up over steps, with the clipped gradient's bias-corrected siz
   CHECK(steps.added("param.w", 2, 0) == Approx(expected).epsilon(1e-9));
 }
 
+TEST_CASE("what a load gave up adds nothing to a policy's steps after it", "[tolerance][PW-8]") {
+  TwoSteps steps;
+  steps.spec.data.batch_size = 1;
+  const StageSpec train{.kind = "train", .global_batch_size = 1}, save{.kind = "save"},
+      load{.kind = "load"};
+  const double first = steps.grad_allowance(1), clip = 2.0 / (4.0 + 1e-6);
+  const double second = clip * steps.grad_allowance(2);
+  steps.spec.stages = {train, train};
+  CHECK(steps.added("momentum_buffer.w", 2, 0) == Approx(2 * std::max(first, second)));
+  const double both = steps.added("param.w", 2, 0);
+  // Now moment 2 is a load, of what there was before moment 1 and after it.
+  steps.spec.stages = {save, train, load};
+  CHECK(steps.added("param.w", 1, 0) == Approx(0.1 * first / (1 + 1e-8)));
+  CHECK(steps.added("param.w", 2, 0) == 0);
+  steps.spec.stages = {train, save, load};
+  CHECK(steps.added("param.w", 2, 0) == Approx(0.1 * first / (1 + 1e-8)));
+  CHECK(steps.added("param.w", 2, 0) < both);
+}
+
 TEST_CASE("moments and SGD have allowances of their own", "[tolerance]") {
   TwoSteps steps;
   const double d = steps.grad_allowance(1);

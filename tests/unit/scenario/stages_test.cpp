@@ -75,6 +75,36 @@ TEST_CASE("Moments are counted over stages and lives", "[scenario][PW-2]") {
   CHECK(parallel_at(trained, 7).tp == 1);
 }
 
+TEST_CASE("A state comes from the steps before it, without those that a load gave up",
+          "[scenario][PW-8]") {
+  // Moments of a life: 1 2 train, 3 score, 4 5 eval, 6 train, 7 load, 8 9 train, 10 load, 11 train.
+  const CaseSpec spec = policy_case(
+      "{train_global_batch_size: 3, lives: 2, stages: [{do: train}, {do: score}, {do: save},\n"
+      "  {do: train, eval_mode: true}, {do: train, train_global_batch_size: 6}, {do: load},\n"
+      "  {do: train}, {do: load}, {do: train, train_global_batch_size: 6}]}");
+  REQUIRE(moments_of_life(spec) == 11);
+  using Steps = std::vector<int64_t>;
+  CHECK(steps_behind(spec, 1) == Steps{1});
+  CHECK(steps_behind(spec, 2) == Steps{1, 2});
+  CHECK(steps_behind(spec, 3) == Steps{1, 2});
+  CHECK(steps_behind(spec, 5) == Steps{1, 2});  // eval mode
+  CHECK(steps_behind(spec, 6) == Steps{1, 2, 6});
+  CHECK(steps_behind(spec, 7) == Steps{1, 2});
+  CHECK(steps_behind(spec, 9) == Steps{1, 2, 8, 9});
+  CHECK(steps_behind(spec, 10) == Steps{1, 2});
+  CHECK(steps_behind(spec, 11) == Steps{1, 2, 11});
+  CHECK(steps_behind(spec, 12) == Steps{12});  // the next life
+  CHECK(steps_behind(spec, 22) == Steps{12, 13, 22});
+  CHECK(steps_behind(CaseSpec{}, 3) == Steps{1, 2, 3});
+  CHECK(steps_behind(CaseSpec{}, 0).empty());
+
+  CHECK(samples_at(spec, 2, 6) == 3);
+  CHECK(samples_at(spec, 3, 6) == 6);
+  CHECK(samples_at(spec, 17, 6) == 6);
+  CHECK(samples_at(spec, 19, 6) == 3);
+  CHECK(samples_at(CaseSpec{}, 1, 5) == 5);
+}
+
 TEST_CASE("The golden of a policy knows its stages, not its meshes", "[scenario]") {
   const auto key = [](const std::string& stages) {
     return golden_key(policy_case("{stages: [{do: train}, {do: save}, " + stages + "]}",
