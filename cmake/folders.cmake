@@ -23,7 +23,9 @@ function(shardproof_folder target dir)
   endif()
 endfunction()
 
-# shardproof_tests(NAME DIR LINKS...): one Catch2 binary of every *_test.cpp in DIR.
+# shardproof_tests(NAME DIR LINKS...): one Catch2 binary of every *_test.cpp in DIR. In a unity build they are
+# merged as the folders are: where two files of DIR have helpers of the same name, one lives in a namespace
+# named after its file. Compiled at -O1 there: what they test is in the libraries.
 function(shardproof_tests name dir)
   cmake_parse_arguments(arg "PLAIN" "" "" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${dir}/*_test.cpp)
@@ -32,7 +34,7 @@ function(shardproof_tests name dir)
   endif()
   add_executable(${name} ${sources})
   target_link_libraries(${name} PRIVATE ${arg_UNPARSED_ARGUMENTS} shardproof_catch_main shardproof_warnings)
-  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
+  target_compile_options(${name} PRIVATE $<$<BOOL:${CMAKE_UNITY_BUILD}>:-O1>)
   if(NOT arg_PLAIN)
     target_link_libraries(${name} PRIVATE shardproof_torch)
     target_precompile_headers(${name} REUSE_FROM shardproof_pch)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Reads the sources and holds the rules of include_table.py. Exit status 1 with a line per violation.
+"""Reads the sources and holds the rules of include_table.py and unity_names.py. Exit status 1 with a line per
+violation.
 
   check_sources.py [ROOT]
 """
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 
 import include_table as table
+import unity_names
 
 SOURCE_FOLDERS = ("src", "sim", "golden", "examples", "tests", "bench", "cmake")
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
@@ -126,9 +128,11 @@ def check_table(root):
 
 
 def violations(root):
-    found = []
-    for path in source_files(root):
+    found, paths = [], list(source_files(root))
+    for path in paths:
         found += [f"{path}:{line}: {what}" for line, what in check_file(root, path)]
+    texts = ((path, (root / path).read_text(encoding="utf-8")) for path in paths)
+    found += [f"{path}:{line}: {what}" for path, line, what in unity_names.clashes(texts)]
     return found + [f"include_table.py: {what} {why}" for what, why in check_table(root)]
 
 

@@ -96,5 +96,41 @@ class EveryRuleFindsItsViolation(unittest.TestCase):
         self.assertIn("src/base", include_table.FOLDERS)
 
 
+class MergedFiles(unittest.TestCase):
+    """Two files of one folder, each with something of its own in an unnamed namespace."""
+
+    def clash(self, one, other, folder="tests/unit/mesh", tail=""):
+        wrapped = ["// A.\nnamespace shardproof {\nnamespace {\n" + text + "\n}  // namespace\n" + tail + "}\n"
+                   for text in (one, other)]
+        return found_in({f"{folder}/a_test.cpp": wrapped[0], f"{folder}/b_test.cpp": wrapped[1]})
+
+    def assert_named(self, name, found):
+        self.assertEqual(len(found), 1, found)
+        self.assertIn(f"a_test.cpp has a {name} of its own too", found[0])
+
+    def test_constants_types_and_functions_with_one_name_are_two_things(self):
+        for folder in ("tests/unit/mesh", "src/mesh", "golden"):
+            self.assert_named("kB", self.clash("constexpr int kA = 1, kB = f(2, 3);", "const double kB[] = {1, 2};",
+                                               folder))
+        self.assert_named("Case", self.clash("struct Case {\n  int a;\n};", "enum class Case { kOne };"))
+        self.assert_named("run", self.clash("int run(int a, const T& b = {}) { return a; }", "void run(int c, const T& d);"))
+        self.assert_named("small", self.clash("T small() {\n  return {};\n}\n\nint x;", "template <class T>\nT small() { return {}; }"))
+        self.assert_named("List", self.clash("using List = std::vector<int>;", "using List = std::set<int>;"))
+
+    def test_overloads_equal_aliases_and_what_is_inside_of_something_are_none(self):
+        for one, other in (("int run(int a) { return a; }", "int run(double a) { return 1; }"),
+                           ("using List = std::vector<int>;", "using List = std::vector<int>;"),
+                           ("void f() { int kB = 1; }", "struct G { int kB = 1; };"),
+                           ("// int kB;\nint kA;", 'const char* text = "int kB;";\nint kB;')):
+            self.assertEqual(self.clash(one, other), [])
+        self.assertEqual(self.clash("int kA;", "int kB;", tail='TEST_CASE("one") {\n  int kA;\n}\n'), [])
+
+    def test_a_namespace_of_its_own_tells_them_apart(self):
+        self.assertEqual(found_in({
+            "src/mesh/a.cpp": "// A.\nnamespace shardproof {\nnamespace {\nint kA;\n}\n}\n",
+            "src/mesh/b.cpp": "// B.\nnamespace shardproof::b {\nnamespace {\nint kA;\n}\n}\n",
+            "src/comm/c.cpp": "// C.\nnamespace shardproof {\nnamespace {\nint kA;\n}\n}\n"}), [])
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -55,15 +55,17 @@ FOLDERS = {
     "src/train": _ALL_SRC,
     "src/policy": _ALL_SRC,
     # The golden never includes what it judges.
-    "golden": _MODEL + ["src/mesh", "src/model"] + _sim("scenario record"),
+    "golden": _MODEL + ["src/mesh", "src/model"] + _sim("scenario inputs record"),
     # The harness. Nothing that judges communicates.
     "sim/scenario": _BASE + ["src/mesh", "yaml", "json"],
+    # What a case starts from, for the golden and the ranks.
+    "sim/inputs": _MODEL + ["src/model"] + _sim("scenario"),
     "sim/match": [],
     "sim/record": _TENSOR + ["src/observe"],
     "sim/net": _COMM + _sim("scenario record match"),
     "sim/trace": _COMM + _sim("scenario record match"),
     "sim/compare": _TENSOR + ["src/observe"] + _sim("scenario record"),
-    "sim/rank": _ALL_SRC + _sim("scenario net trace match record compare"),
+    "sim/rank": _ALL_SRC + _sim("scenario inputs net trace match record compare"),
     "sim/report": _BASE + ["src/mesh", "src/observe", "src/tensor", "torch", "json"]
                   + _sim("scenario record compare"),
     "sim/launch": _BASE + ["src/mesh", "asio", "json", "torch"]  # torch: versions in a golden's key
@@ -72,7 +74,7 @@ FOLDERS = {
     "sim/workload": _ALL_SRC + _sim("scenario net trace record compare rank"),
     # The commands. With sim/program, which alone knows the golden too, they are the program.
     "sim/cli": _ALL_SRC + ["cli", "asio"]
-               + _sim("scenario match record compare report launch rank"),
+               + _sim("scenario inputs match record compare report launch rank"),
     "sim/program": [ANY],  # the only place that knows rank, golden and launch together
     "sim/main.cpp": ["sim/program", "sim/workload"],
     "examples": [ANY],

@@ -15,6 +15,8 @@ using namespace shardproof::sim;
 
 namespace {
 
+using Catch::Matchers::Contains;
+
 // Two scenarios of four and two cases, one slow.
 struct Scenarios : ScratchFolder {
   Scenarios() {
@@ -43,10 +45,6 @@ std::string refusal(const RunArguments& arguments) {
   } catch (const Error& error) {
     return error.what();
   }
-}
-
-bool holds(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 const std::vector<std::string> kUsual = {"t/a[seed=1]", "t/a[seed=2]", "t/a[seed=3]", "t/a[seed=4]",
@@ -126,7 +124,7 @@ TEST_CASE("Every backend is a case of its own; skips keep their reasons", "[cli]
   REQUIRE(selection.cases.size() == 1);
   CHECK(selection.cases[0].world.backend == "gloo");
   REQUIRE(selection.skipped.size() == 1);
-  CHECK(holds(selection.skipped[0].skip, "for gloo only"));
+  CHECK_THAT(selection.skipped[0].skip, Contains("for gloo only"));
 }
 
 TEST_CASE("A seed from the command line replaces the scenario's", "[cli]") {
@@ -143,27 +141,27 @@ TEST_CASE("Every wrong file is told at once, and nothing is selected", "[cli]") 
   RunArguments run = scenarios.arguments();
   run.backends = {"emulated", "gloo"};
   const std::string text = refusal(run);
-  CHECK(holds(text, "x.yaml:1:1: unknown key 'sede'"));
-  CHECK(holds(text, "y.yaml:1: "));
+  CHECK_THAT(text, Contains("x.yaml:1:1: unknown key 'sede'"));
+  CHECK_THAT(text, Contains("y.yaml:1: "));
   CHECK(std::count(text.begin(), text.end(), '\n') == 1);
 }
 
 TEST_CASE("Two files that make a case of one name are refused", "[cli]") {
   const Scenarios scenarios;
   scenarios.write("z.yaml", "name: t/a\nmatrix: {seed: [3]}\n");
-  CHECK(holds(refusal(scenarios.arguments()), "both make the case t/a[seed=3]"));
+  CHECK_THAT(refusal(scenarios.arguments()), Contains("both make the case t/a[seed=3]"));
 }
 
 TEST_CASE("Paths that are no scenario are refused", "[cli]") {
   const Scenarios scenarios;
   RunArguments run;
   run.paths = {scenarios.path() + "/none.yaml"};
-  CHECK(holds(refusal(run), "does not exist"));
+  CHECK_THAT(refusal(run), Contains("does not exist"));
   std::filesystem::create_directory(scenarios.path() + "/empty");
   run.paths = {scenarios.path() + "/empty"};
-  CHECK(holds(refusal(run), "holds no scenario"));
+  CHECK_THAT(refusal(run), Contains("holds no scenario"));
   scenarios.write("empty/case.json", "{}");
-  CHECK(holds(refusal(run), "is a case folder"));
+  CHECK_THAT(refusal(run), Contains("is a case folder"));
 }
 
 TEST_CASE("An expanded case of an earlier run is a case of its own", "[cli]") {
@@ -178,5 +176,5 @@ TEST_CASE("An expanded case of an earlier run is a case of its own", "[cli]") {
   CHECK(selection.cases[0].name == spec.name);
   CHECK(selection.cases[0].world.backend == "gloo");
   scenarios.write("replay.json", "{\"name\": 3}");
-  CHECK(holds(refusal(run), "is no expanded case"));
+  CHECK_THAT(refusal(run), Contains("is no expanded case"));
 }

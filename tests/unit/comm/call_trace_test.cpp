@@ -12,7 +12,7 @@ namespace {
 using Catch::Matchers::Contains;
 using sim::CallTrace;
 
-at::Tensor ones(std::vector<int64_t> shape) { return at::ones(shape, at::kDouble); }
+at::Tensor ones_of(std::vector<int64_t> shape) { return at::ones(shape, at::kDouble); }
 
 TEST_CASE("a trace holds every call as text, by count, and on the clock", "[comm][trace]") {
   std::vector<std::string> heard;
@@ -21,11 +21,11 @@ TEST_CASE("a trace holds every call as text, by count, and on the clock", "[comm
   CallTrace second(1);
   try_emulated_ranks(Mesh({{"tp", 2}}), [](MeshComm& comm, int64_t rank) {
     Communicator& tp = comm.along("tp");
-    tp.all_reduce(ones({4, 16}).t(), ReduceOp::kSum, "layers.0 forward");
-    PendingCollective gather = tp.all_gather_async(ones({2}), 0, "weights");
-    tp.all_reduce(ones({3}), ReduceOp::kMax, "norm");
+    tp.all_reduce(ones_of({4, 16}).t(), ReduceOp::kSum, "layers.0 forward");
+    PendingCollective gather = tp.all_gather_async(ones_of({2}), 0, "weights");
+    tp.all_reduce(ones_of({3}), ReduceOp::kMax, "norm");
     gather.wait();
-    comm.along("dp").all_reduce(ones({3}), ReduceOp::kSum, "alone: not a call");
+    comm.along("dp").all_reduce(ones_of({3}), ReduceOp::kSum, "alone: not a call");
   }, {&first, &second});
 
   CHECK(first.calls() == std::vector<std::string>{
@@ -54,7 +54,7 @@ TEST_CASE("a pending collective that is dropped is a finding of its rank", "[com
   CallTrace first(0), second(1);
   try_emulated_ranks(Mesh({{"tp", 2}}), [](MeshComm& comm, int64_t rank) {
     PendingCollective pending =
-        comm.along("tp").all_reduce_async(ones({4}), ReduceOp::kSum, "bucket 3");
+        comm.along("tp").all_reduce_async(ones_of({4}), ReduceOp::kSum, "bucket 3");
     if (rank == 0) pending.wait();
   }, {&first, &second});
   CHECK(first.findings().empty());
@@ -68,8 +68,8 @@ TEST_CASE("a pending collective that is held to the end is a finding of its own"
   std::vector<PendingCollective> held;
   try_emulated_ranks(Mesh({{"tp", 2}}), [&](MeshComm& comm, int64_t rank) {
     Communicator& tp = comm.along("tp");
-    PendingCollective one = tp.all_reduce_async(ones({4}), ReduceOp::kSum, "bucket 3");
-    PendingCollective two = tp.all_reduce_async(ones({4}), ReduceOp::kSum, "bucket 4");
+    PendingCollective one = tp.all_reduce_async(ones_of({4}), ReduceOp::kSum, "bucket 3");
+    PendingCollective two = tp.all_reduce_async(ones_of({4}), ReduceOp::kSum, "bucket 4");
     one.wait();
     if (rank == 0) two.wait();
     else held.push_back(std::move(two));
@@ -88,7 +88,7 @@ TEST_CASE("a pending collective that an exception drops is no finding", "[comm][
   CallTrace first(0), second(1);
   try_emulated_ranks(Mesh({{"tp", 2}}), [](MeshComm& comm, int64_t rank) {
     const PendingCollective pending =
-        comm.along("tp").all_reduce_async(ones({4}), ReduceOp::kSum, "bucket 3");
+        comm.along("tp").all_reduce_async(ones_of({4}), ReduceOp::kSum, "bucket 3");
     throw std::runtime_error("stop");
   }, {&first, &second});
   CHECK(first.findings().empty());

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <mutex>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "comm/cuda_device.h"
 #include "comm/gloo_backend.h"

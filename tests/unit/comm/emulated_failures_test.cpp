@@ -7,17 +7,12 @@
 
 #include "base/error.h"
 #include "tests/support/run_ranks.h"
+#include "tests/unit/comm/ones.h"
 
 namespace shardproof::tests {
 namespace {
 
 using Catch::Matchers::Contains;
-
-at::Tensor ones(int64_t count) { return at::ones({count}, at::kDouble); }
-
-void sum(Communicator& group, const char* label, int64_t count = 4) {
-  group.all_reduce(ones(count), ReduceOp::kSum, label);
-}
 
 std::vector<int64_t> ranks_with(const RankRuns& runs, const std::string& code) {
   std::vector<int64_t> out;

@@ -5,13 +5,12 @@
 
 #include "base/error.h"
 #include "tests/support/run_gloo_ranks.h"
+#include "tests/unit/comm/ones.h"
 
 namespace shardproof::tests {
 namespace {
 
 using Catch::Matchers::Contains;
-
-at::Tensor ones(int64_t count) { return at::ones({count}, at::kDouble); }
 
 TEST_CASE("a Gloo call that a member never enters becomes a sentence with its label",
           "[comm][gloo]") {

@@ -22,7 +22,7 @@ sim::WorldSpec timed_world() {
 
 at::Tensor kilo() { return at::ones({1000}, at::kDouble); }  // its all_reduce over two takes 28 us
 
-double total(const std::vector<nlohmann::json>& timeline) {
+double total_us(const std::vector<nlohmann::json>& timeline) {
   return time_of(timeline, "compute") + time_of(timeline, "waiting") + time_of(timeline, "exposed");
 }
 
@@ -48,7 +48,7 @@ TEST_CASE("an all_reduce hides behind computing exactly as long as both last", "
     CHECK(communication == Approx(28).epsilon(1e-12));
     CHECK(communication - exposed == Approx(std::min(28.0, computing_us)).epsilon(1e-12));
     CHECK(time_of(runs.timelines[rank], "waiting") == 0);
-    CHECK(total(runs.timelines[rank]) == Approx(runs.times_us[rank]).epsilon(1e-12));
+    CHECK(total_us(runs.timelines[rank]) == Approx(runs.times_us[rank]).epsilon(1e-12));
   }
 }
 

@@ -37,13 +37,13 @@ JudgedWorld::Plant wrong(const std::string& name, double by = 2) {
   };
 }
 
-CaseResult judged(const JudgedWorld::Plant& plant, CaseSpec spec = faulty_spec()) {
+CaseResult judged_fault(const JudgedWorld::Plant& plant, CaseSpec spec = faulty_spec()) {
   spec.expect.verdict = "mismatch";
   return judge(spec, fired(two_gradients(spec).endings(plant)));
 }
 
 TEST_CASE("a wrong value is seen by values, with the gradients counted", "[faults]") {
-  const CaseResult result = judged(wrong("grad.b"));
+  const CaseResult result = judged_fault(wrong("grad.b"));
   CHECK(first_detector(result.outcome) == "values");
   CHECK(detectors_text(result.outcome) == "values at step 1 (grad.b)");
   CHECK(result.outcome.gradients == 2);
@@ -57,8 +57,8 @@ TEST_CASE("a wrong value is seen by values, with the gradients counted", "[fault
 }
 
 TEST_CASE("a wrong norm alone is seen by norm, unequal copies by replicas", "[faults]") {
-  CHECK(detectors_text(judged(wrong("grad_norm")).outcome) == "norm at step 1 (grad_norm)");
-  const CaseResult copies = judged([](int64_t rank, Observation& observation) {
+  CHECK(detectors_text(judged_fault(wrong("grad_norm")).outcome) == "norm at step 1 (grad_norm)");
+  const CaseResult copies = judged_fault([](int64_t rank, Observation& observation) {
     if (rank == 1 && observation.name == "grad.a") observation.tensor.mul_(1 + 4e-16);
   });
   CHECK(copies.kind == "replicas");
@@ -67,7 +67,7 @@ TEST_CASE("a wrong norm alone is seen by norm, unequal copies by replicas", "[fa
 }
 
 TEST_CASE("all who saw it are listed, the first one first", "[faults]") {
-  const CaseResult result = judged([](int64_t rank, Observation& observation) {
+  const CaseResult result = judged_fault([](int64_t rank, Observation& observation) {
     if (observation.name == "grad_norm") observation.tensor = observation.tensor * 3;
     if (rank == 1 && observation.name == "grad.b") observation.tensor = observation.tensor * 2;
   });
@@ -96,7 +96,7 @@ TEST_CASE("a failed world was seen by who named the failure", "[faults]") {
 TEST_CASE("another detector than expected is not as expected", "[faults]") {
   CaseSpec spec = faulty_spec();
   spec.expect.detector = "norm";
-  const CaseResult result = judged(wrong("grad.b"), spec);
+  const CaseResult result = judged_fault(wrong("grad.b"), spec);
   CHECK_FALSE(result.as_expected);
   CHECK(result.unexpected ==
         "expected mismatch seen first by norm, came values at step 1 (grad.b)");

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "tests/unit/logprob/worlds.h"
 
-namespace shardproof::tests {
+namespace shardproof::tests::context_logprob_test {
 namespace {
 
 constexpr int64_t kVocab = 13;  // no tp of 2, 3 or 4 divides it
@@ -218,4 +218,4 @@ TEST_CASE("lengths that do not fit are refused with their numbers, in inference 
 }
 
 }  // namespace
-}  // namespace shardproof::tests
+}  // namespace shardproof::tests::context_logprob_test

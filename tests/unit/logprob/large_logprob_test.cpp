@@ -7,7 +7,7 @@
 #include "logprob/vocab_parallel_logprob.h"
 #include "tests/unit/logprob/worlds.h"
 
-namespace shardproof::tests {
+namespace shardproof::tests::large_logprob_test {
 namespace {
 
 constexpr int64_t kTokens = 4096, kVocab = 32768;
@@ -77,4 +77,4 @@ TEST_CASE("logprobs of 4096 tokens over 32768 ids on two ranks are within 1e-5 o
 }
 
 }  // namespace
-}  // namespace shardproof::tests
+}  // namespace shardproof::tests::large_logprob_test

@@ -15,7 +15,7 @@ namespace {
 using Group = std::vector<int64_t>;
 
 // Every training mesh whose axes have 1 to 4 ranks and which has at most 48 of them.
-std::vector<Mesh> small_meshes() {
+std::vector<Mesh> meshes_of_48() {
   std::vector<Mesh> meshes;
   for (int64_t dp = 1; dp <= 4; ++dp)
     for (int64_t cp = 1; cp <= 4; ++cp)
@@ -25,7 +25,7 @@ std::vector<Mesh> small_meshes() {
   return meshes;
 }
 
-std::string refusal(const std::string& text) {
+std::string parse_refusal(const std::string& text) {
   try {
     Mesh::parse(text);
   } catch (const Error& error) {
@@ -66,7 +66,7 @@ TEST_CASE("ranks are numbered with the innermost axis fastest", "[mesh]") {
 
 TEST_CASE("on every small mesh coordinates and ranks are inverse and groups cover the world",
           "[mesh]") {
-  for (const Mesh& mesh : small_meshes()) {
+  for (const Mesh& mesh : meshes_of_48()) {
     for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
       std::vector<int64_t> coordinates;
       for (const auto& axis : mesh.axes()) coordinates.push_back(mesh.coordinate(axis.name, rank));
@@ -136,21 +136,21 @@ TEST_CASE("axes flattened into one, and its blocks, are axes themselves", "[mesh
 
 TEST_CASE("a mesh that no model could run is refused with a sentence", "[mesh]") {
   using Catch::Matchers::Contains;
-  CHECK_THAT(refusal("pt=2"), Contains("unknown mesh axis 'pt'") && Contains("did you mean"));
-  CHECK_THAT(refusal("ulyses=2"), Contains("did you mean 'ulysses'"));
-  CHECK_THAT(refusal("pipeline=2"), Contains("the axes are dp, cp, ulysses, tp"));
-  CHECK_THAT(refusal("tp=0"), Contains("tp=0 is below 1"));
-  CHECK_THAT(refusal("tp=-3"), Contains("tp=-3 is below 1"));
-  CHECK_THAT(refusal("tp=2,tp=2"), Contains("named twice"));
-  CHECK_THAT(refusal("tp=two"), Contains("no whole number"));
-  CHECK_THAT(refusal("tp=2.5"), Contains("no whole number"));
-  CHECK_THAT(refusal("tp="), Contains("no whole number"));
-  CHECK_THAT(refusal("tp"), Contains("not axis=size"));
-  CHECK_THAT(refusal(""), Contains("not axis=size"));
-  CHECK_THAT(refusal("tp=2,"), Contains("not axis=size"));
-  CHECK_THAT(refusal("tp=99999999999999999999"), Contains("larger than any world"));
-  CHECK_THAT(refusal("dp=65537"), Contains("more than 65536 ranks"));
-  CHECK_THAT(refusal("dp=4294967296,tp=4294967296"), Contains("more than 65536 ranks"));
+  CHECK_THAT(parse_refusal("pt=2"), Contains("unknown mesh axis 'pt'") && Contains("did you mean"));
+  CHECK_THAT(parse_refusal("ulyses=2"), Contains("did you mean 'ulysses'"));
+  CHECK_THAT(parse_refusal("pipeline=2"), Contains("the axes are dp, cp, ulysses, tp"));
+  CHECK_THAT(parse_refusal("tp=0"), Contains("tp=0 is below 1"));
+  CHECK_THAT(parse_refusal("tp=-3"), Contains("tp=-3 is below 1"));
+  CHECK_THAT(parse_refusal("tp=2,tp=2"), Contains("named twice"));
+  CHECK_THAT(parse_refusal("tp=two"), Contains("no whole number"));
+  CHECK_THAT(parse_refusal("tp=2.5"), Contains("no whole number"));
+  CHECK_THAT(parse_refusal("tp="), Contains("no whole number"));
+  CHECK_THAT(parse_refusal("tp"), Contains("not axis=size"));
+  CHECK_THAT(parse_refusal(""), Contains("not axis=size"));
+  CHECK_THAT(parse_refusal("tp=2,"), Contains("not axis=size"));
+  CHECK_THAT(parse_refusal("tp=99999999999999999999"), Contains("larger than any world"));
+  CHECK_THAT(parse_refusal("dp=65537"), Contains("more than 65536 ranks"));
+  CHECK_THAT(parse_refusal("dp=4294967296,tp=4294967296"), Contains("more than 65536 ranks"));
   CHECK_THROWS_AS(Mesh({{"tp", 2}, {"tp", 3}}), Error);
   CHECK_THROWS_AS(Mesh::training(1, 1, 1, 0), Error);
 }

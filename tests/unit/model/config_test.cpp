@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 
-namespace shardproof {
+namespace shardproof::config_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -317,4 +317,4 @@ TEST_CASE("Names and options that belong to another family are not taken", "[mod
   CHECK(complaint(gemma3({{"hidden_activation", "relu"}})).first == ErrorKind::kRefused);
 }
 
-}  // namespace shardproof
+}  // namespace shardproof::config_test

@@ -11,19 +11,13 @@
 #include "base/error.h"
 #include "mesh/mesh.h"
 #include "model/batch.h"
+#include "tests/unit/model/six_head_model.h"
 
-namespace shardproof {
+namespace shardproof::decoder_test {
 namespace {
 
 ModelConfig small(bool tied = false) {
-  ModelConfig config;
-  config.vocab_size = 23;
-  config.hidden_size = 12;
-  config.intermediate_size = 10;
-  config.num_hidden_layers = 2;
-  config.num_attention_heads = 6;
-  config.num_key_value_heads = 2;
-  config.head_dim = 4;
+  ModelConfig config = tests::six_head_model();
   config.tie_word_embeddings = tied;
   config.attention_bias = config.mlp_bias = true;
   return config;
@@ -356,4 +350,4 @@ TEST_CASE("A decoder over weights that lack a tensor is a sentence", "[model]") 
   CHECK_THROWS_AS(Decoder(small(), weights), Error);
 }
 
-}  // namespace shardproof
+}  // namespace shardproof::decoder_test

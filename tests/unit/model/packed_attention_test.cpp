@@ -5,20 +5,14 @@
 
 #include "mesh/mesh.h"
 #include "model/decoder.h"
+#include "tests/unit/model/six_head_model.h"
 
-namespace shardproof {
+namespace shardproof::packed_attention_test {
 namespace {
 
 ModelConfig small(const std::string& family) {
-  ModelConfig config;
+  ModelConfig config = tests::six_head_model();
   config.family = family;
-  config.vocab_size = 23;
-  config.hidden_size = 12;
-  config.intermediate_size = 10;
-  config.num_hidden_layers = 2;
-  config.num_attention_heads = 6;
-  config.num_key_value_heads = 2;
-  config.head_dim = 4;
   if (family == "llama") return config;
   config.sliding_window = 3;  // shorter than some sequences, longer than others
   config.sliding_layers = {true, false};
@@ -94,4 +88,4 @@ TEST_CASE("another neighbour in the row changes not one bit of a sequence", "[pa
 }
 
 }  // namespace
-}  // namespace shardproof
+}  // namespace shardproof::packed_attention_test

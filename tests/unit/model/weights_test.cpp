@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "tensor/safetensors.h"
 
-namespace shardproof {
+namespace shardproof::weights_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -229,4 +229,4 @@ TEST_CASE("The text part of a model that reads images too, as transformers 4 and
   for (const auto& [name, tensor] : *weights) CHECK(at::equal(loaded->at(name), tensor));
 }
 
-}  // namespace shardproof
+}  // namespace shardproof::weights_test

@@ -19,7 +19,7 @@ Batch ragged_batch() {
                        .seed = 3});
 }
 
-std::vector<int64_t> list_of(const at::Tensor& tensor) {
+std::vector<int64_t> values_of(const at::Tensor& tensor) {
   const at::Tensor flat = tensor.contiguous();
   return {flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel()};
 }
@@ -43,15 +43,15 @@ Dealt deal(const Batch& batch, int64_t dp, const BatchingOptions& options,
       out.counted += micro.loss_mask.sum().item<double>();
       out.longest_row = std::max(out.longest_row, micro.input_ids.size(1));
       out.largest = std::max(out.largest, micro.input_ids.numel());
-      const std::vector<int64_t> map = list_of(micro.token_map), ids = list_of(micro.input_ids),
-                                 positions = list_of(micro.positions);
+      const std::vector<int64_t> map = values_of(micro.token_map), ids = values_of(micro.input_ids),
+                                 positions = values_of(micro.positions);
       for (size_t i = 0; i < map.size(); ++i) {
         if (map[i] < 0) continue;
         out.tokens.insert(map[i]);
         CHECK(positions[i] == map[i] % batch.seq_len());
         CHECK(ids[i] == batch.input_ids.view(-1)[map[i]].item<int64_t>());
       }
-      for (const int64_t index : list_of(micro.result_map)) {
+      for (const int64_t index : values_of(micro.result_map)) {
         if (index >= 0) out.results.insert(index);
       }
     }

@@ -6,7 +6,7 @@
 #include "collective/mappings.h"
 #include "tests/unit/parallel/tp_layer_world.h"
 
-namespace shardproof::tests {
+namespace shardproof::tests::column_linear_test {
 namespace {
 
 constexpr int64_t kS = 12, kB = 3, kE = 5, kF = 24;  // [S, B, E] -> [S, B, F]; 1 to 4 ranks divide
@@ -287,4 +287,4 @@ TEST_CASE("ColumnLinear refuses what it cannot cut, each with its own sentence",
 }
 
 }  // namespace
-}  // namespace shardproof::tests
+}  // namespace shardproof::tests::column_linear_test

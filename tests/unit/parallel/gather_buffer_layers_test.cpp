@@ -7,7 +7,7 @@
 #include "parallel/tp/row_linear.h"
 #include "tests/unit/parallel/tp_layer_world.h"
 
-namespace shardproof::tests {
+namespace shardproof::tests::gather_buffer_layers_test {
 namespace {
 
 constexpr int64_t kS = 12, kB = 2, kE = 5, kF = 12;
@@ -180,4 +180,4 @@ TEST_CASE("a layer that gathers while another's gathered input waits for its bac
 }
 
 }  // namespace
-}  // namespace shardproof::tests
+}  // namespace shardproof::tests::gather_buffer_layers_test

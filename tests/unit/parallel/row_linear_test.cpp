@@ -6,7 +6,7 @@
 #include "collective/mappings.h"
 #include "tests/unit/parallel/tp_layer_world.h"
 
-namespace shardproof::tests {
+namespace shardproof::tests::row_linear_test {
 namespace {
 
 constexpr int64_t kS = 12, kB = 3, kF = 24, kE = 5;  // [S, B, F] -> [S, B, E]; 1 to 4 ranks divide
@@ -202,4 +202,4 @@ TEST_CASE("an expert's two layers on their own group are the plain pair", "[tp][
 }
 
 }  // namespace
-}  // namespace shardproof::tests
+}  // namespace shardproof::tests::row_linear_test

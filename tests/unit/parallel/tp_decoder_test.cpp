@@ -9,7 +9,7 @@
 #include "tensor/shard.h"
 #include "tests/unit/parallel/rank_results.h"
 
-namespace shardproof::tests {
+namespace shardproof::tests::tp_decoder_test {
 namespace {
 
 // Sizes that 2, 3 or 4 do not divide wherever uneven parts are supported: vocabulary and MLP.
@@ -386,4 +386,4 @@ TEST_CASE("two runs of the same world are equal to the bit", "[tp][MP-1]") {
 }
 
 }  // namespace
-}  // namespace shardproof::tests
+}  // namespace shardproof::tests::tp_decoder_test

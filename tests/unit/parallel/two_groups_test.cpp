@@ -7,7 +7,7 @@
 #include "parallel/tp/vocab_embedding.h"
 #include "tests/unit/parallel/tp_layer_world.h"
 
-namespace shardproof::tests {
+namespace shardproof::tests::two_groups_test {
 namespace {
 
 constexpr int64_t kV = 10, kE = 5, kF = 12;
@@ -79,4 +79,4 @@ TEST_CASE("layers on two groups of one process keep to their own", "[tp][TP-1][T
 }
 
 }  // namespace
-}  // namespace shardproof::tests
+}  // namespace shardproof::tests::two_groups_test

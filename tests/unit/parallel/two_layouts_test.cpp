@@ -13,7 +13,7 @@
 #include "random/rng_seeds.h"
 #include "tests/unit/parallel/tp_layer_world.h"
 
-namespace shardproof::tests {
+namespace shardproof::tests::two_layouts_test {
 namespace {
 
 constexpr int64_t kS = 6, kB = 2, kE = 5, kV = 12;
@@ -230,4 +230,4 @@ TEST_CASE("dropouts of two groups in one process draw from their own streams", "
 }
 
 }  // namespace
-}  // namespace shardproof::tests
+}  // namespace shardproof::tests::two_layouts_test

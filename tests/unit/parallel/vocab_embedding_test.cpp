@@ -8,7 +8,7 @@
 #include "parallel/tp/vocab_parallel_embedding.h"
 #include "tests/unit/parallel/tp_layer_world.h"
 
-namespace shardproof::tests {
+namespace shardproof::tests::vocab_embedding_test {
 namespace {
 
 constexpr int64_t kV = 36, kE = 5, kB = 3, kS = 12;
@@ -142,4 +142,4 @@ TEST_CASE("VocabEmbedding: no tokens at all, and what is refused", "[tp][TP-3]")
 }
 
 }  // namespace
-}  // namespace shardproof::tests
+}  // namespace shardproof::tests::vocab_embedding_test

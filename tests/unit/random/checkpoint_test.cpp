@@ -12,7 +12,7 @@
 #include "tests/unit/parallel/rank_results.h"
 #include "tests/unit/random/kept_bytes.h"
 
-namespace shardproof::tests {
+namespace shardproof::tests::checkpoint_test {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
@@ -208,4 +208,4 @@ TEST_CASE("a checkpoint keeps its input and output only, in bytes", "[RN-3]") {
 }
 
 }  // namespace
-}  // namespace shardproof::tests
+}  // namespace shardproof::tests::checkpoint_test

@@ -12,7 +12,7 @@
 #include "tests/unit/parallel/rank_results.h"
 #include "tests/unit/random/kept_bytes.h"
 
-namespace shardproof::tests {
+namespace shardproof::tests::checkpoint_without_output_test {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
@@ -165,4 +165,4 @@ TEST_CASE("it keeps neither what is inside nor its output, in bytes", "[RN-4]") 
 }
 
 }  // namespace
-}  // namespace shardproof::tests
+}  // namespace shardproof::tests::checkpoint_without_output_test

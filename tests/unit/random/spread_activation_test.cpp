@@ -8,7 +8,7 @@
 #include "tests/unit/parallel/rank_results.h"
 #include "tests/unit/random/kept_bytes.h"
 
-namespace shardproof::tests {
+namespace shardproof::tests::spread_activation_test {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
@@ -91,4 +91,4 @@ TEST_CASE("each rank keeps its share of the input's bytes", "[RN-3]") {
 }
 
 }  // namespace
-}  // namespace shardproof::tests
+}  // namespace shardproof::tests::spread_activation_test

@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 #include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "sim/net/emulated_world.h"
 #include "sim/rank/fault_injection.h"

@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 #include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "base/error.h"
 #include "sim/net/emulated_world.h"

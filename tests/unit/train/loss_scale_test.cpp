@@ -11,7 +11,7 @@
 #include "tests/unit/fsdp/small_run.h"
 #include "train/microbatch_gradients.h"
 
-namespace shardproof::tests {
+namespace shardproof::tests::loss_scale_test {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -98,4 +98,4 @@ TEST_CASE("replicated bfloat16 sums its microbatches as fully sharded does", "[t
 }
 
 }  // namespace
-}  // namespace shardproof::tests
+}  // namespace shardproof::tests::loss_scale_test
