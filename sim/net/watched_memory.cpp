@@ -26,13 +26,14 @@ WatchedMemory::WatchedMemory(const at::Tensor& tensor, size_t period)
     period_ = 0;
   }
   counted_ = !tensor.is_inference() && bytes_ == tensor.storage().nbytes();
+  if (tensor.storage().nbytes() <= kKeptBytes) kept_ = tensor.storage();
   if (counted_) {
     version_ = impl.version_counter();
     version_seen_ = version_.current_version();
   }
   if (bytes_ == 0 || !on_cpu_) return;
-  begin_ = static_cast<const char*>(tensor.storage().data()) + offset_;
-  digest_ = period_ > 0 ? digest_of(begin_, period_) : digest(begin_);
+  const char* begin = static_cast<const char*>(tensor.storage().data()) + offset_;
+  digest_ = period_ > 0 ? digest_of(begin, period_) : digest(begin);
 }
 
 uint64_t WatchedMemory::digest(const char* at) const {
@@ -47,22 +48,25 @@ uint64_t WatchedMemory::digest(const char* at) const {
 
 WatchedMemory::Change WatchedMemory::change() const {
   if (bytes_ == 0) return Change::kNone;
+  if (counted_ && version_.current_version() != version_seen_) return Change::kWritten;
   const auto storage = storage_.lock();
   if (!storage) return Change::kNone;
   if (!strided_.defined() && storage->nbytes() < offset_ + bytes_) return Change::kFreed;
-  if (counted_ && version_.current_version() != version_seen_) return Change::kWritten;
   if (!on_cpu_) return Change::kNone;
   const char* now = static_cast<const char*>(storage->data()) + offset_;
   return digest(now) == digest_ ? Change::kNone : Change::kWritten;
 }
 
 bool WatchedMemory::overlaps(const at::Tensor& other) const {
-  if (bytes_ == 0 || begin_ == nullptr || strided_.defined() || storage_.expired()) return false;
+  if (bytes_ == 0 || !on_cpu_ || strided_.defined()) return false;
+  const auto storage = storage_.lock();
+  if (!storage || storage->nbytes() < offset_ + bytes_) return false;  // somebody else's by now
   if (!other.defined() || !other.is_cpu() || other.numel() == 0) return false;
   if (!other.is_non_overlapping_and_dense()) return false;
   const auto* from = static_cast<const char*>(other.const_data_ptr());
   const char* to = from + static_cast<size_t>(other.numel()) * other.element_size();
-  return from < begin_ + bytes_ && begin_ < to;
+  const char* begin = static_cast<const char*>(storage->data()) + offset_;
+  return from < begin + bytes_ && begin < to;
 }
 
 }  // namespace shardproof::sim

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 
 #include "base/seed.h"
 
@@ -19,25 +20,30 @@ inline uint64_t folded_product(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
+inline uint64_t word_at(const unsigned char* at) {
+  uint64_t word;
+  std::memcpy(&word, at, 8);
+  return word;
+}
+
 inline uint64_t digest_of(const void* data, size_t bytes) {
   constexpr uint64_t kFirst = 0x9e3779b185ebca87, kSecond = 0xc2b2ae3d27d4eb4f;
   const auto* at = static_cast<const unsigned char*>(data);
-  uint64_t lanes[4] = {kFirst + kSecond, kSecond, 1, ~kFirst};
+  const auto with = [](uint64_t lane, const unsigned char* two) {
+    return folded_product(word_at(two) ^ kFirst, word_at(two + 8) ^ lane ^ kSecond);
+  };
+  // Four names, no array: a compiler that does not unroll keeps them in registers too.
+  uint64_t a = kFirst + kSecond, b = kSecond, c = 1, d = ~kFirst;
   size_t rest = bytes;
   for (; rest >= 64; rest -= 64, at += 64) {
-    uint64_t words[8];
-    std::memcpy(words, at, 64);
-    for (int i = 0; i < 4; ++i) {
-      lanes[i] = folded_product(words[2 * i] ^ kFirst, words[2 * i + 1] ^ lanes[i] ^ kSecond);
-    }
+    a = with(a, at);
+    b = with(b, at + 16);
+    c = with(c, at + 32);
+    d = with(d, at + 48);
   }
   uint64_t digest = mix_bits(bytes);
-  for (const uint64_t lane : lanes) digest = mix_bits(digest * kFirst + lane);
-  for (; rest >= 8; rest -= 8, at += 8) {
-    uint64_t word;
-    std::memcpy(&word, at, 8);
-    digest = mix_bits(digest * kFirst + word);
-  }
+  for (const uint64_t lane : {a, b, c, d}) digest = mix_bits(digest * kFirst + lane);
+  for (; rest >= 8; rest -= 8, at += 8) digest = mix_bits(digest * kFirst + word_at(at));
   for (; rest > 0; --rest, ++at) digest = mix_bits(digest * kFirst + *at + 1u);
   return digest;
 }

@@ -5,15 +5,15 @@
 #include <catch2/catch.hpp>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "sim/net/watched_memory.h"
 #include "tests/unit/comm/configured_world.h"
+#include "tests/unit/comm/ones.h"
 
 namespace shardproof::tests {
 namespace {
 
 using Catch::Matchers::Contains;
 using Tensors = std::vector<at::Tensor>;
-
-at::Tensor ones(int64_t count) { return at::ones({count}, at::kDouble); }
 
 // Rank 1 does the odd thing, ranks 0 and 2 what is right.
 ConfiguredRuns run_three(const std::function<void(Communicator& tp, bool odd)>& body,
@@ -100,6 +100,55 @@ TEST_CASE("an input whose memory is given away before the wait is found", "[in_f
               "in_flight", {"rank 1 freed the input of all_gather", "'shard'"});
 }
 
+// By the time of the wait nobody can look at the buffer any more; the peers may have read it.
+TEST_CASE("an input that is written and let go before the wait is found", "[in_flight]") {
+  SECTION("a piece of a buffer, past every version counter") {
+    check_found(run_three([](Communicator& tp, bool odd) {
+                  at::Tensor buffer = ones(64);
+                  PendingCollective pending =
+                      tp.all_to_all_async(buffer.slice(0, 8, 38), "layers.1 tokens");
+                  if (odd) buffer.mutable_data_ptr<double>()[37] = 1.0000001;
+                  buffer = at::Tensor();
+                  pending.wait();
+                }),
+                "in_flight",
+                {"rank 1 wrote to the input of all_to_all tp[0,1,2] [30] float64 "
+                 "'layers.1 tokens' (call 0) before it waited"});
+  }
+  SECTION("a whole buffer of any size, as far as its counter tells") {
+    const int64_t count = GENERATE(4, 40000);
+    check_found(run_three([count](Communicator& tp, bool odd) {
+                  at::Tensor input = ones(count);
+                  PendingCollective pending =
+                      tp.all_reduce_async(input, ReduceOp::kSum, "bucket 5");
+                  if (odd) input.fill_(7);
+                  input = at::Tensor();
+                  pending.wait();
+                }),
+                "in_flight", {"rank 1 wrote to the input of all_reduce(sum)", "'bucket 5'"});
+  }
+  SECTION("its memory is given away under the tensor") {
+    check_found(run_three([](Communicator& tp, bool odd) {
+                  at::Tensor input = ones(6);
+                  PendingCollective pending = tp.reduce_scatter_async(
+                      input.view({3, 2}), 0, ReduceOp::kSum, "layers.2 reduce");
+                  if (odd) input.mul_(2);
+                  if (odd) at::native::resize_bytes_nocuda(input.storage(), 0);
+                  pending.wait();
+                }),
+                "in_flight", {"rank 1 wrote to the input of reduce_scatter(sum)"});
+  }
+}
+
+TEST_CASE("freed memory that somebody else got is no buffer of a call in flight", "[in_flight]") {
+  const at::Tensor freed = ones(4);
+  const at::Tensor next = at::from_blob(freed.data_ptr(), {4}, at::kDouble);
+  const sim::WatchedMemory watched(freed);
+  CHECK(watched.overlaps(next));
+  at::native::resize_bytes_nocuda(freed.storage(), 0);
+  CHECK(!watched.overlaps(next));
+}
+
 TEST_CASE("what harms nobody is no finding", "[in_flight]") {
   const auto runs = run_three([](Communicator& tp, bool) {
     at::Tensor buffer = ones(12);
@@ -110,7 +159,11 @@ TEST_CASE("what harms nobody is no finding", "[in_flight]") {
     at::Tensor freed = ones(6);
     PendingCollective sum = tp.all_reduce_async(freed, ReduceOp::kSum, "copied, then freed");
     at::native::resize_bytes_nocuda(freed.storage(), 0);
+    at::Tensor large = ones(40000);
+    PendingCollective whole = tp.all_gather_async(large, 0, "let go, too large to be kept");
+    large = at::Tensor();
     second.wait();
+    whole.wait();
     sum.wait();
     first.wait();
     copied.wait();
