@@ -6,6 +6,7 @@
 #include "golden/learning_rate.h"
 #include "golden/plain_model.h"
 #include "golden/policy_life.h"
+#include "sim/inputs/case_data.h"
 
 namespace shardproof::golden {
 namespace {
@@ -23,20 +24,8 @@ void train(const sim::CaseSpec& spec, const Batch& batch, PlainModel& model) {
 CaseData load_case_data(const sim::CaseSpec& spec) {
   CaseData data;
   data.config = ModelConfig::from_json(spec.model);
-  data.weights = spec.weights_folder.empty() ? seeded_weights(data.config, spec.seed)
-                                             : load_weights(spec.weights_folder, data.config);
-  const sim::DataSpec& asked = spec.data;
-  data.batch = asked.file.empty()
-                   ? seeded_batch({.batch_size = asked.batch_size,
-                                   .seq_len = asked.seq_len,
-                                   .lengths = asked.lengths,
-                                   .mask_probability = asked.mask_probability,
-                                   .dropped_samples = asked.dropped_samples,
-                                   .huge_advantage_sample = asked.huge_advantage_sample,
-                                   .huge_advantage_factor = asked.huge_advantage_factor,
-                                   .vocab_size = data.config.vocab_size,
-                                   .seed = spec.seed})
-                   : load_batch(asked.file, data.config.vocab_size);
+  data.weights = sim::load_case_weights(spec, data.config);
+  data.batch = sim::load_case_batch(spec, data.config.vocab_size);
   return data;
 }
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <optional>
 
+#include "base/elapsed.h"
 #include "base/error.h"
 #include "sim/cli/case_check.h"
 
@@ -14,10 +15,6 @@ namespace {
 constexpr int64_t kRanksPerCore = 8;
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // What is wrong, with the file that it is about: the message's own, or else the case's.
 std::string with_file(const CaseSpec& spec, const std::string& message) {

@@ -12,7 +12,7 @@
 #include "sim/cli/mesh_picture.h"
 #include "sim/cli/selection.h"
 #include "sim/cli/token_strips.h"
-#include "sim/rank/case_inputs.h"
+#include "sim/inputs/case_data.h"
 #include "sim/rank/fsdp_options.h"
 #include "sim/scenario/names.h"
 

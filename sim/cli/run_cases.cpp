@@ -9,6 +9,7 @@
 #include <iostream>
 #include <thread>
 
+#include "base/elapsed.h"
 #include "base/error.h"
 #include "sim/cli/case_runner.h"
 #include "sim/cli/version.h"
@@ -22,10 +23,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kInterrupted = 130;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // One run: what is to do, what was done.
 class Run {

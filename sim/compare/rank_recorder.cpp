@@ -9,39 +9,18 @@
 #include <set>
 
 #include "base/digest.h"
+#include "base/elapsed.h"
 #include "sim/compare/golden_order.h"
 #include "sim/compare/hints.h"
 #include "sim/compare/tensor_diff.h"
 #include "sim/scenario/life.h"
+#include "tensor/dtype_name.h"
 
 namespace shardproof::sim {
 namespace {
 
 bool has_prefix(const std::string& text, std::string_view prefix) {
   return text.compare(0, prefix.size(), prefix) == 0;
-}
-
-const char* dtype_name(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kDouble:
-      return "float64";
-    case at::kFloat:
-      return "float32";
-    case at::kBFloat16:
-      return "bfloat16";
-    case at::kHalf:
-      return "float16";
-    case at::kLong:
-      return "int64";
-    case at::kInt:
-      return "int32";
-    case at::kByte:
-      return "uint8";
-    case at::kBool:
-      return "bool";
-    default:
-      return c10::toString(dtype);
-  }
 }
 
 uint64_t combine(uint64_t seed, uint64_t value) { return mix_bits(seed * 31 + value); }
@@ -199,8 +178,7 @@ void RankRecorder::observe(const Observation& observation) {
   judge(observation, local, row);
   row.ok = row.ok && row.problem.empty();
   report_.rows.push_back(std::move(row));
-  report_.compare_seconds +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report_.compare_seconds += seconds_since(start);
 }
 
 void RankRecorder::judge(const Observation& observation, const at::Tensor& local, ResultRow& row) {
@@ -363,8 +341,7 @@ RankReport RankRecorder::finish() {
   const auto start = std::chrono::steady_clock::now();
   for (Piece& piece : addends_) report_.pieces.push_back(std::move(piece));
   report_.unobserved = unobserved();
-  report_.compare_seconds +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report_.compare_seconds += seconds_since(start);
   return std::move(report_);
 }
 

@@ -23,6 +23,7 @@
 #include <set>
 #include <thread>
 
+#include "base/elapsed.h"
 #include "base/error.h"
 #include "sim/launch/ending_codec.h"
 #include "sim/launch/inbox.h"
@@ -323,7 +324,7 @@ std::vector<ExternalHost::Peer> ExternalHost::accept_all(int64_t generation, dou
   std::set<int64_t> missing;
   for (int64_t rank = 0; rank < place_.world_size; ++rank) missing.insert(rank);
   while (!missing.empty() && !stop()) {
-    if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() > limit_s) {
+    if (seconds_since(start) > limit_s) {
       throw Error({.kind = ErrorKind::kFailed,
                    .what = fmt::format("ranks {} did not come within {:g} s",
                                        fmt::join(missing, ", "), limit_s),

@@ -1,6 +1,8 @@
 // The outside of a world: what rank threads and the harness call.
 #include "sim/net/emulated_world.h"
 
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
 #include "base/error.h"
 #include "sim/net/emulated_backend.h"
 #include "sim/net/world_state.h"

@@ -2,7 +2,6 @@
 // product (mm, addmm, bmm, baddbmm) counts its multiplications wherever it is called.
 #include "sim/net/op_meter.h"
 
-#include <ATen/ATen.h>
 #include <ATen/record_function.h>
 
 #include <cstring>

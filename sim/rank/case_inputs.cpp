@@ -2,37 +2,22 @@
 
 #include <sys/stat.h>
 
+#include "sim/inputs/case_data.h"
+
 namespace shardproof::sim {
 namespace {
 
 // A world that waits for its next case holds no more than this of the last one's golden.
 constexpr int64_t kSmallGolden = int64_t{128} << 20;
 
-std::shared_ptr<const WeightMap> load_case_weights(const CaseSpec& spec, const ModelConfig& config,
-                                                   bool reads_weights) {
-  if (spec.weights_folder.empty()) return seeded_weights(config, spec.seed);
-  return reads_weights ? load_weights(spec.weights_folder, config) : weights_to_come(config);
-}
-
 }  // namespace
-
-Batch load_case_batch(const CaseSpec& spec, int64_t vocab_size) {
-  if (!spec.data.file.empty()) return load_batch(spec.data.file, vocab_size);
-  return seeded_batch({.batch_size = spec.data.batch_size,
-                       .seq_len = spec.data.seq_len,
-                       .lengths = spec.data.lengths,
-                       .mask_probability = spec.data.mask_probability,
-                       .dropped_samples = spec.data.dropped_samples,
-                       .huge_advantage_sample = spec.data.huge_advantage_sample,
-                       .huge_advantage_factor = spec.data.huge_advantage_factor,
-                       .vocab_size = vocab_size,
-                       .seed = spec.seed});
-}
 
 std::shared_ptr<const CaseInputs> load_case_inputs(const CaseSpec& spec, bool reads_weights) {
   auto inputs = std::make_shared<CaseInputs>();
   inputs->config = ModelConfig::from_json(spec.model);
-  inputs->weights = load_case_weights(spec, inputs->config, reads_weights);
+  inputs->weights = spec.weights_folder.empty() || reads_weights
+                        ? load_case_weights(spec, inputs->config)
+                        : weights_to_come(inputs->config);
   inputs->batch = load_case_batch(spec, inputs->config.vocab_size);
   return inputs;
 }

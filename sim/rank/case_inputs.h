@@ -20,8 +20,6 @@ struct CaseInputs {
   Batch batch;                               // global, read-only
 };
 
-// The global batch alone, read or drawn. Throws Error(kBadInput) as load_batch does.
-Batch load_case_batch(const CaseSpec& spec, int64_t vocab_size);
 // Throws Error(kBadInput) as load_weights and load_batch do. Without `reads_weights` a folder's
 // weights are weights_to_come(): for a process whose rank is given its shards.
 std::shared_ptr<const CaseInputs> load_case_inputs(const CaseSpec& spec, bool reads_weights = true);

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <optional>
 
+#include "base/elapsed.h"
 #include "base/error.h"
 #include "model/precision.h"
 #include "sim/compare/rank_recorder.h"
@@ -52,8 +53,7 @@ class ShardedRun {
     if (env_.rank == 0) report.metrics["parameters"] = holdings();
     report.warnings = notes.warnings;
     if (!notes.figures.empty()) report.metrics["figures"] = notes.figures;
-    report.seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    report.seconds = seconds_since(start);
     return report;
   }
 

@@ -13,6 +13,7 @@
 #include "comm/call_text.h"
 #include "comm/pending_collective.h"
 #include "comm/wire.h"
+#include "tensor/dtype_name.h"
 
 namespace shardproof {
 namespace {

@@ -5,7 +5,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include "base/error.h"
-#include "comm/call_text.h"
+#include "tensor/dtype_name.h"
 
 namespace shardproof::wire {
 

@@ -2,26 +2,10 @@
 
 #include "base/error.h"
 #include "model/config.h"
+#include "tensor/dtype_name.h"
 
 namespace shardproof {
 namespace {
-
-const char* torch_name(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kDouble:
-      return "float64";
-    case at::kFloat:
-      return "float32";
-    case at::kBFloat16:
-      return "bfloat16";
-    case at::kHalf:
-      return "float16";
-    default:
-      break;
-  }
-  SHARDPROOF_ASSERT(false, "weights are stored in a floating-point dtype");
-  return "";
-}
 
 // The architecture of the decoder alone.
 Architecture text_architecture(const std::string& family) {
@@ -35,13 +19,14 @@ Architecture text_architecture(const std::string& family) {
 }  // namespace
 
 nlohmann::json saved_config(const nlohmann::json& config, at::ScalarType dtype) {
+  SHARDPROOF_ASSERT(at::isFloatingType(dtype), "weights are stored in a floating-point dtype");
   const ModelConfig model = ModelConfig::from_json(config);
   const Architecture architecture = text_architecture(model.family);
   nlohmann::json saved = config.contains("text_config") ? config["text_config"] : config;
   saved["architectures"] = {architecture.name};
   saved["model_type"] = architecture.model_type;
   saved["tie_word_embeddings"] = model.tie_word_embeddings;
-  saved["torch_dtype"] = torch_name(dtype);
+  saved["torch_dtype"] = dtype_name(dtype);
   saved.erase("dtype");
   return saved;
 }

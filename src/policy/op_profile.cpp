@@ -1,7 +1,6 @@
 // Ops are heard of through LibTorch's RecordFunction.
 #include "policy/op_profile.h"
 
-#include <ATen/ATen.h>
 #include <ATen/record_function.h>
 
 #include <chrono>

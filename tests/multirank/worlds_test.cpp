@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 
+#include "base/elapsed.h"
 #include "tests/multirank/small_ranks.h"
 
 namespace shardproof::sim {
@@ -22,7 +23,7 @@ std::string kinds(const std::vector<RankEnding>& endings) {
 double seconds_of(const std::function<void()>& action) {
   const auto start = std::chrono::steady_clock::now();
   action();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return seconds_since(start);
 }
 
 CaseSpec with_fault(const std::string& backend, const std::string& kind, int64_t rank,

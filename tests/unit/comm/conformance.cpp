@@ -7,7 +7,7 @@
 #include <array>
 #include <numeric>
 
-#include "comm/call_text.h"
+#include "tensor/dtype_name.h"
 
 namespace shardproof::tests {
 namespace {

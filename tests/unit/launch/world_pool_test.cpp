@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "base/elapsed.h"
 #include "tests/unit/launch/toy_workers.h"
 
 namespace shardproof::sim {
@@ -16,7 +17,7 @@ namespace {
 double seconds_of(const std::function<void()>& action) {
   const auto start = std::chrono::steady_clock::now();
   action();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return seconds_since(start);
 }
 
 size_t count_entries(const char* folder) {

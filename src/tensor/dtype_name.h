@@ -1,0 +1,12 @@
+// The names of dtypes, as PyTorch and Hugging Face write them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+namespace shardproof {
+
+std::string dtype_name(at::ScalarType dtype);  // "float64", "bfloat16", "bool"
+
+}  // namespace shardproof
