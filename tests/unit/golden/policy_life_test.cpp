@@ -26,7 +26,9 @@ sim::CaseSpec life_of(std::vector<StageSpec> stages) {
     "num_key_value_heads": 3, "head_dim": 4})");
   spec.seed = 5;
   spec.record_activations = false;
-  spec.data = {.batch_size = 4, .seq_len = 7, .lengths = {7, 2, 5, 6}};
+  spec.data.batch_size = 4;
+  spec.data.seq_len = 7;
+  spec.data.lengths = {7, 2, 5, 6};
   spec.optimizer.lr = 0.01;
   spec.optimizer.momentum = 0.9;  // of SGD
   spec.stages = std::move(stages);
