@@ -5,9 +5,11 @@
 
 namespace shardproof::sim {
 
-// Options: samples, tokens. The batch: token ids, their mask, a tensor without elements, one
-// number. Outputs: what every rank has in the end, "got.<key>". The ranks that must not read hold
-// other numbers. Over dp the samples are cut evenly: each group has its own. Sharded:
+// Options: samples, tokens, axis (tp or dp: whose groups; over the other one the samples are cut
+// evenly, so that each group has its own), floating (of float64 instead of integers), and what a
+// caller may get wrong: missing (a key that no batch has), other_dtype (a tensor of another type).
+// The batch: token ids, their mask, a tensor without elements, one number. Outputs: what every rank
+// has in the end, "got.<key>". The ranks that must not read hold other numbers. Sharded:
 // src/parallel/tp/broadcast_data.h.
 Workload broadcast_data_workload();
 

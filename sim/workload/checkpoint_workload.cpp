@@ -27,7 +27,9 @@ WorkloadTensors block_inputs(Draw& draw, const Options& options) {
           {"v", draw.normal({3, width}), {}, {"dp"}}};
 }
 
-at::Tensor norm_of(const at::Tensor& y, const at::Tensor& gain) { return at::tanh(y) * gain; }
+at::Tensor norm_of(const at::Tensor& y, const at::Tensor& gain, bool shared) {
+  return shared ? y.view_as(y) : at::tanh(y) * gain;
+}
 
 bool recomputes_block(const Options& options) { return options["block"] != "plain"; }
 
@@ -41,7 +43,7 @@ WorkloadTensors plain_block(const TensorsByName& full, const Options& options) {
   const at::Tensor sum = hidden.matmul(full.at("w2").t());
   const at::Tensor y = x + drop_by(sum, streams.keep_alike(sum.sizes(), p), p);
   const at::Tensor residual_draws = streams.last_draws();
-  const at::Tensor out = norm_of(y, full.at("gain")).matmul(full.at("v").t());
+  const at::Tensor out = norm_of(y, full.at("gain"), options["shared"]).matmul(full.at("v").t());
   WorkloadTensors outputs = {{std::string("draw.") + kRegion, region_draws},
                              {std::string("draw.") + kResidual, residual_draws},
                              {"y", y.detach()},
@@ -89,8 +91,9 @@ at::Tensor run_block(const std::shared_ptr<Block>& block, const TensorsByName& l
 
 at::Tensor run_norm(const TensorsByName& local, const at::Tensor& y, const Options& options) {
   const at::Tensor v = local.at("v");
-  const CheckpointBody body = [gain = local.at("gain")](const std::vector<at::Tensor>& inputs) {
-    return std::vector<at::Tensor>{norm_of(inputs[0], gain)};
+  const CheckpointBody body = [gain = local.at("gain"), shared = options["shared"].get<bool>()](
+                                  const std::vector<at::Tensor>& inputs) {
+    return std::vector<at::Tensor>{norm_of(inputs[0], gain, shared)};
   };
   if (options["norm"] == "checkpoint") return checkpoint(body, {y}, nullptr)[0].matmul(v.t());
   if (options["norm"] != "without_output") return body({y})[0].matmul(v.t());
@@ -160,6 +163,7 @@ Workload checkpoint_workload() {
                       {"dp_ranks", 1},
                       {"block", "plain"},
                       {"norm", "plain"},
+                      {"shared", false},
                       {"replays", true}},
           .inputs = block_inputs,
           .plain = plain_block,

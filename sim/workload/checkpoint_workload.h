@@ -13,6 +13,7 @@ namespace shardproof::sim {
 // Options: samples, tokens, width, hidden, p; tp_ranks and dp_ranks as those of the mesh;
 //   block    "plain", "checkpoint", or "spread" (its kept input over tp): how h and y are kept
 //   norm     "plain", "checkpoint" or "without_output": the same of z
+//   shared   z is y itself, so that an output that is not kept shares its memory with an input
 //   replays  false: the checkpoint is not told of the streams, so the recomputation draws anew, as
 //            a bug would
 //

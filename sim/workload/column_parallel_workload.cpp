@@ -23,7 +23,13 @@ namespace {
 std::vector<int64_t> fused_blocks(const Options& options) {
   const int64_t out = options["out_features"];
   const std::string fused = options["fused"];
-  if (fused == "none") return {out};
+  const int64_t stride = options["stride"];
+  if (fused != "none" && stride != 1) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("option fused is '{}' with a stride of {}", fused, stride),
+                 .fix = "say the blocks by one of them"});
+  }
+  if (fused == "none") return equal_blocks(out, stride, "out_features");
   if (fused == "gate_up") return {out / 2, out - out / 2};
   if (fused == "qkv") return {out - 2 * (out / 4), out / 4, out / 4};
   bad_option("fused", fused, "none, gate_up, qkv");
@@ -40,10 +46,15 @@ std::optional<bool> runtime_gather(const Options& options) {
 // The plan's layer has no such options.
 void check_slot_options(const Options& options) {
   if (!options["in_slot"]) return;
-  const Options as_slot = {{"skip_bias_add", false}, {"runtime_gather", "default"},
-                           {"fused", "none"},        {"external_weight", false},
-                           {"frozen", false},        {"disable_grad_reduce", false},
-                           {"expert", false},        {"gather_buffer", false}};
+  const Options as_slot = {{"skip_bias_add", false},
+                           {"runtime_gather", "default"},
+                           {"fused", "none"},
+                           {"external_weight", false},
+                           {"frozen", false},
+                           {"disable_grad_reduce", false},
+                           {"expert", false},
+                           {"gather_buffer", false},
+                           {"stride", 1}};
   for (const auto& [name, value] : as_slot.items()) {
     if (options[name] == value) continue;
     throw Error({.kind = ErrorKind::kBadInput,
@@ -96,22 +107,24 @@ at::Tensor slot_output(const TensorsByName& local, MeshComm& comm, const Options
 
 ColumnLinear column_layer(const TensorsByName& local, Communicator& tp, const Options& options,
                           GatherBuffer* buffer) {
-  ColumnLinear layer({.label = "column_parallel_linear",
-                      .input_size = options["in_features"],
-                      .output_size = options["out_features"],
-                      .bias = options["bias"],
-                      .skip_bias_add = options["skip_bias_add"],
-                      .gather_output = options["gather_output"],
-                      .blocks = fused_blocks(options),
-                      .external_weight = options["external_weight"],
-                      .frozen = options["frozen"],
-                      .sequence_parallel = options["sequence_parallel"],
-                      .sequence_dim = 1,
-                      .gather_buffer = buffer,
-                      .disable_grad_reduce = options["disable_grad_reduce"],
-                      .expert = options["expert"],
-                      .dtype = local.at("weight").scalar_type()},
-                     tp);
+  ColumnLinear layer(
+      {.label = "column_parallel_linear",
+       .input_size = options["in_features"],
+       .output_size = options["out_features"],
+       .bias = options["bias"],
+       .skip_bias_add = options["skip_bias_add"],
+       .gather_output = options["gather_output"],
+       .stride = options["stride"],
+       .blocks = options["fused"] == "none" ? std::vector<int64_t>{} : fused_blocks(options),
+       .external_weight = options["external_weight"],
+       .frozen = options["frozen"],
+       .sequence_parallel = options["sequence_parallel"],
+       .sequence_dim = 1,
+       .gather_buffer = buffer,
+       .disable_grad_reduce = options["disable_grad_reduce"],
+       .expert = options["expert"],
+       .dtype = local.at("weight").scalar_type()},
+      tp);
   const at::Tensor& weight = local.at("weight");
   if (layer.weight()) layer.weight()->tensor = options["frozen"] ? weight.detach() : weight;
   if (layer.bias()) layer.bias()->tensor = local.at("bias");
@@ -130,6 +143,10 @@ at::Tensor layer_output(const TensorsByName& local, MeshComm& comm, const Option
   ColumnLinear layer = column_layer(local, tp, options, buffer);
   ColumnLinear::Call call{.gather_output = runtime_gather(options)};
   if (options["external_weight"]) call.weight = local.at("weight");
+  if (options["external_whole"]) {
+    const std::vector<int64_t> whole = {options["out_features"], options["in_features"]};
+    call.weight = at::zeros(whole, local.at("weight").options());
+  }
   const auto [y, bias] = layer.forward(entering(local.at("x"), tp, options), call);
   if (!bias.defined()) return y;
   if (!gathered) return y + bias;
@@ -166,7 +183,9 @@ Workload column_parallel_workload() {
                       {"gather_output", false},
                       {"runtime_gather", "default"},
                       {"fused", "none"},
+                      {"stride", 1},
                       {"external_weight", false},
+                      {"external_whole", false},
                       {"frozen", false},
                       {"sequence_parallel", false},
                       {"disable_grad_reduce", false},

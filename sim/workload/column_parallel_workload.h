@@ -10,6 +10,8 @@ namespace shardproof::sim {
 // only. Over dp the samples are cut evenly and the gradients of W and b are addends.
 //
 //   fused            none, gate_up (two equal blocks), qkv (a half and two quarters)
+//   stride           as many equal blocks
+//   external_whole   the call is given all rows of an external weight, as a mistake would be
 //   runtime_gather   default, yes, no: overrides gather_output in the call
 //   disable_grad_reduce   here the caller sums the gradient of x
 //   expert           here the caller gathers x, as a dispatcher of tokens would

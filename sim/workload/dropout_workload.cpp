@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
+
 #include "random/region_dropout.h"
 #include "random/rng_seeds.h"
 #include "sim/workload/dealt_streams.h"
@@ -42,9 +44,16 @@ WorkloadTensors plain_dropouts(const TensorsByName& full, const Options& options
   add("tokens", options["sequence_parallel"] ? streams.keep_parts(shape, 1, p)
                                              : streams.keep_alike(shape, p));
   const at::Tensor x = full.at("residual_in");
-  const at::Tensor first = streams.keep_alike(shape, p), first_draws = streams.last_draws();
-  const at::Tensor again = streams.keep_alike(shape, p);
-  out.push_back({"draw.layer", at::cat({first_draws, streams.last_draws()}, 1)});
+  DealtStreams from_the_start(kDropoutSeed, options["tp_ranks"], options["dp_ranks"]);
+  DealtStreams& now = options["rewound"] ? from_the_start : streams;
+  if (options["rewound"]) {
+    const at::Tensor keep = now.keep_alike(shape, p);
+    out.push_back({"draw.residual again", now.last_draws()});
+    out.push_back({"residual again", drop_by(x, keep, p)});
+  }
+  const at::Tensor first = now.keep_alike(shape, p), first_draws = now.last_draws();
+  const at::Tensor again = now.keep_alike(shape, p);
+  out.push_back({"draw.layer", at::cat({first_draws, now.last_draws()}, 1)});
   out.push_back({"layer.before", drop_by(x, first, p)});
   out.push_back({"layer.evaluated", x * 1});
   out.push_back({"layer.after", drop_by(x, again, p)});
@@ -59,9 +68,15 @@ WorkloadTensors sharded_dropouts(const TensorsByName& local, MeshComm& comm, con
                                  WorkloadNotes& notes) {
   check_dealt(options, comm.mesh());
   DrawLog log;
-  RngTracker rng(&log);
+  RngTracker rng = options["inference"] ? RngTracker::for_inference() : RngTracker(&log);
   Communicator& tp = comm.along("tp");
-  seed_streams(rng, kDropoutSeed, {.tp_rank = tp.rank(), .tp_size = tp.size()});
+  seed_streams(
+      rng, kDropoutSeed,
+      {.tp_rank = tp.rank(), .tp_size = tp.size(), .ep_size = options["expert_parallel_ranks"]});
+  if (const int64_t extra = options["extra_seed"]; extra >= 0) {
+    rng.add("extra-rng", static_cast<uint64_t>(extra));
+  }
+  const RngStates at_first = rng.states();
   WorkloadTensors out;
   const auto add = [&](const std::string& place, HeldOverTp held, const Layout& layout) {
     const HeldOverTp from = options["wrong_stream"] == place ? other_kind(held) : held;
@@ -74,13 +89,25 @@ WorkloadTensors sharded_dropouts(const TensorsByName& local, MeshComm& comm, con
   add("features", HeldOverTp::kParts, features_cut());
   add("tokens", options["sequence_parallel"] ? HeldOverTp::kParts : HeldOverTp::kAlike,
       tokens_cut(options));
-  Dropout layer(options["p"], "layer");
   const at::Tensor x = local.at("residual_in");
+  if (options["rewound"]) {
+    rng.set_states(at_first);
+    const std::string place = "residual again";
+    const at::Tensor y = region_dropout(x, options["p"], HeldOverTp::kAlike, rng, place);
+    out.push_back({"draw." + place, log.tensor(place)});
+    out.push_back({place, y, samples_cut()});
+  }
+  Dropout layer(options["p"], "layer");
+  std::optional<RngTracker::Fork> around_layer;
+  if (const std::string name = options["fork"]; !name.empty()) {
+    around_layer.emplace(rng.fork(name));
+  }
   const at::Tensor before = layer.forward(x, rng);
   layer.set_training(false);
   const at::Tensor evaluated = layer.forward(x, rng) * 1;
   layer.set_training(true);
   const at::Tensor after = layer.forward(x, rng);
+  around_layer.reset();
   out.push_back({"draw.layer", log.tensor("layer")});
   out.push_back({"layer.before", before, samples_cut()});
   out.push_back({"layer.evaluated", evaluated, samples_cut()});
@@ -105,8 +132,13 @@ Workload dropout_workload() {
                       {"sequence_parallel", false},
                       {"tp_ranks", 1},
                       {"dp_ranks", 1},
+                      {"expert_parallel_ranks", 1},
                       {"wrong_stream", ""},
-                      {"stray_draw", false}},
+                      {"stray_draw", false},
+                      {"rewound", false},
+                      {"inference", false},
+                      {"extra_seed", -1},
+                      {"fork", ""}},
           .inputs = dropout_inputs,
           .plain = plain_dropouts,
           .sharded_with_notes = sharded_dropouts};

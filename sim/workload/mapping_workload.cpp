@@ -53,6 +53,10 @@ const MappingKind& kind_of(const Options& options) {
                .fix = fmt::format("known are {}", fmt::join(names, ", "))});
 }
 
+bool trades(const MappingKind& kind) {
+  return kind.takes == Held::kEach && kind.gives == Held::kEach;
+}
+
 // Cuts dim 0 for hidden mappings, whose rows are tokens.
 int64_t cut_dim(const Options& options) {
   const MappingKind& kind = kind_of(options);
@@ -83,7 +87,8 @@ void check_mapping_options(const MappingKind& kind, const Options& options) {
          .what = fmt::format("option ranks is {}", ranks),
          .fix = fmt::format("let options.ranks be the tensor_parallel_size, 1 to {}", kMostRanks)});
   }
-  if (options["uneven"] && kind.takes != Held::kPart && kind.gives != Held::kPart) {
+  if (options["uneven"] && !trades(kind) && kind.takes != Held::kPart &&
+      kind.gives != Held::kPart) {
     throw Error({.kind = ErrorKind::kBadInput,
                  .what = fmt::format("option uneven with mapping {}, which has no parts of a dim "
                                      "that could differ in size",
@@ -92,15 +97,42 @@ void check_mapping_options(const MappingKind& kind, const Options& options) {
   }
 }
 
+// Rows that each rank gives to rank 0, 1, ..: torch.chunk's parts of what it has, dealt out from
+// itself on. Ranks have and get equally many, but no two parts of a rank need be equal.
+//
+//   8 rows, 3 ranks   rank 0 gives 3 3 2   rank 1 gives 2 3 3   rank 2 gives 3 2 3
+std::vector<std::vector<int64_t>> traded_rows(int64_t rows, int64_t ranks) {
+  const int64_t most = (rows + ranks - 1) / ranks;
+  std::vector<std::vector<int64_t>> given(static_cast<size_t>(ranks));
+  for (int64_t from = 0; from < ranks; ++from) {
+    for (int64_t to = 0; to < ranks; ++to) {
+      const int64_t start = most * ((to - from + ranks) % ranks);
+      given[static_cast<size_t>(from)].push_back(std::clamp<int64_t>(rows - start, 0, most));
+    }
+  }
+  return given;
+}
+
 // Part j of what rank i has goes to rank j.
-at::Tensor plainly_traded(const at::Tensor& x) {
-  const int64_t ranks = x.size(0), rows = x.size(1) / ranks;
-  return x.unflatten(1, {ranks, rows}).transpose(0, 1).flatten(1, 2);
+at::Tensor plainly_traded(const at::Tensor& x, bool uneven) {
+  const int64_t ranks = x.size(0), rows = x.size(1);
+  if (!uneven) return x.unflatten(1, {ranks, rows / ranks}).transpose(0, 1).flatten(1, 2);
+  const auto given = traded_rows(rows, ranks);
+  std::vector<at::Tensor> got;
+  for (size_t to = 0; to < given.size(); ++to) {
+    std::vector<at::Tensor> parts;
+    for (size_t from = 0; from < given.size(); ++from) {
+      const auto cut = x[static_cast<int64_t>(from)].split_with_sizes(given[from], 0);
+      parts.push_back(cut[to]);
+    }
+    got.push_back(at::cat(parts));
+  }
+  return at::stack(got);
 }
 
 at::Tensor plainly_mapped(const at::Tensor& x, const Options& options) {
   const MappingKind& kind = kind_of(options);
-  if (kind.takes == Held::kEach && kind.gives == Held::kEach) return plainly_traded(x);
+  if (trades(kind)) return plainly_traded(x, options["uneven"]);
   const at::Tensor one = kind.takes == Held::kEach ? x.sum(0) : x * 1;
   if (kind.gives != Held::kEach) return one;
   std::vector<int64_t> each = one.sizes().vec();
@@ -129,7 +161,7 @@ WorkloadTensors plain_mapping(const TensorsByName& full, const Options& options)
 }
 
 std::vector<int64_t> uneven_parts(const Options& options, const Mesh& mesh, int64_t rank) {
-  if (!options["uneven"]) return {};
+  if (!options["uneven"] || trades(kind_of(options))) return {};
   const int64_t dim = cut_dim(options);
   const std::vector<int64_t> shape = options["shape"];
   const Layout layout = layout_of(Held::kPart, options);
@@ -138,6 +170,16 @@ std::vector<int64_t> uneven_parts(const Options& options, const Mesh& mesh, int6
     parts.push_back(layout.local_shape(shape, mesh, peer)[static_cast<size_t>(dim)]);
   }
   return parts;
+}
+
+at::Tensor traded(const at::Tensor& x, Communicator& tp, const Options& options) {
+  const std::string name = options["mapping"];
+  if (!options["uneven"]) return all_to_all_with_all_to_all_backward(x, tp, name);
+  const auto given = traded_rows(x.size(0), tp.size());
+  const auto own = static_cast<size_t>(tp.rank());
+  std::vector<int64_t> got;
+  for (const auto& from : given) got.push_back(from[own]);
+  return all_to_all_with_all_to_all_backward(x, tp, name, given[own], got);
 }
 
 at::Tensor mapped(const std::string& name, const at::Tensor& x, Communicator& tp, int64_t dim,
@@ -161,8 +203,7 @@ at::Tensor mapped(const std::string& name, const at::Tensor& x, Communicator& tp
     return slice_with_all_gather_backward(x, tp, dim, name, sizes);
   }
   if (name == "sequence_to_hidden") return sequence_to_hidden(x, tp, name, sizes);
-  if (name == "hidden_to_sequence") return hidden_to_sequence(x, tp, name, sizes);
-  return all_to_all_with_all_to_all_backward(x, tp, name);
+  return hidden_to_sequence(x, tp, name, sizes);
 }
 
 WorkloadTensors sharded_mapping(const TensorsByName& local, MeshComm& comm,
@@ -183,6 +224,7 @@ WorkloadTensors sharded_mapping(const TensorsByName& local, MeshComm& comm,
                           layout_of(held, options)};
   };
   const auto run = [&](const at::Tensor& x) {
+    if (trades(kind)) return traded(x, tp, options);
     return mapped(kind.name, x, tp, cut_dim(options),
                   uneven_parts(options, comm.mesh(), comm.rank()));
   };

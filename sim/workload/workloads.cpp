@@ -13,6 +13,7 @@
 #include "sim/workload/cross_entropy_workload.h"
 #include "sim/workload/dropout_workload.h"
 #include "sim/workload/inference_pair_workload.h"
+#include "sim/workload/layer_parameters_workload.h"
 #include "sim/workload/layers_in_flight_workload.h"
 #include "sim/workload/logprob_workload.h"
 #include "sim/workload/mapping_workload.h"
@@ -78,7 +79,7 @@ Workloads built_in_workloads() {
           dropout_workload(),         checkpoint_workload(),
           broadcast_data_workload(),  inference_pair_workload(),
           logprob_workload(),         layers_in_flight_workload(),
-          refit_workload()};
+          refit_workload(),           layer_parameters_workload()};
 }
 
 }  // namespace shardproof::sim

@@ -145,6 +145,28 @@ class RegisteredWorkloads(Scratch):
         self.assertRegex(self.refusal(LAYER.replace("parallel_linear", "paralel_linear")),
                          r"s\.yaml:3:1: workload is 'column_paralel_linear'; .*did you mean column_parallel_linear\?")
 
+    def test_what_a_caller_gets_wrong_is_bad_input_with_a_sentence_of_its_own(self):
+        wrong = [
+            ("column_parallel_linear", "external_weight: true, external_whole: true",
+             r"was given a weight of shape \[12,5\], not \[6,5\]"),
+            ("dropout_regions", "tp_ranks: 2, fork: model-paralel-rng",
+             r"model-paralel-rng.*did you mean 'model-parallel-rng'\?"),
+            ("dropout_regions", "tp_ranks: 2, extra_seed: 40",
+             r"'extra-rng' has seed 40, which is that of stream 'data-parallel-rng' already"),
+            ("broadcast_data", "missing: idz", r"the batch of the group's first rank has no 'idz'"),
+            ("broadcast_data", "other_dtype: true", r"'mask' of the batch is Bool, asked for was Long"),
+            ("layer_parameters", "saved_tp: 2, saved_features: 20",
+             r"'layer\.weight' has shape \[20,5\] in the checkpoint and \[24,5\] here"),
+            ("layer_parameters", "init: own_stream, tp_ranks: 2, stream: models",
+             r"random stream 'models'"),
+        ]
+        for workload, options, said in wrong:
+            with self.subTest(workload + " " + options):
+                done = self.run_text(f"name: t/wrong\nworkload: {workload}\nparallel: "
+                                     f"{{tensor_parallel_size: 2}}\noptions: {{{options}}}\n", "out")
+                self.assertEqual(done.returncode, 2, done.stdout)
+                self.assertRegex((done.stdout + done.stderr).replace("\n", " "), said)
+
     def test_describe_shows_what_it_is(self):
         self.run_text(LAYER, "out")
         done = self.call("describe", self.path("s.yaml"))
