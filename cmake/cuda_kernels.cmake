@@ -26,7 +26,7 @@ function(shardproof_cuda_plugin)
   add_custom_command(OUTPUT ${object}
     COMMAND ${SHARDPROOF_NVCC} -std=c++17 -O3 -arch=${SHARDPROOF_CUDA_ARCH} -ccbin ${CMAKE_CXX_COMPILER}
       -Xcompiler -fPIC -I${CMAKE_SOURCE_DIR}/src -c ${folder}/add_rms_norm_kernel.cu -o ${object}
-    DEPENDS ${folder}/add_rms_norm_kernel.cu ${folder}/add_rms_norm_kernel.h
+    DEPENDS ${folder}/add_rms_norm_kernel.cu ${folder}/add_rms_norm_kernel.h ${folder}/add_rms_norm_row.cuh
     COMMENT "nvcc add_rms_norm_kernel.cu" VERBATIM)
   add_library(shardproof_cuda SHARED ${folder}/cuda_kernels_plugin.cpp ${object})
   set_target_properties(shardproof_cuda PROPERTIES DEFINE_SYMBOL "" UNITY_BUILD OFF)

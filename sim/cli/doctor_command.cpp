@@ -7,6 +7,8 @@
 #include <iostream>
 #include <thread>
 
+#include "comm/cuda_device.h"
+#include "parallel/tp/cuda_kernels_file.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/machine.h"
 #include "sim/cli/version.h"
@@ -32,6 +34,17 @@ std::string world_line(const std::string& backend, const std::string& device) {
                      reason.empty() ? "yes" : "no: " + reason);
 }
 
+// Built is not tested: where there is no GPU nothing has ever run them.
+std::string kernels_line() {
+  const std::string no_gpu = why_no_cuda();
+  std::string state = "no: libshardproof_cuda.so was not built (no nvcc at build time)";
+  if (!cuda_kernels_file().empty()) {
+    state = no_gpu.empty() ? "yes; the test unit_random [TP-7] checks them on this GPU"
+                           : "built but untested, nothing here can run them: " + no_gpu;
+  }
+  return fmt::format("kernels    {:<9} {}\n", "cuda", state);
+}
+
 std::string file_line(const std::string& what, const std::string& path) {
   const std::string found = find_in_repository(path);
   return fmt::format("{:<10} {}\n", what, found.empty() ? "no " + path + " here" : found);
@@ -44,6 +57,7 @@ int doctor_command() {
   for (const std::string& device : known_devices()) {
     for (const std::string& backend : known_backends()) std::cout << world_line(backend, device);
   }
+  std::cout << kernels_line();
   const auto cache = GoldenCache::default_folder();
   std::cout << file_line("scenarios", "scenarios") << file_line("reports", "reports/report.py")
             << file_line("python", ".venv/bin/python") << "goldens    "

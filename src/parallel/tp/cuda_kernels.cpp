@@ -3,17 +3,14 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <filesystem>
+#include "parallel/tp/cuda_kernels_file.h"
 
 namespace shardproof {
 namespace {
 
 CudaKernels load_cuda_kernels() {
-  std::error_code ignored;
-  const std::filesystem::path path =
-      std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path() /
-      "libshardproof_cuda.so";
-  if (!std::filesystem::exists(path, ignored)) {
+  const std::string path = cuda_kernels_file();
+  if (path.empty()) {
     return {.why_not = "libshardproof_cuda.so was not built (no nvcc at build time)"};
   }
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -15,7 +15,8 @@ namespace shardproof {
 
 // addend + residual into `sum`, its RMSNorm into `normed`, on the current stream of their device.
 // All five of one dtype (float16, bfloat16, float32, float64), contiguous on one GPU; addend,
-// residual, sum, normed [.., E], weight [E].
+// residual, sum, normed [.., E], weight [E]. `sum` may be `addend` itself: each element is read by
+// the thread that then writes it.
 using CudaAddRmsNorm = void(const at::Tensor& addend, const at::Tensor& residual,
                             const at::Tensor& weight, double eps, const at::Tensor& sum,
                             const at::Tensor& normed);
