@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "sim/compare/addends.h"
 #include "sim/compare/assembled.h"
 #include "sim/compare/chunk_order.h"
 #include "sim/compare/factors.h"
@@ -94,15 +95,18 @@ std::optional<Explanation> explain_zeros(const Symptoms& symptoms, const Rows& w
                      "it was never filled, or a gradient was cut off"};
 }
 
-// One value everywhere, where the golden has many.
+// One value everywhere but in padding, where the golden has many.
 std::optional<Explanation> explain_one_value(const Symptoms& symptoms, const Rows& wrong) {
   constexpr size_t kFewest = 8;
   std::set<double> actual, golden;
   size_t count = 0;
   for (const Piece* piece : symptoms.pieces) {
-    actual.insert(piece->actual.begin(), piece->actual.end());
-    golden.insert(piece->golden.begin(), piece->golden.end());
-    count += piece->actual.size();
+    for_each_element(*piece, [&](int64_t, size_t local) {
+      if (actual.size() > 1) return;
+      actual.insert(piece->actual[local]);
+      golden.insert(piece->golden[local]);
+      ++count;
+    });
     if (actual.size() > 1) return std::nullopt;
   }
   if (count < kFewest || golden.size() < kFewest) return std::nullopt;
@@ -125,6 +129,23 @@ std::optional<Explanation> explain_structure(const Symptoms& symptoms, const Row
   if (!found) found = explain_part(*tensor, symptoms.mesh);
   if (found) found->pattern += " " + wrong_clause(symptoms, wrong);
   return found;
+}
+
+// Whether the errors are as large as the case's own narrow dtype rounds, and go both ways. They are
+// wrong all the same, where more exact values are due.
+bool looks_rounded(const Symptoms& symptoms, double relative_error) {
+  if (symptoms.precision != "bfloat16" && symptoms.precision != "float16") return false;
+  const double eps = eps_of_precision(symptoms.precision);
+  if (!(relative_error < eps / 2 && relative_error > eps / 64)) return false;
+  bool above = false, below = false;
+  for (const Piece* piece : symptoms.pieces) {
+    for (size_t i = 0; i < piece->actual.size(); ++i) {
+      const double error = piece->actual[i] - piece->golden[i];
+      above = above || error > piece->allowance;
+      below = below || error < -piece->allowance;
+    }
+  }
+  return above && below;
 }
 
 Explanation explain_by_size(const Symptoms& symptoms, const Rows& wrong) {
@@ -152,6 +173,10 @@ Explanation explain_by_size(const Symptoms& symptoms, const Rows& wrong) {
     out.likely = "rounding, if the float64 case matches: the allowance is exceeded by less than 20";
   } else if (symptoms.precision == "float64" && scale > 0 && largest / scale < 1e-5) {
     out.likely = "computed or stored in float32 somewhere on the way";
+  } else if (scale > 0 && looks_rounded(symptoms, largest / scale)) {
+    out.likely = fmt::format(
+        "rounding, if the float64 case matches: off by as much as {} rounds, where more is due",
+        symptoms.precision);
   }
   return out;
 }

@@ -16,6 +16,18 @@ bool matches_other(const DiffTask& task, const GoldenTensor& other) {
   return diff(retry).bad_count == 0;
 }
 
+// The tensor of this name in the golden's next step that has one; null: there is none.
+const GoldenTensor* next_of(const GoldenTensor& tensor, const GoldenRecord& golden) {
+  const GoldenTensor* next = nullptr;
+  for (const GoldenTensor& other : golden.tensors()) {
+    if (other.name != tensor.name || other.phase != tensor.phase || other.step <= tensor.step) {
+      continue;
+    }
+    if (!next || other.step < next->step) next = &other;
+  }
+  return next;
+}
+
 struct Values {
   std::vector<double> actual, golden;
 };
@@ -127,6 +139,13 @@ std::vector<std::string> hints_for(const DiffTask& task, const GoldenRecord& gol
         fmt::format("equals the golden of step {} wherever it is wrong: a part is stale, it was "
                     "not updated",
                     right.step - 1));
+  }
+  // One number may be another step's by chance. Not a learning rate: it is read from its schedule.
+  const GoldenTensor* next =
+      task.plan.count > 1 || right.name == "lr" ? next_of(right, golden) : nullptr;
+  if (next && next->value.sizes() == right.value.sizes() && matches_other(task, *next)) {
+    hints.push_back(fmt::format(
+        "equals the golden of step {}: ahead of its time, it was moved on too early", next->step));
   }
   int tried = 0;
   for (const GoldenTensor& other : golden.tensors()) {

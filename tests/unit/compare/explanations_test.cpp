@@ -271,50 +271,6 @@ TEST_CASE("what is wrong in a part may be stale, and says whose part it is", "[e
              Catch::Contains("dim 0 2..3 (the part of tp 1), which are all zero"));
 }
 
-TEST_CASE("values of a narrow dtype are rounding only when they lie near the golden",
-          "[explanations]") {
-  const auto rounded = [](const at::Tensor& values) {
-    return found(world(), in("grad.b", [=](int64_t, const at::Tensor&) {
-                   return values.to(at::kBFloat16).to(at::kDouble);
-                 }));
-  };
-  CHECK_THAT(rounded(numbered({12}, 5)).pattern, Catch::Contains("exactly a bfloat16"));
-  CHECK_THAT(rounded(numbered({12}, 71)).pattern, !Catch::Contains("bfloat16"));
-  const Divergence in_float32 =
-      found(world("float32"), in("grad.b", [](int64_t, const at::Tensor& t) {
-              return t.to(at::kBFloat16).to(at::kFloat);
-            }));
-  CHECK_THAT(in_float32.pattern, Catch::Contains("exactly a bfloat16"));
-}
-
-TEST_CASE("a mean of narrow values is no narrow value, and tells of them all the same",
-          "[explanations]") {
-  const at::Tensor a = numbered({40}, 5), b = numbered({40}, 6);
-  const JudgedWorld judged(spec_of(1, 2), {seen("grad.g", (a + b) / 2)});
-  const auto through = [&](at::ScalarType dtype) {
-    const at::Tensor mean = (a.to(dtype).to(at::kDouble) + b.to(dtype).to(at::kDouble)) / 2;
-    return found(judged, in("grad.g", [=](int64_t, const at::Tensor&) { return mean; })).pattern;
-  };
-  CHECK_THAT(through(at::kBFloat16), Catch::Contains("its addends went through bfloat16"));
-  CHECK_THAT(through(at::kHalf), Catch::Contains("its addends went through float16"));
-  CHECK_THAT(through(at::kFloat), !Catch::Contains("went through"));
-}
-
-TEST_CASE("logprobs of a bfloat16 run are due in float32", "[explanations]") {
-  at::Tensor logprobs = -1 - numbered({3, 7}).abs();
-  logprobs.select(1, 0).zero_();
-  const auto verdict = [&](at::ScalarType through) {
-    JudgedWorld judged(spec_of(1, 2, "bfloat16"), {seen("logprobs", logprobs, Phase::kForward)});
-    return judged.run(
-        in("logprobs", [=](int64_t, const at::Tensor& t) { return t.to(through).to(at::kFloat); }));
-  };
-  CHECK(verdict(at::kFloat).verdict == "match");
-  const CaseResult narrow = verdict(at::kBFloat16);
-  CHECK(narrow.verdict == "mismatch");
-  REQUIRE(narrow.divergence);
-  CHECK_THAT(narrow.divergence->pattern, Catch::Contains("rounded through a narrower dtype"));
-}
-
 TEST_CASE("what is right needs no explanation", "[explanations]") {
   const std::vector<int64_t> shape =
       GENERATE(std::vector<int64_t>{6, 6}, std::vector<int64_t>{12}, std::vector<int64_t>{3, 4, 6});

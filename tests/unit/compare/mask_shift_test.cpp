@@ -48,4 +48,10 @@ TEST_CASE("one value where the golden has many was never written", "[explanation
                                     return t;
                                   }));
   CHECK_THAT(nearly.likely, !Catch::Contains("never filled"));
+  // The last rank's shard of 11 rows ends in a row of padding, which is nobody's value.
+  JudgedWorld padded(spec_of(1, 3), {seen(kGrad, numbered({11, 4}, 7))});
+  padded.cut_as(kGrad, Layout({Cut::padded(0, "tp", 12)}));
+  const Divergence unfilled =
+      found(padded, in(kGrad, [](int64_t, at::Tensor t) { return t.fill_(77); }));
+  CHECK_THAT(unfilled.pattern, Catch::Contains("every element is 77 on all ranks"));
 }
