@@ -125,7 +125,11 @@ void add_check(CLI::App& app, CheckArguments& check) {
                  "How a ring's keys go round: send_recv, all_to_all or all_gather")
       ->check(one_of(known_context_rotations()));
   app.add_option("--custom-plan", check.custom_plan, "JSON file with {slot name pattern: style}");
-  app.add_option("--micro-batch", check.micro_batch_size, "Samples per microbatch of a dp rank")
+  app.add_option("--microbatch,--micro-batch", check.micro_batch_size,
+                 "Samples per microbatch of a dp rank, where tokens do not decide")
+      ->check(CLI::Range(1, 1 << 30));
+  app.add_option("--dynamic-batching", check.dynamic_tokens,
+                 "Microbatches of like length, rows times length at most so many tokens")
       ->check(CLI::Range(1, 1 << 30));
   app.add_option("--backend", check.backend, "emulated, gloo or nccl")
       ->check(one_of(known_backends()));
@@ -150,7 +154,10 @@ struct Command {
 
 const Command kCommands[] = {
     {"run", "Run scenarios and judge every number against one device",
-     [](CLI::App& app, Arguments& a) { add_run(app, a.run); }},
+     [](CLI::App& app, Arguments& a) {
+       add_run(app, a.run);
+       app.add_option("--dump", a.run.dump, "Of one case: write its own full tensors here");
+     }},
     {"list", "The cases that run would run",
      [](CLI::App& app, Arguments& a) {
        add_selection(app, a.run);

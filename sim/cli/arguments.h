@@ -29,6 +29,7 @@ struct RunArguments {
   std::optional<int64_t> shuffle;  // seed of the order
   std::optional<int64_t> seed;     // replaces every scenario's seed
   std::string out;                 // run folder; "": runs/<time>
+  std::string dump;                // run: file for the one case's own full tensors; "": none
   bool no_skips = false;
   bool fail_fast = false;  // start no case after the first that is not as expected
   bool all_tags = false;   // also the cases tagged slow or manual
@@ -43,7 +44,7 @@ struct CheckArguments {
   std::string case_path;    // a case folder; golden also takes a scenario
   std::string result_file;  // judge
   std::string mesh = "dp=1";
-  std::optional<int64_t> ulysses, world_size, steps, micro_batch_size, seed;
+  std::optional<int64_t> ulysses, world_size, steps, micro_batch_size, dynamic_tokens, seed;
   bool sequence_parallel = false, packed = false, fsdp_no_reshard = false;
   std::string activation_checkpointing = "none";
   int64_t replicate_size = 1;
@@ -52,7 +53,7 @@ struct CheckArguments {
   std::string custom_plan;  // file with {pattern: style}
   double hang_s = 2.0, deadline_s = 120.0;
   std::string dump, out, only;
-  std::string save;             // the trained model as a Hugging Face folder
+  std::string save;                            // the trained model as a Hugging Face folder
   int64_t save_file_bytes = int64_t{5} << 30;  // of one of its files
   WorldArguments world;
   std::vector<KnownWorkload> workloads;  // as in RunArguments

@@ -44,6 +44,18 @@ void set_mesh(const CheckArguments& arguments, ParallelSpec& parallel) {
   }
 }
 
+// How the samples become microbatches: by number, in packed rows, or under a budget of tokens.
+void set_batching(const CheckArguments& arguments, CaseSpec& spec) {
+  if (arguments.packed && arguments.dynamic_tokens) {
+    bad_option("--packed and --dynamic-batching are both given", "give one of them");
+  }
+  if (arguments.micro_batch_size) spec.micro_batch_size = *arguments.micro_batch_size;
+  if (arguments.packed) spec.batching.kind = "packed";
+  if (!arguments.dynamic_tokens) return;
+  spec.batching.kind = "dynamic";
+  spec.batching.tokens = *arguments.dynamic_tokens;
+}
+
 // `path` made absolute, and a folder now: said before the run what would stop it at the end.
 std::string folder_to_make(const std::string& option, const std::string& path) {
   if (path.empty()) return "";
@@ -101,11 +113,10 @@ CaseSpec make_check_case(const CheckArguments& arguments) {
   spec.world.deadline_s = arguments.deadline_s;
   if (arguments.steps) spec.steps = *arguments.steps;
   if (arguments.seed) spec.seed = *arguments.seed;
-  if (arguments.micro_batch_size) spec.micro_batch_size = *arguments.micro_batch_size;
+  set_batching(arguments, spec);
   spec.dump_file = writable_path("--dump", arguments.dump);
   spec.save_folder = folder_to_make("--save", arguments.save);
   spec.save_file_bytes = arguments.save_file_bytes;
-  if (arguments.packed) spec.batching.kind = "packed";
   return spec;
 }
 

@@ -45,12 +45,14 @@ std::string replay_command(const CaseSpec& spec) {
     if (parallel.activation_checkpointing != "none")
       command += " --activation-checkpointing=" + parallel.activation_checkpointing;
     if (spec.batching.kind == "packed") command += " --packed";
+    if (spec.batching.kind == "dynamic")
+      command += fmt::format(" --dynamic-batching {}", spec.batching.tokens);
     if (parallel.context_layout != "zigzag")
       command += " --context-layout " + parallel.context_layout;
     if (parallel.context_rotation != "send_recv")
       command += " --context-rotation " + parallel.context_rotation;
     if (spec.micro_batch_size > 0)
-      command += fmt::format(" --micro-batch {}", spec.micro_batch_size);
+      command += fmt::format(" --microbatch {}", spec.micro_batch_size);
     if (spec.precision != "float64") command += " --precision " + spec.precision;
   }
   // `run` without --backend means every world; `check` means the emulated one.

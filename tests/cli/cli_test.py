@@ -39,6 +39,23 @@ model: {vocab_size: 24, hidden_size: 16, intermediate_size: 24, num_hidden_layer
 data: {lengths: [5, 3, 4, 2]}
 matrix: {parallel.tensor_parallel_size: [1, 2, 4], parallel.data_parallel_size: [1, 2]}
 """
+LIFE = """
+name: t/life
+workload: policy
+model: {vocab_size: 24, hidden_size: 16, intermediate_size: 24, num_hidden_layers: 1}
+data: {lengths: [5, 3, 6, 2]}
+run:
+  lives: 2
+  loss: {kind: clipped_pg}
+  refit: {tensor_parallel_size: 1}
+  stages: [{do: score}, {do: reference}, {do: train, train_global_batch_size: 2}, {do: save},
+           {do: train, eval_mode: true}, {do: load, data_parallel_size: 2, data_parallel: fsdp},
+           {do: train}, {do: refit}]
+matrix:
+  mesh:
+    - {name: dp2, parallel.data_parallel_size: 2, run.train_micro_batch_size: 1}
+    - {name: tp2, parallel.tensor_parallel_size: 2, parallel.sequence_parallel: true}
+"""
 
 
 def read_safetensors(path):
@@ -110,6 +127,7 @@ class Check(CommandTest):
             self.assertIn(name, golden)
         for mesh in (["dp=3,tp=2", "--sequence-parallel"], ["dp=1,cp=3", "--ulysses", "2"],
                      ["cp=2,tp=2", "--ulysses", "2", "--sequence-parallel"],
+                     ["dp=2,tp=2", "--dynamic-batching", "24"], ["dp=2", "--microbatch", "1"],
                      ["cp=2,tp=2", "--packed", "--context-layout", "contiguous",
                       "--context-rotation", "all_gather"]):
             text = self.call("check", self.case, "--mesh", *mesh, "--dump", self.path("ours"))
@@ -253,6 +271,17 @@ matrix:
                 with open(os.path.join(out, rank["log"])) as log:
                     self.assertIn("warning  " + said, log.read())
 
+    def test_sequence_parallelism_without_tp_is_a_warning(self):
+        alone = self.write("alone.yaml", SMALL.split("matrix")[0] + """
+parallel: {data_parallel_size: 2, sequence_parallel: true}
+matrix: {workload: [train, logprobs]}
+""")
+        text = self.call("run", alone, "--backend", "emulated", "--out", self.path("run"))
+        said = "sequence_parallel is true, but tensor_parallel_size is 1: it has no effect"
+        self.assertEqual(2, text.count("warning  rank 0: " + said))
+        for case in self.results(self.path("run"))["cases"]:
+            self.assertEqual("match", case["verdict"])
+
     def test_shards_together_are_the_whole(self):
         small = self.write("small.yaml", SMALL)
         names = []
@@ -393,6 +422,61 @@ class Words(CommandTest):
         self.assertIn("LibTorch", self.call("version"))
         self.assertIn("tensor_parallel_size", json.dumps(json.loads(self.call("schema"))))
         self.assertIn("--time-budget", self.call("run", "--help"))
+
+    def check_dumps(self, golden, ours):
+        golden, ours = read_safetensors(golden), read_safetensors(ours)
+        self.assertEqual(sorted(golden), sorted(ours))
+        for name, (dtype, shape, _, values) in golden.items():
+            self.assertEqual((dtype, shape), ours[name][:2], name)
+            scale = max(abs(value) for value in values)
+            worst = max(abs(a - b) for a, b in zip(values, ours[name][3]))
+            self.assertLessEqual(worst, 1e-10 * scale + 1e-13, name)
+        return ours
+
+    def test_a_run_dumps_its_one_case(self):
+        small = self.write("small.yaml", SMALL)
+        name = "t/small[tp=2,dp=2]"
+        self.call("golden", small, "--only", name, "--dump", self.path("golden"))
+        for backend in ("emulated", "gloo"):
+            self.call("run", small, "--only", name, "--backend", backend, "--dump",
+                      self.path("ours"), "--out", self.path("run"))
+            ours = self.check_dumps(self.path("golden"), self.path("ours"))
+            self.assertIn("step1.param.lm_head.weight", ours)
+
+    def test_a_policys_life_is_dumped_moment_by_moment(self):
+        life = self.write("life.yaml", LIFE)
+        for mesh in ("dp2", "tp2"):
+            name = f"t/life[{mesh}]"
+            self.call("golden", life, "--only", name, "--dump", self.path("golden"))
+            self.call("run", life, "--only", name, "--backend", "emulated", "--dump",
+                      self.path("ours"), "--out", self.path("run"))
+            ours = self.check_dumps(self.path("golden"), self.path("ours"))
+            # 1 score, 2 reference, 3 4 train, 5 eval, 6 load, 7 train, 8 refit; then all of it again
+            self.assertEqual([4, 6], ours["step1.scores"][1])
+            self.assertEqual([4, 6], ours["step2.reference_scores"][1])
+            self.assertEqual([2, 6], ours["step3.logprobs"][1])
+            self.assertEqual([4, 6], ours["step5.logprobs"][1])
+            for present in ("step4.grad.lm_head.weight", "step3.grad_norm", "step5.loss",
+                            "step7.param.model.norm.weight", "step12.loss", "step9.scores"):
+                self.assertIn(present, ours)
+            for absent in ("loss", "logprobs", "step5.grad_norm", "step6.loss", "step17.loss"):
+                self.assertNotIn(absent, ours)
+            self.assertEqual([name for name in ours if name.startswith("step8.")], [])
+            weight = "param.model.layers.0.mlp.up_proj.weight"
+            self.assertEqual(ours["step6." + weight][2], ours["step4." + weight][2])
+            self.assertNotEqual(ours["step7." + weight][2], ours["step6." + weight][2])
+
+    def test_a_dump_is_of_one_case_that_has_a_model(self):
+        small = self.write("small.yaml", SMALL)
+        for arguments, said in (([small], "--dump writes one case, "),
+                                ([small, "--filter", "tp=4"], "choose one with --only"),
+                                ([os.path.join(HERE, "..", "..", "scenarios", "layers",
+                                               "row_parallel_linear.yaml"), "--shard", "1/1000"],
+                                 "has no model to dump")):
+            text = self.call("run", *arguments, "--backend", "emulated", "--dump",
+                             self.path("ours"), "--out", self.path("run"), status=2)
+            self.assertIn(said, text)
+            self.assertFalse(os.path.exists(self.path("ours")))
 
     def test_the_golden_of_a_scenario(self):
         text = self.call("golden", self.write("small.yaml", SMALL), "--only", "t/small[tp=2,dp=1]",

@@ -8,6 +8,8 @@ using namespace shardproof::sim;
 
 namespace {
 
+using Catch::Matchers::Contains;
+
 ParsedArguments parse(std::vector<std::string> words) {
   words.insert(words.begin(), "shardproof");
   std::vector<char*> argv;
@@ -22,15 +24,11 @@ Arguments parsed(const std::vector<std::string>& words) {
   return *arguments.arguments;
 }
 
-std::string refusal(const std::vector<std::string>& words) {
+std::string refusal_of(const std::vector<std::string>& words) {
   const ParsedArguments arguments = parse(words);
   CHECK(arguments.status == 2);
   CHECK_FALSE(arguments.arguments.has_value());
   return arguments.text;
-}
-
-bool holds(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace
@@ -63,7 +61,9 @@ TEST_CASE("run takes paths, selections and how to run", "[cli]") {
                                 "--only",
                                 "c[tp=2]",
                                 "--seed",
-                                "9"});
+                                "9",
+                                "--dump",
+                                "d"});
   CHECK(all.command == "run");
   CHECK(all.run.paths == std::vector<std::string>{"a.yaml", "b"});
   CHECK(all.run.backends == std::vector<std::string>{"emulated", "gloo"});
@@ -76,6 +76,7 @@ TEST_CASE("run takes paths, selections and how to run", "[cli]") {
   CHECK(all.run.world.fresh);
   CHECK(all.run.shuffle == 7);
   CHECK(all.run.out == "o");
+  CHECK(all.run.dump == "d");
   CHECK(all.run.no_skips);
   CHECK(all.run.world.no_cache);
   CHECK(all.run.only == "c[tp=2]");
@@ -112,7 +113,11 @@ TEST_CASE("check takes a case, a mesh and flags", "[cli]") {
                                 "--dump",
                                 "d",
                                 "--world-size",
-                                "8"});
+                                "8",
+                                "--microbatch",
+                                "3",
+                                "--dynamic-batching",
+                                "64"});
   CHECK(all.check.case_path == "case");
   CHECK(all.check.mesh == "dp=1,cp=2,tp=2");
   CHECK(all.check.sequence_parallel);
@@ -126,31 +131,35 @@ TEST_CASE("check takes a case, a mesh and flags", "[cli]") {
   CHECK(all.check.steps == 4);
   CHECK(all.check.dump == "d");
   CHECK(all.check.world_size == 8);
+  CHECK(all.check.micro_batch_size == 3);
+  CHECK(all.check.dynamic_tokens == 64);
+  CHECK(parsed({"check", "case", "--micro-batch", "2"}).check.micro_batch_size == 2);
 }
 
 TEST_CASE("What is misspelt is refused with the nearest known word", "[cli]") {
-  CHECK(holds(refusal({"chek", "x"}), "unknown command 'chek'"));
-  CHECK(holds(refusal({"chek", "x"}), "did you mean check?"));
-  CHECK(holds(refusal({"run", "--bakend", "gloo"}),
-              "run has no option --bakend; did you mean --backend?"));
-  CHECK(holds(refusal({"check", "x", "--context-rotation", "allgather"}),
-              "'allgather' is unknown; known are send_recv, all_to_all, all_gather"));
-  CHECK(holds(refusal({"run", "--bakend=gloo"}), "did you mean --backend?"));
-  CHECK(holds(refusal({"run", "--backend", "glo"}), "did you mean gloo?"));
-  CHECK(holds(refusal({"check", "c", "--precision", "float46"}), "did you mean float64?"));
-  CHECK(holds(refusal({"check"}), "case"));
+  CHECK_THAT(refusal_of({"chek", "x"}), Contains("unknown command 'chek'"));
+  CHECK_THAT(refusal_of({"chek", "x"}), Contains("did you mean check?"));
+  CHECK_THAT(refusal_of({"run", "--bakend", "gloo"}),
+             Contains("run has no option --bakend; did you mean --backend?"));
+  CHECK_THAT(refusal_of({"check", "x", "--context-rotation", "allgather"}),
+             Contains("'allgather' is unknown; known are send_recv, all_to_all, all_gather"));
+  CHECK_THAT(refusal_of({"run", "--bakend=gloo"}), Contains("did you mean --backend?"));
+  CHECK_THAT(refusal_of({"run", "--backend", "glo"}), Contains("did you mean gloo?"));
+  CHECK_THAT(refusal_of({"check", "c", "--precision", "float46"}),
+             Contains("did you mean float64?"));
+  CHECK_THAT(refusal_of({"check"}), Contains("case"));
 }
 
 TEST_CASE("Numbers out of range are refused", "[cli]") {
-  refusal({"run", "--jobs", "0"});
-  refusal({"run", "--jobs", "many"});
-  refusal({"run", "--time-budget", "-1"});
-  refusal({"run", "--seed", "-1"});
-  refusal({"check", "c", "--steps", "0"});
-  refusal({"check", "c", "--world-size", "65537"});
+  refusal_of({"run", "--jobs", "0"});
+  refusal_of({"run", "--jobs", "many"});
+  refusal_of({"run", "--time-budget", "-1"});
+  refusal_of({"run", "--seed", "-1"});
+  refusal_of({"check", "c", "--steps", "0"});
+  refusal_of({"check", "c", "--world-size", "65537"});
   for (const char* shard : {"0/4", "5/4", "1", "1/", "/4", "a/b", "1/4x", "-1/4", "1/0"}) {
     INFO(shard);
-    CHECK(holds(refusal({"run", "--shard", shard}), "is no shard"));
+    CHECK_THAT(refusal_of({"run", "--shard", shard}), Contains("is no shard"));
   }
 }
 
@@ -162,5 +171,5 @@ TEST_CASE("Help and version are no failure", "[cli]") {
     CHECK_FALSE(asked.arguments.has_value());
     CHECK_FALSE(asked.text.empty());
   }
-  CHECK_FALSE(holds(parse({"--help"}).text, "schema"));
+  CHECK_THAT(parse({"--help"}).text, !Contains("schema"));
 }

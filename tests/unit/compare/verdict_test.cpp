@@ -208,6 +208,14 @@ TEST_CASE("the replay command names the one case", "[verdict]") {
   spec.parallel.fsdp = {.replicate_size = 2, .reshard_after_forward = false};
   spec.parallel.activation_checkpointing = "mlp";
   spec.precision = "float64";
+  spec.batching = {.kind = "dynamic", .tokens = 24};
+  CHECK(judge(spec, {}).replay.find("--activation-checkpointing=mlp --dynamic-batching 24") !=
+        std::string::npos);
+  spec.batching = {};
+  spec.micro_batch_size = 2;
+  CHECK(judge(spec, {}).replay.find("--activation-checkpointing=mlp --microbatch 2") !=
+        std::string::npos);
+  spec.micro_batch_size = 0;
   CHECK(
       judge(spec, {}).replay ==
       "shardproof check 'cases/my case' --mesh dp=2,cp=1,ulysses=1,tp=2 --sequence-parallel "
