@@ -93,6 +93,66 @@ TEST_CASE("a stream that differed over tp alone goes on at the same tp size, els
   CHECK(other_tp[0].at(kDataParallelRng).state.equal(before[0].at(kDataParallelRng).state));
 }
 
+TEST_CASE("on another dp size dropout goes on where it stood: the run is one made by hand",
+          "[policy][PW-8]") {
+  const ScratchRoot root;
+  const auto on_dp = [](int64_t dp, int64_t steps) {
+    Trial trial = steps_on(Mesh::training(dp, 1, 1, 1), steps);
+    trial.options.micro_batch_size = 1;  // so that dp ranks draw alike
+    trial.options.optimizer.lr = 0.1;
+    trial.options.optimizer.kind = OptimizerKind::kSgd;  // whose state is the weights alone
+    return trial;
+  };
+  DroppingRun saver{.trial = on_dp(2, 2), .save = root.path};
+  const Trained saved = saver.run();
+  CHECK(saver.ended[0].at(kDataParallelRng).offset > 0);
+  CHECK(saver.ended[1].at(kDataParallelRng).offset == saver.ended[0].at(kDataParallelRng).offset);
+  for (const int64_t dp : {1, 3, 4}) {
+    INFO("dp " << dp);
+    DroppingRun resumed{.trial = on_dp(dp, 2), .load = *latest_checkpoint(root.path)};
+    const Trained went_on = resumed.run();
+    for (const LoadedCheckpoint& loaded : resumed.loaded) CHECK(loaded.streams_begun_anew.empty());
+    DroppingRun by_hand{.trial = on_dp(dp, 2)};
+    by_hand.prepare = [&](Trainer& trainer, RngTracker& rng, int64_t rank) {
+      std::vector<at::Tensor> masters;
+      for (const ParameterPtr& parameter : trainer.parameters()) {
+        masters.push_back(
+            cut(saved.parameters.at(parameter->name), parameter->layout, by_hand.trial.mesh, rank));
+      }
+      trainer.restore(masters, trainer.states(), /*step=*/2);
+      rng.set_states(saver.ended[0]);
+    };
+    CHECK(difference(by_hand.run(), went_on, 0) == "");
+    DroppingRun anew = resumed;
+    anew.restores_streams = false;
+    CHECK(difference(anew.run(), went_on, 1e-6) != "");
+  }
+}
+
+TEST_CASE("streams that dp ranks had drawn from differently begin anew on another dp size, alike",
+          "[policy][PW-8]") {
+  const ScratchRoot root;
+  DroppingRun saver{.trial = steps_on(Mesh::training(2, 1, 1, 1), 2), .save = root.path};
+  saver.run();  // shares of 3 and 2 samples
+  const RngState& first = saver.ended[0].at(kDataParallelRng);
+  CHECK(first.offset != saver.ended[1].at(kDataParallelRng).offset);
+  for (const int64_t dp : {1, 3}) {
+    INFO("dp " << dp);
+    const Mesh mesh = Mesh::training(dp, 1, 1, 1);
+    DroppingRun resumed{.trial = steps_on(mesh, 0), .load = *latest_checkpoint(root.path)};
+    resumed.run();
+    for (size_t rank = 0; rank < static_cast<size_t>(dp); ++rank) {
+      CHECK(resumed.loaded[rank].streams_begun_anew == std::vector<std::string>{kDataParallelRng});
+      const RngState& stream = resumed.ended[rank].at(kDataParallelRng);
+      CHECK(stream.offset == 0);
+      CHECK(stream.seed != first.seed);
+      CHECK(stream.state.equal(resumed.ended[0].at(kDataParallelRng).state));
+    }
+    DroppingRun once{.trial = steps_on(mesh, 2), .load = resumed.load}, twice = once;
+    CHECK(difference(once.run(), twice.run(), 0) == "");
+  }
+}
+
 TEST_CASE("without saved streams a tracker is refused, and a trainer alone still loads",
           "[policy][PW-8]") {
   const ScratchRoot root;

@@ -69,17 +69,20 @@ inline ScheduleOptions some_schedule() {
 
 struct DroppingRun {
   Trial trial = {};
-  bool parts = false;                         // drops attention too
-  std::string load = {};                      // a checkpoint to go on from
-  bool restores_streams = true;               // from it
-  std::string save = {};                      // where to leave one
-  std::string tokenizer = {};                 // that goes along
-  std::vector<LoadedCheckpoint> loaded = {};  // by rank
+  bool parts = false;            // drops attention too
+  std::string load = {};         // a checkpoint to go on from
+  bool restores_streams = true;  // from it
+  std::string save = {};         // where to leave one
+  std::string tokenizer = {};    // that goes along
+  std::function<void(Trainer&, RngTracker&, int64_t rank)> prepare = {};  // before the steps
+  std::vector<LoadedCheckpoint> loaded = {};                              // by rank
+  std::vector<RngStates> ended = {};  // the streams after the steps, by rank
 
   Trained run() {
     const auto ranks = static_cast<size_t>(trial.mesh.world_size());
     std::vector<std::unique_ptr<RngTracker>> streams(ranks);
     loaded.resize(ranks);
+    ended.resize(ranks);
     Trial with_dropout = trial;
     with_dropout.steps = 0;
     with_dropout.options.schedule = some_schedule();
@@ -94,7 +97,9 @@ struct DroppingRun {
       if (!load.empty()) {
         loaded[rank] = load_checkpoint(load, trainer, comm, restores_streams ? &rng : nullptr);
       }
+      if (prepare) prepare(trainer, rng, comm.rank());
       for (int64_t i = 0; i < trial.steps; ++i) trainer.step(small_batch());
+      ended[rank] = rng.states();
       if (save.empty()) return;
       save_checkpoint(
           save, trainer, comm,

@@ -1,25 +1,18 @@
 // What a framework asks of a policy in a step.
 #include "policy/worker.h"
 
+#include <ATen/CPUGeneratorImpl.h>
+
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "base/error.h"
+#include "base/seed.h"
 #include "tests/unit/policy/small_worker.h"
 
 namespace shardproof::tests {
 namespace {
-
-Batch samples(const Batch& batch, int64_t first, int64_t count) {
-  const auto part = [&](const at::Tensor& tensor) { return tensor.narrow(0, first, count); };
-  return {.input_ids = part(batch.input_ids),
-          .input_lengths = part(batch.input_lengths),
-          .token_mask = part(batch.token_mask),
-          .sample_mask = part(batch.sample_mask),
-          .prev_logprobs = part(batch.prev_logprobs),
-          .reference_logprobs = part(batch.reference_logprobs),
-          .advantages = part(batch.advantages)};
-}
 
 ScheduleOptions falling() {
   return {.stages = {{.kind = ScheduleKind::kLambda, .lambdas = {1.0, 0.5, 0.125}}}};
@@ -48,11 +41,11 @@ TEST_CASE("each global batch of a call is an optimizer step, the call is one of 
   std::vector<StepMetrics> steps;
   const Trained stepped = train_with(by_hand, [&](Trainer& trainer, MeshComm& comm) {
     for (const int64_t first : {0, 3}) {
-      const StepMetrics step = trainer.step(samples(data, first, 3));
+      const StepMetrics step = trainer.step(data.slice(first, 3));
       if (comm.rank() == 0) steps.push_back(step);
     }
     trainer.set_batching({}, 1);
-    for (const int64_t first : {0, 2, 4}) trainer.step(samples(data, first, 2));
+    for (const int64_t first : {0, 2, 4}) trainer.step(data.slice(first, 2));
   });
   CHECK(difference(stepped, called, 0) == "");
   REQUIRE(metrics.size() == 2);
@@ -185,6 +178,101 @@ TEST_CASE("a step that throws leaves the worker as it was, ready for another", "
       CHECK(difference(run(false), run(true), 0) == "");
     }
   }
+}
+
+TEST_CASE("noise is the same for every mesh and copy, and the policy's alone", "[policy][PW-10]") {
+  constexpr double kSize = 0.01;
+  const auto noised_on = [](const Mesh& mesh, DataParallelKind kind, int64_t seed) {
+    WorkerTrial trial{.mesh = mesh};
+    trial.options.train.data_parallel = {.kind = kind, .replicate_size = 2};
+    return with_workers(trial, [&](PolicyWorker& worker, MeshComm& comm, int64_t) {
+      const at::Tensor first = worker.score(six_samples());
+      worker.offload(Offloaded::What::kParametersAndOptimizer);
+      worker.add_noise(kSize, seed);  // brings them back
+      MUST(!worker.report().offloaded);
+      MUST(difference(first, worker.score(six_samples()), 1e-6) != "");
+      MUST(difference(first, worker.reference_logprobs(six_samples()), 0) == "");
+      if (kind != DataParallelKind::kReplicate) return;
+      for (const at::Tensor& master : worker.trainer().masters()) {
+        const at::Tensor of_all = comm.along(std::vector<std::string>{"dp", "cp"})
+                                      .all_gather(master.unsqueeze(0), 0, "noised");
+        for (int64_t i = 0; i < of_all.size(0); ++i) MUST(of_all[i].equal(master));
+      }
+    });
+  };
+  const Mesh one = Mesh::training(1, 1, 1, 1);
+  const Trained clean = with_workers({.mesh = one}, [](PolicyWorker&, MeshComm&, int64_t) {});
+  const Trained noised = noised_on(one, DataParallelKind::kReplicate, 8);
+  CHECK(difference(noised, noised_on(Mesh::training(2, 2, 1, 3), DataParallelKind::kReplicate, 8),
+                   0) == "");
+  CHECK(difference(noised, noised_on(Mesh::training(3, 1, 1, 1), DataParallelKind::kFsdp, 8), 0) ==
+        "");
+  CHECK(difference(noised, noised_on(Mesh::training(4, 1, 1, 1), DataParallelKind::kHybrid, 8),
+                   0) == "");
+  CHECK(difference(noised, noised_on(one, DataParallelKind::kReplicate, 9), 1e-6) != "");
+  std::vector<at::Tensor> added;
+  for (const auto& [name, tensor] : clean.parameters) {
+    const at::Tensor noise = noised.parameters.at(name) - tensor;
+    INFO(name);
+    CHECK(noise.ne(0).all().item<bool>());
+    added.push_back(noise.flatten());
+  }
+  const at::Tensor all = at::cat(added);
+  CHECK(all.numel() > 2000);
+  CHECK(all.std().item<double>() == Approx(kSize).epsilon(0.06));
+  CHECK(std::abs(all.mean().item<double>()) < 4 * kSize / std::sqrt(all.numel()));
+  CHECK(std::get<0>(at::_unique(all)).numel() == all.numel());  // no tensor has another's noise
+}
+
+TEST_CASE("what follows noise is trained and saved with it", "[policy][PW-10]") {
+  // The master's noise is the forward's: a step after it is the step of weights that came so.
+  WorkerTrial trial;
+  trial.options.train.data_parallel = fsdp();
+  const Trained noised = with_workers(trial, [](PolicyWorker& worker, MeshComm&, int64_t) {
+    worker.add_noise(0.01, 8);
+    worker.train(six_samples());
+  });
+  const Trained given = with_workers(trial, [](PolicyWorker& worker, MeshComm& comm, int64_t rank) {
+    // All of it in one place, then cut: what the noise on each rank's own shard must come to.
+    const Trainer& trainer = worker.trainer();
+    std::vector<at::Tensor> masters;
+    for (size_t i = 0; i < trainer.parameters().size(); ++i) {
+      const Parameter& parameter = *trainer.parameters()[i];
+      const auto generator =
+          at::detail::createCPUGenerator(stream_seed(8, "noise on " + parameter.name));
+      const at::Tensor noise = at::randn(parameter.global_shape, generator, at::kDouble) * 0.01;
+      masters.push_back(trainer.masters()[i] + cut(noise, parameter.layout, comm.mesh(), rank));
+    }
+    worker.trainer().set_masters(masters);
+    worker.train(six_samples());
+  });
+  CHECK(difference(given, noised, 1e-13) == "");
+}
+
+TEST_CASE("a worker that begins with other weights is one that was made with them",
+          "[policy][MP-2][PW-5]") {
+  WorkerTrial trial;
+  trial.options.train.data_parallel = fsdp();
+  trial.options.train.schedule = falling();
+  at::Tensor made_scores, begun_scores;
+  const auto lives = [&](at::Tensor& scores, bool begins) {
+    return with_workers(trial, [&](PolicyWorker& worker, MeshComm&, int64_t rank) {
+      if (begins) {
+        std::vector<at::Tensor> first;
+        for (const at::Tensor& master : worker.trainer().masters()) first.push_back(master.clone());
+        worker.add_noise(0.1, 5);
+        worker.train(six_samples());
+        worker.offload(Offloaded::What::kParametersAndOptimizer);
+        worker.begin_with(first);
+        MUST(worker.trainer().step_count() == 0);
+      }
+      worker.train(six_samples());
+      const at::Tensor here = worker.reference_logprobs(six_samples());
+      if (rank == 0) scores = here;
+    });
+  };
+  CHECK(difference(lives(made_scores, false), lives(begun_scores, true), 0) == "");
+  CHECK(difference(made_scores, begun_scores, 0) == "");
 }
 
 TEST_CASE("data that a call cannot take is refused with a sentence", "[policy][PW-2]") {

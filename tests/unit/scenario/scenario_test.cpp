@@ -167,6 +167,10 @@ TEST_CASE("Settings that contradict each other are refused where they stand", "[
   CHECK(refusal_of("data: {lengths: []}\n").find("the batch is empty") != std::string::npos);
   CHECK(refusal_of("data: {batch_size: 2, dropped_samples: [2]}\n").find("sample 2 is dropped") !=
         std::string::npos);
+  CHECK(refusal_of("run: {sequence_packing: {enabled: true}, dynamic_batching: {enabled: true}}\n")
+            .find("sequence_packing and dynamic_batching are both enabled") != std::string::npos);
+  CHECK(refusal_of("run: {sequence_packing: {enabled: true}, train_micro_batch_size: 2}\n")
+            .find("run.train_micro_batch_size is given beside") != std::string::npos);
   CHECK(refusal_of("model: {folder: m, hidden_size: 8}\n")
             .find("model.hidden_size and model.folder are both given") != std::string::npos);
   CHECK(refusal_of("data: {case: c}\nrun: {optimizer: {kwargs: {lr: 1}}}\n")
