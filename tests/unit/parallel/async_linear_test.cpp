@@ -8,7 +8,7 @@
 #include "parallel/tp/vocab_embedding.h"
 #include "tests/unit/parallel/tp_layer_world.h"
 
-namespace shardproof::tests {
+namespace shardproof::tests::async_linear_test {
 namespace {
 
 constexpr int64_t kS = 12, kB = 2, kE = 5, kF = 24, kMicrobatches = 5;
@@ -213,7 +213,8 @@ TEST_CASE("a hook that knows the contract finishes a tied weight's gradient", "[
             const at::Tensor y = head.forward(x, {.weight = weight, .main_gradient = main}).output;
             y.backward(own_grad(grad * (i + 1), tp));
             told = told && main->added;
-            stand_in_seen = weight.grad().isnan().all().item<bool>() == !zero_dummy;
+            stand_in_seen =
+                stand_in_seen && weight.grad().isnan().all().item<bool>() == !zero_dummy;
             finish_main_gradient(weight, *main);
             told = told && !main->added && !weight.grad().defined();
           }
@@ -272,4 +273,4 @@ TEST_CASE("sequence parallel beside an asynchronous all-reduce is refused, so is
 }
 
 }  // namespace
-}  // namespace shardproof::tests
+}  // namespace shardproof::tests::async_linear_test
