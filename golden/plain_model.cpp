@@ -5,6 +5,7 @@
 
 #include "base/seed.h"
 #include "golden/losses.h"
+#include "golden/written_out.h"
 
 namespace shardproof::golden {
 
@@ -14,6 +15,7 @@ PlainModel::PlainModel(const sim::CaseSpec& spec, const CaseData& data, at::Scal
       probe_(probe),
       model_(data.config, data.weights),
       skips_(spec, /*finds_them=*/dtype == at::kHalf, data.overflows) {
+  write_out(model_);
   model_.materialise(Mesh(), /*rank=*/0, dtype, at::kCPU);
   parameters_ = model_.parameters();
   for (const ParameterPtr& parameter : parameters_) masters_.push_back(master_of(*parameter));

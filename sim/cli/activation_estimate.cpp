@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "model/decoder.h"
 #include "parallel/cp/ring_attention.h"
 #include "sim/rank/case_options.h"
 #include "train/held_tokens.h"
@@ -15,7 +16,7 @@ namespace {
 // What the layers' tensors have in common.
 struct Sizes {
   int64_t tokens;          // of one rank in one microbatch
-  int64_t row;             // positions whose scores attention has together
+  int64_t row;             // positions of a row that attention sees
   int64_t element, wide;   // bytes of the precision, and of what norms and attention compute in
   int64_t hidden, stream;  // of a token: whole, and as the residual stream is cut
   int64_t mlp, q, kv, heads, vocabulary;  // this rank's share
@@ -62,46 +63,61 @@ Sizes sizes_of(const CaseSpec& spec, const ModelConfig& config, const Microbatch
   return sizes;
 }
 
-// A norm keeps its input and the normalised values; what comes out is kept by the linears that read
-// it, under sequence parallelism once by each, gathered.
+// A norm keeps its input; what comes out is kept by the linears that read it, under sequence
+// parallelism once by each, gathered.
 int64_t norm_bytes(const Sizes& sizes, int64_t readers) {
   const int64_t read = sizes.sequence_parallel ? readers * sizes.hidden : sizes.hidden;
-  return sizes.tokens * (2 * sizes.stream * sizes.wide + read * sizes.element);
+  return sizes.tokens * (sizes.stream + read) * sizes.element;
 }
 
-// Plain: q, k and v in the wider type, the weights and their mask. A ring: what it was given, its
-// output in the wider type and a number per head. The output is what the next linear reads.
+// Plain: q, k and v. A ring: the same, its output in the wider type and a number per head. The
+// output is what the next linear reads.
 int64_t attention_bytes(const Sizes& sizes) {
-  const int64_t qkv = sizes.q + 2 * sizes.kv;
-  if (!sizes.ring) {
-    return sizes.tokens * ((qkv + sizes.heads * sizes.row) * sizes.wide + sizes.q * sizes.element) +
-           sizes.row * sizes.row;
-  }
+  const int64_t given = sizes.q + 2 * sizes.kv;
+  if (!sizes.ring) return sizes.tokens * (given + sizes.q) * sizes.element;
   const int64_t rounded = sizes.element == sizes.wide ? 0 : sizes.q * sizes.element;
-  return sizes.tokens * (qkv * sizes.element + (sizes.q + sizes.heads) * sizes.wide + rounded);
+  return sizes.tokens * (given * sizes.element + (sizes.q + sizes.heads) * sizes.wide + rounded);
 }
 
-// What autograd keeps of one layer: norms, attention, and four tensors of the gated MLP.
+// The MLP's norm and three tensors of its gate.
+int64_t mlp_bytes(const Sizes& sizes) {
+  return norm_bytes(sizes, 2) + sizes.tokens * 3 * sizes.mlp * sizes.element;
+}
+
+// What autograd keeps of one layer.
 int64_t layer_bytes(const Sizes& sizes) {
-  const int64_t mlp = sizes.tokens * 4 * sizes.mlp * sizes.element;
-  const int64_t bare = sizes.tokens * 2 * sizes.bare_norms * sizes.wide;
-  return norm_bytes(sizes, 3) + norm_bytes(sizes, 2) + bare + attention_bytes(sizes) + mlp;
+  const int64_t bare = sizes.tokens * sizes.bare_norms * sizes.element;
+  return norm_bytes(sizes, 3) + attention_bytes(sizes) + bare + mlp_bytes(sizes);
 }
 
-// What a layer's attention makes in its backward: plain two more tensors of weights; a ring queries
-// and gradients by head, blocks of keys on their way, and the scores of two tiles.
+// Scores that plain attention has at once: of a block of queries, each with the keys up to it.
+int64_t block_scores(const Sizes& sizes) {
+  const int64_t heads = sizes.tokens * sizes.heads / sizes.row;  // of all rows
+  const int64_t queries =
+      std::min(sizes.row, attention_block_rows(1, sizes.row, heads, sizes.wide));
+  const int64_t in_full_blocks = sizes.row / queries * queries;
+  const int64_t last = (sizes.row - in_full_blocks) * sizes.row;
+  return heads * std::max(queries * in_full_blocks, last) * sizes.wide;
+}
+
+// What a layer's attention makes in its backward. Both: queries and gradients by head, keys and
+// values with their gradients. Plain: the weights of a block three times. A ring: blocks of keys on
+// their way, and the scores of two tiles.
 int64_t attention_backward(const Sizes& sizes) {
-  if (!sizes.ring) return 2 * sizes.tokens * sizes.heads * sizes.row * sizes.wide;
+  if (!sizes.ring) {
+    return sizes.tokens * (2 * sizes.q + 4 * sizes.kv) * sizes.wide + 3 * block_scores(sizes);
+  }
   return sizes.tokens * (4 * sizes.q + 8 * sizes.kv) * sizes.wide +
          2 * sizes.heads * sizes.tile * sizes.tile * sizes.wide;
 }
 
 // What comes on top while the backward is at the last layers: the logits twice, or the gradient of
-// the head beside attention's backward.
+// the head beside attention's backward, when what the layer's MLP kept is gone.
 int64_t backward_bytes(const Sizes& sizes) {
   const int64_t logits = 2 * sizes.tokens * sizes.vocabulary * sizes.wide;
   const int64_t head = sizes.vocabulary * sizes.hidden * sizes.element;
-  return std::max(logits, head + attention_backward(sizes));
+  const int64_t gone = mlp_bytes(sizes);
+  return std::max(logits, head + std::max<int64_t>(0, attention_backward(sizes) - gone));
 }
 
 int64_t longest_of(const Microbatch& micro) {
@@ -132,18 +148,21 @@ int64_t training_bytes(const CaseSpec& spec, const ModelConfig& config,
          backward_bytes(sizes);
 }
 
-// What one block of the forward has made when it works on its largest tensors, which are those of
-// attention (plain: the scores three times) or of the MLP; or the logits twice.
+// What one block of the forward has made when it works on its largest tensors. Those of attention
+// beside the stream: q, k and v, turned and not, what Ulysses exchanges of them, and of plain
+// attention keys and values by head and the scores of a block twice. Those of the MLP: the stream
+// before, between and after, and the gate's. Or the logits twice.
 int64_t scoring_bytes(const CaseSpec& spec, const ModelConfig& config, const MicrobatchRows& rows) {
   const Sizes sizes = sizes_of(spec, config, rows);
-  const int64_t made = 6 * sizes.stream + 2 * sizes.q + 2 * sizes.kv;
-  const int64_t scores = sizes.tokens * 3 * sizes.heads * sizes.row * sizes.wide;
-  const int64_t ring = sizes.tokens * (3 * sizes.q + 4 * sizes.kv) * sizes.wide +
+  const int64_t exchanged = spec.parallel.ulysses > 1 ? 2 * sizes.q + 2 * sizes.kv : 0;
+  const int64_t made = 2 * sizes.stream + 3 * sizes.q + 3 * sizes.kv + exchanged;
+  const int64_t plain = sizes.tokens * 2 * sizes.kv * sizes.wide + 2 * block_scores(sizes);
+  const int64_t ring = sizes.tokens * (4 * sizes.q + 4 * sizes.kv) * sizes.wide +
                        2 * sizes.heads * sizes.tile * sizes.tile * sizes.wide;
-  const int64_t mlp = sizes.tokens * 4 * sizes.mlp * sizes.element;
+  const int64_t attention = sizes.tokens * made * sizes.element + (sizes.ring ? ring : plain);
+  const int64_t mlp = sizes.tokens * (6 * sizes.stream + 3 * sizes.mlp) * sizes.element;
   const int64_t logits = sizes.tokens * 2 * sizes.vocabulary * sizes.wide;
-  const int64_t attention = sizes.ring ? ring : scores;
-  return std::max(sizes.tokens * made * sizes.element + std::max(attention, mlp), logits);
+  return std::max({attention, mlp, logits});
 }
 
 }  // namespace shardproof::sim

@@ -59,13 +59,14 @@ int64_t largest_layer(const ParameterCount& count) {
 }
 
 // Whole parameters at once: the root, the layer at work beside the buffer that it is copied from,
-// and the next one on its way; without freeing, all of them.
+// and the next one on its way; without freeing, all of them when the backward begins.
 int64_t gathered_elements(const CaseSpec& spec, const ParameterCount& count) {
   int64_t all = 0;
   for (const auto& [layer, elements] : count.whole) all += elements;
   const int64_t largest = largest_layer(count);
   const bool scores = spec.workload == "logprobs";
-  if (scores || !spec.parallel.fsdp.reshard_after_forward) return all + largest;
+  if (scores) return all + largest;
+  if (!spec.parallel.fsdp.reshard_after_forward) return all;
   return count.whole.at("") + largest * (spec.parallel.fsdp.prefetch ? 3 : 2);
 }
 
@@ -145,11 +146,10 @@ MemoryEstimate estimate_memory(const CaseSpec& spec, const ModelConfig& config,
   memory.masters = sharded || element.wide == element.precision ? 0 : count * element.wide;
   memory.gradients = count * element.wide;
   if (sharded) {
-    // Of one layer: the flat buffer, its copy on the way and the shard of the sum, and the next
-    // layer's gradients that backward has made meanwhile.
+    // Of one layer: the flat buffer, its copy on the way and the shard of the sum. The next layer's
+    // gradients, which backward has made meanwhile, take what its own whole parameters took.
     const int64_t layer = largest_layer(counted), layers = config.num_hidden_layers;
-    memory.bucket =
-        layer * (element.precision + 2 * element.wide) + layer * element.wide / token_ranks;
+    memory.bucket = layer * 2 * element.wide + layer * element.wide / token_ranks;
     memory.activations_left = memory.activations * (layers - 1) / layers;
   }
   if (token_ranks > 1 && !sharded) memory.bucket = std::min(memory.gradients, kBucket);

@@ -27,7 +27,7 @@ struct MemoryEstimate {
   int64_t activations = 0;  // at the start of the backward of the microbatch that takes most
   int64_t gradients = 0;    // in the wider type
   int64_t bucket = 0;       // of them, once more while they are averaged over ranks; of sharded
-                            // parameters a layer's gradients, whole, beside those on their way
+                            // parameters a layer's gradients, whole, and their sum on its way
   int64_t activations_left = 0;            // when the first layer's gradients are reduced (sharded)
   bool optimizer_before_backward = false;  // more than one step
   // The most at once: activations, gradients on their way and the update follow each other.

@@ -1,16 +1,54 @@
-// The elementwise layers: the gated activations of the MLP and the residual sum.
+// The elementwise layers: the gated activations of the MLP and the residual sum. A gate keeps its
+// two inputs; what it is a product of is made again in the backward.
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
 
+#include "base/error.h"
 #include "model/decoder.h"
 
 namespace shardproof {
+namespace {
+
+struct Silu {
+  static at::Tensor of(const at::Tensor& x) { return at::silu(x); }
+  static at::Tensor backward(const at::Tensor& grad, const at::Tensor& x) {
+    return at::silu_backward(grad, x);
+  }
+};
+
+struct GeluTanh {
+  static at::Tensor of(const at::Tensor& x) { return at::gelu(x, "tanh"); }
+  static at::Tensor backward(const at::Tensor& grad, const at::Tensor& x) {
+    return at::gelu_backward(grad, x, "tanh");
+  }
+};
+
+// gate, up -> Activation(gate) * up
+template <class Activation>
+struct GateFunction : torch::autograd::Function<GateFunction<Activation>> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& gate,
+                            const at::Tensor& up) {
+    ctx->save_for_backward({gate, up});
+    return Activation::of(gate).mul_(up);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "a gate has no second derivative");
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor &gate = saved[0], &up = saved[1];
+    return {Activation::backward(grads[0] * up, gate), Activation::of(gate).mul_(grads[0])};
+  }
+};
+
+}  // namespace
 
 at::Tensor SiluGate::forward(at::TensorList inputs, const StepContext&) {
-  return at::silu(inputs[0]) * inputs[1];
+  return GateFunction<Silu>::apply(inputs[0], inputs[1]);
 }
 
 at::Tensor GeluTanhGate::forward(at::TensorList inputs, const StepContext&) {
-  return at::gelu(inputs[0], "tanh") * inputs[1];
+  return GateFunction<GeluTanh>::apply(inputs[0], inputs[1]);
 }
 
 at::Tensor Residual::forward(at::TensorList inputs, const StepContext&) {

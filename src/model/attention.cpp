@@ -1,4 +1,4 @@
-// Causal attention over the heads it is given, written out: scores, mask, softmax, weighted sum.
+// Causal attention over the heads it is given: scores, mask, softmax, weighted sum.
 //
 //   q        [B, S, H, D]      H is a multiple of H_kv: query head h uses kv head h / (H / H_kv)
 //   k, v     [B, S, H_kv, D]
@@ -8,9 +8,13 @@
 // (StepContext::sequence_ids) only those of its own sequence.
 //
 // The H / H_kv query heads of one kv head are rows of one matrix product, so k and v are not
-// repeated.
+// repeated. Queries are taken a block of positions at a time, each with all keys that some of them
+// sees: scores of a block are all that there is at once. Of the forward q, k and v alone are kept;
+// the backward makes the weights of each block again (Rabe and Staats, arXiv:2112.05682).
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -20,49 +24,165 @@
 namespace shardproof {
 namespace {
 
-// [S, S]: true where a query (row) must not see a key (column).
-at::Tensor hidden_keys(int64_t seq_len, int64_t window, const at::Tensor& sequence_ids,
-                       at::Device device) {
-  const at::Tensor all =
-      at::ones({seq_len, seq_len}, at::TensorOptions().dtype(at::kBool).device(device));
-  at::Tensor hidden = all.triu(1);
-  if (window > 0) hidden = hidden.logical_or_(all.tril(-window));
-  if (!sequence_ids.defined()) return hidden;
-  SHARDPROOF_ASSERT(sequence_ids.numel() == seq_len, "one sequence id per token of the row");
-  const at::Tensor ids = sequence_ids.view({seq_len}).to(device);
-  return hidden.logical_or(ids.unsqueeze(0).ne(ids.unsqueeze(1)));
+// What decides which keys a query sees, and how much they count.
+struct AttentionRule {
+  double scale;
+  int64_t window;           // 0: none
+  at::Tensor sequence_ids;  // [S] or undefined
+};
+
+// Queries [first, first + count) of each head, and the keys that some of them sees.
+struct QueryBlock {
+  int64_t first, count;
+  int64_t first_key, keys;
+};
+
+std::vector<QueryBlock> query_blocks(const at::Tensor& q, const AttentionRule& rule) {
+  const int64_t seq_len = q.size(1);
+  const auto element = static_cast<int64_t>(c10::elementSize(wider_type(q.scalar_type())));
+  const int64_t most = attention_block_rows(q.size(0), seq_len, q.size(2), element);
+  std::vector<QueryBlock> blocks;
+  for (int64_t first = 0; first < seq_len; first += most) {
+    const int64_t count = std::min(most, seq_len - first);
+    const int64_t first_key = rule.window > 0 ? std::max<int64_t>(0, first - rule.window + 1) : 0;
+    blocks.push_back({first, count, first_key, first + count - first_key});
+  }
+  return blocks;
 }
+
+// [count, keys]: true where a query (row) must not see a key (column).
+at::Tensor hidden_keys(const QueryBlock& block, const AttentionRule& rule, at::Device device) {
+  const at::Tensor all =
+      at::ones({block.count, block.keys}, at::TensorOptions().dtype(at::kBool).device(device));
+  const int64_t own_key = block.first - block.first_key;  // of the first query
+  at::Tensor hidden = all.triu(own_key + 1);
+  if (rule.window > 0) hidden = hidden.logical_or_(all.tril(own_key - rule.window));
+  if (!rule.sequence_ids.defined()) return hidden;
+  const at::Tensor ids = rule.sequence_ids.to(device);
+  const at::Tensor of_keys = ids.narrow(0, block.first_key, block.keys),
+                   of_queries = ids.narrow(0, block.first, block.count);
+  return hidden.logical_or(of_keys.unsqueeze(0).ne(of_queries.unsqueeze(1)));
+}
+
+// [B, S, H_kv, D] as [B, H_kv, S, D], in the wider type.
+at::Tensor by_head(const at::Tensor& x) {
+  return x.to(wider_type(x.scalar_type())).transpose(1, 2);
+}
+
+// The queries' rows of x [B, S, H, D], those of one kv head one after another:
+// [B, H_kv, group * count, D].
+at::Tensor query_rows(const at::Tensor& x, const QueryBlock& block, int64_t kv_heads) {
+  const int64_t group = x.size(2) / kv_heads;
+  return by_head(x.narrow(1, block.first, block.count))
+      .reshape({x.size(0), kv_heads, group * block.count, x.size(3)});
+}
+
+// Such rows back in their place of x [B, S, H, D].
+void put_rows(const at::Tensor& x, const QueryBlock& block, const at::Tensor& rows) {
+  x.narrow(1, block.first, block.count)
+      .copy_(rows.view({x.size(0), x.size(2), block.count, x.size(3)}).transpose(1, 2));
+}
+
+at::Tensor key_rows(const at::Tensor& by_head, const QueryBlock& block) {
+  return by_head.narrow(2, block.first_key, block.keys);
+}
+
+// rows [B, H_kv, group * count, D], k of the block -> [B, H_kv, group * count, keys]
+at::Tensor weights_of(const at::Tensor& rows, const at::Tensor& k, const QueryBlock& block,
+                      const AttentionRule& rule) {
+  const at::Tensor scores = at::matmul(rows, k.transpose(2, 3)).mul_(rule.scale);
+  const int64_t group = rows.size(2) / block.count;
+  scores.view({rows.size(0), rows.size(1), group, block.count, block.keys})
+      .masked_fill_(hidden_keys(block, rule, rows.device()),
+                    -std::numeric_limits<double>::infinity());
+  return scores.softmax(-1);
+}
+
+at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                  const AttentionRule& rule) {
+  const at::Tensor out = at::empty(q.sizes(), q.options());
+  const at::Tensor keys = by_head(k).contiguous(), values = by_head(v).contiguous();
+  for (const QueryBlock& block : query_blocks(q, rule)) {
+    const at::Tensor weights =
+        weights_of(query_rows(q, block, k.size(2)), key_rows(keys, block), block, rule);
+    put_rows(out, block, at::matmul(weights, key_rows(values, block)));
+  }
+  return out;
+}
+
+struct Gradients {
+  at::Tensor q, k, v;
+};
+
+Gradients attend_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
+                          const at::Tensor& v, const AttentionRule& rule) {
+  const at::Tensor keys = by_head(k).contiguous(), values = by_head(v).contiguous();
+  const at::Tensor grad_q = at::empty(q.sizes(), q.options()),
+                   grad_k = at::zeros(keys.sizes(), keys.options()),
+                   grad_v = at::zeros(keys.sizes(), keys.options());
+  for (const QueryBlock& block : query_blocks(q, rule)) {
+    const at::Tensor rows = query_rows(q, block, k.size(2)),
+                     grad_rows = query_rows(grad_out, block, k.size(2));
+    const at::Tensor block_keys = key_rows(keys, block);
+    const at::Tensor weights = weights_of(rows, block_keys, block, rule);
+    key_rows(grad_v, block).add_(at::matmul(weights.transpose(2, 3), grad_rows));
+    const at::Tensor grad_weights = at::matmul(grad_rows, key_rows(values, block).transpose(2, 3));
+    const at::Tensor grad_scores =
+        at::_softmax_backward_data(grad_weights, weights, -1, weights.scalar_type())
+            .mul_(rule.scale);
+    put_rows(grad_q, block, at::matmul(grad_scores, block_keys));
+    key_rows(grad_k, block).add_(at::matmul(grad_scores.transpose(2, 3), rows));
+  }
+  return {grad_q, grad_k.transpose(1, 2).to(k.scalar_type()),
+          grad_v.transpose(1, 2).to(v.scalar_type())};
+}
+
+struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& q,
+                            const at::Tensor& k, const at::Tensor& v, const AttentionRule& rule) {
+    ctx->save_for_backward({q, k, v});
+    ctx->saved_data["scale"] = rule.scale;
+    ctx->saved_data["window"] = rule.window;
+    ctx->saved_data["sequence_ids"] = rule.sequence_ids;
+    return attend(q, k, v, rule);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "attention has no second derivative");
+    const auto saved = ctx->get_saved_variables();
+    const AttentionRule rule{.scale = ctx->saved_data["scale"].toDouble(),
+                             .window = ctx->saved_data["window"].toInt(),
+                             .sequence_ids = ctx->saved_data["sequence_ids"].toTensor()};
+    const Gradients out = attend_backward(grads[0], saved[0], saved[1], saved[2], rule);
+    return {out.q, out.k, out.v, at::Tensor()};
+  }
+};
 
 }  // namespace
 
+int64_t attention_block_rows(int64_t batch, int64_t seq_len, int64_t heads, int64_t element) {
+  constexpr int64_t kBytes = 256 << 10, kFewest = 32;
+  const int64_t row = std::max<int64_t>(1, batch * heads * seq_len * element);
+  return std::max(kFewest, kBytes / row);
+}
+
 at::Tensor CausalAttention::forward(at::TensorList inputs, const StepContext& context) {
-  const at::ScalarType dtype = inputs[0].scalar_type(), wide = wider_type(dtype);
-  const int64_t batch = inputs[0].size(0), seq_len = inputs[0].size(1), heads = inputs[0].size(2),
-                head_dim = inputs[0].size(3), kv_heads = inputs[1].size(2);
+  const at::Tensor& q = inputs[0];
+  const int64_t seq_len = q.size(1), heads = q.size(2), head_dim = q.size(3),
+                kv_heads = inputs[1].size(2);
   SHARDPROOF_ASSERT(kv_heads > 0 && heads % kv_heads == 0,
                     "query heads must share kv heads evenly");
-  const int64_t group = heads / kv_heads;
-
-  const at::Tensor q =
-      inputs[0].to(wide).transpose(1, 2).reshape({batch, kv_heads, group * seq_len, head_dim});
-  const at::Tensor k = inputs[1].to(wide).transpose(1, 2);  // [B, H_kv, S, D]
-  const at::Tensor v = inputs[2].to(wide).transpose(1, 2);
-
-  const double scale =
-      options_.scale > 0 ? options_.scale : 1.0 / std::sqrt(static_cast<double>(head_dim));
-  const at::Tensor scores =
-      (at::matmul(q, k.transpose(2, 3)) * scale).view({batch, kv_heads, group, seq_len, seq_len});
-  const at::Tensor weights =
-      scores
-          .masked_fill(hidden_keys(seq_len, options_.window, context.sequence_ids, q.device()),
-                       -std::numeric_limits<double>::infinity())
-          .softmax(-1)
-          .view({batch, kv_heads, group * seq_len, seq_len});
-  return at::matmul(weights, v)
-      .view({batch, heads, seq_len, head_dim})
-      .transpose(1, 2)
-      .reshape({batch, seq_len, heads * head_dim})
-      .to(dtype);
+  AttentionRule rule{
+      .scale = options_.scale > 0 ? options_.scale : 1.0 / std::sqrt(static_cast<double>(head_dim)),
+      .window = options_.window,
+      .sequence_ids = context.sequence_ids};
+  if (rule.sequence_ids.defined()) {
+    SHARDPROOF_ASSERT(rule.sequence_ids.numel() == seq_len, "one sequence id per token of the row");
+    rule.sequence_ids = rule.sequence_ids.view({seq_len});
+  }
+  return AttentionFunction::apply(q, inputs[1], inputs[2], rule)
+      .view({q.size(0), seq_len, heads * head_dim});
 }
 
 }  // namespace shardproof

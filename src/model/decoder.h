@@ -111,6 +111,10 @@ struct AttentionOptions {
   int64_t window = 0;  // keys that a query sees at most, itself among them; 0: all before
 };
 
+// Query positions whose scores attention has at once, each batch * heads * seq_len numbers of
+// `element` bytes: as many as a core's cache holds, but no fewer than make a product worth it.
+int64_t attention_block_rows(int64_t batch, int64_t seq_len, int64_t heads, int64_t element);
+
 class CausalAttention : public Layer {  // q [B,S,H,D], k, v [B,S,H_kv,D] -> [B,S,H*D]
  public:
   explicit CausalAttention(AttentionOptions options = {}) : options_(options) {}

@@ -93,14 +93,11 @@ void FullyShardedModel::before_backward(size_t unit) {
 void FullyShardedModel::after_backward(size_t unit) {
   if (!awaits_backward_[unit]) return;
   awaits_backward_[unit] = false;
-  if (reduces_) {
-    // One at a time, so that no more than one unit's whole gradients are on their way.
-    for (const auto& other : units_) other->finish_reduce();
-    units_[unit]->start_reduce();
-  } else {
-    units_[unit]->keep_gradients();
-  }
-  units_[unit]->reshard();
+  units_[unit]->reshard();  // first: its parameters and the buffer of its gradients never meet
+  if (!reduces_) return units_[unit]->keep_gradients();
+  // One at a time, so that no more than one unit's whole gradients are on their way.
+  for (const auto& other : units_) other->finish_reduce();
+  units_[unit]->start_reduce();
 }
 
 void FullyShardedModel::begin_microbatch(bool last) {

@@ -125,10 +125,8 @@ void FsdpUnit::keep_gradients() {
   }
 }
 
-void FsdpUnit::start_reduce() {
-  if (parameters_.empty()) return;
-  const at::NoGradGuard no_grad;
-  finish_reduce();
+// Taken from the leaves and from what was kept: once they are in the buffer nobody has them.
+at::Tensor FsdpUnit::packed_gradients() {
   std::vector<at::Tensor> whole;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     whole.push_back(take_leaf_gradient(*parameters_[i]));
@@ -137,10 +135,15 @@ void FsdpUnit::start_reduce() {
     whole[i] = kept_[i];
     kept_[i] = at::Tensor();
   }
-  const at::Tensor flat =
-      flat_.pack_whole(whole, whole_[0].options().dtype(wider_type(whole_[0].scalar_type())));
-  reducing_ =
-      shard_axis_->reduce_scatter_async(flat, 0, ReduceOp::kAvg, name_ + " reduce", flat_.sizes());
+  return flat_.pack_whole(whole, whole_[0].options().dtype(wider_type(whole_[0].scalar_type())));
+}
+
+void FsdpUnit::start_reduce() {
+  if (parameters_.empty()) return;
+  const at::NoGradGuard no_grad;
+  finish_reduce();
+  reducing_ = shard_axis_->reduce_scatter_async(packed_gradients(), 0, ReduceOp::kAvg,
+                                                name_ + " reduce", flat_.sizes());
 }
 
 void FsdpUnit::finish_reduce() {

@@ -61,6 +61,7 @@ class FsdpUnit {
   FlatShards flat_layout() const;
   std::vector<at::Tensor> shards() const;
   at::Tensor packed_shards() const;
+  at::Tensor packed_gradients();
   at::Tensor take_leaf_gradient(const Parameter& parameter) const;
 
   std::string name_;

@@ -15,7 +15,7 @@
 
 namespace shardproof {
 
-// Replaces the addends among `grads` (one per parameter, this rank's shard, defined) by their sums.
+// Writes the sums over the addends among `grads` (one per parameter, this rank's shard, defined).
 //
 //   forward   all_reduce(sum) of each, in order, labelled "grad.<parameter>"
 //   backward  none: these are gradients already
