@@ -8,9 +8,8 @@ case from start to verdict beside the peer's spawned check.
 Run it on an idle machine. Ours and the peer take turns, so that both meet the same machine; the fastest
 of the rounds counts for each. Seconds of our step: of a run of many steps less one of few, over the
 steps between them, in the slowest rank. "Held" is parameters, gradients and optimizer state; the peak
-is of all tensors that a rank holds in a step, counted by the allocator's own reports on either side; ours
-is of the same rank code on the emulated world, as what Gloo's threads free is not counted on the rank's
-own. Nothing here is asserted; tests never depend on wall time.
+is of all tensors that a rank holds in a step, counted by the allocator's own reports on either side.
+Nothing here is asserted; tests never depend on wall time.
 """
 
 import argparse
@@ -27,10 +26,10 @@ STEPS = {"small": (3, 23), "large": (2, 5)}
 MIB = 2 ** 20
 
 
-def our_case(program, model, steps, judged, backend="gloo"):
+def our_case(program, model, steps, judged):
     """(seconds of the whole command, the case of results.json)."""
     name = f"bench/training[{model},steps={steps},judged={'true' if judged else 'false'}]"
-    seconds, cases = bench.run_ours(program, SCENARIO, "--backend", backend, "--only", name)
+    seconds, cases = bench.run_ours(program, SCENARIO, "--backend", "gloo", "--only", name)
     return seconds, cases[0]
 
 
@@ -41,7 +40,6 @@ def our_step(program, model):
         _, case = our_case(program, model, steps, False)
         seconds[steps] = max(rank["seconds"] for rank in case["ranks"])
     held = max(sum(rank["metrics"]["held_bytes"].values()) for rank in case["ranks"])
-    _, case = our_case(program, model, few, False, "emulated")
     peak = max(rank["peak_tensor_bytes"] for rank in case["ranks"])
     return {"step": (seconds[many] - seconds[few]) / (many - few), "held": held, "peak": peak}
 

@@ -4,17 +4,20 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <algorithm>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "base/error.h"
 #include "comm/call_text.h"
+#include "comm/lent_memory.h"
 
 namespace shardproof {
 namespace {
 
 using Device = std::shared_ptr<gloo::transport::Device>;
+using GlooTensors = std::vector<at::Tensor>;
+using GlooWork = c10::intrusive_ptr<c10d::Work>;
 
 Device make_device(const std::string& host) {
   try {
@@ -29,6 +32,42 @@ Device make_device(const std::string& host) {
                  .code = "threw"});
   }
 }
+
+// Gloo with the memory of each call lent to its thread. send and recv run on the rank's own.
+class LentMemoryGloo final : public c10d::ProcessGroupGloo {
+ public:
+  using c10d::ProcessGroupGloo::ProcessGroupGloo;
+
+  GlooWork broadcast(GlooTensors& tensors, const c10d::BroadcastOptions& options) override {
+    GlooTensors lent = aliases(tensors);
+    return keeping_until_waited(ProcessGroupGloo::broadcast(lent, options), tensors);
+  }
+  GlooWork allreduce(GlooTensors& tensors, const c10d::AllreduceOptions& options) override {
+    GlooTensors lent = aliases(tensors);
+    return keeping_until_waited(ProcessGroupGloo::allreduce(lent, options), tensors);
+  }
+  GlooWork _allgather_base(at::Tensor& output, at::Tensor& input,
+                           const c10d::AllgatherOptions& options) override {
+    at::Tensor to = alias_without_owner(output), from = alias_without_owner(input);
+    return keeping_until_waited(ProcessGroupGloo::_allgather_base(to, from, options),
+                                {output, input});
+  }
+  GlooWork alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                         std::vector<int64_t>& input_splits,
+                         const c10d::AllToAllOptions& options) override {
+    at::Tensor to = alias_without_owner(output), from = alias_without_owner(input);
+    return keeping_until_waited(
+        ProcessGroupGloo::alltoall_base(to, from, output_splits, input_splits, options),
+        {output, input});
+  }
+
+ private:
+  static GlooTensors aliases(const GlooTensors& tensors) {
+    GlooTensors lent;
+    for (const at::Tensor& tensor : tensors) lent.push_back(alias_without_owner(tensor));
+    return lent;
+  }
+};
 
 // One rank's part in making groups: a device for all of them, and how often each was made.
 class GlooGroups {
@@ -49,16 +88,16 @@ class GlooGroups {
     options->threads = 1;
     options->group_name = key;
     try {
-      return c10::make_intrusive<c10d::ProcessGroupGloo>(
-          store, static_cast<int>(found - ranks.begin()), static_cast<int>(ranks.size()), options);
+      return c10::make_intrusive<LentMemoryGloo>(store, static_cast<int>(found - ranks.begin()),
+                                                 static_cast<int>(ranks.size()), options);
     } catch (const std::exception& error) {
       const std::string text = error.what();
-      throw Error({.kind = ErrorKind::kFailed,
-                   .what = fmt::format("group {} was not made within {} ms: {}",
-                                       group_name(name, ranks), settings_.timeout.count(),
-                                       text.substr(0, text.find('\n'))),
-                   .fix = "some member never came to it; look at how the other ranks ended",
-                   .code = "hung"});
+      throw Error(
+          {.kind = ErrorKind::kFailed,
+           .what = fmt::format("group {} was not made within {} ms: {}", group_name(name, ranks),
+                               settings_.timeout.count(), text.substr(0, text.find('\n'))),
+           .fix = "some member never came to it; look at how the other ranks ended",
+           .code = "hung"});
     }
   }
 
