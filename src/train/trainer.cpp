@@ -294,9 +294,8 @@ std::vector<at::Tensor> Trainer::finish_gradients() {
   std::vector<at::Tensor> grads = local_gradients();
   reduce_partial_gradients(parameters_, grads, setup_.comm, setup_.device);
   if (!sharded_) {
-    std::vector<std::string> names;
-    for (const ParameterPtr& parameter : parameters_) names.push_back(parameter->name);
-    average_gradients(grads, names, setup_.comm.along(token_axes(setup_.mesh)));
+    average_parameter_gradients(parameters_, grads, setup_.comm,
+                                setup_.comm.along(token_axes(setup_.mesh)));
   }
   gradient_bytes_ = memory_of(grads);
   if (loss_scale_.enabled()) {

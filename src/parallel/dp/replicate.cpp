@@ -41,6 +41,16 @@ void average_bucket(std::vector<at::Tensor>& grads, size_t first, size_t last,
   }
 }
 
+bool is_equal_over_tp(const Parameter& parameter, const MeshComm& comm) {
+  const Mesh& mesh = comm.mesh();
+  const auto shape_at = [&](int64_t rank) {
+    return parameter.layout.local_shape(parameter.global_shape, mesh, rank);
+  };
+  const std::vector<int64_t> peers = mesh.peers_along("tp", comm.rank());
+  return std::all_of(peers.begin(), peers.end(),
+                     [&](int64_t peer) { return shape_at(peer) == shape_at(peers[0]); });
+}
+
 }  // namespace
 
 void average_gradients(std::vector<at::Tensor>& grads, const std::vector<std::string>& names,
@@ -60,6 +70,25 @@ void average_gradients(std::vector<at::Tensor>& grads, const std::vector<std::st
                               (last - first > 1 ? " .. grad." + names[last - 1] : std::string());
     average_bucket(grads, first, last, label, dp);
     first = last;
+  }
+}
+
+void average_parameter_gradients(const std::vector<ParameterPtr>& parameters,
+                                 std::vector<at::Tensor>& grads, MeshComm& comm,
+                                 Communicator& data) {
+  SHARDPROOF_ASSERT(parameters.size() == grads.size(), "one gradient per parameter");
+  for (const bool equal : {true, false}) {
+    std::vector<size_t> places;
+    std::vector<std::string> names;
+    std::vector<at::Tensor> chosen;
+    for (size_t i = 0; i < grads.size(); ++i) {
+      if (is_equal_over_tp(*parameters[i], comm) != equal) continue;
+      places.push_back(i);
+      names.push_back(parameters[i]->name);
+      chosen.push_back(std::move(grads[i]));
+    }
+    average_gradients(chosen, names, data);
+    for (size_t i = 0; i < places.size(); ++i) grads[places[i]] = chosen[i];
   }
 }
 

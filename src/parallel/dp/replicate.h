@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "comm/mesh_comm.h"
+#include "model/slot.h"
 
 namespace shardproof {
 
@@ -31,5 +32,13 @@ SampleRange samples_of(int64_t batch_size, int64_t dp_size, int64_t dp_rank);
 // The caller undoes the mean with a loss factor of dp.size() (seed 001, train).
 void average_gradients(std::vector<at::Tensor>& grads, const std::vector<std::string>& names,
                        Communicator& dp, int64_t bucket_bytes = 16 << 20);
+
+// The same of a model's gradients, one per parameter, averaged over `data`. Those of which tp ranks
+// hold different amounts go in buckets of their own. The others' then are equal on every tp rank,
+// so that copies over tp stay equal to the last bit: Gloo sums a buffer's chunks in different
+// orders.
+void average_parameter_gradients(const std::vector<ParameterPtr>& parameters,
+                                 std::vector<at::Tensor>& grads, MeshComm& comm,
+                                 Communicator& data);
 
 }  // namespace shardproof
