@@ -2,6 +2,7 @@
 #include <ATen/core/Reduction.h>
 
 #include <catch2/catch.hpp>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "base/error.h"
 #include "logprob/vocab_parallel_cross_entropy.h"

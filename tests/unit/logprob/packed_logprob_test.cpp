@@ -6,7 +6,7 @@
 #include "sequence/cu_seqlens.h"
 #include "tests/unit/logprob/worlds.h"
 
-namespace shardproof::tests {
+namespace shardproof::tests::packed_logprob_test {
 namespace {
 
 constexpr int64_t kVocab = 11;
@@ -240,40 +240,59 @@ std::vector<std::vector<int64_t>> all_lists(int64_t cp) {
   return lists;
 }
 
-void sweep(int64_t cp, int64_t tp, size_t stride, int64_t& count) {
+struct Answered {
+  Pack pack;
+  PlainAnswer golden;
+};
+
+// Every `stride`-th list for this cp with its golden, made once for all ranks and every tp.
+std::vector<Answered> answered_lists(int64_t cp, size_t stride) {
   const auto lists = all_lists(cp);
+  std::vector<Answered> all;
+  for (size_t i = 0; i < lists.size(); i += stride) {
+    Pack pack = make_pack(lists[i], cp, 2 * cp + 3);
+    PlainAnswer golden = golden_of(pack);
+    all.push_back({std::move(pack), std::move(golden)});
+  }
+  return all;
+}
+
+void score_lists(const std::vector<Answered>& lists, int64_t cp, int64_t tp) {
   const Mesh mesh = Mesh::training(1, cp, 1, tp);
   std::vector<std::string> failures(static_cast<size_t>(mesh.world_size()));
   run_emulated_ranks(mesh, [&](MeshComm& comm, int64_t rank) {
-    for (size_t i = 0; i < lists.size(); i += stride) {
-      const Pack pack = make_pack(lists[i], cp, 2 * cp + 3);
-      const std::string text = wrong(pack, golden_of(pack), {tp, cp}, mesh.coordinate("tp", rank),
+    std::string& failure = failures[static_cast<size_t>(rank)];
+    for (const auto& [pack, golden] : lists) {
+      const std::string text = wrong(pack, golden, {tp, cp}, mesh.coordinate("tp", rank),
                                      mesh.coordinate("cp", rank), score(pack, {tp, cp}, comm));
-      if (!text.empty() && failures[static_cast<size_t>(rank)].empty()) {
-        failures[static_cast<size_t>(rank)] = "list " + std::to_string(i) + ": " + text;
-      }
+      if (text.empty() || !failure.empty()) continue;
+      failure = "lengths";
+      for (const int64_t length : pack.lengths) failure += " " + std::to_string(length);
+      failure += ": " + text;
     }
   });
-  count += static_cast<int64_t>((lists.size() + stride - 1) / stride);
   for (const std::string& failure : failures) CHECK(failure == "");
 }
 
-TEST_CASE("every 97th list of up to three lengths, cp 1 to 4, tp 1 and 2", "[LP-5]") {
-  int64_t count = 0;
+// Over cp 1 to 4 and tp 1 and 2; how many packs that were.
+size_t sweep(size_t stride) {
+  size_t count = 0;
   for (int64_t cp = 1; cp <= 4; ++cp) {
-    for (int64_t tp = 1; tp <= 2; ++tp) sweep(cp, tp, 97, count);
+    const auto lists = answered_lists(cp, stride);
+    for (int64_t tp = 1; tp <= 2; ++tp) score_lists(lists, cp, tp);
+    count += 2 * lists.size();
   }
-  CHECK(count > 170);
+  return count;
 }
 
-// 17,144 packs, a minute or two: unit_logprob "[sweep]"
+TEST_CASE("every 97th list of up to three lengths, cp 1 to 4, tp 1 and 2", "[LP-5]") {
+  CHECK(sweep(97) > 170);
+}
+
+// 17,144 packs, about a minute: unit_logprob "[sweep]"
 TEST_CASE("every list of up to three lengths from 1 to 4*cp+1, cp 1 to 4, tp 1 and 2",
           "[.][sweep][LP-5]") {
-  int64_t count = 0;
-  for (int64_t cp = 1; cp <= 4; ++cp) {
-    for (int64_t tp = 1; tp <= 2; ++tp) sweep(cp, tp, 1, count);
-  }
-  CHECK(count == 17144);
+  CHECK(sweep(1) == 17144);
 }
 
 std::string refusal(int64_t cp, int64_t positions, const std::vector<int64_t>& padded,
@@ -336,4 +355,4 @@ TEST_CASE("malformed boundaries are refused with their numbers", "[LP-5]") {
 }
 
 }  // namespace
-}  // namespace shardproof::tests
+}  // namespace shardproof::tests::packed_logprob_test
