@@ -3,7 +3,6 @@
 //
 //   shardproof-call-cost [CALLS]
 #include <fmt/format.h>
-#include <sys/socket.h>
 #include <time.h>
 
 #include <algorithm>
@@ -13,7 +12,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "sim/launch/wire.h"
+#include "sim/launch/call_lines.h"
 #include "sim/match/matcher.h"
 #include "tests/multirank/small_ranks.h"
 
@@ -44,13 +43,10 @@ double cpu_microseconds() {
   return 1e6 * static_cast<double>(now.tv_sec) + 1e-3 * static_cast<double>(now.tv_nsec);
 }
 
-// All that matching adds to a call, without waiting: the line made, sent over a socket, read on the
-// other side and matched. CPU time per call and rank, whatever else runs on the machine.
+// All that matching adds to a call, without waiting: the line made, put into shared memory, taken
+// on the other side and matched. CPU time per call and rank, whatever else runs on the machine.
 double matching_alone(int64_t ranks, int64_t calls) {
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) throw std::runtime_error("no socket");
-  const OwnedFd rank_end(ends[0]), control_end(ends[1]);
-  FrameReader reader;
+  CallLines lines(ranks);
   Matcher matcher(ranks);
   std::vector<int64_t> members;
   for (int64_t rank = 0; rank < ranks; ++rank) members.push_back(rank);
@@ -67,10 +63,9 @@ double matching_alone(int64_t ranks, int64_t calls) {
     call.sequence = number;
     for (int64_t rank = 0; rank < ranks; ++rank) {
       call.group_rank = rank;
-      send_frame(rank_end.get(), FrameType::kCallLine, encode_line(line_of(call, rank)));
-      reader.read_some(control_end.get(), false);
-      const auto frame = reader.next();
-      const auto line = frame ? decode_line(frame->payload) : std::nullopt;
+      lines.put(rank, encode_line(line_of(call, rank)));
+      const auto text = lines.take(rank);
+      const auto line = text ? decode_line(*text) : std::nullopt;
       if (!line || matcher.line(*line)) throw std::runtime_error("the calls do not match");
     }
   }

@@ -15,7 +15,7 @@ std::shared_ptr<GoldenWorker> GoldenWorker::start(boost::asio::io_context& io, W
   std::shared_ptr<GoldenWorker> golden(new GoldenWorker(io));
   WorkerSetup setup;
   setup.role = "golden";
-  golden->worker_ = workers.start(setup, -1, -1);
+  golden->worker_ = workers.start(setup, {});
   const auto weak = golden->weak_from_this();
   golden->worker_->start(
       {.on_frame =

@@ -97,7 +97,8 @@ std::optional<Frame> FrameReader::next() {
   std::memcpy(&header, buffer_.data() + begin_, sizeof(header));
   if (buffer_.size() - begin_ < sizeof(header) + header.bytes) return std::nullopt;
   Frame frame{static_cast<FrameType>(header.type),
-              buffer_.substr(begin_ + sizeof(header), header.bytes), {}};
+              buffer_.substr(begin_ + sizeof(header), header.bytes),
+              {}};
   begin_ += sizeof(header) + header.bytes;
   SHARDPROOF_ASSERT(header.fds <= fds_.size(), "a frame announced more descriptors than arrived");
   for (uint16_t i = 0; i < header.fds; ++i) {

@@ -8,9 +8,11 @@
 #include <csignal>
 #include <exception>
 #include <mutex>
+#include <optional>
 
 #include "base/error.h"
 #include "sim/launch/call_board.h"
+#include "sim/launch/call_lines.h"
 #include "sim/launch/ending_codec.h"
 #include "sim/launch/inbox.h"
 #include "sim/launch/wire.h"
@@ -116,10 +118,14 @@ namespace {
   world.on_fault = [&send](int64_t rank, const FaultNote& note) {
     send(FrameType::kFault, encode(rank, note));
   };
-  const bool matched_by_control = setup.rank >= 0;  // an emulated world matches its own calls
+  std::optional<CallLines> lines;  // an emulated world matches its own calls
+  if (fds.lines.valid()) lines.emplace(std::move(fds.lines), setup.world_size);
+  std::mutex lines_mutex;
   world.on_call = [&](int64_t rank, const CallLine& line) {
     if (!line.waiting) board.entered(rank, line.op + " " + line.group + " '" + line.label + "'");
-    if (matched_by_control) send(FrameType::kCallLine, encode_line(line));
+    if (!lines) return;
+    const std::lock_guard lock(lines_mutex);
+    lines->put(rank, encode_line(line));
   };
 
   std::mutex session_mutex;

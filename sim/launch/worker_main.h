@@ -27,6 +27,7 @@ struct WorkerFds {
   OwnedFd output;   // stdout and stderr of the worker
   OwnedFd board;    // CallBoard; invalid for a golden
   OwnedFd store;    // of process worlds: the pages at which their ranks meet
+  OwnedFd lines;    // of process worlds: CallLines
 };
 
 // What a process that holds a rank sets before it makes groups. Writing to a rank that has died is

@@ -27,7 +27,7 @@ Workers::~Workers() {
   }
 }
 
-std::shared_ptr<WorkerProcess> Workers::start(const WorkerSetup& setup, int board, int store) {
+std::shared_ptr<WorkerProcess> Workers::start(const WorkerSetup& setup, const Shared& shared) {
   int channel[2];
   int output[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, channel) != 0 ||
@@ -36,8 +36,9 @@ std::shared_ptr<WorkerProcess> Workers::start(const WorkerSetup& setup, int boar
   }
   WorkerFds fds{.channel = OwnedFd(channel[1]),
                 .output = OwnedFd(output[1]),
-                .board = duplicate(board),
-                .store = duplicate(store)};
+                .board = duplicate(shared.board),
+                .store = duplicate(shared.store),
+                .lines = duplicate(shared.lines)};
   OwnedFd our_channel(channel[0]);
   OwnedFd our_output(output[0]);
   Zygote::Spawned spawned = zygote_.spawn(setup, std::move(fds));

@@ -15,8 +15,12 @@ class Workers {
   Workers(boost::asio::io_context& io, const WorkerFunctions& functions);
   ~Workers();  // all workers have ended and are reaped
 
-  // `board` and `store` (-1: none) are duplicated. Call start() on the result.
-  std::shared_ptr<WorkerProcess> start(const WorkerSetup& setup, int board, int store);
+  // Memory that a worker shares: descriptors, -1 for what it has not; they are duplicated.
+  struct Shared {
+    int board = -1, store = -1, lines = -1;
+  };
+  // Call start() on the result.
+  std::shared_ptr<WorkerProcess> start(const WorkerSetup& setup, const Shared& shared);
   // False when the zygote has gone, and all workers with it: this object is of no more use.
   bool usable() const { return !zygote_.gone(); }
 

@@ -8,9 +8,9 @@
 #include <boost/asio/post.hpp>
 #include <utility>
 
+#include "base/elapsed.h"
 #include "base/error.h"
 #include "sim/launch/ending_codec.h"
-#include "sim/launch/exit_text.h"
 
 namespace shardproof::sim {
 namespace {
@@ -18,20 +18,13 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// After a failure, how long to wait for what other ranks say: a root cause may be named after it.
-constexpr milliseconds kGraceAfterRoot{20};
+// As kGraceAfterRoot, where what failed is itself a consequence.
 constexpr milliseconds kGraceAfterConsequence{400};
 // How long an emulated world may take to stop its ranks when told to.
 constexpr milliseconds kAbortGrace{1500};
-constexpr int kLinesOfOutput = 5, kLinesPrinted = 100;  // in a message; in the log
-
-double seconds_since(steady_clock::time_point start) {
-  return std::chrono::duration<double>(steady_clock::now() - start).count();
-}
-
-bool is_refusal(const RankEnding& ending) {
-  return ending.kind == "refused" || ending.kind == "bad_input";
-}
+// How often control looks for call lines in shared memory while a case runs; before it takes in
+// anything else of a rank it looks, too.
+constexpr milliseconds kLinesPeriod{5};
 
 // Empty pages for the store at which process ranks meet. Only what is written takes memory.
 OwnedFd new_store_pages() {
@@ -61,11 +54,15 @@ void World::start_workers(Workers& workers) {
                     .world_size = key_.world_size,
                     .rank = -1};
   OwnedFd store;
-  if (in_processes()) store = new_store_pages();
+  if (in_processes()) {
+    store = new_store_pages();
+    lines_.emplace(key_.world_size);
+  }
   const int64_t count = in_processes() ? key_.world_size : 1;
   for (int64_t i = 0; i < count; ++i) {
     if (in_processes()) setup.rank = i;
-    workers_.push_back(workers.start(setup, board_.fd(), store.get()));
+    workers_.push_back(workers.start(
+        setup, {.board = board_.fd(), .store = store.get(), .lines = lines_ ? lines_->fd() : -1}));
     listen_to(workers_.size() - 1);
   }
 }
@@ -119,12 +116,14 @@ void World::run(const std::string& request, int golden_fd, CaseLimits limits,
   endings_.assign(static_cast<size_t>(key_.world_size), std::nullopt);
   faults_.clear();
   board_.clear();
+  if (lines_) lines_->clear();
   started_ = steady_clock::now();
   for (const auto& worker : workers_) {
     worker->forget_output();
     worker->send_request(request, golden_fd);
   }
   tick();
+  if (lines_) take_lines_again();
 }
 
 template <class Action>
@@ -140,8 +139,10 @@ void World::after(milliseconds delay, Action action) {
 void World::on_frame(size_t worker, Frame frame) {
   if (!running_) return;
   if (frame.type == FrameType::kCallLine) return on_call(worker, frame.payload);
+  // Before the lines are taken: one that the fault has spoilt may end the case.
   if (frame.type == FrameType::kFault) return faults_.push_back(decode_fault(frame.payload));
   if (frame.type != FrameType::kEndings) return;
+  take_lines();  // they were put before it was sent
   for (RankEnding& ending : decode_endings(frame.payload)) note(std::move(ending));
 }
 
@@ -152,6 +153,21 @@ void World::on_call(size_t worker, const std::string& text) {
     board_.entered(static_cast<int64_t>(worker), describe_line(*line));
   }
   if (const auto finding = matcher_->line(*line)) found(*finding);
+}
+
+void World::take_lines() {
+  for (size_t rank = 0; lines_ && rank < workers_.size(); ++rank) {
+    while (running_) {
+      const std::optional<std::string> line = lines_->take(static_cast<int64_t>(rank));
+      if (!line) break;
+      on_call(rank, *line);
+    }
+  }
+}
+
+void World::take_lines_again() {
+  take_lines();
+  after(kLinesPeriod, [](World& world) { world.take_lines_again(); });
 }
 
 void World::note(RankEnding ending) {
@@ -188,37 +204,13 @@ void World::found(const MatchFinding& finding) {
 
 void World::on_exit(size_t worker, const std::string& how) {
   broken_ = true;
+  take_lines();
   if (!running_) return;
   if (in_processes()) {
     rank_died(static_cast<int64_t>(worker), worker, how);
   } else {
     emulated_world_died(how);
   }
-}
-
-void World::rank_died(int64_t rank, size_t worker, const std::string& how) {
-  if (endings_[static_cast<size_t>(rank)]) return;
-  const std::string output = last_lines(workers_[worker]->output(), kLinesOfOutput);
-  set_ending(rank, "died",
-             fmt::format("its process {}{}{}", how,
-                         output.empty() ? "" : "; the last lines it printed:\n", output));
-  if (all_ended()) return finish();
-  settle_after(kGraceAfterRoot);
-}
-
-void World::emulated_world_died(const std::string& how) {
-  const std::string output = last_lines(workers_[0]->output(), kLinesOfOutput);
-  const int64_t culprit = board_.crashed_rank();
-  const std::string fact =
-      fmt::format("the process of the emulated world {}{}", how,
-                  culprit < 0 ? "" : fmt::format(" on the thread of rank {}", culprit));
-  const std::string quote = output.empty() ? "" : "; the last lines it printed:\n" + output;
-  for (int64_t rank = 0; rank < key_.world_size; ++rank) {
-    if (endings_[static_cast<size_t>(rank)]) continue;
-    const bool guilty = culprit < 0 || culprit == rank;
-    set_ending(rank, guilty ? "died" : "aborted", fact + (guilty ? quote : ""));
-  }
-  finish();
 }
 
 // A rank that refused while another has gone on to a call with it: the other waits for nothing.
@@ -229,6 +221,8 @@ bool World::refuser_is_awaited() const {
 }
 
 void World::tick() {
+  take_lines();
+  if (!running_) return;
   if (refuser_is_awaited()) return settle();
   if (seconds_since(started_) > limits_.deadline_s) {
     hung(fmt::format("the case did not end within its deadline of {:g} s", limits_.deadline_s));
@@ -296,6 +290,7 @@ void World::settle() {
   for (const auto& worker : workers_) {
     if (running_) worker->drain();  // what arrived before the failure may explain it
   }
+  take_lines();
   if (!running_) return;
   const std::string cause = root_cause();
   for (int64_t rank = 0; rank < key_.world_size; ++rank) {
@@ -306,60 +301,14 @@ void World::settle() {
   finish();
 }
 
-void World::set_ending(int64_t rank, const std::string& kind, const std::string& message) {
-  auto& ending = endings_[static_cast<size_t>(rank)];
-  if (ending) return;
-  ending.emplace();
-  ending->rank = rank;
-  ending->kind = kind;
-  ending->message = message;
-  ending->last_call = last_call(rank);
-}
-
-std::string World::last_call(int64_t rank) const {
-  const std::string line = matcher_ ? matcher_->last_call(rank) : "";
-  return line.empty() ? board_.last_label(rank) : line;
-}
-
 bool World::all_ended() const {
   return std::all_of(endings_.begin(), endings_.end(), [](const auto& ending) { return ending; });
-}
-
-std::string World::root_cause() const {
-  const RankEnding* consequence = nullptr;
-  for (const auto& ending : endings_) {
-    if (!ending || ending->kind == "finished") continue;
-    if (ending->kind != "aborted")
-      return fmt::format("rank {} ended as {}", ending->rank, ending->kind);
-    consequence = &*ending;
-  }
-  return consequence ? fmt::format("rank {} was aborted", consequence->rank)
-                     : "the run was interrupted";
 }
 
 void World::kill() {
   broken_ = true;
   settle();
   for (const auto& worker : workers_) worker->kill();
-}
-
-// A rank that did not live to say what became of its faults has told as they acted.
-void World::add_faults(RankEnding& ending) const {
-  if (!ending.faults.empty()) return;
-  for (const auto& [rank, note] : faults_) {
-    if (rank == ending.rank) ending.faults.push_back(note);
-  }
-}
-
-// The ranks of an emulated world print into one stream: it stands at the first that failed itself.
-void World::add_printed(std::vector<RankEnding>& endings) const {
-  for (RankEnding& ending : endings) {
-    const bool well = ending.kind == "finished" || is_refusal(ending);
-    if (well || (!in_processes() && ending.kind == "aborted")) continue;
-    const size_t worker = in_processes() ? static_cast<size_t>(ending.rank) : 0;
-    ending.printed = last_lines(workers_[worker]->output(), kLinesPrinted);
-    if (!in_processes()) return;
-  }
 }
 
 void World::finish() {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "sim/launch/call_board.h"
+#include "sim/launch/call_lines.h"
 #include "sim/launch/hang_rule.h"
 #include "sim/launch/workers.h"
 #include "sim/launch/world_run.h"
@@ -65,6 +66,8 @@ class World : public std::enable_shared_from_this<World> {
   void on_frame(size_t worker, Frame frame);
   void on_exit(size_t worker, const std::string& how);
   void on_call(size_t worker, const std::string& text);
+  void take_lines();  // that ranks have put into the shared memory so far
+  void take_lines_again();
   void add_faults(RankEnding& ending) const;
   void add_printed(std::vector<RankEnding>& endings) const;
   void note(RankEnding ending);
@@ -77,6 +80,8 @@ class World : public std::enable_shared_from_this<World> {
   bool looks_hung();
   void hung(const std::string& why);
   void hung_processes(const std::string& why);
+  // After a failure, how long to wait for what other ranks say: a root cause may be named after it.
+  static constexpr std::chrono::milliseconds kGraceAfterRoot{20};
   void settle_after(std::chrono::milliseconds grace);
   void settle();  // ends every rank that still runs
   void set_ending(int64_t rank, const std::string& kind, const std::string& message);
@@ -90,6 +95,7 @@ class World : public std::enable_shared_from_this<World> {
   boost::asio::io_context& io_;
   WorldKey key_;
   CallBoard board_;
+  std::optional<CallLines> lines_;  // of processes that were forked here
   std::vector<std::shared_ptr<WorkerProcess>> workers_;
   bool broken_ = false;
 

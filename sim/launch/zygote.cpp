@@ -80,6 +80,7 @@ class ZygoteProcess {
     fds.output = std::move(request.fds.at(next++));
     if (json.at("has_board").get<bool>()) fds.board = std::move(request.fds.at(next++));
     if (json.at("has_store").get<bool>()) fds.store = std::move(request.fds.at(next++));
+    if (json.at("has_lines").get<bool>()) fds.lines = std::move(request.fds.at(next++));
 
     const pid_t zygote = ::getpid();
     const pid_t pid = ::fork();
@@ -178,9 +179,11 @@ Zygote::Spawned Zygote::spawn(const WorkerSetup& setup, WorkerFds fds) {
   nlohmann::json json = to_json(setup);
   json["has_board"] = fds.board.valid();
   json["has_store"] = fds.store.valid();
+  json["has_lines"] = fds.lines.valid();
   std::vector<int> raw = {fds.channel.get(), fds.output.get()};
   if (fds.board.valid()) raw.push_back(fds.board.get());
   if (fds.store.valid()) raw.push_back(fds.store.get());
+  if (fds.lines.valid()) raw.push_back(fds.lines.get());
   if (!send_datagram(socket_.get(), json.dump(), raw)) gone_ = true;
   while (!gone_ && !spawned_) read(false);
   if (!spawned_) throw InternalError("the process that forks workers has gone");

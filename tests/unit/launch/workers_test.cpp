@@ -18,7 +18,7 @@ TEST_CASE("a worker that ends while another is started is told at once", "[launc
   const WorkerFunctions functions = toy_workers();
   Workers workers(io, functions);
   const WorkerSetup setup{.role = "golden", .backend = "emulated", .device = "cpu"};
-  const auto first = workers.start(setup, -1, -1);
+  const auto first = workers.start(setup, {});
   std::string how;
   first->start({.on_frame = {}, .on_exit = [&how](const std::string& text) { how = text; }});
   REQUIRE(::kill(first->pid(), SIGKILL) == 0);
@@ -26,7 +26,7 @@ TEST_CASE("a worker that ends while another is started is told at once", "[launc
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   REQUIRE(is_reaped(first->pid()));  // the zygote's notice is on its way, before that of the second
-  const auto second = workers.start(setup, -1, -1);
+  const auto second = workers.start(setup, {});
   io.run_for(std::chrono::milliseconds(300));
   CHECK_THAT(how, Catch::Contains("SIGKILL"));
   CHECK(first->ended());
