@@ -2,61 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <limits>
 
 #include "logprob/row_kernels.h"
+#include "tensor/float_lanes.h"
 
 namespace shardproof {
 namespace {  // each file that includes this has its own, for its own instructions
 
-constexpr int64_t kLanes = 8;
-using Floats = float __attribute__((vector_size(32)));
-using Words = uint32_t __attribute__((vector_size(32)));
-using HalfWords = uint16_t __attribute__((vector_size(16)));
-
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-
-inline Floats load_lanes(const float* from) {
-  Floats out;
-  std::memcpy(&out, from, sizeof out);
-  return out;
-}
-
-inline Floats load_lanes(const uint16_t* from) {
-  HalfWords bits;
-  std::memcpy(&bits, from, sizeof bits);
-  return (Floats)(__builtin_convertvector(bits, Words) << 16);
-}
-
-inline void store_lanes(Floats lanes, float* to) { std::memcpy(to, &lanes, sizeof lanes); }
-
-// To the nearest, ties to even, as c10::BFloat16 rounds.
-inline void store_lanes(Floats lanes, uint16_t* to) {
-  const Words bits = (Words)lanes;
-  const Words nearest = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const Words not_a_number = Words{} + 0x7fc0u;
-  const HalfWords out = __builtin_convertvector(lanes == lanes ? nearest : not_a_number, HalfWords);
-  std::memcpy(to, &out, sizeof out);
-}
-
-inline float float_of(float value) { return value; }
-inline float float_of(uint16_t bits) {
-  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-  float out;
-  std::memcpy(&out, &wide, sizeof out);
-  return out;
-}
-
-// The last columns, fewer than the lanes: the others are `filling`.
-template <class Element>
-inline Floats load_rest(const Element* from, int64_t count, float filling) {
-  float lanes[kLanes];
-  for (int64_t i = 0; i < kLanes; ++i) {
-    lanes[i] = i < count ? float_of(from[i]) : filling;
-  }
-  return load_lanes(lanes);
-}
 
 // x = n ln 2 + r with |r| <= ln 2 / 2; exp(x) = 2^n exp(r). Coefficients: Cephes, expf.
 inline Floats exp_lanes(Floats x) {
@@ -73,12 +27,6 @@ inline Floats exp_lanes(Floats x) {
   const Words power = ((Words)shifted - 0x4b400000u + 127u) << 23;  // 2^n
   const Floats result = p * (Floats)power;
   return x < -87.0f ? Floats{} : result;
-}
-
-inline float sum_of_lanes(Floats lanes) {
-  float sum = 0;
-  for (int64_t i = 0; i < kLanes; ++i) sum += lanes[i];
-  return sum;
 }
 
 template <class Element>

@@ -86,8 +86,8 @@ at::Tensor InferenceRowScatter::forward(const at::Tensor& x) const {
 JoinedRows InferenceRowScatter::forward_joined(const at::Tensor& x, const at::Tensor& residual,
                                                const InferenceNormColumn& next) const {
   const at::NoGradGuard no_grad;
-  const at::Tensor rows = scattered_rows(x, weight_, tp_, label_);
-  const AddedNorm added = add_rms_norm(rows, residual, next.norm_weight(), next.eps());
+  const AddedNorm added = add_rms_norm_over_addend(scattered_rows(x, weight_, tp_, label_),
+                                                   residual, next.norm_weight(), next.eps());
   return {.residual = added.sum,
           .gathered = tp_.all_gather(added.normed, 0, next.label() + " forward")};
 }

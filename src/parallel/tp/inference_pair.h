@@ -43,6 +43,11 @@ struct AddedNorm {
 AddedNorm add_rms_norm(const at::Tensor& addend, const at::Tensor& residual,
                        const at::Tensor& weight, double eps);
 
+// The same where nobody reads the addend again: on the CPU and with the kernel of a GPU a
+// contiguous addend's memory becomes the sum's, so that only the norm takes new memory.
+AddedNorm add_rms_norm_over_addend(at::Tensor addend, const at::Tensor& residual,
+                                   const at::Tensor& weight, double eps);
+
 // The check of both: `residual` may be null.
 void check_norm_inputs(const at::Tensor& x, const at::Tensor& weight, const at::Tensor* residual);
 

@@ -4,9 +4,10 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
+#include "parallel/tp/norm_rows.h"
 #include "tests/unit/parallel/rank_results.h"
 
-namespace shardproof::tests {
+namespace shardproof::tests::inference_pair_test {
 namespace {
 
 constexpr double kEps = 1e-5;
@@ -80,6 +81,36 @@ TEST_CASE("addition and norm in one pass are the two apart, in every type and wi
   }
 }
 
+TEST_CASE("where nobody reads the addend again its memory becomes the sum's", "[TP-7]") {
+  const at::Tensor r = random_tensor({5, 37}, 2), gain = random_tensor({37}, 3);
+  for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    INFO(c10::toString(dtype));
+    const at::Tensor a = random_tensor({5, 37}, 1).to(dtype);
+    const AddedNorm kept = add_rms_norm(a, r.to(dtype), gain.to(dtype), kEps);
+    const AddedNorm over = add_rms_norm_over_addend(a, r.to(dtype), gain.to(dtype), kEps);
+    CHECK(over.sum.data_ptr() == a.data_ptr());
+    CHECK(kept.sum.data_ptr() != a.data_ptr());
+    CHECK(over.sum.equal(kept.sum));
+    CHECK(over.normed.equal(kept.normed));
+  }
+}
+
+TEST_CASE("a row's loops for any processor and for this one", "[TP-7]") {
+  const int64_t width = 1100;  // more than one stretch of sums, and a rest of lanes
+  const at::Tensor a = random_tensor({width}, 1).to(at::kFloat);
+  const at::Tensor r = random_tensor({width}, 2).to(at::kFloat);
+  for (const NormRows& rows : {norm_rows_of_any_processor(), norm_rows()}) {
+    at::Tensor sum = at::empty_like(a), out = at::empty_like(a);
+    const float squares = rows.add_float(a.const_data_ptr<float>(), r.const_data_ptr<float>(),
+                                         sum.mutable_data_ptr<float>(), width);
+    CHECK(sum.equal(a + r));
+    CHECK(squares == Approx(sum.to(at::kDouble).square().sum().item<double>()).epsilon(1e-6));
+    rows.scale_float(sum.const_data_ptr<float>(), r.const_data_ptr<float>(), 0.5f,
+                     out.mutable_data_ptr<float>(), width);
+    CHECK(out.equal(sum * 0.5 * r));
+  }
+}
+
 TEST_CASE("strided rows, and inputs that stay as they were", "[TP-7]") {
   const at::Tensor a = random_tensor({7, 5, 6}, 1).permute({1, 0, 2});
   const at::Tensor r = random_tensor({5, 6, 7}, 2).permute({0, 2, 1});
@@ -118,4 +149,4 @@ TEST_CASE("what does not fit is refused", "[TP-7]") {
 }
 
 }  // namespace
-}  // namespace shardproof::tests
+}  // namespace shardproof::tests::inference_pair_test
