@@ -38,25 +38,38 @@ void reduce_blocks(const std::vector<const void*>& inputs, const std::vector<voi
                    int64_t numel, Sum divisor, Combine combine) {
   constexpr int64_t kBlock = 512;
   std::array<Sum, kBlock> sums;
-  std::array<Element, kBlock> rounded;
   for (int64_t start = 0; start < numel; start += kBlock) {
     const int64_t count = std::min(kBlock, numel - start);
-    for (size_t j = 0; j < inputs.size(); ++j) {
-      const Element* input = static_cast<const Element*>(inputs[j]) + start;
-      if (j == 0) {
-        for (int64_t i = 0; i < count; ++i) sums[i] = static_cast<Sum>(input[i]);
-      } else {
-        for (int64_t i = 0; i < count; ++i) sums[i] = combine(sums[i], static_cast<Sum>(input[i]));
+    const auto input = [&](size_t j) { return static_cast<const Element*>(inputs[j]) + start; };
+    const Element* first = input(0);
+    if (inputs.size() == 1) {
+      for (int64_t i = 0; i < count; ++i) sums[i] = static_cast<Sum>(first[i]);
+    } else {
+      const Element* second = input(1);
+      for (int64_t i = 0; i < count; ++i) {
+        sums[i] = combine(static_cast<Sum>(first[i]), static_cast<Sum>(second[i]));
       }
+    }
+    for (size_t j = 2; j < inputs.size(); ++j) {
+      const Element* next = input(j);
+      for (int64_t i = 0; i < count; ++i) sums[i] = combine(sums[i], static_cast<Sum>(next[i]));
     }
     if constexpr (!std::is_integral_v<Sum>) {
       if (divisor != 1) {
         for (int64_t i = 0; i < count; ++i) sums[i] = sums[i] / divisor;
       }
     }
-    for (int64_t i = 0; i < count; ++i) rounded[i] = static_cast<Element>(sums[i]);
-    for (void* output : outputs) {
-      std::copy_n(rounded.begin(), count, static_cast<Element*>(output) + start);
+    const auto write = [&](const auto& results) {
+      for (void* output : outputs) {
+        std::copy_n(results.begin(), count, static_cast<Element*>(output) + start);
+      }
+    };
+    if constexpr (std::is_same_v<Element, Sum>) {
+      write(sums);
+    } else {
+      std::array<Element, kBlock> rounded;
+      for (int64_t i = 0; i < count; ++i) rounded[i] = static_cast<Element>(sums[i]);
+      write(rounded);
     }
   }
 }
