@@ -137,6 +137,37 @@ TEST_CASE("options that count no ranks, or cut no whole samples, are told from t
   }
 }
 
+TEST_CASE("a layer's first values: one draw for every tp size, a part for each stream") {
+  const at::Tensor master = plain_of("layer_parameters", Options::object()).at("weight");
+  CHECK(master.equal(plain_of("layer_parameters", {{"saved_tp", 4}}).at("weight")));
+  const Options streams = {{"init", "own_stream"}, {"tp_ranks", 3}};
+  const TensorsByName drawn = plain_of("layer_parameters", streams);
+  const auto parts = drawn.at("weight").chunk(3);
+  CHECK_FALSE(parts[0].equal(parts[1]));
+  CHECK_FALSE(parts[1].equal(parts[2]));
+  CHECK(drawn.at("draw.weight").sizes().vec() == std::vector<int64_t>{3, 1, 5});
+  // Longer than what was saved: the rest is 0.
+  const Options longer = {{"layer", "embedding"}, {"saved_tp", 3}, {"saved_features", 21}};
+  const at::Tensor fitted = plain_of("layer_parameters", longer).at("weight");
+  CHECK(fitted.slice(0, 21).eq(0).all().item<bool>());
+  CHECK(fitted.slice(0, 0, 21).ne(0).all().item<bool>());
+}
+
+TEST_CASE("an uneven all-to-all moves every row once, and to somebody else than the even one") {
+  const Options set = {{"mapping", "all_to_all_with_all_to_all_backward"},
+                       {"ranks", 3},
+                       {"shape", {8, 2}},
+                       {"uneven", true}};
+  const TensorsByName traded = plain_of("mapping", set);
+  const at::Tensor &x = traded.at("x"), &y = traded.at("y");
+  REQUIRE(y.sizes() == x.sizes());
+  const auto sorted = [](const at::Tensor& t) { return std::get<0>(t.flatten().sort()); };
+  CHECK(sorted(x).equal(sorted(y)));
+  CHECK(y[0].slice(0, 0, 3).equal(x[0].slice(0, 0, 3)));  // 3 rows of its own
+  CHECK(y[0].slice(0, 3, 5).equal(x[1].slice(0, 0, 2)));  // 2 of rank 1
+  CHECK(y[0].slice(0, 5, 8).equal(x[2].slice(0, 0, 3)));  // 3 of rank 2
+}
+
 TEST_CASE("a dropout of 0 draws nothing and keeps all; one of 1 draws and keeps nothing") {
   for (const bool all : {false, true}) {
     const double p = all ? 1 : 0;
@@ -176,6 +207,28 @@ TEST_CASE("options that would be passed over are named with what passes them ove
     const Options set = {{"in_slot", true}, {name, value}};
     CHECK(bad_input_of("column_parallel_linear", set).find(std::string("in_slot with ") + name) !=
           std::string::npos);
+  }
+  CHECK(bad_input_of("column_parallel_linear", {{"fused", "qkv"}, {"stride", 2}})
+            .find("option fused is 'qkv' with a stride of 2") != std::string::npos);
+  const std::vector<std::pair<Options, std::string>> of_parameters = {
+      {{{"layer", "embedding"}, {"stride", 2}}, "layer: embedding with stride"},
+      {{{"expert_parallel", true}, {"sequence_parallel", true}}, "expert_parallel with"},
+      {{{"stream", "data-parallel-rng"}}, "option stream with init: master"},
+      {{{"stacked", true}}, "of a layer that nobody saves"},
+      {{{"layer", "norm"}}, "option layer is 'norm'"},
+      {{{"init", "given"}}, "option init is 'given'"},
+      {{{"axis", "dp"}}, "option axis is 'dp'"},
+      {{{"saved_tp", -1}}, "option saved_tp is -1"}};
+  for (const auto& [set, said] : of_parameters) {
+    INFO(set.dump());
+    CHECK(bad_input_of("layer_parameters", set).find(said) != std::string::npos);
+  }
+  for (const auto& [set, said] : std::vector<std::pair<Options, std::string>>{
+           {{{"layer", "norm"}}, "option layer is 'norm'"},
+           {{{"stand_in", "ones"}}, "option stand_in is 'ones'"},
+           {{{"layer", "row"}, {"deferred_limit", 2}}, "layer: row with deferred_limit"}}) {
+    INFO(set.dump());
+    CHECK(bad_input_of("accumulated_linear", set).find(said) != std::string::npos);
   }
   const Options taken = {{"in_slot", true}, {"gather_output", true}, {"sequence_parallel", true}};
   CHECK(bad_input_of("column_parallel_linear", taken).empty());
