@@ -3,25 +3,26 @@
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
-#include <algorithm>
 #include <atomic>
 
 namespace shardproof::sim {
 namespace {
 
+// Gloo's thread reports here too what it makes for a call of the rank's.
 class Meter final : public c10::MemoryReportingInfoBase {
  public:
   void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
-    current_ += bytes;
-    peak_ = std::max(peak_, current_);
+    const int64_t now = current_.fetch_add(bytes) + bytes;
+    int64_t peak = peak_.load();
+    while (peak < now && !peak_.compare_exchange_weak(peak, now)) {
+    }
   }
   bool memoryProfilingEnabled() const override { return true; }
-  int64_t current() const { return current_; }
-  int64_t peak() const { return peak_; }
+  int64_t current() const { return current_.load(); }
+  int64_t peak() const { return peak_.load(); }
 
  private:
-  int64_t current_ = 0;
-  int64_t peak_ = 0;
+  std::atomic<int64_t> current_ = 0, peak_ = 0;
 };
 
 }  // namespace

@@ -6,8 +6,8 @@
 
 namespace shardproof::sim {
 
-// While it lives, allocations of CPU and GPU tensor memory on this thread are counted. Memory that
-// another thread frees counts there.
+// While it lives, allocations of CPU and GPU tensor memory on this thread are counted, and what a
+// backend's thread makes for its calls. Other memory that another thread frees counts there.
 class TensorMemory {
  public:
   TensorMemory();

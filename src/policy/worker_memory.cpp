@@ -3,7 +3,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
-#include <algorithm>
+#include <atomic>
 
 namespace shardproof {
 namespace {
@@ -14,13 +14,16 @@ class PassingMeter final : public c10::MemoryReportingInfoBase {
 
   void reportMemoryUsage(void* data, int64_t bytes, size_t allocated, size_t reserved,
                          c10::Device device) override {
-    current += bytes;
-    peak = std::max(peak, current);
+    const int64_t now = current.fetch_add(bytes) + bytes;
+    int64_t highest = peak.load();
+    while (highest < now && !peak.compare_exchange_weak(highest, now)) {
+    }
     if (before_ != nullptr) before_->reportMemoryUsage(data, bytes, allocated, reserved, device);
   }
   bool memoryProfilingEnabled() const override { return true; }
 
-  int64_t current = 0, peak = 0;
+  // Gloo's thread reports too what it makes for a call of the rank's.
+  std::atomic<int64_t> current = 0, peak = 0;
 
  private:
   c10::MemoryReportingInfoBase* before_;  // outlives this: it was pushed earlier
@@ -42,6 +45,6 @@ WorkerMemory::WorkerMemory() : impl_(std::make_unique<Impl>()) {}
 WorkerMemory::~WorkerMemory() = default;
 int64_t WorkerMemory::current_bytes() const { return impl_->meter->current; }
 int64_t WorkerMemory::peak_bytes() const { return impl_->meter->peak; }
-void WorkerMemory::reset_peak() { impl_->meter->peak = impl_->meter->current; }
+void WorkerMemory::reset_peak() { impl_->meter->peak = impl_->meter->current.load(); }
 
 }  // namespace shardproof

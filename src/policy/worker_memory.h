@@ -6,9 +6,9 @@
 
 namespace shardproof {
 
-// Hears of allocations on the thread that made it, while it lives, and passes them on to whoever
-// listened before. Of two, the one made later ends first. Memory that another thread frees counts
-// there.
+// Hears of allocations on the thread that made it, while it lives, and of what a backend's thread
+// makes for its calls, and passes them on to whoever listened before. Of two, the one made later
+// ends first. Other memory that another thread frees counts there.
 class WorkerMemory {
  public:
   WorkerMemory();

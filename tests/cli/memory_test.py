@@ -130,7 +130,8 @@ class Memory(unittest.TestCase):
         self.held_within(cases, described, 0.9, 1.1, only=re.compile(r"one_row|rows_of_48|balanced|dynamic|rounded"))
 
     def test_over_gloo_a_rank_holds_no_more_after_many_steps(self):
-        """What Gloo's threads let go of late is counted as dropped where the rank has waited for it."""
+        """What Gloo's threads let go of late is counted as dropped where the rank has waited for it. What they have
+        for themselves meets now this and now that of the rank's: so not to the byte."""
         text = SCENARIO[:SCENARIO.index("matrix:")] + """
 parallel: {data_parallel_size: 2}
 matrix:
@@ -140,14 +141,14 @@ matrix:
     - {name: fsdp_tp2_sp, parallel.data_parallel: fsdp, parallel.tensor_parallel_size: 2,
        parallel.sequence_parallel: true}
     - {name: fsdp_cp2, parallel.data_parallel: fsdp, parallel.context_parallel_size: 2}
-  run.steps: [3, 12]
+  run.steps: [3, 30]
 """
         cases, _ = self.run_and_describe(text, "gloo")
         self.assertEqual(len(cases), 8)
         for few, many in zip(cases[::2], cases[1::2]):
             for rank, (after_few, after_many) in enumerate(zip(few["ranks"], many["ranks"])):
                 with self.subTest(case=many["name"], rank=rank):
-                    self.assertEqual(after_few["peak_tensor_bytes"], after_many["peak_tensor_bytes"])
+                    self.assertLess(after_many["peak_tensor_bytes"], 1.15 * after_few["peak_tensor_bytes"])
 
     def test_a_temperature_takes_no_memory(self):
         text = SCENARIO[:SCENARIO.index("matrix:")] + """
