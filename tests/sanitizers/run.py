@@ -1,14 +1,25 @@
 #!/usr/bin/env python3
 """Builds the tests under a sanitizer of gcc, runs them, and says which had findings.
 
-  run.py asan|tsan [--build FOLDER] [--jobs N] [--no-build] [--list] [NAME ...]
+  run.py asan|tsan|heap [--build FOLDER] [--jobs N] [--no-build] [--list] [NAME ...]
 
-A NAME is a test program (unit_comm), or a folder of scenarios that the program itself runs (scenarios/smoke);
-without one all of the sanitizer's table below. One line each; exit status 1 when any had a finding, failed or
-hung. A process that the program forks is watched too: each writes what it finds to a file of its own.
+A NAME is one of
+  unit_comm                      a test program
+  scenarios/train:1/8@gloo       a folder of scenarios that the program itself runs: the first of eight equal
+                                 shares of its cases (without ":1/8" all), over Gloo (without "@gloo" emulated)
+  tests/hostile/hostile_test.py  a test that starts the program
+and without one all of the sanitizer's table below. One line each:
+  clean    it passed, and no process had a finding
+  FOUND    a process had a finding: the report follows
+  failed   no finding, but it did not pass: what it said last follows
+`heap` builds nothing of its own: the programs of the dev build run with asan's allocator and its checked
+functions of the C library (free, delete, memcpy, read, ..), which see less than asan, in minutes.
+Exit status 1 unless all are clean. A process that the program forks is watched too: each writes what it finds to
+a file of its own, which counts whatever becomes of the process.
 """
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,39 +29,62 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 LIMIT_S = 1800  # of one program: a hang, not a wall-time test
 SHOWN_LINES = 60
+EXIT_STATUS = 99  # of a process with a finding: no status of the program's own
 
 ASAN_TESTS = """unit_base unit_mesh unit_scenario unit_tensor unit_compare unit_report unit_comm unit_collective
 unit_sequence unit_launch unit_model unit_optim unit_golden unit_logprob unit_random unit_parallel unit_cp unit_ulysses
 unit_fsdp unit_train unit_policy unit_rank unit_workload unit_cli multirank_worlds fuzz_corpus""".split()
-ASAN_SCENARIOS = ["scenarios/smoke", "scenarios/layers", "scenarios/clock", "scenarios/faults"]
-# What has threads: the emulated world (in unit_comm and multirank_worlds, and as the program runs it), the trace,
-# and the launcher with its forked workers.
+# Whole where it is small; of wide sweeps a share, which a sanitizer slows down three to ten times.
+ASAN_RUNS = """scenarios/smoke scenarios/smoke@gloo scenarios/layers scenarios/faults scenarios/clock
+scenarios/random scenarios/policy scenarios/refused scenarios/fsdp:1/4 scenarios/train:1/4 scenarios/cp:1/8
+scenarios/packing:1/8 scenarios/tp:1/8 scenarios/ulysses:1/4 scenarios/logprob:1/4 scenarios/families:1/16
+scenarios/layers:1/8@gloo tests/hostile/hostile_test.py tests/cli/cli_test.py""".split()
+# What has threads: the emulated world (in unit_comm, and as the program runs it), the trace, and the launcher with
+# its forked workers.
 TSAN_TESTS = ["unit_comm", "unit_launch", "unit_rank"]
-TSAN_SCENARIOS = ["scenarios/smoke", "scenarios/clock"]
+TSAN_RUNS = ["scenarios/smoke", "scenarios/clock", "scenarios/faults"]
 
-TABLES = {"asan": (ASAN_TESTS, ASAN_SCENARIOS), "tsan": (TSAN_TESTS, TSAN_SCENARIOS)}
+TABLES = {"asan": (ASAN_TESTS, ASAN_RUNS), "tsan": (TSAN_TESTS, TSAN_RUNS), "heap": (ASAN_TESTS, ASAN_RUNS)}
+BUILDS = {"asan": "asan", "tsan": "tsan", "heap": "dev"}
+RUN = re.compile(r"(?P<folder>[^:@]+)(:(?P<share>\d+/\d+))?(@(?P<backend>\w+))?")
 
 
 def options(preset, reports):
     """Environment: every process writes its findings to REPORTS.<pid>."""
-    suppressions = os.path.join(HERE, preset + ".supp")
+    # handle_segv: tests of ends let a rank die of a real SIGSEGV and say so.
+    every = f"exitcode={EXIT_STATUS}:handle_segv=0:log_path={reports}"
     if preset == "asan":
-        return {"ASAN_OPTIONS": f"detect_leaks=0:detect_stack_use_after_return=1:log_path={reports}",
-                "UBSAN_OPTIONS": f"halt_on_error=1:print_stacktrace=1:log_path={reports}"}
-    return {"TSAN_OPTIONS": f"second_deadlock_stack=1:die_after_fork=0:history_size=4:log_path={reports}:"
+        return {"ASAN_OPTIONS": f"detect_leaks=0:detect_stack_use_after_return=1:{every}",
+                "UBSAN_OPTIONS": f"halt_on_error=1:print_stacktrace=1:{every}"}
+    if preset == "heap":
+        library = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True,
+                                 check=True).stdout.strip()
+        return {"LD_PRELOAD": library, "ASAN_OPTIONS": f"detect_leaks=0:{every}"}
+    suppressions = os.path.join(HERE, preset + ".supp")
+    return {"TSAN_OPTIONS": f"second_deadlock_stack=1:die_after_fork=0:history_size=4:{every}:"
                             f"suppressions={suppressions}"}
 
 
+def needs_program(name):
+    return "/" in name
+
+
 def command_of(name, build, out):
-    if "/" in name:
-        return [os.path.join(build, "shardproof-bin"), "run", name, "--backend", "emulated", "--out", out]
-    return [os.path.join(build, name)]
+    program = os.path.join(build, "shardproof-bin")
+    if not needs_program(name):
+        return [os.path.join(build, name)]
+    if name.endswith(".py"):
+        return [sys.executable, "-B", os.path.join(ROOT, name), program]
+    parts = RUN.fullmatch(name).groupdict()
+    share = ["--shard", parts["share"]] if parts["share"] else []
+    return [program, "run", parts["folder"], *share, "--backend", parts["backend"] or "emulated", "--out", out]
 
 
 def build_all(preset, build, names, jobs):
     if not os.path.exists(os.path.join(build, "build.ninja")):
-        subprocess.run(["cmake", "--preset", preset, "-B", build, "-DCMAKE_UNITY_BUILD=ON"], cwd=ROOT, check=True)
-    targets = sorted({"shardproof-bin" if "/" in name else name for name in names})
+        unity = [] if preset == "heap" else ["-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_UNITY_BUILD_BATCH_SIZE=16"]
+        subprocess.run(["cmake", "--preset", BUILDS[preset], "-B", build, *unity], cwd=ROOT, check=True)
+    targets = sorted({"shardproof-bin" if needs_program(name) else name for name in names})
     subprocess.run(["ninja", "-C", build, "-j", str(jobs), *targets], check=True)
 
 
@@ -58,55 +92,76 @@ def last_lines(text, count=SHOWN_LINES):
     return "\n".join(text.splitlines()[-count:])
 
 
+def how_much(text):
+    """How many test cases or cases of scenarios that was, as the program says it."""
+    for pattern in (r"in (\d+) test cases?", r"test cases: +(\d+)", r"^Ran (\d+) tests?", r"^(\d+) cases?\b"):
+        found = re.search(pattern, text, re.MULTILINE)
+        if found:
+            return found[1] + " cases"
+    return ""
+
+
+def reports_in(folder):
+    texts = []
+    for entry in sorted(os.listdir(folder)):
+        if entry.startswith("found."):
+            with open(os.path.join(folder, entry), encoding="utf-8", errors="replace") as file:
+                texts.append(file.read())
+    return [text for text in texts if text.strip()]
+
+
 def run_one(preset, name, build, scratch):
-    """What went wrong, as text; "" when nothing did. And the seconds."""
-    folder = os.path.join(scratch, name.replace("/", "_"))
+    """(clean, FOUND or failed; how much; what went wrong, as text)"""
+    folder = os.path.join(scratch, re.sub(r"\W", "_", name))
     os.makedirs(folder)
-    environment = {**os.environ, **options(preset, os.path.join(folder, "found"))}
-    began = time.monotonic()
+    # A cache of its own: goldens are computed here, by this program.
+    environment = {**os.environ, "XDG_CACHE_HOME": os.path.join(folder, "cache"),
+                   **options(preset, os.path.join(folder, "found"))}
     try:
         done = subprocess.run(command_of(name, build, os.path.join(folder, "run")), cwd=ROOT, env=environment,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
                               timeout=LIMIT_S, check=False)
-        wrong = f"exit status {done.returncode}\n{last_lines(done.stdout)}" if done.returncode != 0 else ""
+        said, status = done.stdout, done.returncode
     except subprocess.TimeoutExpired:
-        wrong = f"did not end within {LIMIT_S} s"
-    for entry in sorted(os.listdir(folder)):
-        if entry.startswith("found."):
-            with open(os.path.join(folder, entry), encoding="utf-8", errors="replace") as file:
-                text = file.read()
-            if text.strip():
-                wrong += ("\n" if wrong else "") + "\n".join(text.splitlines()[:SHOWN_LINES])
-    return wrong, time.monotonic() - began
+        said, status = f"did not end within {LIMIT_S} s", "none"
+    reports = reports_in(folder)
+    if reports:
+        shown = ["\n".join(text.splitlines()[:SHOWN_LINES]) for text in reports]
+        return "FOUND", how_much(said), "\n".join(shown)
+    if status != 0:
+        return "failed", how_much(said), f"exit status {status}\n{last_lines(said)}"
+    return "clean", how_much(said), ""
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("preset", choices=sorted(TABLES))
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--build", help="folder of the build; build/PRESET")
+    parser.add_argument("--build", help="folder of the build; build/asan, build/tsan, build/dev")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--no-build", action="store_true")
     parser.add_argument("--list", action="store_true")
     given = parser.parse_intermixed_args()
-    tests, scenarios = TABLES[given.preset]
-    names = given.names or tests + scenarios
+    tests, runs = TABLES[given.preset]
+    names = given.names or tests + runs
     if given.list:
         print("\n".join(names))
         return 0
-    build = os.path.abspath(given.build or os.path.join(ROOT, "build", given.preset))
+    build = os.path.abspath(given.build or os.path.join(ROOT, "build", BUILDS[given.preset]))
     if not given.no_build:
         build_all(given.preset, build, names, given.jobs)
-    bad = 0
+    counts = {"clean": 0, "FOUND": 0, "failed": 0}
     with tempfile.TemporaryDirectory() as scratch:
         for name in names:
-            wrong, seconds = run_one(given.preset, name, build, scratch)
-            print(f"{'FOUND' if wrong else 'clean':<6} {name:<24} {seconds:7.1f} s", flush=True)
+            began = time.monotonic()
+            word, much, wrong = run_one(given.preset, name, build, scratch)
+            counts[word] += 1
+            print(f"{word:<6} {name:<32} {much:>12} {time.monotonic() - began:8.1f} s", flush=True)
             if wrong:
-                bad += 1
                 print(wrong, flush=True)
-    print(f"{given.preset}: {len(names)} run, {len(names) - bad} clean, {bad} not")
-    return 1 if bad else 0
+    print(f"{given.preset}: {len(names)} run, {counts['clean']} clean, {counts['FOUND']} with findings, "
+          f"{counts['failed']} failed")
+    return 0 if counts["clean"] == len(names) else 1
 
 
 if __name__ == "__main__":
