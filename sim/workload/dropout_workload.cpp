@@ -1,9 +1,11 @@
 #include "sim/workload/dropout_workload.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <optional>
 
+#include "base/error.h"
 #include "random/region_dropout.h"
 #include "random/rng_seeds.h"
 #include "sim/workload/dealt_streams.h"
@@ -67,12 +69,17 @@ HeldOverTp other_kind(HeldOverTp held) {
 WorkloadTensors sharded_dropouts(const TensorsByName& local, MeshComm& comm, const Options& options,
                                  WorkloadNotes& notes) {
   check_dealt(options, comm.mesh());
+  const int64_t expert_ranks = options["expert_parallel_ranks"];
+  if (expert_ranks < 1 || expert_ranks > kMostRanks) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("option expert_parallel_ranks is {}", expert_ranks),
+                 .fix = fmt::format("give a number of ranks, 1 to {}", kMostRanks)});
+  }
   DrawLog log;
   RngTracker rng = options["inference"] ? RngTracker::for_inference() : RngTracker(&log);
   Communicator& tp = comm.along("tp");
-  seed_streams(
-      rng, kDropoutSeed,
-      {.tp_rank = tp.rank(), .tp_size = tp.size(), .ep_size = options["expert_parallel_ranks"]});
+  seed_streams(rng, kDropoutSeed,
+               {.tp_rank = tp.rank(), .tp_size = tp.size(), .ep_size = expert_ranks});
   if (const int64_t extra = options["extra_seed"]; extra >= 0) {
     rng.add("extra-rng", static_cast<uint64_t>(extra));
   }

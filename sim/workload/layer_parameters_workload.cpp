@@ -76,6 +76,8 @@ void check_parameter_options(const Options& options) {
   refuse_pair(options["stream"] != "" && !draws_from_streams(options),
               "option stream with init: master, which draws from none", "set init: own_stream");
   const bool saves = options["saved_tp"] != 0;
+  refuse_pair(options["saved_features"] < 0 || options["cut_features"] < 0,
+              "cut_features or saved_features below 0", "give sizes of 0 or more");
   refuse_pair(
       !saves && (options["saved_features"] != 0 || options["stacked"] || options["one_run"]),
       "saved_features, stacked or one_run of a layer that nobody saves", "set saved_tp");
