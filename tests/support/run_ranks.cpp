@@ -5,6 +5,7 @@
 #include <c10/core/AutogradState.h>
 
 #include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "base/error.h"
 #include "comm/gloo_backend.h"
