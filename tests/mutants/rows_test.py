@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Tests of the reader of rows and of the marks that a finding gets."""
 
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -25,6 +26,12 @@ GOOD = "id: a-bug\nsource: issue 1\nwhat: 'It''s: wrong'\nexpect:\n  tensor: gra
 
 
 class Rows(unittest.TestCase):
+    def test_without_git_there_is_a_sentence(self):
+        done = subprocess.run([sys.executable, Path(__file__).with_name("run.py"), "--check-patches"],
+                              env={"PATH": "/nowhere"}, capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("shardproof: git is not installed", done.stderr)
+
     def test_texts_lists_and_the_block_are_read(self):
         row = read_row(written(GOOD))
         self.assertEqual(row.what, "It's: wrong")

@@ -163,6 +163,8 @@ def main():
     parser.add_argument("--check-patches", action="store_true", help="only whether they still apply")
     arguments = parser.parse_args()
     try:
+        if shutil.which("git") is None:
+            raise BuildError("git is not installed, and it applies the patches; apt-get install git")
         rows = selected(read_rows(), arguments)
         if arguments.check_patches:
             return check_patches(rows)
