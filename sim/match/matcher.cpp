@@ -2,6 +2,7 @@
 #include "sim/match/matcher.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "sim/match/agreement.h"
 
@@ -21,11 +22,21 @@ std::string names(const std::vector<int64_t>& ranks) {
 
 Matcher::Matcher(int64_t world_size) : ranks_(static_cast<size_t>(world_size)) {}
 
-Matcher::Key Matcher::key_of(const CallLine& line) {
-  if (!is_point_to_point(line)) return {line.group, -1, -1, 0, line.sequence};
+Matcher::Channel Matcher::channel_of(const CallLine& line) {
+  if (!is_point_to_point(line)) return {line.group, -1, -1, 0};
   const bool sends = line.op == "send";
   return {line.group, sends ? line.group_rank : line.root, sends ? line.root : line.group_rank,
-          line.tag, line.sequence};
+          line.tag};
+}
+
+Matcher::Key Matcher::next_key(const CallLine& line) {
+  Channel channel = channel_of(line);
+  Position& at = ranks_[static_cast<size_t>(line.rank)].positions[channel];
+  if (!line.waiting) {
+    if (at.last && line.sequence <= *at.last) ++at.begun_anew;
+    at.last = line.sequence;
+  }
+  return {std::move(channel), at.begun_anew, line.sequence};
 }
 
 std::vector<int64_t> Matcher::members_of(const CallLine& line) {
@@ -55,17 +66,16 @@ std::optional<MatchFinding> Matcher::line(const CallLine& line) {
 }
 
 std::optional<MatchFinding> Matcher::take(const CallLine& line) {
+  const Key key = next_key(line);
   if (!line.waiting) {
-    if (auto finding = enter(line)) return finding;
+    if (auto finding = enter(line, key)) return finding;
   }
-  const Key key = key_of(line);
   const bool waits = line.waiting || !line.asynchronous;
   if (!waits || open_.count(key) == 0) return std::nullopt;
   return block(line.rank, key);
 }
 
-std::optional<MatchFinding> Matcher::enter(const CallLine& line) {
-  const Key key = key_of(line);
+std::optional<MatchFinding> Matcher::enter(const CallLine& line, const Key& key) {
   OpenCall& call = open_[key];
   if (call.members.empty()) call.members = members_of(line);
   if (auto finding = disagreement(call, line)) return finding;

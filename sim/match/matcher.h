@@ -19,8 +19,11 @@ struct MatchFinding {
 };
 
 // Fed by the control process with the lines of all ranks. Calls are matched by (group, call
-// number); send and recv by (group, from, to, tag, number). Only the first finding is told, and who
-// waits for whom stands as it was then: lines that were already under way only change last_call.
+// number); send and recv by (group, from, to, tag, number). Where a rank counts a group's calls
+// from the beginning again, it has put the group together anew (a second life in one case): calls
+// from there on match only those that others make after theirs. Only the first finding is told, and
+// who waits for whom stands as it was then: lines that were already under way only change
+// last_call.
 //
 //   disagreement   two members made different calls (agreement.h)
 //   deadlock       a cycle of ranks that wait for each other, over any groups; or a rank waits
@@ -50,7 +53,14 @@ class Matcher {
   std::string describe_waits() const;
 
  private:
-  using Key = std::tuple<std::string, int64_t, int64_t, int64_t, int64_t>;
+  // Group, and of send and recv from, to and tag: what calls are numbered in.
+  using Channel = std::tuple<std::string, int64_t, int64_t, int64_t>;
+  // With how often it was begun anew, and the number.
+  using Key = std::tuple<Channel, int64_t, int64_t>;
+  struct Position {
+    std::optional<int64_t> last = {};  // number of the last call
+    int64_t begun_anew = 0;
+  };
   struct OpenCall {
     std::vector<int64_t> members;       // global ranks
     std::map<int64_t, CallLine> lines;  // by global rank, of those that came
@@ -58,17 +68,19 @@ class Matcher {
   struct Rank {
     std::optional<CallLine> last;
     std::optional<Key> waits_in;
+    std::map<Channel, Position> positions;
     bool ended = false;
   };
 
-  static Key key_of(const CallLine& line);
+  static Channel channel_of(const CallLine& line);
+  Key next_key(const CallLine& line);  // once per line
   static std::vector<int64_t> members_of(const CallLine& line);
   std::vector<int64_t> missing(const OpenCall& call) const;
   std::string describe_wait(int64_t rank) const;
   std::optional<MatchFinding> first(std::optional<MatchFinding> finding);
   std::optional<MatchFinding> take(const CallLine& line);
   std::optional<MatchFinding> take_end() const;
-  std::optional<MatchFinding> enter(const CallLine& line);
+  std::optional<MatchFinding> enter(const CallLine& line, const Key& key);
   std::optional<MatchFinding> disagreement(const OpenCall& call, const CallLine& line) const;
   std::optional<MatchFinding> block(int64_t rank, const Key& key);
   std::optional<MatchFinding> find_ended_peer(int64_t rank) const;

@@ -86,6 +86,35 @@ TEST_CASE("agreeing calls in any order of arrival are no finding", "[comm][match
   CHECK(matcher.last_call(0) == "all_gather dp[0,1,2] [4] float64 'two'");
 }
 
+TEST_CASE("a group put together anew begins at 0, and control may hear of it out of order",
+          "[comm][match]") {
+  const auto life = [](int64_t rank) {
+    return Side{.rank = rank, .name = "w", .ranks = {0, 1, 2}};
+  };
+  Matcher matcher(3);
+  // Rank 0 has been through the first life's last call before control hears of ranks 1 and 2.
+  Side zero = life(0), zero_again = life(0);
+  CHECK_FALSE(matcher.line(zero.call("broadcast", "first")));
+  CHECK_FALSE(matcher.line(zero.call("barrier", "end of a life")));
+  CHECK_FALSE(matcher.line(zero_again.call("all_gather", "second life")));
+  for (const int64_t rank : {2, 1}) {
+    Side side = life(rank), again = life(rank);
+    CHECK_FALSE(matcher.line(side.call("broadcast", "first")));
+    CHECK_FALSE(matcher.line(side.call("barrier", "end of a life")));
+    if (rank == 1) CHECK_FALSE(matcher.wait_of(0).empty());  // in the second life, for rank 1
+    CHECK_FALSE(matcher.line(again.call("all_gather", "second life")));
+  }
+  CHECK(matcher.describe_waits().empty());
+  // A disagreement in the second life is one.
+  CHECK_FALSE(matcher.line(zero_again.call("all_reduce", "norm")));
+  Side two_again = life(2);
+  two_again.next = 1;
+  const auto finding = matcher.line(two_again.call("barrier", "end of a life"));
+  REQUIRE(finding);
+  CHECK(finding->code == "disagreement");
+  CHECK(finding->ranks == std::vector<int64_t>{0, 2});
+}
+
 TEST_CASE("a disagreement names both ranks and both labels", "[comm][match]") {
   Matcher matcher(3);
   Side a{0, "dp[0,1,2]", {0, 1, 2}}, c{2, "dp[0,1,2]", {0, 1, 2}};
