@@ -20,9 +20,8 @@ enum class FrameType : uint16_t {
   kGolden = 3,   // for ranks that take no descriptors: a path, or the bytes (external_rank.h)
   kExit = 4,     // the exit status, as text
   // worker -> control
-  kCallLine =
-      10,         // one collective call of a rank that shares no memory with control (call_lines.h)
-  kEndings = 11,  // of all ranks of this worker
+  kCallLine = 10,   // one collective call of this rank, before it runs; else through CallLines
+  kEndings = 11,    // of all ranks of this worker
   kTaskDone = 12,   // outcome of a golden
   kHello = 13,      // of a rank that another launcher started
   kHeartbeat = 14,  // its CPU seconds so far, and whether it is runnable

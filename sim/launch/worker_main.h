@@ -1,8 +1,10 @@
 // The life of one worker process: requests in, endings out, until control closes the channel.
 #pragma once
 
+#include <array>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/launch/owned_fd.h"
@@ -28,6 +30,11 @@ struct WorkerFds {
   OwnedFd board;    // CallBoard; invalid for a golden
   OwnedFd store;    // of process worlds: the pages at which their ranks meet
   OwnedFd lines;    // of process worlds: CallLines
+
+  // What a worker may do without, by the name under which its descriptor travels, in that order.
+  std::array<std::pair<const char*, OwnedFd*>, 3> optional() {
+    return {{{"has_board", &board}, {"has_store", &store}, {"has_lines", &lines}}};
+  }
 };
 
 // What a process that holds a rank sets before it makes groups. Writing to a rank that has died is

@@ -78,9 +78,9 @@ class ZygoteProcess {
     size_t next = 0;
     fds.channel = std::move(request.fds.at(next++));
     fds.output = std::move(request.fds.at(next++));
-    if (json.at("has_board").get<bool>()) fds.board = std::move(request.fds.at(next++));
-    if (json.at("has_store").get<bool>()) fds.store = std::move(request.fds.at(next++));
-    if (json.at("has_lines").get<bool>()) fds.lines = std::move(request.fds.at(next++));
+    for (const auto& [name, fd] : fds.optional()) {
+      if (json.at(name).get<bool>()) *fd = std::move(request.fds.at(next++));
+    }
 
     const pid_t zygote = ::getpid();
     const pid_t pid = ::fork();
@@ -177,13 +177,11 @@ Zygote::~Zygote() {
 
 Zygote::Spawned Zygote::spawn(const WorkerSetup& setup, WorkerFds fds) {
   nlohmann::json json = to_json(setup);
-  json["has_board"] = fds.board.valid();
-  json["has_store"] = fds.store.valid();
-  json["has_lines"] = fds.lines.valid();
   std::vector<int> raw = {fds.channel.get(), fds.output.get()};
-  if (fds.board.valid()) raw.push_back(fds.board.get());
-  if (fds.store.valid()) raw.push_back(fds.store.get());
-  if (fds.lines.valid()) raw.push_back(fds.lines.get());
+  for (const auto& [name, fd] : fds.optional()) {
+    json[name] = fd->valid();
+    if (fd->valid()) raw.push_back(fd->get());
+  }
   if (!send_datagram(socket_.get(), json.dump(), raw)) gone_ = true;
   while (!gone_ && !spawned_) read(false);
   if (!spawned_) throw InternalError("the process that forks workers has gone");
