@@ -22,9 +22,11 @@ std::unique_ptr<torch::optim::Optimizer> make(const sim::OptimizerSpec& spec,
                                                               .weight_decay(spec.weight_decay));
   }
   if (spec.kind == "SGD") {
-    return std::make_unique<torch::optim::SGD>(
-        masters,
-        torch::optim::SGDOptions(spec.lr).momentum(spec.momentum).weight_decay(spec.weight_decay));
+    return std::make_unique<torch::optim::SGD>(masters, torch::optim::SGDOptions(spec.lr)
+                                                            .momentum(spec.momentum)
+                                                            .dampening(spec.dampening)
+                                                            .nesterov(spec.nesterov)
+                                                            .weight_decay(spec.weight_decay));
   }
   throw Error({.kind = ErrorKind::kBadInput,
                .what = fmt::format("optimizer \"{}\" is unknown", spec.kind),

@@ -77,7 +77,9 @@ TrainOptions train_options(const CaseSpec& spec) {
       .beta2 = spec.optimizer.beta2,
       .eps = spec.optimizer.eps,
       .weight_decay = spec.optimizer.weight_decay,
-      .momentum = spec.optimizer.momentum};
+      .momentum = spec.optimizer.momentum,
+      .dampening = spec.optimizer.dampening,
+      .nesterov = spec.optimizer.nesterov};
   options.schedule = schedule_options(spec.optimizer);
   options.temperature = spec.loss.temperature;
   options.max_norm = spec.optimizer.max_norm;

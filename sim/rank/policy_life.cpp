@@ -228,7 +228,9 @@ void PolicyLife::observe_scores(const std::string& name, const at::Tensor& score
 
 void PolicyLife::refit() {
   next_moment();
-  place_->worker.refit({.dtype = place_->setup.dtype, .budget_bytes = spec_.refit_bytes},
+  place_->worker.refit({.dtype = place_->setup.dtype,
+                        .budget_bytes = spec_.refit_bytes,
+                        .path = spec_.colocated ? RefitPath::kSharedMemory : RefitPath::kBroadcast},
                        receivers_.get());
 }
 

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 
 #include "base/error.h"
@@ -15,7 +14,7 @@
 #include "sim/scenario/read_batching.h"
 #include "sim/scenario/read_faults.h"
 #include "sim/scenario/read_numerics.h"
-#include "sim/scenario/read_scheduler.h"
+#include "sim/scenario/read_optimizer.h"
 #include "sim/scenario/read_stages.h"
 #include "sim/scenario/read_text.h"
 
@@ -168,41 +167,22 @@ void set_data(const Settings& settings, CaseSpec& spec) {
   spec.data.mask_probability = settings.get<double>("data.token_mask_probability");
 }
 
+// The policy configuration has it among the options of generation.
+double temperature(const Settings& settings) {
+  const std::string path = "run.temperature", other = "run.generation.temperature";
+  if (!settings.given(other)) return settings.get<double>(path);
+  if (settings.given(path)) {
+    settings.fail(other, fmt::format("{} and {} are both given", path, other), "keep one");
+  }
+  return settings.get<double>(other);
+}
+
 void set_loss(const Settings& settings, LossSpec& loss) {
   loss.kind = settings.get<std::string>("run.loss.kind");
   loss.eps = settings.get<double>("run.loss.eps");
   loss.beta = settings.get<double>("run.loss.beta");
-  loss.temperature = settings.get<double>("run.temperature");
+  loss.temperature = temperature(settings);
   loss.normalization = settings.get<std::string>("run.loss.normalization");
-}
-
-// "2", "1.5", "inf": as few characters as say it, since it is part of the golden's key.
-std::string norm_type(const Settings& settings) {
-  const std::string path = "run.grad_norm.type", text = settings.get<std::string>(path);
-  if (text == "inf") return text;
-  double type = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), type);
-  if (error != std::errc{} || end != text.data() + text.size() || !(type > 0) || type > 1000) {
-    settings.fail(path, fmt::format("{} is '{}'", path, text),
-                  "write a number above 0 and at most 1000, or inf");
-  }
-  return fmt::format("{}", type);
-}
-
-void set_optimizer(const Settings& settings, OptimizerSpec& optimizer) {
-  const std::string kwargs = "run.optimizer.kwargs.";
-  const json betas = settings.value(kwargs + "betas");
-  const json max_norm = settings.value("run.max_grad_norm");
-  optimizer.kind = settings.get<std::string>("run.optimizer.name");
-  optimizer.lr = settings.get<double>(kwargs + "lr");
-  optimizer.beta1 = betas[0].get<double>();
-  optimizer.beta2 = betas[1].get<double>();
-  optimizer.eps = settings.get<double>(kwargs + "eps");
-  optimizer.weight_decay = settings.get<double>(kwargs + "weight_decay");
-  optimizer.momentum = settings.get<double>(kwargs + "momentum");
-  optimizer.norm_type = norm_type(settings);
-  optimizer.max_norm = max_norm.is_null() ? 0.0 : max_norm.get<double>();
-  read_scheduler(settings, optimizer);
 }
 
 // Model, weights, batch, loss and optimizer of a case folder. Only `uneven` may be said beside it.
@@ -223,6 +203,7 @@ void set_from_folder(const Settings& settings, CaseSpec& spec) {
   spec.expected_file = folder.expected_file;
   spec.data = folder.data;
   spec.loss = folder.loss;
+  spec.loss.temperature = temperature(settings);
   spec.optimizer = folder.optimizer;
   spec.steps = folder.steps;
 }
@@ -234,7 +215,7 @@ void set_model_and_data(const Settings& settings, CaseSpec& spec) {
     set_model(settings, spec);
     set_data(settings, spec);
     set_loss(settings, spec.loss);
-    set_optimizer(settings, spec.optimizer);
+    read_optimizer(settings, spec.optimizer);
   }
   read_numerics(settings, spec);
   if (!settings.given("data.case") || settings.given("run.steps")) {

@@ -16,7 +16,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LossSpec, kind, eps, beta, normalization, tem
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SchedulerSpec, kind, factor, start_factor, end_factor,
                                    total_iters, t_max, eta_min, lr_lambda)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(OptimizerSpec, kind, lr, beta1, beta2, eps, weight_decay,
-                                   momentum, max_norm, norm_type, schedulers, milestones)
+                                   momentum, dampening, nesterov, max_norm, norm_type, schedulers,
+                                   milestones)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LossScaleSpec, init_scale, growth_factor, backoff_factor,
                                    growth_interval)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DataSpec, file, batch_size, seq_len, lengths, mask_probability,
@@ -46,16 +47,17 @@ namespace {
 
 // The fields of CaseSpec itself; to_json(const CaseSpec&) is taken by the public function's
 // signature.
-#define SHARDPROOF_CASE_FIELDS(DO)                                                                \
-  DO(name)                                                                                        \
-  DO(file)                                                                                        \
-  DO(line)                                                                                        \
-  DO(workload)                                                                                    \
-  DO(options)                                                                                     \
-  DO(model) DO(weights_folder) DO(expected_file) DO(precision) DO(seed) DO(steps) DO(stages)      \
-      DO(refit_bytes) DO(lives) DO(micro_batch_size) DO(judged) DO(record_activations) DO(data)   \
-          DO(batching) DO(loss) DO(optimizer) DO(loss_scale) DO(noise_std) DO(parallel) DO(world) \
-              DO(faults) DO(expect) DO(tags) DO(skip) DO(dump_file) DO(save_folder)               \
+#define SHARDPROOF_CASE_FIELDS(DO)                                                                 \
+  DO(name)                                                                                         \
+  DO(file)                                                                                         \
+  DO(line)                                                                                         \
+  DO(workload)                                                                                     \
+  DO(options)                                                                                      \
+  DO(model)                                                                                        \
+  DO(weights_folder) DO(expected_file) DO(precision) DO(seed) DO(steps) DO(stages) DO(refit_bytes) \
+      DO(colocated) DO(lives) DO(micro_batch_size) DO(judged) DO(record_activations) DO(data)      \
+          DO(batching) DO(loss) DO(optimizer) DO(loss_scale) DO(noise_std) DO(parallel) DO(world)  \
+              DO(faults) DO(expect) DO(tags) DO(skip) DO(dump_file) DO(save_folder)                \
                   DO(save_file_bytes) DO(backends)
 
 // "path:bytes:modification time in ns" of one file, "path:absent" when there is none.

@@ -39,6 +39,8 @@ struct OptimizerSpec {
   double eps = 1e-8;
   double weight_decay = 0.01;
   double momentum = 0.0;                       // SGD
+  double dampening = 0.0;                      // SGD
+  bool nesterov = false;                       // SGD
   double max_norm = 1.0;                       // <= 0: no clipping
   std::string norm_type = "2";                 // of the gradient norm: p, or inf
   std::vector<SchedulerSpec> schedulers = {};  // of the learning rate; none: it stays
@@ -181,9 +183,10 @@ struct CaseSpec {
   std::string expected_file;          // expected.safetensors, "" when there is none
   std::string precision = "float64";  // float64 | float32 | bfloat16 | float16
   int64_t seed = 0;
-  int64_t steps = 1;                   // train: optimizer steps
-  std::vector<StageSpec> stages = {};  // policy: what it is asked to do, in order
+  int64_t steps = 1;                       // train: optimizer steps
+  std::vector<StageSpec> stages = {};      // policy: what it is asked to do, in order
   int64_t refit_bytes = int64_t{1} << 30;  // policy: full tensors that are under way at a time
+  bool colocated = false;                  // policy: a refit's weights go through the host's memory
   int64_t lives = 1;               // policy: how often, from the start each time, in one process
   int64_t micro_batch_size = 0;    // per dp rank; 0: the rank's whole share at once
   bool judged = true;              // false: run only (bench at scale)

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "sim/scenario/names.h"
+#include "sim/scenario/optimizer_keys.h"
 
 namespace shardproof::sim {
 namespace {
@@ -12,13 +13,12 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kPath = "run.scheduler";
-constexpr double kManySteps = 1e9;
 
 std::vector<std::string> constants_of(const std::string& kind) {
-  if (kind == "ConstantLR") return {"factor", "total_iters"};
-  if (kind == "LinearLR") return {"start_factor", "end_factor", "total_iters"};
-  if (kind == "CosineAnnealingLR") return {"T_max", "eta_min"};
-  return {"lr_lambda"};
+  if (kind == "ConstantLR") return {"factor", "total_iters", "last_epoch"};
+  if (kind == "LinearLR") return {"start_factor", "end_factor", "total_iters", "last_epoch"};
+  if (kind == "CosineAnnealingLR") return {"T_max", "eta_min", "last_epoch"};
+  return {"lr_lambda", "last_epoch"};
 }
 
 // The kwargs of one scheduler; what is missing keeps PyTorch's value.
@@ -57,6 +57,13 @@ class SchedulerConstants {
     value = given.get<int64_t>();
   }
 
+  // PyTorch's -1, from the start; what goes on from a later step is a checkpoint.
+  void from_the_start() const {
+    if (!kwargs_.contains("last_epoch") || kwargs_["last_epoch"] == -1) return;
+    fail(named("last_epoch", kwargs_["last_epoch"]),
+         "write -1 or remove it; a policy's stages save and load the schedule's step");
+  }
+
   // A number, or one for each step of which the last one stays.
   void lambda(std::vector<double>& values) const {
     if (!kwargs_.contains("lr_lambda")) {
@@ -89,6 +96,7 @@ class SchedulerConstants {
 SchedulerSpec one_scheduler(const Settings& settings, const std::string& kind, const json& kwargs) {
   SchedulerSpec scheduler{.kind = kind};
   const SchedulerConstants constants(settings, kind, kwargs);
+  constants.from_the_start();
   if (kind == "LambdaLR") {
     constants.lambda(scheduler.lr_lambda);
     return scheduler;

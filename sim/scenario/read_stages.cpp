@@ -138,6 +138,7 @@ void read_stages(const Settings& settings, CaseSpec& spec) {
                   "remove it; run.stages say what happens");
   }
   spec.lives = settings.get<int64_t>("run.lives");
+  spec.colocated = settings.get<bool>("run.generation.colocated.enabled");
   spec.refit_bytes = settings.get<int64_t>("run.refit.budget_bytes");
   if (settings.given("run.refit.tensor_parallel_size")) {
     spec.parallel.inference_tp = settings.get<int64_t>("run.refit.tensor_parallel_size");

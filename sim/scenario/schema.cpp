@@ -5,6 +5,7 @@
 
 #include "mesh/mesh.h"
 #include "sim/scenario/names.h"
+#include "sim/scenario/optimizer_keys.h"
 #include "sim/scenario/parallel_keys.h"
 #include "sim/scenario/world_keys.h"
 
@@ -16,7 +17,7 @@ namespace {
 
 constexpr double kMaxSize = 1e7;  // of one dimension of a model or batch
 constexpr double kMaxSeconds = 1e6;
-constexpr double kMaxConstant = 1e6;  // of an optimizer or loss
+constexpr double kMaxConstant = 1e6;  // of a loss
 constexpr double kMaxSeed = 9e15;     // exact in a double, so in every reader of JSON
 const double kMaxRanks = static_cast<double>(Mesh::kMaxWorldSize);
 
@@ -169,8 +170,8 @@ std::vector<SchemaKey> run_keys() {
       {"run.stages[].do", KeyType::kName, nullptr, "What", 0, 0, known_stages()},
       {"run.stages[].train_global_batch_size", KeyType::kInteger, 0,
        "train: samples of an optimizer step; without it as run says", 0, 1e6},
-      {"run.stages[].train_micro_batch_size", KeyType::kInteger, 0,
-       "train: without it as run says", 0, 1e6},
+      {"run.stages[].train_micro_batch_size", KeyType::kInteger, 0, "train: without it as run says",
+       0, 1e6},
       {"run.stages[].logprob_batch_size", KeyType::kInteger, 0,
        "score, reference: without it as run says", 0, 1e6},
       {"run.stages[].eval_mode", KeyType::kBool, false,
@@ -270,6 +271,9 @@ std::vector<SchemaKey> run_keys() {
        "train: normal noise on every weight before the first step, of this size, from the seed", 0,
        kMaxConstant},
       {"run.temperature", KeyType::kNumber, 1.0, "Logits are divided by it", 1e-6, kMaxConstant},
+      {"run.generation.temperature", KeyType::kNumber, nullptr, "The same", 1e-6, kMaxConstant},
+      {"run.generation.colocated.enabled", KeyType::kBool, false,
+       "policy: a refit goes through the host's shared memory instead of a broadcast"},
       {"run.loss.kind", KeyType::kName, "nll", "Loss", 0, 0, known_losses(), false, "loss"},
       {"run.loss.eps", KeyType::kNumber, 0.2, "clipped_pg: the ratio is clamped to 1 +- eps", 0,
        kMaxConstant},
@@ -282,23 +286,6 @@ std::vector<SchemaKey> run_keys() {
        0,
        0,
        {"token", "sequence"}},
-      {"run.scheduler", KeyType::kRecords, json::array(),
-       "Learning rates over steps: a scheduler, or a list of them that ends with {milestones: ..}"},
-      {"run.scheduler[].name", KeyType::kName, "",
-       "torch.optim.lr_scheduler.LinearLR is the same name", 0, 0, known_schedulers()},
-      {"run.scheduler[].kwargs", KeyType::kMap, json::object(),
-       "Its constants under PyTorch's names; lr_lambda is a factor, or a list of one per step"},
-      {"run.scheduler[].milestones", KeyType::kIntegers, json::array(),
-       "Steps after which the next scheduler takes over", 0, 1e9},
-      {"run.optimizer.name", KeyType::kName, "AdamW", "torch.optim.AdamW is the same name", 0, 0,
-       known_optimizers(), false, "optimizer"},
-      {"run.optimizer.kwargs.lr", KeyType::kNumber, 1e-3, "Learning rate", 0, kMaxConstant},
-      {"run.optimizer.kwargs.betas", KeyType::kNumberPair, json::array({0.9, 0.999}), "AdamW", 0,
-       0.9999999999},
-      {"run.optimizer.kwargs.eps", KeyType::kNumber, 1e-8, "AdamW", 0, kMaxConstant},
-      {"run.optimizer.kwargs.weight_decay", KeyType::kNumber, 0.01, "Of every parameter", 0,
-       kMaxConstant},
-      {"run.optimizer.kwargs.momentum", KeyType::kNumber, 0.0, "SGD", 0, kMaxConstant},
   };
 }
 
@@ -337,8 +324,8 @@ std::vector<SchemaKey> outcome_keys() {
 }  // namespace
 
 Schema::Schema() {
-  for (auto part :
-       {general_keys, model_keys, parallel_keys, data_keys, run_keys, world_keys, outcome_keys}) {
+  for (auto part : {general_keys, model_keys, parallel_keys, data_keys, run_keys, optimizer_keys,
+                    world_keys, outcome_keys}) {
     for (SchemaKey& key : part()) keys_.push_back(std::move(key));
   }
 }

@@ -35,6 +35,7 @@ struct SchemaKey {
   std::vector<std::string> choices = {};
   bool nullable = false;        // `null` may be written, with its own meaning
   std::string short_name = {};  // in the names of swept cases; "": the last part of the path
+  std::vector<std::string> of_bool = {};  // kName: the choices that false and true stand for
 };
 
 class Schema {

@@ -35,10 +35,14 @@ std::string type_text(const SchemaKey& key) {
   }
   std::string names;
   for (const std::string& choice : key.choices) names += (names.empty() ? "" : "|") + choice;
-  return names;
+  return names + (key.of_bool.empty() ? "" : "|true|false");
 }
 
-json name_schema(const SchemaKey& key) { return {{"enum", key.choices}}; }
+json name_schema(const SchemaKey& key) {
+  json names = key.choices;
+  if (!key.of_bool.empty()) names.insert(names.end(), {true, false});
+  return {{"enum", names}};
+}
 
 json number_schema(const SchemaKey& key) {
   return {{"type", "number"}, {"minimum", key.low}, {"maximum", key.high}};

@@ -70,6 +70,7 @@ struct Checked {
   }
   json name(const YamlNode& node) const {
     const json value = node.value();
+    if (value.is_boolean() && !key.of_bool.empty()) return key.of_bool[value.get<bool>() ? 1 : 0];
     if (!value.is_string()) wrong_type(node, "a name");
     std::string word = value.get<std::string>();
     for (const std::string prefix : {"torch.optim.", "lr_scheduler."}) {

@@ -21,6 +21,13 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+// What a block or name of the policy configuration is called in a scenario. "" none.
+std::string policy_key(const std::string& name) {
+  if (name == "dtensor_cfg") return "parallel";
+  if (name == "model_name") return "model.folder";
+  return name == "policy" ? "run" : "";
+}
+
 // The path in the table that ends in this name, when it stands in another block. "" none.
 std::string path_ending_in(const Schema& schema, const std::string& name) {
   for (const SchemaKey& key : schema.keys()) {
@@ -72,7 +79,8 @@ void Settings::add_key(const YamlEntry& entry, const std::string& path) {
 void Settings::unknown_key(const YamlEntry& entry, const std::string& block) const {
   std::vector<std::string> known = schema_->names_below(block);
   if (block.empty()) known.insert(known.end(), {"matrix", "skip"});
-  std::string meant = path_ending_in(*schema_, entry.key);
+  std::string meant = policy_key(entry.key);
+  if (meant.empty()) meant = path_ending_in(*schema_, entry.key);
   if (meant.empty()) {
     const std::string nearest = nearest_name(entry.key, known);
     if (!nearest.empty()) meant = joined(block, nearest);

@@ -31,11 +31,12 @@ void sgd_step(const at::Tensor& parameter, const at::Tensor& grad, OptimizerStat
   if (options.weight_decay != 0) direction = grad.add(parameter, options.weight_decay);
   if (options.momentum != 0) {
     if (state.momentum_buffer.defined()) {
-      state.momentum_buffer.mul_(options.momentum).add_(direction);
+      state.momentum_buffer.mul_(options.momentum).add_(direction, 1 - options.dampening);
     } else {
       state.momentum_buffer = direction.clone();
     }
-    direction = state.momentum_buffer;
+    direction = options.nesterov ? direction.add(state.momentum_buffer, options.momentum)
+                                 : state.momentum_buffer;
   }
   parameter.add_(direction, -options.lr);
 }

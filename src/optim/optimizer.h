@@ -19,8 +19,10 @@ struct OptimizerOptions {
   double beta2 = 0.999;  // AdamW
   double eps = 1e-8;     // AdamW
   double weight_decay =
-      0.01;               // AdamW: decoupled (Loshchilov and Hutter); SGD: added to the gradient
-  double momentum = 0.0;  // SGD
+      0.01;                // AdamW: decoupled (Loshchilov and Hutter); SGD: added to the gradient
+  double momentum = 0.0;   // SGD
+  double dampening = 0.0;  // SGD: of what joins the momentum, from the second step on
+  bool nesterov = false;   // SGD: a step ahead along the momentum; PyTorch wants no dampening then
 };
 
 // One parameter's state. Undefined tensors: no step taken yet.

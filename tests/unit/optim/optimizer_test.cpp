@@ -44,12 +44,17 @@ TEST_CASE("AdamW takes the steps of torch::optim::AdamW", "[PW-9]") {
 }
 
 TEST_CASE("SGD takes the steps of torch::optim::SGD", "[PW-9]") {
-  const double momentum = GENERATE(0.0, 0.9);
+  const double momentum = GENERATE(0.0, 0.9), dampening = GENERATE(0.0, 0.3);
+  const bool nesterov = GENERATE(false, true);
+  if (nesterov && (momentum == 0 || dampening != 0)) return;  // PyTorch has no such step
   const OptimizerOptions options{.kind = OptimizerKind::kSgd, .lr = 0.05, .weight_decay = 0.1,
-                                 .momentum = momentum};
+                                 .momentum = momentum, .dampening = dampening,
+                                 .nesterov = nesterov};
   CHECK(difference_after_three_steps(options, [&](std::vector<at::Tensor> parameters) {
           return torch::optim::SGD(parameters, torch::optim::SGDOptions(0.05)
                                                    .momentum(momentum)
+                                                   .dampening(dampening)
+                                                   .nesterov(nesterov)
                                                    .weight_decay(0.1));
         }) <= 1e-14);
 }

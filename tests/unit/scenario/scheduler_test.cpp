@@ -46,6 +46,11 @@ TEST_CASE("One scheduler, a list of one, and several with milestones", "[scenari
   CHECK(several.schedulers[2].t_max == 9);
   CHECK(several.schedulers[2].eta_min == 1e-4);
   CHECK(several.milestones == std::vector<int64_t>{3, 5});
+  const OptimizerSpec endless = scheduled(
+      "[{name: LinearLR}, {name: ConstantLR, kwargs: {factor: 1.0, total_iters: 10000000000, "
+      "last_epoch: -1}}, {milestones: [10000000000]}]");
+  CHECK(endless.schedulers[1].total_iters == 10000000000);
+  CHECK(endless.milestones == std::vector<int64_t>{10000000000});
   const CaseSpec there_and_back = case_spec_from_json(
       to_json(case_with("run: {scheduler: {name: LambdaLR, kwargs: {lr_lambda: [1, 0.5]}}}")));
   CHECK(there_and_back.optimizer.schedulers[0].lr_lambda == std::vector<double>{1, 0.5});
@@ -63,6 +68,8 @@ TEST_CASE("What is wrong with a scheduler is said where it stands", "[scenario][
   says("{name: LinearLR, kwargs: {start_factor: 0}}", "it must be above 0 and at most 1");
   says("{name: LinearLR, kwargs: {end_factor: 1.5}}", "at most 1");
   says("{name: LinearLR, kwargs: {total_iters: 0}}", "1 or more");
+  says("{name: LinearLR, kwargs: {total_iters: 1e16}}", "1 or more");
+  says("{name: LinearLR, kwargs: {last_epoch: 3}}", "last_epoch of LinearLR is 3; write -1");
   says("{name: CosineAnnealingLR}", "CosineAnnealingLR has no T_max");
   says("{name: LambdaLR, kwargs: {lr_lambda: []}}", "a factor, or a list");
   says("{name: LambdaLR, kwargs: {lr_lambda: \"lambda epoch: 1\"}}", "a factor, or a list");

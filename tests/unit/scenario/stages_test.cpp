@@ -24,7 +24,8 @@ CaseSpec policy_case(const std::string& run, const std::string& rest = "") {
 TEST_CASE("A stage has what it says, else what run says", "[scenario][PW-2]") {
   const CaseSpec spec = policy_case(
       "{train_global_batch_size: 3, train_micro_batch_size: 1, logprob_batch_size: 4,\n"
-      "  refit: {tensor_parallel_size: 3, budget_bytes: 77}, lives: 2, stages: [{do: train},\n"
+      "  refit: {tensor_parallel_size: 3, budget_bytes: 77}, lives: 2,\n"
+      "  generation: {temperature: 0.5, colocated: {enabled: true}}, stages: [{do: train},\n"
       "  {do: train, train_global_batch_size: 2, train_micro_batch_size: 2, eval_mode: true},\n"
       "  {do: score}, {do: reference, logprob_batch_size: 1}, {do: refit}, {do: save},\n"
       "  {do: load, tensor_parallel_size: 2, sequence_parallel: true, data_parallel: fsdp}]}",
@@ -46,11 +47,15 @@ TEST_CASE("A stage has what it says, else what run says", "[scenario][PW-2]") {
   CHECK(spec.parallel.data_parallel == "replicate");
   CHECK(spec.lives == 2);
   CHECK(spec.refit_bytes == 77);
+  CHECK(spec.colocated);
+  CHECK_FALSE(policy_case("{stages: [{do: train}]}").colocated);
+  CHECK(spec.loss.temperature == 0.5);
   CHECK(spec.parallel.world_size() == 4 + 3);
   CHECK(spec.parallel.mesh().world_size() == 4);
   const CaseSpec there_and_back = case_spec_from_json(to_json(spec));
   CHECK(there_and_back.stages[6].parallel.tp == 2);
   CHECK(there_and_back.stages[1].eval_mode);
+  CHECK(there_and_back.colocated);
 }
 
 TEST_CASE("Moments are counted over stages and lives", "[scenario][PW-2]") {
