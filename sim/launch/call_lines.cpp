@@ -16,6 +16,10 @@ namespace {
 
 constexpr auto kWaitForSpace = std::chrono::microseconds(100);
 
+struct LineHeader {
+  uint32_t bytes;
+};
+
 size_t bytes_of_rings(size_t ring_bytes, int64_t world_size) {
   return ring_bytes * static_cast<size_t>(world_size);
 }
@@ -60,9 +64,9 @@ CallLines::Ring& CallLines::ring(int64_t rank) const {
 }
 
 void CallLines::put(int64_t rank, std::string_view line) {
-  const auto size = static_cast<uint32_t>(line.size());
-  std::string record(sizeof(size), '\0');
-  std::memcpy(record.data(), &size, sizeof(size));
+  const LineHeader header{.bytes = static_cast<uint32_t>(line.size())};
+  std::string record(sizeof(header), '\0');
+  std::memcpy(record.data(), &header, sizeof(header));
   record += line;
   Ring& to = ring(rank);
   uint64_t put = to.put.load(std::memory_order_relaxed);
@@ -84,33 +88,29 @@ void CallLines::put(int64_t rank, std::string_view line) {
 // The counts are a rank's to write over: none of them leads out of the ring.
 void CallLines::read(int64_t rank) {
   Ring& from = ring(rank);
-  std::string& into = read_.at(static_cast<size_t>(rank));
+  RecordBuffer& into = read_.at(static_cast<size_t>(rank));
   const uint64_t put = from.put.load(std::memory_order_acquire);
   uint64_t taken = from.taken.load(std::memory_order_relaxed);
   if (put - taken > kRingBytes) taken = put;
   while (taken != put) {
     const uint64_t at = taken % kRingBytes;
     const auto some = std::min<uint64_t>(put - taken, kRingBytes - at);
-    into.append(from.bytes + at, some);
+    std::memcpy(into.room(some), from.bytes + at, some);
+    into.arrived(some);
     taken += some;
   }
   from.taken.store(taken, std::memory_order_release);
 }
 
 std::optional<std::string> CallLines::take(int64_t rank) {
-  std::string& have = read_.at(static_cast<size_t>(rank));
-  const auto whole = [&have]() -> std::optional<std::string> {
-    uint32_t size = 0;
-    if (have.size() < sizeof(size)) return std::nullopt;
-    std::memcpy(&size, have.data(), sizeof(size));
-    if (have.size() - sizeof(size) < size) return std::nullopt;
-    std::string line = have.substr(sizeof(size), size);
-    have.erase(0, sizeof(size) + size);
-    return line;
-  };
-  if (auto line = whole()) return line;
-  read(rank);
-  return whole();
+  RecordBuffer& arrived = read_.at(static_cast<size_t>(rank));
+  auto record = arrived.take<LineHeader>();
+  if (!record) {
+    read(rank);
+    record = arrived.take<LineHeader>();
+  }
+  if (!record) return std::nullopt;
+  return std::move(record->payload);
 }
 
 void CallLines::clear() {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "sim/launch/owned_fd.h"
+#include "sim/launch/record_buffer.h"
 
 namespace shardproof::sim {
 
@@ -46,7 +47,7 @@ class CallLines {
   OwnedFd fd_;
   int64_t world_size_;
   void* pages_ = nullptr;
-  std::vector<std::string> read_;  // by rank: taken out of the ring, not yet a whole line
+  std::vector<RecordBuffer> read_;  // by rank: taken out of the ring, not yet a whole line
 };
 
 }  // namespace shardproof::sim

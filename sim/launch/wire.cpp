@@ -70,13 +70,7 @@ ssize_t transmit(int socket, const msghdr& message, int flags) {
 
 FrameReader::Status FrameReader::read_some(int socket, bool dont_wait) {
   had_data_ = false;
-  if (begin_ > 0) {
-    buffer_.erase(0, begin_);
-    begin_ = 0;
-  }
-  const size_t old = buffer_.size();
-  buffer_.resize(old + kReadChunk);
-  iovec part{buffer_.data() + old, kReadChunk};
+  iovec part{buffer_.room(kReadChunk), kReadChunk};
   ControlBuffer control;
   msghdr message{};
   message.msg_iov = &part;
@@ -84,24 +78,20 @@ FrameReader::Status FrameReader::read_some(int socket, bool dont_wait) {
   message.msg_control = control.bytes;
   message.msg_controllen = sizeof(control.bytes);
   const ssize_t got = receive(socket, message, dont_wait ? MSG_DONTWAIT : 0);
-  buffer_.resize(old + static_cast<size_t>(got > 0 ? got : 0));
   if (got < 0) return errno == EAGAIN ? Status::kOpen : Status::kClosed;
+  buffer_.arrived(static_cast<size_t>(got));
   take_fds(message, fds_);
   had_data_ = got > 0;
   return got == 0 ? Status::kClosed : Status::kOpen;
 }
 
 std::optional<Frame> FrameReader::next() {
-  Header header;
-  if (buffer_.size() - begin_ < sizeof(header)) return std::nullopt;
-  std::memcpy(&header, buffer_.data() + begin_, sizeof(header));
-  if (buffer_.size() - begin_ < sizeof(header) + header.bytes) return std::nullopt;
-  Frame frame{static_cast<FrameType>(header.type),
-              buffer_.substr(begin_ + sizeof(header), header.bytes),
-              {}};
-  begin_ += sizeof(header) + header.bytes;
-  SHARDPROOF_ASSERT(header.fds <= fds_.size(), "a frame announced more descriptors than arrived");
-  for (uint16_t i = 0; i < header.fds; ++i) {
+  auto record = buffer_.take<Header>();
+  if (!record) return std::nullopt;
+  const uint16_t fds = record->header.fds;
+  SHARDPROOF_ASSERT(fds <= fds_.size(), "a frame announced more descriptors than arrived");
+  Frame frame{static_cast<FrameType>(record->header.type), std::move(record->payload), {}};
+  for (uint16_t i = 0; i < fds; ++i) {
     frame.fds.push_back(std::move(fds_.front()));
     fds_.pop_front();
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sim/launch/owned_fd.h"
+#include "sim/launch/record_buffer.h"
 
 namespace shardproof::sim {
 
@@ -45,8 +46,7 @@ class FrameReader {
   bool had_data() const { return had_data_; }  // the last read_some brought something
 
  private:
-  std::string buffer_;
-  size_t begin_ = 0;
+  RecordBuffer buffer_;
   std::deque<OwnedFd> fds_;
   bool had_data_ = false;
 };
