@@ -44,6 +44,9 @@ TEST_CASE("lines arrive whole and in order, also when the ring is full or a line
 TEST_CASE("what a rank put before it was killed stays; half a line is none",
           "[launch][call_lines]") {
   CallLines control(3);
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const OwnedFd told(ends[0]), tells(ends[1]);
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
   if (child == 0) {
@@ -51,10 +54,13 @@ TEST_CASE("what a rank put before it was killed stays; half a line is none",
     rank.put(2, "first");
     rank.put(2, "");
     rank.put(2, "third");
+    if (::write(tells.get(), "3", 1) != 1) ::_exit(1);
     rank.put(2, std::string(3 * CallLines::kRingBytes, 'x'));  // waits for a reader
     ::_exit(0);
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  char third = 0;
+  REQUIRE(::read(told.get(), &third, 1) == 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // most likely half a line is there
   REQUIRE(::kill(child, SIGKILL) == 0);
   int status = 0;
   REQUIRE(::waitpid(child, &status, 0) == child);

@@ -1,6 +1,7 @@
 // Worker functions with neither tensors nor network: ranks that behave as the case's options say.
 //
 //   options: {"rank 1": "segv"}   what a rank does; "echo" when it is not named
+//            {"rank 1": "meet", "to meet": 6}   waits for so many ranks, of whichever cases
 #pragma once
 
 #include <poll.h>
@@ -40,7 +41,7 @@ inline CallLine world_call(int64_t rank, int64_t world_size, int64_t sequence,
 
 class ToyWorld {
  public:
-  explicit ToyWorld(WorldSetup setup) : setup_(std::move(setup)) {}
+  ToyWorld(WorldSetup setup, std::atomic<int>* met) : setup_(std::move(setup)), met_(met) {}
 
   std::vector<RankEnding> run(const std::string& request) {
     const CaseSpec spec = case_spec_from_json(nlohmann::json::parse(request));
@@ -56,7 +57,10 @@ class ToyWorld {
     return endings;
   }
 
-  void abort() { aborted_ = true; }
+  void abort(const std::string& why) {
+    why_ = why;
+    aborted_ = true;
+  }
 
  private:
   RankEnding one_rank(int64_t rank, const CaseSpec& spec) {
@@ -72,6 +76,7 @@ class ToyWorld {
     setup_.on_call(rank, world_call(rank, setup_.world_size, 0, "barrier"));
     std::printf("rank %d does %s\n", static_cast<int>(rank), act.c_str());
     std::fflush(stdout);
+    if (act == "meet") meet(spec.options.at("to meet"), ending);
     perform(act, rank, ending);
     return ending;
   }
@@ -94,7 +99,7 @@ class ToyWorld {
     } else if (act == "wait") {  // in a collective that needs everybody
       setup_.on_call(rank, world_call(rank, setup_.world_size, 1, "all_reduce"));
       sleep_until_aborted(ending, "aborted");
-    } else if (act == "echo") {
+    } else if (act == "echo" || act == "meet") {
       ending.bytes = std::to_string(::getpid());
     }
   }
@@ -107,9 +112,20 @@ class ToyWorld {
   void sleep_until_aborted(RankEnding& ending, const std::string& kind) {
     while (!aborted_) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     ending.kind = kind;
+    ending.message = why_;
+  }
+
+  void meet(int ranks, RankEnding& ending) {
+    ++*met_;
+    while (*met_ < ranks) {
+      if (aborted_) return sleep_until_aborted(ending, "hung");
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
   }
 
   WorldSetup setup_;
+  std::atomic<int>* met_;  // in memory that all workers share
+  std::string why_;        // of the abort
   std::atomic<bool> aborted_ = false;
 };
 
@@ -129,13 +145,14 @@ inline std::string toy_golden(const std::string& request, int golden_fd, const s
   return std::to_string(::getpid()) + dump;
 }
 
-inline WorkerFunctions toy_workers() {
-  return {.golden_main = toy_golden, .make_world = [](WorldSetup setup) {
+// `met`: where ranks that meet are counted, in memory that is shared with forked processes.
+inline WorkerFunctions toy_workers(std::atomic<int>* met = nullptr) {
+  return {.golden_main = toy_golden, .make_world = [met](WorldSetup setup) {
             const bool threads = setup.rank < 0;
-            const auto world = std::make_shared<ToyWorld>(std::move(setup));
+            const auto world = std::make_shared<ToyWorld>(std::move(setup), met);
             WorldSession session;
             session.run = [world](const std::string& request, int) { return world->run(request); };
-            if (threads) session.abort = [world](const std::string&) { world->abort(); };
+            if (threads) session.abort = [world](const std::string& why) { world->abort(why); };
             return session;
           }};
 }

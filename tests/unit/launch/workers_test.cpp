@@ -22,12 +22,12 @@ TEST_CASE("a worker that ends while another is started is told at once", "[launc
   std::string how;
   first->start({.on_frame = {}, .on_exit = [&how](const std::string& text) { how = text; }});
   REQUIRE(::kill(first->pid(), SIGKILL) == 0);
-  for (int i = 0; i < 2000 && !is_reaped(first->pid()); ++i) {
+  for (int i = 0; i < 20'000 && !is_reaped(first->pid()); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   REQUIRE(is_reaped(first->pid()));  // the zygote's notice is on its way, before that of the second
   const auto second = workers.start(setup, {});
-  io.run_for(std::chrono::milliseconds(300));
+  for (int i = 0; i < 200 && how.empty(); ++i) io.run_for(std::chrono::milliseconds(100));
   CHECK_THAT(how, Catch::Contains("SIGKILL"));
   CHECK(first->ended());
   CHECK_FALSE(second->ended());
