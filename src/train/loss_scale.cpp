@@ -12,12 +12,12 @@ void LossScale::set_state(const LossScaleState& state) {
 }
 
 bool LossScale::unscale(const std::vector<at::Tensor>& grads, Communicator& world,
-                        at::Device device) {
+                        at::Device device, double mean_over) {
   if (!options_.enabled) return false;
   const at::NoGradGuard no_grad;
   bool finite = true;
   for (const at::Tensor& grad : grads) {
-    grad.mul_(1 / state_.scale);
+    grad.mul_(mean_over / state_.scale);
     finite = finite && grad.isfinite().all().item<bool>();
   }
   const at::Tensor flag = at::scalar_tensor(finite ? 0 : 1, at::kLong).to(device);

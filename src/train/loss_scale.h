@@ -1,11 +1,13 @@
 // Dynamic loss scaling, so that the gradients of a float16 run neither vanish nor overflow.
 //
-//   loss * scale --backward--> gradients * scale --reduce, / scale--> gradients
+//   loss * scale --backward--> gradients * scale --mean, * ranks / scale--> gradients
 //   one is not finite, on any rank   all ranks skip the step together; scale *= backoff_factor
 //   none for growth_interval steps   scale *= growth_factor
 //
 // Source: torch.amp.GradScaler (scale, unscale_, step, update). There each rank looks at its own
-// gradients; here all agree, as a rank that holds a shard alone sees what is in that shard.
+// gradients; here all agree, as a rank that holds a shard alone sees what is in that shard. Seed
+// 001 multiplies the loss by the number of ranks before the backward: in float16 that costs its
+// range.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,10 +40,12 @@ class LossScale {
   const LossScaleState& state() const { return state_; }
   void set_state(const LossScaleState& state);
 
-  // Divides reduced gradients by the scale, in place. Whether one is not finite on any rank, so
-  // that the step is skipped. Once a step: the scale moves on.
+  // Multiplies reduced gradients by `mean_over` / scale, in place: they are a mean over so many
+  // ranks, which no loss factor undoes. Whether one is not finite on any rank, so that the step is
+  // skipped. Once a step: the scale moves on.
   //   all_reduce(max) over the world of a flag; nothing at all when it is not enabled
-  bool unscale(const std::vector<at::Tensor>& grads, Communicator& world, at::Device device);
+  bool unscale(const std::vector<at::Tensor>& grads, Communicator& world, at::Device device,
+               double mean_over = 1);
 
  private:
   void move_on(bool overflow);

@@ -67,10 +67,14 @@ bool Trainer::shards_parameters() const {
   return !shard_axes(setup_.mesh, options_.data_parallel).shard.empty();
 }
 
-// Of the loss. A golden's loss is multiplied by the loss scale too.
+// Of the loss: undoes the mean of gradients over the ranks that hold tokens. With a loss scale,
+// which a golden's loss is multiplied by too, the reduced gradients are multiplied instead: they
+// are float32, and the way back in float16 overflows at the scales at which one device's does.
 double Trainer::grad_factor() const {
-  return static_cast<double>(token_rank_count(setup_.mesh)) * loss_scale_.scale();
+  return loss_scale_.enabled() ? loss_scale_.scale() : mean_over();
 }
+
+double Trainer::mean_over() const { return static_cast<double>(token_rank_count(setup_.mesh)); }
 
 // [b, S]: of each token given those before it. The shift comes before the cut: what follows a
 // rank's last token is on another rank. Within a packed row each sequence is shifted by itself.
@@ -300,7 +304,8 @@ std::vector<at::Tensor> Trainer::finish_gradients() {
   gradient_bytes_ = memory_of(grads);
   if (loss_scale_.enabled()) {
     observe_scalar("metric.loss_scale", Phase::kStep, step_, loss_scale_.scale());
-    const bool overflow = loss_scale_.unscale(grads, setup_.comm.world(), setup_.device);
+    const bool overflow =
+        loss_scale_.unscale(grads, setup_.comm.world(), setup_.device, mean_over());
     observe_scalar("metric.skipped", Phase::kStep, step_, overflow ? 1 : 0);
     if (overflow) return {};
   }

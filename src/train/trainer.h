@@ -156,6 +156,7 @@ class Trainer {
                     const at::Tensor& tensor);
   void observe_scalar(const std::string& name, Phase phase, int64_t step, double value);
   double grad_factor() const;
+  double mean_over() const;
 
   RankSetup setup_;
   Decoder& model_;

@@ -61,12 +61,15 @@ TEST_CASE("without loss scaling nothing is scaled, skipped or sent", "[train][PW
   }
 }
 
-TEST_CASE("gradients are divided by the scale in place", "[train][PW-1]") {
+TEST_CASE("gradients are divided by the scale in place, and a mean of them is undone",
+          "[train][PW-1]") {
   run_emulated_ranks(Mesh::training(1, 1, 1, 1), [&](MeshComm& comm, int64_t) {
     LossScale scale({.enabled = true, .init_scale = 8});
     const at::Tensor grad = at::full({2}, 4.0);
     scale.unscale({grad}, comm.world(), at::kCPU);
     if (!grad.eq(0.5).all().item<bool>()) throw std::runtime_error("not divided by 8");
+    scale.unscale({grad}, comm.world(), at::kCPU, /*mean_over=*/6);
+    if (!grad.eq(0.375).all().item<bool>()) throw std::runtime_error("not multiplied by 6 / 8");
   });
 }
 
