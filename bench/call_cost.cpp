@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "sim/launch/call_lines.h"
 #include "sim/match/matcher.h"
 #include "tests/multirank/small_ranks.h"

@@ -10,7 +10,9 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "sim/rank/process_rank_main.h"
 #include "tests/multirank/small_ranks.h"
 
 namespace {

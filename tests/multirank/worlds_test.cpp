@@ -1,8 +1,8 @@
 // The same small rank as threads and as Gloo processes: what it computes, and how it may fail.
-#include <catch2/catch.hpp>
-#include <chrono>
+#include <fmt/format.h>
 
-#include "base/elapsed.h"
+#include <catch2/catch.hpp>
+
 #include "tests/multirank/small_ranks.h"
 
 namespace shardproof::sim {
@@ -20,12 +20,6 @@ std::string kinds(const std::vector<RankEnding>& endings) {
   return text;
 }
 
-double seconds_of(const std::function<void()>& action) {
-  const auto start = std::chrono::steady_clock::now();
-  action();
-  return seconds_since(start);
-}
-
 CaseSpec with_fault(const std::string& backend, const std::string& kind, int64_t rank,
                     const std::string& label) {
   CaseSpec spec = small_case(backend, 3);
@@ -38,32 +32,13 @@ TEST_CASE("all ranks compute the same sums, cold and warm", "[multirank]") {
   for (const std::string& backend : kWorlds) {
     for (const int64_t size : {1, 2, 3, 5}) {
       INFO(backend << " " << size);
-      std::vector<RankEnding> first, second;
-      const double cold =
-          seconds_of([&] { first = pool.run_case(small_case(backend, size), -1, false); });
-      const double warm =
-          seconds_of([&] { second = pool.run_case(small_case(backend, size), -1, false); });
+      const auto first = pool.run_case(small_case(backend, size), -1, false);
+      const auto second = pool.run_case(small_case(backend, size), -1, false);
       for (const auto& endings : {first, second}) {
         INFO(kinds(endings));
         for (const RankEnding& ending : endings) CHECK(ending.kind == "finished");
       }
       CHECK(first[0].bytes == second[0].bytes);  // the same process
-      WARN(backend << " of " << size << ": first case " << cold << " s, then " << warm << " s");
-    }
-  }
-}
-
-TEST_CASE("what a call costs", "[.cost]") {
-  WorldPool pool(small_workers());
-  for (const std::string& backend : kWorlds) {
-    for (const int64_t calls : {1, 10, 100, 1000}) {
-      for (const bool silent : {false, true}) {
-        const CaseSpec spec = small_case(backend, 4, {{"calls", calls}, {"silent", silent}});
-        pool.run_case(spec, -1, false);
-        const double seconds = seconds_of([&] { pool.run_case(spec, -1, false); });
-        WARN(backend << " of 4 ranks, " << calls << (silent ? " unheard" : "")
-                     << " all_reduces: " << seconds * 1000 << " ms");
-      }
     }
   }
 }
@@ -96,14 +71,13 @@ TEST_CASE("a write to a closed socket ends no rank", "[multirank][fault]") {
 TEST_CASE("a rank that never enters a collective is the one that hung", "[multirank][fault]") {
   WorldPool pool(small_workers());
   for (const std::string& backend : kWorlds) {
-    std::vector<RankEnding> endings;
-    const double seconds =
-        seconds_of([&] { endings = pool.run_case(with_fault(backend, "hang", 2, ""), -1, false); });
+    const auto endings = pool.run_case(with_fault(backend, "hang", 2, ""), -1, false);
     INFO(backend << "\n" << kinds(endings));
     CHECK(endings[2].kind == "hung");
     CHECK(endings[0].kind == "aborted");
     CHECK(endings[1].kind == "aborted");
-    CHECK(seconds < 4);
+    // By the rule, and not by the deadline of 30 s.
+    CHECK_THAT(endings[2].message, Catch::Contains("for 1 s no rank entered a collective"));
   }
 }
 

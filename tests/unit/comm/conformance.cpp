@@ -1,6 +1,7 @@
 // Cases, inputs and the plain arithmetic of the conformance suite.
 #include "tests/unit/comm/conformance.h"
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

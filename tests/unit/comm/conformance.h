@@ -2,7 +2,7 @@
 // sequential arithmetic.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <string>
 #include <vector>

@@ -1,0 +1,112 @@
+#include "tests/multirank/small_ranks.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <memory>
+#include <stdexcept>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "comm/mesh_comm.h"
+#include "sim/rank/emulated_world_main.h"
+#include "sim/rank/process_rank_main.h"
+
+namespace shardproof::sim {
+namespace {
+
+class CallForwarder final : public CallListener {
+ public:
+  explicit CallForwarder(const RankEnv& env) : env_(env) {}
+  void before_call(const CollectiveCall& call) override { env_.on_call(call); }
+  void after_call(const CollectiveCall&) override {}
+  void never_waited(const CollectiveCall&) override {}
+
+ private:
+  const RankEnv& env_;
+};
+
+// "<pid>": this rank checked every sum.
+std::string small_rank_main(const std::string& request, const RankEnv& env) {
+  const CaseSpec spec = case_spec_from_json(nlohmann::json::parse(request));
+  const std::string act = spec.options.value(fmt::format("rank {}", env.rank), "");
+  CallForwarder listener(env);
+  const Mesh mesh({{"dp", env.world_size}});
+  const bool silent = spec.options.value("silent", false);  // nobody hears of the calls
+  MeshComm comm(mesh, env.rank, env.make_backend, silent ? nullptr : &listener);
+  const bool unchecked = spec.options.value("unchecked", false);
+  const int64_t calls = spec.options.value("calls", 3);
+  for (int64_t call = 0; call < calls; ++call) {
+    const at::Tensor mine = at::arange(4, at::kDouble) * (env.rank + 1) + call;
+    const std::string label = fmt::format("layer {}", call);
+    if (call == 1 && act == "leave") return "left";
+    if (call == 1 && act == "stray") throw std::runtime_error("stray exception");
+    if (call == 1 && act == "pipe") ::raise(SIGPIPE);  // what a write to a dead rank's socket does
+    if (call == 1 && act == "gather") comm.world().all_gather(mine, 0, label);
+    const at::Tensor sum = comm.world().all_reduce(mine, ReduceOp::kSum, label);
+    const int64_t n = env.world_size;
+    const at::Tensor right = at::arange(4, at::kDouble) * (n * (n + 1) / 2) + call * n;
+    if (!unchecked && !at::equal(sum, right)) throw std::runtime_error("a wrong sum");
+  }
+  return fmt::format("{}", ::getpid());
+}
+
+}  // namespace
+
+WorkerFunctions small_workers() {
+  WorkerFunctions functions;
+  functions.make_world = [](const WorldSetup& setup) {
+    const RankHooks hooks{.on_start = setup.on_start,
+                          .on_call = setup.on_call,
+                          .before_kill = setup.before_kill,
+                          .on_fault = setup.on_fault};
+    WorldSession session;
+    if (setup.rank < 0) {
+      const auto world = std::make_shared<EmulatedWorldMain>(setup.world_size, setup.device, hooks,
+                                                             small_rank_main);
+      session.run = [world](const std::string& request, int fd) { return world->run(request, fd); };
+      session.abort = [world](const std::string& why) { world->abort(why); };
+      return session;
+    }
+    const auto store = std::make_shared<StorePtr>();
+    const auto join = [setup, store] {
+      const StorePlace& place = setup.store;
+      if (!*store) {
+        *store = join_store({.pages = place.pages,
+                             .host = place.host,
+                             .port = place.port,
+                             .host_it = place.host_it,
+                             .world_size = setup.world_size,
+                             .prefix = place.prefix});
+      }
+      return *store;
+    };
+    ProcessRankSetup place;
+    place.backend = setup.backend;
+    place.rank = setup.rank;
+    place.world_size = setup.world_size;
+    const auto rank = std::make_shared<ProcessRankMain>(place, join, hooks, small_rank_main);
+    session.exchange = [join](const std::string& key, const std::string& value) {
+      return exchange_text(join(), key, value);
+    };
+    session.run = [rank](const std::string& request, int fd) -> std::vector<RankEnding> {
+      return {rank->run(request, fd)};
+    };
+    return session;
+  };
+  return functions;
+}
+
+CaseSpec small_case(const std::string& backend, int64_t world_size, nlohmann::json options) {
+  CaseSpec spec;
+  spec.name = "small";
+  spec.options = std::move(options);
+  spec.parallel.dp = world_size;
+  spec.world.backend = backend;
+  spec.world.hang_s = 1.0;
+  spec.world.deadline_s = 30;
+  return spec;
+}
+
+}  // namespace shardproof::sim
