@@ -1,6 +1,7 @@
 // Which instructions there are. Compiled by itself with -O3 (CMakeLists.txt).
 #include "parallel/tp/norm_rows.h"
 
+#include "base/processor.h"
 #include "parallel/tp/norm_row_loops.h"
 
 namespace shardproof {
@@ -8,10 +9,7 @@ namespace shardproof {
 NormRows norm_rows_of_any_processor() { return kNormRowsHere; }
 
 NormRows norm_rows() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return norm_rows_of_avx2();
-#endif
-  return norm_rows_of_any_processor();
+  return has_avx2_and_fma() ? norm_rows_of_avx2() : norm_rows_of_any_processor();
 }
 
 }  // namespace shardproof
