@@ -239,6 +239,7 @@ Explanation explain_values(const Symptoms& symptoms) {
   std::optional<Explanation> found = explain_problem(symptoms, wrong);
   if (!found) found = explain_non_finite(symptoms, wrong);
   if (!found) found = explain_by_hint(symptoms, wrong, "equals the golden of step");
+  if (!found) found = explain_by_hint(symptoms, wrong, "is the golden of steps");
   if (!found) found = explain_zeros(symptoms, wrong);
   if (!found) found = explain_factor(symptoms, wrong, wrong_clause(symptoms, wrong));
   if (!found) found = explain_missing_sum(symptoms, wrong_clause(symptoms, wrong));

@@ -18,6 +18,9 @@ struct Explanation {
   double explained = -1;
 };
 
+// The scalar that a step is observed with where gradients carry a loss scale.
+inline constexpr const char* kLossScale = "metric.loss_scale";
+
 struct Symptoms {
   const Mesh& mesh;
   std::string precision;
@@ -26,6 +29,7 @@ struct Symptoms {
   double clip_factor = 1;              // golden, of that step; 1: no clipping
   double clip_ratio = 0;               // max_norm / norm of the golden, not capped; 0: no clipping
   int64_t microbatches = 1;            // of the rank with the most, in that step
+  double loss_scale_factor = 1;        // the loss scale of that step, over the golden's
 };
 
 // Values that are wrong: tried in order are problems, NaN, hints of the ranks, zeros, one factor, a

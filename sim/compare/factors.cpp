@@ -131,6 +131,16 @@ Fitting nearly_fitting(const Rows& wrong, const std::vector<Meaning>& meanings) 
   return best;
 }
 
+// Gradients carry the loss scale: where it is off itself, by this factor, nothing else is meant.
+std::optional<Meaning> loss_scale_meaning(const Symptoms& symptoms, const Rows& wrong,
+                                          double factor, double near) {
+  const double scale = symptoms.loss_scale_factor;
+  if (scale == 1 || !(std::fabs(factor - scale) <= near * std::fabs(scale))) return std::nullopt;
+  const bool itself = wrong.front()->name == kLossScale;
+  return Meaning{scale, itself ? "" : "; so is the loss scale of this step",
+                 "the loss scale grew or fell at another step than it should"};
+}
+
 // What one number can mean: the sizes of an axis and of the microbatches may be equal. Nothing
 // where none fits.
 std::optional<Meaning> all_meanings_of(double factor, double near,
@@ -166,7 +176,8 @@ std::optional<Explanation> explain_factor(const Symptoms& symptoms, const Rows& 
     found = nearly_fitting(wrong, meanings);
   }
   if (found.share < 0) return std::nullopt;
-  const std::optional<Meaning> meaning = all_meanings_of(found.factor, near, meanings);
+  std::optional<Meaning> meaning = loss_scale_meaning(symptoms, wrong, found.factor, near);
+  if (!meaning) meaning = all_meanings_of(found.factor, near, meanings);
   if (all_scalar && !meaning) return std::nullopt;
   int64_t elements = 0;
   for (const ResultRow* row : wrong) elements += row->count;

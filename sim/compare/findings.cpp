@@ -309,6 +309,9 @@ class Judge {
       for (const ResultRow& row : report.rows) {
         if (row.step != step) continue;
         out.microbatches = std::max(out.microbatches, row.microbatch + 1);
+        if (row.name == kLossScale && !row.ok && row.golden_value > 0) {
+          out.loss_scale_factor = row.actual_value / row.golden_value;
+        }
         // A scalar's scale is its value.
         if (row.name == "grad_norm" && row.golden_scale > 0 && spec_.optimizer.max_norm > 0) {
           out.clip_ratio = spec_.optimizer.max_norm / (row.golden_scale + kClipEps);

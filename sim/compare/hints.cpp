@@ -52,6 +52,20 @@ bool wrong_part_equals(const DiffTask& task, const GoldenTensor& before) {
   return wrong >= 2;
 }
 
+// Whether all elements, of which two or more are wrong, are this step's and `before`'s added up.
+bool is_sum_with(const DiffTask& task, const GoldenTensor& before) {
+  const Values now = values_of(task);
+  const Values then = values_of({task.local, before, task.plan, task.scale, task.allowance});
+  const double allowance = std::fabs(task.scale) * task.allowance;
+  int64_t wrong = 0;
+  for (size_t i = 0; i < now.actual.size(); ++i) {
+    const double beside = now.actual[i] - now.golden[i];
+    if (!(std::fabs(beside - then.golden[i]) <= 2 * allowance)) return false;
+    wrong += std::fabs(beside) > allowance;
+  }
+  return wrong >= 2;
+}
+
 template <class Narrow>
 double rounded(double value) {
   return static_cast<double>(static_cast<Narrow>(value));
@@ -139,6 +153,10 @@ std::vector<std::string> hints_for(const DiffTask& task, const GoldenRecord& gol
         fmt::format("equals the golden of step {} wherever it is wrong: a part is stale, it was "
                     "not updated",
                     right.step - 1));
+  } else if (before && before->value.sizes() == right.value.sizes() && is_sum_with(task, *before)) {
+    hints.push_back(
+        fmt::format("is the golden of steps {} and {} added up: it was not reset between them",
+                    right.step - 1, right.step));
   }
   // One number may be another step's by chance. Not a learning rate: it is read from its schedule.
   const GoldenTensor* next =
