@@ -76,6 +76,18 @@ TEST_CASE("in eval mode a call reports what training would and changes nothing",
   CHECK(difference(run(false), run(true), 0) == "");
 }
 
+TEST_CASE("a loss that a call chose for itself ends with it", "[policy][PW-2]") {
+  with_workers(WorkerTrial{}, [&](PolicyWorker& worker, MeshComm&, int64_t) {
+    const auto loss_of = [&](const TrainCall& call) {
+      return worker.train(six_samples(), call).front().loss;
+    };
+    const double own = loss_of({.eval_mode = true});
+    const LossOptions over_sequences{.normalization = LossNormalization::kSequence};
+    MUST(loss_of({.loss = over_sequences, .eval_mode = true}) != Approx(own).epsilon(1e-6));
+    MUST(loss_of({.eval_mode = true}) == own);
+  });
+}
+
 TEST_CASE("scores come in the order of the batch, however they were batched", "[policy][PW-4]") {
   std::vector<at::Tensor> scored;
   for (const BatchingKind kind :
