@@ -24,8 +24,7 @@ namespace shardproof::sim {
 //   stacked           the state is that of layer 3 of 8
 //   one_run           each rank's part is saved as one run, which blocks are not
 //   axis              tp, cp, ulysses: whose ranks hold the parts. With another one than tp the
-//   layer
-//                     has a group of its own, as experts do, and tp ranks hold copies
+//                     layer has a group of its own, as experts do, and tp ranks hold copies
 //   expert_parallel   an expert's layer, of experts that are spread: its gradients are not averaged
 //                     over dp
 //

@@ -11,37 +11,37 @@ namespace {
 
 using AnyTpLayer = std::variant<ColumnLinear, RowLinear, VocabEmbedding>;
 
+// What columns and rows take alike.
+template <class LinearOptions>
+LinearOptions linear_options(const char* label, const TpLayerSpec& spec, InitMethod init,
+                             InitFrom from) {
+  const std::vector<int64_t> shape = spec.weight_shape();
+  LinearOptions options;
+  options.label = label;
+  options.input_size = shape[1];
+  options.output_size = shape[0];
+  options.stride = spec.stride;
+  options.sequence_parallel = spec.sequence_parallel;
+  options.sequence_dim = 1;
+  options.expert = spec.expert_parallel;
+  options.expert_parallel = spec.expert_parallel;
+  options.dtype = spec.dtype;
+  options.init = std::move(init);
+  options.init_from = from;
+  options.keep_master = true;
+  return options;
+}
+
 AnyTpLayer made_layer(const TpLayerSpec& spec, InitMethod init, InitFrom from, Communicator& tp) {
   switch (spec.kind) {
     case TpLayerKind::kColumn:
-      return ColumnLinear({.label = "column",
-                           .input_size = spec.whole_features,
-                           .output_size = spec.cut_features,
-                           .stride = spec.stride,
-                           .sequence_parallel = spec.sequence_parallel,
-                           .sequence_dim = 1,
-                           .expert = spec.expert_parallel,
-                           .expert_parallel = spec.expert_parallel,
-                           .dtype = spec.dtype,
-                           .init = std::move(init),
-                           .init_from = from,
-                           .keep_master = true},
-                          tp);
-    case TpLayerKind::kRow:
-      return RowLinear({.label = "row",
-                        .input_size = spec.cut_features,
-                        .output_size = spec.whole_features,
-                        .skip_bias_add = spec.expert_parallel,
-                        .stride = spec.stride,
-                        .sequence_parallel = spec.sequence_parallel,
-                        .sequence_dim = 1,
-                        .expert = spec.expert_parallel,
-                        .expert_parallel = spec.expert_parallel,
-                        .dtype = spec.dtype,
-                        .init = std::move(init),
-                        .init_from = from,
-                        .keep_master = true},
-                       tp);
+      return ColumnLinear(
+          linear_options<ColumnLinear::Options>("column", spec, std::move(init), from), tp);
+    case TpLayerKind::kRow: {
+      auto options = linear_options<RowLinear::Options>("row", spec, std::move(init), from);
+      options.skip_bias_add = spec.expert_parallel;
+      return RowLinear(std::move(options), tp);
+    }
     case TpLayerKind::kEmbedding:
       break;
   }
@@ -79,6 +79,14 @@ std::vector<int64_t> TpLayerSpec::bias_shape() const {
 
 std::vector<int64_t> TpLayerSpec::blocks() const {
   return equal_blocks(cut_features, stride, "cut_features");
+}
+
+Layout TpLayerSpec::weight_layout() const {
+  return Layout({Cut::in_blocks(cut_dim(), axis, blocks())});
+}
+
+Layout TpLayerSpec::bias_layout() const {
+  return kind == TpLayerKind::kRow ? Layout() : weight_layout();
 }
 
 TpLayer::TpLayer(const TpLayerSpec& spec, InitMethod init, InitFrom from, Communicator& tp)

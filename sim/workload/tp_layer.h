@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "mesh/layout.h"
 #include "parallel/tp/column_linear.h"
 #include "parallel/tp/row_linear.h"
 #include "parallel/tp/vocab_embedding.h"
@@ -35,6 +36,9 @@ struct TpLayerSpec {
   std::vector<int64_t> bias_shape() const;  // empty: an embedding has none
   // Throws Error(kRefused): a stride that does not divide.
   std::vector<int64_t> blocks() const;
+  // The cuts of the parameters over `axis`. They throw what blocks() throws.
+  Layout weight_layout() const;
+  Layout bias_layout() const;
 };
 
 class TpLayer {
