@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "model/precision.h"
+#include "parallel/fsdp/shard_axes.h"
 #include "parallel/hf/save_weights.h"
 #include "parallel/hf/scatter_weights.h"
 #include "parallel/tp/apply.h"
@@ -31,6 +32,20 @@
 
 namespace shardproof::sim {
 namespace {
+
+// What was asked for and changes nothing.
+std::vector<std::string> idle_options(const CaseSpec& spec) {
+  std::vector<std::string> idle;
+  const ParallelSpec& parallel = spec.parallel;
+  if (parallel.sequence_parallel && parallel.tp == 1) {
+    idle.push_back("sequence_parallel is true, but tensor_parallel_size is 1: it has no effect");
+  }
+  const bool shards = !shard_axes(parallel.mesh(), train_options(spec).data_parallel).shard.empty();
+  if (parallel.fsdp.cpu_offload && !shards) {
+    idle.push_back("cpu_offload is true, but data_parallel shards no parameters: it has no effect");
+  }
+  return idle;
+}
 
 // One case on one rank, piece by piece.
 class CaseRun {
@@ -120,9 +135,8 @@ class CaseRun {
     if (drawn && mesh_.coordinate("tp", env_.rank) == 0) {
       report.metrics["tokens_held"] = tokens(trainer);
     }
-    if (env_.rank == 0 && spec_.parallel.sequence_parallel && spec_.parallel.tp == 1) {
-      report.warnings.push_back(
-          "sequence_parallel is true, but tensor_parallel_size is 1: it has no effect");
+    if (env_.rank == 0) {
+      for (std::string& idle : idle_options(spec_)) report.warnings.push_back(std::move(idle));
     }
     report.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

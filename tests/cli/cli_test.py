@@ -128,6 +128,9 @@ class Check(CommandTest):
         for mesh in (["dp=3,tp=2", "--sequence-parallel"], ["dp=1,cp=3", "--ulysses", "2"],
                      ["cp=2,tp=2", "--ulysses", "2", "--sequence-parallel"],
                      ["dp=2,tp=2", "--dynamic-batching", "24"], ["dp=2", "--microbatch", "1"],
+                     ["dp=2", "--fsdp-no-reshard", "--activation-checkpointing"],
+                     ["dp=4", "--data-parallel", "hybrid", "--replicate-size", "2"],
+                     ["dp=2", "--data-parallel", "replicate", "--activation-checkpointing=layer"],
                      ["cp=2,tp=2", "--packed", "--context-layout", "contiguous",
                       "--context-rotation", "all_gather"]):
             text = self.call("check", self.case, "--mesh", *mesh, "--dump", self.path("ours"))
@@ -271,14 +274,16 @@ matrix:
                 with open(os.path.join(out, rank["log"])) as log:
                     self.assertIn("warning  " + said, log.read())
 
-    def test_sequence_parallelism_without_tp_is_a_warning(self):
+    def test_an_option_without_effect_is_a_warning(self):
         alone = self.write("alone.yaml", SMALL.split("matrix")[0] + """
-parallel: {data_parallel_size: 2, sequence_parallel: true}
-matrix: {workload: [train, logprobs]}
+parallel: {data_parallel_size: 2, sequence_parallel: true, cpu_offload: true}
+matrix: {workload: [train, logprobs], parallel.data_parallel: [replicate, fsdp]}
 """)
         text = self.call("run", alone, "--backend", "emulated", "--out", self.path("run"))
         said = "sequence_parallel is true, but tensor_parallel_size is 1: it has no effect"
-        self.assertEqual(2, text.count("warning  rank 0: " + said))
+        self.assertEqual(4, text.count("warning  rank 0: " + said))
+        said = "cpu_offload is true, but data_parallel shards no parameters: it has no effect"
+        self.assertEqual(2, text.count(said))
         for case in self.results(self.path("run"))["cases"]:
             self.assertEqual("match", case["verdict"])
 
