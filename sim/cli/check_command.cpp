@@ -13,6 +13,7 @@
 #include "sim/cli/commands.h"
 #include "sim/cli/file_judgement.h"
 #include "sim/cli/machine.h"
+#include "sim/cli/replay_flags.h"
 #include "sim/cli/version.h"
 #include "sim/report/run_folder.h"
 #include "sim/scenario/case_folder.h"
@@ -70,8 +71,10 @@ int check_command(const CheckArguments& arguments, const std::string& command_li
   check_case(spec);
   const std::string reason = why_not(spec.world.backend, spec.world.device);
   if (!reason.empty()) {
-    throw Error(
-        {.kind = ErrorKind::kBadInput, .what = "this world cannot run here", .fix = reason});
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("{} ranks with tensors on {} cannot run here",
+                                     spec.world.backend, spec.world.device),
+                 .fix = reason});
   }
   GoldenStore goldens(pool, !arguments.world.no_cache);
   CaseRunner runner(pool, goldens, arguments.world.fresh);
@@ -83,6 +86,7 @@ int check_command(const CheckArguments& arguments, const std::string& command_li
     return exit_status({*witness});
   }
   CaseResult result = runner.run(spec);
+  result.replay = with_replay_flags(result.replay, arguments);
   if (pool.interrupted()) return 130;
   std::cout << describe_result(result, color) << '\n';
   result = with_witness(std::move(result), witness, color);

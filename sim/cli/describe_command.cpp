@@ -157,6 +157,11 @@ int describe_command(const RunArguments& given) {
   RunArguments arguments = given;
   if (arguments.backends.empty()) arguments.backends = {"emulated"};
   const Selection selection = select_cases(arguments);
+  if (selection.cases.empty() && selection.skipped.empty()) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = "no case was selected",
+                 .fix = "loosen --filter, --only or --shard; `shardproof list` shows all"});
+  }
   std::string separator;
   for (const auto* cases : {&selection.cases, &selection.skipped}) {
     for (const CaseSpec& spec : *cases) {
@@ -164,7 +169,7 @@ int describe_command(const RunArguments& given) {
       separator = "\n";
     }
   }
-  return selection.cases.empty() && selection.skipped.empty() ? 2 : 0;
+  return 0;
 }
 
 }  // namespace shardproof::sim

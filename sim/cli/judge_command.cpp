@@ -9,6 +9,7 @@
 #include "sim/cli/check_case.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/file_judgement.h"
+#include "sim/cli/replay_flags.h"
 
 namespace shardproof::sim {
 
@@ -16,13 +17,15 @@ int judge_command(const CheckArguments& arguments, WorldPool& pool) {
   const CaseSpec spec = make_check_case(arguments);
   check_case(spec);
   if (!std::filesystem::is_regular_file(arguments.result_file)) {
+    const bool there = std::filesystem::exists(arguments.result_file);
     throw Error({.kind = ErrorKind::kBadInput,
-                 .what = arguments.result_file + " does not exist",
+                 .what = arguments.result_file + (there ? " is no file" : " does not exist"),
                  .fix = "name a safetensors file"});
   }
   GoldenStore goldens(pool, !arguments.world.no_cache);
-  const CaseResult result = judge_file(spec, goldens, pool, arguments.result_file);
+  CaseResult result = judge_file(spec, goldens, pool, arguments.result_file);
   if (pool.interrupted()) return 130;
+  result.replay = with_replay_flags(result.replay, arguments);
   std::cout << describe_result(result, ::isatty(STDOUT_FILENO) != 0) << '\n';
   return exit_status({result});
 }

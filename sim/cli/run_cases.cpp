@@ -12,6 +12,7 @@
 #include "base/elapsed.h"
 #include "base/error.h"
 #include "sim/cli/case_runner.h"
+#include "sim/cli/replay_flags.h"
 #include "sim/cli/version.h"
 #include "sim/report/run_folder.h"
 #include "sim/report/summary.h"
@@ -81,6 +82,7 @@ class Run {
     results.emplace_back().spec = spec;  // in the order of the selection, whatever ends first
     runner_.start(spec, [this, place](CaseResult result) {
       if (pool_.interrupted()) return;  // how it ended says nothing about it
+      result.replay = with_replay_flags(result.replay, arguments_);
       failed_ = failed_ || !result.as_expected;
       progress_.finished(result);
       files.add(place, result, info);

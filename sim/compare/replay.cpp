@@ -13,7 +13,32 @@ bool is_scenario(const std::string& file) {
   return ends(".yaml") || ends(".yml");
 }
 
-// Quoted for a shell where a character needs it.
+// The mesh and whatever is not as `check` has it when nothing is said.
+std::string check_flags(const CaseSpec& spec) {
+  const ParallelSpec& parallel = spec.parallel;
+  std::string flags = fmt::format(" --mesh dp={},cp={},ulysses={},tp={}", parallel.dp, parallel.cp,
+                                  parallel.ulysses, parallel.tp);
+  const auto add = [&flags](bool differs, const std::string& flag) {
+    if (differs) flags += " --" + flag;
+  };
+  add(parallel.sequence_parallel, "sequence-parallel");
+  add(parallel.data_parallel != "fsdp", "data-parallel " + parallel.data_parallel);
+  add(!parallel.fsdp.reshard_after_forward, "fsdp-no-reshard");
+  add(parallel.fsdp.replicate_size != 1,
+      fmt::format("replicate-size {}", parallel.fsdp.replicate_size));
+  add(parallel.activation_checkpointing != "none",
+      "activation-checkpointing=" + parallel.activation_checkpointing);
+  add(spec.batching.kind == "packed", "packed");
+  add(spec.batching.kind == "dynamic", fmt::format("dynamic-batching {}", spec.batching.tokens));
+  add(parallel.context_layout != "zigzag", "context-layout " + parallel.context_layout);
+  add(parallel.context_rotation != "send_recv", "context-rotation " + parallel.context_rotation);
+  add(spec.micro_batch_size > 0, fmt::format("microbatch {}", spec.micro_batch_size));
+  add(spec.precision != "float64", "precision " + spec.precision);
+  return flags;
+}
+
+}  // namespace
+
 std::string shell_word(const std::string& word) {
   constexpr const char* kPlain =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./=,:+";
@@ -23,42 +48,15 @@ std::string shell_word(const std::string& word) {
   return quoted + "'";
 }
 
-}  // namespace
-
 std::string replay_command(const CaseSpec& spec) {
   if (spec.file.empty()) return "";
-  std::string command;
-  const ParallelSpec& parallel = spec.parallel;
-  if (is_scenario(spec.file)) {
-    command =
-        fmt::format("shardproof run {} --only {}", shell_word(spec.file), shell_word(spec.name));
-  } else {
-    command =
-        fmt::format("shardproof check {} --mesh dp={},cp={},ulysses={},tp={}",
-                    shell_word(spec.file), parallel.dp, parallel.cp, parallel.ulysses, parallel.tp);
-    if (parallel.sequence_parallel) command += " --sequence-parallel";
-    if (parallel.data_parallel != "fsdp")  // what `check` does when nothing is said
-      command += " --data-parallel " + parallel.data_parallel;
-    if (!parallel.fsdp.reshard_after_forward) command += " --fsdp-no-reshard";
-    if (parallel.fsdp.replicate_size != 1)
-      command += fmt::format(" --replicate-size {}", parallel.fsdp.replicate_size);
-    if (parallel.activation_checkpointing != "none")
-      command += " --activation-checkpointing=" + parallel.activation_checkpointing;
-    if (spec.batching.kind == "packed") command += " --packed";
-    if (spec.batching.kind == "dynamic")
-      command += fmt::format(" --dynamic-batching {}", spec.batching.tokens);
-    if (parallel.context_layout != "zigzag")
-      command += " --context-layout " + parallel.context_layout;
-    if (parallel.context_rotation != "send_recv")
-      command += " --context-rotation " + parallel.context_rotation;
-    if (spec.micro_batch_size > 0)
-      command += fmt::format(" --microbatch {}", spec.micro_batch_size);
-    if (spec.precision != "float64") command += " --precision " + spec.precision;
-  }
+  const bool scenario = is_scenario(spec.file);
+  std::string command = "shardproof ";
+  command += scenario
+                 ? fmt::format("run {} --only {}", shell_word(spec.file), shell_word(spec.name))
+                 : fmt::format("check {}{}", shell_word(spec.file), check_flags(spec));
   // `run` without --backend means every world; `check` means the emulated one.
-  if (is_scenario(spec.file) || spec.world.backend != "emulated") {
-    command += " --backend " + spec.world.backend;
-  }
+  if (scenario || spec.world.backend != "emulated") command += " --backend " + spec.world.backend;
   if (spec.world.device != "cpu") command += " --device " + spec.world.device;
   return command;
 }

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "sim/compare/rank_recorder.h"
+#include "sim/compare/replay.h"
 #include "sim/compare/tensor_diff.h"
 #include "sim/compare/verdict.h"
 #include "sim/record/expected_names.h"
@@ -127,7 +128,8 @@ CaseResult judge_result_file(const CaseSpec& spec, int golden_fd, const std::str
     one.expect.collectives = nullptr;
     CaseResult result = judge(one, {ending});
     result.spec = spec;
-    result.replay = fmt::format("shardproof judge {} {}", spec.file, path);
+    result.replay = fmt::format("shardproof judge {} {}", shell_word(spec.file), shell_word(path));
+    if (spec.precision != "float64") result.replay += " --precision " + spec.precision;
     const std::vector<std::string> missing = lacking(file, golden, spec.steps);
     if (!missing.empty()) {
       if (!result.message.empty()) result.message += "\n";

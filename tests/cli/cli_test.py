@@ -210,6 +210,8 @@ class Judge(CommandTest):
         whole = self.path("whole")
         self.call("golden", self.case, "--dump", whole)
         self.call("judge", self.case, whole)
+        self.assertIn("is no file", self.call("judge", self.case, self.case, status=2))
+        self.assertIn("does not exist", self.call("judge", self.case, whole + ".not", status=2))
         tensors = {name: parts[:3] for name, parts in read_safetensors(whole).items()}
         with open(self.path("part"), "wb") as out:
             out.write(case_maker.safetensors({"logprobs": tensors["logprobs"]}))
@@ -356,6 +358,8 @@ matrix: {workload: [train, logprobs], parallel.data_parallel: [replicate, fsdp]}
         replays = glob.glob(self.path("a", "replay", "*.json"))
         self.assertEqual(1, len(replays))
         self.call("run", replays[0], status=3)
+        text = self.call("run", fault, "--backend", "emulated", "--seed", "5", status=3)
+        self.assertIn(" --seed 5\n", next(line + "\n" for line in text.splitlines() if "shardproof run" in line))
 
     def test_what_is_skipped_is_counted_and_no_skips_makes_it_an_error(self):
         skipped = self.write("k.yaml", SMALL + "skip: {reason: why not, when: {parallel.data_parallel_size: 2}}\n")
@@ -423,6 +427,7 @@ class Words(CommandTest):
         text = self.call("describe", small, "--filter", "tp=4,dp=2")
         for piece in ("dp=2 tp=4, 8 ranks", "RowParallel", "bytes", "S(1)tp"):
             self.assertIn(piece, text)
+        self.assertIn("no case was selected", self.call("describe", small, "--filter", "none", status=2))
         self.assertIn("emulated", self.call("doctor"))
         self.assertIn("LibTorch", self.call("version"))
         self.assertIn("tensor_parallel_size", json.dumps(json.loads(self.call("schema"))))

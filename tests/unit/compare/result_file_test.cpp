@@ -1,3 +1,5 @@
+#include <ATen/ATen.h>
+
 #include <catch2/catch.hpp>
 #include <filesystem>
 
@@ -62,6 +64,15 @@ TEST_CASE("a right result file matches under every name", "[result_file]") {
   CHECK(result.message.empty());
 }
 
+TEST_CASE("the replay of a judged file can be pasted into a shell", "[result_file]") {
+  ResultCase made;
+  made.spec.file = "cases/it's a";
+  made.spec.precision = "float32";
+  const CaseResult result = made.judged(made.with("grad.w", [](at::Tensor t) { return -t; }));
+  CHECK(result.replay.find("shardproof judge 'cases/it'\\''s a' ") == 0);
+  CHECK(result.replay.find(" --precision float32") != std::string::npos);
+}
+
 TEST_CASE("a wrong value in a result file is found by the float64 rule", "[result_file]") {
   ResultCase made;
   const CaseResult result = made.judged(made.with("grad.w", [](at::Tensor t) {
@@ -72,6 +83,7 @@ TEST_CASE("a wrong value in a result file is found by the float64 rule", "[resul
   CHECK(result.divergence->tensor == "grad.w");
   CHECK(result.divergence->worst.worst_global_index == std::vector<int64_t>{2, 1});
   CHECK(result.replay.find("shardproof judge cases/a ") == 0);
+  CHECK(result.replay.find("--precision") == std::string::npos);
   CHECK(made.judged(made.with("step1.loss", [](at::Tensor t) { return t + 1; })).verdict ==
         "mismatch");
   CHECK(made.judged(made.with("logprobs",

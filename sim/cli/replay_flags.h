@@ -1,0 +1,14 @@
+// What a replay needs beside the case: flags that took the place of what its file says.
+#pragma once
+
+#include <string>
+
+#include "sim/cli/arguments.h"
+
+namespace shardproof::sim {
+
+// `command` (sim/compare/replay.h) with those flags; "" stays "".
+std::string with_replay_flags(const std::string& command, const RunArguments& arguments);
+std::string with_replay_flags(const std::string& command, const CheckArguments& arguments);
+
+}  // namespace shardproof::sim

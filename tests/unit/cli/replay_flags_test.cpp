@@ -1,0 +1,28 @@
+#include "sim/cli/replay_flags.h"
+
+#include <catch2/catch.hpp>
+
+using namespace shardproof::sim;
+
+TEST_CASE("A replay keeps the flags that took the place of what the file says", "[cli]") {
+  RunArguments run;
+  CHECK(with_replay_flags("shardproof run a.yaml", run) == "shardproof run a.yaml");
+  run.seed = 0;
+  CHECK(with_replay_flags("shardproof run a.yaml", run) == "shardproof run a.yaml --seed 0");
+
+  CheckArguments check;
+  check.steps = 3;
+  check.seed = 7;
+  check.custom_plan = "my plan.json";
+  CHECK(with_replay_flags("shardproof check a", check) ==
+        "shardproof check a --steps 3 --seed 7 --custom-plan 'my plan.json'");
+}
+
+TEST_CASE("What cannot be replayed stays so", "[cli]") {
+  RunArguments run;
+  run.seed = 7;
+  CHECK(with_replay_flags("", run).empty());
+  CheckArguments check;
+  check.seed = 7;
+  CHECK(with_replay_flags("", check).empty());
+}
