@@ -11,8 +11,7 @@ namespace shardproof::sim {
 // What a case's rows say. Values outrank replicas, replicas outrank coverage of the same tensor.
 //   values    a row is not ok, or the addends of a partial tensor do not sum to the golden
 //   replicas  ranks that must hold equal copies do not
-//   missing   a golden tensor that no rank observed, or whose elements are not all held by some
-//   rank
+//   missing   a golden tensor that no rank observed, or of which some element is held by no rank
 std::optional<Divergence> first_divergence(const CaseSpec& spec,
                                            const std::vector<RankReport>& reports);
 

@@ -12,22 +12,22 @@ namespace shardproof::sim {
 using GoldenPosition = std::tuple<int64_t, int, int64_t>;
 
 inline GoldenPosition golden_position(int64_t step, Phase phase, int64_t order) {
-  int rank = 0;
+  int place = 0;  // of the phase in its step
   switch (phase) {
     case Phase::kForward:
-      rank = 0;
+      place = 0;
       break;
     case Phase::kRecompute:
-      rank = 1;
+      place = 1;
       break;
     case Phase::kBackward:
-      rank = 2;
+      place = 2;
       break;
     case Phase::kStep:
-      rank = 3;
+      place = 3;
       break;
   }
-  return {step, rank, order};
+  return {step, place, order};
 }
 
 }  // namespace shardproof::sim

@@ -193,8 +193,8 @@ bool is_whole(const Piece& piece) {
   return any;
 }
 
-// The one addend of a group that, left out or counted twice, makes the sum right: its index, and
-// whether it counts too often; none when the sum of the group is right or nothing fits.
+// The one addend of a group that, left out or counted twice, makes the sum right: whose it is, and
+// whether it counts too often; none when nothing fits.
 struct OddAddend {
   int64_t rank = -1;
   bool too_often = false;

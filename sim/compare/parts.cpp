@@ -73,7 +73,7 @@ Wrong wrong_elements(const Assembled& tensor) {
   return wrong;
 }
 
-// "which is the shard of tp 1": the wrong indices of dim 0 are those of one rank of an axis.
+// " (the part of tp 1)": the wrong indices of a dim are those of one rank of an axis; "" else.
 std::string shard_text(const Wrong& wrong, const std::vector<int64_t>& shape, const Mesh& mesh) {
   for (size_t d = 0; d < shape.size(); ++d) {
     if (wrong.at[d].size() == wrong.seen[d].size()) continue;

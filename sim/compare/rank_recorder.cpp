@@ -289,7 +289,7 @@ void RankRecorder::check_recompute(const Observation& observation, ResultRow& ro
   row.problem = "recomputed, but there was no forward of this name";
 }
 
-// Positions of failing tensors kept so far, without repeats.
+// Only the first few failing tensors are kept, in the golden's order.
 bool RankRecorder::wants_failing(const GoldenPosition& position) const {
   std::set<GoldenPosition> kept;
   for (const Piece& piece : report_.pieces) kept.insert(position_of(piece));

@@ -1,7 +1,7 @@
 // A rank's report as CBOR:
 //
-//   [version, rank, [row ..], [call ..], timeline, metrics, [finding ..], peak bytes, seconds,
-//    compare seconds, [piece ..], [unobserved ..]]
+//   [version, rank, [row ..], [call ..], timeline, metrics, [finding ..], [warning ..], peak bytes,
+//    seconds, compare seconds, [piece ..], [unobserved ..]]
 //
 // A row that is ok has kShortFields fields, any other one kLongFields more. Timeline and metrics
 // are CBOR within a byte string. Names, dtypes and layouts repeat from row to row and are numbered

@@ -221,13 +221,13 @@ void compare_integers(const DiffTask& task, DiffResult& result) {
   task.plan.for_each_run([&](int64_t local, int64_t golden, int64_t length) {
     for (int64_t i = 0; i < length; ++i) {
       const int64_t actual = integer_at(task.local, local + i);
-      const int64_t expected = integer_at(task.golden.value, golden + i);
-      if (actual == expected) continue;
-      const double error = std::fabs(static_cast<double>(actual) - static_cast<double>(expected));
+      const int64_t due = integer_at(task.golden.value, golden + i);
+      if (actual == due) continue;
+      const double error = std::fabs(static_cast<double>(actual) - static_cast<double>(due));
       if (++result.bad_count > 1 && error <= result.worst_error) continue;
       result.worst_ratio = std::numeric_limits<double>::infinity();
       result.worst_error = error;
-      result.golden_value = static_cast<double>(expected);
+      result.golden_value = static_cast<double>(due);
       result.actual_value = static_cast<double>(actual);
       result.worst_local = local + i;
       result.worst_golden = golden + i;

@@ -1,5 +1,5 @@
 // The optimizer judged apart from everything before it: fed with the golden's gradients, norm,
-// state and parameters, its step must give the golden's next parameters (design.md section 6).
+// state and parameters, its step must give the golden's next parameters.
 #pragma once
 
 #include <functional>
