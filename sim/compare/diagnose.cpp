@@ -245,6 +245,7 @@ Explanation explain_values(const Symptoms& symptoms) {
   if (!found) found = explain_missing_sum(symptoms, wrong_clause(symptoms, wrong));
   if (!found) found = explain_by_hint(symptoms, wrong, "equals the golden's");
   if (!found) found = explain_by_hint(symptoms, wrong, "every value is exactly");
+  if (!found) found = explain_by_hint(symptoms, wrong, "moved by");
   if (!found) found = explain_one_value(symptoms, wrong);
   if (!found) found = explain_structure(symptoms, wrong);
   if (!found) return explain_by_size(symptoms, wrong);

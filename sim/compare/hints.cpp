@@ -6,6 +6,8 @@
 #include <cmath>
 #include <set>
 
+#include "sim/compare/explained.h"
+
 namespace shardproof::sim {
 namespace {
 
@@ -64,6 +66,29 @@ bool is_sum_with(const DiffTask& task, const GoldenTensor& before) {
     wrong += std::fabs(beside) > allowance;
   }
   return wrong >= 2;
+}
+
+// What a weight's update since `before` is of the golden's, where one factor explains it; 1:
+// nothing.
+double share_of_update(const DiffTask& task, const GoldenTensor& before) {
+  constexpr size_t kFewest = 16;
+  const Values now = values_of(task);
+  const Values then = values_of({task.local, before, task.plan, task.scale, task.allowance});
+  double both = 0, due = 0;
+  for (size_t i = 0; i < now.actual.size(); ++i) {
+    const double update = now.golden[i] - then.golden[i];
+    both += (now.actual[i] - then.golden[i]) * update;
+    due += update * update;
+  }
+  if (now.actual.size() < kFewest || !(due > 0)) return 1;
+  const double share = both / due;
+  double left = 0, difference = 0;
+  for (size_t i = 0; i < now.actual.size(); ++i) {
+    const double proposed = then.golden[i] + share * (now.golden[i] - then.golden[i]);
+    left += (now.actual[i] - proposed) * (now.actual[i] - proposed);
+    difference += (now.actual[i] - now.golden[i]) * (now.actual[i] - now.golden[i]);
+  }
+  return left <= (1 - kLeastExplained) * difference ? share : 1;
 }
 
 template <class Narrow>
@@ -157,6 +182,13 @@ std::vector<std::string> hints_for(const DiffTask& task, const GoldenRecord& gol
     hints.push_back(
         fmt::format("is the golden of steps {} and {} added up: it was not reset between them",
                     right.step - 1, right.step));
+  } else if (before && before->value.sizes() == right.value.sizes() &&
+             right.name.starts_with("param.")) {
+    const double share = share_of_update(task, *before);
+    if (share != 1) {
+      hints.push_back(fmt::format(
+          "moved by {:.3g} of the golden's update: a rate or a bias correction is wrong", share));
+    }
   }
   // One number may be another step's by chance. Not a learning rate: it is read from its schedule.
   const GoldenTensor* next =

@@ -28,6 +28,23 @@ TEST_CASE("a gradient that the step before is added to was not reset", "[explana
   CHECK_THAT(second_holds(numbered({6, 5}, 4), 0.99).pattern, !Catch::Contains("added up"));
 }
 
+TEST_CASE("a weight that moves by a share of its update is told from rounding", "[explanations]") {
+  const at::Tensor first = numbered({6, 5}, 3), update = 1e-3 * numbered({6, 5}, 4);
+  const auto moves_by = [&](const at::Tensor& moved) {
+    const JudgedWorld judged(spec_of(1, 2), {seen("param.w", first, Phase::kStep, 1),
+                                             seen("param.w", first + update, Phase::kStep, 2)});
+    return found(judged, [&](int64_t, Observation& observation) {
+      if (observation.step == 2) observation.tensor = first + moved;
+    });
+  };
+  CHECK_THAT(moves_by(0.64 * update).pattern, Catch::StartsWith("moved by 0.64 of the golden's"));
+  CHECK_THAT(moves_by(0.64 * update + 1e-5 * numbered({6, 5}, 8)).pattern,
+             Catch::StartsWith("moved by 0.6"));
+  CHECK_THAT(moves_by(0.64 * update + 2e-4 * numbered({6, 5}, 8)).pattern,
+             !Catch::Contains("moved by"));
+  CHECK_THAT(moves_by(1e-3 * numbered({6, 5}, 8)).pattern, !Catch::Contains("moved by"));
+}
+
 TEST_CASE("gradients that are off by what the loss scale is off by are no matter of an axis",
           "[explanations]") {
   const JudgedWorld judged(
