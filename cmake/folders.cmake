@@ -1,5 +1,5 @@
 # shardproof_folder(TARGET DIR [PLAIN] LINKS...) makes the static library of one folder. LINKS are the
-# folders that it may include (style.md, section 3; tests/tidy reads the includes). PLAIN: no LibTorch.
+# folders that it may include (tests/tidy/include_table.py). PLAIN: no LibTorch.
 function(shardproof_folder target dir)
   cmake_parse_arguments(arg "PLAIN" "" "" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${dir}/*.cpp)

@@ -43,7 +43,7 @@ RankEnding ending_of(const CaseSpec& spec, const Error& error) {
   return ending;
 }
 
-// design.md section 5: a world that failed, or whose replicas differ, is made anew.
+// A world that failed, or whose replicas differ, is made anew.
 bool leaves_world_whole(const CaseResult& result) {
   return result.verdict == "match" || result.verdict == "refused" ||
          (result.verdict == "mismatch" && result.kind == "values");

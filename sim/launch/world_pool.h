@@ -1,12 +1,12 @@
 // Worlds of ranks and the workers beside them, as the control process sees them.
 //
-//   control --socket--> zygote --fork--> worker: one emulated world (N rank threads), one Gloo
-//   rank,
-//                                        a golden
+//   control --socket--> zygote --fork--> worker: one emulated world (N rank threads),
+//                                                one Gloo rank,
+//                                                a golden
 //
 // Worlds and goldens stay warm between cases. A world is used again only after a case in which all
 // ranks finished or all refused before the first collective, and never after one with faults.
-// design.md section 5 says who may do what and how everything ends.
+// However a case or the launcher ends, no process is left (tests/unit/launch/no_orphan_test.cpp).
 #pragma once
 
 #include <functional>
