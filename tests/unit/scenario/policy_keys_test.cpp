@@ -76,6 +76,10 @@ TEST_CASE("Activation checkpointing is true, false or a name", "[scenario][PW-12
 TEST_CASE("Temperature has two names, and one value", "[scenario][PW-12]") {
   CHECK(case_of("run: {generation: {temperature: 0.5}}").loss.temperature == 0.5);
   CHECK(case_of("run: {temperature: 0.5}").loss.temperature == 0.5);
+  // Also beside a case folder, which has its loss but no temperature.
+  const std::string folder = "data: {case: ../golden/hf/llama_bias}\n";
+  CHECK(case_of(folder + "run: {temperature: 0.5}").loss.temperature == 0.5);
+  CHECK(case_of(folder).loss.temperature == 1);
   CHECK_THAT(refusal_of("run: {temperature: 1, generation: {temperature: 1}}\n"),
              Catch::Contains("run.temperature and run.generation.temperature are both given"));
 }
