@@ -1,13 +1,9 @@
 // Rank threads of an emulated world with settings of its own.
 #pragma once
 
-#include <ATen/Parallel.h>
-
 #include <functional>
 #include <optional>
 #include <string>
-#include <thread>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
 #include "comm/mesh_comm.h"
@@ -32,52 +28,11 @@ struct ConfiguredRuns {
   std::vector<std::vector<nlohmann::json>> timelines;
 };
 
-inline void run_one(sim::EmulatedWorld& world, const Mesh& mesh, int64_t rank,
-                    const std::function<void(ConfiguredRank&)>& body, ConfiguredRuns& runs) {
-  at::set_num_threads(1);
-  const auto index = static_cast<size_t>(rank);
-  sim::RankClock& clock = world.clock(rank);
-  try {
-    MeshComm comm(mesh, rank, world.factory(rank), nullptr);
-    ConfiguredRank setup{
-        .rank = rank, .comm = comm, .backend = world.factory(rank), .clock = clock};
-    const sim::ClockRun time(&clock);
-    body(setup);
-    runs.times_us[index] = clock.now_us();
-    runs.timelines[index] = clock.timeline();
-    world.rank_ended(rank);
-  } catch (const std::exception& error) {
-    runs.errors[index] = error.what();
-    world.rank_threw(rank, error.what());
-  }
-}
-
 // Runs `body` on every rank with its clock running, as one case of a new world.
-inline ConfiguredRuns run_configured(const sim::WorldSpec& spec, const Mesh& mesh,
-                                     const std::function<void(ConfiguredRank&)>& body) {
-  const auto size = static_cast<size_t>(mesh.world_size());
-  ConfiguredRuns runs{.failure = {},
-                      .errors = std::vector<std::string>(size),
-                      .times_us = std::vector<double>(size),
-                      .timelines = std::vector<std::vector<nlohmann::json>>(size)};
-  sim::EmulatedWorld world(mesh.world_size());
-  world.configure(spec);
-  std::vector<std::thread> threads;
-  for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
-    threads.emplace_back([&, rank] { run_one(world, mesh, rank, body, runs); });
-  }
-  for (auto& thread : threads) thread.join();
-  runs.failure = world.failure();
-  return runs;
-}
+ConfiguredRuns run_configured(const sim::WorldSpec& spec, const Mesh& mesh,
+                              const std::function<void(ConfiguredRank&)>& body);
 
 // Lengths of a timeline's entries of one kind, added up.
-inline double time_of(const std::vector<nlohmann::json>& timeline, const std::string& kind) {
-  double total = 0;
-  for (const auto& entry : timeline) {
-    if (entry.at("kind") == kind) total += entry.at("duration_us").get<double>();
-  }
-  return total;
-}
+double time_of(const std::vector<nlohmann::json>& timeline, const std::string& kind);
 
 }  // namespace shardproof::tests

@@ -1,6 +1,8 @@
 // Ring attention on 1 to 4 ranks against plain attention on one device, forward and backward.
 #include "parallel/cp/ring_attention.h"
 
+#include <ATen/ATen.h>
+
 #include <catch2/catch.hpp>
 
 #include "tests/unit/cp/ring_cases.h"

@@ -1,5 +1,6 @@
 // What a ring does besides its result: its calls, what it keeps, what it leaves alone, and what a
 // neighbour in the bin can change.
+#include <ATen/ATen.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
