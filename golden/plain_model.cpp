@@ -59,14 +59,14 @@ void PlainModel::train(const Batch& batch, int64_t step, WitnessOptimizer& optim
   const auto scalar = [](double value) { return at::scalar_tensor(value, at::kDouble); };
   if (skips_.active()) observe("metric.loss_scale", Phase::kStep, step, scalar(skips_.scale()));
   (loss * skips_.scale()).backward();
-  const std::vector<at::Tensor> grads = take_gradients();
+  std::vector<at::Tensor> grads = take_gradients();
   const bool skipped = skips_.unscale(grads);
   if (skips_.active()) observe("metric.skipped", Phase::kStep, step, scalar(skipped ? 1 : 0));
   if (!skipped) {
     for (size_t i = parameters_.size(); i-- > 0;) {
       observe("grad." + parameters_[i]->name, Phase::kStep, step, grads[i]);
     }
-    const double norm = optimizer.step(grads, rate);
+    const double norm = optimizer.step(std::move(grads), rate);
     observe("grad_norm", Phase::kStep, step, scalar(norm));
     if (!spec_.optimizer.schedulers.empty()) observe("lr", Phase::kStep, step, scalar(rate));
   }

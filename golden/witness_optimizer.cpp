@@ -58,12 +58,15 @@ WitnessOptimizer::WitnessOptimizer(const sim::OptimizerSpec& spec, std::vector<a
 
 WitnessOptimizer::~WitnessOptimizer() = default;
 
-double WitnessOptimizer::step(const std::vector<at::Tensor>& grads, double learning_rate) {
+double WitnessOptimizer::step(std::vector<at::Tensor> grads, double learning_rate) {
   SHARDPROOF_ASSERT(grads.size() == masters_.size(), "one gradient per parameter");
-  for (size_t i = 0; i < grads.size(); ++i) masters_[i].mutable_grad() = grads[i].clone();
+  for (size_t i = 0; i < grads.size(); ++i) {
+    masters_[i].mutable_grad() = std::move(grads[i]);
+  }
   const double norm = torch::nn::utils::clip_grad_norm_(masters_, max_norm_, norm_type_);
   for (auto& group : optimizer_->param_groups()) group.options().set_lr(learning_rate);
   optimizer_->step();
+  for (at::Tensor& master : masters_) master.mutable_grad() = at::Tensor();
   return norm;
 }
 

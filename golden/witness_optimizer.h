@@ -23,8 +23,8 @@ class WitnessOptimizer {
   ~WitnessOptimizer();
 
   // Clips and takes one step at `learning_rate`. `grads`, one per master, of its shape and dtype;
-  // they are not written to. Returns the norm of all gradients before clipping.
-  double step(const std::vector<at::Tensor>& grads, double learning_rate);
+  // they are used up (clipped in place). Returns the norm of all gradients before clipping.
+  double step(std::vector<at::Tensor> grads, double learning_rate);
   // Copies of the masters and of all state, and back.
   struct Saved;
   std::shared_ptr<const Saved> save() const;

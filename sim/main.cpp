@@ -2,5 +2,6 @@
 #include "sim/program/program.h"
 
 int main(int argc, char** argv) {
-  return shardproof::sim::run_program(argc, argv, shardproof::sim::built_in_workloads());
+  namespace sim = shardproof::sim;
+  sim::end_program(sim::run_program(argc, argv, sim::built_in_workloads()));
 }

@@ -1,5 +1,8 @@
 #include "sim/program/program.h"
 
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "golden/golden_main.h"
@@ -40,6 +43,12 @@ int run_program(int argc, char** argv, const Workloads& workloads) {
                  {.golden_main = golden,
                   .make_world = [rank](WorldSetup setup) { return make_world(setup, rank); }},
                  workloads.known());
+}
+
+void end_program(int status) {
+  std::cout.flush();
+  std::fflush(nullptr);
+  std::quick_exit(status);
 }
 
 }  // namespace shardproof::sim

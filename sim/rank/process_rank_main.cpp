@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/error.h"
+#include "base/freed_memory.h"
 #include "comm/gloo_backend.h"
 #include "comm/nccl_backend.h"
 #include "sim/rank/case_inputs.h"
@@ -25,6 +26,9 @@ struct ProcessRankMain::Groups {
 };
 
 namespace {
+
+// What a rank keeps of the memory of one case for the next.
+constexpr int64_t kKeptBytes = int64_t{64} << 20;
 
 // Making a group waits for its members like any call, so it is announced like one.
 CallLine making_group(const std::string& name, const std::vector<int64_t>& ranks, int64_t rank) {
@@ -48,7 +52,9 @@ ProcessRankMain::ProcessRankMain(ProcessRankSetup setup, std::function<StorePtr(
     : setup_(std::move(setup)),
       make_store_(std::move(make_store)),
       hooks_(std::move(hooks)),
-      main_(std::move(main)) {}
+      main_(std::move(main)) {
+  keep_freed_memory();
+}
 
 ProcessRankMain::~ProcessRankMain() = default;
 
@@ -78,7 +84,9 @@ RankEnding ProcessRankMain::run(const std::string& request, int golden_fd) {
     backend = groups_->make(name, ranks);
     return backend;
   };
-  return run_rank(main_, request, std::move(env), faults_of(request), hooks_);
+  const RankEnding ending = run_rank(main_, request, std::move(env), faults_of(request), hooks_);
+  return_freed_memory(kKeptBytes);
+  return ending;
 }
 
 StorePtr join_store(const StoreAddress& address) {

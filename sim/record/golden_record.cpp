@@ -36,11 +36,18 @@ bool must_be_finite(const GoldenTensor& tensor) {
   return tensor.phase == Phase::kStep || tensor.name == "loss" || tensor.name == "logprobs";
 }
 
+// Gradients are: they are clipped in place.
+bool is_written_after(const Observation& observation, int64_t last_step) {
+  if (observation.phase != Phase::kStep) return false;
+  return observation.step != last_step || observation.name.starts_with("grad.");
+}
+
 // A tensor as the golden keeps it: detached, on the CPU, contiguous. What later steps write in
 // place (parameters, gradients, optimizer state) is copied; activations are not.
-at::Tensor kept_value(const Observation& observation) {
+at::Tensor kept_value(const Observation& observation, int64_t last_step) {
   const at::Tensor value = observation.tensor.detach().cpu();
-  if (observation.phase == Phase::kStep && value.data_ptr() == observation.tensor.data_ptr()) {
+  if (is_written_after(observation, last_step) &&
+      value.data_ptr() == observation.tensor.data_ptr()) {
     return value.clone(at::MemoryFormat::Contiguous);
   }
   return value.contiguous();
@@ -149,7 +156,7 @@ void GoldenRecorder::observe(const Observation& observation) {
   SHARDPROOF_ASSERT(by_key_.emplace(key, tensors_.size()).second,
                     "the golden observed '" + key + "' twice");
   GoldenTensor kept;
-  kept.value = kept_value(observation);
+  kept.value = kept_value(observation, last_step_);
   kept.order = static_cast<int64_t>(tensors_.size());
   kept.phase = observation.phase;
   kept.step = observation.step;

@@ -42,8 +42,10 @@ struct GoldenTensor {
 class GoldenRecorder final : public Probe {
  public:
   // `activations` false: forward outputs and input gradients are not kept, except logprobs and
-  // loss.
-  explicit GoldenRecorder(bool activations) : activations_(activations) {}
+  // loss. `last_step`: parameters and optimizer state of this step are never written to again, so
+  // they are kept without a copy (write() checks it); -1: no step is known to be the last.
+  explicit GoldenRecorder(bool activations, int64_t last_step = -1)
+      : activations_(activations), last_step_(last_step) {}
   bool listens(Phase phase) const override;
   void observe(const Observation& observation) override;
 
@@ -52,7 +54,7 @@ class GoldenRecorder final : public Probe {
   // Throws Error(kBadInput) "a fault of the golden" when a parameter, gradient, loss or logprob is
   // not finite. `metadata` is kept beside the tensors.
   void write(int fd, const std::map<std::string, std::string>& metadata) const;
-  // The values under the names of expected.safetensors (design.md section 8).
+  // The values under the names of expected.safetensors (expected_names.h).
   NamedTensors expected_names(int64_t steps) const;
   // The same of a policy's life.
   NamedTensors moment_names() const;
@@ -60,6 +62,7 @@ class GoldenRecorder final : public Probe {
 
  private:
   bool activations_;
+  int64_t last_step_;
   bool keeps(const Observation& observation) const;
   template <class Names>
   NamedTensors named(const Names& names_of) const;

@@ -35,9 +35,9 @@ at::Tensor draw(const std::string& name, const std::vector<int64_t>& shape, int6
                 bool unit_offset_norm) {
   const at::Generator generator = at::detail::createCPUGenerator(stream_seed(seed, name));
   const at::Tensor normal = at::randn(shape, generator, at::TensorOptions().dtype(at::kDouble));
-  if (name.ends_with("norm.weight")) return unit_offset_norm ? 0.2 * normal : 1.0 + 0.2 * normal;
-  if (name.ends_with(".bias")) return 0.2 * normal;
-  return normal / std::sqrt(static_cast<double>(shape.back()));
+  if (name.ends_with("norm.weight")) return normal.mul_(0.2).add_(unit_offset_norm ? 0.0 : 1.0);
+  if (name.ends_with(".bias")) return normal.mul_(0.2);
+  return normal.div_(std::sqrt(static_cast<double>(shape.back())));
 }
 
 }  // namespace

@@ -1,0 +1,24 @@
+#include "base/freed_memory.h"
+
+#include <malloc.h>
+
+#include <limits>
+
+namespace shardproof {
+namespace {
+
+constexpr int kLargestKept = 32 << 20;  // the C library takes no more
+
+}  // namespace
+
+void keep_freed_memory() {
+  ::mallopt(M_MMAP_THRESHOLD, kLargestKept);
+  ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+  ::mallopt(M_ARENA_MAX, 1);  // what one thread frees serves the others too
+}
+
+void return_freed_memory(int64_t bytes) {
+  if (static_cast<int64_t>(::mallinfo2().fordblks) > bytes) ::malloc_trim(0);
+}
+
+}  // namespace shardproof
