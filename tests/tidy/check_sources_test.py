@@ -121,6 +121,7 @@ class MergedFiles(unittest.TestCase):
         for one, other in (("int run(int a) { return a; }", "int run(double a) { return 1; }"),
                            ("using List = std::vector<int>;", "using List = std::vector<int>;"),
                            ("void f() { int kB = 1; }", "struct G { int kB = 1; };"),
+                           ("constexpr long kA = long{1} << 20;", "constexpr long kB = long{2} << 20;"),
                            ("// int kB;\nint kA;", 'const char* text = "int kB;";\nint kB;')):
             self.assertEqual(self.clash(one, other), [])
         self.assertEqual(self.clash("int kA;", "int kB;", tail='TEST_CASE("one") {\n  int kA;\n}\n'), [])

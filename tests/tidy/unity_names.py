@@ -51,7 +51,7 @@ def _names(statement):
         return {_function(head)}
     if "(" in head.split("=")[0]:
         return set()
-    declared = (re.search(r"(\w+)(?: ?\[\w*\])*$", each.split("=")[0].strip()) for each in _split(head))
+    declared = (re.search(r"([A-Za-z_]\w*)(?: ?\[\w*\])*$", each.split("=")[0].strip()) for each in _split(head))
     return {(found[1], None) for found in declared if found}
 
 
