@@ -6,7 +6,9 @@ unit a layer and a root; one rank is one freshly spawned process, as PyTorch's o
 start theirs. A step: forward, backward, gradient norm and clipping, AdamW, float32.
 
   peer_fsdp2.py MODEL step [STEPS]   seconds of a step, bytes held and peak of tensor memory, per rank
-  peer_fsdp2.py MODEL check          one step; every gradient compared with a single device
+  peer_fsdp2.py MODEL check          one step; every gradient compared with a single device in float32
+  peer_fsdp2.py MODEL check64        the same with the reference in float64, and the error of the one in
+                                     float32 beside it as the measure of rounding
 
 MODEL is a name of peer_model.MODELS. Prints one line of JSON. Where there was a choice the faster way was
 taken for the peer: nothing is recorded, golden slices are cut without communication, weights are not
@@ -18,6 +20,7 @@ import os
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 STARTED = time.perf_counter()
 
@@ -134,20 +137,32 @@ def run_rank(index, port, name, what, argument, results):
     dist.destroy_process_group()
 
 
-def write_golden(name, file):
-    sizes = Sizes(name)
+def gradients_of(model, sizes):
     torch.set_num_threads(1)
-    model = seeded_model(sizes)
     summed_loss(model, sizes, *batch_of(sizes, 0, 1)).backward()
-    torch.save({name: parameter.grad for name, parameter in model.named_parameters()}, file)
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def write_golden(name, file, in_float64):
+    sizes = Sizes(name)
+    if not in_float64:
+        torch.save(gradients_of(seeded_model(sizes), sizes), file)
+        return
+    models = [seeded_model(sizes, dtype) for dtype in (torch.float64, torch.float32)]
+    with ThreadPoolExecutor() as both:  # side by side: the faster way
+        wide, narrow = both.map(lambda model: gradients_of(model, sizes), models)
+    for name, gradient in wide.items():
+        rounding = (narrow.pop(name) - gradient).abs().max()
+        assert rounding <= 1e-4 * gradient.abs().max(), name
+    torch.save(wide, file)
 
 
 def main():
     name, what = sys.argv[1:3]
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         argument = int(sys.argv[3]) if what == "step" else f"{folder}/golden.pt"
-        if what == "check":
-            write_golden(name, argument)
+        if what != "step":
+            write_golden(name, argument, in_float64=what == "check64")
         results = multiprocessing.Manager().dict()
         multiprocessing.spawn(run_rank, (free_port(), name, what, argument, results), nprocs=DP * TP)
         ranks = [results[index] for index in range(DP * TP)]
