@@ -1,5 +1,6 @@
 // Where there is no GPU or no plugin, NCCL and CUDA are refused with one sentence.
 #include <catch2/catch.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "base/error.h"
 #include "comm/cuda_device.h"
