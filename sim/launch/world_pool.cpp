@@ -33,19 +33,25 @@ double deadline_of(const std::string& request) {
   return WorldSpec().deadline_s;
 }
 
-// Ranks of another launcher that did not come back after a case that ended them.
-WorldRun not_run(const CaseSpec& spec, const std::string& why) {
+// The run of a case that no rank began.
+WorldRun not_begun(const CaseSpec& spec, const std::string& kind, const std::string& message) {
   WorldRun run;
   for (int64_t rank = 0; rank < spec.parallel.world_size(); ++rank) {
     RankEnding ending;
     ending.rank = rank;
-    ending.kind = "aborted";
-    ending.message =
-        "not run: an earlier case ended the ranks, and their world could not be made anew (" + why +
-        "); start them again with --only this case";
+    ending.kind = kind;
+    ending.message = message;
     run.endings.push_back(ending);
   }
   return run;
+}
+
+// Ranks of another launcher that did not come back after a case that ended them.
+WorldRun not_run(const CaseSpec& spec, const std::string& why) {
+  return not_begun(spec, "aborted",
+                   "not run: an earlier case ended the ranks, and their world could not be made "
+                   "anew (" +
+                       why + "); start them again with --only this case");
 }
 
 }  // namespace
@@ -161,7 +167,15 @@ void WorldPool::wait_until(const std::function<bool()>& satisfied) {
 
 void WorldPool::start_golden(const std::string& request, int golden_fd,
                              const std::string& dump_path, std::function<void(TaskOutcome)> done) {
-  const auto golden = impl_->take_golden();
+  std::shared_ptr<GoldenWorker> golden;
+  try {
+    golden = impl_->take_golden();
+  } catch (const InternalError& error) {
+    boost::asio::post(impl_->io, [why = std::string(error.what()), done = std::move(done)] {
+      done({.kind = "internal", .message = why});
+    });
+    return;
+  }
   impl_->busy_goldens.insert(golden);
   golden->run({.request = request,
                .golden_fd = golden_fd,
@@ -184,7 +198,14 @@ void WorldPool::start_case(const CaseSpec& spec, int golden_fd, bool fresh,
                       [spec, why, done = std::move(done)] { done(not_run(spec, *why)); });
     return;
   }
-  const auto world = impl_->take_world(key, fresh || has_faults);
+  std::shared_ptr<World> world;
+  try {
+    world = impl_->take_world(key, fresh || has_faults);
+  } catch (const InternalError& error) {  // this case fails; the next one gets new workers
+    boost::asio::post(impl_->io, [run = not_begun(spec, "internal", error.what()),
+                                  done = std::move(done)]() mutable { done(std::move(run)); });
+    return;
+  }
   impl_->busy_worlds.insert(world);
   impl_->last_world = world;
   world->run(to_json(spec).dump(), golden_fd,

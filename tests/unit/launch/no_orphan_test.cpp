@@ -136,6 +136,26 @@ TEST_CASE("when the zygote is killed the case fails and the next one has a new z
   CHECK(pool.run_case(toy_case("gloo", 2), -1, false)[0].kind == "finished");
 }
 
+TEST_CASE("when the zygote is killed before it forks, the case or the golden fails, and no more",
+          "[launch][orphan]") {
+  for (const bool golden : {false, true}) {
+    WorldPool pool(toy_workers());
+    const std::set<pid_t> zygote = descendants(::getpid());
+    REQUIRE(zygote.size() == 1);
+    ::kill(*zygote.begin(), SIGSTOP);  // it is there when a worker is asked for, and then no more
+    std::thread killer([pid = *zygote.begin()] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      ::kill(pid, SIGKILL);
+    });
+    const std::string why =
+        golden ? pool.run_golden(to_json(toy_case("gloo", 2)).dump(), -1, "").message
+               : pool.run_case(toy_case("gloo", 2), -1, false)[1].message;
+    killer.join();
+    CHECK_THAT(why, Catch::Contains("the process that forks workers has gone"));
+    CHECK(pool.run_case(toy_case("gloo", 2), -1, false)[0].kind == "finished");
+  }
+}
+
 TEST_CASE("a rank that leaves before it is asked is noticed", "[launch][orphan]") {
   WorldPool pool(toy_workers());
   const auto first = pool.run_case(toy_case("gloo", 2), -1, false);
