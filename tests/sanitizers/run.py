@@ -61,8 +61,8 @@ def options(preset, reports):
                                  check=True).stdout.strip()
         return {"LD_PRELOAD": library, "ASAN_OPTIONS": f"detect_leaks=0:{every}"}
     suppressions = os.path.join(HERE, preset + ".supp")
-    return {"TSAN_OPTIONS": f"second_deadlock_stack=1:die_after_fork=0:history_size=4:{every}:"
-                            f"suppressions={suppressions}"}
+    return {"TSAN_OPTIONS": f"second_deadlock_stack=1:die_after_fork=0:report_thread_leaks=0:atexit_sleep_ms=0:"
+                            f"history_size=4:{every}:suppressions={suppressions}"}
 
 
 def needs_program(name):

@@ -132,7 +132,10 @@ class ToyWorld {
 inline std::string toy_golden(const std::string& request, int golden_fd, const std::string& dump) {
   const CaseSpec spec = case_spec_from_json(nlohmann::json::parse(request));
   const std::string act = spec.options.value("golden", "echo");
-  if (act == "segv") std::raise(SIGSEGV);
+  if (act == "segv") {
+    std::signal(SIGSEGV, SIG_DFL);  // Catch's handler, inherited by the fork, is no worker's
+    std::raise(SIGSEGV);
+  }
   if (act == "loop") {
     for (volatile bool forever = true; forever;) {
     }

@@ -1,6 +1,7 @@
 // Planted faults: at which calls they act, what they do to the tensors, and what they leave alone.
 #include <ATen/ATen.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -113,7 +114,7 @@ struct TwoRanks {
           const at::Tensor sum = tp.all_reduce(mine, ReduceOp::kSum, label);
           const at::Tensor all = tp.all_gather_async(mine, 0, label).wait();
           results[static_cast<size_t>(rank)].push_back(at::cat({sum, all}));
-          inputs_kept = inputs_kept && at::equal(mine, before);
+          if (!at::equal(mine, before)) inputs_kept = false;
         }
         if (rank == 1) notes = injection.notes();
         world.rank_ended(rank);
@@ -128,7 +129,7 @@ struct TwoRanks {
   }
   std::vector<std::vector<at::Tensor>> results;
   std::vector<FaultNote> notes;
-  bool inputs_kept = true;
+  std::atomic<bool> inputs_kept = true;
 };
 
 using Values = std::vector<double>;
