@@ -7,8 +7,7 @@
 //   process    the exit of a process: died
 //   exception  a rank that threw by itself
 //   digest     hashes of buffers and tensors: what a call delivered against what was sent, what
-//              was written to in flight,
-//              a recomputation that differs
+//              was written to in flight, a recomputation that differs
 //   values     a tensor against the golden
 //   norm       the gradient norm against the golden, where no tensor before it was wrong
 //   replicas   copies that must be equal to the bit, where the values are within their allowance

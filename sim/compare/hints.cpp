@@ -13,9 +13,12 @@ namespace {
 
 constexpr int kLargestSearch = 256;  // golden tensors that are tried
 
+DiffTask against(const DiffTask& task, const GoldenTensor& other) {
+  return {task.local, other, task.plan, task.scale, task.allowance};
+}
+
 bool matches_other(const DiffTask& task, const GoldenTensor& other) {
-  DiffTask retry{task.local, other, task.plan, task.scale, task.allowance};
-  return diff(retry).bad_count == 0;
+  return diff(against(task, other)).bad_count == 0;
 }
 
 // The tensor of this name in the golden's next step that has one; null: there is none.
@@ -40,55 +43,71 @@ Values values_of(const DiffTask& task) {
   return out;
 }
 
-// Whether all that is wrong, two elements or more, equals `before`'s elements there.
-bool wrong_part_equals(const DiffTask& task, const GoldenTensor& before) {
-  const Values now = values_of(task);
-  const Values then = values_of({task.local, before, task.plan, task.scale, task.allowance});
-  const double allowance = std::fabs(task.scale) * task.allowance;
+// Whether all that is wrong, two elements or more, equals the elements of `then` there.
+bool wrong_part_equals(const Values& now, const std::vector<double>& then, double allowance) {
   int64_t wrong = 0;
   for (size_t i = 0; i < now.actual.size(); ++i) {
     if (std::fabs(now.actual[i] - now.golden[i]) <= allowance) continue;
-    if (!(std::fabs(now.actual[i] - then.golden[i]) <= allowance)) return false;
+    if (!(std::fabs(now.actual[i] - then[i]) <= allowance)) return false;
     ++wrong;
   }
   return wrong >= 2;
 }
 
-// Whether all elements, of which two or more are wrong, are this step's and `before`'s added up.
-bool is_sum_with(const DiffTask& task, const GoldenTensor& before) {
-  const Values now = values_of(task);
-  const Values then = values_of({task.local, before, task.plan, task.scale, task.allowance});
-  const double allowance = std::fabs(task.scale) * task.allowance;
+// Whether all elements, of which two or more are wrong, are the golden's and `then` added up.
+bool is_sum_with(const Values& now, const std::vector<double>& then, double allowance) {
   int64_t wrong = 0;
   for (size_t i = 0; i < now.actual.size(); ++i) {
     const double beside = now.actual[i] - now.golden[i];
-    if (!(std::fabs(beside - then.golden[i]) <= 2 * allowance)) return false;
+    if (!(std::fabs(beside - then[i]) <= 2 * allowance)) return false;
     wrong += std::fabs(beside) > allowance;
   }
   return wrong >= 2;
 }
 
-// What a weight's update since `before` is of the golden's, where one factor explains it; 1:
-// nothing.
-double share_of_update(const DiffTask& task, const GoldenTensor& before) {
+// What a weight's update since `then` is of the golden's, where one factor explains it; 1: nothing.
+double share_of_update(const Values& now, const std::vector<double>& then) {
   constexpr size_t kFewest = 16;
-  const Values now = values_of(task);
-  const Values then = values_of({task.local, before, task.plan, task.scale, task.allowance});
   double both = 0, due = 0;
   for (size_t i = 0; i < now.actual.size(); ++i) {
-    const double update = now.golden[i] - then.golden[i];
-    both += (now.actual[i] - then.golden[i]) * update;
+    const double update = now.golden[i] - then[i];
+    both += (now.actual[i] - then[i]) * update;
     due += update * update;
   }
   if (now.actual.size() < kFewest || !(due > 0)) return 1;
   const double share = both / due;
   double left = 0, difference = 0;
   for (size_t i = 0; i < now.actual.size(); ++i) {
-    const double proposed = then.golden[i] + share * (now.golden[i] - then.golden[i]);
+    const double proposed = then[i] + share * (now.golden[i] - then[i]);
     left += (now.actual[i] - proposed) * (now.actual[i] - proposed);
     difference += (now.actual[i] - now.golden[i]) * (now.actual[i] - now.golden[i]);
   }
   return left <= (1 - kLeastExplained) * difference ? share : 1;
+}
+
+// What the same tensor of the step before explains; "" nothing.
+std::string hint_of_step_before(const DiffTask& task, const GoldenTensor& before,
+                                const Values& now) {
+  const GoldenTensor& right = task.golden;
+  if (before.value.sizes() != right.value.sizes()) return "";
+  if (matches_other(task, before)) {
+    return fmt::format("equals the golden of step {}: stale, it was not updated", before.step);
+  }
+  const std::vector<double> then = values_of(against(task, before)).golden;
+  const double allowance = std::fabs(task.scale) * task.allowance;
+  if (wrong_part_equals(now, then, allowance)) {
+    return fmt::format(
+        "equals the golden of step {} wherever it is wrong: a part is stale, it was not updated",
+        before.step);
+  }
+  if (is_sum_with(now, then, allowance)) {
+    return fmt::format("is the golden of steps {} and {} added up: it was not reset between them",
+                       before.step, right.step);
+  }
+  const double share = right.name.starts_with("param.") ? share_of_update(now, then) : 1;
+  if (share == 1) return "";
+  return fmt::format("moved by {:.3g} of the golden's update: a rate or a bias correction is wrong",
+                     share);
 }
 
 template <class Narrow>
@@ -168,27 +187,10 @@ std::vector<std::string> hints_for(const DiffTask& task, const GoldenRecord& gol
   std::vector<std::string> hints;
   const GoldenTensor& right = task.golden;
   if (!at::isFloatingType(task.local.scalar_type()) || task.plan.count == 0) return hints;
-  const GoldenTensor* before = golden.find(right.phase, right.step - 1, right.name);
-  if (before && before->value.sizes() == right.value.sizes() && matches_other(task, *before)) {
-    hints.push_back(
-        fmt::format("equals the golden of step {}: stale, it was not updated", right.step - 1));
-  } else if (before && before->value.sizes() == right.value.sizes() && task.plan.count > 1 &&
-             wrong_part_equals(task, *before)) {
-    hints.push_back(
-        fmt::format("equals the golden of step {} wherever it is wrong: a part is stale, it was "
-                    "not updated",
-                    right.step - 1));
-  } else if (before && before->value.sizes() == right.value.sizes() && is_sum_with(task, *before)) {
-    hints.push_back(
-        fmt::format("is the golden of steps {} and {} added up: it was not reset between them",
-                    right.step - 1, right.step));
-  } else if (before && before->value.sizes() == right.value.sizes() &&
-             right.name.starts_with("param.")) {
-    const double share = share_of_update(task, *before);
-    if (share != 1) {
-      hints.push_back(fmt::format(
-          "moved by {:.3g} of the golden's update: a rate or a bias correction is wrong", share));
-    }
+  const Values values = values_of(task);
+  if (const auto* before = golden.find(right.phase, right.step - 1, right.name)) {
+    const std::string hint = hint_of_step_before(task, *before, values);
+    if (!hint.empty()) hints.push_back(hint);
   }
   // One number may be another step's by chance. Not a learning rate: it is read from its schedule.
   const GoldenTensor* next =
@@ -210,7 +212,6 @@ std::vector<std::string> hints_for(const DiffTask& task, const GoldenRecord& gol
     hints.push_back("equals the golden's " + other.name);
     break;
   }
-  const Values values = values_of(task);
   const std::string narrow = narrow_dtype(values, precision);
   if (!narrow.empty()) hints.push_back("every value is exactly a " + narrow);
   const std::string before_sum =

@@ -3,17 +3,12 @@
 #include <catch2/catch.hpp>
 
 #include "sim/scenario/scenario.h"
+#include "tests/unit/scenario/one_case.h"
 #include "tests/unit/scenario/refusal.h"
 
 using namespace shardproof::sim;
 
 namespace {
-
-CaseSpec case_of(const std::string& lines) {
-  const Scenario scenario = parse_scenario_text("tp/x.yaml", "name: x\n" + lines + "\n");
-  REQUIRE(scenario.cases.size() == 1);
-  return scenario.cases[0];
-}
 
 std::string optimizer(const std::string& name, const std::string& kwargs) {
   return "run: {optimizer: {name: torch.optim." + name + ", kwargs: {" + kwargs + "}}}";
@@ -26,7 +21,7 @@ std::string optimizer_refusal(const std::string& name, const std::string& kwargs
 }  // namespace
 
 TEST_CASE("A whole policy configuration, under its own names", "[scenario][PW-12]") {
-  const CaseSpec spec = case_of(R"(workload: policy
+  const CaseSpec spec = case_with(R"(workload: policy
 precision: bfloat16
 parallel: {tensor_parallel_size: 2, context_parallel_size: 1, cpu_offload: true,
            data_parallel: fsdp, sequence_parallel: false, activation_checkpointing: true,
@@ -62,7 +57,7 @@ run:
 
 TEST_CASE("Activation checkpointing is true, false or a name", "[scenario][PW-12]") {
   const auto chosen = [](const std::string& value) {
-    return case_of("parallel: {activation_checkpointing: " + value + "}")
+    return case_with("parallel: {activation_checkpointing: " + value + "}")
         .parallel.activation_checkpointing;
   };
   CHECK(chosen("true") == "mlp");
@@ -74,25 +69,25 @@ TEST_CASE("Activation checkpointing is true, false or a name", "[scenario][PW-12
 }
 
 TEST_CASE("Temperature has two names, and one value", "[scenario][PW-12]") {
-  CHECK(case_of("run: {generation: {temperature: 0.5}}").loss.temperature == 0.5);
-  CHECK(case_of("run: {temperature: 0.5}").loss.temperature == 0.5);
+  CHECK(case_with("run: {generation: {temperature: 0.5}}").loss.temperature == 0.5);
+  CHECK(case_with("run: {temperature: 0.5}").loss.temperature == 0.5);
   // Also beside a case folder, which has its loss but no temperature.
   const std::string folder = "data: {case: ../golden/hf/llama_bias}\n";
-  CHECK(case_of(folder + "run: {temperature: 0.5}").loss.temperature == 0.5);
-  CHECK(case_of(folder).loss.temperature == 1);
+  CHECK(case_with(folder + "run: {temperature: 0.5}").loss.temperature == 0.5);
+  CHECK(case_with(folder).loss.temperature == 1);
   CHECK_THAT(refusal_of("run: {temperature: 1, generation: {temperature: 1}}\n"),
              Catch::Contains("run.temperature and run.generation.temperature are both given"));
 }
 
 TEST_CASE("foreach and fused leave the optimizer what it is", "[scenario][PW-12]") {
   for (const std::string name : {"AdamW", "SGD"}) {
-    const auto plain = to_json(case_of(optimizer(name, "lr: 0.1")))["optimizer"];
+    const auto plain = to_json(case_with(optimizer(name, "lr: 0.1")))["optimizer"];
     for (const std::string ways :
          {"foreach: false, fused: false", "foreach: true", "fused: true", "foreach: null",
           "fused: true, foreach: false", "fused: true, foreach: null", "maximize: false",
           "differentiable: false"}) {
       INFO(name << " " << ways);
-      CHECK(to_json(case_of(optimizer(name, "lr: 0.1, " + ways)))["optimizer"] == plain);
+      CHECK(to_json(case_with(optimizer(name, "lr: 0.1, " + ways)))["optimizer"] == plain);
     }
   }
   CHECK(optimizer_refusal("AdamW", "amsgrad: false, capturable: false") == "accepted");
@@ -108,12 +103,12 @@ TEST_CASE("foreach and fused leave the optimizer what it is", "[scenario][PW-12]
 
 TEST_CASE("An optimizer takes its own constants", "[scenario][PW-12]") {
   const OptimizerSpec damped =
-      case_of(optimizer("SGD", "momentum: 0.9, dampening: 0.25")).optimizer;
+      case_with(optimizer("SGD", "momentum: 0.9, dampening: 0.25")).optimizer;
   CHECK(damped.dampening == 0.25);
   CHECK_FALSE(damped.nesterov);
-  const CaseSpec ahead = case_of(optimizer("SGD", "momentum: 0.9, nesterov: true"));
+  const CaseSpec ahead = case_with(optimizer("SGD", "momentum: 0.9, nesterov: true"));
   CHECK(case_spec_from_json(to_json(ahead)).optimizer.nesterov);
-  CHECK(golden_key(ahead) != golden_key(case_of(optimizer("SGD", "momentum: 0.9"))));
+  CHECK(golden_key(ahead) != golden_key(case_with(optimizer("SGD", "momentum: 0.9"))));
   CHECK_THAT(optimizer_refusal("SGD", "nesterov: true"),
              Catch::Contains("it needs a momentum above 0 and no dampening"));
   CHECK_THAT(optimizer_refusal("SGD", "momentum: 0.9, dampening: 0.1, nesterov: true"),

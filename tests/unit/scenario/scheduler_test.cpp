@@ -3,17 +3,12 @@
 
 #include "sim/scenario/read_scheduler.h"
 #include "sim/scenario/scenario.h"
+#include "tests/unit/scenario/one_case.h"
 #include "tests/unit/scenario/refusal.h"
 
 using namespace shardproof::sim;
 
 namespace {
-
-CaseSpec case_with(const std::string& lines) {
-  const Scenario scenario = parse_scenario_text("tp/x.yaml", "name: x\n" + lines + "\n");
-  REQUIRE(scenario.cases.size() == 1);
-  return scenario.cases[0];
-}
 
 OptimizerSpec scheduled(const std::string& scheduler) {
   return case_with("run: {scheduler: " + scheduler + "}").optimizer;
