@@ -27,15 +27,25 @@ at::Tensor needed(const at::Tensor& values, const char* name, const at::Tensor& 
   return counted(values.to(mask.options()), mask);
 }
 
+// max(-A r, -A clamp(r, 1 - eps, 1 + eps)), where r is clipped if `seen`, a ratio near r, is.
+at::Tensor clipped_as_seen(const at::Tensor& ratio, const at::Tensor& seen,
+                           const at::Tensor& advantages, double eps) {
+  const at::Tensor clipped = at::where(advantages > 0, seen > 1.0 + eps, seen < 1.0 - eps);
+  const at::Tensor edge =
+      at::where(advantages > 0, at::full_like(ratio, 1.0 + eps), at::full_like(ratio, 1.0 - eps));
+  return -advantages * at::where(clipped, edge, ratio);
+}
+
 // [B, S]: max(-A r, -A clamp(r, 1 - eps, 1 + eps)) + beta * (exp(d) - d - 1), r = exp(new - old),
 // d = reference - new.
 at::Tensor clipped_policy_gradient(const at::Tensor& logprobs, const Batch& batch,
-                                   const at::Tensor& mask, const sim::LossSpec& loss) {
+                                   const at::Tensor& mask, const sim::LossSpec& loss,
+                                   const at::Tensor& doubt) {
   const at::Tensor now = counted(logprobs, mask);
   const at::Tensor advantages = needed(batch.advantages, "advantages", mask);
   const at::Tensor ratio = (now - needed(batch.prev_logprobs, "prev_logprobs", mask)).exp();
   const at::Tensor gain =
-      at::maximum(-advantages * ratio, -advantages * ratio.clamp(1.0 - loss.eps, 1.0 + loss.eps));
+      clipped_as_seen(ratio, doubt.defined() ? ratio * doubt : ratio, advantages, loss.eps);
   if (loss.beta == 0) return gain;
   const at::Tensor d = needed(batch.reference_logprobs, "reference_logprobs", mask) - now;
   return gain + loss.beta * (d.exp() - d - 1.0);
@@ -87,9 +97,11 @@ at::Tensor preference(const at::Tensor& logprobs, const Batch& batch, const at::
 }
 
 at::Tensor per_token(const at::Tensor& logprobs, const Batch& batch, const at::Tensor& mask,
-                     const sim::LossSpec& loss) {
+                     const sim::LossSpec& loss, const at::Tensor& doubt) {
   if (loss.kind == "nll") return -counted(logprobs, mask);
-  if (loss.kind == "clipped_pg") return clipped_policy_gradient(logprobs, batch, mask, loss);
+  if (loss.kind == "clipped_pg") {
+    return clipped_policy_gradient(logprobs, batch, mask, loss, doubt);
+  }
   throw Error({.kind = ErrorKind::kBadInput,
                .what = fmt::format("loss \"{}\" is unknown", loss.kind),
                .fix = sim::known_names(loss.kind, sim::known_losses())});
@@ -111,10 +123,11 @@ at::Tensor dense_logprobs(const at::Tensor& logits, const Batch& batch) {
   return at::where(inside, logprobs, at::zeros_like(logprobs));
 }
 
-at::Tensor dense_loss(const at::Tensor& logprobs, const Batch& batch, const sim::LossSpec& loss) {
+at::Tensor dense_loss(const at::Tensor& logprobs, const Batch& batch, const sim::LossSpec& loss,
+                      const at::Tensor& doubt) {
   const at::Tensor mask = batch.loss_mask().to(logprobs.options());
   if (loss.kind == "preference") return preference(logprobs, batch, mask, loss);
-  const at::Tensor values = per_token(logprobs, batch, mask, loss) * mask;
+  const at::Tensor values = per_token(logprobs, batch, mask, loss, doubt) * mask;
   if (loss.normalization == "token") {
     const double tokens = mask.sum().item<double>();
     return tokens == 0 ? values.sum() : values.sum() / tokens;

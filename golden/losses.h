@@ -22,7 +22,10 @@ at::Tensor dense_logprobs(const at::Tensor& logits, const Batch& batch);
 // with gradients 0. Where the mask is 0 the old logprobs and advantages count for nothing, whatever
 // they are. Throws Error(kBadInput): an unknown loss or normalisation, or a batch without what it
 // needs.
-at::Tensor dense_loss(const at::Tensor& logprobs, const Batch& batch, const sim::LossSpec& loss);
+// `doubt` [B, S], or undefined: factors of the ratios where they are compared with a clip edge
+// (perturbation.h).
+at::Tensor dense_loss(const at::Tensor& logprobs, const Batch& batch, const sim::LossSpec& loss,
+                      const at::Tensor& doubt = {});
 
 // What a float64 run reports of a step beside its loss and norm: "tokens" and "sequences" that
 // count; of clipped_pg the means over tokens of "ratio" and "kl" and the "clip_fraction"; of

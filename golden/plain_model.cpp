@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <fmt/format.h>
 
 #include "base/seed.h"
 #include "golden/losses.h"
@@ -9,14 +10,16 @@
 
 namespace shardproof::golden {
 
-PlainModel::PlainModel(const sim::CaseSpec& spec, const CaseData& data, at::ScalarType dtype,
+PlainModel::PlainModel(const sim::CaseSpec& spec, const CaseData& data, const RunOptions& options,
                        Probe& probe)
     : spec_(spec),
       probe_(probe),
+      perturbation_(options.perturbation),
       model_(data.config, data.weights),
-      skips_(spec, /*finds_them=*/dtype == at::kHalf, data.overflows) {
+      skips_(spec, /*finds_them=*/options.dtype == at::kHalf, options.overflows) {
   write_out(model_);
-  model_.materialise(Mesh(), /*rank=*/0, dtype, at::kCPU);
+  if (perturbation_) perturbation_->wrap(model_);
+  model_.materialise(Mesh(), /*rank=*/0, options.dtype, at::kCPU);
   parameters_ = model_.parameters();
   for (const ParameterPtr& parameter : parameters_) masters_.push_back(master_of(*parameter));
 }
@@ -54,17 +57,20 @@ void PlainModel::evaluate(const Batch& batch, int64_t step) {
 
 void PlainModel::train(const Batch& batch, int64_t step, WitnessOptimizer& optimizer, double rate) {
   const at::Tensor now = logprobs(batch, step);
-  const at::Tensor loss = dense_loss(now, batch, spec_.loss);
+  const at::Tensor doubt = perturbation_ ? perturbation_->doubt(now, step) : at::Tensor();
+  const at::Tensor loss = dense_loss(now, batch, spec_.loss, doubt);
   observe("loss", Phase::kForward, step, loss);
   const auto scalar = [](double value) { return at::scalar_tensor(value, at::kDouble); };
   if (skips_.active()) observe("metric.loss_scale", Phase::kStep, step, scalar(skips_.scale()));
   (loss * skips_.scale()).backward();
-  std::vector<at::Tensor> grads = take_gradients();
+  std::vector<at::Tensor> grads = take_gradients(step);
   const bool skipped = skips_.unscale(grads);
   if (skips_.active()) observe("metric.skipped", Phase::kStep, step, scalar(skipped ? 1 : 0));
   if (!skipped) {
     for (size_t i = parameters_.size(); i-- > 0;) {
-      observe("grad." + parameters_[i]->name, Phase::kStep, step, grads[i]);
+      const std::string& name = parameters_[i]->name;
+      observe("grad." + name, Phase::kStep, step, grads[i]);
+      if (perturbation_) grads[i] = perturbation_->doubted_gradient(grads[i], name, step);
     }
     const double norm = optimizer.step(std::move(grads), rate);
     observe("grad_norm", Phase::kStep, step, scalar(norm));
@@ -106,11 +112,15 @@ at::Tensor PlainModel::logprobs(const Batch& batch, int64_t step) {
   return logprobs;
 }
 
-std::vector<at::Tensor> PlainModel::take_gradients() {
+std::vector<at::Tensor> PlainModel::take_gradients(int64_t step) {
   std::vector<at::Tensor> grads;
   for (const ParameterPtr& parameter : parameters_) {
+    at::Tensor& raw = parameter->tensor.mutable_grad();
+    if (perturbation_ && raw.defined()) {
+      raw = perturbation_->moved(raw, fmt::format("grad.{} {}", parameter->name, step));
+    }
     grads.push_back(gradient_of(*parameter));
-    parameter->tensor.mutable_grad() = at::Tensor();
+    raw = at::Tensor();
   }
   return grads;
 }

@@ -17,7 +17,8 @@ namespace shardproof::golden {
 class PlainModel {
  public:
   // What is given outlives it.
-  PlainModel(const sim::CaseSpec& spec, const CaseData& data, at::ScalarType dtype, Probe& probe);
+  PlainModel(const sim::CaseSpec& spec, const CaseData& data, const RunOptions& options,
+             Probe& probe);
 
   // One per parameter, in the wider type, written to by an optimizer over them.
   const std::vector<at::Tensor>& masters() const { return masters_; }
@@ -43,11 +44,12 @@ class PlainModel {
 
  private:
   at::Tensor logprobs(const Batch& batch, int64_t step);
-  std::vector<at::Tensor> take_gradients();
+  std::vector<at::Tensor> take_gradients(int64_t step);
   void observe_metrics(const at::Tensor& logprobs, const Batch& batch, int64_t step);
 
   const sim::CaseSpec& spec_;
   Probe& probe_;
+  const Perturbation* perturbation_;
   Decoder model_;
   std::vector<ParameterPtr> parameters_;
   std::vector<at::Tensor> masters_;

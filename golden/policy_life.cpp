@@ -18,12 +18,12 @@ std::vector<at::Tensor> copies(const std::vector<at::Tensor>& tensors) {
 // One life, from the first weights.
 class Life {
  public:
-  Life(const sim::CaseSpec& spec, const CaseData& data, at::ScalarType dtype, Probe& probe,
+  Life(const sim::CaseSpec& spec, const CaseData& data, const RunOptions& options, Probe& probe,
        int64_t moment)
       : spec_(spec),
         batch_(data.batch),
-        dtype_(dtype),
-        model_(spec, data, dtype, probe),
+        dtype_(options.dtype),
+        model_(spec, data, options, probe),
         optimizer_(spec.optimizer, model_.masters()),
         reference_(copies(model_.masters())),
         moment_(moment) {}
@@ -112,11 +112,11 @@ class Life {
 
 }  // namespace
 
-void run_policy_life(const sim::CaseSpec& spec, const CaseData& data, at::ScalarType dtype,
+void run_policy_life(const sim::CaseSpec& spec, const CaseData& data, const RunOptions& options,
                      Probe& probe) {
   int64_t moment = 1;
   for (int64_t life = 0; life < spec.lives; ++life) {
-    moment = Life(spec, data, dtype, probe, moment).run();
+    moment = Life(spec, data, options, probe, moment).run();
   }
 }
 

@@ -16,7 +16,7 @@
 namespace shardproof::golden {
 
 // Throws as run_single_device.
-void run_policy_life(const sim::CaseSpec& spec, const CaseData& data, at::ScalarType dtype,
+void run_policy_life(const sim::CaseSpec& spec, const CaseData& data, const RunOptions& options,
                      Probe& probe);
 
 }  // namespace shardproof::golden

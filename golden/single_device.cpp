@@ -29,9 +29,9 @@ CaseData load_case_data(const sim::CaseSpec& spec) {
   return data;
 }
 
-void run_single_device(const sim::CaseSpec& spec, const CaseData& data, at::ScalarType dtype,
+void run_single_device(const sim::CaseSpec& spec, const CaseData& data, const RunOptions& options,
                        Probe& probe) {
-  if (spec.workload == "policy") return run_policy_life(spec, data, dtype, probe);
+  if (spec.workload == "policy") return run_policy_life(spec, data, options, probe);
   if (spec.workload != "train" && spec.workload != "logprobs") {
     throw Error({.kind = ErrorKind::kBadInput,
                  .what = fmt::format("workload \"{}\" has no golden", spec.workload),
@@ -42,7 +42,7 @@ void run_single_device(const sim::CaseSpec& spec, const CaseData& data, at::Scal
                  .what = fmt::format("steps={} is not positive", spec.steps),
                  .fix = "train at least one step, or use workload logprobs"});
   }
-  PlainModel model(spec, data, dtype, probe);
+  PlainModel model(spec, data, options, probe);
   if (spec.workload == "train") {
     train(spec, data.batch, model);
   } else {

@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "golden/perturbation.h"
 #include "model/batch.h"
 #include "model/config.h"
 #include "model/weights.h"
@@ -25,17 +26,23 @@ struct CaseData {
   ModelConfig config;
   std::shared_ptr<const WeightMap> weights;
   Batch batch;
-  // Of a float16 case's training steps in order, whether a gradient overflowed: what its float16
-  // run found, which the float64 one takes over.
+};
+
+// How one run of the case computes.
+struct RunOptions {
+  at::ScalarType dtype;  // precision.h
+  // Of a float16 case's training steps in order, whether a gradient overflowed: a float16 run finds
+  // it and leaves it here, a float64 run, where nothing overflows, takes it over.
   std::shared_ptr<std::vector<bool>> overflows = std::make_shared<std::vector<bool>>();
+  const Perturbation* perturbation = nullptr;  // null: the run as it is
 };
 
 // Throws Error: a config, weights or batch that cannot be read.
 CaseData load_case_data(const sim::CaseSpec& spec);
 
-// Runs spec.workload in `dtype` (precision.h). Throws Error(kBadInput): an unknown workload, loss
-// or optimizer, fewer than one training step.
-void run_single_device(const sim::CaseSpec& spec, const CaseData& data, at::ScalarType dtype,
+// Runs spec.workload. Throws Error(kBadInput): an unknown workload, loss or optimizer, fewer than
+// one training step.
+void run_single_device(const sim::CaseSpec& spec, const CaseData& data, const RunOptions& options,
                        Probe& probe);
 
 }  // namespace shardproof::golden

@@ -40,21 +40,25 @@ double eps_of_precision(const std::string& precision) {
 }
 
 Tolerance::Tolerance(const CaseSpec& spec)
-    : precision_eps_(spec.precision == "float64" ? 0 : eps_of_precision(spec.precision)),
-      addends_root_(std::sqrt(static_cast<double>(spec.parallel.world_size()))) {}
+    : precision_eps_(spec.precision == "float64" ? 0 : eps_of_precision(spec.precision)) {}
 
 double Tolerance::lower_precision(const GoldenTensor& golden) const {
   if (precision_eps_ == 0) return 0;
   const bool wide = is_optimizer_state(golden) || golden.kept_in_float32;
   const double eps = wide ? eps_of_precision("float32") : precision_eps_;
-  return std::max(kMeasuredErrors * golden.precision_error * addends_root_,
-                  kFloorRoundings * eps * golden.scale);
+  const double scatters =
+      std::clamp(golden.scale / 2, kLeastScatters * golden.scatter, kScatters * golden.scatter);
+  return std::max(scatters, kFloorRoundings * eps * golden.scale);
 }
 
 double Tolerance::allowance(const GoldenTensor& golden) const {
   if (!at::isFloatingType(golden.value.scalar_type())) return 0;
   return kRelativeToScale * golden.scale + kPhaseRoundings * kFloat64Eps * golden.phase_scale +
          lower_precision(golden);
+}
+
+bool Tolerance::resolves(const GoldenTensor& golden) const {
+  return precision_eps_ == 0 || golden.scale == 0 || lower_precision(golden) <= golden.scale / 2;
 }
 
 double Tolerance::fed_allowance(const GoldenTensor& golden) const {

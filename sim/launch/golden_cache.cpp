@@ -2,8 +2,10 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/cpu/Utils.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
@@ -13,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <vector>
 
@@ -49,6 +52,20 @@ class MappedFile {
 std::string name_of(const std::string& key) {
   return fmt::format("{:016x}{:016x}", digest_of(key.data(), key.size(), 1),
                      digest_of(key.data(), key.size(), 2));
+}
+
+// What LibTorch's kernels and those of its libraries choose by: the processor's instruction sets
+// and the variables that hide some of them.
+std::string instruction_sets() {
+  std::set<std::string> names;
+  for (const auto& [name, value] : at::cpu::get_cpu_capabilities()) {
+    if (value.isBool() && value.toBool()) names.insert(name);
+  }
+  for (const char* name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS"}) {
+    const char* value = std::getenv(name);
+    if (value) names.insert(fmt::format("{}={}", name, value));
+  }
+  return fmt::format("{}", fmt::join(names, " "));
 }
 
 std::string key_file_text(const std::string& key, uint64_t digest, size_t size) {
@@ -114,8 +131,9 @@ fs::path GoldenCache::default_folder() {
 }
 
 std::string GoldenCache::full_key(const std::string& golden_key) {
-  return fmt::format("code {}\nlibtorch {}\ncpu {}\nthreads {}\n{}", golden_code(), TORCH_VERSION,
-                     at::get_cpu_capability(), at::get_num_threads(), golden_key);
+  return fmt::format("code {}\nlibtorch {}\ncpu {} {}\nthreads {}\n{}", golden_code(),
+                     TORCH_VERSION, at::get_cpu_capability(), instruction_sets(),
+                     at::get_num_threads(), golden_key);
 }
 
 std::optional<OwnedFd> GoldenCache::find(const std::string& key) const {

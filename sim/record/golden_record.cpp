@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <set>
 
 #include "base/error.h"
@@ -97,7 +98,7 @@ void put_entry(IndexWriter& index, const GoldenTensor& tensor, const at::Tensor&
   index.put(static_cast<int8_t>(tensor.token_dims));
   index.put(tensor.scale);
   index.put(phase_scale);
-  index.put(tensor.precision_error);
+  index.put(tensor.scatter);
   index.put(static_cast<int8_t>(tensor.kept_in_float32));
   index.put(static_cast<int8_t>(value.scalar_type()));
   index.put(offset);
@@ -169,17 +170,30 @@ void GoldenRecorder::observe(const Observation& observation) {
   tensors_.push_back(std::move(kept));
 }
 
-void GoldenRecorder::measure_precision(const GoldenRecorder& lower) {
+void GoldenRecorder::add_member(const GoldenRecorder& member) {
   const at::NoGradGuard no_grad;
   for (GoldenTensor& tensor : tensors_) {
-    const auto found = lower.by_key_.find(record_key(tensor.phase, tensor.step, tensor.name));
-    SHARDPROOF_ASSERT(found != lower.by_key_.end(),
-                      "the lower precision run has no " + tensor.name);
     if (!at::isFloatingType(tensor.value.scalar_type())) continue;
-    const GoldenTensor& rounded = lower.tensors_[found->second];
-    tensor.precision_error = largest_difference(tensor.value, rounded.value);
+    const auto found = member.by_key_.find(record_key(tensor.phase, tensor.step, tensor.name));
+    if (found == member.by_key_.end()) {  // a member that skips another step than the golden does
+      tensor.scatter = std::numeric_limits<double>::infinity();
+      continue;
+    }
+    const GoldenTensor& rounded = member.tensors_[found->second];
+    const bool overflowed = all_finite(tensor.value) && !all_finite(rounded.value);
+    tensor.scatter =
+        std::max(tensor.scatter, overflowed ? std::numeric_limits<double>::infinity()
+                                            : largest_difference(tensor.value, rounded.value));
     tensor.kept_in_float32 = rounded.kept_in_float32;
   }
+}
+
+std::map<std::string, double> GoldenRecorder::scatter() const {
+  std::map<std::string, double> scatter;
+  for (const GoldenTensor& tensor : tensors_) {
+    scatter[record_key(tensor.phase, tensor.step, tensor.name)] = tensor.scatter;
+  }
+  return scatter;
 }
 
 void GoldenRecorder::write(int fd, const std::map<std::string, std::string>& metadata) const {
@@ -283,7 +297,7 @@ GoldenRecord GoldenRecord::from_fd(int fd) {
     tensor.token_dims = index.take<int8_t>() != 0;
     tensor.scale = index.take<double>();
     tensor.phase_scale = index.take<double>();
-    tensor.precision_error = index.take<double>();
+    tensor.scatter = index.take<double>();
     tensor.kept_in_float32 = index.take<int8_t>() != 0;
     const auto dtype = index.take<int8_t>();
     const auto offset = index.take<int64_t>();

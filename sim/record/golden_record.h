@@ -31,8 +31,9 @@ struct GoldenTensor {
   bool token_dims = false;  // dims 0 and 1 are samples and positions
   double scale = 0;         // largest finite magnitude in it (<= 1e30)
   double phase_scale = 0;   // largest over the tensors of the same phase and step
-  double precision_error =
-      0;  // largest |golden in the case's precision - golden in float64|; 0 for float64
+  // Largest distance from `value` that any member of the golden's ensemble has in the case's
+  // precision; infinite where the members differ in what they compute at all. 0 for float64.
+  double scatter = 0;
   // More than one number of a forward pass that lower precisions keep in float32 (logprobs): the
   // rounding of the precision itself is no error of theirs. A number alone may be right by chance.
   bool kept_in_float32 = false;
@@ -49,8 +50,10 @@ class GoldenRecorder final : public Probe {
   bool listens(Phase phase) const override;
   void observe(const Observation& observation) override;
 
-  // Sets precision_error of every tensor from the same run in a lower precision.
-  void measure_precision(const GoldenRecorder& lower);
+  // Widens the scatter of every tensor by one member: the same run in a lower precision.
+  void add_member(const GoldenRecorder& member);
+  // By record_key, the scatter so far.
+  std::map<std::string, double> scatter() const;
   // Throws Error(kBadInput) "a fault of the golden" when a parameter, gradient, loss or logprob is
   // not finite. `metadata` is kept beside the tensors.
   void write(int fd, const std::map<std::string, std::string>& metadata) const;

@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "sim/record/expected_names.h"
@@ -103,15 +104,30 @@ TEST_CASE("a name observed twice in the golden is our own fault", "[record]") {
   CHECK_NOTHROW(recorder.observe(seen("grad.w", numbered({2}), Phase::kStep, 2)));
 }
 
-TEST_CASE("the measured precision error is the largest difference to the lower run", "[record]") {
-  GoldenRecorder golden(true), lower(true);
+TEST_CASE("the scatter is the largest distance of any member", "[record]") {
+  GoldenRecorder golden(true), near(true), far(true);
   golden.observe(seen("grad.w", at::tensor({1.0, 2.0, -3.0}, at::kDouble)));
-  lower.observe(seen("grad.w", at::tensor({1.0, 2.25, -3.125}, at::kFloat)));
-  golden.measure_precision(lower);
-  CHECK(golden.tensors()[0].precision_error == 0.25);
+  near.observe(seen("grad.w", at::tensor({1.0, 2.125, -3.0625}, at::kFloat)));
+  far.observe(seen("grad.w", at::tensor({1.0, 2.25, -3.125}, at::kFloat)));
+  for (const GoldenRecorder* member : {&far, &near}) golden.add_member(*member);
+  CHECK(golden.tensors()[0].scatter == 0.25);
+  CHECK(golden.scatter().at(record_key(Phase::kStep, 1, "grad.w")) == 0.25);
   const MemoryFile file;
   golden.write(file.fd(), {});
-  CHECK(GoldenRecord::from_fd(file.fd()).tensors()[0].precision_error == 0.25);
+  CHECK(GoldenRecord::from_fd(file.fd()).tensors()[0].scatter == 0.25);
+}
+
+TEST_CASE("a member that overflows or leaves a tensor out scatters without bound", "[record]") {
+  const double infinite = std::numeric_limits<double>::infinity();
+  GoldenRecorder golden(true), overflowed(true), skipped(true);
+  golden.observe(seen("grad.w", at::tensor({1.0, 2.0}, at::kDouble)));
+  overflowed.observe(seen("grad.w", at::tensor({1.0, infinite}, at::kFloat)));
+  golden.add_member(overflowed);
+  CHECK(golden.tensors()[0].scatter == infinite);
+  GoldenRecorder other(true);
+  other.observe(seen("grad.w", at::tensor({1.0, 2.0}, at::kDouble)));
+  other.add_member(skipped);
+  CHECK(other.tensors()[0].scatter == infinite);
 }
 
 TEST_CASE("the golden says which numbers of a forward pass its lower run kept in float32",
@@ -125,7 +141,7 @@ TEST_CASE("the golden says which numbers of a forward pass its lower run kept in
     recorder->observe(seen("loss", numbered({1}).to(as(at::kFloat)), Phase::kForward));
     recorder->observe(seen("grad.w", numbered({3}).to(as(at::kFloat)), Phase::kStep));
   }
-  golden.measure_precision(lower);
+  golden.add_member(lower);
   const MemoryFile file;
   golden.write(file.fd(), {});
   const GoldenRecord record = GoldenRecord::from_fd(file.fd());

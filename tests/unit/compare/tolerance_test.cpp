@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <limits>
 
 #include "tests/unit/compare/judged_world.h"
 
@@ -10,12 +11,12 @@ using namespace shardproof::sim;
 
 namespace {
 
-GoldenTensor tensor_of(double scale, double phase_scale, double precision_error = 0) {
+GoldenTensor tensor_of(double scale, double phase_scale, double scatter = 0) {
   GoldenTensor tensor;
   tensor.value = at::zeros({1}, at::kDouble);
   tensor.scale = scale;
   tensor.phase_scale = phase_scale;
-  tensor.precision_error = precision_error;
+  tensor.scatter = scatter;
   return tensor;
 }
 
@@ -38,14 +39,34 @@ TEST_CASE("an integer tensor has no allowance", "[tolerance]") {
   CHECK(Tolerance(spec_of(1, 1)).allowance(tensor) == 0);
 }
 
-TEST_CASE("lower precisions allow 8 measured errors per root of the addends", "[tolerance]") {
-  const Tolerance tolerance(spec_of(3, 4, "float32"));
-  const double measured = 8 * 1e-3 * std::sqrt(12.0);
-  CHECK(tolerance.allowance(tensor_of(1, 0, 1e-3)) == Approx(measured + 1e-10));
-  CHECK(tolerance.fed_allowance(tensor_of(1, 0, 1e-3)) == Approx(measured + 1e-12));
+TEST_CASE("lower precisions allow 6 scatters of the ensemble, on every mesh", "[tolerance]") {
+  for (const int64_t tp : {1, 4}) {
+    const Tolerance tolerance(spec_of(3, tp, "float32"));
+    CHECK(tolerance.allowance(tensor_of(1, 0, 1e-3)) == Approx(6e-3 + 1e-10));
+    CHECK(tolerance.fed_allowance(tensor_of(1, 0, 1e-3)) == Approx(6e-3 + 1e-12));
+    CHECK(tolerance.resolves(tensor_of(1, 0, 1e-3)));
+  }
 }
 
-TEST_CASE("lower precisions allow 4 eps of the scale where nothing was measured", "[tolerance]") {
+TEST_CASE("fewer scatters are allowed where 6 would hide half of the tensor", "[tolerance]") {
+  const Tolerance tolerance(spec_of(1, 2, "bfloat16"));
+  CHECK(tolerance.allowance(tensor_of(2, 0, 0.16)) == Approx(0.96));
+  CHECK(tolerance.allowance(tensor_of(2, 0, 0.2)) == Approx(1.0));
+  CHECK(tolerance.allowance(tensor_of(2, 0, 0.4)) == Approx(1.0));
+  CHECK(tolerance.resolves(tensor_of(2, 0, 0.499)));
+}
+
+TEST_CASE("a tensor is not resolved where 2 scatters exceed half of it", "[tolerance]") {
+  const Tolerance tolerance(spec_of(1, 2, "bfloat16"));
+  CHECK(tolerance.allowance(tensor_of(2, 0, 0.6)) == Approx(1.2));
+  CHECK_FALSE(tolerance.resolves(tensor_of(2, 0, 0.6)));
+  const double none = std::numeric_limits<double>::infinity();  // members that skip other steps
+  CHECK(tolerance.allowance(tensor_of(2, 0, none)) == none);
+  CHECK_FALSE(tolerance.resolves(tensor_of(2, 0, none)));
+  CHECK(Tolerance(spec_of(1, 2)).resolves(tensor_of(2, 0, none)));  // float64 asks no ensemble
+}
+
+TEST_CASE("lower precisions allow 4 eps of the scale where nothing scatters", "[tolerance]") {
   CHECK(Tolerance(spec_of(1, 1, "float32")).allowance(tensor_of(2, 0)) ==
         Approx(4 * 2 * std::ldexp(1.0, -23) + 2e-10).epsilon(1e-12));
   CHECK(Tolerance(spec_of(1, 1, "bfloat16")).allowance(tensor_of(2, 0)) ==
@@ -57,8 +78,8 @@ TEST_CASE("what a bfloat16 run keeps in float32 is allowed roundings of float32"
   logprobs.kept_in_float32 = true;
   CHECK(Tolerance(spec_of(1, 1, "bfloat16")).allowance(logprobs) ==
         Approx(4 * 2 * std::ldexp(1.0, -23) + 2e-10).epsilon(1e-12));
-  logprobs.precision_error = 1e-2;  // what was measured counts as before
-  CHECK(Tolerance(spec_of(1, 1, "bfloat16")).allowance(logprobs) == Approx(8e-2));
+  logprobs.scatter = 1e-2;
+  CHECK(Tolerance(spec_of(1, 1, "bfloat16")).allowance(logprobs) == Approx(6e-2));
 }
 
 namespace {

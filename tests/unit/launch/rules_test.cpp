@@ -213,6 +213,11 @@ TEST_CASE("the full key names what else the values depend on", "[golden_cache]")
   CHECK_THAT(key, Catch::Contains("libtorch 2.") && Catch::Contains("threads ") &&
                       Catch::EndsWith("the case"));
   CHECK(key == GoldenCache::full_key("the case"));
+  for (const char* hides : {"ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS"}) {
+    REQUIRE(::setenv(hides, "AVX2", 1) == 0);
+    CHECK(key != GoldenCache::full_key("the case"));
+    REQUIRE(::unsetenv(hides) == 0);
+  }
 }
 
 }  // namespace

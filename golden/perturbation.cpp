@@ -1,0 +1,70 @@
+#include "golden/perturbation.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "sim/record/golden_record.h"
+#include "sim/record/rounding_noise.h"
+
+namespace shardproof::golden {
+namespace {
+
+class PerturbedLayer : public Layer {
+ public:
+  PerturbedLayer(std::unique_ptr<Layer> inner, std::string slot, const Perturbation& perturbation)
+      : inner_(std::move(inner)), slot_(std::move(slot)), perturbation_(perturbation) {}
+
+  at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
+    return perturbation_.moved(inner_->forward(inputs, context),
+                               fmt::format("{} {}", slot_, context.step));
+  }
+  std::vector<ParameterPtr> parameters() const override { return inner_->parameters(); }
+
+ private:
+  std::unique_ptr<Layer> inner_;
+  std::string slot_;
+  Perturbation perturbation_;
+};
+
+}  // namespace
+
+Perturbation::Perturbation(int64_t member, int64_t seed, Errors errors)
+    : seed_(seed), prefix_(fmt::format("member {} ", member)), errors_(std::move(errors)) {}
+
+double Perturbation::error_of(const std::string& key) const {
+  const auto found = errors_.find(key);
+  return found == errors_.end() || !std::isfinite(found->second) ? 0 : found->second;
+}
+
+at::Tensor Perturbation::moved(const at::Tensor& value, const std::string& stream) const {
+  return sim::moved_by_rounding(value, seed_, prefix_ + stream);
+}
+
+at::Tensor Perturbation::doubted_gradient(const at::Tensor& gradient, const std::string& parameter,
+                                          int64_t step) const {
+  const std::string key = sim::record_key(Phase::kStep, step, "grad." + parameter);
+  const double error = error_of(key);
+  const at::Tensor noise = sim::uniform_noise(gradient, seed_, prefix_ + "error of " + key);
+  return at::where(gradient.abs() < error, gradient + noise.mul_(error).to(gradient.scalar_type()),
+                   gradient);
+}
+
+at::Tensor Perturbation::doubt(const at::Tensor& logprobs, int64_t step) const {
+  const double width = error_of(sim::record_key(Phase::kForward, step, "logprobs"));
+  return sim::uniform_noise(logprobs, seed_, fmt::format("{}doubt {}", prefix_, step))
+      .mul_(width)
+      .exp_()
+      .to(logprobs.scalar_type());
+}
+
+void Perturbation::wrap(Decoder& model) const {
+  for (Slot* slot : model.slots()) {
+    slot->layer = std::make_unique<PerturbedLayer>(std::move(slot->layer), slot->name, *this);
+  }
+}
+
+}  // namespace shardproof::golden

@@ -1,0 +1,72 @@
+#include "golden/perturbation.h"
+
+#include <ATen/ATen.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "golden/losses.h"
+#include "sim/record/golden_record.h"
+
+namespace shardproof::golden {
+namespace {
+
+double largest(const at::Tensor& value) { return value.abs().max().item<double>(); }
+
+}  // namespace
+
+TEST_CASE("A member moves each element by at most one rounding of its own dtype", "[golden]") {
+  const auto [dtype, eps] = GENERATE(table<at::ScalarType, double>(
+      {{at::kFloat, 0x1p-23}, {at::kBFloat16, 0x1p-7}, {at::kHalf, 0x1p-10}}));
+  const at::Tensor value = at::arange(-300, 301, at::kDouble).div(97).to(dtype);
+  const Perturbation one(1, 7), other(2, 7);
+  const at::Tensor moved = one.moved(value, "slot 1");
+  CHECK(moved.scalar_type() == dtype);
+  const at::Tensor by = (moved.to(at::kDouble) - value.to(at::kDouble)).abs();
+  // Half a gap before the sum is rounded, and half a gap of the larger neighbour by rounding it.
+  CHECK(by.le(value.to(at::kDouble).abs() * eps).all().item<bool>());
+  CHECK(by.ne(0).to(at::kDouble).mean().item<double>() > 0.1);
+  CHECK(at::equal(moved, one.moved(value, "slot 1")));
+  CHECK_FALSE(at::equal(moved, one.moved(value, "slot 2")));
+  CHECK_FALSE(at::equal(moved, other.moved(value, "slot 1")));
+  CHECK(moved[300].item<double>() == 0);  // 0 stays 0
+}
+
+TEST_CASE("Only a gradient's elements within its error are moved, and by no more", "[golden]") {
+  const std::string key = sim::record_key(Phase::kStep, 3, "grad.w");
+  const Perturbation member(1, 7, {{key, 0.25}});
+  const at::Tensor gradient = at::tensor({1.0, -0.5, 0.2, 0.0, -0.1}, at::kDouble);
+  const at::Tensor by = member.doubted_gradient(gradient, "w", 3) - gradient;
+  CHECK(largest(by.narrow(0, 0, 2)) == 0);
+  CHECK(by.narrow(0, 2, 3).ne(0).all().item<bool>());
+  CHECK(largest(by) <= 0.25);
+  CHECK(largest(member.doubted_gradient(gradient, "w", 4) - gradient) == 0);  // no error known
+}
+
+TEST_CASE("A token near a clip edge is clipped by some members and not by others", "[golden]") {
+  Batch batch;
+  batch.input_ids = at::ones({1, 4}, at::kLong);
+  batch.input_lengths = at::tensor({4}, at::kLong);
+  batch.token_mask = at::ones({1, 4}, at::kDouble);
+  batch.sample_mask = at::ones({1}, at::kDouble);
+  batch.prev_logprobs = at::zeros({1, 4}, at::kDouble);
+  batch.advantages = at::ones({1, 4}, at::kDouble);
+  const sim::LossSpec loss{.kind = "clipped_pg", .eps = 0.2, .beta = 0};
+  // Ratios: not counted, 1, just below the edge, far beyond it.
+  const at::Tensor ratios = at::tensor({1.0, 1.0, 1.199, 2.0}, at::kDouble).view({1, 4});
+  const std::string key = sim::record_key(Phase::kForward, 1, "logprobs");
+  int clipped = 0;
+  for (int64_t index = 1; index <= 32; ++index) {
+    const Perturbation member(index, 7, {{key, 0.01}});
+    const at::Tensor logprobs = ratios.log().set_requires_grad(true);
+    dense_loss(logprobs, batch, loss, member.doubt(logprobs.detach(), 1)).backward();
+    const at::Tensor grad = logprobs.grad()[0];
+    CHECK(grad[1].item<double>() == Approx(-1.0 / 3));
+    CHECK(grad[3].item<double>() == 0);
+    clipped += grad[2].item<double>() == 0 ? 1 : 0;
+  }
+  CHECK(clipped > 4);
+  CHECK(clipped < 28);
+}
+
+}  // namespace shardproof::golden
