@@ -200,8 +200,8 @@ const Command kCommands[] = {
            ->check(CLI::Range(1, 100000));
        app.add_option("--seed", a.mutants.seed, "Of the sample")
            ->check(CLI::Range(int64_t{0}, int64_t{1} << 62));
-       app.add_flag("--check-patches", a.mutants.check_patches,
-                    "Only whether every patch still applies; builds nothing");
+       app.add_flag("--check,--check-patches", a.mutants.check,
+                    "Only whether every row can be planted; builds nothing");
      }},
     {"schema", "", [](CLI::App&, Arguments&) {}},
     {"doctor", "What is installed, which worlds can run, why not", [](CLI::App&, Arguments&) {}},

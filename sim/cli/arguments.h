@@ -64,7 +64,7 @@ struct MutantArguments {
   std::string filter;
   int64_t jobs = 1, sample = 0;  // sample 0: all rows
   int64_t seed = 0;
-  bool check_patches = false;
+  bool check = false;
 };
 
 struct Arguments {

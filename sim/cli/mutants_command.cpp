@@ -28,7 +28,7 @@ int mutants_command(const MutantArguments& arguments) {
   if (!arguments.filter.empty()) add("--filter", arguments.filter);
   if (arguments.sample > 0) add("--sample", std::to_string(arguments.sample));
   if (arguments.seed > 0) add("--seed", std::to_string(arguments.seed));
-  if (arguments.check_patches) words.emplace_back("--check-patches");
+  if (arguments.check) words.emplace_back("--check");
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);

@@ -1,16 +1,15 @@
-"""The planted bugs as rows: what tests/mutants/<id>/ says.
+"""The planted bugs as rows: the files of tests/mutants/rows, one for each prefix."""
 
-mutant.yaml is YAML of the plainest kind, so that no package is needed to read it: one `key: value` per
-line, texts plain or in quotes, lists as [a, b], and one nested block, `expect:`.
-"""
-
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-FOLDER = Path(__file__).parent
-KEYS = {"id", "source", "what", "scenario", "control", "survives", "expect"}
+from cpp_tokens import BadText, spelling_of
+from plain_yaml import BadYaml, read_yaml
+
+FOLDER = Path(__file__).parent / "rows"
+KEYS = {"id", "source", "what", "scenario", "control", "survives", "expect", "plant", "edits"}
 EXPECT_KEYS = {"tensor", "ranks", "pattern", "verdict", "kind", "message"}
+EDIT_KEYS = {"file", "function", "nth", "from", "to"}
 
 
 class BadRow(Exception):
@@ -18,76 +17,89 @@ class BadRow(Exception):
 
 
 @dataclass
+class Edit:
+    """Tokens that are replaced by others."""
+
+    file: str  # where the function was when the row was written
+    old: str
+    new: str
+    function: str = ""  # or class; empty: anywhere in the file
+    nth: int = 0  # which of several places, from 1 on; 0: there is one
+
+
+@dataclass
 class Row:
     id: str
     source: str
     what: str
-    patch: Path
+    edits: list
     scenario: str = ""  # where it shows: the gate begins there
     control: bool = False  # an equivalent change: nothing may be reported
     survives: str = ""  # the known reason why the gate cannot see it
     expect: dict = field(default_factory=dict)
 
-    def files(self):
-        """The files that the patch changes."""
-        return re.findall(r"^\+\+\+ b/(\S+)", self.patch.read_text(), re.MULTILINE)
 
-
-def _value(text, where):
-    text = text.strip()
-    if text.startswith("["):
-        if not text.endswith("]"):
-            raise BadRow(f"{where}: a list ends on its own line")
-        return [_value(item, where) for item in text[1:-1].split(",") if item.strip()]
-    if text[:1] in "'\"" and text:
-        if len(text) < 2 or text[-1] != text[0]:
-            raise BadRow(f"{where}: the quote is not closed")
-        return text[1:-1].replace("''", "'") if text[0] == "'" else text[1:-1]
-    if text in ("true", "false"):
-        return text == "true"
-    return int(text) if re.fullmatch(r"-?\d+", text) else text
-
-
-def read_mapping(path):
-    """The keys of a mutant.yaml, `expect` as a mapping of its own."""
-    values, block = {}, None
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        where = f"{path}:{number}"
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        match = re.fullmatch(r"( *)(\w+):(.*)", line)
-        if not match:
-            raise BadRow(f"{where}: not `key: value`")
-        indent, key, text = match.groups()
-        known = EXPECT_KEYS if indent else KEYS
-        into = block if indent else values
-        if into is None or key not in known:
+def _check_keys(values, known, needed, where):
+    for key in values:
+        if key not in known:
             raise BadRow(f"{where}: unknown key '{key}'; known are {', '.join(sorted(known))}")
-        if key in into:
-            raise BadRow(f"{where}: '{key}' a second time")
-        block = None if not indent else block
-        if key == "expect" and not indent:
-            block = values["expect"] = {}
-            continue
-        into[key] = _value(text, where)
-    return values
-
-
-def read_row(folder):
-    values = read_mapping(folder / "mutant.yaml")
-    missing = {"id", "source", "what"} - values.keys()
+    missing = needed - values.keys()
     if missing:
-        raise BadRow(f"{folder}: mutant.yaml has no {', '.join(sorted(missing))}")
-    if values["id"] != folder.name:
-        raise BadRow(f"{folder}: the id is '{values['id']}'")
-    row = Row(patch=folder / "change.patch", **values)
-    if not row.patch.is_file():
-        raise BadRow(f"{folder}: there is no change.patch")
+        raise BadRow(f"{where}: there is no {', '.join(sorted(missing))}")
+
+
+def _edit(values, where):
+    _check_keys(values, EDIT_KEYS, {"file", "from", "to"}, where)
+    for key in ("file", "function", "from", "to"):
+        if not isinstance(values.get(key, ""), str):
+            raise BadRow(f"{where}: '{key}' is a text: put it in quotes")
+    if not isinstance(values.get("nth", 1), int) or values.get("nth", 1) < 1:
+        raise BadRow(f"{where}: 'nth' is a number from 1 on")
+    try:
+        old, new = spelling_of(values["from"]), spelling_of(values["to"])
+    except BadText as error:
+        raise BadRow(f"{where}: {error}") from None
+    if not old:
+        raise BadRow(f"{where}: 'from' has no tokens")
+    if old == new:
+        raise BadRow(f"{where}: the edit changes nothing")
+    renamed = {"from": "old", "to": "new"}
+    return Edit(**{renamed.get(key, key): value for key, value in values.items()})
+
+
+def _row(values, file):
+    where = f"{file}: {values.get('id', 'a row without id')}"
+    _check_keys(values, KEYS, {"id", "source", "what"}, where)
+    values = dict(values)
+    if ("plant" in values) == ("edits" in values):
+        raise BadRow(f"{where}: a row has either 'plant', or 'edits' with a list of the same")
+    edits = [values.pop("plant")] if "plant" in values else values.pop("edits")
+    if not isinstance(edits, list) or not all(isinstance(each, dict) for each in edits):
+        raise BadRow(f"{where}: 'plant' has the keys of an edit, 'edits' a list of those")
+    row = Row(**values, edits=[_edit(each, where) for each in edits])
     if row.control == bool(row.expect):
-        raise BadRow(f"{folder}: a bug says what to expect, a control nothing")
+        raise BadRow(f"{where}: a bug says what to expect, a control nothing")
+    if not isinstance(row.expect, dict):
+        raise BadRow(f"{where}: 'expect' has keys of its own")
+    _check_keys(row.expect, EXPECT_KEYS, set(), where)
     return row
 
 
-def read_rows():
+def read_file(path):
+    try:
+        values = read_yaml(path.read_text(), path)
+    except BadYaml as error:
+        raise BadRow(str(error)) from None
+    if not isinstance(values, list):
+        raise BadRow(f"{path}: a list of rows, each with `- id:`")
+    return [_row(each, path) for each in values]
+
+
+def read_rows(folder=FOLDER):
     """All rows, in the order of their names."""
-    return [read_row(path.parent) for path in sorted(FOLDER.glob("*/mutant.yaml"))]
+    rows = [row for path in sorted(folder.glob("*.yaml")) for row in read_file(path)]
+    names = [row.id for row in rows]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadRow(f"{folder}: two rows are named {name}")
+    return sorted(rows, key=lambda row: row.id)

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Tests of the reader of rows and of the marks that a finding gets."""
+"""Tests of the reader of rows, of the selection, and of the marks that a finding gets."""
 
-import subprocess
+import contextlib
+import io
 import sys
 import tempfile
 import unittest
@@ -10,55 +11,121 @@ from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).parent))
 from marks import marks_of
-from rows import BadRow, Row, read_row, read_rows
-from run import selected
+from plain_yaml import BadYaml, read_yaml
+from plant import FOLDERS
+from rows import FOLDER, BadRow, Edit, Row, read_rows
+from run import ROOT, check, selected
+
+try:
+    import yaml
+except ImportError:
+    yaml = None
+
+GOOD = """\
+# rows
+- id: a-bug
+  source: issue 1
+  what: 'It''s: wrong'
+  plant:
+    file: src/a.cpp
+    function: run
+    from: |
+      if (x) {
+        go();
+      }
+    to: ''
+  expect:
+    tensor: grad.*
+    ranks: [0, 2]
+
+- id: b-bug
+  source: issue 2
+  what: Two places.
+  edits:
+    - file: src/a.cpp
+      from: a(1)
+      to: "a(\\"2\\")"
+    - file: src/b.h
+      function: S
+      nth: 2
+      from: int b
+      to: long b
+  control: true
+"""
 
 
-def written(text, patch="+++ b/src/a.cpp\n"):
-    folder = Path(tempfile.mkdtemp()) / "a-bug"
-    folder.mkdir()
-    (folder / "mutant.yaml").write_text(text)
-    (folder / "change.patch").write_text(patch)
-    return folder
+def rows_of(text):
+    folder = Path(tempfile.mkdtemp())
+    (folder / "a.yaml").write_text(text)
+    return read_rows(folder)
 
 
-GOOD = "id: a-bug\nsource: issue 1\nwhat: 'It''s: wrong'\nexpect:\n  tensor: grad.*\n  ranks: [0, 2]\n"
+class Reader(unittest.TestCase):
+    def test_rows_of_one_place_and_of_several(self):
+        one, two = rows_of(GOOD)
+        self.assertEqual(one, Row("a-bug", "issue 1", "It's: wrong", expect={"tensor": "grad.*", "ranks": [0, 2]},
+                                  edits=[Edit("src/a.cpp", "if (x) {\n  go();\n}\n", "", "run")]))
+        self.assertEqual(two, Row("b-bug", "issue 2", "Two places.", control=True,
+                                  edits=[Edit("src/a.cpp", "a(1)", 'a("2")'),
+                                         Edit("src/b.h", "int b", "long b", "S", 2)]))
 
-
-class Rows(unittest.TestCase):
-    def test_without_git_there_is_a_sentence(self):
-        done = subprocess.run([sys.executable, Path(__file__).with_name("run.py"), "--check-patches"],
-                              env={"PATH": "/nowhere"}, capture_output=True, text=True)
-        self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertIn("shardproof: git is not installed", done.stderr)
-
-    def test_texts_lists_and_the_block_are_read(self):
-        row = read_row(written(GOOD))
-        self.assertEqual(row.what, "It's: wrong")
-        self.assertEqual(row.expect, {"tensor": "grad.*", "ranks": [0, 2]})
-        self.assertEqual(row.files(), ["src/a.cpp"])
-
-    def test_what_is_no_row_is_said_with_its_line(self):
-        for text, said in ((GOOD + "colour: red\n", "mutant.yaml:7: unknown key 'colour'"),
-                           (GOOD + "  tensor: again\n", "'tensor' a second time"),
-                           (GOOD.replace("a-bug", "b-bug"), "the id is 'b-bug'"),
-                           ("id: a-bug\nwhat: x\ncontrol: true\n", "has no source"),
-                           (GOOD + "control: true\n", "a control nothing"),
-                           (GOOD + "survives: 'open\n", "the quote is not closed")):
+    def test_what_is_no_row_is_said_with_its_name(self):
+        for old, new, said in (("ranks: [", "colour: [", "a.yaml: a-bug: unknown key 'colour'"),
+                               ("function: run", "method: run", "a-bug: unknown key 'method'"),
+                               ("  source: issue 1\n", "", "a-bug: there is no source"),
+                               ("    to: ''\n", "", "a-bug: there is no to"),
+                               ("id: b-bug", "id: a-bug", "two rows are named a-bug"),
+                               ("  control: true\n", "", "b-bug: a bug says what to expect"),
+                               ("  plant:", "  control: true\n  plant:", "a control nothing"),
+                               ("from: a(1)", "from: 1", "'from' is a text: put it in quotes"),
+                               ("from: a(1)", "from: // a", "'from' has no tokens"),
+                               ("from: int b", "from: long  b", "the edit changes nothing"),
+                               ("from: int b", "from: it's", "line 1: a text or comment that does not end"),
+                               ("nth: 2", "nth: 0", "'nth' is a number from 1 on"),
+                               ("  edits:\n", "  plant:\n", "'plant' has the keys of an edit"),
+                               ("  plant:\n", "  placed:\n", "unknown key 'placed'")):
+            self.assertEqual(GOOD.count(old), 1, old)
             with self.assertRaises(BadRow) as raised:
-                read_row(written(text))
+                rows_of(GOOD.replace(old, new))
             self.assertIn(said, str(raised.exception))
 
-    def test_every_row_of_the_tree_can_be_read(self):
+    def test_what_is_no_plain_yaml_is_said_with_its_line(self):
+        for text, said in (("a: 'open", "f:1: the quote is not closed"), ("a: b: c", "f:1: the value needs single"),
+                           ("\na: b #c", "f:2: the value needs"), ("a: *b", "f:1: the value needs"),
+                           ("a: - b", "f:1: the value needs"), ("a: b:", "f:1: the value needs"),
+                           ("a: 1\na: 2", "f:2: 'a' a second time"), ("a:\nb: 1", "f:1: 'a' has no value"),
+                           ("a: 1\n  b: 2", "f:2: an indent that fits nothing"), ("a", "f:1: not `key: value`"),
+                           ("a: [1,", "f:1: a list ends on its own line"), ("a: 'it's'", "is written twice"),
+                           ("a: |\n    b\n  c\n", "the least indent")):
+            with self.assertRaises(BadYaml) as raised:
+                read_yaml(text, "f")
+            self.assertIn(said, str(raised.exception))
+
+    @unittest.skipUnless(yaml, "PyYAML is not installed")
+    def test_a_yaml_library_reads_the_same(self):
+        for path in sorted(FOLDER.glob("*.yaml")):
+            text = path.read_text()
+            self.assertEqual(read_yaml(text, path), yaml.safe_load(text), path)
+        self.assertEqual(read_yaml(GOOD, "f"), yaml.safe_load(GOOD))
+
+
+class Tree(unittest.TestCase):
+    def test_every_row_can_be_read(self):
         rows = read_rows()
-        self.assertGreaterEqual(sum(not row.control for row in rows), 40)
-        self.assertGreaterEqual(sum(row.control for row in rows), 5)
+        self.assertGreaterEqual(sum(not row.control for row in rows), 229)
+        self.assertGreaterEqual(sum(row.control for row in rows), 16)
         for row in rows:
-            self.assertTrue(row.files(), row.id)
-            self.assertTrue(all(name.startswith("src/") for name in row.files()), row.id)
+            self.assertTrue(all(edit.file.split("/")[0] in FOLDERS for edit in row.edits), row.id)
+
+    def test_a_row_is_in_the_file_of_its_prefix(self):
+        files = {path.stem for path in FOLDER.glob("*.yaml")}
+        for path in FOLDER.glob("*.yaml"):
+            for row in read_yaml(path.read_text(), path):
+                prefix = row["id"].split("-")[0]
+                self.assertEqual(path.stem, prefix if prefix in files else "other", row["id"])
 
     def test_a_row_names_scenarios_of_the_default_set(self):
-        scenarios = Path(__file__).parents[2] / "scenarios"
+        scenarios = ROOT / "scenarios"
         for row in read_rows():
             name = row.scenario.split("[")[0]
             if row.control or name == "golden/hf":
@@ -67,6 +134,14 @@ class Rows(unittest.TestCase):
             self.assertTrue(file.is_file(), f"{row.id}: {row.scenario}")
             tags = [line for line in file.read_text().splitlines() if line.startswith("tags:")]
             self.assertFalse(any(tag in " ".join(tags) for tag in ("slow", "manual")), row.id)
+
+    def test_a_row_that_cannot_be_planted_fails_the_check_and_is_named(self):
+        good = read_rows()[0]
+        bad = Row("bad-row", "", "", [Edit(good.edits[0].file, "no such tokens", "", good.edits[0].function)])
+        for rows, status, said in (([good], 0, "1 rows, 0 that"), ([good, bad], 1, "bad-row: `from` is not in")):
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                self.assertEqual(check(rows), status)
+            self.assertIn(said, out.getvalue())
 
 
 class Selection(unittest.TestCase):
@@ -99,7 +174,7 @@ def finding(**divergence):
 
 class MarksOfAFinding(unittest.TestCase):
     def marks(self, expect, found):
-        return marks_of(Row("a", "", "", Path(), expect=expect), found)
+        return marks_of(Row("a", "", "", [], expect=expect), found)
 
     def test_silence_is_not_caught(self):
         self.assertFalse(self.marks({"tensor": "*"}, None).caught)

@@ -12,8 +12,9 @@ from threading import Lock, Semaphore
 
 from gate import run_gate
 from marks import Marks, marks_of, said_of
+from plant import CannotPlant, Sources, plant
 from rows import BadRow, read_rows
-from scratch import PLACE, ROOT, BuildError, Scratch, git_apply
+from scratch import PLACE, ROOT, BuildError, Scratch
 
 
 class Outcome:
@@ -75,12 +76,14 @@ class Run:
         self.places.acquire()
         start = time.monotonic()
         try:
-            outcome.problem = self.scratch.plant(row)
-            if not outcome.problem:
-                self.scratch.compile()
-                program = PLACE / "programs" / row.id / "shardproof-bin"
-                program.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(self.scratch.program, program)
+            for sentence in self.scratch.plant(row):
+                print(f"{row.id}: {sentence}", flush=True)
+            self.scratch.compile()
+            program = PLACE / "programs" / row.id / "shardproof-bin"
+            program.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(self.scratch.program, program)
+        except CannotPlant as error:
+            outcome.problem = str(error)
         except BuildError as error:
             outcome.problem = f"does not compile: {error}"
         finally:
@@ -144,14 +147,18 @@ def write_results(outcomes):
     (PLACE / "results.json").write_text(json.dumps(rows, indent=1) + "\n")
 
 
-def check_patches(rows):
-    stale = [(row, git_apply(row.patch, ROOT, "--check")) for row in rows]
-    for row, problem in stale:
-        if problem:
-            print(f"{row.id}: {problem}")
-    count = sum(bool(problem) for _, problem in stale)
-    print(f"{len(rows)} patches, {count} that do not apply")
-    return 1 if count or not rows else 0
+def check(rows):
+    """Plants every row in memory."""
+    sources, failed = Sources.below(ROOT), 0
+    for row in rows:
+        try:
+            said = plant(sources, row)[1]
+        except CannotPlant as error:
+            said, failed = [str(error)], failed + 1
+        for sentence in said:
+            print(f"{row.id}: {sentence}")
+    print(f"{len(rows)} rows, {failed} that cannot be planted")
+    return 1 if failed or not rows else 0
 
 
 def main():
@@ -160,21 +167,19 @@ def main():
     parser.add_argument("--jobs", type=int, default=1, help="gates at the same time")
     parser.add_argument("--sample", type=int, default=0, help="only so many rows, drawn by --seed")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--check-patches", action="store_true", help="only whether they still apply")
+    parser.add_argument("--check", action="store_true", help="only whether they can be planted; builds nothing")
     arguments = parser.parse_args()
     try:
-        if shutil.which("git") is None:
-            raise BuildError("git is not installed, and it applies the patches; apt-get install git")
         rows = selected(read_rows(), arguments)
-        if arguments.check_patches:
-            return check_patches(rows)
+        if arguments.check:
+            return check(rows)
         if not rows:
             print("no row was selected")
             return 2
         start = time.monotonic()
         run = Run(max(1, arguments.jobs), len(rows))
         run.prepare()
-    except (BadRow, BuildError) as error:
+    except (BadRow, BuildError, CannotPlant) as error:
         print(f"shardproof: {error}", file=sys.stderr)
         return 2
     try:

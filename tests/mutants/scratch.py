@@ -2,7 +2,7 @@
 
   build/mutants/tree                  the copy; files keep their times unless their content changed
   build/mutants/tree/build/release    its build for a few rows: as ./shardproof builds, whose objects the
-                                      compile cache has; a patch rebuilds the piece that its file is in
+                                      compile cache has; a bug rebuilds the piece that its file is in
   build/mutants/build                 its build for many rows: src file by file, which costs minutes once,
                                       and seconds less for each row
 """
@@ -11,6 +11,8 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+
+from plant import Sources, plant
 
 ROOT = Path(__file__).parents[2]
 PLACE = ROOT / "build" / "mutants"
@@ -53,14 +55,6 @@ def _compilers():
     return str(max(1, min(len(os.sched_getaffinity(0)), int(memory / 1.5e9))))
 
 
-def git_apply(patch, folder, *options):
-    """Applies the patch below `folder` exactly, or says why not."""
-    environment = dict(os.environ, GIT_CEILING_DIRECTORIES=str(folder.parent))
-    done = subprocess.run(["git", "apply", *options, str(patch)], cwd=folder, env=environment,
-                          capture_output=True, text=True)
-    return "" if done.returncode == 0 else done.stderr.strip().splitlines()[0]
-
-
 class Scratch:
     def __init__(self, rows):
         """`rows`: how many are to come. A build file by file that is there already is used for any."""
@@ -94,16 +88,12 @@ class Scratch:
         self._run(["ninja", "-C", str(self.build), "-j", _compilers(), "shardproof-bin"])
 
     def plant(self, row):
-        """Applies the row's patch; a sentence when it does not apply."""
-        files = {name: (self.tree / name).read_bytes() for name in row.files()
-                 if (self.tree / name).is_file()}
-        problem = git_apply(row.patch, self.tree)
-        if problem:
-            return problem
-        self._planted = files
-        if all((self.tree / name).read_bytes() == text for name, text in files.items()):
-            return "the patch changes nothing"
-        return ""
+        """Writes the row's bug into the tree; sentences about what was found elsewhere than the row says."""
+        texts, moved = plant(Sources.below(self.tree), row)
+        self._planted = {name: (self.tree / name).read_bytes() for name in texts}
+        for name, text in texts.items():
+            (self.tree / name).write_bytes(text.encode())
+        return moved
 
     def restore(self):
         for name, text in self._planted.items():

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Tests of how a row is planted."""
+
+import sys
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from plant import CannotPlant, Sources, plant
+from rows import Edit, Row
+
+A = """\
+// return x + 1;
+namespace n {
+int f(int x) {
+\treturn x + /* one */ 1;  // kept
+}
+int f(double x) { return twice(x); }
+struct S {
+  S() : a_(1), b_(2) {}
+  int g() const { return a_ + a_; }
+  int a_, b_;
+};
+const int kSize = 16 << 20;
+}
+"""
+
+
+def row(*edits):
+    return Row("a-bug", "", "", list(edits))
+
+
+def edit(old, new, function="", file="src/a.cpp", nth=0):
+    return Edit(file, old, new, function, nth)
+
+
+def sources(**texts):
+    files = {"src/a.cpp": A, "src/b.cpp": "int other() { return 0; }\r\n"} | {
+        f"src/{name}.cpp": text for name, text in texts.items()}
+    return Sources(files, files.__getitem__)
+
+
+class Plant(unittest.TestCase):
+    def planted(self, *edits, **texts):
+        files, self.moved = plant(sources(**texts), row(*edits))
+        return files
+
+    def says(self, words, *edits, **texts):
+        with self.assertRaises(CannotPlant) as raised:
+            self.planted(*edits, **texts)
+        for word in words:
+            self.assertIn(word, str(raised.exception))
+
+    def test_tokens_are_replaced_and_all_else_stays_to_the_byte(self):
+        files = self.planted(edit("return x+1;", "return x;\n", "f"))
+        self.assertEqual(files, {"src/a.cpp": A.replace("return x + /* one */ 1;", "return x;")})
+        self.assertEqual(self.planted(edit("0", "1", "other", "src/b.cpp")),
+                         {"src/b.cpp": "int other() { return 1; }\r\n"})
+
+    def test_a_comment_is_no_place(self):
+        self.assertIn("// return x + 1;\n", self.planted(edit("x + 1", "x"))["src/a.cpp"])
+
+    def test_a_function_is_named_with_or_without_its_namespaces(self):
+        for name in ("g", "S::g", "n::S::g"):
+            self.assertIn("return a_;", self.planted(edit("a_ + a_", "a_", name))["src/a.cpp"])
+        self.says(["g::S is not defined in src/a.cpp, nor anywhere else"], edit("a_ + a_", "a_", "g::S"))
+
+    def test_arguments_initializers_and_members_can_be_named(self):
+        self.assertIn("a_(3)", self.planted(edit("a_(1)", "a_(3)", "S::S"))["src/a.cpp"])
+        self.assertIn("int f(int& x)", self.planted(edit("int x", "int& x", "f"))["src/a.cpp"])
+        self.assertIn("int a_;", self.planted(edit("a_, b_;", "a_;", "S"))["src/a.cpp"])
+        self.assertIn("kSize = 1;", self.planted(edit("16 << 20", "1"))["src/a.cpp"])
+
+    def test_overloads_are_one_place(self):
+        self.assertIn("return x;", self.planted(edit("twice(x)", "x", "f"))["src/a.cpp"])
+
+    def test_what_is_there_several_times_needs_more_tokens_or_nth(self):
+        self.says(["2 times in S::g of src/a.cpp, in lines 9, 9", "`nth`"], edit("a_", "b_", "S::g"))
+        self.assertIn("return a_ + b_;", self.planted(edit("a_", "b_", "S::g", nth=2))["src/a.cpp"])
+        self.says(["only 2 times", "`nth` is 3"], edit("a_", "b_", "S::g", nth=3))
+        self.says(["3 times in src/a.cpp", "lines 4, 6, 9"], edit("return", "", ""))
+
+    def test_what_is_not_there_is_said_with_the_nearest_tokens(self):
+        self.says(["not in f of src/a.cpp", "the nearest is line 4: return x + /* one */ 1"],
+                  edit("return x + 2", "", "f"))
+        self.says(["none of its tokens is there"], edit("nothing", "", "f"))
+
+    def test_a_function_that_moved_is_found_and_said(self):
+        files = self.planted(edit("return 5", "return 6", "moved"), c="int moved() { return 5; }")
+        self.assertEqual(files, {"src/c.cpp": "int moved() { return 6; }"})
+        self.assertEqual(self.moved, ["moved is in src/c.cpp now, not in src/a.cpp"])
+        self.planted(edit("return 5", "return 6", "moved", "src/gone.cpp"), c="int moved() { return 5; }")
+        self.assertEqual(self.moved, ["moved is in src/c.cpp now, not in src/gone.cpp"])
+
+    def test_a_function_that_is_in_two_other_files_is_not_guessed(self):
+        text = "int moved() { return 5; }"
+        self.says(["but in src/c.cpp, src/d.cpp"], edit("5", "6", "moved"), c=text, d=text)
+        self.says(["there is no src/gone.cpp"], edit("5", "6", "", "src/gone.cpp"))
+
+    def test_edits_of_one_file_are_made_together(self):
+        first, second = edit("16 << 20", "x + 1"), edit("x + 1", "x", "f")
+        for pair in ((first, second), (second, first)):
+            text = self.planted(*pair)["src/a.cpp"]
+            self.assertIn("return x;", text)
+            self.assertIn("kSize = x + 1;", text)
+        self.says(["overlap"], edit("x + 1", "x", "f"), edit("1;", "2;", "f"))
+
+    def test_what_would_grow_together_is_refused(self):
+        self.says(["grows together"], edit("+", "", "t"), t="int t() { return a+b; }")
+        self.says(["grows together"], edit("5;", "5; // why", "t"), t="int t() { return 5; }")
+
+    def test_a_file_that_cannot_be_read_is_named(self):
+        self.says(["src/a.cpp: line 1: '{' is not closed"], edit("a", "b"), a="int f() {")
+
+
+
+if __name__ == "__main__":
+    unittest.main()
