@@ -17,13 +17,14 @@ def _finding(folder):
     return next((case for case in results["cases"] if not case["as_expected"]), None)
 
 
-def _run(program, words, out, cwd):
+def _run(program, words, out, scratch):
     shutil.rmtree(out, ignore_errors=True)
     out.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{out}.log", "w", encoding="utf-8") as log:
         try:
-            status = subprocess.run([str(program), *words, "--out", str(out)], cwd=cwd, stdout=log,
-                                    stderr=subprocess.STDOUT, timeout=LIMIT_S).returncode
+            status = subprocess.run([str(program), *words, "--out", str(out)], cwd=scratch.tree, stdout=log,
+                                    stderr=subprocess.STDOUT, timeout=LIMIT_S,
+                                    pass_fds=(scratch.lock.fileno(),)).returncode
         except subprocess.TimeoutExpired:
             return {"verdict": "endless", "message": f"the gate did not end within {LIMIT_S} s"}
     if (out / "results.json").is_file():
@@ -43,38 +44,38 @@ def _first_words(scenario, tree):
     return ""
 
 
-def _of_scenarios(program, words, out, tree, jobs):
-    return _run(program, ["run", *words, "--backend", "emulated", "--fail-fast", "--jobs", jobs], out, tree)
+def _of_scenarios(program, words, out, scratch, jobs):
+    return _run(program, ["run", *words, "--backend", "emulated", "--fail-fast", "--jobs", jobs], out, scratch)
 
 
-def _of_golden_hf(program, runs, name, tree):
+def _of_golden_hf(program, runs, name, scratch):
     for case in sorted((ROOT / "golden" / "hf").glob("*/case.json")):
         words = ["check", str(case.parent), "--mesh", "dp=1"]
-        finding = _run(program, words, runs / f"{name}.{case.parent.name}", tree)
+        finding = _run(program, words, runs / f"{name}.{case.parent.name}", scratch)
         if finding:
             return finding
     return None
 
 
-def run_gate(program, row, tree):
+def run_gate(program, row, scratch):
     """The finding as results.json writes a case (reports/README.md), or None when all was silent.
 
     The gate is the same for every row; what the row names only comes first, as that is the quickest way to a
     finding, and the finding the same however many scenarios there are beside it.
     """
-    runs = PLACE / "runs"
+    runs, tree = PLACE / "runs", scratch.tree
     # Without faults/: they plant faults of their own, at a call and rank that a bug or a control moves.
     folders = sorted(str(path.relative_to(tree)) for path in (tree / "scenarios").iterdir()
                      if path.is_dir() and path.name != "faults")
     # The first of several cases at a time is not always the same. A control should have none.
     jobs = "2" if row.control else "1"
-    steps = [lambda: _of_scenarios(program, folders, runs / row.id, tree, jobs),
-             lambda: _of_golden_hf(program, runs, row.id, tree)]
+    steps = [lambda: _of_scenarios(program, folders, runs / row.id, scratch, jobs),
+             lambda: _of_golden_hf(program, runs, row.id, scratch)]
     first = _first_words(row.scenario, tree)
     if row.scenario.startswith("golden/hf"):
         steps.reverse()
     elif first:
-        steps.insert(0, lambda: _of_scenarios(program, [first], runs / row.id, tree, jobs))
+        steps.insert(0, lambda: _of_scenarios(program, [first], runs / row.id, scratch, jobs))
     for step in steps:
         finding = step()
         if finding:

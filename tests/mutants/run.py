@@ -14,13 +14,14 @@ from gate import run_gate
 from marks import Marks, marks_of, said_of
 from plant import CannotPlant, Sources, plant
 from rows import BadRow, read_rows
-from scratch import PLACE, ROOT, BuildError, Scratch
+from scratch import PLACE, ROOT, BuildError, Scratch, digest_of
 
 
 class Outcome:
     def __init__(self, row):
         self.row, self.problem, self.finding, self.marks = row, "", None, Marks(caught=False)
         self.build_s = self.gate_s = 0.0
+        self.digest = ""  # of the program that was built from the row's tree
         self.ended = False
 
     def failed(self):
@@ -66,8 +67,8 @@ class Run:
 
     def prepare(self):
         start = time.monotonic()
-        self.scratch.refresh()
-        self.scratch.compile()
+        for sentence in self.scratch.begin():
+            print(sentence, flush=True)
         print(f"the tree without bugs is built ({time.monotonic() - start:.0f} s)", flush=True)
 
     def plant(self, row):
@@ -78,7 +79,7 @@ class Run:
         try:
             for sentence in self.scratch.plant(row):
                 print(f"{row.id}: {sentence}", flush=True)
-            self.scratch.compile()
+            outcome.digest = self.scratch.compile()
             program = PLACE / "programs" / row.id / "shardproof-bin"
             program.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(self.scratch.program, program)
@@ -98,7 +99,9 @@ class Run:
     def judge(self, outcome, program):
         start = time.monotonic()
         try:
-            outcome.finding = run_gate(program, outcome.row, self.scratch.tree)
+            if digest_of(program) != outcome.digest:
+                raise BuildError("the program is not the one that was built from the row's tree")
+            outcome.finding = run_gate(program, outcome.row, self.scratch)
             outcome.marks = marks_of(outcome.row, outcome.finding)
             shutil.rmtree(program.parent)
         except Exception as error:  # of this row alone: it is said, and the others go on
@@ -116,7 +119,7 @@ class Run:
 
     def close(self):
         self.gates.shutdown()
-        self.scratch.restore()
+        self.scratch.close()
 
 
 def totals(outcomes, seconds):

@@ -5,8 +5,17 @@
                                       compile cache has; a bug rebuilds the piece that its file is in
   build/mutants/build                 its build for many rows: src file by file, which costs minutes once,
                                       and seconds less for each row
+  build/mutants/lock                  held by a pass and by every process that it starts
+  <build>/clean.json                  digests of the sources without a bug and of what was made of them
+
+A pass may be killed at any time, and its compilers go on and write objects with its bug. So the next pass waits for
+the lock, which the last of them gives back, and an output that is not the one in clean.json is deleted before
+anything is built, whatever its time says.
 """
 
+import fcntl
+import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -18,11 +27,20 @@ ROOT = Path(__file__).parents[2]
 PLACE = ROOT / "build" / "mutants"
 PARTS = ("CMakeLists.txt", "CMakePresets.json", "cmake", "src", "sim", "golden", "bench", "scenarios")
 LEFT_OUT = {"golden/hf", "golden/witness"}  # data: linked, and read where it is
+OUTPUTS = {".o", ".a", ".gch"}
 FEW = 40  # rows
 
 
 class BuildError(Exception):
     pass
+
+
+def digest_of(path):
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def _files_of(root):
@@ -56,49 +74,138 @@ def _compilers():
 
 
 class Scratch:
-    def __init__(self, rows):
+    def __init__(self, rows, root=ROOT, place=PLACE):
         """`rows`: how many are to come. A build file by file that is there already is used for any."""
-        self.tree = PLACE / "tree"
-        self._file_by_file = rows > FEW or (PLACE / "build" / "build.ninja").is_file()
-        self.build = PLACE / "build" if self._file_by_file else self.tree / "build" / "release"
+        self.root, self.place, self.tree = root, place, place / "tree"
+        self._file_by_file = rows > FEW or (place / "build" / "build.ninja").is_file()
+        self.build = place / "build" if self._file_by_file else self.tree / "build" / "release"
         self.program = self.build / "shardproof-bin"
+        self.lock = None
+        self._clean = {"sources": {}, "outputs": {}}
+        self._planted, self._digests = {}, {}
+
+    def begin(self):
+        """Builds the program without a bug, from a tree and outputs that hold none. Yields what there is to tell."""
+        yield from self._take_lock()
+        self._clean = self._recorded()
+        yield from self._left_behind()
+        self._copy_sources()
+        self._drop_foreign_outputs()
+        self._build()
+        sources = self._tree_digests()
+        if sources != {name: digest_of(self.root / name) for name in _files_of(self.root)}:
+            raise BuildError("the sources changed while they were compiled; run it again")
+        self._clean = {"sources": sources, "outputs": self._output_digests()}
+        (self.build / "clean.json.part").write_text(json.dumps(self._clean, indent=1))
+        os.replace(self.build / "clean.json.part", self.build / "clean.json")
+        self._sources = Sources.below(self.tree)
+
+    def plant(self, row):
+        """Writes the row's bug into the tree; sentences about what was found elsewhere than the row says."""
+        texts, moved = plant(self._sources, row)
+        self._planted = {name: text.encode() for name, text in texts.items()}
+        for name, text in self._planted.items():
+            (self.tree / name).write_bytes(text)
+        return moved
+
+    def compile(self):
+        """The digest of the program, which is made of the tree with what was planted and of nothing else."""
+        self._drop_foreign_outputs()
+        self._build()
+        planted = {name: hashlib.sha256(text).hexdigest() for name, text in self._planted.items()}
+        if self._tree_digests() != self._clean["sources"] | planted:
+            raise BuildError("the tree changed while it was compiled; is something else at work in it?")
+        digest = digest_of(self.program)
+        if digest == self._clean["outputs"].get(self._name(self.program)):
+            raise BuildError("the program is the same as without the bug")
+        return digest
+
+    def restore(self):
+        for name in self._planted:
+            (self.tree / name).write_bytes(self._sources.text(name).encode())
         self._planted = {}
 
-    def refresh(self):
-        """Makes the copy equal to the sources."""
-        wanted = set(_files_of(ROOT))
+    def close(self):
+        """Leaves nothing of a bug behind."""
+        self.restore()
+        self._drop_foreign_outputs()
+        self.lock.close()
+
+    def _take_lock(self):
+        self.place.mkdir(parents=True, exist_ok=True)
+        self.lock = open(self.place / "lock", "w", encoding="utf-8")
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield (f"waiting: another pass works in {self.place}, or processes of one that was killed; "
+                   f"`fuser {self.place / 'lock'}` names them")
+            fcntl.flock(self.lock, fcntl.LOCK_EX)
+
+    def _recorded(self):
+        try:
+            return json.loads((self.build / "clean.json").read_text())
+        except (OSError, ValueError):  # nothing is known of what is there: all of it is made anew
+            return {"sources": {}, "outputs": {}}
+
+    def _left_behind(self):
+        """What a pass that was stopped left in the tree and in the build."""
+        known = self._clean["sources"]
+        sources = [name for name, digest in self._tree_digests().items() if known and known.get(name) != digest]
+        outputs = self._foreign_outputs() if known else []
+        if sources or outputs:
+            yield (f"a pass before was stopped in the middle: {len(outputs)} outputs are made anew"
+                   + "".join(f", {name} is restored" for name in sources))
+
+    def _copy_sources(self):
+        """Makes the copy equal to the sources. What clean.json does not know is newer than any output."""
+        wanted = set(_files_of(self.root))
         self.tree.mkdir(parents=True, exist_ok=True)
         for name in set(_files_of(self.tree)) - wanted:
             (self.tree / name).unlink()
         for name in sorted(wanted):
-            here, there = ROOT / name, self.tree / name
-            if there.is_file() and there.read_bytes() == here.read_bytes():
-                continue
-            there.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(here, there)
+            here, there = self.root / name, self.tree / name
+            if not there.is_file() or there.read_bytes() != here.read_bytes():
+                there.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(here, there)
+            elif self._clean["sources"].get(name) != digest_of(there):
+                os.utime(there)
         for name in sorted(LEFT_OUT) + [".venv"]:  # scenarios name cases of golden/hf
             there = self.tree / name
             if not there.is_symlink():
                 shutil.rmtree(there, ignore_errors=True)
-                there.symlink_to(ROOT / name)
+                there.parent.mkdir(parents=True, exist_ok=True)
+                there.symlink_to(self.root / name)
 
-    def compile(self):
+    def _tree_digests(self):
+        return {name: digest_of(self.tree / name) for name in _files_of(self.tree)}
+
+    def _name(self, path):
+        return path.relative_to(self.build).as_posix()
+
+    def _output_digests(self):
+        """Of each file that was made of the sources; one is read again only when its time or size changed."""
+        found = {}
+        for path in self.build.rglob("*"):
+            if (path.suffix in OUTPUTS or path == self.program) and path.is_file():
+                stat = path.stat()
+                key = path, stat.st_mtime_ns, stat.st_size, stat.st_ino
+                if key not in self._digests:
+                    self._digests[key] = digest_of(path)
+                found[self._name(path)] = self._digests[key]
+        return found
+
+    def _foreign_outputs(self):
+        known = self._clean["outputs"]
+        return [name for name, digest in self._output_digests().items() if known.get(name) != digest]
+
+    def _drop_foreign_outputs(self):
+        for name in self._foreign_outputs():
+            (self.build / name).unlink()
+
+    def _build(self):
         if not (self.build / "build.ninja").is_file():
             self._configure()
         self._run(["ninja", "-C", str(self.build), "-j", _compilers(), "shardproof-bin"])
-
-    def plant(self, row):
-        """Writes the row's bug into the tree; sentences about what was found elsewhere than the row says."""
-        texts, moved = plant(Sources.below(self.tree), row)
-        self._planted = {name: (self.tree / name).read_bytes() for name in texts}
-        for name, text in texts.items():
-            (self.tree / name).write_bytes(text.encode())
-        return moved
-
-    def restore(self):
-        for name, text in self._planted.items():
-            (self.tree / name).write_bytes(text)
-        self._planted = {}
 
     def _configure(self):
         launcher = shutil.which("ccache")
@@ -118,7 +225,8 @@ class Scratch:
         environment = dict(os.environ, CCACHE_SLOPPINESS="pch_defines,time_macros",
                            CCACHE_BASEDIR=str(ROOT), CCACHE_IGNOREOPTIONS="-Wno-error")
         done = subprocess.run(command, cwd=self.tree, env=environment, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, errors="replace")
+                              stderr=subprocess.STDOUT, text=True, errors="replace",
+                              pass_fds=(self.lock.fileno(),))
         if done.returncode != 0:
             errors = [line for line in done.stdout.splitlines() if "error" in line]
             raise BuildError("\n".join(errors[:4] or done.stdout.splitlines()[-4:]))
