@@ -202,6 +202,12 @@ const Command kCommands[] = {
            ->check(CLI::Range(int64_t{0}, int64_t{1} << 62));
        app.add_flag("--check,--check-patches", a.mutants.check,
                     "Only whether every row can be planted; builds nothing");
+       app.add_option_function<std::string>(
+              "--changed", [&a](const std::string& base) { a.mutants.changed = base; },
+              "Only rows whose function differs from that of a commit (default: where the branch "
+              "left origin/main, else HEAD~1)")
+           ->expected(0, 1)
+           ->type_name("BASE");
      }},
     {"schema", "", [](CLI::App&, Arguments&) {}},
     {"doctor", "What is installed, which worlds can run, why not", [](CLI::App&, Arguments&) {}},

@@ -65,6 +65,7 @@ struct MutantArguments {
   int64_t jobs = 1, sample = 0;  // sample 0: all rows
   int64_t seed = 0;
   bool check = false;
+  std::optional<std::string> changed = {};  // since this commit; empty: the script chooses one
 };
 
 struct Arguments {

@@ -29,6 +29,8 @@ int mutants_command(const MutantArguments& arguments) {
   if (arguments.sample > 0) add("--sample", std::to_string(arguments.sample));
   if (arguments.seed > 0) add("--seed", std::to_string(arguments.seed));
   if (arguments.check) words.emplace_back("--check");
+  if (arguments.changed) words.emplace_back("--changed");
+  if (arguments.changed && !arguments.changed->empty()) words.push_back(*arguments.changed);
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);

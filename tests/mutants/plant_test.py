@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Tests of how a row is planted."""
+"""Tests of how a row is planted, and of which rows a change touches."""
 
+import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+from changed import NoCommit, changed_rows, default_base
 from plant import CannotPlant, Sources, plant
 from rows import Edit, Row
 
@@ -112,6 +115,62 @@ class Plant(unittest.TestCase):
     def test_a_file_that_cannot_be_read_is_named(self):
         self.says(["src/a.cpp: line 1: '{' is not closed"], edit("a", "b"), a="int f() {")
 
+
+
+class Changed(unittest.TestCase):
+    def setUp(self):
+        self.root = Path(tempfile.mkdtemp())
+        self.git("init", "-q")
+        self.write(f="return 1;", g="return 2;")
+        self.commit()
+
+    def git(self, *words):
+        return subprocess.run(["git", "-c", "user.name=x", "-c", "user.email=x", *words], cwd=self.root,
+                              check=True, capture_output=True, text=True).stdout.strip()
+
+    def write(self, file="a", **bodies):
+        for folder in ("src", "sim", "golden"):
+            (self.root / folder).mkdir(exist_ok=True)
+        text = "".join(f"int {name}() {{ {body} }}\n" for name, body in bodies.items())
+        (self.root / "src" / f"{file}.cpp").write_text(text)
+
+    def commit(self):
+        self.git("add", ".")
+        self.git("commit", "-q", "-m", "x")
+
+    def changed(self, commit="HEAD"):
+        rows = [Row(name, "", "", [edit("return", "throw", name)]) for name in ("f", "g")]
+        return [each.id for each in changed_rows(rows, self.root, commit)]
+
+    def test_a_row_counts_when_a_token_of_its_function_differs(self):
+        self.write(f="return 1; /* why */", g="return   2;")
+        self.assertEqual(self.changed(), [])
+        self.write(f="return 1;", g="return 3;")
+        self.assertEqual(self.changed(), ["g"])
+        self.commit()
+        self.assertEqual(self.changed(), [])
+        self.assertEqual(self.changed("HEAD~1"), ["g"])
+
+    def test_a_function_that_only_moved_does_not_count_and_one_that_is_gone_does(self):
+        self.write("b", f="return 1;")
+        self.write("a", h="return 2;")
+        self.assertEqual(self.changed(), ["g"])
+
+    def test_the_base_is_where_the_branch_left_main(self):
+        self.commit_of("second")
+        self.assertEqual(default_base(self.root), "HEAD~1")
+        self.git("update-ref", "refs/remotes/origin/main", "HEAD~1")
+        self.assertEqual(default_base(self.root), self.git("rev-parse", "HEAD~1"))
+        self.git("update-ref", "refs/remotes/origin/main", "HEAD")
+        self.assertEqual(default_base(self.root), "HEAD~1")
+
+    def commit_of(self, body):
+        self.write(f=body)
+        self.commit()
+
+    def test_a_commit_that_is_not_there_is_said(self):
+        with self.assertRaisesRegex(NoCommit, "nowhere"):
+            self.changed("nowhere")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 
 import contextlib
 import io
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -61,6 +62,12 @@ def rows_of(text):
 
 
 class Reader(unittest.TestCase):
+    def test_without_git_changed_is_a_sentence(self):
+        done = subprocess.run([sys.executable, Path(__file__).with_name("run.py"), "--changed", "HEAD"],
+                              env={"PATH": "/nowhere"}, capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("shardproof: git is not installed", done.stderr)
+
     def test_rows_of_one_place_and_of_several(self):
         one, two = rows_of(GOOD)
         self.assertEqual(one, Row("a-bug", "issue 1", "It's: wrong", expect={"tensor": "grad.*", "ranks": [0, 2]},

@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock, Semaphore
 
+from changed import NoCommit, changed_rows, default_base
 from gate import run_gate
 from marks import Marks, marks_of, said_of
 from plant import CannotPlant, Sources, plant
@@ -164,6 +165,14 @@ def check(rows):
     return 1 if failed or not rows else 0
 
 
+def since(rows, base):
+    """The rows of functions that differ from those of the commit `base`, '' for a fitting one."""
+    base = base or default_base(ROOT)
+    chosen = changed_rows(rows, ROOT, base)
+    print(f"{len(chosen)} of {len(rows)} rows are in functions that differ from {base}")
+    return chosen
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--filter", default="", help="only rows whose id or source holds this text, or one of A,B,C")
@@ -171,9 +180,17 @@ def main():
     parser.add_argument("--sample", type=int, default=0, help="only so many rows, drawn by --seed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--check", action="store_true", help="only whether they can be planted; builds nothing")
+    parser.add_argument("--changed", nargs="?", const="", metavar="BASE",
+                        help="only rows whose function differs from that of a commit (default: where the branch "
+                             "left origin/main, else HEAD~1)")
     arguments = parser.parse_args()
     try:
-        rows = selected(read_rows(), arguments)
+        rows = read_rows()
+        if arguments.changed is not None:
+            rows = since(rows, arguments.changed)
+            if not rows:
+                return 0
+        rows = selected(rows, arguments)
         if arguments.check:
             return check(rows)
         if not rows:
@@ -182,7 +199,7 @@ def main():
         start = time.monotonic()
         run = Run(max(1, arguments.jobs), len(rows))
         run.prepare()
-    except (BadRow, BuildError, CannotPlant) as error:
+    except (BadRow, BuildError, CannotPlant, NoCommit) as error:
         print(f"shardproof: {error}", file=sys.stderr)
         return 2
     try:
