@@ -116,7 +116,10 @@ RankRecorder::RankRecorder(const CaseSpec& spec, const Mesh& mesh, int64_t rank,
       golden_(golden),
       calls_so_far_(std::move(calls_so_far)),
       tolerance_(spec) {
-  if (golden_) observed_.assign(golden_->tensors().size(), false);
+  if (golden_) {
+    observed_.assign(golden_->tensors().size(), false);
+    own_optimizer_.emplace(spec_, *golden_);
+  }
   report_.rank = rank;
 }
 
@@ -162,6 +165,11 @@ void RankRecorder::observe(const Observation& observation) {
   at::Tensor local = observation.tensor.detach();
   if (!local.is_cpu()) local = local.cpu();
   local = local.contiguous();
+  constexpr std::string_view kInitial = "initial.";
+  if (has_prefix(observation.name, kInitial)) {
+    if (own_optimizer_) own_optimizer_->begin(observation.name.substr(kInitial.size()), local);
+    return;
+  }
 
   ResultRow row;
   row.name = observation.name;
@@ -176,6 +184,8 @@ void RankRecorder::observe(const Observation& observation) {
   row.digest = digest_of(local.const_data_ptr(), local.nbytes());
   if (calls_so_far_) row.calls_before = calls_so_far_();
   judge(observation, local, row);
+  const std::string own = own_optimizer_ ? own_optimizer_->see(observation, local) : "";
+  if (row.ok && row.problem.empty()) row.problem = own;
   row.ok = row.ok && row.problem.empty();
   report_.rows.push_back(std::move(row));
   report_.compare_seconds += seconds_since(start);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "observe/probe.h"
 #include "sim/compare/golden_order.h"
 #include "sim/compare/index_plan.h"
+#include "sim/compare/own_optimizer.h"
 #include "sim/compare/result_row.h"
 #include "sim/compare/tolerance.h"
 #include "sim/record/golden_record.h"
@@ -35,6 +37,7 @@ class RankRecorder final : public Probe {
   bool listens(Phase phase) const override;
   // The tensor is read during the call and not kept. May be called inside a backward pass.
   // "fed.param.<name>" is compared with the golden's "param.<name>" at 1e-12 of its scale.
+  // "initial.<parameter>" is not judged: the rank's own optimizer is followed from there.
   void observe(const Observation& observation) override;
   // Rows in the order observed, failing pieces, what was never observed. Once.
   RankReport finish();
@@ -59,6 +62,7 @@ class RankRecorder final : public Probe {
   const GoldenRecord* golden_;
   std::function<int64_t()> calls_so_far_;
   Tolerance tolerance_;
+  std::optional<OwnOptimizer> own_optimizer_;
   std::unordered_map<uint64_t, std::unique_ptr<IndexPlan>> plans_;
   std::vector<bool> observed_;  // by golden order
   RankReport report_;

@@ -70,6 +70,17 @@ void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup,
   }
 }
 
+void observe_initial(const Trainer& trainer, Probe& probe) {
+  if (!probe.listens(Phase::kStep)) return;
+  for (size_t i = 0; i < trainer.parameters().size(); ++i) {
+    const Parameter& parameter = *trainer.parameters()[i];
+    probe.observe({.name = "initial." + parameter.name,
+                   .phase = Phase::kStep,
+                   .tensor = trainer.masters()[i],
+                   .layout = parameter.layout});
+  }
+}
+
 at::Tensor initial_shard(const Parameter& parameter, const WeightMap& weights,
                          const RankSetup& setup) {
   return cut(weights.at(parameter.name), parameter.layout, setup.mesh, setup.rank)

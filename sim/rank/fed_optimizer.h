@@ -23,6 +23,10 @@ void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup,
                            const OptimizerOptions& options, double max_norm,
                            const std::vector<int64_t>& steps);
 
+// Observes "initial.<name>", the parameters before the first step of a run or of a policy's life,
+// from which the judge follows the rank's own optimizer (sim/compare/own_optimizer.h).
+void observe_initial(const Trainer& trainer, Probe& probe);
+
 // That of weights which every rank of the process has whole.
 at::Tensor initial_shard(const Parameter& parameter, const WeightMap& weights,
                          const RankSetup& setup);

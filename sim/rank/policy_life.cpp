@@ -139,6 +139,7 @@ void PolicyLife::begin(const ParallelSpec& parallel) {
   here.parallel = parallel;
   place_ = std::make_unique<Place>(here, env_, inputs_, listener_, *probe_);
   if (root_deals_weights(spec_)) take_weights();
+  observe_initial(trainer(), *probe_);
 }
 
 // From rank 0, which alone has read them.

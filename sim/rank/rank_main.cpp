@@ -97,6 +97,7 @@ class CaseRun {
                           .device = at::Device(env_.device)};
     Trainer trainer(setup, model, train_options(spec_));
     if (from_root) take_weights(trainer);
+    observe_initial(trainer, setup.probe);
     if (spec_.noise_std > 0) noise_weights(trainer);
     const StepMetrics metrics = timed([&] { return run_workload(trainer, setup); });
     if (!spec_.save_folder.empty()) {
