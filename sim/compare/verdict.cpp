@@ -99,9 +99,10 @@ void judge_values(CaseResult& result) {
 CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings) {
   CaseResult result;
   result.spec = spec;
-  for (const RankEnding& ending : endings) {  // without the bytes, which are read into the reports
-    result.endings.push_back(
-        {ending.rank, ending.kind, ending.message, ending.last_call, "", ending.faults});
+  for (const RankEnding& ending : endings) {
+    result.endings.push_back(ending);
+    result.endings.back().bytes = {};    // they are read into the reports
+    result.endings.back().digests = {};  // find_altered_calls() has what is wrong with them
   }
   result.replay = replay_command(spec);
   EndingVerdict ending = judge_endings(endings);

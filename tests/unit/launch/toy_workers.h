@@ -84,6 +84,11 @@ class ToyWorld {
   void perform(const std::string& act, int64_t rank, RankEnding& ending) {
     if (act == "segv") std::raise(SIGSEGV);
     if (act == "sigkill") std::raise(SIGKILL);
+    if (act == "last words") {
+      std::printf("one <b>\ntwo & more\nthree\n");
+      std::fflush(stdout);
+      std::raise(SIGKILL);
+    }
     if (act == "exit3") ::_exit(3);
     if (act == "abort") std::terminate();
     if (act == "loop") loop();

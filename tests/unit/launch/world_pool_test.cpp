@@ -9,6 +9,8 @@
 #include <new>
 #include <set>
 
+#include "sim/report/rank_log.h"
+#include "sim/report/results_json.h"
 #include "tests/unit/launch/toy_workers.h"
 
 namespace shardproof::sim {
@@ -122,6 +124,33 @@ TEST_CASE("the rank that died is named with how and with its last words", "[laun
   const auto whole = pool.run_case(toy_case("gloo", 3), -1, false);
   CHECK(whole[1].kind == "finished");
   CHECK(whole[1].printed == "");
+}
+
+TEST_CASE("three lines of a dead process are in the terminal, results.json and the rank's log",
+          "[launch]") {
+  WorldPool pool(toy_workers());
+  for (const std::string backend : {"gloo", "emulated"}) {
+    INFO(backend);
+    const CaseSpec spec = toy_case(backend, 2, {{"rank 0", "wait"}, {"rank 1", "last words"}});
+    const CaseResult result = judge(spec, pool.run_case(spec, -1, false));
+    CHECK(result.kind == "died");
+    const auto check_lines = [](const std::string& text) {
+      for (const char* line : {"one <b>", "two & more", "three"}) {
+        CHECK_THAT(text, Catch::Contains(line));
+      }
+    };
+    check_lines(describe_result(result, false));
+    const RankEnding* dead = nullptr;
+    for (const RankEnding& ending : result.endings) {
+      if (!ending.printed.empty() && ending.kind == "died") dead = &ending;
+    }
+    REQUIRE(dead != nullptr);
+    check_lines(rank_log(result, dead->rank, dead, nullptr));
+    const auto json = nlohmann::json::parse(results_json({result}, {}));
+    const std::string printed = json["cases"][0]["ranks"][dead->rank]["printed"];
+    check_lines(printed);
+    CHECK_THAT(printed, Catch::EndsWith("one <b>\ntwo & more\nthree"));
+  }
 }
 
 TEST_CASE("a crash in an emulated world names the rank whose thread it was", "[launch]") {
