@@ -81,6 +81,8 @@ void add_run(CLI::App& app, RunArguments& run) {
       ->check(CLI::Range(0.0, kMaxSeconds));
   app.add_option("--out", run.out, "Folder for the results (default: runs/<time>)");
   app.add_flag("--no-skips", run.no_skips, "A skipped case makes the exit status 2");
+  app.add_flag("--no-unresolved", run.no_unresolved,
+               "A tensor that its precision cannot resolve makes the exit status 1");
   app.add_flag("--fail-fast", run.fail_fast,
                "Start no case after the first that is not as expected");
 }

@@ -31,9 +31,10 @@ struct RunArguments {
   std::string out;                 // run folder; "": runs/<time>
   std::string dump;                // run: file for the one case's own full tensors; "": none
   bool no_skips = false;
-  bool fail_fast = false;  // start no case after the first that is not as expected
-  bool all_tags = false;   // also the cases tagged slow or manual
-  bool keys = false;       // list: the keys of a scenario file instead of cases
+  bool no_unresolved = false;  // a tensor that cannot be resolved makes the exit status 1
+  bool fail_fast = false;      // start no case after the first that is not as expected
+  bool all_tags = false;       // also the cases tagged slow or manual
+  bool keys = false;           // list: the keys of a scenario file instead of cases
   std::optional<int64_t>
       world_size;  // cases of another size are skipped: the ranks are there already
   WorldArguments world;

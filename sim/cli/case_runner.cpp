@@ -57,7 +57,7 @@ struct CaseRunner::Under {
   Clock::time_point start = Clock::now();
   double golden_seconds = 0;
   std::shared_ptr<const GoldenStore::Golden> golden = nullptr;  // keeps its descriptor open
-  std::optional<CaseResult> result = std::nullopt;
+  bool leaves_world_whole = false;
 };
 
 void CaseRunner::start(const CaseSpec& spec, Done done) {
@@ -89,7 +89,7 @@ void CaseRunner::start_world(const std::shared_ptr<Under>& under,
                              const GoldenStore::Golden& golden) {
   pool_.start_case(under->spec, golden.fd.get(), fresh_, [this, under](WorldRun run) {
     finish(under, run.endings);
-    return leaves_world_whole(*under->result);
+    return under->leaves_world_whole;
   });
 }
 
@@ -98,7 +98,7 @@ void CaseRunner::finish(const std::shared_ptr<Under>& under,
   CaseResult result = judge(under->spec, endings);
   result.golden_seconds = under->golden_seconds;
   result.seconds = seconds_since(under->start);
-  under->result = result;
+  under->leaves_world_whole = leaves_world_whole(result);
   --under_way_;
   ranks_under_way_ -= under->spec.parallel.world_size();
   under->done(std::move(result));

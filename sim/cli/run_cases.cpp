@@ -108,7 +108,7 @@ class Run {
 
 int status_of(const Run& run, const RunArguments& arguments) {
   if (run.info.interrupted) return kInterrupted;
-  const int status = exit_status(run.results);
+  const int status = exit_status(run.results, arguments.no_unresolved);
   const bool skipped_counts = arguments.no_skips && !run.info.skipped.empty();
   return skipped_counts && status != 5 ? 2 : status;
 }

@@ -1,24 +1,35 @@
 // Sums what ranks hold as addends (Part::kPartial) and compares the sum with the golden.
 #pragma once
 
+#include <map>
+#include <string>
 #include <vector>
 
-#include "mesh/mesh.h"
+#include "sim/compare/golden_order.h"
 #include "sim/compare/result_row.h"
+#include "sim/compare/step_meshes.h"
 
 namespace shardproof::sim {
 
-struct SummedAddends {
+// What is wrong with the addends of one tensor.
+struct WrongAddends {
   std::vector<ResultRow> wrong;  // one per group of ranks whose sum is wrong
   std::vector<Piece> sums;       // of those groups: actual is the sum
-  int64_t count = 0;             // elements compared
+  std::vector<int64_t> lacking;  // ranks whose addend is missing, or holds too few elements
+  std::string lack;              // which addends are there, in words
 };
 
-// `rows`: the partial rows of one tensor on all ranks; `pieces`: their addends. All microbatches of
-// a group count: what they hold of one golden element is added up. Groups that miss a piece (too
-// large to be sent) are skipped.
-SummedAddends sum_addends(const Mesh& mesh, const std::vector<const ResultRow*>& rows,
-                          const std::vector<const Piece*>& pieces);
+// Sums the addends of every tensor, in the order of the ranks, and sets the outcome of their rows:
+//
+//   kMatch, kMismatch   by the sum of the group of peers along the partial axes; all microbatches
+//                       of the group count, what they hold of one golden element is added up
+//   kNotJudged          some addend of the group was not sent
+//
+// Each peer needs an addend, and each element that of as many peers: of all, or where the layout is
+// cut over a partial axis too (a kv head that some ranks share), of those that hold the part. Gives
+// the tensors in which something is wrong, by their place in the golden.
+std::map<GoldenPosition, WrongAddends> settle_addends(const StepMeshes& meshes,
+                                                      std::vector<RankReport>& reports);
 
 // Calls use(golden offset, local offset) for each element of a piece that is no padding.
 template <class Use>

@@ -117,6 +117,8 @@ std::string matched_line(const CaseResult& result) {
                          ? fmt::format("{} tensors, {} elements", result.tensors_compared,
                                        result.elements_compared)
                          : std::string("not judged");
+  const std::string unresolved = unresolved_text(result.account, result.spec.precision);
+  if (!unresolved.empty()) text += ", " + unresolved;
   if (!result.worst_tensor.empty()) {
     text += fmt::format(", at most {:.2g}% of an allowance used ({})", 100 * result.worst_ratio,
                         result.worst_tensor);

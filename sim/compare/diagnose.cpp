@@ -35,7 +35,7 @@ std::vector<int64_t> ranks_of(const Rows& rows) {
 Rows wrong_rows(const Symptoms& symptoms) {
   Rows wrong;
   for (const ResultRow* row : symptoms.rows) {
-    if (!row->ok) wrong.push_back(row);
+    if (row->is_wrong()) wrong.push_back(row);
   }
   return wrong;
 }
@@ -271,7 +271,7 @@ Explanation explain_replicas(const Symptoms& symptoms) {
   out.pattern = fmt::format("{} different copies where one belongs; the odd one {}", camps.size(),
                             ranks_clause(symptoms.mesh, camps.front(), all));
   const bool right = std::all_of(symptoms.rows.begin(), symptoms.rows.end(),
-                                 [](const ResultRow* row) { return row->ok; });
+                                 [](const ResultRow* row) { return !row->is_wrong(); });
   if (right) {
     out.likely =
         "each rank computed or reduced it on its own: the values are right, the bits differ";

@@ -69,7 +69,7 @@ std::vector<Detection> detections_in(const CaseResult& result) {
   for (const RankReport& report : result.reports) {
     for (const ResultRow& row : report.rows) {
       copies.add(row);
-      if (row.ok) continue;
+      if (!row.is_wrong()) continue;
       const ResultRow*& first = firsts[detector_of_row(row)];
       if (first == nullptr || row_place(row) < row_place(*first)) first = &row;
     }
@@ -103,7 +103,7 @@ void add_gradients(const CaseResult& result, FaultOutcome& outcome) {
     for (const ResultRow& row : report.rows) {
       if (row.phase != Phase::kStep || row.name.compare(0, 5, "grad.") != 0) continue;
       all.insert(row_place(row));
-      if (row.ok) continue;
+      if (!row.is_wrong()) continue;
       wrong.insert(row_place(row));
       if (first == nullptr || row_place(row) < row_place(*first)) first = &row;
       if (worst == nullptr || row.worst_ratio > worst->worst_ratio) worst = &row;

@@ -1,6 +1,7 @@
 #include "sim/compare/findings.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <deque>
@@ -16,7 +17,6 @@
 #include "sim/compare/golden_order.h"
 #include "sim/compare/missing_sums.h"
 #include "sim/compare/tolerance.h"
-#include "sim/scenario/life.h"
 
 namespace shardproof::sim {
 namespace {
@@ -54,6 +54,7 @@ std::map<GoldenPosition, const Unobserved*> nobody_saw(const std::vector<RankRep
   std::map<GoldenPosition, std::pair<size_t, const Unobserved*>> counts;
   for (const RankReport& report : reports) {
     for (const Unobserved& missing : report.unobserved) {
+      if (missing.excuse) continue;
       auto& [count, tensor] = counts[golden_position(missing.step, missing.phase, missing.order)];
       ++count;
       tensor = &missing;
@@ -68,7 +69,7 @@ std::map<GoldenPosition, const Unobserved*> nobody_saw(const std::vector<RankRep
 
 const ResultRow& worst_of(const Rows& rows) {
   return **std::max_element(rows.begin(), rows.end(), [](const ResultRow* a, const ResultRow* b) {
-    if (a->ok != b->ok) return a->ok;
+    if (a->is_wrong() != b->is_wrong()) return b->is_wrong();
     if (a->problem.empty() != b->problem.empty()) return a->problem.empty();
     return a->worst_ratio < b->worst_ratio;
   });
@@ -124,12 +125,9 @@ bool covers_all(const Rows& rows) {
 
 class Judge {
  public:
-  Judge(const CaseSpec& spec, const std::vector<RankReport>& reports)
-      : spec_(spec), reports_(reports), mesh_(spec.parallel.mesh()) {
-    for (int64_t step = 1; step <= spec.lives * moments_of_life(spec); ++step) {
-      meshes_.emplace(step, parallel_at(spec, step).mesh());
-    }
-  }
+  Judge(const CaseSpec& spec, const StepMeshes& meshes, const std::vector<RankReport>& reports,
+        const std::map<GoldenPosition, WrongAddends>& addends)
+      : spec_(spec), meshes_(meshes), reports_(reports), addends_(addends) {}
 
   std::optional<Divergence> first() {
     placed_ = placed_rows(reports_);
@@ -155,11 +153,12 @@ class Judge {
 
  private:
   std::optional<Divergence> of_tensor(const Rows& rows) {
-    if (std::any_of(rows.begin(), rows.end(), [](const ResultRow* row) { return !row->ok; })) {
-      return wrong_values(rows);
+    const auto addends = addends_.find(std::get<1>(place_of(*rows.front())));
+    if (addends != addends_.end() && !is_fed(*rows.front())) {
+      return wrong_addends(rows, addends->second);
     }
-    if (rows.front()->partial) {
-      if (auto found = wrong_sum(rows)) return found;
+    if (std::any_of(rows.begin(), rows.end(), [](const auto* row) { return row->is_wrong(); })) {
+      return wrong_values(rows);
     }
     if (!quick_replicas_agree(rows)) {
       const Rows group = differing_replicas(rows);
@@ -184,7 +183,7 @@ class Judge {
     Divergence found = common(rows, worst_of(rows).order < 0 ? "missing" : "values");
     Rows wrong;
     for (const ResultRow* row : rows) {
-      if (!row->ok) wrong.push_back(row);
+      if (row->is_wrong()) wrong.push_back(row);
     }
     found.ranks = ranks_in(wrong);
     if (outside_of_mesh(found.worst)) return found;
@@ -206,12 +205,12 @@ class Judge {
     for (const auto& [place, row] : placed_) {
       if (place <= here) continue;
       if (!rows.empty() && place_of(*rows.front()) != place) {
-        if (std::any_of(rows.begin(), rows.end(), [](const auto* r) { return !r->ok; })) break;
+        if (std::any_of(rows.begin(), rows.end(), [](auto* r) { return r->is_wrong(); })) break;
         rows.clear();
       }
       rows.push_back(row);
     }
-    if (rows.empty() || rows.front()->partial || worst_of(rows).ok) return;
+    if (rows.empty() || rows.front()->partial || !worst_of(rows).is_wrong()) return;
     const ResultRow& worst = worst_of(rows);
     const Explanation why = explain_values(symptoms(rows, pieces_of(worst, false), worst.step));
     if (why.likely.empty() || why.likely == kNoMeaning) return;
@@ -219,29 +218,41 @@ class Judge {
     found.likely = why.likely;
   }
 
-  std::optional<Divergence> wrong_sum(const Rows& rows) const {
+  Divergence wrong_addends(const Rows& rows, const WrongAddends& sums) const {
+    if (!sums.lacking.empty()) return lacking_addend(rows, sums);
     Rows addends;
     for (const ResultRow* row : rows) {
       if (row->partial) addends.push_back(row);
     }
-    const SummedAddends sums = sum_addends(mesh_at(rows), addends, pieces_of(*rows.front(), true));
-    if (sums.wrong.empty()) return std::nullopt;
     Rows wrong;
     std::vector<const Piece*> pieces;
     for (const ResultRow& row : sums.wrong) wrong.push_back(&row);
     for (const Piece& piece : sums.sums) pieces.push_back(&piece);
     Divergence found = common(wrong, "values");
     found.ranks = ranks_in(addends);
-    std::string axes;
-    for (const std::string& axis : rows.front()->partial_axes) {
-      axes += (axes.empty() ? "" : ", ") + axis;
-    }
+    const std::string axes = partial_axes(addends);
     std::optional<Explanation> why =
-        explain_addends(mesh_at(rows), axes, pieces_of(*rows.front(), true));
+        explain_addends(mesh_at(rows), axes, pieces_of(*addends.front(), true));
     if (!why) why = explain_values(symptoms(wrong, pieces, found.step));
     found.pattern = "the sum of the addends over " + axes + ": " + why->pattern;
     found.likely = why->likely;
     return found;
+  }
+
+  Divergence lacking_addend(const Rows& rows, const WrongAddends& sums) const {
+    Divergence found = common(rows, "missing");
+    found.ranks = sums.lacking;
+    found.pattern = fmt::format("an addend is missing: {}", sums.lack);
+    found.likely =
+        fmt::format("these ranks take no part in what is summed over {}, or declare it otherwise",
+                    partial_axes(rows));
+    return found;
+  }
+
+  // "dp, cp": of the first row that is an addend.
+  static std::string partial_axes(const Rows& rows) {
+    const auto row = std::find_if(rows.begin(), rows.end(), [](auto* r) { return r->partial; });
+    return row == rows.end() ? "" : fmt::format("{}", fmt::join((*row)->partial_axes, ", "));
   }
 
   Divergence wrong_replicas(const Rows& group) const {
@@ -273,7 +284,6 @@ class Judge {
     found.worst.step = missing.step;
     found.worst.order = missing.order;
     found.worst.global_shape = missing.global_shape;
-    found.worst.ok = false;
     found.pattern = "the golden has it, no rank observed it";
     found.likely = "a slot was not called, or a gradient never arrived";
     return found;
@@ -285,10 +295,7 @@ class Judge {
   }
 
   // Where the rows of one tensor were observed.
-  const Mesh& mesh_at(const Rows& rows) const {
-    const auto found = meshes_.find(rows.front()->step);
-    return found == meshes_.end() ? mesh_ : found->second;
-  }
+  const Mesh& mesh_at(const Rows& rows) const { return meshes_.at(rows.front()->step); }
 
   std::vector<const Piece*> pieces_of(const ResultRow& row, bool partial) const {
     std::vector<const Piece*> pieces;
@@ -309,7 +316,7 @@ class Judge {
       for (const ResultRow& row : report.rows) {
         if (row.step != step) continue;
         out.microbatches = std::max(out.microbatches, row.microbatch + 1);
-        if (row.name == kLossScale && !row.ok && row.golden_value > 0) {
+        if (row.name == kLossScale && row.is_wrong() && row.golden_value > 0) {
           out.loss_scale_factor = row.actual_value / row.golden_value;
         }
         // A scalar's scale is its value.
@@ -329,7 +336,7 @@ class Judge {
       int64_t from = 0;
       for (const ResultRow& row : report.rows) {
         if (same_observation(row, found.worst)) break;
-        if (!row.ok || row.partial) continue;
+        if (row.outcome != Outcome::kMatch || row.partial) continue;
         found.last_good = row.name;
         from = row.calls_before;
       }
@@ -348,17 +355,18 @@ class Judge {
   }
 
   const CaseSpec& spec_;
+  const StepMeshes& meshes_;
   const std::vector<RankReport>& reports_;
-  Mesh mesh_;
-  std::map<int64_t, Mesh> meshes_;  // of a policy's moments
+  const std::map<GoldenPosition, WrongAddends>& addends_;
   std::vector<std::pair<Place, const ResultRow*>> placed_;
 };
 
 }  // namespace
 
-std::optional<Divergence> first_divergence(const CaseSpec& spec,
-                                           const std::vector<RankReport>& reports) {
-  return Judge(spec, reports).first();
+std::optional<Divergence> first_divergence(const CaseSpec& spec, const StepMeshes& meshes,
+                                           const std::vector<RankReport>& reports,
+                                           const std::map<GoldenPosition, WrongAddends>& addends) {
+  return Judge(spec, meshes, reports, addends).first();
 }
 
 }  // namespace shardproof::sim

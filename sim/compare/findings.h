@@ -4,15 +4,19 @@
 #include <optional>
 #include <vector>
 
+#include "sim/compare/addends.h"
 #include "sim/compare/verdict.h"
 
 namespace shardproof::sim {
 
 // What a case's rows say. Values outrank replicas, replicas outrank coverage of the same tensor.
-//   values    a row is not ok, or the addends of a partial tensor do not sum to the golden
+//   values    a row is wrong, or the addends of a partial tensor do not sum to the golden
 //   replicas  ranks that must hold equal copies do not
-//   missing   a golden tensor that no rank observed, or of which some element is held by no rank
-std::optional<Divergence> first_divergence(const CaseSpec& spec,
-                                           const std::vector<RankReport>& reports);
+//   missing   a golden tensor that no rank observed, of which some element is held by no rank, or
+//             of which an addend is missing
+// `addends`: what settle_addends() found.
+std::optional<Divergence> first_divergence(const CaseSpec& spec, const StepMeshes& meshes,
+                                           const std::vector<RankReport>& reports,
+                                           const std::map<GoldenPosition, WrongAddends>& addends);
 
 }  // namespace shardproof::sim

@@ -66,6 +66,11 @@ void cover_scored(const GoldenTensor& golden, const IndexPlan& plan, ResultRow& 
   }
 }
 
+// "1 0 model.norm.output": an observation of one microbatch.
+std::string forward_key(const Observation& observation) {
+  return fmt::format("{} {} {}", observation.step, observation.microbatch, observation.name);
+}
+
 bool is_scored_logprobs(const GoldenTensor& golden) {
   return golden.name == "logprobs" && golden.value.dim() == 2 &&
          golden.value.scalar_type() == at::kDouble;
@@ -115,7 +120,8 @@ RankRecorder::RankRecorder(const CaseSpec& spec, const Mesh& mesh, int64_t rank,
       rank_(rank),
       golden_(golden),
       calls_so_far_(std::move(calls_so_far)),
-      tolerance_(spec) {
+      tolerance_(spec),
+      addend_room_(kAddendBytes / static_cast<size_t>(mesh.world_size())) {
   if (golden_) {
     observed_.assign(golden_->tensors().size(), false);
     own_optimizer_.emplace(spec_, *golden_);
@@ -171,7 +177,7 @@ void RankRecorder::observe(const Observation& observation) {
     return;
   }
 
-  ResultRow row;
+  ResultRow row(Outcome::kNotJudged);
   row.name = observation.name;
   row.phase = observation.phase;
   row.step = observation.step;
@@ -185,8 +191,10 @@ void RankRecorder::observe(const Observation& observation) {
   if (calls_so_far_) row.calls_before = calls_so_far_();
   judge(observation, local, row);
   const std::string own = own_optimizer_ ? own_optimizer_->see(observation, local) : "";
-  if (row.ok && row.problem.empty()) row.problem = own;
-  row.ok = row.ok && row.problem.empty();
+  if (!row.is_wrong() && row.problem.empty()) row.problem = own;
+  if (!row.problem.empty()) row.outcome = Outcome::kMismatch;
+  if (row.outcome == Outcome::kMatch || row.is_wrong()) row.judged = row.count;
+  if (row.phase == Phase::kForward) forward_digests_.emplace(forward_key(observation), row.digest);
   report_.rows.push_back(std::move(row));
   report_.compare_seconds += seconds_since(start);
 }
@@ -195,6 +203,8 @@ void RankRecorder::judge(const Observation& observation, const at::Tensor& local
   if (!golden_) {
     row.replicas = observation.layout.replicas_of(
         spec_.stages.empty() ? mesh_ : parallel_at(spec_, observation.step).mesh(), rank_);
+    row.count = local.numel();
+    row.reason = "the rank had no golden";
     return;
   }
   const bool fed = has_prefix(observation.name, "fed.");
@@ -225,15 +235,17 @@ void RankRecorder::judge(const Observation& observation, const at::Tensor& local
     row.problem = fmt::format("wrong dtype: {}, the golden is {}", row.dtype,
                               dtype_name(golden->value.scalar_type()));
   } else if (observation.phase == Phase::kRecompute) {
+    row.padding = local.numel() - plan.count;
     check_recompute(observation, row);
   } else {
+    row.padding = local.numel() - plan.count;
     compare(observation, local, *golden, plan, fed, row);
   }
   if (row.problem.empty() && spec_.precision == "float64" &&
       at::isFloatingType(local.scalar_type()) && local.scalar_type() != at::kDouble) {
     row.problem = std::string(row.dtype) + " tensor in a float64 run";
   }
-  if (!row.problem.empty()) {
+  if (!row.problem.empty() || row.count == 0) {
     row.global_shape = plan.global_shape;
     row.local_shape = local.sizes().vec();
   }
@@ -244,17 +256,12 @@ void RankRecorder::compare(const Observation& observation, const at::Tensor& loc
                            ResultRow& row) {
   DiffTask task{local, golden, plan, observation.scale,
                 fed ? tolerance_.fed_allowance(golden) : tolerance_.allowance(golden)};
-  if (row.partial) {
-    row.count = 0;
-    if (plan.count > kLargestAddend) {
-      row.hints.push_back(
-          fmt::format("{} elements of an addend were not sent to be summed", plan.count));
-    } else {
-      keep_addend(make_piece(row, plan, task), row);
-    }
+  if (!std::isfinite(task.allowance)) {
+    row.reason = fmt::format("its allowance is {}", task.allowance);
     return;
   }
   if (!fed) fill_coverage(golden, plan, row);
+  if (row.partial) return keep_addend(plan, task, row);
   task.padding_is_zero = is_scored_logprobs(golden);
   DiffResult result = diff(task);
   std::optional<FreeRunningAllowance> added;
@@ -267,9 +274,9 @@ void RankRecorder::compare(const Observation& observation, const at::Tensor& loc
   row.worst_ratio = result.worst_ratio;
   row.worst_error = result.worst_error;
   row.allowance = result.allowance;
-  row.ok = result.bad_count == 0;
+  row.outcome = result.bad_count == 0 ? Outcome::kMatch : Outcome::kMismatch;
   if (task.padding_is_zero) row.problem = rounded_through(local, spec_.precision);
-  if (row.ok) return;
+  if (row.outcome == Outcome::kMatch) return;
   row.rounding_only = spec_.precision != "float64";
   row.golden_value = result.golden_value;
   row.actual_value = result.actual_value;
@@ -287,16 +294,14 @@ void RankRecorder::compare(const Observation& observation, const at::Tensor& loc
 }
 
 void RankRecorder::check_recompute(const Observation& observation, ResultRow& row) {
-  for (const ResultRow& before : report_.rows) {
-    if (before.phase != Phase::kForward || before.step != observation.step ||
-        before.microbatch != observation.microbatch || before.name != observation.name) {
-      continue;
-    }
-    if (before.digest != row.digest)
-      row.problem = "the recomputed forward differs from the forward";
-    return;
+  const auto forward = forward_digests_.find(forward_key(observation));
+  if (forward == forward_digests_.end()) {
+    row.problem = "recomputed, but there was no forward of this name";
+  } else if (forward->second != row.digest) {
+    row.problem = "the recomputed forward differs from the forward";
+  } else {
+    row.outcome = Outcome::kMatch;
   }
-  row.problem = "recomputed, but there was no forward of this name";
 }
 
 // Only the first few failing tensors are kept, in the golden's order.
@@ -322,14 +327,20 @@ void RankRecorder::keep_failing(Piece piece) {
   }
 }
 
-void RankRecorder::keep_addend(Piece piece, ResultRow& row) {
-  const size_t bytes = piece_bytes(piece);
-  if (addend_bytes_ + bytes > kAddendBytes) {
-    row.hints.push_back("an addend was not sent to be summed: too many of them");
+void RankRecorder::keep_addend(const IndexPlan& plan, const DiffTask& task, ResultRow& row) {
+  const size_t bytes = 2 * sizeof(double) * static_cast<size_t>(task.local.numel());
+  row.global_shape = plan.global_shape;
+  row.local_shape = plan.local_shape;
+  if (bytes > addend_room_) {
+    row.reason = fmt::format(
+        "its addends do not fit: {} more bytes on rank {}, where {} of the {} that the {} ranks "
+        "share are left",
+        bytes, rank_, addend_room_, kAddendBytes, mesh_.world_size());
     return;
   }
-  addend_bytes_ += bytes;
-  addends_.push_back(std::move(piece));
+  addend_room_ -= bytes;
+  row.outcome = Outcome::kAddend;
+  addends_.push_back(make_piece(row, plan, task));
 }
 
 std::vector<Unobserved> RankRecorder::unobserved() const {
@@ -340,9 +351,9 @@ std::vector<Unobserved> RankRecorder::unobserved() const {
     const bool activation =
         tensor.phase == Phase::kBackward ||
         (tensor.phase == Phase::kForward && tensor.name != "logprobs" && tensor.name != "loss");
-    if (activation && !spec_.record_activations) continue;
     missing.push_back(
         {tensor.order, tensor.phase, tensor.step, tensor.name, tensor.value.sizes().vec()});
+    if (activation && !spec_.record_activations) missing.back().excuse = Excuse::kNotRecorded;
   }
   return missing;
 }

@@ -15,6 +15,7 @@
 #include "sim/compare/index_plan.h"
 #include "sim/compare/own_optimizer.h"
 #include "sim/compare/result_row.h"
+#include "sim/compare/tensor_diff.h"
 #include "sim/compare/tolerance.h"
 #include "sim/record/golden_record.h"
 #include "sim/scenario/case_spec.h"
@@ -24,13 +25,15 @@ namespace shardproof::sim {
 class RankRecorder final : public Probe {
  public:
   // What the report may carry of local tensors.
-  static constexpr size_t kKeptTensors = 3;            // failing ones, the earliest in golden order
-  static constexpr size_t kKeptBytes = 16 << 20;       // of all of them together
-  static constexpr int64_t kLargestAddend = 32 << 10;  // elements of a partial piece
-  static constexpr size_t kAddendBytes = 16 << 20;     // of all partial pieces together
+  static constexpr size_t kKeptTensors = 3;       // failing ones, the earliest in golden order
+  static constexpr size_t kKeptBytes = 16 << 20;  // of all of them together
+  // Addends travel whole: that way is the same for ranks that are threads, processes of one host
+  // and processes of several, the control process adds them up in the order of the ranks, and what
+  // explains a wrong sum has every part of it. One that finds no room is kNotJudged.
+  static constexpr size_t kAddendBytes = size_t{1} << 30;  // of all ranks together
 
-  // `golden` null: digests only. `calls_so_far`: collective calls of this rank, may be empty.
-  // `golden` must outlive the recorder.
+  // `golden` null: digests only, and every row is kNotJudged. `calls_so_far`: collective calls of
+  // this rank, may be empty. `golden` must outlive the recorder.
   RankRecorder(const CaseSpec& spec, const Mesh& mesh, int64_t rank, const GoldenRecord* golden,
                std::function<int64_t()> calls_so_far);
 
@@ -53,7 +56,7 @@ class RankRecorder final : public Probe {
   void check_recompute(const Observation& observation, ResultRow& row);
   bool wants_failing(const GoldenPosition& position) const;
   void keep_failing(Piece piece);
-  void keep_addend(Piece piece, ResultRow& row);
+  void keep_addend(const IndexPlan& plan, const DiffTask& task, ResultRow& row);
   std::vector<Unobserved> unobserved() const;
 
   CaseSpec spec_;
@@ -66,8 +69,9 @@ class RankRecorder final : public Probe {
   std::unordered_map<uint64_t, std::unique_ptr<IndexPlan>> plans_;
   std::vector<bool> observed_;  // by golden order
   RankReport report_;
+  std::unordered_map<std::string, uint64_t> forward_digests_;  // what a recomputation must equal
   std::vector<Piece> addends_;
-  size_t addend_bytes_ = 0;
+  size_t addend_room_;  // bytes that are left for addends
 };
 
 }  // namespace shardproof::sim

@@ -3,7 +3,7 @@
 //   [version, rank, [row ..], [call ..], timeline, metrics, [finding ..], [warning ..], peak bytes,
 //    seconds, compare seconds, [piece ..], [unobserved ..]]
 //
-// A row that is ok has kShortFields fields, any other one kLongFields more. Timeline and metrics
+// A row that matches has kShortFields fields, any other one kLongFields more. Timeline and metrics
 // are CBOR within a byte string. Names, dtypes and layouts repeat from row to row and are numbered
 // in a table that each new text joins: an integer is a reference to it, a text is new.
 #include <algorithm>
@@ -16,8 +16,8 @@
 namespace shardproof::sim {
 namespace {
 
-constexpr int64_t kVersion = 1;
-constexpr size_t kShortFields = 17, kLongFields = 14;
+constexpr int64_t kVersion = 2;
+constexpr size_t kShortFields = 20, kLongFields = 15;
 
 class TextTable {
  public:
@@ -39,16 +39,17 @@ class TextTable {
   std::vector<std::string> texts_;
 };
 
-enum Flags : uint64_t { kOk = 1, kRedundant = 2, kPartial = 4, kReplicas = 8, kRounding = 16 };
+enum Flags : uint64_t { kRedundant = 1, kPartial = 2, kReplicas = 4, kRounding = 8 };
 
 uint64_t flags_of(const ResultRow& row) {
   const auto flag = [](bool on, uint64_t bit) { return on ? bit : 0; };
-  return flag(row.ok, kOk) | flag(row.redundant, kRedundant) | flag(row.partial, kPartial) |
+  return flag(row.redundant, kRedundant) | flag(row.partial, kPartial) |
          flag(row.compares_replicas, kReplicas) | flag(row.rounding_only, kRounding);
 }
 
 bool is_short(const ResultRow& row) {
-  return row.ok && !row.partial && row.hints.empty() && row.problem.empty();
+  return row.outcome == Outcome::kMatch && row.count > 0 && !row.partial && row.hints.empty() &&
+         row.problem.empty();
 }
 
 void put_row(CborWriter& out, TextTable& texts, const ResultRow& row) {
@@ -58,8 +59,11 @@ void put_row(CborWriter& out, TextTable& texts, const ResultRow& row) {
   out.integer(row.step);
   out.integer(row.microbatch);
   out.integer(row.order);
+  out.integer(static_cast<int64_t>(row.outcome));
   out.natural(flags_of(row));
   out.integer(row.count);
+  out.integer(row.judged);
+  out.integer(row.padding);
   out.number(row.worst_ratio);
   out.number(row.worst_error);
   out.number(row.golden_scale);
@@ -75,6 +79,7 @@ void put_row(CborWriter& out, TextTable& texts, const ResultRow& row) {
     out.natural(row.coverage_of_all);
   }
   if (is_short(row)) return;
+  out.text(row.reason);
   out.integer(row.bad_count);
   out.number(row.golden_value);
   out.number(row.actual_value);
@@ -99,22 +104,41 @@ Phase take_phase(CborReader& in) {
   return static_cast<Phase>(phase);
 }
 
+Outcome take_outcome(CborReader& in) {
+  const int64_t outcome = in.integer();
+  if (outcome < 0 || outcome > static_cast<int64_t>(Outcome::kMissing)) {
+    throw InternalError("a rank's report is damaged: an unknown outcome");
+  }
+  return static_cast<Outcome>(outcome);
+}
+
+std::optional<Excuse> take_excuse(CborReader& in) {
+  const int64_t excuse = in.integer();
+  if (excuse < -1 || excuse > static_cast<int64_t>(Excuse::kUnresolved)) {
+    throw InternalError("a rank's report is damaged: an unknown excuse");
+  }
+  if (excuse < 0) return std::nullopt;
+  return static_cast<Excuse>(excuse);
+}
+
 ResultRow take_row(CborReader& in, TextTable& texts, int64_t rank) {
   const size_t fields = in.array();
-  ResultRow row;
+  ResultRow row(Outcome::kNotJudged);
   row.rank = rank;
   row.name = in.text();
   row.phase = take_phase(in);
   row.step = in.integer();
   row.microbatch = in.integer();
   row.order = in.integer();
+  row.outcome = take_outcome(in);
   const uint64_t flags = in.natural();
-  row.ok = flags & kOk;
   row.redundant = flags & kRedundant;
   row.partial = flags & kPartial;
   row.compares_replicas = flags & kReplicas;
   row.rounding_only = flags & kRounding;
   row.count = in.integer();
+  row.judged = in.integer();
+  row.padding = in.integer();
   row.worst_ratio = in.number();
   row.worst_error = in.number();
   row.golden_scale = in.number();
@@ -129,6 +153,7 @@ ResultRow take_row(CborReader& in, TextTable& texts, int64_t rank) {
     row.coverage_of_all = in.natural();
   }
   if (fields == kShortFields) return row;
+  row.reason = in.text();
   row.bad_count = in.integer();
   row.golden_value = in.number();
   row.actual_value = in.number();
@@ -253,12 +278,13 @@ std::string encode(const RankReport& report) {
   for (const Piece& piece : report.pieces) put_piece(out, piece);
   out.array(report.unobserved.size());
   for (const Unobserved& missing : report.unobserved) {
-    out.array(5);
+    out.array(6);
     out.integer(missing.order);
     out.integer(static_cast<int64_t>(missing.phase));
     out.integer(missing.step);
     out.text(missing.name);
     out.integers(missing.global_shape);
+    out.integer(missing.excuse ? static_cast<int64_t>(*missing.excuse) : -1);
   }
   return out.take();
 }
@@ -270,8 +296,9 @@ RankReport decode_rank_report(const std::string& bytes) {
   if (in.integer() != kVersion) throw InternalError("a rank's report of another version");
   RankReport report;
   report.rank = in.integer();
-  report.rows.resize(in.array());
-  for (ResultRow& row : report.rows) row = take_row(in, texts, report.rank);
+  const size_t rows = in.array();
+  report.rows.reserve(rows);
+  for (size_t i = 0; i < rows; ++i) report.rows.push_back(take_row(in, texts, report.rank));
   report.calls.resize(in.array());
   for (std::string& call : report.calls) call = texts.take(in);
   report.timeline = take_json(in).get<std::vector<nlohmann::json>>();
@@ -285,12 +312,13 @@ RankReport decode_rank_report(const std::string& bytes) {
   for (Piece& piece : report.pieces) piece = take_piece(in);
   report.unobserved.resize(in.array());
   for (Unobserved& missing : report.unobserved) {
-    in.array(5);
+    in.array(6);
     missing.order = in.integer();
     missing.phase = take_phase(in);
     missing.step = in.integer();
     missing.name = in.text();
     missing.global_shape = in.integers();
+    missing.excuse = take_excuse(in);
   }
   if (!in.empty()) throw InternalError("a rank's report is damaged: bytes follow its end");
   return report;

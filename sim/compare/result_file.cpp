@@ -109,7 +109,9 @@ RankReport compare_file(const SafetensorsFile& file, const CaseSpec& spec,
                       .tensor = file.get(place.second).view(tensor->value.sizes())});
   }
   RankReport report = recorder.finish();
-  report.unobserved.clear();  // said by name, in the file's own words
+  for (Unobserved& missing : report.unobserved) {  // the message names them in the file's words
+    if (!missing.excuse) missing.excuse = Excuse::kNotInFile;
+  }
   return report;
 }
 

@@ -3,23 +3,32 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "observe/probe.h"
+#include "sim/compare/outcome.h"
 
 namespace shardproof::sim {
 
 struct ResultRow {
+  // Whoever makes a row says what became of the comparison: there is no default.
+  explicit ResultRow(Outcome outcome) : outcome(outcome) {}
+  bool is_wrong() const { return outcome == Outcome::kMismatch || outcome == Outcome::kMissing; }
+
+  Outcome outcome;
+  std::string reason;  // of kNotJudged and kUnresolved: why, as a clause
   std::string name;
   Phase phase = Phase::kForward;
   int64_t step = 0;
   int64_t microbatch = 0;
   int64_t rank = 0;
-  int64_t order = -1;  // the golden's; -1: the golden has no such tensor
-  bool ok = true;
+  int64_t order = -1;          // the golden's; -1: the golden has no such tensor
   bool rounding_only = false;  // wrong by the lower precision's allowance, dtype below float64
-  int64_t count = 0;           // elements compared
+  int64_t count = 0;           // elements of the golden that the rank holds
+  int64_t judged = 0;          // of them, those that were compared
+  int64_t padding = 0;         // elements that it holds and the golden does not have
   int64_t bad_count = 0;
   double worst_ratio = 0;  // largest error / allowance
   double worst_error = 0;  // |actual - golden| there
@@ -39,9 +48,9 @@ struct ResultRow {
   std::vector<int64_t> replicas;  // ranks that must hold an equal copy, this one included
   bool redundant = false;
   uint64_t digest = 0;       // of the local bytes
-  std::string problem;       // not in the golden, wrong shape, wrong dtype, ...: ok is false then
+  std::string problem;       // not in the golden, wrong shape, wrong dtype, ...: a mismatch then
   int64_t calls_before = 0;  // collective calls this rank had made when it was observed
-  bool partial = false;      // one addend over partial_axes: judged from the sum of the pieces
+  bool partial = false;      // one addend over partial_axes: kAddend until all are summed
   std::vector<std::string> partial_axes;
   uint64_t tokens = 0;  // digest of the token map; only equal ones can be replicas. 0: no tokens
   bool compares_replicas = true;  // false: nothing but padding, whose content is nobody's business
@@ -79,6 +88,7 @@ struct Unobserved {
   int64_t step = 0;
   std::string name;
   std::vector<int64_t> global_shape;
+  std::optional<Excuse> excuse = {};  // nobody has to observe it
 };
 
 // As JSON for results.json; numbers that JSON cannot hold are the texts "nan", "inf", "-inf".
@@ -98,7 +108,7 @@ struct RankReport {
   std::vector<Piece> pieces;           // of the first failing tensors, and of addends
   std::vector<Unobserved> unobserved;  // golden tensors that this rank never observed
 };
-// CBOR; rows that are ok travel in a short form without shapes, indices and worst values.
+// CBOR; rows that match travel in a short form without shapes, indices and worst values.
 std::string encode(const RankReport& report);
 // Throws InternalError when the bytes are not what encode() made.
 RankReport decode_rank_report(const std::string& bytes);

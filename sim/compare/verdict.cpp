@@ -3,10 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
-#include <tuple>
 
 #include "base/error.h"
+#include "sim/compare/addends.h"
 #include "sim/compare/endings.h"
 #include "sim/compare/expectations.h"
 #include "sim/compare/fault_effect.h"
@@ -36,19 +35,18 @@ EndingVerdict read_reports(const std::vector<RankEnding>& endings, CaseResult& r
 }
 
 void add_totals(CaseResult& result) {
-  std::set<std::tuple<int64_t, int, int64_t>> tensors;
+  result.account = account_of(result.spec, result.reports);
+  result.tensors_compared = result.account.tensors;
+  result.elements_compared = result.account.elements.judged;
   for (const RankReport& report : result.reports) {
     result.compare_seconds = std::max(result.compare_seconds, report.compare_seconds);
     for (const ResultRow& row : report.rows) {
       if (row.order < 0) continue;
-      tensors.emplace(row.step, static_cast<int>(row.phase), row.order);
-      result.elements_compared += row.count;
       if (row.worst_ratio <= result.worst_ratio && !result.worst_tensor.empty()) continue;
       result.worst_ratio = row.worst_ratio;
       result.worst_tensor = row.name;
     }
   }
-  result.tensors_compared = static_cast<int64_t>(tensors.size());
 }
 
 std::string values_message(const Divergence& found, const CaseSpec& spec) {
@@ -62,36 +60,41 @@ std::string values_message(const Divergence& found, const CaseSpec& spec) {
   return message;
 }
 
+// They may be large; those of the divergence are kept for the files of the run.
+void drop_addends(CaseResult& result) {
+  for (RankReport& report : result.reports) {
+    std::erase_if(report.pieces, [&](const Piece& piece) {
+      const bool shown = result.divergence && piece.name == result.divergence->tensor &&
+                         piece.step == result.divergence->step;
+      return piece.partial && !shown;
+    });
+  }
+}
+
 void find_altered_calls(const std::vector<RankEnding>& endings, CaseResult& result) {
   std::vector<std::vector<CallDigest>> calls;
   for (const RankEnding& ending : endings) calls.push_back(ending.digests);
   result.digests = digest_findings(calls);
 }
 
-void judge_values(CaseResult& result) {
-  result.divergence = first_divergence(result.spec, result.reports);
+std::string digests_message(const std::vector<DigestFinding>& digests) {
+  const size_t more = digests.size() - 1;
+  return digests.front().message + (more > 0 ? fmt::format("; so in {} calls after it", more) : "");
+}
+
+// The one place where a case comes to match: nothing is wrong, and the account leaves nothing out.
+EndingVerdict verdict_on_values(const CaseResult& result) {
   if (result.divergence) {
-    const Divergence& found = *result.divergence;
-    result.verdict = "mismatch";
-    result.kind = found.kind;
-    if (found.tensor.compare(0, 7, "metric.") == 0) result.kind = "metrics";
-    result.message = values_message(found, result.spec);
-    return;
+    const bool metric = result.divergence->tensor.starts_with("metric.");
+    return {"mismatch", metric ? "metrics" : result.divergence->kind,
+            values_message(*result.divergence, result.spec)};
   }
-  result.verdict = "match";
-  if (!result.digests.empty()) {
-    const size_t more = result.digests.size() - 1;
-    result.verdict = "mismatch";
-    result.kind = "digest";
-    result.message = result.digests.front().message;
-    if (more > 0) result.message += fmt::format("; so in {} calls after it", more);
-    return;
-  }
+  if (!result.digests.empty()) return {"mismatch", "digest", digests_message(result.digests)};
   const std::string collectives = unexpected_collectives(result.spec, result.reports);
-  if (collectives.empty()) return;
-  result.verdict = "mismatch";
-  result.kind = "schedule";
-  result.message = collectives;
+  if (!collectives.empty()) return {"mismatch", "schedule", collectives};
+  const std::string not_judged = not_judged_text(result.account);
+  if (!not_judged.empty()) return {"internal", "not_judged", not_judged};
+  return {"match", "", ""};
 }
 
 }  // namespace
@@ -109,13 +112,19 @@ CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings) {
   const EndingVerdict unreadable = read_reports(endings, result);
   if (ending.verdict.empty()) ending = unreadable;
   if (ending.verdict.empty()) ending = judge_findings(result.reports);
-  add_totals(result);
   find_altered_calls(endings, result);
-  if (!ending.verdict.empty()) {
-    take(result, ending);
+  if (ending.verdict.empty()) {
+    const StepMeshes meshes(spec);
+    const auto addends = settle_addends(meshes, result.reports);
+    add_totals(result);
+    result.divergence = first_divergence(spec, meshes, result.reports, addends);
+    ending = verdict_on_values(result);
   } else {
-    judge_values(result);
+    add_totals(result);
+    result.account.not_judged.clear();  // a world that ended early claims nothing
   }
+  take(result, ending);
+  drop_addends(result);
   result.outcome = fault_outcome(result);
   const std::string never_fired = faults_that_never_fired(result);
   if (result.verdict == "match" && !never_fired.empty()) {
@@ -125,7 +134,7 @@ CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings) {
   return result;
 }
 
-int exit_status(const std::vector<CaseResult>& results) {
+int exit_status(const std::vector<CaseResult>& results, bool no_unresolved) {
   const auto any = [&](const auto& applies) {
     return std::any_of(results.begin(), results.end(), applies);
   };
@@ -136,7 +145,9 @@ int exit_status(const std::vector<CaseResult>& results) {
   if (any([](const CaseResult& result) { return result.verdict == "internal"; })) return 5;
   if (any([](const CaseResult& result) { return result.verdict == "bad_input"; })) return 2;
   if (came("failed")) return 3;
-  if (came("mismatch") || came("match")) return 1;
+  const bool unresolved =
+      any([](const CaseResult& result) { return !result.account.unresolved.empty(); });
+  if (came("mismatch") || came("match") || (no_unresolved && unresolved)) return 1;
   return came("refused") ? 4 : 0;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sim/compare/call_digest.h"
+#include "sim/compare/coverage.h"
 #include "sim/compare/fault_outcome.h"
 #include "sim/compare/result_row.h"
 #include "sim/scenario/case_spec.h"
@@ -30,9 +31,9 @@ struct Divergence {
   std::string tensor;  // "grad.model.layers.1.mlp.down_proj.weight"
   Phase phase = Phase::kForward;
   int64_t step = 0;
-  std::string kind;            // values | replicas | rounding | missing
-  std::vector<int64_t> ranks;  // that hold wrong values
-  ResultRow worst;             // of the worst rank
+  std::string kind;                    // values | replicas | rounding | missing
+  std::vector<int64_t> ranks;          // that hold wrong values
+  ResultRow worst{Outcome::kMissing};  // of the worst rank
   std::string pattern;  // "every element is 2.00 x golden on ranks 0, 1; 2 is the size of tp"
   std::string likely;   // "summed over tp twice"
   std::vector<std::string> collectives;  // between the last good and the first bad observation
@@ -46,6 +47,7 @@ struct CaseResult {
   std::string message;  // the finding in words; for refused and failed: fact and fix
   std::optional<Divergence> divergence;
   int64_t tensors_compared = 0, elements_compared = 0;
+  Account account;         // what was to be judged, and what was not
   double worst_ratio = 0;  // largest share of an allowance that was used up
   std::string worst_tensor;
   bool as_expected = false;
@@ -67,7 +69,8 @@ CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings);
 // op.
 CaseResult judge_result_file(const CaseSpec& spec, int golden_fd, const std::string& path);
 // Exit status of a run: the first of 5, 2, 3, 1, 4 that applies, else 0 (README.md).
-int exit_status(const std::vector<CaseResult>& results);
+// `no_unresolved`: a case with tensors that could not be resolved counts as a mismatch.
+int exit_status(const std::vector<CaseResult>& results, bool no_unresolved = false);
 // The failure from where it is to how it is seen again, or one line when it matched.
 std::string describe_result(const CaseResult& result, bool color);
 

@@ -53,6 +53,10 @@ void add_result(Suite& suite, const CaseResult& result) {
       inside += fmt::format("      <system-out>replay: {}</system-out>\n", xml_text(result.replay));
     }
   }
+  const std::string unresolved = unresolved_text(result.account, result.spec.precision);
+  if (!unresolved.empty()) {
+    inside += fmt::format("      <system-err>{}</system-err>\n", xml_text(unresolved));
+  }
   ++suite.tests;
   suite.seconds += result.seconds;
   suite.body += case_element(result.spec, result.seconds, inside);

@@ -18,15 +18,19 @@ std::string coordinates(const Mesh& mesh, int64_t rank) {
   return text;
 }
 
+std::string what_is_wrong(const ResultRow& row) {
+  if (!row.problem.empty()) return row.problem;
+  if (!row.reason.empty()) return fmt::format("{}: {}", outcome_name(row.outcome), row.reason);
+  return fmt::format("{} of {} elements, worst error {:.3g} of {:.3g} allowed", row.bad_count,
+                     row.count, row.worst_error, row.allowance);
+}
+
 std::string wrong_rows(const RankReport& report) {
   std::string text;
   for (const auto& row : report.rows) {
-    if (row.ok) continue;
+    if (row.outcome == Outcome::kMatch) continue;
     text += fmt::format("  {} step {} {}: {}\n", phase_name(row.phase), row.step, row.name,
-                        row.problem.empty()
-                            ? fmt::format("{} of {} elements, worst error {:.3g} of {:.3g} allowed",
-                                          row.bad_count, row.count, row.worst_error, row.allowance)
-                            : row.problem);
+                        what_is_wrong(row));
   }
   return text;
 }
@@ -57,7 +61,7 @@ std::string rank_log(const CaseResult& result, int64_t rank, const RankEnding* e
   for (const auto& finding : report->findings) text += "  " + finding + "\n";
   for (const auto& warning : report->warnings) text += "warning  " + warning + "\n";
   const std::string wrong = wrong_rows(*report);
-  if (!wrong.empty()) text += "\nwrong values\n" + wrong;
+  if (!wrong.empty()) text += "\nwrong or not decided\n" + wrong;
   text += fmt::format("\n{} collective calls\n", report->calls.size());
   for (size_t i = 0; i < report->calls.size(); ++i) {
     text += fmt::format("{:6}  {}\n", i, report->calls[i]);

@@ -47,9 +47,8 @@ Json divergence_json(const Divergence& divergence) {
 Json outcome_json(const FaultOutcome& outcome) {
   auto detections = Json::array();
   for (const Detection& seen : outcome.detections) {
-    detections.push_back({{"detector", seen.detector},
-                          {"step", seen.step},
-                          {"what", valid_utf8(seen.what)}});
+    detections.push_back(
+        {{"detector", seen.detector}, {"step", seen.step}, {"what", valid_utf8(seen.what)}});
   }
   auto faults = Json::array();
   for (const FaultNote& note : outcome.faults) {
@@ -65,6 +64,25 @@ Json outcome_json(const FaultOutcome& outcome) {
           {"gradients_wrong", outcome.wrong_gradients},
           {"first_gradient", valid_utf8(outcome.first_gradient)},
           {"worst_gradient", valid_utf8(outcome.worst_gradient)}};
+}
+
+Json unjudged_json(const std::vector<UnjudgedTensor>& tensors) {
+  auto out = Json::array();
+  for (const UnjudgedTensor& one : tensors) {
+    out.push_back({{"tensor", valid_utf8(one.tensor)},
+                   {"phase", phase_name(one.phase)},
+                   {"step", one.step},
+                   {"elements", one.elements},
+                   {"reason", valid_utf8(one.reason)}});
+  }
+  return out;
+}
+
+// Elements over all ranks: demanded = judged + excused, or the case is no match.
+Json coverage_json(const Coverage& elements) {
+  Json excused = Json::object();
+  for (const auto& [excuse, count] : elements.excused) excused[excuse_name(excuse)] = count;
+  return {{"demanded", elements.demanded}, {"judged", elements.judged}, {"excused", excused}};
 }
 
 Json rank_json(int64_t rank, const RankEnding* ending, const RankReport* report, const Mesh& mesh,
@@ -147,6 +165,9 @@ Json case_json(size_t index, const CaseResult& result, const RunInfo& info) {
   out["compare_seconds"] = json_number(result.compare_seconds);
   out["tensors_compared"] = result.tensors_compared;
   out["elements_compared"] = result.elements_compared;
+  out["elements"] = coverage_json(result.account.elements);
+  out["unresolved"] = unjudged_json(result.account.unresolved);
+  out["not_judged"] = unjudged_json(result.account.not_judged);
   out["worst_ratio"] = json_number(result.worst_ratio);
   out["worst_tensor"] = valid_utf8(result.worst_tensor);
   out["divergence"] = result.divergence ? divergence_json(*result.divergence) : Json(nullptr);

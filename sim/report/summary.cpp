@@ -70,6 +70,17 @@ std::string unexpected_lines(const SummaryParts& parts, bool color) {
   return text;
 }
 
+std::string unresolved_line(const std::vector<CaseResult>& results) {
+  size_t cases = 0, tensors = 0;
+  for (const CaseResult& result : results) {
+    cases += !result.account.unresolved.empty();
+    tensors += result.account.unresolved.size();
+  }
+  if (cases == 0) return "";
+  return fmt::format("  unresolved {} in {}: no honest rule decides there (--no-unresolved)\n",
+                     count_of(tensors, "tensor"), count_of(cases, "case"));
+}
+
 // One line per reason, with how many cases it kept from running.
 std::string skip_lines(const std::vector<CaseSpec>& skipped) {
   std::map<std::string, std::vector<std::string>> by_reason;
@@ -93,6 +104,8 @@ std::string case_line(const CaseResult& result, bool color) {
     line += fmt::format("   {}, at most {:.2g}% of the allowance used",
                         count_of(static_cast<size_t>(result.tensors_compared), "tensor"),
                         100 * result.worst_ratio);
+    const std::string unresolved = unresolved_text(result.account, result.spec.precision);
+    if (!unresolved.empty()) line += ", " + painted(unresolved, kYellow, color);
   } else if (result.verdict != "match") {
     line += fmt::format("   as expected: {}", what_it_says(result));
   }
@@ -122,7 +135,7 @@ std::string exit_status_text(int exit_status) {
     case 0:
       return "0: every case as expected";
     case 1:
-      return "1: a mismatch";
+      return "1: a mismatch, or with --no-unresolved a tensor that is not resolvable";
     case 2:
       return "2: bad input, or no case selected";
     case 3:
@@ -141,6 +154,7 @@ std::string exit_status_text(int exit_status) {
 std::string summary_text(const SummaryParts& parts, bool color) {
   std::string text = "\n" + totals(parts, color) + "\n" + unexpected_lines(parts, color) +
                      skip_lines(parts.skipped);
+  text += unresolved_line(parts.results);
   if (parts.interrupted) text += "  interrupted: the remaining cases were not run\n";
   if (!parts.run_folder.empty()) {
     text +=

@@ -26,11 +26,19 @@ struct Gathered {
 
 bool is_larger(double a, double b) { return !std::isnan(b) && !(a <= b); }  // NaN is the largest
 
+// How far from a match: not judged is worse than unresolved, wrong is the worst.
+int severity(const ResultRow& row) {
+  if (row.is_wrong()) return 3;
+  if (row.outcome == Outcome::kMatch) return 0;
+  return row.outcome == Outcome::kUnresolved ? 1 : 2;
+}
+
 const ResultRow& worst_of(const Gathered& tensor) {
   const ResultRow* worst = tensor.rows.front();
   for (const ResultRow* row : tensor.rows) {
-    const bool worse =
-        worst->ok == row->ok ? is_larger(row->worst_ratio, worst->worst_ratio) : worst->ok;
+    const bool worse = severity(*row) == severity(*worst)
+                           ? is_larger(row->worst_ratio, worst->worst_ratio)
+                           : severity(*row) > severity(*worst);
     if (worse) worst = row;
   }
   return *worst;
@@ -83,7 +91,8 @@ Json tensor_entry(const Gathered& tensor, int64_t world_size) {
                 {"step", worst.step},
                 {"order", worst.order},
                 {"ok", std::all_of(tensor.rows.begin(), tensor.rows.end(),
-                                   [](const ResultRow* row) { return row->ok; })},
+                                   [](const ResultRow* row) { return !row->is_wrong(); })},
+                {"outcome", outcome_name(worst.outcome)},
                 {"dtype", first_known(tensor, &ResultRow::dtype)},
                 {"global_shape", first_known(tensor, &ResultRow::global_shape)},
                 {"layout", first_known(tensor, &ResultRow::layout)},
@@ -96,7 +105,7 @@ Json tensor_entry(const Gathered& tensor, int64_t world_size) {
                 {"digest", digests_by_rank(tensor, world_size)}};
   auto wrong = Json::array();
   for (const ResultRow* row : tensor.rows) {
-    if (!row->ok && wrong.size() < kFullRows) wrong.push_back(json_finite(to_json(*row)));
+    if (row->is_wrong() && wrong.size() < kFullRows) wrong.push_back(json_finite(to_json(*row)));
   }
   if (!wrong.empty()) entry["wrong"] = std::move(wrong);
   return entry;

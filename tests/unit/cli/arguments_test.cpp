@@ -57,6 +57,7 @@ TEST_CASE("run takes paths, selections and how to run", "[cli]") {
                                 "--out",
                                 "o",
                                 "--no-skips",
+                                "--no-unresolved",
                                 "--no-cache",
                                 "--only",
                                 "c[tp=2]",
@@ -78,6 +79,7 @@ TEST_CASE("run takes paths, selections and how to run", "[cli]") {
   CHECK(all.run.out == "o");
   CHECK(all.run.dump == "d");
   CHECK(all.run.no_skips);
+  CHECK(all.run.no_unresolved);
   CHECK(all.run.world.no_cache);
   CHECK(all.run.only == "c[tp=2]");
   CHECK(all.run.seed == 9);

@@ -73,9 +73,8 @@ TEST_CASE("factors of clipping and of microbatches have names", "[explanations]"
   CHECK(grown.likely == "the clipping factor is not capped at 1");
 
   const Mesh mesh({{"tp", 2}});
-  ResultRow row;
+  ResultRow row(Outcome::kMismatch);
   row.name = "grad.w";
-  row.ok = false;
   row.count = 40;
   row.factor = 5;
   Symptoms symptoms{mesh, "float64", {&row}, {}};
@@ -127,8 +126,7 @@ TEST_CASE("two gradients of one name on a rank are a tie that was cut", "[explan
     const Piece a = piece_of(first, golden);
     const Piece b = piece_of(golden - first + noise * numbered({6, 4}, 9), golden);
     const Mesh mesh({{"tp", 1}});
-    ResultRow row;
-    row.ok = false;
+    ResultRow row(Outcome::kMismatch);
     const Symptoms symptoms{mesh, "float64", {&row}, {&a, &b}};
     const auto found = explain_missing_sum(symptoms, "on the one rank");
     return found ? found->likely : "";

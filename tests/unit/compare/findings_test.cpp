@@ -89,7 +89,13 @@ TEST_CASE("dummy microbatches hold whatever they like", "[findings]") {
   std::vector<RankEnding> endings;
   for (int64_t rank = 0; rank < 2; ++rank) {
     RankRecorder recorder(spec, spec.parallel.mesh(), rank, &golden, {});
+    if (rank == 0) {
+      Observation real = seen("x.output", numbered({1, 2, 2}), Phase::kForward);
+      real.token_map = at::arange(2, at::kLong).view({1, 2});
+      recorder.observe(real);
+    }
     Observation dummy = seen("x.output", numbered({1, 2, 2}, 90 + rank), Phase::kForward);
+    dummy.microbatch = 1;
     dummy.token_map = at::full({1, 2}, -1, at::kLong);
     recorder.observe(dummy);
     RankEnding ending;

@@ -58,9 +58,8 @@ TEST_CASE("float32 values that are off as bfloat16 rounds were computed in it", 
   const auto off_by = [&](const at::Tensor& errors) {
     Piece piece = piece_of(logprobs + errors, logprobs, "logprobs");
     piece.allowance = 1e-6;  // as good as float32
-    ResultRow row;
+    ResultRow row(Outcome::kMismatch);
     row.name = piece.name;
-    row.ok = false;
     row.rounding_only = true;
     row.count = row.bad_count = logprobs.numel();
     row.worst_error = errors.abs().max().item<double>();

@@ -11,14 +11,16 @@ using namespace shardproof::sim;
 namespace {
 
 ResultRow failing_row() {
-  ResultRow row;
+  ResultRow row(Outcome::kMismatch);
   row.name = "grad.w";
   row.phase = Phase::kBackward;
   row.step = 3;
   row.microbatch = 2;
   row.rank = 5;
   row.order = 1000000;
-  row.ok = false;
+  row.reason = "no reason";
+  row.judged = 1 << 20;
+  row.padding = 5;
   row.rounding_only = true;
   row.count = int64_t{1} << 40;
   row.bad_count = 7;
@@ -52,7 +54,7 @@ ResultRow failing_row() {
 RankReport full_report() {
   RankReport report;
   report.rank = 5;
-  ResultRow good;
+  ResultRow good(Outcome::kMatch);
   good.name = "model.norm.output";
   good.rank = 5;
   good.count = 12;
@@ -61,6 +63,7 @@ RankReport full_report() {
   good.dtype = "float64";
   good.replicas = {5};
   ResultRow partial = good;
+  partial.outcome = Outcome::kAddend;
   partial.partial = true;
   partial.partial_axes = {"dp", "tp"};
   report.rows = {good, failing_row(), partial, good};
@@ -89,7 +92,8 @@ RankReport full_report() {
   piece.golden = {1, 2, std::numeric_limits<double>::infinity(), 4};
   piece.allowance = 1e-10;
   report.pieces = {piece};
-  report.unobserved = {{7, Phase::kForward, 2, "loss", {}}};
+  report.unobserved = {{7, Phase::kForward, 2, "loss", {}},
+                       {8, Phase::kBackward, 2, "x.grad_input", {3}, Excuse::kNotRecorded}};
   return report;
 }
 
@@ -123,7 +127,9 @@ TEST_CASE("a report survives its way to the launcher, NaN and infinities include
   CHECK(std::isnan(back.pieces[0].actual[1]));
   CHECK(std::isinf(back.pieces[0].golden[2]));
   CHECK(back.pieces[0].allowance == 1e-10);
-  REQUIRE(back.unobserved.size() == 1);
+  REQUIRE(back.unobserved.size() == 2);
+  CHECK_FALSE(back.unobserved[0].excuse);
+  CHECK(back.unobserved[1].excuse == Excuse::kNotRecorded);
   CHECK(back.unobserved[0].name == "loss");
   CHECK(back.unobserved[0].order == 7);
 }
@@ -131,7 +137,7 @@ TEST_CASE("a report survives its way to the launcher, NaN and infinities include
 TEST_CASE("a row that is right travels without shapes and indices", "[codec]") {
   RankReport report;
   ResultRow row = failing_row();
-  row.ok = true;
+  row.outcome = Outcome::kMatch;
   row.hints.clear();
   row.problem.clear();
   report.rows = {row};

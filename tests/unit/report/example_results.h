@@ -22,16 +22,15 @@ inline CaseSpec example_spec(const std::string& name, int64_t dp, int64_t tp) {
 }
 
 inline ResultRow example_row(const std::string& name, int64_t rank, int64_t order, double ratio) {
-  ResultRow row;
+  ResultRow row(ratio <= 1 ? Outcome::kMatch : Outcome::kMismatch);
   row.name = name;
   row.phase = Phase::kStep;
   row.step = 1;
   row.rank = rank;
   row.order = order;
   row.worst_ratio = ratio;
-  row.ok = ratio <= 1;
   row.dtype = "float64";
-  row.count = 6;
+  row.count = row.judged = 6;
   return row;
 }
 

@@ -115,7 +115,9 @@ def example_cases():
     for tp in (1, 2, 3, 4):
         judged(f"tp/llama_tp{tp}_float64", [("tp", tp)])
     judged("tp/llama_tp2_sp_float64", [("tp", 2)])
-    judged("tp/llama_tp4_sp_bfloat16", [("tp", 4)], "bfloat16")
+    judged("tp/llama_tp4_sp_bfloat16", [("tp", 4)], "bfloat16",
+           unresolved=[{"tensor": "param.model.norm.weight", "phase": "step", "step": 8, "elements": 96,
+                        "reason": "rounding is <0.7> of its update"}])
     mesh = [("dp", 2), ("tp", 3)]
     wrong = "model.layers.1.mlp.down_proj.weight"
     judged("tp/llama_dp2_tp3_float64", mesh, verdict="mismatch", kind="values", as_expected=False,

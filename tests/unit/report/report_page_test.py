@@ -100,6 +100,12 @@ class WholePage(unittest.TestCase):
         self.assertIn("NCCL WARN <no route> & gave up", self.page.text)
         self.assertNotIn("<no route>", self.source)
 
+    def test_names_what_a_precision_cannot_resolve(self):
+        self.assertIn("1 unresolved", self.page.text)
+        self.assertIn("param.model.norm.weight", self.page.text)
+        self.assertIn("rounding is <0.7> of its update", self.page.text)
+        self.assertNotIn("<0.7>", self.source)
+
     def test_has_the_pictures_of_every_judged_case_in_itself(self):
         judged = sum(bool(case["tensors"]) for case in self.results["cases"])
         # heatmap, mesh and time of each, mesh and time of the dead world, the budget

@@ -2,8 +2,11 @@
 #include "sim/report/summary.h"
 
 #include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "sim/report/junit.h"
+#include "sim/report/results_json.h"
 #include "tests/unit/report/example_results.h"
 
 using namespace shardproof::sim;
@@ -110,6 +113,27 @@ TEST_CASE("a clean run ends in one line and where the results are", "[summary]")
   const std::string text = summary_text({.results = results, .skipped = {}, .seconds = 1}, false);
   CHECK_THAT(text, Contains("1 case: 1 match   1.0 s   all as expected"));
   CHECK(text.find("exit status") == std::string::npos);
+}
+
+TEST_CASE("what a precision cannot resolve is counted, and named in its case", "[summary]") {
+  CaseResult result = example_match();
+  result.spec.precision = "float16";
+  result.account.all_tensors = 3;
+  result.account.unresolved = {
+      {.tensor = "loss", .step = 8, .elements = 1, .reason = "rounding is 0.7 of it"}};
+  CHECK_THAT(case_line(result, false),
+             Contains("1 of 3 tensors not resolvable in float16 (first: loss of step 8)"));
+  const std::vector<CaseResult> results = {result, example_match()};
+  const std::string text = summary_text({.results = results, .skipped = {}, .seconds = 1}, false);
+  CHECK_THAT(text, Contains("unresolved 1 tensor in 1 case"));
+  CHECK_THAT(text, Contains("--no-unresolved"));
+  CHECK_THAT(junit_xml(results, {}),
+             Contains("<system-err>1 of 3 tensors not resolvable in float16"));
+  const auto json = nlohmann::json::parse(results_json(results, {}));
+  CHECK(json["cases"][0]["unresolved"][0]["tensor"] == "loss");
+  CHECK(json["cases"][0]["unresolved"][0]["step"] == 8);
+  CHECK(json["cases"][0]["unresolved"][0]["reason"] == "rounding is 0.7 of it");
+  CHECK(json["cases"][1]["unresolved"].empty());
 }
 
 TEST_CASE("every exit status has its words", "[summary]") {
