@@ -1,5 +1,9 @@
-// The same layer with two mistakes, each a workload: found, placed and named by the judge.
+// The same layer with two mistakes, each a workload: found, placed and named by the judge. Beside
+// it a weight that data parallel ranks share, with the mistake that its option names.
 #include <ATen/ATen.h>
+
+#include <cstdio>
+#include <cstdlib>
 
 #include "collective/mappings.h"
 #include "sim/program/program.h"
@@ -41,6 +45,32 @@ WorkloadTensors no_sum_in_backward(const TensorsByName& local, MeshComm& comm, c
   return {{"h", h, Layout({Cut::chunk(2, "tp")})}, {"y", y + local.at("bias")}};
 }
 
+// A batch that the dp ranks share, a weight that each of them holds: its gradient is a sum over dp.
+WorkloadTensors shared_inputs(Draw& draw, const Options& options) {
+  const int64_t rows = options["rows"], width = options["width"];
+  return {{"x", draw.normal({4, width}), Layout({Cut::chunk(0, "dp")})},
+          {"w", draw.normal({rows, width}), {}, {"dp"}}};
+}
+
+WorkloadTensors shared_plain(const TensorsByName& full, const Options&) {
+  return {{"y", full.at("x").matmul(full.at("w").t())}};
+}
+
+// The mistake is that of the rank with dp 1, and none of them changes y.
+WorkloadTensors shared_weight(const TensorsByName& local, MeshComm& comm, const Options& options) {
+  const bool here = comm.along("dp").rank() == 1;
+  const std::string mistake = here ? options["mistake"] : "none";
+  if (mistake == "dies") {
+    std::printf("reading the weights\nof a <shard>\nthat is not there\n");
+    std::fflush(stdout);
+    std::abort();
+  }
+  const at::Tensor w = mistake == "lost" ? local.at("w").detach() : local.at("w");
+  at::Tensor y = local.at("x").matmul(w.t());
+  if (mistake == "element") y = y + (w[12][34] - w[12][34].detach());
+  return {{"y", y, Layout({Cut::chunk(0, "dp")})}};
+}
+
 Workload wrong(const std::string& name, decltype(Workload::sharded) sharded) {
   return {.name = name,
           .about = "own_layer with a mistake",
@@ -55,5 +85,11 @@ Workload wrong(const std::string& name, decltype(Workload::sharded) sharded) {
 int main(int argc, char** argv) {
   return run_program(argc, argv,
                      {wrong("bias_in_every_addend", bias_in_every_addend),
-                      wrong("no_sum_in_backward", no_sum_in_backward)});
+                      wrong("no_sum_in_backward", no_sum_in_backward),
+                      {.name = "shared_weight",
+                       .about = "y = x w^T, x cut over dp; mistake: none, element, lost or dies",
+                       .options = {{"rows", 4}, {"width", 6}, {"mistake", "none"}},
+                       .inputs = shared_inputs,
+                       .plain = shared_plain,
+                       .sharded = shared_weight}});
 }

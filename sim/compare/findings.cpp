@@ -236,7 +236,27 @@ class Judge {
     if (!why) why = explain_values(symptoms(wrong, pieces, found.step));
     found.pattern = "the sum of the addends over " + axes + ": " + why->pattern;
     found.likely = why->likely;
+    if (found.likely.empty()) found.pattern += empty_addends(pieces_of(*addends.front(), true));
     return found;
+  }
+
+  // "; the addend of rank 1 is 0 everywhere", where others are not.
+  static std::string empty_addends(const std::vector<const Piece*>& pieces) {
+    std::set<int64_t> empty, ranks;
+    for (const Piece* piece : pieces) {
+      ranks.insert(piece->rank);
+      empty.insert(piece->rank);
+    }
+    for (const Piece* piece : pieces) {
+      const auto is_zero = [](double value) { return value == 0; };
+      if (!std::all_of(piece->actual.begin(), piece->actual.end(), is_zero)) {
+        empty.erase(piece->rank);
+      }
+    }
+    if (empty.empty() || empty.size() == ranks.size()) return "";
+    return fmt::format("; the addend{} of rank{} {} {} 0 everywhere", empty.size() > 1 ? "s" : "",
+                       empty.size() > 1 ? "s" : "", fmt::join(empty, ", "),
+                       empty.size() > 1 ? "are" : "is");
   }
 
   Divergence lacking_addend(const Rows& rows, const WrongAddends& sums) const {

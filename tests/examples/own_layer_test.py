@@ -3,8 +3,9 @@
 
 Usage: own_layer_test.py BUILD_FOLDER [unittest arguments]
 """
+import html
+import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -57,6 +58,59 @@ class OwnLayer(unittest.TestCase):
         self.assertRegex(done.stdout, r"tensor +grad\.x ")
         self.assertRegex(done.stdout, r"likely +the sum over tp is missing")
 
+    def shared_weight(self, mistake, *more):
+        """The run of a million shared elements with this mistake, and its one case in results.json."""
+        with open(os.path.join(EXAMPLE, "shared_weight.yaml"), encoding="utf-8") as file:
+            text = file.read().replace("mistake: none", "mistake: " + mistake)
+        scenario = os.path.join(self.scratch.name, "shared_weight.yaml")
+        with open(scenario, "w", encoding="utf-8") as file:
+            file.write(text)
+        done = self.run_one("own_layer_wrong", scenario, *more)
+        with open(os.path.join(self.scratch.name, "out", "results.json"), encoding="utf-8") as file:
+            return done, json.load(file)["cases"][0]
+
+    def test_a_million_addends_are_all_counted(self):
+        for world in ("emulated", "gloo"):
+            done, case = self.shared_weight("none", "--backend", world)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertEqual(case["verdict"], "match")
+            gradient = next(tensor for tensor in case["tensors"] if tensor["name"] == "grad.w")
+            self.assertEqual(gradient["outcome"], "match")
+            # the gradient on four ranks, y and the gradient of x once
+            self.assertEqual(case["elements_compared"], 4 * 1000000 + 4 * 1000 + 4 * 1000)
+
+    def test_one_wrong_element_of_a_million_addends_is_named(self):
+        done, case = self.shared_weight("element", "--backend", "emulated")
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"tensor +grad\.w ")
+        self.assertRegex(done.stdout, r"worst +\[12, 34\] ")
+        self.assertEqual(case["divergence"]["worst"]["bad_count"], 1)
+
+    def test_a_missing_addend_is_named(self):
+        done, _ = self.shared_weight("lost", "--backend", "emulated")
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"tensor +grad\.w ")
+        self.assertIn("the addend of rank 1 is 0 everywhere", done.stdout)
+
+    def test_the_last_lines_of_a_dead_rank_are_everywhere(self):
+        for world in ("emulated", "gloo"):
+            done, case = self.shared_weight("dies", "--backend", world)
+            self.assertEqual(done.returncode, 3, done.stdout + done.stderr)
+            out = os.path.join(self.scratch.name, "out")
+            dead = next(rank for rank in case["ranks"] if rank.get("printed"))
+            with open(os.path.join(out, dead["log"]), encoding="utf-8") as file:
+                log = file.read()
+            told = {"the terminal": done.stdout, "results.json": dead["printed"], "the log": log}
+            python = os.path.join(ROOT, ".venv", "bin", "python")
+            if os.path.exists(python):
+                page = call(python, "-B", os.path.join(ROOT, "reports", "report.py"), out)
+                self.assertEqual(page.returncode, 0, page.stdout + page.stderr)
+                with open(os.path.join(out, "report.html"), encoding="utf-8") as file:
+                    told["the page"] = html.unescape(file.read().split("what its process printed")[1])
+            for place, text in told.items():
+                for line in ("reading the weights", "of a <shard>", "that is not there"):
+                    self.assertIn(line, text, f"{world}: {place}")
+
     def test_the_right_layer_is_registered_in_under_60_lines(self):
         with open(os.path.join(EXAMPLE, "own_layer.cpp"), encoding="utf-8") as file:
             self.assertLess(len(file.readlines()), 60)
@@ -65,7 +119,7 @@ class OwnLayer(unittest.TestCase):
         done = self.run_one("own_layer_wrong", "own_layer.yaml")
         self.assertEqual(done.returncode, 2)
         self.assertRegex(done.stderr, r"own_layer\.yaml:3:\d+: workload is 'own_layer'; known are train, logprobs, "
-                                      r"policy, bias_in_every_addend, no_sum_in_backward")
+                                      r"policy, bias_in_every_addend, no_sum_in_backward, shared_weight")
 
 
 if __name__ == "__main__":

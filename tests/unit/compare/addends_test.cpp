@@ -103,6 +103,16 @@ TEST_CASE("addends of several microbatches count together, and of each tokens on
   CHECK(one_too_few.kind == "missing");
 }
 
+TEST_CASE("an addend of zeros is named", "[addends]") {
+  const Divergence zeros = found(million(), [](int64_t rank, Observation& seen) {
+    hold_addend(rank, seen);
+    if (rank == 2) seen.tensor = at::zeros_like(seen.tensor);
+  });
+  CHECK(zeros.kind == "values");
+  CHECK_THAT(zeros.pattern, Catch::EndsWith("; the addend of rank 2 is 0 everywhere"));
+  CHECK(zeros.likely.empty());
+}
+
 TEST_CASE("ranks that share a part of a cut dim are peers of each other alone", "[addends]") {
   const at::Tensor full = numbered({3, 2, 2});  // two kv heads on four ranks
   const JudgedWorld judged(spec_of(1, 4), {seen("k.grad_input", full, Phase::kBackward)});
