@@ -219,7 +219,9 @@ ResultRow judged_sum(const ResultRow& like, const Piece& sum) {
     row.actual_value = sum.actual[i];
     row.worst_global_index = unravel(sum.dims[0][i], sum.global_shape);
   }
-  row.outcome = row.bad_count == 0 ? Outcome::kMatch : Outcome::kMismatch;
+  row.outcome = row.bad_count > 0    ? Outcome::kMismatch
+                : row.reason.empty() ? Outcome::kMatch
+                                     : Outcome::kUnresolved;
   if (golden_square > 0) row.factor = product / golden_square;
   const double left =
       actual_square - 2 * row.factor * product + row.factor * row.factor * golden_square;

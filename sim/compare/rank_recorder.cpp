@@ -111,6 +111,17 @@ Piece make_piece(const ResultRow& row, const IndexPlan& plan, const DiffTask& ta
   return piece;
 }
 
+constexpr const char* kMaySkip =
+    "correct runs of one device differ in whether an overflow skips the step";
+
+std::string why_unresolved(const GoldenTensor& golden) {
+  if (!std::isfinite(golden.scatter)) {
+    return "some correct runs of one device overflow there, or skip the step, and others do not";
+  }
+  return fmt::format("correct runs of one device scatter over {:.2g} of its scale",
+                     golden.scatter / golden.scale);
+}
+
 }  // namespace
 
 RankRecorder::RankRecorder(const CaseSpec& spec, const Mesh& mesh, int64_t rank,
@@ -211,7 +222,12 @@ void RankRecorder::judge(const Observation& observation, const at::Tensor& local
   const GoldenTensor* golden = golden_of(observation, fed);
   if (!golden) {
     row.replicas = {rank_};
-    row.problem = "the golden has no tensor of this name";
+    if (may_skip(observation.step)) {
+      row.outcome = Outcome::kUnresolved;
+      row.reason = kMaySkip;
+    } else {
+      row.problem = "the golden has no tensor of this name";
+    }
     return;
   }
   row.order = golden->order;
@@ -256,8 +272,10 @@ void RankRecorder::compare(const Observation& observation, const at::Tensor& loc
                            ResultRow& row) {
   DiffTask task{local, golden, plan, observation.scale,
                 fed ? tolerance_.fed_allowance(golden) : tolerance_.allowance(golden)};
+  if (!tolerance_.resolves(golden)) row.reason = why_unresolved(golden);
   if (!std::isfinite(task.allowance)) {
-    row.reason = fmt::format("its allowance is {}", task.allowance);
+    row.outcome = row.reason.empty() ? Outcome::kNotJudged : Outcome::kUnresolved;
+    if (row.reason.empty()) row.reason = fmt::format("its allowance is {}", task.allowance);
     return;
   }
   if (!fed) fill_coverage(golden, plan, row);
@@ -274,9 +292,11 @@ void RankRecorder::compare(const Observation& observation, const at::Tensor& loc
   row.worst_ratio = result.worst_ratio;
   row.worst_error = result.worst_error;
   row.allowance = result.allowance;
-  row.outcome = result.bad_count == 0 ? Outcome::kMatch : Outcome::kMismatch;
+  row.outcome = result.bad_count > 0 ? Outcome::kMismatch
+                : row.reason.empty() ? Outcome::kMatch
+                                     : Outcome::kUnresolved;
   if (task.padding_is_zero) row.problem = rounded_through(local, spec_.precision);
-  if (row.outcome == Outcome::kMatch) return;
+  if (row.outcome != Outcome::kMismatch) return;
   row.rounding_only = spec_.precision != "float64";
   row.golden_value = result.golden_value;
   row.actual_value = result.actual_value;
@@ -343,6 +363,12 @@ void RankRecorder::keep_addend(const IndexPlan& plan, const DiffTask& task, Resu
   addends_.push_back(make_piece(row, plan, task));
 }
 
+// Whether some correct runs of one device skip this step for an overflow and others do not.
+bool RankRecorder::may_skip(int64_t step) const {
+  const GoldenTensor* skipped = golden_->find(Phase::kStep, step, "metric.skipped");
+  return skipped != nullptr && skipped->scatter > 0;
+}
+
 std::vector<Unobserved> RankRecorder::unobserved() const {
   std::vector<Unobserved> missing;
   if (!golden_) return missing;
@@ -354,6 +380,7 @@ std::vector<Unobserved> RankRecorder::unobserved() const {
     missing.push_back(
         {tensor.order, tensor.phase, tensor.step, tensor.name, tensor.value.sizes().vec()});
     if (activation && !spec_.record_activations) missing.back().excuse = Excuse::kNotRecorded;
+    if (may_skip(tensor.step)) missing.back().excuse = Excuse::kUnresolved;
   }
   return missing;
 }

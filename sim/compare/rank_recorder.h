@@ -57,6 +57,7 @@ class RankRecorder final : public Probe {
   bool wants_failing(const GoldenPosition& position) const;
   void keep_failing(Piece piece);
   void keep_addend(const IndexPlan& plan, const DiffTask& task, ResultRow& row);
+  bool may_skip(int64_t step) const;
   std::vector<Unobserved> unobserved() const;
 
   CaseSpec spec_;

@@ -41,7 +41,7 @@ class Tolerance {
   // The same for every element of the tensor; 0 for an integer one.
   double allowance(const GoldenTensor& golden) const;
   // Whether the allowance is at most half of the tensor's scale; else a factor of 2 or a lost half
-  // of a sum could pass.
+  // of a sum could pass. Parameters and optimizer state always: own_optimizer.h judges their steps.
   bool resolves(const GoldenTensor& golden) const;
   // For an optimizer step that was fed with the golden's gradients and state.
   double fed_allowance(const GoldenTensor& golden) const;

@@ -159,6 +159,6 @@ TEST_CASE("The recorder makes a row wrong whose values do not follow", "[own_opt
     recorder.observe(seen("param.w", w + lost));
     const RankReport report = recorder.finish();
     REQUIRE(report.rows.size() == 3);
-    CHECK(report.rows[2].ok == (lost == 0));
+    CHECK(report.rows[2].is_wrong() == (lost != 0));
   }
 }

@@ -202,3 +202,50 @@ TEST_CASE("digests tell bits apart, and calls so far are noted", "[recorder]") {
   CHECK(report.rows[1].outcome == Outcome::kMatch);
   CHECK(report.rows[1].calls_before == 17);
 }
+
+namespace {
+
+// A golden whose ensemble has one member beside the exact run.
+GoldenRecord golden_with_member(const std::vector<Observation>& exact,
+                                const std::vector<Observation>& member) {
+  GoldenRecorder recorder(true), rounded(true);
+  for (const Observation& one : exact) recorder.observe(one);
+  for (const Observation& one : member) rounded.observe(one);
+  recorder.add_member(rounded);
+  const MemoryFile file;
+  recorder.write(file.fd(), {});
+  return GoldenRecord::from_fd(file.fd());
+}
+
+}  // namespace
+
+TEST_CASE("what correct runs scatter over is unresolved, and wrong only beyond it", "[recorder]") {
+  const CaseSpec spec = spec_of(1, 1, "bfloat16");
+  const at::Tensor value = at::tensor({1.0, -2.0}, at::kDouble);
+  const auto golden =
+      golden_with_member({seen("grad.w", value)}, {seen("grad.w", value + 0.6)});  // of scale 2
+  const ResultRow near = observe_one(spec, golden, seen("grad.w", value * 1.5));
+  CHECK(near.outcome == Outcome::kUnresolved);
+  CHECK_THAT(near.reason, Catch::Contains("scatter over 0.3 of its scale"));
+  CHECK(observe_one(spec, golden, seen("grad.w", value * 2)).outcome == Outcome::kMismatch);
+  const auto exact = golden_with_member({seen("grad.w", value)}, {seen("grad.w", value + 0.01)});
+  CHECK(observe_one(spec, exact, seen("grad.w", value)).outcome == Outcome::kMatch);
+}
+
+TEST_CASE("a step that only some correct runs skip is unresolved, done or not", "[recorder]") {
+  const CaseSpec spec = spec_of(1, 1, "float16");
+  const auto skipped = [](double yes) {
+    return seen("metric.skipped", at::scalar_tensor(yes, at::kDouble));
+  };
+  const Observation gradient = seen("grad.w", numbered({3}));
+  const auto taken = golden_with_member({skipped(0), gradient}, {skipped(1)});
+  const RankReport left_out = observe_all(spec, taken, {skipped(1)});
+  CHECK(left_out.rows[0].outcome == Outcome::kUnresolved);
+  REQUIRE(left_out.unobserved.size() == 1);
+  CHECK(left_out.unobserved[0].excuse == Excuse::kUnresolved);
+  const auto not_taken = golden_with_member({skipped(1)}, {skipped(0), gradient});
+  CHECK(observe_all(spec, not_taken, {skipped(0), gradient}).rows[1].outcome ==
+        Outcome::kUnresolved);
+  const auto sure = golden_with_member({skipped(1)}, {skipped(1)});
+  CHECK(observe_all(spec, sure, {skipped(0), gradient}).rows[1].outcome == Outcome::kMismatch);
+}

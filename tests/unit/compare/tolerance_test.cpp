@@ -64,6 +64,10 @@ TEST_CASE("a tensor is not resolved where 2 scatters exceed half of it", "[toler
   CHECK(tolerance.allowance(tensor_of(2, 0, none)) == none);
   CHECK_FALSE(tolerance.resolves(tensor_of(2, 0, none)));
   CHECK(Tolerance(spec_of(1, 2)).resolves(tensor_of(2, 0, none)));  // float64 asks no ensemble
+  GoldenTensor parameter = tensor_of(2, 0, 0.6);  // judged from the rank's own state as well
+  parameter.phase = Phase::kStep;
+  parameter.name = "param.w";
+  CHECK(tolerance.resolves(parameter));
 }
 
 TEST_CASE("lower precisions allow 4 eps of the scale where nothing scatters", "[tolerance]") {
