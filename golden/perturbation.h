@@ -3,14 +3,12 @@
 // float64 run is how far rounding may carry a correct run (sim/compare/tolerance.h).
 //
 //   slot output           moved by a rounding (sim/record/rounding_noise.h), and in the backward
-//   its
-//                         gradient with it
+//                         its gradient with it
 //   parameter's gradient  moved by a rounding; then, for the optimizer, each element smaller than
 //                         the unperturbed run's largest error in that gradient by up to that
 //                         error: AdamW follows its sign, whatever its size
-//   clipped tokens        a decision whose ratio is as near to an edge as the first members'
-//   logprobs
-//                         are wrong falls at random
+//   clipped tokens        a decision whose ratio is as near to an edge as the logprobs of the
+//                         first members are wrong falls at random
 //
 // Sources: Monte Carlo arithmetic (Parker, UCLA CSD-970002), as in Verificarlo (Denis et al.,
 // arXiv:1509.01347).
