@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Which default scenarios of models leave tensors unresolved: none but those of unresolved.yaml, and none of
+float32 at step 1."""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+def read_ledger():
+    lines = (HERE / "unresolved.yaml").read_text().splitlines()
+    found = [re.fullmatch(r"([\w/]+): (\d+)\s*(#.*)?", line) for line in lines if line and line[0] != "#"]
+    return {match[1]: int(match[2]) for match in found}
+
+
+def low_precision_files():
+    """Those of models: a registered workload computes too little to scatter."""
+    for path in sorted((ROOT / "scenarios").rglob("*.yaml")):
+        if path.parent.name not in ("layers", "random") and re.search("float32|float16", path.read_text()):
+            yield path
+
+
+def scenario_of(case):
+    return case["name"].split("[")[0]
+
+
+def problems(cases, ledger):
+    tensors = unresolved = 0
+    seen = set()
+    for case in cases:
+        if case["precision"] == "float64":
+            continue
+        count = len({(one["tensor"], one["step"], one["phase"]) for one in case["unresolved"]})
+        tensors += len(case["tensors"])
+        unresolved += count
+        share = 100 * count / max(1, len(case["tensors"]))
+        seen |= {scenario_of(case)} if count else set()
+        if share > ledger.get(scenario_of(case), 0):
+            yield f"{case['name']}: {count} of {len(case['tensors'])} tensors are unresolved ({share:.1f}%)"
+        for one in case["unresolved"]:
+            if case["precision"] == "float32" and one["step"] <= 1:
+                yield f"{case['name']}: {one['tensor']} of step {one['step']} is unresolved in float32"
+    if tensors == 0:
+        yield "no case of a lower precision ran"
+    for name in sorted(ledger.keys() - seen):
+        yield f"{name} leaves nothing unresolved: take it out of unresolved.yaml"
+    print(f"{unresolved} of {tensors} tensors of lower precisions are unresolved, in {len(seen)} scenarios")
+
+
+def main():
+    program = pathlib.Path(sys.argv[1])
+    with tempfile.TemporaryDirectory() as place:
+        out = pathlib.Path(place) / "run"
+        command = [program, "run", *low_precision_files(), "--backend", "emulated", "--out", out]
+        done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode != 0:
+            sys.exit(done.stdout[-3000:])
+        cases = json.loads((out / "results.json").read_text())["cases"]
+    found = list(problems(cases, read_ledger()))
+    print("\n".join(found))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
