@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "collective/equal_parts.h"
+#include "collective/kept_communicator.h"
 
 namespace shardproof {
 namespace {
@@ -16,7 +17,7 @@ struct AllToAllFunction : torch::autograd::Function<AllToAllFunction> {
                             Communicator* axis, const std::string& label,
                             const std::vector<int64_t>& input_sizes,
                             const std::vector<int64_t>& output_sizes) {
-    ctx->saved_data["axis"] = reinterpret_cast<int64_t>(axis);
+    ctx->saved_data["axis"] = keep_communicator(*axis);
     ctx->saved_data["label"] = label;
     ctx->saved_data["input_sizes"] = input_sizes;
     ctx->saved_data["output_sizes"] = output_sizes;
@@ -27,10 +28,10 @@ struct AllToAllFunction : torch::autograd::Function<AllToAllFunction> {
                                                  torch::autograd::variable_list grads) {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "an all-to-all has no second derivative");
     auto& saved = ctx->saved_data;
-    auto* axis = reinterpret_cast<Communicator*>(saved["axis"].toInt());
+    Communicator& axis = kept_communicator(saved["axis"]);
     const at::Tensor grad =
-        axis->all_to_all(grads[0], saved["label"].toStringRef() + " backward",
-                         saved["output_sizes"].toIntVector(), saved["input_sizes"].toIntVector());
+        axis.all_to_all(grads[0], saved["label"].toStringRef() + " backward",
+                        saved["output_sizes"].toIntVector(), saved["input_sizes"].toIntVector());
     return {grad, {}, {}, {}, {}};
   }
 };

@@ -6,8 +6,8 @@
 //
 // Common to all: any floating dtype, any strides (also of the gradient), zero-sized parts; inputs
 // and incoming gradients are never written to. Recorded under `label` with " forward" or
-// " backward". An axis of one rank communicates nothing. The communicator must outlive the backward
-// pass. No second derivatives (asserted).
+// " backward". An axis of one rank communicates nothing. A backward whose
+// communicator has ended throws Error(kBadInput). No second derivatives (asserted).
 //
 // Source: seed 004, mappings, _AllToAll.
 #pragma once

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "collective/equal_parts.h"
+#include "collective/kept_communicator.h"
 
 namespace shardproof {
 namespace {
@@ -78,7 +79,7 @@ struct MappingFunction : torch::autograd::Function<MappingFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& input,
                             const Mapping& mapping) {
     ctx->saved_data["backward"] = static_cast<int64_t>(mapping.backward);
-    ctx->saved_data["axis"] = reinterpret_cast<int64_t>(mapping.axis);
+    ctx->saved_data["axis"] = keep_communicator(*mapping.axis);
     ctx->saved_data["label"] = mapping.label;
     ctx->saved_data["dim"] = mapping.dim;
     ctx->saved_data["sizes"] = mapping.sizes;
@@ -92,7 +93,7 @@ struct MappingFunction : torch::autograd::Function<MappingFunction> {
     auto& saved = ctx->saved_data;
     const Mapping mapping{.forward = Step::kIdentity,
                           .backward = static_cast<Step>(saved["backward"].toInt()),
-                          .axis = reinterpret_cast<Communicator*>(saved["axis"].toInt()),
+                          .axis = &kept_communicator(saved["axis"]),
                           .label = saved["label"].toStringRef(),
                           .dim = saved["dim"].toInt(),
                           .sizes = saved["sizes"].toIntVector(),

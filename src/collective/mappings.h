@@ -20,10 +20,9 @@
 // and incoming gradients are never written to, since a gradient may flow elsewhere too. `sizes` are
 // the parts along `dim`, one per rank of the axis; empty: even parts (what does not divide is an
 // Error(kRefused) with both numbers). A call is recorded under `label` with " forward" or
-// " backward" behind it. An axis of one rank communicates nothing. The communicator must outlive
-// the backward pass: the autograd graph holds a plain pointer to it. No second derivatives
-// (asserted). `buffer` (may be null; outlives the backward too): memory for what is gathered,
-// forward or backward.
+// " backward" behind it. An axis of one rank communicates nothing. A backward
+// whose communicator has ended throws Error(kBadInput). No second derivatives (asserted). `buffer`
+// (may be null; outlives the backward): memory for what is gathered, forward or backward.
 //
 // Source: seed 004, mappings (re-created; there on the first and last dim only, and a strided
 // tensor comes out of its all-reduce unreduced).

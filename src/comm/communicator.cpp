@@ -63,13 +63,15 @@ Communicator::Communicator(std::string axis, std::vector<int64_t> ranks, int64_t
   SHARDPROOF_ASSERT(group_rank_ >= 0 && group_rank_ < size(), "a rank of this group");
   SHARDPROOF_ASSERT(size() == 1 || backend_, "a group of several ranks needs a backend");
   group_ = group_name(axis_, ranks_);
+  handle_target_ =
+      std::make_shared<CommunicatorHandle::Target>(CommunicatorHandle::Target{this, group_});
   shared_ranks_ = std::make_shared<const std::vector<int64_t>>(ranks_);
   if (!backend_) return;
   sink_ = dynamic_cast<CallSink*>(backend_.get());
   abilities_ = BackendAbilities::of(backend_->getBackendName());
 }
 
-Communicator::~Communicator() = default;
+Communicator::~Communicator() { handle_target_->communicator = nullptr; }
 
 CollectiveCall Communicator::describe(const char* op, const at::Tensor& tensor,
                                       std::string_view label) const {

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/communicator_handle.h"
+
 namespace c10d {
 class Backend;
 class Work;
@@ -162,6 +164,7 @@ class Communicator {
                                int tag = 0);
 
  private:
+  friend class CommunicatorHandle;
   using StartWork = std::function<c10::intrusive_ptr<c10d::Work>()>;
   using Finish = std::function<at::Tensor()>;
   struct CallMode {
@@ -210,6 +213,7 @@ class Communicator {
   std::shared_ptr<const std::vector<int64_t>> shared_ranks_;
   int64_t sequence_ = 0;
   std::map<std::string, int64_t> channel_sequence_;
+  std::shared_ptr<CommunicatorHandle::Target> handle_target_;
 };
 
 }  // namespace shardproof

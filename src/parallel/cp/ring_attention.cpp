@@ -27,12 +27,12 @@ struct Ring : torch::CustomClassHolder {
       tiles.push_back(token_tiles(layout, rank, this->options.tile_length));
     }
   }
-  const std::vector<TokenTile>& own_tiles() const { return tiles[static_cast<size_t>(cp.rank())]; }
+  const std::vector<TokenTile>& own_tiles() const { return tiles[static_cast<size_t>(cp->rank())]; }
   // Whose keys this rank has at `step`.
-  int64_t source(int64_t step) const { return (cp.rank() + cp.size() - step) % cp.size(); }
+  int64_t source(int64_t step) const { return (cp->rank() + cp->size() - step) % cp->size(); }
   std::string label(const char* what) const { return options.label + what; }
 
-  Communicator& cp;
+  CommunicatorHandle cp;
   RingAttentionOptions options;
   std::vector<std::vector<TokenTile>> tiles;  // by cp rank
 };
@@ -61,9 +61,9 @@ KeyBlock block_of(const at::Tensor& kv, const std::vector<TokenTile>& tiles) {
 // Calls visit(rank, k and v of that rank) for every rank's keys, this rank's own first.
 template <class Visit>
 void go_round(const Ring& ring, at::Tensor own, const char* label, const Visit& visit) {
-  const int64_t size = ring.cp.size();
+  const int64_t size = ring.cp->size();
   if (ring.options.rotation == Rotation::kAllGather && size > 1) {
-    const at::Tensor all = ring.cp.all_gather(own.unsqueeze(0), 0, ring.label(label));
+    const at::Tensor all = ring.cp->all_gather(own.unsqueeze(0), 0, ring.label(label));
     own = at::Tensor();
     for (int64_t step = 0; step < size; ++step) {
       visit(ring.source(step), all.select(0, ring.source(step)));
@@ -74,7 +74,7 @@ void go_round(const Ring& ring, at::Tensor own, const char* label, const Visit& 
   for (int64_t step = 0; step < size; ++step) {
     std::optional<Handover> next;
     if (step + 1 < size)
-      next.emplace(ring.options.rotation, kv, ring.cp, ring.label(label), kKvTag);
+      next.emplace(ring.options.rotation, kv, *ring.cp, ring.label(label), kKvTag);
     visit(ring.source(step), kv);
     if (next) kv = next->wait();
   }
@@ -86,26 +86,26 @@ class GradientsHome {
  public:
   explicit GradientsHome(const Ring& ring)
       : ring_(ring), gathers_(ring.options.rotation == Rotation::kAllGather) {
-    parts_.resize(static_cast<size_t>(ring.cp.size()));
+    parts_.resize(static_cast<size_t>(ring.cp->size()));
   }
 
   // [2, B, H_kv, T, D], of the keys of `rank`.
   void add(int64_t rank, const at::Tensor& part) {
-    if (gathers_ || ring_.cp.size() == 1) {
+    if (gathers_ || ring_.cp->size() == 1) {
       parts_[static_cast<size_t>(rank)] = part;
       return;
     }
     at::Tensor sum = part;
     if (under_way_) sum = under_way_->wait().add_(part);
-    under_way_.emplace(ring_.options.rotation, sum, ring_.cp, ring_.label(" grad_kv backward"),
+    under_way_.emplace(ring_.options.rotation, sum, *ring_.cp, ring_.label(" grad_kv backward"),
                        kGradKvTag);
   }
 
   at::Tensor finish() {
-    if (ring_.cp.size() == 1) return parts_[0];
+    if (ring_.cp->size() == 1) return parts_[0];
     if (!gathers_) return under_way_->wait();
     return ring_.cp
-        .reduce_scatter(at::stack(parts_), 0, ReduceOp::kSum, ring_.label(" grad_kv backward"))
+        ->reduce_scatter(at::stack(parts_), 0, ReduceOp::kSum, ring_.label(" grad_kv backward"))
         .squeeze(0);
   }
 

@@ -46,7 +46,8 @@ struct RingAttentionOptions {
 // Throws    nothing that a person can cause: layouts refuse what does not divide
 //
 // The sums have one order per rank, so each run gives the same bits. `cp` and its layout have the
-// same size; `cp` must outlive the backward. No second derivatives (asserted). A group of one
+// same size; a backward after `cp` has ended throws Error(kBadInput). No second derivatives
+// (asserted). A group of one
 // communicates nothing and is a plain tiled attention.
 // Source    Liu et al., "Ring Attention", arXiv:2310.01889; seed 001's context_parallel
 at::Tensor ring_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

@@ -18,10 +18,10 @@ using torch::autograd::variable_list;
 // What the backward of one call needs besides tensors; the graph owns it.
 struct LinearCall : torch::CustomClassHolder {
   LinearCall(Communicator& tp_in, const AsyncLinearOptions& options_in)
-      : tp(&tp_in), options(options_in) {}
+      : tp(tp_in), options(options_in) {}
   bool gathers() const { return options.sequence_parallel && tp->size() > 1; }
   bool reduces() const { return options.reduce_input_gradient && tp->size() > 1; }
-  Communicator* tp;
+  CommunicatorHandle tp;
   AsyncLinearOptions options;
 };
 

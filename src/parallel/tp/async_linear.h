@@ -44,7 +44,8 @@ struct AsyncLinearOptions {
   std::shared_ptr<DeferredWeightGradients> deferred = {};  // null: computed at once
 };
 
-// `bias` may be undefined. `tp` must outlive the backward; a group of one communicates nothing.
+// `bias` may be undefined. A backward after `tp` has ended throws Error(kBadInput). A group of one
+// communicates nothing.
 // Where x needs no gradient its product and reduction are left out, on every rank alike. No second
 // derivatives (asserted).
 // Throws Error(kRefused): reduce_input_gradient and sequence_parallel at once.

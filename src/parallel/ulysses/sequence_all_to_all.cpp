@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "collective/kept_communicator.h"
 
 namespace shardproof {
 namespace {
@@ -50,7 +51,7 @@ struct TradeFunction : torch::autograd::Function<TradeFunction> {
                                const Dims& dims, Communicator* ulysses, const std::string& label) {
     ctx->saved_data["scatter"] = dims.scatter;
     ctx->saved_data["gather"] = dims.gather;
-    ctx->saved_data["axis"] = reinterpret_cast<int64_t>(ulysses);
+    ctx->saved_data["axis"] = keep_communicator(*ulysses);
     ctx->saved_data["label"] = label;
     return trade(tensors.vec(), dims.scatter, dims.gather, *ulysses, label, "forward");
   }
@@ -60,8 +61,7 @@ struct TradeFunction : torch::autograd::Function<TradeFunction> {
     auto& saved = ctx->saved_data;
     variable_list results =
         trade(grads, saved["gather"].toIntVector(), saved["scatter"].toIntVector(),
-              *reinterpret_cast<Communicator*>(saved["axis"].toInt()), saved["label"].toStringRef(),
-              "backward");
+              kept_communicator(saved["axis"]), saved["label"].toStringRef(), "backward");
     results.resize(results.size() + 3);  // the arguments that are no tensors
     return results;
   }

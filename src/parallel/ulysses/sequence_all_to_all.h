@@ -35,7 +35,8 @@ struct DimTrade {
 // Throws    Error(kRefused): scatter_dim does not divide by the group. (torch.tensor_split, in the
 //           seed, deals uneven parts that the other ranks take for even ones.)
 //
-// A group of one gives the tensors back as they are. `ulysses` must outlive the backward. All
+// A group of one gives the tensors back as they are. A backward after `ulysses` has ended throws
+// Error(kBadInput). All
 // results of a call take part in the backward, unused ones with zeros. No second derivatives.
 // Source    seed 003, _SeqAllToAll
 std::vector<at::Tensor> sequence_all_to_all(const std::vector<DimTrade>& trades,

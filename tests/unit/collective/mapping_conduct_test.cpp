@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "collective/all_to_all.h"
 #include "collective/mappings.h"
 #include "tests/unit/parallel/rank_results.h"
 
@@ -83,6 +84,22 @@ TEST_CASE("without gradients a mapping leaves nothing behind", "[collective]") {
     if (y.requires_grad()) throw std::logic_error("a graph was kept");
     return {};
   });
+}
+
+TEST_CASE("a backward after its communicator has ended is an error", "[collective]") {
+  using Forward = std::function<at::Tensor(const at::Tensor&, Communicator&)>;
+  const std::vector<Forward> forwards = {
+      [](const auto& x, auto& tp) { return copy_with_all_reduce_backward(x, tp, "x"); },
+      [](const auto& x, auto& tp) { return all_gather_with_slice_backward(x, tp, 0, "x"); },
+      [](const auto& x, auto& tp) { return all_to_all_with_all_to_all_backward(x, tp, "x"); }};
+  for (const Forward& forward : forwards) {
+    const auto said = backward_after_the_end(Mesh({{"tp", 2}}), [&](MeshComm& comm, int64_t) {
+      return forward(at::ones({2, 2}).requires_grad_(), comm.along("tp"));
+    });
+    for (const std::string& text : said) {
+      CHECK_THAT(text, Catch::Contains("the communicator brief.tp[0,1] has ended"));
+    }
+  }
 }
 
 }  // namespace

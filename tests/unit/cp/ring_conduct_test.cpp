@@ -204,4 +204,15 @@ TEST_CASE("buffers of unequal length are refused", "[CP-2]") {
   CHECK_THROWS_WITH(shard_buffers({{good, 2}}, layout, 0), Catch::Contains("no dim 2"));
 }
 
+TEST_CASE("a ring's backward after its communicator has ended is an error", "[CP-1]") {
+  const auto said = backward_after_the_end(Mesh({{"cp", 2}}), [](MeshComm& comm, int64_t) {
+    const auto layout = SequenceLayout::whole(8, 2, ContextLayout::kZigzag);
+    const at::Tensor q = at::ones({1, 4, 1, 2}).requires_grad_(), kv = at::ones({1, 4, 1, 2});
+    return ring_attention(q, kv, kv, layout, comm.along("cp"));
+  });
+  for (const std::string& text : said) {
+    CHECK_THAT(text, Catch::Contains("the communicator brief.cp[0,1] has ended"));
+  }
+}
+
 }  // namespace shardproof::tests

@@ -274,3 +274,15 @@ TEST_CASE("sequence parallel beside an asynchronous all-reduce is refused, so is
 
 }  // namespace
 }  // namespace shardproof::tests::async_linear_test
+TEST_CASE("a linear's backward after its communicator has ended is an error", "[tp][TP-4]") {
+  for (const auto& linear : {async_linear, frozen_linear}) {
+    const auto said = backward_after_the_end(Mesh({{"tp", 2}}), [&](MeshComm& comm, int64_t) {
+      return linear(at::ones({4, 3}).requires_grad_(), at::ones({2, 3}), {}, comm.along("tp"),
+                    {.reduce_input_gradient = true});
+    });
+    for (const std::string& text : said) {
+      CHECK_THAT(text, Catch::Contains("the communicator brief.tp[0,1] has ended"));
+    }
+  }
+}
+

@@ -1,5 +1,7 @@
 #include "tests/unit/parallel/rank_results.h"
 
+#include "base/error.h"
+
 namespace shardproof::tests {
 
 std::vector<NamedResults> on_every_rank(
@@ -9,6 +11,25 @@ std::vector<NamedResults> on_every_rank(
     results[static_cast<size_t>(rank)] = work(comm, rank);
   });
   return results;
+}
+
+std::vector<std::string> backward_after_the_end(
+    const Mesh& mesh, const std::function<at::Tensor(MeshComm&, int64_t)>& forward) {
+  std::vector<std::string> said(static_cast<size_t>(mesh.world_size()));
+  run_emulated_ranks(mesh, [&](MeshComm& comm, int64_t rank) {
+    at::Tensor result;
+    {
+      MeshComm brief = comm.on_mesh("brief", mesh);
+      result = forward(brief, rank);
+    }
+    comm.world().barrier("the communicators have ended");
+    try {
+      result.sum().backward();
+    } catch (const Error& error) {
+      said[static_cast<size_t>(rank)] = error.what();
+    }
+  });
+  return said;
 }
 
 at::Tensor random_tensor(at::IntArrayRef shape, int64_t seed) {

@@ -27,6 +27,11 @@ at::Tensor random_tensor(at::IntArrayRef shape, int64_t seed);
 std::string difference(const at::Tensor& golden, const at::Tensor& actual, double tolerance = 1e-12,
                        double scale = 0);
 
+// What the backward through `forward`'s result says on each rank, when the communicators that
+// `forward` was given have ended; "" where it says nothing.
+std::vector<std::string> backward_after_the_end(
+    const Mesh& mesh, const std::function<at::Tensor(MeshComm&, int64_t)>& forward);
+
 // Records the calls of one rank: "all_reduce <label>".
 class CallLog final : public CallListener {
  public:

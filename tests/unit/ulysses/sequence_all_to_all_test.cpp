@@ -160,4 +160,14 @@ TEST_CASE("parts that would be uneven are refused with the numbers", "[US-3]") {
   }
 }
 
+TEST_CASE("a backward after the communicator has ended is an error", "[US-3]") {
+  const auto said = backward_after_the_end(Mesh({{"ulysses", 2}}), [](MeshComm& comm, int64_t) {
+    const at::Tensor x = at::ones({1, 2, 2}).requires_grad_();
+    return sequence_all_to_all({{x, 2, 1}}, comm.along("ulysses"), "here")[0];
+  });
+  for (const std::string& text : said) {
+    CHECK_THAT(text, Catch::Contains("the communicator brief.ulysses[0,1] has ended"));
+  }
+}
+
 }  // namespace shardproof::tests

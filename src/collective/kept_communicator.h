@@ -1,0 +1,16 @@
+// A communicator among what an autograd function keeps for its backward.
+#pragma once
+
+#include "comm/communicator.h"
+
+namespace c10 {
+struct IValue;
+}
+
+namespace shardproof {
+
+c10::IValue keep_communicator(Communicator& communicator);
+// Throws Error(kBadInput): it has ended.
+Communicator& kept_communicator(const c10::IValue& kept);
+
+}  // namespace shardproof
