@@ -1,5 +1,9 @@
 // A log of set, add, compare-and-set and delete; the state is what replaying it
 // gives.
+//
+// A writer takes bytes, fills them with its record, and then links the record to
+// the last one. Nobody waits for a writer: one that is killed on the way leaves
+// bytes that nothing leads to.
 #include "sim/rank/page_store.h"
 
 #include <fmt/format.h>
@@ -16,6 +20,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "base/error.h"
@@ -29,22 +34,25 @@ using std::chrono::steady_clock;
 
 enum class Operation : uint32_t { kSet, kAdd, kCompareSet, kDelete };
 
+// Where a record begins, from the beginning of the pages; 0: there is none yet.
+using Link = std::atomic<uint64_t>;
+
 struct LogHeader {
-  std::atomic<uint64_t> end;      // of what is written or being written, from the first record
-  std::atomic<uint32_t> version;  // counts whole records; waited on as a futex
+  std::atomic<uint64_t> taken;    // bytes behind the header that writers have taken
+  std::atomic<uint32_t> version;  // counts linked records; waited on as a futex
   uint32_t unused;
+  Link first;
 };
 
 struct LogRecord {
-  std::atomic<uint32_t> size;  // with all that follows, a multiple of 8; 0: not whole yet
+  Link next;
   Operation operation;
   uint32_t key_bytes;
   uint32_t expected_bytes;  // of kCompareSet: its value begins with what is expected
   uint32_t value_bytes;
-  uint32_t unused;
 };
-static_assert(sizeof(LogHeader) == 16 && sizeof(LogRecord) == 24);
-static_assert(std::atomic<uint64_t>::is_always_lock_free);
+static_assert(sizeof(LogHeader) == 24 && sizeof(LogRecord) == 24);
+static_assert(Link::is_always_lock_free);
 
 // The mapped pages; several stores of one process may look at them.
 class LogPages {
@@ -62,24 +70,14 @@ class LogPages {
   LogPages& operator=(const LogPages&) = delete;
 
   LogHeader& header() const { return *static_cast<LogHeader*>(at_); }
-  char* first() const { return static_cast<char*>(at_) + sizeof(LogHeader); }
-  size_t room() const { return bytes_ - sizeof(LogHeader); }
-  LogRecord& record(uint64_t at) const { return *reinterpret_cast<LogRecord*>(first() + at); }
+  LogRecord& record(uint64_t at) const {
+    return *reinterpret_cast<LogRecord*>(static_cast<char*>(at_) + at);
+  }
 
-  // Returns where the record begins.
-  uint64_t append(Operation operation, const std::string& key, const std::string& expected,
-                  const std::string& value) {
-    const size_t content = key.size() + expected.size() + value.size();
-    const size_t size = (sizeof(LogRecord) + content + 7) / 8 * 8;
-    uint64_t at = header().end.load();
-    do {
-      if (size > room() - at) {
-        throw InternalError(
-            fmt::format("the store of a world is full: {} of its {} bytes are "
-                        "used, and {} more are needed",
-                        at, room(), size));
-      }
-    } while (!header().end.compare_exchange_weak(at, at + size));
+  // A record of this that is linked to none. Returns where it begins.
+  uint64_t make_record(Operation operation, const std::string& key, const std::string& expected,
+                       const std::string& value) {
+    const uint64_t at = take(sizeof(LogRecord) + key.size() + expected.size() + value.size());
     LogRecord& record = this->record(at);
     record.operation = operation;
     record.key_bytes = static_cast<uint32_t>(key.size());
@@ -90,13 +88,19 @@ class LogPages {
       std::memcpy(to, part->data(), part->size());
       to += part->size();
     }
-    record.size.store(static_cast<uint32_t>(size), std::memory_order_release);
-    header().version.fetch_add(1);
-    ::syscall(SYS_futex, &header().version, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
     return at;
   }
 
-  // Until something was appended after `version` was read, or `most` has
+  // Makes `record` the one behind the last. False: `last` leads to another by now.
+  bool link(Link& last, uint64_t record) {
+    uint64_t none = 0;
+    if (!last.compare_exchange_strong(none, record)) return false;
+    header().version.fetch_add(1);
+    ::syscall(SYS_futex, &header().version, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+    return true;
+  }
+
+  // Until something was linked after `version` was read, or `most` has
   // passed; may return early.
   void wait_for_more(uint32_t version, milliseconds most) const {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(most);
@@ -105,13 +109,29 @@ class LogPages {
   }
 
  private:
+  // Returns where `bytes` that nobody else has begin, at a multiple of 8.
+  uint64_t take(size_t bytes) {
+    const size_t size = (bytes + 7) / 8 * 8, room = bytes_ - sizeof(LogHeader);
+    uint64_t taken = header().taken.load();
+    do {
+      if (size > room - taken) {
+        throw InternalError(
+            fmt::format("the store of a world is full: {} of its {} bytes are "
+                        "used, and {} more are needed",
+                        taken, room, size));
+      }
+    } while (!header().taken.compare_exchange_weak(taken, taken + size));
+    return sizeof(LogHeader) + taken;
+  }
+
   void* at_ = nullptr;
   size_t bytes_ = 0;
 };
 
 class PageStore final : public c10d::Store {
  public:
-  explicit PageStore(std::shared_ptr<LogPages> pages) : pages_(std::move(pages)) {}
+  explicit PageStore(std::shared_ptr<LogPages> pages)
+      : pages_(std::move(pages)), last_(&pages_->header().first) {}
 
   c10::intrusive_ptr<c10d::Store> clone() override {
     auto copy = c10::make_intrusive<PageStore>(pages_);
@@ -179,17 +199,16 @@ class PageStore final : public c10d::Store {
   static Bytes bytes(const std::string& value) { return {value.begin(), value.end()}; }
 
   // Appends, and returns what the operation came to once all before it are
-  // known.
+  // known. Waits for nobody: where another record was linked first, that one is
+  // replayed and the next place tried.
   std::string write(Operation operation, const std::string& key, const std::string& expected,
                     const std::string& value) {
     const std::lock_guard lock(mutex_);
-    const uint64_t mine = pages_->append(operation, key, expected, value);
-    std::string outcome;
-    while (cursor_ <= mine) {
-      const uint32_t version = pages_->header().version.load();
-      if (!replay_one(outcome)) pages_->wait_for_more(version, milliseconds(100));
-    }
-    return outcome;
+    const uint64_t mine = pages_->make_record(operation, key, expected, value);
+    do {
+      replay_all();
+    } while (!pages_->link(*last_, mine));
+    return *replay_one();
   }
 
   bool have(const std::vector<std::string>& keys) {
@@ -199,24 +218,21 @@ class PageStore final : public c10d::Store {
   }
 
   void replay_all() {
-    std::string ignored;
-    while (replay_one(ignored)) {
+    while (replay_one()) {
     }
   }
 
-  // False: there is no next record, or it is still being written.
-  bool replay_one(std::string& outcome) {
-    if (pages_->room() - cursor_ < sizeof(LogRecord)) return false;
-    const LogRecord& record = pages_->record(cursor_);
-    const uint32_t size = record.size.load(std::memory_order_acquire);
-    if (size == 0) return false;
+  // What the next record's operation came to; none: there is no next record.
+  std::optional<std::string> replay_one() {
+    const uint64_t at = last_->load(std::memory_order_acquire);
+    if (at == 0) return std::nullopt;
+    LogRecord& record = pages_->record(at);
+    last_ = &record.next;
     const char* from = reinterpret_cast<const char*>(&record + 1);
     const std::string key(from, record.key_bytes);
     const std::string expected(from + record.key_bytes, record.expected_bytes);
     const std::string value(from + record.key_bytes + record.expected_bytes, record.value_bytes);
-    outcome = apply(record.operation, key, expected, value);
-    cursor_ += size;
-    return true;
+    return apply(record.operation, key, expected, value);
   }
 
   std::string apply(Operation operation, const std::string& key, const std::string& expected,
@@ -242,7 +258,7 @@ class PageStore final : public c10d::Store {
   std::shared_ptr<LogPages> pages_;
   std::mutex mutex_;  // of what follows: one process may have several threads
                       // at one store
-  uint64_t cursor_ = 0;
+  Link* last_;        // of the last record that was replayed
   std::map<std::string, std::string> state_;
 };
 

@@ -6,8 +6,9 @@
 // The pages are a log of operations that processes append to without a lock and
 // replay on their own: all see the same order, and so the same state.
 //
-//   | end, version | size, operation, key, value | size, operation, key, value
-//   | ... 0
+//   header            record                            record
+//   taken, version    operation, key, value             operation, key, value
+//   first ----------> next ---------------------------> next: 0
 #pragma once
 
 #include "comm/store.h"
@@ -16,8 +17,9 @@ namespace shardproof::sim {
 
 // `fd`: a memfd, of as many bytes as may ever be written to the store and all
 // zero at first. It is mapped, not owned. Throws InternalError when it cannot
-// be mapped; set() and the like throw it when the pages are full. wait() and
-// get() of what nobody writes end with the store's timeout.
+// be mapped; set() and the like throw it when the pages are full, and wait for
+// nobody, also after a writer was killed. wait() and get() of what nobody writes
+// end with the store's timeout.
 StorePtr make_page_store(int fd);
 
 }  // namespace shardproof::sim
