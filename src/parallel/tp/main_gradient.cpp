@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "base/error.h"
+#include "model/precision.h"
 
 namespace shardproof {
 
@@ -24,8 +25,15 @@ void add_weight_gradient(const at::Tensor& sum, const at::Tensor& grad_output,
 void DeferredWeightGradients::finish(const at::Tensor& weight, MainGradient* gradient,
                                      Communicator& tp, const std::string& label) {
   const at::NoGradGuard no_grad;
-  at::Tensor sum = gradient != nullptr ? gradient->sum : weight.grad();
-  if (!sum.defined()) weight.mutable_grad() = sum = at::zeros_like(weight);
+  const at::ScalarType narrow = weight.scalar_type();
+  at::Tensor sum;
+  if (gradient != nullptr) {
+    sum = gradient->sum;
+  } else if (weight.grad().defined()) {
+    sum = weight.grad().to(wider_type(narrow));
+  } else {
+    sum = at::zeros(weight.sizes(), weight.options().dtype(wider_type(narrow)));
+  }
   for (const DeferredProduct& product : products_) {
     const at::Tensor input =
         product.sequence_dim < 0
@@ -33,6 +41,7 @@ void DeferredWeightGradients::finish(const at::Tensor& weight, MainGradient* gra
             : tp.all_gather(product.input, product.sequence_dim, label + " deferred");
     add_weight_gradient(sum, product.grad_output, input);
   }
+  if (gradient == nullptr) weight.mutable_grad() = sum.to(narrow);
   products_.clear();
 }
 

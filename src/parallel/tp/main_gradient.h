@@ -54,7 +54,8 @@ class DeferredWeightGradients {
   bool has_room() const { return limit_ == 0 || count() < limit_; }
   int64_t count() const { return static_cast<int64_t>(products_.size()); }
   void add(DeferredProduct product) { products_.push_back(std::move(product)); }
-  // Computes what is kept and forgets it: into the buffer, without one (null) into weight.grad.
+  // Computes what is kept and forgets it: into the buffer, without one (null) into weight.grad,
+  // summed in the wider type and rounded once.
   // Products of a sequence-parallel input gather it over `tp` first, in the order of the backwards.
   void finish(const at::Tensor& weight, MainGradient* gradient, Communicator& tp,
               const std::string& label);

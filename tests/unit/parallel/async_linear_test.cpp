@@ -129,6 +129,26 @@ TEST_CASE("a bfloat16 weight's main gradient is float32 and not rounded in betwe
       });
 }
 
+TEST_CASE("deferred products without a buffer are summed in the wider type and rounded once",
+          "[tp][TP-4]") {
+  MeshComm alone(Mesh({{"tp", 1}}), 0, nullptr, nullptr);
+  // A next even number is 2 away in bfloat16: one addend of 1 after the other would be lost.
+  const auto one_by_one = [](double value) { return at::full({1, 1}, value, at::kBFloat16); };
+  const at::Tensor weight = at::zeros({1, 1}, at::kBFloat16).requires_grad_();
+  DeferredWeightGradients deferred;
+  for (const double addend : {256, 1, 1, 1, 1}) {
+    deferred.add({.input = one_by_one(1), .grad_output = one_by_one(addend)});
+  }
+  deferred.finish(weight, nullptr, alone.along("tp"), "deferred");
+  CHECK(weight.grad().scalar_type() == at::kBFloat16);
+  CHECK(weight.grad().item<double>() == 260);
+  for (int i = 0; i < 4; ++i) {
+    deferred.add({.input = one_by_one(1), .grad_output = one_by_one(1)});
+  }
+  deferred.finish(weight, nullptr, alone.along("tp"), "deferred");
+  CHECK(weight.grad().item<double>() == 264);  // with what was there
+}
+
 TEST_CASE("weight gradients deferred up to a limit, over more microbatches, in any order",
           "[tp][TP-4]") {
   const Microbatches golden = microbatches();
@@ -272,8 +292,6 @@ TEST_CASE("sequence parallel beside an asynchronous all-reduce is refused, so is
   CHECK(contains(deferral, "frozen weight and defers"));
 }
 
-}  // namespace
-}  // namespace shardproof::tests::async_linear_test
 TEST_CASE("a linear's backward after its communicator has ended is an error", "[tp][TP-4]") {
   for (const auto& linear : {async_linear, frozen_linear}) {
     const auto said = backward_after_the_end(Mesh({{"tp", 2}}), [&](MeshComm& comm, int64_t) {
@@ -286,3 +304,5 @@ TEST_CASE("a linear's backward after its communicator has ended is an error", "[
   }
 }
 
+}  // namespace
+}  // namespace shardproof::tests::async_linear_test
