@@ -81,16 +81,16 @@ std::vector<Sample> decode(const char* bytes) {
 }  // namespace
 
 std::vector<Sample> gather_samples(const std::vector<Sample>& own, Communicator& ulysses,
-                                   const std::string& label) {
+                                   const std::string& label, at::Device device) {
   if (ulysses.size() == 1) return own;
   const std::string bytes = encode(own);
   const at::Tensor size = at::tensor({static_cast<int64_t>(bytes.size())}, at::kLong);
-  const at::Tensor sizes = ulysses.all_gather(size, 0, label + " sizes");
+  const at::Tensor sizes = ulysses.all_gather(size.to(device), 0, label + " sizes").cpu();
   const at::Tensor local = at::empty({size.item<int64_t>()}, at::kByte);
   std::memcpy(local.data_ptr(), bytes.data(), bytes.size());
   const std::vector<int64_t> counts(sizes.const_data_ptr<int64_t>(),
                                     sizes.const_data_ptr<int64_t>() + sizes.numel());
-  const at::Tensor all = ulysses.all_gather(local, 0, label + " bytes", counts);
+  const at::Tensor all = ulysses.all_gather(local.to(device), 0, label + " bytes", counts).cpu();
   const char* at = static_cast<const char*>(all.const_data_ptr());
   std::vector<Sample> samples;
   for (const int64_t count : counts) {

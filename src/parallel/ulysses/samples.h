@@ -17,12 +17,13 @@ namespace shardproof {
 using Sample = std::map<std::string, std::variant<at::Tensor, std::string>>;
 
 // The samples of all ranks, rank 0's first, each rank's in its own order. Ranks may bring different
-// numbers of samples, also none.
+// numbers of samples, also none. `device`: where the group's backend takes tensors; they travel
+// from there.
 //
 // Forward   all_gather of the sizes in bytes, all_gather of the bytes
 // Source    seed 003, SPDataProcessor.preprocess
 std::vector<Sample> gather_samples(const std::vector<Sample>& own, Communicator& ulysses,
-                                   const std::string& label);
+                                   const std::string& label, at::Device device);
 
 // This rank's block of `all`, which every rank holds alike. No communication.
 // Throws    Error(kRefused): the count does not divide by the group

@@ -1,5 +1,6 @@
 // What goes into a Ulysses group and what comes out of it.
 #include <catch2/catch.hpp>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "parallel/ulysses/samples.h"
 #include "parallel/ulysses/slice_inputs.h"
@@ -42,6 +43,17 @@ bool same(const Sample& a, const Sample& b) {
   return true;
 }
 
+// A backend that says where the tensors are that it is given.
+class DeviceTeller final : public c10d::Backend {
+ public:
+  DeviceTeller() : c10d::Backend(0, 2) {}
+  const std::string getBackendName() const override { return "teller"; }
+  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor&, at::Tensor& input,
+                                                 const c10d::AllgatherOptions&) override {
+    throw std::runtime_error("tensors on " + input.device().str());
+  }
+};
+
 }  // namespace
 
 TEST_CASE("samples of any size reach every rank in rank order", "[US-1]") {
@@ -53,12 +65,22 @@ TEST_CASE("samples of any size reach every rank in rank order", "[US-1]") {
     for (const RunRanks& run : {RunRanks(run_emulated_ranks), RunRanks(run_gloo_ranks)}) {
       std::vector<int> right(static_cast<size_t>(size), 0);
       run(Mesh({{"ulysses", size}}), [&](MeshComm& comm, int64_t rank) {
-        const auto all = gather_samples(brought_by(rank), comm.along("ulysses"), "samples");
+        const auto all =
+            gather_samples(brought_by(rank), comm.along("ulysses"), "samples", at::kCPU);
         right[static_cast<size_t>(rank)] =
             all.size() == golden.size() && std::equal(all.begin(), all.end(), golden.begin(), same);
       });
       CHECK(right == std::vector<int>(static_cast<size_t>(size), 1));
     }
+  }
+}
+
+TEST_CASE("samples travel from the device that the backend takes tensors on", "[US-1]") {
+  const std::vector<Sample> own = {{{"prompt", std::string("text")}}};
+  Communicator ulysses("ulysses", {0, 1}, 0, c10::make_intrusive<DeviceTeller>(), nullptr);
+  for (const at::DeviceType device : {at::kCPU, at::kMeta}) {
+    CHECK_THROWS_WITH(gather_samples(own, ulysses, "samples", device),
+                      Catch::Contains("tensors on " + at::Device(device).str()));
   }
 }
 
