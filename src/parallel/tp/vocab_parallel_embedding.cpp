@@ -12,11 +12,11 @@ at::Tensor look_up_own_tokens(const at::Tensor& weight, const at::Tensor& ids, i
   const int64_t rows = weight.size(0);
   const at::Tensor foreign = (ids < first).logical_or(ids >= first + rows);
   const at::Tensor local_ids = (ids - first).masked_fill(foreign, 0);
-  const int64_t pad = lookup.pad_token_id - first;
-  const int64_t pad_row = lookup.pad_token_id >= 0 && pad >= 0 && pad < rows ? pad : -1;
   const bool by_index = lookup.deterministic && !weight.is_cpu();
-  const at::Tensor own =
-      by_index ? weight.index({local_ids}) : at::embedding(weight, local_ids, pad_row);
+  at::Tensor own = by_index ? weight.index({local_ids}) : at::embedding(weight, local_ids);
+  if (lookup.pad_token_id >= 0) {
+    own = at::where(ids.eq(lookup.pad_token_id).unsqueeze(-1), own.detach(), own);
+  }
   return own.masked_fill(foreign.unsqueeze(-1), 0);
 }
 
