@@ -107,8 +107,7 @@ TrainOptions train_options(const CaseSpec& spec) {
 }
 
 ContextParallelOptions context_parallel_options(const CaseSpec& spec) {
-  return {.layout = context_layout_of(spec.parallel.context_layout),
-          .rotation = rotation_of(spec.parallel.context_rotation)};
+  return {.rotation = rotation_of(spec.parallel.context_rotation)};
 }
 
 bool root_deals_weights(const CaseSpec& spec) {

@@ -46,7 +46,7 @@ struct StepContext {
   // belongs to; attention stays within a sequence. Undefined: each sample is one sequence.
   at::Tensor sequence_ids = {};
   // Which sequences the tokens belong to and who holds them, for attention that is spread over
-  // ranks. Null: each sample is one sequence, cut as the plan says.
+  // ranks. Null: attention is not spread.
   const SequenceLayout* sequence_layout = nullptr;
 };
 

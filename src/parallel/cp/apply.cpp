@@ -16,14 +16,12 @@ class RingAttention : public Layer {
       : cp_(cp), options_(options), attention_(attention), label_(std::move(label)) {}
 
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
-    const SequenceLayout layout =
-        context.sequence_layout != nullptr
-            ? *context.sequence_layout
-            : SequenceLayout::whole(inputs[0].size(1) * cp_.size(), cp_.size(), options_.layout);
+    SHARDPROOF_ASSERT(context.sequence_layout != nullptr, "the step says who holds which tokens");
     RingAttentionOptions ring{.rotation = options_.rotation, .label = label_};
     ring.rule.window = attention_.window;
     if (attention_.scale > 0) ring.scale = attention_.scale;
-    return ring_attention(inputs[0], inputs[1], inputs[2], layout, cp_, ring).flatten(2);
+    return ring_attention(inputs[0], inputs[1], inputs[2], *context.sequence_layout, cp_, ring)
+        .flatten(2);
   }
 
  private:

@@ -4,18 +4,16 @@
 #include "comm/mesh_comm.h"
 #include "model/decoder.h"
 #include "parallel/cp/rotation.h"
-#include "sequence/sequence_layout.h"
 
 namespace shardproof {
 
 struct ContextParallelOptions {
-  ContextLayout layout = ContextLayout::kZigzag;  // unless the step gives a layout of its own
   Rotation rotation = Rotation::kSendRecv;
 };
 
 // Replaces every attention core by ring attention over the axis cp. All else of a decoder works on
 // each token by itself and stays as it is: the caller gives each rank its tokens with their
-// positions (shard_buffers). With cp = 1 nothing changes.
+// positions (shard_buffers), and the step's context their layout. With cp = 1 nothing changes.
 //
 // After apply_tensor_parallel and before apply_ulysses. `comm` must outlive the model and every
 // backward through it. No communication here, but the cp communicator is made.

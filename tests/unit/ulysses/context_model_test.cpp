@@ -56,7 +56,7 @@ NamedResults run_rank_of(const ModelCase& c, MeshComm& comm, int64_t rank) {
                                     .seed = 5});
   Decoder model(config, seeded_weights(config, 7));
   apply_tensor_parallel(model, comm, {.sequence_parallel = c.sequence_parallel});
-  apply_context_parallel(model, comm, {.layout = c.layout, .rotation = c.rotation});
+  apply_context_parallel(model, comm, {.rotation = c.rotation});
   apply_ulysses(model, comm);
   Keeper keeper;
   const RankSetup setup{.mesh = comm.mesh(),
