@@ -16,13 +16,6 @@ struct RngTracker::Stream {
   at::Generator generator;
 };
 
-// One fork that is open, and what the other generators were when it began.
-struct RngTracker::Frame {
-  std::string name;
-  std::map<std::string, uint64_t> others = {};  // digests of the states, by stream
-  uint64_t process_default = 0;
-};
-
 namespace {
 
 // All threads of the process share it: whoever draws from it holds its mutex.
@@ -86,12 +79,8 @@ RngTracker::Fork RngTracker::fork(const std::string& name) {
         ErrorKind::kBadInput, fmt::format("there is no random stream '{}'", name),
         nearest.empty() ? "add it with a seed first" : fmt::format("did you mean '{}'?", nearest));
   }
-  Frame frame{.name = name};
-  for (const auto& [other, stream] : streams_) {
-    if (other != name) frame.others[other] = generator_digest(stream->generator);
-  }
-  frame.process_default = default_generator_digest();
-  forks_.push_back(std::move(frame));
+  notice_stray_draws();
+  forks_.push_back(name);
   return Fork(this);
 }
 
@@ -102,36 +91,25 @@ RngTracker::Fork::~Fork() {
 }
 
 void RngTracker::leave_fork() {
-  Frame frame = std::move(forks_.back());
+  notice_stray_draws();
   forks_.pop_back();
-  const auto moved = [&](const std::string& what) {
-    warnings_.push_back(fmt::format(
-        "{} moved inside a fork of random stream '{}': those numbers are another generator's", what,
-        frame.name));
-  };
-  for (const auto& [name, before] : frame.others) {
-    const auto found = streams_.find(name);
-    if (found == streams_.end()) continue;
-    if (generator_digest(found->second->generator) != before) moved("stream '" + name + "'");
-  }
-  if (default_generator_digest() != frame.process_default) {
-    moved("the process's default generator");
-  }
-  look_again();  // whatever an inner fork did was for it to say
 }
 
-void RngTracker::look_again() {
-  for (Frame& open : forks_) {
-    for (auto& [name, digest] : open.others) {
-      const auto found = streams_.find(name);
-      if (found != streams_.end()) digest = generator_digest(found->second->generator);
-    }
-    open.process_default = default_generator_digest();
+// Called wherever the innermost fork changes: what has moved since the last call moved in that one.
+// Nobody else can reach the generators of the streams.
+void RngTracker::notice_stray_draws() {
+  const uint64_t digest = default_generator_digest();
+  if (!forks_.empty() && digest != default_digest_) {
+    warnings_.push_back(
+        fmt::format("the process's default generator moved inside a fork of random stream '{}': "
+                    "those numbers are another generator's",
+                    forks_.back()));
   }
+  default_digest_ = digest;
 }
 
 std::string RngTracker::current_stream() const {
-  return forks_.empty() ? kDataParallelRng : forks_.back().name;
+  return forks_.empty() ? kDataParallelRng : forks_.back();
 }
 
 RngStates RngTracker::states() const {
@@ -144,6 +122,13 @@ RngStates RngTracker::states() const {
 
 void RngTracker::set_states(const RngStates& states) {
   if (inference_) return;
+  for (const std::string& open : forks_) {
+    if (states.count(open) != 0) continue;
+    refuse_rng(
+        ErrorKind::kBadInput,
+        fmt::format("the states have no random stream '{}', which an open fork draws from", open),
+        "leave the fork first, or give states that have the stream");
+  }
   for (auto stream = streams_.begin(); stream != streams_.end();) {
     stream = states.count(stream->first) != 0 ? std::next(stream) : streams_.erase(stream);
   }
@@ -158,7 +143,6 @@ void RngTracker::set_states(const RngStates& states) {
     stream->generator.set_state(state.state);
   }
   initialized_ = true;
-  look_again();  // set, not drawn from
 }
 
 RngTracker::Stream& RngTracker::stream_to_draw_from(std::string_view place) {

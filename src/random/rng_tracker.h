@@ -83,7 +83,8 @@ class RngTracker {
   // Copies: later draws do not change them, and the tracker may be given them more than once.
   RngStates states() const;
   // From now on these streams and no others, each going on where its state was taken. Seeds are
-  // taken over too: there they stayed those of the streams before.
+  // taken over too: there they stayed those of the streams before. Throws Error(kBadInput): no
+  // state of a stream that an open fork draws from; nothing is changed then.
   void set_states(const RngStates& states);
 
   // [shape] float32 in [0, 1), float64 normal: from the current stream, told to the log under
@@ -107,15 +108,14 @@ class RngTracker {
     Phase before_;
   };
 
-  // Sentences: inside a fork a generator moved that is not the fork's (another stream, or the
-  // process's default one): those numbers do not come from where the code says.
+  // Sentences: inside a fork the process's default generator moved: those numbers do not come from
+  // where the code says. Each move is told once, of the fork that was the innermost.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
   struct Stream;
-  struct Frame;
   void leave_fork();
-  void look_again();  // what has moved until now is nobody's fault
+  void notice_stray_draws();
   Stream& stream_to_draw_from(std::string_view place);
   at::Tensor drawn(at::IntArrayRef shape, std::string_view place,
                    const std::function<at::Tensor(const at::Generator&)>& draw);
@@ -125,7 +125,8 @@ class RngTracker {
   bool initialized_ = false;
   Phase phase_ = Phase::kForward;
   std::map<std::string, std::unique_ptr<Stream>> streams_;
-  std::vector<Frame> forks_;
+  std::vector<std::string> forks_;  // the streams of those that are open, the innermost last
+  uint64_t default_digest_ = 0;     // of the process's default generator as of the last notice
   std::vector<std::string> warnings_;
 };
 

@@ -154,6 +154,51 @@ TEST_CASE("a fork in which another generator moved says which", "[RN-1]") {
   CHECK(rng.warnings().size() == 1);
 }
 
+TEST_CASE("a stray draw is told once, of the fork that was the innermost", "[RN-1]") {
+  RngTracker rng;
+  rng.add(kDataParallelRng, 1);
+  rng.add(kModelParallelRng, 2);
+  rng.add(kExpertParallelRng, 3);
+  at::rand({3});  // outside of all forks
+  {
+    const auto outer = rng.fork();
+    at::rand({3});
+    const auto inner = rng.fork(kExpertParallelRng);
+    rng.uniform({2}, "inner");
+  }
+  REQUIRE(rng.warnings().size() == 1);
+  CHECK(says(rng.warnings()[0], kModelParallelRng));
+  {
+    const auto outer = rng.fork();
+    const auto inner = rng.fork(kExpertParallelRng);
+    at::rand({3});
+  }
+  REQUIRE(rng.warnings().size() == 2);
+  CHECK(says(rng.warnings()[1], kExpertParallelRng));
+  {
+    const auto fork = rng.fork();
+    at::rand({3});
+    rng.set_states(rng.states());
+  }
+  CHECK(rng.warnings().size() == 3);
+}
+
+TEST_CASE("states without the stream of an open fork are refused and change nothing", "[RN-1]") {
+  RngTracker rng;
+  rng.add(kDataParallelRng, 1);
+  const RngStates before = rng.states();
+  rng.add(kModelParallelRng, 2);
+  rng.uniform({4}, "outside");
+  {
+    const auto fork = rng.fork();
+    CHECK(says(refusal_of([&] { rng.set_states(before); }), kModelParallelRng));
+    CHECK(rng.uniform({3}, "inside").equal(plain_uniform(2, {3})));
+  }
+  CHECK(rng.uniform({3}, "outside").equal(plain_uniform(1, {3}, 4)));
+  rng.set_states(before);
+  CHECK(rng.states().size() == 1);
+}
+
 TEST_CASE("an inference tracker takes everything and draws nothing", "[RN-1]") {
   RngTracker rng = RngTracker::for_inference();
   rng.add("one", 1);
