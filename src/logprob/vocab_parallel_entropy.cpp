@@ -97,7 +97,6 @@ at::Tensor vocab_parallel_entropy(const at::Tensor& logits, Communicator& tp, in
                                   const LogprobOptions& options) {
   const VocabShard shard = VocabShard::of(logits.size(-1), vocab_size, tp, options);
   const bool inference = keeps_nothing(options);
-  const at::AutoGradMode mode(!inference);
   return EntropyFunction::apply(inference ? logits.detach() : logits, shard);
 }
 

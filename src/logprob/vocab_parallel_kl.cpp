@@ -138,7 +138,6 @@ at::Tensor vocab_parallel_kl(const at::Tensor& logits_p, const at::Tensor& logit
       "two policies' logits of one shape and dtype");
   const VocabShard shard = VocabShard::of(logits_p.size(-1), vocab_size, tp, options);
   const bool inference = keeps_nothing(options);
-  const at::AutoGradMode mode(!inference);
   return KlFunction::apply(inference ? logits_p.detach() : logits_p,
                            inference ? logits_q.detach() : logits_q, shard);
 }
