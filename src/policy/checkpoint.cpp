@@ -8,9 +8,11 @@
 
 #include <cerrno>
 #include <cstring>
+#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <map>
 
 #include "base/error.h"
 #include "base/text_file.h"
@@ -40,6 +42,14 @@ constexpr const char* kStateFile = "state.json";
 std::string step_name(int64_t step) { return fmt::format("step_{:08}", step); }
 
 struct StatePart {
+// The way back: none of a name that no save gives.
+std::optional<int64_t> step_of(const std::string& folder_name) {
+  const size_t digits = folder_name.find('_') + 1;
+  int64_t step = 0;
+  std::from_chars(folder_name.data() + digits, folder_name.data() + folder_name.size(), step);
+  return step_name(step) == folder_name ? std::optional<int64_t>(step) : std::nullopt;
+}
+
   const char* prefix;
   at::Tensor OptimizerState::*tensor;
 };
@@ -229,14 +239,15 @@ std::string save_checkpoint(const std::string& root, const Trainer& trainer, Mes
 }
 
 std::optional<std::string> latest_checkpoint(const std::string& root) {
-  std::optional<std::string> latest;
+  std::map<int64_t, fs::path> by_step;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(root, error)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with("step_") || (latest && entry.path().string() < *latest)) continue;
-    if (is_whole(entry.path())) latest = entry.path().string();
+    if (const auto step = step_of(entry.path().filename().string())) by_step[*step] = entry.path();
   }
-  return latest;
+  for (auto newest = by_step.rbegin(); newest != by_step.rend(); ++newest) {
+    if (is_whole(newest->second)) return newest->second.string();
+  }
+  return std::nullopt;
 }
 
 LoadedCheckpoint load_checkpoint(const std::string& folder, Trainer& trainer, const MeshComm& comm,

@@ -44,8 +44,9 @@ struct CheckpointExtras {
 std::string save_checkpoint(const std::string& root, const Trainer& trainer, MeshComm& comm,
                             const CheckpointExtras& extras = {});
 
-// The folder of the newest complete checkpoint; none: nothing there. Passes over folders whose
-// state.json cannot be read or whose files have other sizes than it says.
+// The folder of the newest complete checkpoint, by its step; none: nothing there. Passes over names
+// that no save gives, and over folders whose state.json cannot be read or whose files have other
+// sizes than it says.
 std::optional<std::string> latest_checkpoint(const std::string& root);
 
 struct LoadedCheckpoint {

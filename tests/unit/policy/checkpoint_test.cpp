@@ -231,5 +231,23 @@ TEST_CASE(
   CHECK(difference(whole.run(), loaded.run(), 0) == "");
 }
 
+TEST_CASE("the newest checkpoint is that of the largest step, whatever other names there are",
+          "[policy][PW-8]") {
+  const ScratchRoot root;
+  Trial trial{.mesh = Mesh::training(1, 1, 1, 1), .steps = 1};
+  go_on(trial, "", root.path);
+  const fs::path saved = root.path + "/step_00000001";
+  const auto newest_with = [&](const char* name) {
+    fs::copy(saved, root.path + "/" + name);
+    return fs::path(latest_checkpoint(root.path).value_or("")).filename().string();
+  };
+  CHECK(newest_with("step_00000001.bak") == "step_00000001");
+  CHECK(newest_with("step_final") == "step_00000001");
+  CHECK(newest_with("step_2") == "step_00000001");
+  CHECK(newest_with("step_99999998") == "step_99999998");
+  CHECK(newest_with("step_100000000") == "step_100000000");  // nine digits
+  CHECK(newest_with("step_99999999") == "step_100000000");
+}
+
 }  // namespace
 }  // namespace shardproof::tests
