@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <cfloat>
+
 #include "base/error.h"
 
 namespace shardproof::golden {
@@ -32,8 +34,12 @@ bool OverflowSkips::unscale(const std::vector<at::Tensor>& grads) {
   }
   if (overflow) {
     state_ = {state_.scale * spec_.backoff_factor, 0};
-  } else if (++state_.good_steps == spec_.growth_interval) {
-    state_ = {state_.scale * spec_.growth_factor, 0};
+  } else if (state_.good_steps + 1 < spec_.growth_interval) {
+    ++state_.good_steps;
+  } else {
+    state_.good_steps = 0;
+    const bool fits = state_.scale * spec_.growth_factor <= FLT_MAX;
+    if (fits) state_.scale *= spec_.growth_factor;
   }
   return overflow;
 }

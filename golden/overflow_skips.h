@@ -1,7 +1,8 @@
 // Dynamic loss scaling on one device, and which training steps an overflow skips.
 //
 //   step    gradients of loss * scale; one not finite: the step is skipped, scale * backoff_factor
-//           else the gradients / scale count; growth_interval such steps: scale * growth_factor
+//           else the gradients / scale count; growth_interval such steps: scale * growth_factor,
+//           unless float32 cannot hold that
 //
 // Source: torch.amp.GradScaler.
 #pragma once

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <limits>
+
 namespace shardproof {
 
 LossScale::LossScale(const LossScaleOptions& options)
@@ -30,8 +32,9 @@ bool LossScale::unscale(const std::vector<at::Tensor>& grads, Communicator& worl
 void LossScale::move_on(bool overflow) {
   if (overflow) {
     state_ = {state_.scale * options_.backoff_factor, 0};
-  } else if (++state_.good_steps == options_.growth_interval) {
-    state_ = {state_.scale * options_.growth_factor, 0};
+  } else if (++state_.good_steps >= options_.growth_interval) {
+    const double grown = state_.scale * options_.growth_factor;
+    state_ = {grown <= std::numeric_limits<float>::max() ? grown : state_.scale, 0};
   }
 }
 

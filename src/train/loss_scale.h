@@ -2,7 +2,7 @@
 //
 //   loss * scale --backward--> gradients * scale --mean, * ranks / scale--> gradients
 //   one is not finite, on any rank   all ranks skip the step together; scale *= backoff_factor
-//   none for growth_interval steps   scale *= growth_factor
+//   none for growth_interval steps   scale *= growth_factor, where float32 can hold it
 //
 // Source: torch.amp.GradScaler (scale, unscale_, step, update). There each rank looks at its own
 // gradients; here all agree, as a rank that holds a shard alone sees what is in that shard. Seed
