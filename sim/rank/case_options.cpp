@@ -86,7 +86,6 @@ TrainOptions train_options(const CaseSpec& spec) {
   options.micro_batch_size = spec.micro_batch_size;
   options.sequence_parallel = spec.parallel.sequence_parallel;
   options.batching = batching_options(spec.batching);
-  if (spec.loss.kind == "preference") options.batching.samples_together = 2;
   options.data_parallel = fsdp_options(spec.parallel);
   options.checkpointed =
       spec.parallel.activation_checkpointing == "layer" ? CheckpointedRegions::kLayer

@@ -23,7 +23,6 @@ constexpr int64_t kLongestPath = 4096;
 BatchingOptions score_batching(const CaseSpec& spec, const BatchingOptions& training) {
   BatchingOptions batching = training;
   batching.token_budget = spec.batching.logprob_tokens;
-  batching.samples_together = 1;
   return batching;
 }
 

@@ -21,13 +21,6 @@ std::unique_ptr<Decoder> planned_model(const RankSetup& setup, const ModelConfig
   return model;
 }
 
-// Pairs stay together.
-BatchingOptions batching_for(const TrainOptions& options) {
-  BatchingOptions batching = options.batching;
-  batching.samples_together = options.loss.kind == LossKind::kPreference ? 2 : 1;
-  return batching;
-}
-
 // What a call chose for itself ends with it.
 class CallChoices {
  public:
@@ -86,9 +79,9 @@ std::vector<StepMetrics> PolicyWorker::train(const Batch& data, const TrainCall&
   Trainer& trainer = this->trainer();
   const CallChoices restored(trainer);
   if (call.loss) trainer.set_loss(*call.loss);
-  trainer.set_batching(batching_for(trainer.options()), call.micro_batch_size > 0
-                                                            ? call.micro_batch_size
-                                                            : options_.train.micro_batch_size);
+  trainer.set_batching(trainer.options().batching, call.micro_batch_size > 0
+                                                       ? call.micro_batch_size
+                                                       : options_.train.micro_batch_size);
   check_sequence_dims(data);
   const int64_t size =
       call.global_batch_size > 0 ? call.global_batch_size : options_.train_global_batch_size;

@@ -1,6 +1,7 @@
 #include "train/batching.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <numeric>
@@ -127,13 +128,20 @@ Microbatch dynamic_microbatch(const Batch& batch, const std::vector<int64_t>& sa
 }  // namespace
 
 std::vector<Microbatch> deal_batches(const Batch& batch, int64_t dp_size, int64_t dp_rank,
-                                     const BatchingOptions& options,
-                                     const SequencePadding& padding) {
+                                     const BatchingOptions& options, const SequencePadding& padding,
+                                     int64_t samples_together) {
   if (options.kind == BatchingKind::kFixed) {
     return deal_microbatches(batch, dp_size, dp_rank, options.micro_batch_size,
-                             padding.row_multiple, options.samples_together);
+                             padding.row_multiple, samples_together);
   }
   const bool packed = options.kind == BatchingKind::kPacked;
+  if (samples_together > 1) {
+    throw Error({.kind = ErrorKind::kRefused,
+                 .what = fmt::format("{} batching parts the {} neighboring samples that the loss "
+                                     "compares",
+                                     packed ? "packed" : "dynamic", samples_together),
+                 .fix = "use fixed batching"});
+  }
   const std::vector<int64_t> lengths = lengths_of(batch);
   const int64_t length_multiple = std::lcm(options.length_round, padding.row_multiple);
   if (options.token_budget > 0) {  // here, where a sequence's index is the sample's

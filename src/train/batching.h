@@ -16,9 +16,6 @@ enum class PackAlgorithm { kFirstFitDecreasing, kBalanced };
 struct BatchingOptions {
   BatchingKind kind = BatchingKind::kFixed;
   int64_t micro_batch_size = 0;  // kFixed; <= 0: the rank's whole share
-  // kFixed: neighbours that stay in one microbatch (pairs: 2); divides micro_batch_size and the
-  // batch.
-  int64_t samples_together = 1;
   // kPacked: positions of a row; kDynamic: rows times their length. <= 0: the whole share at once.
   int64_t token_budget = 0;
   PackAlgorithm algorithm = PackAlgorithm::kFirstFitDecreasing;  // kPacked
@@ -39,10 +36,14 @@ struct SequencePadding {
 //              over the whole batch, as many for every rank
 //   kDynamic   each rank's own share, by length
 //
-// Throws Error(kBadInput): a sequence longer, padding included, than the budget.
+// `samples_together` neighbors stay in one microbatch (pairs: 2): they divide micro_batch_size and
+// the batch.
+//
+// Throws Error(kBadInput): a sequence longer, padding included, than the budget; Error(kRefused):
+// samples that stay together in anything but kFixed, which would part them.
 // Source: seed 001, train: fixed microbatches, dynamic batching, sequence packing.
 std::vector<Microbatch> deal_batches(const Batch& batch, int64_t dp_size, int64_t dp_rank,
-                                     const BatchingOptions& options,
-                                     const SequencePadding& padding);
+                                     const BatchingOptions& options, const SequencePadding& padding,
+                                     int64_t samples_together = 1);
 
 }  // namespace shardproof

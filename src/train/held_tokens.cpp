@@ -5,14 +5,15 @@
 namespace shardproof {
 
 std::vector<Microbatch> microbatches_of(const Batch& batch, const Mesh& mesh, int64_t rank,
-                                        const TrainOptions& options) {
+                                        const TrainOptions& options, Pass pass) {
   BatchingOptions batching = options.batching;
   batching.micro_batch_size = options.micro_batch_size;
   const int64_t sequence = sequence_multiple(options.context_layout, mesh.size("cp"));
   const int64_t row = context_multiple(mesh, options.context_layout) *
                       (options.sequence_parallel ? mesh.size("tp") : 1);
   return deal_batches(batch, mesh.size("dp"), mesh.coordinate("dp", rank), batching,
-                      {.sequence_multiple = sequence, .row_multiple = row});
+                      {.sequence_multiple = sequence, .row_multiple = row},
+                      pass == Pass::kTraining ? samples_compared(options.loss.kind) : 1);
 }
 
 ContextCut context_cut_of(const Microbatch& micro, const Mesh& mesh, int64_t rank,
@@ -24,7 +25,7 @@ ContextCut context_cut_of(const Microbatch& micro, const Mesh& mesh, int64_t ran
 std::vector<HeldTokens> held_tokens(const Batch& batch, const Mesh& mesh, int64_t rank,
                                     const TrainOptions& options) {
   std::vector<HeldTokens> out;
-  for (const Microbatch& micro : microbatches_of(batch, mesh, rank, options)) {
+  for (const Microbatch& micro : microbatches_of(batch, mesh, rank, options, Pass::kTraining)) {
     const ContextCut cut = context_cut_of(micro, mesh, rank, options);
     out.push_back({.rows = micro.token_map, .held = cut.local(micro.token_map)});
   }

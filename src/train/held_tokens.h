@@ -19,15 +19,17 @@
 
 namespace shardproof {
 
-// What the rank's dp group goes through, one after another. Throws as deal_batches.
+// What the rank's dp group goes through, one after another. Throws as deal_batches. In training the
+// samples that the loss compares stay together; in scoring each stands for itself.
+enum class Pass { kScoring, kTraining };
 std::vector<Microbatch> microbatches_of(const Batch& batch, const Mesh& mesh, int64_t rank,
-                                        const TrainOptions& options);
+                                        const TrainOptions& options, Pass pass);
 // How the ranks of cp and ulysses cut a microbatch's rows.
 ContextCut context_cut_of(const Microbatch& micro, const Mesh& mesh, int64_t rank,
                           const TrainOptions& options);
 
 // One per microbatch, equal on all ranks of tp; under sequence parallelism norms work on a tp
-// rank's share of it. What a trainer of these options goes through, without a model. No
+// rank's share of it. What a trainer of these options trains on, without a model. No
 // communication. Throws as deal_batches.
 std::vector<HeldTokens> held_tokens(const Batch& batch, const Mesh& mesh, int64_t rank,
                                     const TrainOptions& options);

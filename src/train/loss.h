@@ -16,6 +16,8 @@ enum class LossKind {
   kClippedPolicyGradient,
   kPreference,  // samples 2i (chosen) and 2i+1 (rejected) are a pair (Rafailov et al., 2305.18290)
 };
+// Neighboring samples that one term of the loss compares.
+inline int64_t samples_compared(LossKind kind) { return kind == LossKind::kPreference ? 2 : 1; }
 // kPreference: a sequence's logprob is the sum over its counted tokens, or their mean.
 enum class LossNormalization { kToken, kSequence };
 

@@ -131,7 +131,8 @@ at::Tensor Trainer::logprobs_of(const Microbatch& micro, int64_t index, int64_t 
 at::Tensor Trainer::score(const Batch& batch) {
   const at::NoGradGuard no_grad;
   held_.clear();
-  const auto microbatches = microbatches_of(batch, setup_.mesh, setup_.rank, options_);
+  const auto microbatches =
+      microbatches_of(batch, setup_.mesh, setup_.rank, options_, Pass::kScoring);
   const at::Tensor all =
       at::zeros({batch.size(), batch.seq_len()},
                 at::TensorOptions().dtype(wider_type(setup_.dtype)).device(setup_.device));
@@ -192,7 +193,8 @@ StepMetrics Trainer::reduce_metrics(const std::vector<LossMetric>& sums, const L
 StepMetrics Trainer::evaluate(const Batch& batch) {
   const at::NoGradGuard no_grad;
   held_.clear();
-  const auto microbatches = microbatches_of(batch, setup_.mesh, setup_.rank, options_);
+  const auto microbatches =
+      microbatches_of(batch, setup_.mesh, setup_.rank, options_, Pass::kTraining);
   const LossCounts counts = count(microbatches);
   std::optional<FullyShardedModel::Gathered> gathered;
   if (sharded_) gathered.emplace(*sharded_);
@@ -244,7 +246,8 @@ StepMetrics Trainer::step(const Batch& batch) {
 StepMetrics Trainer::step_at_same_rate(const Batch& batch) {
   UnfinishedStep unfinished(*this);
   held_.clear();
-  const auto microbatches = microbatches_of(batch, setup_.mesh, setup_.rank, options_);
+  const auto microbatches =
+      microbatches_of(batch, setup_.mesh, setup_.rank, options_, Pass::kTraining);
   const LossCounts counts = count(microbatches);
   std::vector<LossMetric> sums;
   for (size_t i = 0; i < microbatches.size(); ++i) {

@@ -126,6 +126,36 @@ TEST_CASE("samples that belong together are dealt together, dummies too", "[trai
   CHECK(dealt == std::vector<int64_t>{0, 2, 4, 6, 8});
 }
 
+TEST_CASE("batching that parts pairs is refused in training, and scores", "[train][PW-2][PW-3]") {
+  const Batch pairs = seeded_batch(
+      {.batch_size = 6, .seq_len = 6, .vocab_size = small_model().vocab_size, .seed = 1});
+  for (const BatchingKind kind : {BatchingKind::kPacked, BatchingKind::kDynamic}) {
+    Trial trial{.mesh = Mesh::training(1, 1, 1, 1)};
+    trial.options.loss.kind = LossKind::kPreference;
+    trial.options.batching.kind = kind;
+    const std::string said = std::string(kind == BatchingKind::kPacked ? "packed" : "dynamic") +
+                             " batching parts the 2 neighboring samples";
+    CHECK_THROWS_WITH(train_with(trial, [&](Trainer& t, MeshComm&) { t.step(pairs); }),
+                      Catch::Contains(said));
+    CHECK_THROWS_WITH(train_with(trial, [&](Trainer& t, MeshComm&) { t.evaluate(pairs); }),
+                      Catch::Contains(said));
+    CHECK_NOTHROW(train_with(trial, [&](Trainer& t, MeshComm&) { t.score(pairs); }));
+  }
+}
+
+TEST_CASE("a preference loss keeps its pairs together without being told", "[train][PW-3]") {
+  const Batch pairs = seeded_batch(
+      {.batch_size = 6, .seq_len = 6, .vocab_size = small_model().vocab_size, .seed = 1});
+  const auto trained_on = [&](const Mesh& mesh) {
+    Trial trial{.mesh = mesh};
+    trial.options.loss.kind = LossKind::kPreference;
+    return train_with(trial, [&](Trainer& trainer, MeshComm&) { trainer.step(pairs); });
+  };
+  // Three pairs over two ranks: shares of four samples and of two.
+  CHECK(difference(trained_on(Mesh::training(1, 1, 1, 1)), trained_on(Mesh::training(2, 1, 1, 1)),
+                   1e-10) == "");
+}
+
 TEST_CASE("what stands in a dropped sample, which the dummies copy, reaches nothing",
           "[train][PW-2]") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
