@@ -14,7 +14,7 @@ void LossScale::set_state(const LossScaleState& state) {
 }
 
 bool LossScale::unscale(const std::vector<at::Tensor>& grads, Communicator& world,
-                        at::Device device, double mean_over) {
+                        at::Device device, double mean_over) const {
   if (!options_.enabled) return false;
   const at::NoGradGuard no_grad;
   bool finite = true;
@@ -24,12 +24,11 @@ bool LossScale::unscale(const std::vector<at::Tensor>& grads, Communicator& worl
   }
   const at::Tensor flag = at::scalar_tensor(finite ? 0 : 1, at::kLong).to(device);
   const at::Tensor any = world.all_reduce(flag, ReduceOp::kMax, "gradient overflow");
-  const bool overflow = any.item<int64_t>() != 0;
-  move_on(overflow);
-  return overflow;
+  return any.item<int64_t>() != 0;
 }
 
-void LossScale::move_on(bool overflow) {
+void LossScale::update(bool overflow) {
+  if (!options_.enabled) return;
   if (overflow) {
     state_ = {state_.scale * options_.backoff_factor, 0};
   } else if (++state_.good_steps >= options_.growth_interval) {

@@ -42,13 +42,14 @@ class LossScale {
 
   // Multiplies reduced gradients by `mean_over` / scale, in place: they are a mean over so many
   // ranks, which no loss factor undoes. Whether one is not finite on any rank, so that the step is
-  // skipped. Once a step: the scale moves on.
+  // skipped. The scale stays as it is.
   //   all_reduce(max) over the world of a flag; nothing at all when it is not enabled
   bool unscale(const std::vector<at::Tensor>& grads, Communicator& world, at::Device device,
-               double mean_over = 1);
+               double mean_over = 1) const;
+  // Ends a step: the scale backs off or grows. Does nothing when it is not enabled.
+  void update(bool overflow);
 
  private:
-  void move_on(bool overflow);
   LossScaleOptions options_;
   LossScaleState state_;
 };

@@ -7,7 +7,6 @@
 #include "model/precision.h"
 #include "parallel/dp/replicate.h"
 #include "parallel/tp/partial_gradients.h"
-#include "tensor/memory.h"
 #include "train/grad_norm.h"
 #include "train/held_tokens.h"
 
@@ -30,17 +29,6 @@ void add_up(std::vector<LossMetric>& sums, const at::Tensor& loss,
     return;
   }
   for (size_t i = 0; i < sums.size(); ++i) sums[i].addend = sums[i].addend + addends[i].addend;
-}
-
-// AdamW has moments once it has taken a step, and SGD never.
-void check_of_optimizer(const OptimizerState& state, OptimizerKind kind) {
-  const bool adamw = kind == OptimizerKind::kAdamW;
-  const bool moments = state.exp_avg.defined();
-  if (adamw ? !state.momentum_buffer.defined() && (moments || state.step == 0) : !moments) return;
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = std::string("the saved optimizer state is ") +
-                       (adamw ? "SGD's, the trainer has AdamW" : "AdamW's, the trainer has SGD"),
-               .fix = "train on with the optimizer that saved it"});
 }
 
 }  // namespace
@@ -273,9 +261,11 @@ StepMetrics Trainer::step_at_same_rate(const Batch& batch) {
     observe_scalar("grad_norm", Phase::kStep, step_, metrics.grad_norm);
     clip_grads(grads, norm, options_.max_norm);
   }
-  unfinished.finish();
-  update(grads);
+  Updated next = updated(grads);
+  observe_state(next);
   observe_metrics(metrics, step_);
+  commit(std::move(next), grads);
+  unfinished.finish();
   return metrics;
 }
 
@@ -304,7 +294,6 @@ std::vector<at::Tensor> Trainer::finish_gradients() {
     average_parameter_gradients(parameters_, grads, setup_.comm,
                                 setup_.comm.along(token_axes(setup_.mesh)));
   }
-  gradient_bytes_ = memory_of(grads);
   if (loss_scale_.enabled()) {
     observe_scalar("metric.loss_scale", Phase::kStep, step_, loss_scale_.scale());
     const bool overflow =
@@ -318,63 +307,9 @@ std::vector<at::Tensor> Trainer::finish_gradients() {
   return grads;
 }
 
-void Trainer::update(const std::vector<at::Tensor>& grads) {
-  const at::NoGradGuard no_grad;
-  OptimizerOptions optimizer = options_.optimizer;
-  optimizer.lr = schedule_.after(schedule_steps_);
-  if (!options_.schedule.stages.empty() && !grads.empty())
-    observe_scalar("lr", Phase::kStep, step_, optimizer.lr);
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (!grads.empty()) optimizer_step(masters_[i], grads[i], states_[i], optimizer);
-    if (!sharded_) refresh_leaf(*parameters_[i]);
-  }
-  observe_state();
-}
-
-void Trainer::observe_state() {
-  const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    observe_step("param.", *parameters_[i], masters_[i]);
-    observe_step("exp_avg.", *parameters_[i], states_[i].exp_avg);
-    observe_step("exp_avg_sq.", *parameters_[i], states_[i].exp_avg_sq);
-    observe_step("momentum_buffer.", *parameters_[i], states_[i].momentum_buffer);
-  }
-}
-
-void Trainer::restore(const std::vector<at::Tensor>& masters, std::vector<OptimizerState> states,
-                      int64_t step, std::optional<int64_t> schedule_steps) {
-  SHARDPROOF_ASSERT(states.size() == states_.size(), "a state for each parameter");
-  for (const OptimizerState& state : states) check_of_optimizer(state, options_.optimizer.kind);
-  set_masters(masters);
-  states_ = std::move(states);
-  step_ = step;
-  schedule_steps_ = schedule_steps.value_or(step);
-}
-
-void Trainer::set_masters(const std::vector<at::Tensor>& masters) {
-  SHARDPROOF_ASSERT(masters.size() == masters_.size(), "a master for each parameter");
-  const at::NoGradGuard no_grad;
-  if (sharded_) sharded_->forget_parameters();
-  for (size_t i = 0; i < masters.size(); ++i) {
-    masters_[i].copy_(masters[i]);
-    if (!sharded_) refresh_leaf(*parameters_[i]);
-  }
-}
-
 void Trainer::set_batching(const BatchingOptions& batching, int64_t micro_batch_size) {
   options_.batching = batching;
   options_.micro_batch_size = micro_batch_size;
-}
-
-HeldBytes Trainer::held_bytes() const {
-  std::vector<at::Tensor> parameters = masters_, optimizer;
-  for (const ParameterPtr& parameter : parameters_) parameters.push_back(parameter->tensor);
-  for (const OptimizerState& state : states_) {
-    optimizer.insert(optimizer.end(), {state.exp_avg, state.exp_avg_sq, state.momentum_buffer});
-  }
-  return {.parameters = memory_of(parameters),
-          .gradients = gradient_bytes_,
-          .optimizer = memory_of(optimizer)};
 }
 
 void Trainer::observe_step(const std::string& prefix, const Parameter& parameter,

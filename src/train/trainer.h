@@ -91,8 +91,9 @@ class Trainer {
   //           without fsdp all_reduce(avg) of gradients over dp, cp and ulysses; what grad_norm
   //           does
   //
-  // One that throws leaves parameters, optimizer and scheduler as they were, and the trainer ready
-  // for another: its gradients are dropped, gathered parameters freed.
+  // One that throws leaves parameters, optimizer, scheduler and loss scale as they were, and the
+  // trainer ready for another: its gradients are dropped, gathered parameters freed. The update is
+  // made beside what it replaces, which therefore takes the memory of masters and states once more.
   StepMetrics step(const Batch& batch);
   // The same, but the scheduler stays: for one of several global batches of a call, which
   // advance_schedule() ends (seed 001, train: "increment scheduler after all batches").
@@ -118,7 +119,7 @@ class Trainer {
   const std::vector<ParameterPtr>& parameters() const { return parameters_; }
   HeldBytes held_bytes() const;
   // Tells the probe of parameters and optimizer state as they are, as of the last step.
-  void observe_state();
+  void observe_state() { observe_state({.masters = masters_, .states = states_}); }
   int64_t step_count() const { return step_; }  // steps taken
   const LossScaleState& loss_scale() const { return loss_scale_.state(); }
   void set_loss_scale(const LossScaleState& state) { loss_scale_.set_state(state); }
@@ -151,7 +152,14 @@ class Trainer {
   StepMetrics reduce_metrics(const std::vector<LossMetric>& addends, const LossCounts& counts);
   void observe_metrics(const StepMetrics& metrics, int64_t step);
   std::vector<at::Tensor> finish_gradients();
-  void update(const std::vector<at::Tensor>& grads);
+  // Masters and states as a step leaves them; those that it does not change are the trainer's own.
+  struct Updated {
+    std::vector<at::Tensor> masters;
+    std::vector<OptimizerState> states;
+  };
+  Updated updated(const std::vector<at::Tensor>& grads);
+  void commit(Updated next, const std::vector<at::Tensor>& grads);
+  void observe_state(const Updated& now);
   void observe_step(const std::string& prefix, const Parameter& parameter,
                     const at::Tensor& tensor);
   void observe_scalar(const std::string& name, Phase phase, int64_t step, double value);

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <limits>
 
 #include "model/precision.h"
@@ -33,6 +34,8 @@ std::vector<ScaleLog> scale_logs(const LossScaleOptions& options, int64_t steps,
       log.scales.push_back(scale.scale());
       const std::vector<at::Tensor> grads = {at::ones({2}), at::full({3}, value_at(rank, step))};
       log.skipped.push_back(scale.unscale(grads, comm.world(), at::kCPU));
+      if (scale.scale() != log.scales.back()) throw std::runtime_error("moved before its time");
+      scale.update(log.skipped.back());
     }
   });
   return logs;
@@ -51,6 +54,22 @@ TEST_CASE("what overflows on one rank is skipped by all, and the scale backs off
       CHECK(log.scales == std::vector<double>{64, 64, 32, 16, 16, 64, 64});
     }
   }
+}
+
+TEST_CASE("the scale grows on from more good steps than the interval", "[train][PW-1]") {
+  LossScale scale({.enabled = true, .growth_interval = 2});
+  scale.set_state({.scale = 8, .good_steps = 5});
+  scale.update(/*overflow=*/false);
+  CHECK(scale.scale() == 16);
+  CHECK(scale.state().good_steps == 0);
+}
+
+TEST_CASE("the scale does not grow beyond float32", "[train][PW-1]") {
+  LossScale scale(
+      {.enabled = true, .init_scale = 1e30, .growth_factor = 100, .growth_interval = 1});
+  for (int step = 0; step < 200; ++step) scale.update(/*overflow=*/false);
+  CHECK(scale.scale() == 1e38);
+  CHECK(std::isfinite(static_cast<float>(scale.scale())));
 }
 
 TEST_CASE("without loss scaling nothing is scaled, skipped or sent", "[train][PW-1]") {

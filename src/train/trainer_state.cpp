@@ -1,0 +1,109 @@
+// What a trainer keeps from step to step: masters and optimizer state, their update, and what puts
+// others in their place.
+#include <ATen/ATen.h>
+
+#include "base/error.h"
+#include "model/precision.h"
+#include "tensor/memory.h"
+#include "train/trainer.h"
+
+namespace shardproof {
+namespace {
+
+OptimizerState copy_of(const OptimizerState& state) {
+  const auto copy = [](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.clone() : tensor;
+  };
+  return {.step = state.step,
+          .exp_avg = copy(state.exp_avg),
+          .exp_avg_sq = copy(state.exp_avg_sq),
+          .momentum_buffer = copy(state.momentum_buffer)};
+}
+
+// AdamW has moments once it has taken a step, and SGD never.
+void check_of_optimizer(const OptimizerState& state, OptimizerKind kind) {
+  const bool adamw = kind == OptimizerKind::kAdamW;
+  const bool moments = state.exp_avg.defined();
+  if (adamw ? !state.momentum_buffer.defined() && (moments || state.step == 0) : !moments) return;
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = std::string("the saved optimizer state is ") +
+                       (adamw ? "SGD's, the trainer has AdamW" : "AdamW's, the trainer has SGD"),
+               .fix = "train on with the optimizer that saved it"});
+}
+
+}  // namespace
+
+Trainer::Updated Trainer::updated(const std::vector<at::Tensor>& grads) {
+  const at::NoGradGuard no_grad;
+  Updated next{.masters = masters_, .states = states_};
+  if (grads.empty()) return next;
+  OptimizerOptions optimizer = options_.optimizer;
+  optimizer.lr = schedule_.after(schedule_steps_);
+  if (!options_.schedule.stages.empty()) {
+    observe_scalar("lr", Phase::kStep, step_, optimizer.lr);
+  }
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    next.masters[i] = masters_[i].clone();
+    next.states[i] = copy_of(states_[i]);
+    optimizer_step(next.masters[i], grads[i], next.states[i], optimizer);
+  }
+  return next;
+}
+
+// Nothing here can fail half way: no rank is waited for and nobody is told.
+void Trainer::commit(Updated next, const std::vector<at::Tensor>& grads) {
+  const at::NoGradGuard no_grad;
+  const bool skipped = grads.empty();
+  loss_scale_.update(/*overflow=*/skipped);
+  if (skipped) return;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (next.masters[i].is_same(masters_[i])) continue;
+    masters_[i].copy_(next.masters[i]);
+    if (!sharded_) refresh_leaf(*parameters_[i]);
+  }
+  states_ = std::move(next.states);
+  gradient_bytes_ = memory_of(grads);
+}
+
+void Trainer::observe_state(const Updated& now) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    observe_step("param.", *parameters_[i], now.masters[i]);
+    observe_step("exp_avg.", *parameters_[i], now.states[i].exp_avg);
+    observe_step("exp_avg_sq.", *parameters_[i], now.states[i].exp_avg_sq);
+    observe_step("momentum_buffer.", *parameters_[i], now.states[i].momentum_buffer);
+  }
+}
+
+void Trainer::restore(const std::vector<at::Tensor>& masters, std::vector<OptimizerState> states,
+                      int64_t step, std::optional<int64_t> schedule_steps) {
+  SHARDPROOF_ASSERT(states.size() == states_.size(), "a state for each parameter");
+  for (const OptimizerState& state : states) check_of_optimizer(state, options_.optimizer.kind);
+  set_masters(masters);
+  states_ = std::move(states);
+  step_ = step;
+  schedule_steps_ = schedule_steps.value_or(step);
+}
+
+void Trainer::set_masters(const std::vector<at::Tensor>& masters) {
+  SHARDPROOF_ASSERT(masters.size() == masters_.size(), "a master for each parameter");
+  const at::NoGradGuard no_grad;
+  if (sharded_) sharded_->forget_parameters();
+  for (size_t i = 0; i < masters.size(); ++i) {
+    masters_[i].copy_(masters[i]);
+    if (!sharded_) refresh_leaf(*parameters_[i]);
+  }
+}
+
+HeldBytes Trainer::held_bytes() const {
+  std::vector<at::Tensor> parameters = masters_, optimizer;
+  for (const ParameterPtr& parameter : parameters_) parameters.push_back(parameter->tensor);
+  for (const OptimizerState& state : states_) {
+    optimizer.insert(optimizer.end(), {state.exp_avg, state.exp_avg_sq, state.momentum_buffer});
+  }
+  return {.parameters = memory_of(parameters),
+          .gradients = gradient_bytes_,
+          .optimizer = memory_of(optimizer)};
+}
+
+}  // namespace shardproof
