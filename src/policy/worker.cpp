@@ -72,6 +72,7 @@ Trainer& PolicyWorker::trainer() {
 void PolicyWorker::begin_with(const std::vector<at::Tensor>& masters) {
   Trainer& trainer = this->trainer();
   trainer.restore(masters, std::vector<OptimizerState>(masters.size()), /*step=*/0);
+  trainer.set_loss_scale({.scale = trainer.options().loss_scale.init_scale});
   if (reference_) reference_.emplace(trainer);
 }
 

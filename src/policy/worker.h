@@ -67,8 +67,8 @@ class PolicyWorker {
   PolicyWorker& operator=(const PolicyWorker&) = delete;
 
   // Begins anew from these weights, one per parameter, of this rank's shapes: no step was taken,
-  // and the reference is they. For weights that another rank has read
-  // (parallel/hf/scatter_weights.h). No communication.
+  // the loss scale is the first one, and the reference is they. For weights that another rank has
+  // read (parallel/hf/scatter_weights.h). No communication.
   void begin_with(const std::vector<at::Tensor>& masters);
 
   // One optimizer step for each global batch, neighbouring samples of `data`, then one of the

@@ -39,5 +39,18 @@ TEST_CASE("a step that throws leaves the loss scale and its good steps as they w
   }
 }
 
+TEST_CASE("a worker that begins anew begins with the first loss scale", "[policy][PW-1][PW-5]") {
+  with_workers(half_precision(), [&](PolicyWorker& worker, MeshComm&, int64_t) {
+    const std::vector<at::Tensor> masters = worker.trainer().masters();
+    for (int step = 0; step < 3; ++step) worker.train(six_samples());
+    const LossScaleState& state = worker.trainer().loss_scale();
+    MUST(state.scale == 256);
+    MUST(state.good_steps == 1);
+    worker.begin_with(masters);
+    MUST(state.scale == 128);
+    MUST(state.good_steps == 0);
+  });
+}
+
 }  // namespace
 }  // namespace shardproof::tests::worker_loss_scale_test
