@@ -6,13 +6,14 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <charconv>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/text_file.h"
@@ -41,7 +42,6 @@ constexpr const char* kStateFile = "state.json";
 
 std::string step_name(int64_t step) { return fmt::format("step_{:08}", step); }
 
-struct StatePart {
 // The way back: none of a name that no save gives.
 std::optional<int64_t> step_of(const std::string& folder_name) {
   const size_t digits = folder_name.find('_') + 1;
@@ -50,6 +50,7 @@ std::optional<int64_t> step_of(const std::string& folder_name) {
   return step_name(step) == folder_name ? std::optional<int64_t>(step) : std::nullopt;
 }
 
+struct StatePart {
   const char* prefix;
   at::Tensor OptimizerState::*tensor;
 };
@@ -64,11 +65,29 @@ struct Contents {
   std::string tokenizer_folder = {};
 };
 
+int64_t most_optimizer_steps(const Trainer& trainer) {
+  int64_t most = 0;
+  for (const OptimizerState& state : trainer.states()) most = std::max(most, state.step);
+  return most;
+}
+
+// By name, those of parameters that took fewer steps than others: they are or were frozen.
+json fewer_optimizer_steps(const Trainer& trainer) {
+  json fewer = json::object();
+  const int64_t most = most_optimizer_steps(trainer);
+  for (size_t i = 0; i < trainer.parameters().size(); ++i) {
+    const int64_t steps = trainer.states()[i].step;
+    if (steps < most) fewer[trainer.parameters()[i]->name] = steps;
+  }
+  return fewer;
+}
+
 Contents gather_contents(const Trainer& trainer, MeshComm& comm, const CheckpointExtras& extras) {
   Contents contents{.state = {{"format", kFormat},
                               {"step", trainer.step_count()},
                               {"schedule_steps", trainer.schedule_steps()},
-                              {"optimizer_steps", trainer.states().front().step},
+                              {"optimizer_steps", most_optimizer_steps(trainer)},
+                              {"fewer_optimizer_steps", fewer_optimizer_steps(trainer)},
                               {"loss_scale",
                                {{"scale", trainer.loss_scale().scale},
                                 {"good_steps", trainer.loss_scale().good_steps}}},
@@ -267,11 +286,13 @@ LoadedCheckpoint load_checkpoint(const std::string& folder, Trainer& trainer, co
   std::vector<at::Tensor> masters;
   std::vector<OptimizerState> states;
   const int64_t step = state["step"].get<int64_t>();
+  const int64_t most_steps = number_of(state, "optimizer_steps", step);
+  const json fewer_steps = state.value("fewer_optimizer_steps", json::object());
   for (size_t i = 0; i < trainer.parameters().size(); ++i) {
     const Parameter& parameter = *trainer.parameters()[i];
     const at::Tensor& like = trainer.masters()[i];
     masters.push_back(piece_of_file(model, parameter.name, parameter, like, comm));
-    states.emplace_back().step = number_of(state, "optimizer_steps", step);
+    states.emplace_back().step = number_of(fewer_steps, parameter.name.c_str(), most_steps);
     for (const StatePart& part : kStateParts) {
       const std::string name = part.prefix + parameter.name;
       if (!optimizer.contains(name)) continue;

@@ -7,7 +7,9 @@
 //                        rng.safetensors         saved_streams.h; where a tracker was given
 //                        tokenizer.json ..       copies; where a folder was given
 //                        state.json              {"format": 1, "step": 12, "schedule_steps": 9,
-//                                                 "optimizer_steps": 11, "loss_scale": {..},
+//                                                 "optimizer_steps": 11,
+//                                                 "fewer_optimizer_steps": {weight: 7},
+//                                                 "loss_scale": {..},
 //                                                 "data_position": 480, "rng": {..},
 //                                                 "files": {name: bytes}}
 //   <root>/.writing-step_00000012/               under way; never read, removed by the next save

@@ -94,6 +94,8 @@ class Trainer {
   // One that throws leaves parameters, optimizer, scheduler and loss scale as they were, and the
   // trainer ready for another: its gradients are dropped, gathered parameters freed. The update is
   // made beside what it replaces, which therefore takes the memory of masters and states once more.
+  //
+  // Parameters that are not trainable stay as they are: the optimizer has no state of them.
   StepMetrics step(const Batch& batch);
   // The same, but the scheduler stays: for one of several global batches of a call, which
   // advance_schedule() ends (seed 001, train: "increment scheduler after all batches").

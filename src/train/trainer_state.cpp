@@ -43,6 +43,7 @@ Trainer::Updated Trainer::updated(const std::vector<at::Tensor>& grads) {
     observe_scalar("lr", Phase::kStep, step_, optimizer.lr);
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i]->trainable) continue;
     next.masters[i] = masters_[i].clone();
     next.states[i] = copy_of(states_[i]);
     optimizer_step(next.masters[i], grads[i], next.states[i], optimizer);

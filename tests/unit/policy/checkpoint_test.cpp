@@ -249,5 +249,43 @@ TEST_CASE("the newest checkpoint is that of the largest step, whatever other nam
   CHECK(newest_with("step_99999999") == "step_100000000");
 }
 
+TEST_CASE("each parameter goes on from the steps that it took, frozen or not", "[policy][PW-8]") {
+  const ScratchRoot root;
+  Trial trial =
+      trial_on(Mesh::training(2, 1, 1, 1), DataParallelKind::kFsdp, OptimizerKind::kAdamW);
+  const auto freeze_first = [](Decoder& model, int64_t) {
+    model.parameters().front()->trainable = false;
+  };
+  const auto steps_of = [&](const Trial& run, const std::string& folder) {
+    std::pair<int64_t, int64_t> steps;  // of the first parameter and of the last
+    train_with(run, [&](Trainer& trainer, MeshComm& comm) {
+      load_checkpoint(folder, trainer, comm);
+      if (comm.rank() != 0) return;
+      steps = {trainer.states().front().step, trainer.states().back().step};
+    });
+    return steps;
+  };
+  trial.steps = 2;
+  trial.prepare = freeze_first;
+  go_on(trial, "", root.path);
+  const std::string frozen = *latest_checkpoint(root.path);
+  CHECK(steps_of(trial, frozen) == std::pair<int64_t, int64_t>{0, 2});
+  Trial whole = trial;
+  whole.steps = 4;
+  CHECK(difference(go_on(whole, "", ""), go_on(trial, frozen, ""), 0) == "");
+
+  trial.prepare = {};  // from here on it is trained
+  const Trained uninterrupted = [&] {
+    Trial four = trial;
+    four.steps = 4;
+    return go_on(four, frozen, "");
+  }();
+  go_on(trial, frozen, root.path);
+  const std::string thawed = *latest_checkpoint(root.path);
+  CHECK(fs::path(thawed).filename() == "step_00000004");
+  CHECK(steps_of(trial, thawed) == std::pair<int64_t, int64_t>{2, 4});
+  CHECK(difference(uninterrupted, go_on(trial, thawed, ""), 0) == "");
+}
+
 }  // namespace
 }  // namespace shardproof::tests

@@ -1,0 +1,69 @@
+// Parameters that are not trainable: a step leaves them as they are and changes the others.
+#include <catch2/catch.hpp>
+
+#include "tests/unit/fsdp/small_run.h"
+
+namespace shardproof::tests::frozen_test {
+namespace {
+
+bool is_frozen(const std::string& name) {
+  return name == "model.embed_tokens.weight" || name.starts_with("model.layers.1.mlp.up_proj") ||
+         name.ends_with("k_proj.bias");
+}
+
+void freeze(Decoder& model, int64_t) {
+  for (const ParameterPtr& parameter : model.parameters()) {
+    if (is_frozen(parameter->name)) parameter->trainable = false;
+  }
+}
+
+// Steps with weight decay, in which the optimizer is to have no state of a frozen parameter.
+Trained train_frozen(const Trial& trial) {
+  std::vector<std::string> problems(static_cast<size_t>(trial.mesh.world_size()));
+  const Trained trained = train_with(trial, [&](Trainer& trainer, MeshComm& comm) {
+    for (int64_t step = 0; step < trial.steps; ++step) trainer.step(small_batch());
+    for (size_t i = 0; i < trainer.parameters().size(); ++i) {
+      const OptimizerState& state = trainer.states()[i];
+      const bool has_state = state.step != 0 || state.exp_avg.defined() ||
+                             state.exp_avg_sq.defined() || state.momentum_buffer.defined();
+      if (has_state == trainer.parameters()[i]->trainable) continue;
+      problems[static_cast<size_t>(comm.rank())] += trainer.parameters()[i]->name + " ";
+    }
+  });
+  for (const std::string& problem : problems) CHECK(problem == "");
+  return trained;
+}
+
+TEST_CASE("the optimizer does not touch a frozen parameter, nor keep state of it", "[train]") {
+  for (const OptimizerKind optimizer : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
+    for (const DataParallelKind kind : {DataParallelKind::kReplicate, DataParallelKind::kFsdp}) {
+      for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
+        INFO("optimizer " << static_cast<int>(optimizer) << " data parallelism "
+                          << static_cast<int>(kind) << " " << c10::toString(dtype));
+        Trial trial{.mesh = Mesh::training(2, 1, 1, 1), .dtype = dtype, .prepare = freeze};
+        trial.options.data_parallel.kind = kind;
+        trial.options.optimizer = {.kind = optimizer, .weight_decay = 0.5, .momentum = 0.9};
+        Trial none = trial;
+        none.steps = 0;
+        const Trained first = train(none), trained = train_frozen(trial);
+        for (const auto& [name, tensor] : first.parameters) {
+          INFO(name);
+          CHECK(tensor.equal(trained.parameters.at(name)) == is_frozen(name));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("beside frozen parameters the others take the step that they would take", "[train]") {
+  Trial trial{.mesh = Mesh::training(2, 1, 1, 1), .steps = 1};
+  trial.options.max_norm = 0;  // the norm is that of the trained ones alone
+  Trained golden = train(trial);
+  std::erase_if(golden.parameters, [](const auto& item) { return is_frozen(item.first); });
+  golden.metrics.clear();
+  trial.prepare = freeze;
+  CHECK(difference(golden, train(trial), 1e-12) == "");
+}
+
+}  // namespace
+}  // namespace shardproof::tests::frozen_test
