@@ -131,7 +131,8 @@ std::vector<MicrobatchRows> microbatch_rows(const CaseSpec& spec, const Batch& b
   const Mesh mesh = spec.parallel.mesh();
   const int64_t parts = mesh.size("cp") * mesh.size("ulysses");
   std::vector<MicrobatchRows> out;
-  for (const Microbatch& micro : microbatches_of(batch, mesh, rank, train_options(spec))) {
+  for (const Microbatch& micro :
+       microbatches_of(batch, mesh, rank, train_options(spec), Pass::kTraining)) {
     const int64_t length = micro.input_ids.size(1);
     out.push_back({.count = micro.input_ids.size(0),
                    .length = length,
