@@ -20,10 +20,10 @@
 #include "bench/local_copies.h"
 #include "comm/gloo_backend.h"
 #include "comm/store.h"
-#include "sim/rank/case_inputs.h"
-#include "sim/rank/rank_main.h"
-#include "sim/rank/run_rank.h"
-#include "sim/scenario/scenario.h"
+#include "sim/case/scenario/scenario.h"
+#include "sim/world/rank/case_inputs.h"
+#include "sim/world/rank/rank_main.h"
+#include "sim/world/rank/run_rank.h"
 
 namespace shardproof::bench {
 namespace {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "sim/launch/call_lines.h"
-#include "sim/match/matcher.h"
+#include "sim/world/match/matcher.h"
+#include "sim/world/process/call_lines.h"
 #include "tests/multirank/small_ranks.h"
 
 namespace shardproof::sim {

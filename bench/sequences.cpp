@@ -15,7 +15,7 @@
 #include "logprob/vocab_parallel_logprob.h"
 #include "parallel/cp/ring_attention.h"
 #include "sequence/sequence_shard.h"
-#include "sim/rank/tensor_memory.h"
+#include "sim/world/rank/tensor_memory.h"
 #include "tests/support/run_gloo_ranks.h"
 
 namespace shardproof {

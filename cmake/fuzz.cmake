@@ -18,7 +18,7 @@ function(shardproof_fuzz)
     add_executable(fuzz_${reader} EXCLUDE_FROM_ALL tests/fuzz/target.cpp tests/fuzz/${reader}.cpp
       ${shardproof_fuzz_${reader}})
     target_compile_definitions(fuzz_${reader} PRIVATE SHARDPROOF_FUZZ_READER=read_${reader})
-    target_link_libraries(fuzz_${reader} PRIVATE sim_scenario shardproof_warnings)
+    target_link_libraries(fuzz_${reader} PRIVATE sim_case_scenario shardproof_warnings)
     target_link_options(fuzz_${reader} PRIVATE -fsanitize=fuzzer)
     set_target_properties(fuzz_${reader} PROPERTIES UNITY_BUILD OFF)
   endforeach()

@@ -1,10 +1,10 @@
 # The digest of all code that a golden's values come from, as a source file that is rewritten when one of
-# those files changes. Goldens cached between builds are keyed by it (sim/launch/golden_cache.h).
+# those files changes. Goldens cached between builds are keyed by it (sim/run/golden_cache.h).
 #
 # Included by CMakeLists.txt it adds the file to a target: shardproof_golden_code(TARGET).
 # As a script (cmake -P) it writes the file: -DROOT= -DSETTINGS= -DOUT=
-set(golden_folders golden src/base src/mesh src/tensor src/observe src/model sim/scenario sim/inputs
-  sim/record)
+set(golden_folders golden src/base src/mesh src/tensor src/observe src/model sim/case sim/case/inputs
+  sim/case/record)
 
 if(CMAKE_SCRIPT_MODE_FILE)
   set(text "${SETTINGS}\n")
@@ -17,7 +17,7 @@ if(CMAKE_SCRIPT_MODE_FILE)
   endforeach()
   string(SHA256 digest "${text}")
   file(CONFIGURE OUTPUT ${OUT} CONTENT [=[
-#include "sim/launch/golden_code.h"
+#include "sim/run/golden_code.h"
 
 const char* shardproof::sim::golden_code() { return "@digest@"; }
 ]=] @ONLY)

@@ -1,5 +1,4 @@
-#include "golden/golden_main.h"
-
+// The single-device run of one case, in a process of its own.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -14,7 +13,8 @@
 #include "base/freed_memory.h"
 #include "golden/single_device.h"
 #include "model/precision.h"
-#include "sim/record/golden_record.h"
+#include "sim/case/record/golden_record.h"
+#include "sim/case/runners.h"
 #include "tensor/safetensors.h"
 
 namespace shardproof::golden {
@@ -32,7 +32,7 @@ std::map<std::string, std::string> metadata_of(const sim::CaseSpec& spec, const 
 
 // Of the ensemble, beside the run that is not perturbed: with so many, a correct run whose error is
 // drawn as theirs lies beyond kScatters times the largest in less than one of 10^8 scalars
-// (sim/compare/tolerance.h).
+// (sim/judge/diff/tolerance.h).
 constexpr int64_t kPerturbed = 16;
 constexpr int64_t kFirstMembers = 4;  // they say how far logprobs scatter
 

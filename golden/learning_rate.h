@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "sim/scenario/case_spec.h"
+#include "sim/case/case_spec.h"
 
 namespace shardproof::golden {
 

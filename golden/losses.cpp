@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "model/precision.h"
-#include "sim/scenario/names.h"
+#include "sim/case/names.h"
 
 namespace shardproof::golden {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "model/batch.h"
-#include "sim/scenario/case_spec.h"
+#include "sim/case/case_spec.h"
 
 namespace shardproof::golden {
 

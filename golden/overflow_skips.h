@@ -12,7 +12,7 @@
 #include <memory>
 #include <vector>
 
-#include "sim/scenario/case_spec.h"
+#include "sim/case/case_spec.h"
 
 namespace shardproof::golden {
 

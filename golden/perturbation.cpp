@@ -7,8 +7,8 @@
 #include <memory>
 #include <utility>
 
-#include "sim/record/golden_record.h"
-#include "sim/record/rounding_noise.h"
+#include "sim/case/record/golden_record.h"
+#include "sim/case/record/rounding_noise.h"
 
 namespace shardproof::golden {
 namespace {

@@ -1,8 +1,9 @@
 // Random moves of one member of a golden's ensemble: runs of one device in a lower precision that
 // differ from each other as correct sharded runs do, by roundings. How far the members lie from the
-// float64 run is how far rounding may carry a correct run (sim/compare/tolerance.h).
+// float64 run is how far rounding may carry a correct run (sim/judge/diff/tolerance.h).
 //
-//   slot output           moved by a rounding (sim/record/rounding_noise.h), and in the backward
+//   slot output           moved by a rounding (sim/case/record/rounding_noise.h), and in the
+//   backward
 //                         its gradient with it
 //   parameter's gradient  moved by a rounding; then, for the optimizer, each element smaller than
 //                         the unperturbed run's largest error in that gradient by up to that

@@ -1,6 +1,6 @@
 // A policy's life on one device: the stages of workload policy, one after another.
 //
-//   moment m (sim/scenario/life.h)   observed
+//   moment m (sim/case/policy_stages.h)   observed
 //   train           what training step m observes; in eval mode logprobs, loss and metrics
 //   score           the forward of all samples, then "scores" [B, S]
 //   reference       the same with the first weights, then "reference_scores"

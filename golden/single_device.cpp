@@ -6,7 +6,7 @@
 #include "golden/learning_rate.h"
 #include "golden/plain_model.h"
 #include "golden/policy_life.h"
-#include "sim/inputs/case_data.h"
+#include "sim/case/inputs/case_data.h"
 
 namespace shardproof::golden {
 namespace {

@@ -18,7 +18,7 @@
 #include "model/config.h"
 #include "model/weights.h"
 #include "observe/probe.h"
-#include "sim/scenario/case_spec.h"
+#include "sim/case/case_spec.h"
 
 namespace shardproof::golden {
 

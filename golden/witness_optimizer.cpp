@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "sim/scenario/names.h"
+#include "sim/case/names.h"
 
 namespace shardproof::golden {
 namespace {

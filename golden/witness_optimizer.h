@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/scenario/case_spec.h"
+#include "sim/case/case_spec.h"
 
 namespace torch::optim {
 class Optimizer;

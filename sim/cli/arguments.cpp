@@ -6,8 +6,8 @@
 #include <CLI/CLI.hpp>
 
 #include "base/error.h"
+#include "sim/case/names.h"
 #include "sim/cli/version.h"
-#include "sim/scenario/names.h"
 
 namespace shardproof::sim {
 

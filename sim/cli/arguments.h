@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/scenario/known_workload.h"
+#include "sim/case/scenario/known_workload.h"
 
 namespace shardproof::sim {
 

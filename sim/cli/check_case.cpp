@@ -7,8 +7,8 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "sim/scenario/case_folder.h"
-#include "sim/scenario/read_text.h"
+#include "sim/case/scenario/case_folder.h"
+#include "sim/case/scenario/read_text.h"
 
 namespace shardproof::sim {
 

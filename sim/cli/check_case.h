@@ -1,8 +1,8 @@
 // The case that `check`, `judge` and `golden` are about: a folder, and what the flags change.
 #pragma once
 
+#include "sim/case/case_spec.h"
 #include "sim/cli/arguments.h"
-#include "sim/scenario/case_spec.h"
 
 namespace shardproof::sim {
 

@@ -7,16 +7,16 @@
 #include <optional>
 
 #include "base/error.h"
-#include "sim/cli/case_check.h"
-#include "sim/cli/case_runner.h"
+#include "sim/case/scenario/case_folder.h"
 #include "sim/cli/check_case.h"
 #include "sim/cli/commands.h"
-#include "sim/cli/file_judgement.h"
 #include "sim/cli/machine.h"
 #include "sim/cli/replay_flags.h"
 #include "sim/cli/version.h"
 #include "sim/report/run_folder.h"
-#include "sim/scenario/case_folder.h"
+#include "sim/run/case_check.h"
+#include "sim/run/case_runner.h"
+#include "sim/run/file_judgement.h"
 
 namespace shardproof::sim {
 

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "sim/launch/world_pool.h"
-#include "sim/scenario/known_workload.h"
+#include "sim/case/scenario/known_workload.h"
+#include "sim/world/launch/world_pool.h"
 
 namespace shardproof::sim {
 

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "sim/cli/arguments.h"
-#include "sim/launch/world_pool.h"
+#include "sim/world/launch/world_pool.h"
 
 namespace shardproof::sim {
 

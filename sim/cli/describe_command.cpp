@@ -7,14 +7,14 @@
 #include "base/error.h"
 #include "model/config.h"
 #include "parallel/tp/describe.h"
+#include "sim/case/inputs/case_data.h"
+#include "sim/case/names.h"
 #include "sim/cli/commands.h"
-#include "sim/cli/memory_estimate.h"
-#include "sim/cli/mesh_picture.h"
 #include "sim/cli/selection.h"
-#include "sim/cli/token_strips.h"
-#include "sim/inputs/case_data.h"
-#include "sim/rank/fsdp_options.h"
-#include "sim/scenario/names.h"
+#include "sim/describe/memory_estimate.h"
+#include "sim/describe/mesh_picture.h"
+#include "sim/describe/token_strips.h"
+#include "sim/world/rank/fsdp_options.h"
 
 namespace shardproof::sim {
 

@@ -9,11 +9,11 @@
 
 #include "comm/cuda_device.h"
 #include "parallel/tp/cuda_kernels_file.h"
+#include "sim/case/names.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/machine.h"
 #include "sim/cli/version.h"
-#include "sim/launch/golden_cache.h"
-#include "sim/scenario/names.h"
+#include "sim/run/golden_cache.h"
 
 namespace shardproof::sim {
 
@@ -39,7 +39,7 @@ std::string kernels_line() {
   const std::string no_gpu = why_no_cuda();
   std::string state = "no: libshardproof_cuda.so was not built (no nvcc at build time)";
   if (!cuda_kernels_file().empty()) {
-    state = no_gpu.empty() ? "yes; the test unit_random [TP-7] checks them on this GPU"
+    state = no_gpu.empty() ? "yes; the test unit_parallel_tp [TP-7] checks them on this GPU"
                            : "built but untested, nothing here can run them: " + no_gpu;
   }
   return fmt::format("kernels    {:<9} {}\n", "cuda", state);

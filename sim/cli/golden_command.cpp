@@ -5,11 +5,11 @@
 #include <iostream>
 
 #include "base/error.h"
-#include "sim/cli/case_check.h"
 #include "sim/cli/check_case.h"
 #include "sim/cli/commands.h"
-#include "sim/cli/golden_store.h"
 #include "sim/cli/selection.h"
+#include "sim/run/case_check.h"
+#include "sim/run/golden_store.h"
 
 namespace shardproof::sim {
 

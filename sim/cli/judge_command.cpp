@@ -5,11 +5,11 @@
 #include <iostream>
 
 #include "base/error.h"
-#include "sim/cli/case_check.h"
 #include "sim/cli/check_case.h"
 #include "sim/cli/commands.h"
-#include "sim/cli/file_judgement.h"
 #include "sim/cli/replay_flags.h"
+#include "sim/run/case_check.h"
+#include "sim/run/file_judgement.h"
 
 namespace shardproof::sim {
 

@@ -3,9 +3,9 @@
 
 #include <cstdio>
 
+#include "sim/case/scenario/schema.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/selection.h"
-#include "sim/scenario/schema.h"
 
 namespace shardproof::sim {
 

@@ -5,7 +5,7 @@
 
 #include "comm/cuda_device.h"
 #include "comm/nccl_backend.h"
-#include "sim/scenario/names.h"
+#include "sim/case/names.h"
 
 namespace shardproof::sim {
 

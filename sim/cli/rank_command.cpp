@@ -8,7 +8,7 @@
 #include "sim/cli/commands.h"
 #include "sim/cli/machine.h"
 #include "sim/cli/run_cases.h"
-#include "sim/launch/external_rank.h"
+#include "sim/world/external/external_rank.h"
 
 namespace shardproof::sim {
 

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "sim/compare/replay.h"
+#include "sim/judge/verdict/replay.h"
 
 namespace shardproof::sim {
 

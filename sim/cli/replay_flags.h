@@ -7,7 +7,7 @@
 
 namespace shardproof::sim {
 
-// `command` (sim/compare/replay.h) with those flags; "" stays "".
+// `command` (sim/judge/verdict/replay.h) with those flags; "" stays "".
 std::string with_replay_flags(const std::string& command, const RunArguments& arguments);
 std::string with_replay_flags(const std::string& command, const CheckArguments& arguments);
 

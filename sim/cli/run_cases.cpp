@@ -11,11 +11,11 @@
 
 #include "base/elapsed.h"
 #include "base/error.h"
-#include "sim/cli/case_runner.h"
 #include "sim/cli/replay_flags.h"
 #include "sim/cli/version.h"
 #include "sim/report/run_folder.h"
 #include "sim/report/summary.h"
+#include "sim/run/case_runner.h"
 
 namespace shardproof::sim {
 

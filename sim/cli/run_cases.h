@@ -5,7 +5,7 @@
 
 #include "sim/cli/arguments.h"
 #include "sim/cli/selection.h"
-#include "sim/launch/world_pool.h"
+#include "sim/world/launch/world_pool.h"
 
 namespace shardproof::sim {
 

@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "sim/case/names.h"
 #include "sim/cli/check_case.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/run_cases.h"
-#include "sim/scenario/names.h"
 
 namespace shardproof::sim {
 

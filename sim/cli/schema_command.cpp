@@ -2,8 +2,8 @@
 // output.
 #include <iostream>
 
+#include "sim/case/scenario/schema.h"
 #include "sim/cli/commands.h"
-#include "sim/scenario/schema.h"
 
 namespace shardproof::sim {
 

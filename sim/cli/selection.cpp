@@ -11,12 +11,12 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
-#include "sim/cli/case_check.h"
+#include "sim/case/scenario/case_folder.h"
+#include "sim/case/scenario/read_text.h"
+#include "sim/case/scenario/scenario.h"
 #include "sim/cli/machine.h"
 #include "sim/report/run_folder.h"
-#include "sim/scenario/case_folder.h"
-#include "sim/scenario/read_text.h"
-#include "sim/scenario/scenario.h"
+#include "sim/run/case_check.h"
 
 namespace shardproof::sim {
 

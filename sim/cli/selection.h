@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "sim/case/case_spec.h"
 #include "sim/cli/arguments.h"
-#include "sim/scenario/case_spec.h"
 
 namespace shardproof::sim {
 

@@ -5,11 +5,11 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "golden/golden_main.h"
+#include "sim/case/names.h"
+#include "sim/case/runners.h"
 #include "sim/cli/cli.h"
-#include "sim/cli/make_world.h"
-#include "sim/scenario/names.h"
-#include "sim/workload/run_workload.h"
+#include "sim/proofs/run_workload.h"
+#include "sim/run/make_world.h"
 
 namespace shardproof::sim {
 namespace {

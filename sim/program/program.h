@@ -1,7 +1,7 @@
 // The whole program with the workloads that it is given: `shardproof` itself, and anyone's own.
 #pragma once
 
-#include "sim/workload/workloads.h"
+#include "sim/proofs/workloads.h"
 
 namespace shardproof::sim {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "sim/compare/verdict.h"
+#include "sim/judge/verdict/verdict.h"
 
 namespace shardproof::sim {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "sim/compare/verdict.h"
+#include "sim/judge/verdict/verdict.h"
 
 namespace shardproof::sim {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/compare/verdict.h"
+#include "sim/judge/verdict/verdict.h"
 
 namespace shardproof::sim {
 

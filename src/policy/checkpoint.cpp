@@ -17,7 +17,7 @@
 
 #include "base/error.h"
 #include "base/text_file.h"
-#include "policy/full_tensor.h"
+#include "parallel/reshard/full_tensor.h"
 #include "policy/saved_streams.h"
 #include "policy/tokenizer_files.h"
 #include "tensor/safetensors.h"

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "comm/mesh_comm.h"
-#include "policy/held_tensor.h"
+#include "parallel/reshard/held_tensor.h"
 #include "train/trainer.h"
 
 namespace shardproof {

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "mesh/layout.h"
-#include "parallel/dp/replicate.h"
+#include "parallel/data/replicate.h"
 #include "sequence/bins.h"
 #include "sequence/packing.h"
 

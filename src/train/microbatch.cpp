@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "mesh/layout.h"
-#include "parallel/dp/replicate.h"
+#include "parallel/data/replicate.h"
 
 namespace shardproof {
 namespace {

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "logprob/vocab_parallel_logprob.h"
 #include "model/precision.h"
-#include "parallel/dp/replicate.h"
+#include "parallel/data/replicate.h"
 #include "parallel/tp/partial_gradients.h"
 #include "train/grad_norm.h"
 #include "train/held_tokens.h"

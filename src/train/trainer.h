@@ -17,7 +17,7 @@
 #include "observe/probe.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
-#include "parallel/fsdp/fully_sharded.h"
+#include "parallel/data/fully_sharded.h"
 #include "train/activation_checkpoint.h"
 #include "train/batching.h"
 #include "train/context_cut.h"

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "model/config.h"
-#include "sim/scenario/read_text.h"
+#include "sim/case/scenario/read_text.h"
 #include "tests/fuzz/promise.h"
 
 namespace shardproof::fuzz {

@@ -1,5 +1,5 @@
 // The scenario reader under any text.
-#include "sim/scenario/scenario.h"
+#include "sim/case/scenario/scenario.h"
 
 #include <set>
 

@@ -9,8 +9,8 @@
 #include <map>
 
 #include "base/error.h"
-#include "sim/launch/external_place.h"
-#include "sim/launch/external_rank.h"
+#include "sim/world/external/external_place.h"
+#include "sim/world/external/external_rank.h"
 #include "tests/multirank/small_ranks.h"
 
 namespace shardproof::sim {

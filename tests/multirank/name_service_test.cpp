@@ -12,7 +12,7 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "sim/rank/process_rank_main.h"
+#include "sim/world/rank/process_rank_main.h"
 #include "tests/multirank/small_ranks.h"
 
 namespace {

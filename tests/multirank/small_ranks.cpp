@@ -10,8 +10,8 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "comm/mesh_comm.h"
-#include "sim/rank/emulated_world_main.h"
-#include "sim/rank/process_rank_main.h"
+#include "sim/world/rank/emulated_world_main.h"
+#include "sim/world/rank/process_rank_main.h"
 
 namespace shardproof::sim {
 namespace {

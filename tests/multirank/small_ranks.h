@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "sim/launch/world_pool.h"
+#include "sim/world/launch/world_pool.h"
 
 namespace shardproof::sim {
 

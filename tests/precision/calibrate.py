@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures the rule for lower precisions (sim/compare/tolerance.h) on correct runs.
+"""Measures the rule for lower precisions (sim/judge/diff/tolerance.h) on correct runs.
 
 Runs random cases that nobody tuned (draw.py), or given scenarios over many seeds, and prints how much of the
 allowance correct runs use, which cases are false alarms and how many tensors are unresolved.

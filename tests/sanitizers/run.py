@@ -31,17 +31,18 @@ LIMIT_S = 1800  # of one program: a hang, not a wall-time test
 SHOWN_LINES = 60
 EXIT_STATUS = 99  # of a process with a finding: no status of the program's own
 
-ASAN_TESTS = """unit_base unit_mesh unit_scenario unit_tensor unit_compare unit_report unit_comm unit_collective
-unit_sequence unit_launch unit_model unit_optim unit_golden unit_logprob unit_random unit_parallel unit_cp unit_ulysses
-unit_fsdp unit_train unit_policy unit_rank unit_workload unit_cli multirank_worlds fuzz_corpus""".split()
+ASAN_TESTS = """unit_base unit_mesh unit_tensor unit_random unit_comm unit_collective unit_sequence unit_model
+unit_optim unit_logprob unit_parallel_tp unit_parallel_cp unit_parallel_ulysses unit_parallel_data unit_parallel_hf
+unit_train unit_policy unit_case unit_golden unit_judge unit_world unit_world_launch unit_proofs unit_report unit_cli
+fuzz_corpus multirank_worlds""".split()
 # Whole where it is small; of wide sweeps a share, which a sanitizer slows down three to ten times.
 ASAN_RUNS = """scenarios/smoke scenarios/smoke@gloo scenarios/layers scenarios/faults scenarios/clock
 scenarios/random scenarios/policy scenarios/refused scenarios/fsdp:1/4 scenarios/train:1/4 scenarios/cp:1/8
 scenarios/packing:1/8 scenarios/tp:1/8 scenarios/ulysses:1/4 scenarios/logprob:1/4 scenarios/families:1/16
 scenarios/layers:1/8@gloo tests/hostile/hostile_test.py tests/cli/cli_test.py""".split()
-# What has threads: the emulated world (in unit_comm, and as the program runs it), the trace, and the launcher with
-# its forked workers.
-TSAN_TESTS = ["unit_comm", "unit_launch", "unit_rank"]
+# What has threads: the emulated world (as unit_comm and the program run it), the trace, and the launcher with its
+# forked workers.
+TSAN_TESTS = ["unit_comm", "unit_world", "unit_world_launch"]
 TSAN_RUNS = ["scenarios/smoke", "scenarios/clock", "scenarios/faults"]
 
 TABLES = {"asan": (ASAN_TESTS, ASAN_RUNS), "tsan": (TSAN_TESTS, TSAN_RUNS), "heap": (ASAN_TESTS, ASAN_RUNS)}

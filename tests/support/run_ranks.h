@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "comm/mesh_comm.h"
-#include "sim/net/emulated_world.h"
+#include "sim/world/emulated/emulated_world.h"
 
 namespace shardproof::tests {
 

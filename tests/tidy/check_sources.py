@@ -27,9 +27,10 @@ def source_files(root):
 
 
 def folder_of(path):
-    """The longest row of the table that holds this file, or None."""
+    """The longest row of the table that holds this file, or None. A library's row holds no folders below it."""
     rows = [row for row in table.FOLDERS if path == row or path.startswith(row + "/")]
-    return max(rows, key=len) if rows else None
+    row = max(rows, key=len) if rows else None
+    return row if row is None or table.ANY in table.FOLDERS[row] or "/" not in path[len(row) + 1:] else None
 
 
 def library_of(header):
@@ -49,11 +50,8 @@ def resolve(root, path, header):
 
 
 def may_include(row, target):
-    if target == row or target.startswith(row + "/"):
-        return True
     allowed = table.FOLDERS[row]
-    return table.ANY in allowed or any(
-        target == entry or target.startswith(entry + "/") for entry in allowed)
+    return table.ANY in allowed or target in allowed or folder_of(target) in [row, *allowed]
 
 
 def includes(lines):
@@ -121,10 +119,35 @@ def check_table(root):
             yield path, "is in LONGER_FILES without need"
     for row, entries in table.FOLDERS.items():
         for entry in entries:
-            if entry not in table.LIBRARIES and entry != table.ANY and not entry.endswith(".h") \
-                    and not any(known == entry or known.startswith(entry + "/")
-                                for known in table.FOLDERS):
+            if entry not in table.LIBRARIES and entry != table.ANY and folder_of(entry) is None:
                 yield row, f"may include '{entry}', which is neither a folder nor a library"
+    for cycle in cycles(table.FOLDERS):
+        yield " -> ".join(cycle), "is a circle: a folder, with those below it, stands above what it includes"
+
+
+def cycles(rows):
+    """Circles between folders, and between folders of the first levels taken with all below them."""
+    for depth in (1, 2, 3):
+        graph = {}
+        for row, entries in rows.items():
+            cut = "/".join(row.split("/")[:depth])
+            below = (folder_of(entry) or entry for entry in entries if entry not in table.LIBRARIES)
+            graph.setdefault(cut, set()).update("/".join(name.split("/")[:depth]) for name in below)
+        for name in graph:
+            graph[name].discard(name)
+        while leaves := [name for name, used in graph.items() if not used & graph.keys()]:
+            for name in leaves:
+                del graph[name]
+        if graph:
+            yield circle(graph)
+
+
+def circle(graph):
+    """One walk round, where every name leads to another."""
+    walk = [min(graph)]
+    while walk[-1] not in walk[:-1]:
+        walk.append(min(graph[walk[-1]] & graph.keys()))
+    return walk[walk.index(walk[-1]):]
 
 
 def violations(root):

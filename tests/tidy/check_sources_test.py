@@ -13,9 +13,9 @@ GOOD = {
     "src/mesh/mesh.h": "// Axes.\n#pragma once\n#include \"mesh/layout.h\"\n",
     "src/comm/communicator.h": "// Calls.\n#pragma once\n#include <ATen/core/Tensor.h>\n",
     "src/model/slot.h": "// A slot.\n#pragma once\n#include \"mesh/layout.h\"\n",
-    "sim/scenario/case_spec.h": "// A case.\n#pragma once\n#include <nlohmann/json.hpp>\n",
-    "sim/rank/rank_main.cpp": "// A rank.\n#include <ATen/ATen.h>\n#include \"model/slot.h\"\n",
-    "golden/golden_main.cpp": "// Alone.\n#include \"sim/scenario/case_spec.h\"\n",
+    "sim/case/case_spec.h": "// A case.\n#pragma once\n#include <nlohmann/json.hpp>\n",
+    "sim/world/rank/rank_main.cpp": "// A rank.\n#include <ATen/ATen.h>\n#include \"model/slot.h\"\n",
+    "golden/golden_main.cpp": "// Alone.\n#include \"sim/case/case_spec.h\"\n",
 }
 
 
@@ -39,27 +39,40 @@ class EveryRuleFindsItsViolation(unittest.TestCase):
         self.assertEqual(found_in({}), [])
 
     def test_the_stack_may_not_know_the_harness(self):
-        self.only("src/mesh/a.cpp", '// A.\n#include "sim/scenario/case_spec.h"\n',
-                  "src/mesh may not include sim/scenario/case_spec.h")
+        self.only("src/mesh/a.cpp", '// A.\n#include "sim/case/case_spec.h"\n',
+                  "src/mesh may not include sim/case/case_spec.h")
 
     def test_the_golden_may_not_include_what_it_judges(self):
         self.only("golden/a.cpp", '// A.\n#include "comm/communicator.h"\n',
                   "golden may not include src/comm/communicator.h")
+
+    def test_the_harness_does_not_include_the_golden(self):
+        self.assertEqual(len(found_in({
+            "golden/a.h": "// A.\n#pragma once\n",
+            "sim/program/b.cpp": '// B.\n#include "golden/a.h"\n'})), 1)
+
+    def test_a_row_holds_no_folders_below_it(self):
+        self.assertEqual(len(found_in({
+            "sim/case/record/a.h": "// A.\n#pragma once\n",
+            "sim/case/b.cpp": '// B.\n#include "sim/case/record/a.h"\n'})), 1)
 
     def test_the_model_takes_layouts_but_not_the_rest_of_mesh(self):
         self.only("src/model/a.cpp", '// A.\n#include "mesh/mesh.h"\n',
                   "src/model may not include src/mesh/mesh.h")
 
     def test_the_judge_may_not_communicate(self):
-        self.only("sim/compare/a.cpp", '// A.\n#include "comm/communicator.h"\n', "sim/compare may")
+        for folder in ("diff", "evidence", "explain", "verdict"):
+            self.only(f"sim/judge/{folder}/a.cpp", '// A.\n#include "comm/communicator.h"\n',
+                      f"sim/judge/{folder} may not include src/comm/communicator.h")
 
     def test_one_technique_does_not_include_another(self):
         self.assertEqual(len(found_in({
             "src/parallel/cp/a.h": "// A.\n#pragma once\n",
             "src/parallel/tp/b.cpp": '// B.\n#include "parallel/cp/a.h"\n'})), 1)
 
-    def test_scenarios_have_no_libtorch(self):
-        self.only("sim/scenario/a.cpp", "// A.\n#include <ATen/ATen.h>\n", "may not use torch")
+    def test_a_case_and_its_reader_have_no_libtorch(self):
+        for folder in ("sim/case", "sim/case/scenario"):
+            self.only(f"{folder}/a.cpp", "// A.\n#include <ATen/ATen.h>\n", "may not use torch")
 
     def test_heavy_libtorch_headers_stay_out_of_headers(self):
         self.only("src/comm/a.h", "// A.\n#pragma once\n#include <ATen/ATen.h>\n", "heavy LibTorch")
@@ -89,11 +102,21 @@ class EveryRuleFindsItsViolation(unittest.TestCase):
         self.only("src/mesh/mesh_utils.cpp", "// A.\n", "'utils'")
 
     def test_a_new_folder_needs_a_row(self):
-        self.only("src/newfolder/a.cpp", "// A.\n", "no row")
+        for path in ("src/newfolder/a.cpp", "sim/world/a.cpp", "sim/world/launch/newfolder/a.cpp"):
+            self.only(path, "// A.\n", "no row")
 
     def test_every_row_names_known_folders(self):
         self.assertEqual(list(check_sources.check_table(Path("."))), [])
         self.assertIn("src/base", include_table.FOLDERS)
+
+    def test_folders_stand_above_what_they_include(self):
+        def circles(rows):
+            return [" ".join(cycle) for cycle in check_sources.cycles(rows)]
+
+        folders = {"sim/case": [], "sim/run": ["sim/case", "json"], "golden": ["sim/case"], "sim/cli": ["sim/run"]}
+        self.assertEqual(circles(folders), [])
+        self.assertEqual(circles({**folders, "sim/case": ["sim/cli"]}), ["sim/case sim/cli sim/run sim/case"] * 2)
+        self.assertEqual(circles({**folders, "sim/cli": ["golden"]}), ["golden sim golden"])
 
 
 class MergedFiles(unittest.TestCase):

@@ -3,7 +3,7 @@ there they are one name for two things. Reads well-formatted sources; it is no p
 
 import re
 
-MERGED = ("src/", "sim/", "golden/", "tests/unit/", "tests/multirank/", "tests/fuzz/")
+MERGED = ("src/", "sim/", "golden/", "tests/unit/", "tests/support/", "tests/multirank/", "tests/fuzz/")
 NOISE = re.compile(r'R"(\w*)\((?:.|\n)*?\)\1"|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'|^[ \t]*#[^\n]*(?:\\\n[^\n]*)*',
                    re.MULTILINE)
 NAMESPACE = re.compile(r"^(?:inline )?namespace ?([\w:]*)$")

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "tests/unit/scenario/scratch_folder.h"
+#include "tests/support/scratch_folder.h"
 
 using namespace shardproof;
 using namespace shardproof::sim;

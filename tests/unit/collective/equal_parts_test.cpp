@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "collective/all_to_all.h"
 #include "collective/mappings.h"
-#include "tests/unit/parallel/rank_results.h"
+#include "tests/support/rank_results.h"
 
 namespace shardproof::tests {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "collective/all_to_all.h"
 #include "collective/mappings.h"
+#include "tests/support/rank_results.h"
 #include "tests/support/run_gloo_ranks.h"
-#include "tests/unit/parallel/rank_results.h"
 
 namespace shardproof::tests {
 namespace {

@@ -6,8 +6,8 @@
 #include <catch2/catch.hpp>
 
 #include "collective/mappings.h"
+#include "tests/support/rank_results.h"
 #include "tests/support/run_gloo_ranks.h"
-#include "tests/unit/parallel/rank_results.h"
 
 namespace shardproof::tests {
 namespace {

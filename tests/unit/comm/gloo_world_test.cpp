@@ -4,8 +4,8 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
+#include "tests/support/ones.h"
 #include "tests/support/run_gloo_ranks.h"
-#include "tests/unit/comm/ones.h"
 
 namespace shardproof::tests {
 namespace {

@@ -1,5 +1,3 @@
-#include "golden/golden_main.h"
-
 #include <ATen/ATen.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -8,8 +6,9 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "sim/record/golden_record.h"
-#include "sim/scenario/case_spec.h"
+#include "sim/case/case_spec.h"
+#include "sim/case/record/golden_record.h"
+#include "sim/case/runners.h"
 
 namespace shardproof::golden {
 namespace {

@@ -7,9 +7,9 @@
 #include <filesystem>
 #include <set>
 
-#include "golden/golden_main.h"
-#include "sim/scenario/case_folder.h"
-#include "sim/scenario/case_spec.h"
+#include "sim/case/case_spec.h"
+#include "sim/case/runners.h"
+#include "sim/case/scenario/case_folder.h"
 #include "tensor/safetensors.h"
 
 namespace shardproof::golden {

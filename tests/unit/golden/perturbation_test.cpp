@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "golden/losses.h"
-#include "sim/record/golden_record.h"
+#include "sim/case/record/golden_record.h"
 
 namespace shardproof::golden {
 namespace {

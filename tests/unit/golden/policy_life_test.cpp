@@ -7,8 +7,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "golden/golden_main.h"
-#include "sim/record/golden_record.h"
+#include "sim/case/record/golden_record.h"
+#include "sim/case/runners.h"
 
 namespace shardproof::golden {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "logprob/vocab_parallel_cross_entropy.h"
-#include "sim/rank/tensor_memory.h"
+#include "sim/world/rank/tensor_memory.h"
 #include "tests/unit/logprob/worlds.h"
 
 namespace shardproof::tests {

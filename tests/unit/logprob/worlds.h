@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/rank_results.h"
 #include "tests/support/run_gloo_ranks.h"
-#include "tests/unit/parallel/rank_results.h"
 
 namespace shardproof::tests {
 

@@ -9,7 +9,7 @@
 #include "policy/checkpoint.h"
 #include "random/region_dropout.h"
 #include "random/rng_seeds.h"
-#include "tests/unit/fsdp/small_run.h"
+#include "tests/unit/train/small_run.h"
 
 namespace shardproof::tests {
 

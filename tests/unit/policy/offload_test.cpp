@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "tests/unit/fsdp/small_run.h"
+#include "tests/unit/train/small_run.h"
 
 namespace shardproof::tests {
 namespace {

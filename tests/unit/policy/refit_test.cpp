@@ -12,8 +12,8 @@
 #include "base/error.h"
 #include "policy/shared_pages.h"
 #include "tensor/shard.h"
+#include "tests/support/rank_results.h"
 #include "tests/support/run_ranks.h"
-#include "tests/unit/parallel/rank_results.h"
 
 namespace shardproof::tests {
 namespace {

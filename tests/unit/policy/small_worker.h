@@ -9,7 +9,7 @@
 #include <string>
 
 #include "policy/worker.h"
-#include "tests/unit/fsdp/small_run.h"
+#include "tests/unit/train/small_run.h"
 
 namespace shardproof::tests {
 

@@ -9,8 +9,8 @@
 #include "base/error.h"
 #include "random/region_dropout.h"
 #include "random/rng_seeds.h"
-#include "tests/unit/parallel/rank_results.h"
-#include "tests/unit/random/kept_bytes.h"
+#include "tests/support/kept_bytes.h"
+#include "tests/support/rank_results.h"
 
 namespace shardproof::tests::checkpoint_test {
 namespace {

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "random/region_dropout.h"
 #include "random/rng_seeds.h"
-#include "tests/unit/parallel/rank_results.h"
+#include "tests/support/rank_results.h"
 
 namespace shardproof::tests {
 namespace {

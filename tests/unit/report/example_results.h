@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "sim/compare/verdict.h"
+#include "sim/judge/verdict/verdict.h"
 
 namespace shardproof::sim {
 

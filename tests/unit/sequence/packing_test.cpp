@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "sequence/bins.h"
-#include "tests/unit/parallel/rank_results.h"
+#include "tests/support/rank_results.h"
 
 namespace shardproof::tests {
 namespace {

@@ -4,8 +4,8 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "sim/rank/tensor_memory.h"
-#include "tests/unit/fsdp/small_run.h"
+#include "sim/world/rank/tensor_memory.h"
+#include "tests/unit/train/small_run.h"
 
 namespace shardproof::tests {
 namespace {

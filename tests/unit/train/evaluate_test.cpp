@@ -1,7 +1,7 @@
 // Evaluation: what a step would report, and nothing changed by it.
 #include <catch2/catch.hpp>
 
-#include "tests/unit/fsdp/small_run.h"
+#include "tests/unit/train/small_run.h"
 
 namespace shardproof::tests {
 namespace {

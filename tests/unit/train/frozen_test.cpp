@@ -1,7 +1,7 @@
 // Parameters that are not trainable: a step leaves them as they are and changes the others.
 #include <catch2/catch.hpp>
 
-#include "tests/unit/fsdp/small_run.h"
+#include "tests/unit/train/small_run.h"
 
 namespace shardproof::tests::frozen_test {
 namespace {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "tensor/shard.h"
-#include "tests/unit/parallel/rank_results.h"
+#include "tests/support/rank_results.h"
 
 namespace shardproof::tests {
 namespace {

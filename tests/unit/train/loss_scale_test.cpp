@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "model/precision.h"
-#include "tests/unit/fsdp/small_run.h"
+#include "tests/unit/train/small_run.h"
 #include "train/microbatch_gradients.h"
 
 namespace shardproof::tests::loss_scale_test {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tests/unit/fsdp/small_run.h"
+#include "tests/unit/train/small_run.h"
 #include "train/loss.h"
 #include "train/microbatch.h"
 

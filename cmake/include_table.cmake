@@ -1,0 +1,84 @@
+# Which folder may include which, and so what its library links: one row for each folder, from the ground up. A row
+# lists folders (the files in them, not those of folders below), single headers, and outside libraries by the names
+# of tests/tidy/include_table.py. Every folder may include itself and the standard library (POSIX included).
+# shardproof_folder (cmake/folders.cmake) makes the library of a row, tests/tidy holds the sources to it.
+
+# --- The sharded stack: code under test. It knows nothing of sim and golden.
+shardproof_folder(src/base fmt)
+shardproof_folder(src/mesh src/base fmt)
+shardproof_folder(src/tensor src/base src/mesh fmt json torch)
+shardproof_folder(src/observe src/base src/mesh torch)
+# Never comm.
+shardproof_folder(src/random src/base src/observe fmt torch)
+shardproof_folder(src/comm src/base src/mesh src/tensor fmt torch)
+shardproof_folder(src/collective src/base src/comm fmt torch)
+shardproof_folder(src/sequence src/base src/mesh src/comm src/collective fmt torch)
+# One device: never the rest of mesh, comm, parallel.
+shardproof_folder(src/model src/base src/mesh/layout.h src/tensor src/observe fmt json torch)
+shardproof_folder(src/optim src/base torch)
+shardproof_folder(src/logprob src/base src/mesh src/tensor src/comm src/collective src/sequence fmt
+  torch)
+shardproof_folder(src/parallel/tp src/base src/mesh src/tensor src/random src/comm src/collective
+  src/model fmt json torch)
+shardproof_folder(src/parallel/cp src/base src/comm src/sequence src/model fmt torch)
+shardproof_folder(src/parallel/ulysses src/base src/mesh src/comm src/collective src/model fmt json
+  torch)
+shardproof_folder(src/parallel/data src/base src/mesh src/tensor src/comm src/model fmt torch)
+shardproof_folder(src/parallel/reshard src/base src/mesh src/tensor src/comm torch)
+shardproof_folder(src/parallel/hf src/base src/tensor src/comm src/model fmt json torch)
+shardproof_folder(src/train src/base src/mesh src/tensor src/observe src/comm src/sequence src/model
+  src/optim src/logprob src/parallel/tp src/parallel/cp src/parallel/data fmt torch)
+shardproof_folder(src/policy src/base src/tensor src/random src/comm src/model src/parallel/tp
+  src/parallel/cp src/parallel/ulysses src/parallel/reshard src/train fmt json torch)
+
+# --- A case: what is run and what is kept of it. The first two take no LibTorch.
+shardproof_folder(sim/case src/base src/mesh fmt json)
+shardproof_folder(sim/case/scenario src/base src/mesh sim/case fmt json yaml)
+shardproof_folder(sim/case/record src/base src/tensor src/observe fmt torch)
+shardproof_folder(sim/case/inputs src/model sim/case)
+
+# --- The single device: nothing that is judged, and of the harness the case alone.
+shardproof_folder(golden src/base src/tensor src/observe src/model sim/case sim/case/record
+  sim/case/inputs fmt json torch)
+
+# --- The judge: diff and evidence on ranks, explain and verdict in control. Who judges does not communicate.
+shardproof_folder(sim/judge/diff src/base src/mesh src/observe sim/case sim/case/record fmt json
+  torch)
+shardproof_folder(sim/judge/evidence src/base src/tensor src/observe sim/case sim/case/record
+  sim/judge/diff fmt torch)
+shardproof_folder(sim/judge/explain src/mesh src/observe sim/judge/diff sim/judge/evidence fmt)
+shardproof_folder(sim/judge/verdict src/base src/tensor sim/case sim/case/record sim/judge/diff
+  sim/judge/evidence sim/judge/explain fmt torch)
+
+# --- The worlds: ranks, their network, their processes. Control (launch) knows neither rank nor judge.
+# The standard library alone.
+shardproof_folder(sim/world/match)
+shardproof_folder(sim/world/clock src/base src/observe sim/case json torch)
+shardproof_folder(sim/world/calls src/base src/comm sim/case sim/world/clock fmt json torch)
+shardproof_folder(sim/world/emulated src/base src/comm sim/world/match sim/world/clock torch)
+shardproof_folder(sim/world/process src/base src/comm/store.h sim/case sim/world/match fmt json
+  torch)
+shardproof_folder(sim/world/external src/base sim/world/process fmt)
+shardproof_folder(sim/world/launch src/base sim/case sim/world/match sim/world/process
+  sim/world/external fmt json asio)
+shardproof_folder(sim/world/rank src/base src/tensor src/observe src/comm src/model src/optim
+  src/parallel/tp src/parallel/cp src/parallel/ulysses src/parallel/data src/parallel/hf src/train
+  src/policy sim/case sim/case/record sim/case/inputs sim/judge/diff sim/judge/evidence
+  sim/world/match sim/world/clock sim/world/calls sim/world/emulated sim/world/process fmt json
+  torch)
+
+# --- The program.
+shardproof_folder(sim/proofs src/base src/mesh src/tensor src/observe src/random src/comm
+  src/collective src/model src/logprob src/parallel/tp src/train src/policy sim/case
+  sim/case/scenario sim/case/record sim/judge/evidence sim/world/clock sim/world/calls
+  sim/world/rank fmt json torch)
+shardproof_folder(sim/report src/base src/tensor sim/judge/verdict fmt json)
+shardproof_folder(sim/run src/base src/model src/parallel/tp sim/case sim/judge/verdict
+  sim/world/process sim/world/launch sim/world/rank fmt torch)
+shardproof_folder(sim/describe src/mesh src/model src/parallel/tp src/parallel/cp src/parallel/data
+  src/train sim/case sim/world/rank fmt torch)
+shardproof_folder(sim/cli src/base src/comm src/model src/parallel/tp sim/case sim/case/scenario
+  sim/case/inputs sim/judge/verdict sim/world/external sim/world/launch sim/world/rank sim/report
+  sim/run sim/describe fmt cli torch)
+# Knows what sim/case/runners.h declares; golden defines it and is linked beside it.
+shardproof_folder(sim/program sim/case sim/proofs sim/run sim/cli json)

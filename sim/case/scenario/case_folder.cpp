@@ -1,0 +1,189 @@
+// A case from outside: a folder that any framework can write.
+#include "sim/case/scenario/case_folder.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cctype>
+#include <cmath>
+#include <filesystem>
+
+#include "base/error.h"
+#include "sim/case/names.h"
+#include "sim/case/scenario/read_text.h"
+
+namespace shardproof::sim {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+constexpr int64_t kMaxSteps = 100000;
+
+[[noreturn]] void bad_case(const std::string& what, const std::string& fix) {
+  throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
+}
+
+// One object of case.json whose constants are read by name; what is missing keeps its value.
+class Constants {
+ public:
+  Constants(std::string file, std::string place, json object)
+      : file_(std::move(file)), place_(std::move(place)), object_(std::move(object)) {
+    if (!object_.is_object()) fail("", "must be an object {...}");
+  }
+
+  // A finite number with low <= value <= high.
+  void number(const std::string& key, double& value, double low, double high) const {
+    if (!object_.contains(key)) return;
+    const json& given = object_[key];
+    if (!given.is_number()) fail(key, fmt::format("must be a number, not {}", given.dump()));
+    const double read = given.get<double>();
+    if (!(read >= low && read <= high)) {
+      fail(key, fmt::format("is {}; it must be from {} to {}", given.dump(), low, high));
+    }
+    value = read;
+  }
+
+  void count(const std::string& key, int64_t& value, int64_t low, int64_t high) const {
+    if (!object_.contains(key)) return;
+    const json& given = object_[key];
+    const bool fits = given.is_number_integer() && given >= low && given <= high;
+    if (!fits)
+      fail(key, fmt::format("is {}; it must be an integer from {} to {}", given.dump(), low, high));
+    value = given.get<int64_t>();
+  }
+
+  // Two numbers in [0, 1).
+  void pair(const std::string& key, double& first, double& second) const {
+    if (!object_.contains(key)) return;
+    const json& given = object_[key];
+    if (!given.is_array() || given.size() != 2) fail(key, "must be two numbers, [0.9, 0.999]");
+    for (const json& beta : given) {
+      const bool fits = beta.is_number() && beta.get<double>() >= 0 && beta.get<double>() < 1;
+      if (!fits)
+        fail(key, fmt::format("has {}; both must be numbers from 0 to below 1", beta.dump()));
+    }
+    first = given[0].get<double>();
+    second = given[1].get<double>();
+  }
+
+  // The first word of `kind`, as one of `known`.
+  void kind(std::string& value, const std::vector<std::string>& known) const {
+    if (!object_.contains("kind")) return;
+    const json& given = object_["kind"];
+    if (!given.is_string()) fail("kind", fmt::format("must be text, not {}", given.dump()));
+    const std::string word = first_word(given.get<std::string>());
+    for (const std::string& name : known) {
+      if (name == word) {
+        value = name;
+        return;
+      }
+    }
+    fail("kind", fmt::format("is \"{}\"; {}", word, known_names(word, known)));
+  }
+
+  bool is_null(const std::string& key) const {
+    return object_.contains(key) && object_[key].is_null();
+  }
+  bool is_number(const std::string& key) const {
+    return object_.contains(key) && object_[key].is_number();
+  }
+
+  [[noreturn]] void fail(const std::string& key, const std::string& problem) const {
+    const std::string where = key.empty() ? place_ : place_ + "." + key;
+    bad_case(fmt::format("{}: {} {}", file_, where, problem), "mend case.json");
+  }
+
+ private:
+  static std::string first_word(const std::string& text) {
+    size_t begin = 0;
+    while (begin < text.size() && std::isspace(static_cast<unsigned char>(text[begin]))) ++begin;
+    size_t end = begin;
+    const auto in_word = [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.'; };
+    while (end < text.size() && in_word(static_cast<unsigned char>(text[end]))) ++end;
+    std::string word = text.substr(begin, end - begin);
+    if (word.starts_with("torch.optim.")) word = word.substr(std::string("torch.optim.").size());
+    return word;
+  }
+
+  std::string file_, place_;
+  json object_;
+};
+
+void read_loss(const std::string& file, const json& object, LossSpec& loss) {
+  const Constants constants(file, "loss", object);
+  constants.kind(loss.kind, known_losses());
+  constants.number("eps", loss.eps, 0, 1e6);
+  constants.number("beta", loss.beta, -1e6, 1e6);
+}
+
+void read_optimizer(const std::string& file, const json& object, CaseSpec& spec) {
+  const Constants constants(file, "optimizer", object);
+  OptimizerSpec& optimizer = spec.optimizer;
+  constants.kind(optimizer.kind, known_optimizers());
+  constants.number("lr", optimizer.lr, 0, 1e6);
+  constants.pair("betas", optimizer.beta1, optimizer.beta2);
+  constants.number("eps", optimizer.eps, 0, 1e6);
+  constants.number("weight_decay", optimizer.weight_decay, 0, 1e6);
+  if (constants.is_number("momentum")) constants.number("momentum", optimizer.momentum, 0, 1e6);
+  if (constants.is_null("max_norm")) {
+    optimizer.max_norm = 0;
+  } else {
+    constants.number("max_norm", optimizer.max_norm, -1e300, 1e300);
+  }
+  constants.count("steps", spec.steps, 1, kMaxSteps);
+}
+
+void require_file(const fs::path& path, const std::string& what) {
+  if (!fs::is_regular_file(path)) {
+    bad_case(fmt::format("the case has no {}", path.string()), "a case holds " + what);
+  }
+}
+
+void require_weights(const fs::path& folder) {
+  const bool whole = fs::is_regular_file(folder / "model.safetensors");
+  if (whole || fs::is_regular_file(folder / "model.safetensors.index.json")) return;
+  bad_case(
+      fmt::format("the case has no {}", (folder / "model.safetensors").string()),
+      "a case holds the full weights under Hugging Face names: model.safetensors, or the files "
+      "that model.safetensors.index.json names");
+}
+
+}  // namespace
+
+bool looks_like_case_folder(const std::string& path) {
+  return fs::is_regular_file(fs::path(path) / "case.json") ||
+         fs::is_regular_file(fs::path(path) / "config.json");
+}
+
+CaseSpec read_case_folder(const std::string& given) {
+  const fs::path folder(given);
+  if (!fs::exists(folder)) bad_case(given + " does not exist", "name a case folder");
+  if (!fs::is_directory(folder)) bad_case(given + " is no folder", "name a case folder");
+  require_file(folder / "config.json", "a Hugging Face config.json");
+  require_file(folder / "case.json",
+               "case.json with the loss and the optimizer; {} takes the defaults");
+  require_file(folder / "batch.safetensors",
+               "batch.safetensors with input_ids, input_lengths and masks");
+  require_weights(folder);
+
+  CaseSpec spec;
+  const fs::path whole = fs::absolute(folder).lexically_normal();
+  const fs::path named = whole.has_filename() ? whole : whole.parent_path();
+  spec.name = named.filename().string();
+  spec.file = given;
+  spec.model = read_json_object((folder / "config.json").string());
+  spec.weights_folder = named.string();
+  spec.data.file = (named / "batch.safetensors").string();
+  if (fs::is_regular_file(folder / "expected.safetensors")) {
+    spec.expected_file = (named / "expected.safetensors").string();
+  }
+  const std::string case_file = (folder / "case.json").string();
+  const json constants = read_json_object(case_file);
+  if (constants.contains("loss")) read_loss(case_file, constants["loss"], spec.loss);
+  if (constants.contains("optimizer")) read_optimizer(case_file, constants["optimizer"], spec);
+  return spec;
+}
+
+}  // namespace shardproof::sim

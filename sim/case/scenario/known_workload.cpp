@@ -1,0 +1,74 @@
+#include "sim/case/scenario/known_workload.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "sim/case/names.h"
+
+namespace shardproof::sim {
+
+using nlohmann::json;
+
+namespace {
+
+// A number with a fraction may be given as a whole one, not the other way round.
+bool same_type(const json& a, const json& b) {
+  if (a.is_number_float()) return b.is_number();
+  if (a.is_number_integer()) return b.is_number_integer();
+  return a.type() == b.type();
+}
+
+json checked_options(const Settings& settings, const KnownWorkload& workload) {
+  json options = workload.options;
+  std::vector<std::string> names;
+  for (const auto& [name, value] : options.items()) names.push_back(name);
+  const json given = settings.value("options");
+  for (const auto& [name, value] : given.items()) {
+    if (!options.contains(name)) {
+      settings.fail("options", fmt::format("workload {} has no option '{}'", workload.name, name),
+                    names.empty() ? "it has none" : known_names(name, names));
+    }
+    if (!same_type(options[name], value)) {
+      settings.fail("options",
+                    fmt::format("option {} is {}, of another type than its default {}", name,
+                                value.dump(), options[name].dump()),
+                    "write a value of that type");
+    }
+    options[name] = value;
+  }
+  return options;
+}
+
+}  // namespace
+
+void set_workload(const Settings& settings, const std::vector<KnownWorkload>& known,
+                  CaseSpec& spec) {
+  spec.workload = settings.get<std::string>("workload");
+  if (is_model_workload(spec.workload)) {
+    spec.options = settings.value("options");
+    if (!spec.options.empty()) {
+      settings.fail("options", fmt::format("workload {} has no options", spec.workload),
+                    "remove them, or name the workload that they are for");
+    }
+    return;
+  }
+  const auto found = std::find_if(known.begin(), known.end(), [&](const KnownWorkload& one) {
+    return one.name == spec.workload;
+  });
+  if (found == known.end()) {
+    std::vector<std::string> names = known_workloads();
+    for (const KnownWorkload& one : known) names.push_back(one.name);
+    settings.fail("workload", fmt::format("workload is '{}'", spec.workload),
+                  known_names(spec.workload, names));
+  }
+  for (const char* prefix : {"model.", "data.", "run.", "record_activations"}) {
+    const std::string also = settings.given_below(prefix);
+    if (also.empty()) continue;
+    settings.fail(also, fmt::format("workload {} has no model, so no {}", spec.workload, also),
+                  "remove it; `options` say what the workload does");
+  }
+  spec.options = checked_options(settings, *found);
+}
+
+}  // namespace shardproof::sim

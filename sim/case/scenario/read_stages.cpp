@@ -1,0 +1,154 @@
+#include "sim/case/scenario/read_stages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace shardproof::sim {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kStages = "run.stages";
+
+// The keys beside `do`, and the stages that take them.
+struct StageKey {
+  const char* name;
+  std::vector<std::string> kinds;
+};
+
+const std::vector<StageKey>& stage_keys() {
+  static const std::vector<StageKey> keys = {{"train_global_batch_size", {"train"}},
+                                             {"train_micro_batch_size", {"train"}},
+                                             {"eval_mode", {"train"}},
+                                             {"logprob_batch_size", {"score", "reference"}},
+                                             {"data_parallel_size", {"load"}},
+                                             {"context_parallel_size", {"load"}},
+                                             {"ulysses_size", {"load"}},
+                                             {"tensor_parallel_size", {"load"}},
+                                             {"sequence_parallel", {"load"}},
+                                             {"data_parallel", {"load"}}};
+  return keys;
+}
+
+bool is_given(const json& value) { return value != 0 && value != false && value != ""; }
+
+class StageReader {
+ public:
+  StageReader(const Settings& settings, const CaseSpec& spec)
+      : settings_(settings), spec_(spec), parallel_(spec.parallel) {}
+
+  StageSpec next(const json& record) {
+    ++number_;
+    StageSpec stage{.kind = record["do"]};
+    check_keys(stage.kind, record);
+    if (stage.kind == "train") set_train(stage, record);
+    if (stage.kind == "score" || stage.kind == "reference") {
+      stage.micro_batch_size = size_of(record, "logprob_batch_size", "run.logprob_batch_size", 0);
+    }
+    if (stage.kind == "refit" && parallel_.inference_tp == 0) {
+      fail("there are no inference ranks to refit", "set run.refit.tensor_parallel_size");
+    }
+    if (stage.kind == "save") saved_ = true;
+    if (stage.kind == "load") set_mesh(record);
+    stage.parallel = parallel_;
+    return stage;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what, const std::string& fix) const {
+    settings_.fail(kStages, fmt::format("stage {}: {}", number_, what), fix);
+  }
+
+  void check_keys(const std::string& kind, const json& record) const {
+    for (const StageKey& key : stage_keys()) {
+      const bool fits = std::find(key.kinds.begin(), key.kinds.end(), kind) != key.kinds.end();
+      if (fits || !is_given(record[key.name])) continue;
+      fail(fmt::format("{} has no {}", kind, key.name),
+           fmt::format("remove it, or give it to {}", key.kinds.front()));
+    }
+  }
+
+  int64_t size_of(const json& record, const char* key, const std::string& path,
+                  int64_t otherwise) const {
+    if (is_given(record[key])) return record[key].get<int64_t>();
+    return settings_.given(path) ? settings_.get<int64_t>(path) : otherwise;
+  }
+
+  void set_train(StageSpec& stage, const json& record) const {
+    const int64_t samples = spec_.data.batch_size;
+    stage.eval_mode = record["eval_mode"];
+    stage.global_batch_size =
+        size_of(record, "train_global_batch_size", "run.train_global_batch_size", samples);
+    stage.micro_batch_size =
+        size_of(record, "train_micro_batch_size", "run.train_micro_batch_size", 0);
+    if (samples % stage.global_batch_size == 0) return;
+    fail(fmt::format("{} samples do not divide into global batches of {}", samples,
+                     stage.global_batch_size),
+         "change train_global_batch_size or the data");
+  }
+
+  void set_mesh(const json& record) {
+    if (!saved_) fail("there is nothing to load yet", "put a save before it");
+    const int64_t cp = record["context_parallel_size"], ulysses = record["ulysses_size"];
+    const int64_t tp = record["tensor_parallel_size"], dp = record["data_parallel_size"];
+    const std::string data_parallel = record["data_parallel"];
+    if (!data_parallel.empty()) parallel_.data_parallel = data_parallel;
+    if (cp + ulysses + tp + dp == 0) return;
+    parallel_.cp = std::max<int64_t>(cp, 1);
+    parallel_.ulysses = std::max<int64_t>(ulysses, 1);
+    parallel_.tp = std::max<int64_t>(tp, 1);
+    parallel_.sequence_parallel = record["sequence_parallel"];
+    const int64_t world = spec_.parallel.mesh().world_size();
+    const int64_t others = parallel_.cp * parallel_.ulysses * parallel_.tp;
+    parallel_.dp = dp > 0 ? dp : std::max<int64_t>(world / others, 1);
+    if (parallel_.mesh().world_size() == world) return;
+    fail(fmt::format("the mesh {} has {} ranks, the one before {}", parallel_.mesh().describe(),
+                     parallel_.mesh().world_size(), world),
+         "name a mesh of as many ranks");
+  }
+
+  const Settings& settings_;
+  const CaseSpec& spec_;
+  ParallelSpec parallel_;
+  int64_t number_ = 0;
+  bool saved_ = false;
+};
+
+}  // namespace
+
+bool has_stages(const Settings& settings) {
+  return settings.get<std::string>("workload") == "policy";
+}
+
+void read_stages(const Settings& settings, CaseSpec& spec) {
+  if (!has_stages(settings)) {
+    for (const char* path : {"run.stages", "run.lives", "run.refit.tensor_parallel_size"}) {
+      if (!settings.given(path)) continue;
+      settings.fail(path, fmt::format("workload {} has no {}", spec.workload, path),
+                    "remove it, or write workload: policy");
+    }
+    return;
+  }
+  for (const char* path : {"run.steps", "data.case"}) {
+    if (!settings.given(path)) continue;
+    settings.fail(path, fmt::format("workload policy has no {}", path),
+                  "remove it; run.stages say what happens");
+  }
+  spec.lives = settings.get<int64_t>("run.lives");
+  spec.colocated = settings.get<bool>("run.generation.colocated.enabled");
+  spec.refit_bytes = settings.get<int64_t>("run.refit.budget_bytes");
+  if (settings.given("run.refit.tensor_parallel_size")) {
+    spec.parallel.inference_tp = settings.get<int64_t>("run.refit.tensor_parallel_size");
+  }
+  StageReader reader(settings, spec);
+  for (const json& record : settings.value(kStages)) spec.stages.push_back(reader.next(record));
+  if (spec.stages.empty()) {
+    settings.fail(kStages, "workload policy has no run.stages",
+                  "say what happens: [{do: score}, {do: train}]");
+  }
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,106 @@
+// A scenario file: checked, expanded over its matrix, one CaseSpec for each row.
+#include "sim/case/scenario/scenario.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/utf8.h"
+#include "sim/case/scenario/build_case.h"
+#include "sim/case/scenario/matrix.h"
+#include "sim/case/scenario/read_text.h"
+#include "sim/case/scenario/skip.h"
+
+namespace shardproof::sim {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int64_t kMaxScenarioBytes = 1 << 20;
+constexpr size_t kMaxName = 120;
+
+bool is_name(const std::string& text) {
+  const auto fits = [](unsigned char c) {
+    return std::isalnum(c) || c == '_' || c == '-' || c == '.' || c == '/';
+  };
+  const bool walks = text.starts_with('/') || text.ends_with('/') || text.find("..") != text.npos;
+  return !text.empty() && text.size() <= kMaxName && !walks &&
+         std::all_of(text.begin(), text.end(), fits);
+}
+
+// "tp/llama": the scenario's name; one without a folder gets that of its file, unless it is the
+// root.
+std::string scenario_name(const Settings& settings) {
+  const fs::path path = fs::absolute(settings.file()).lexically_normal();
+  std::string name = path.stem().string();
+  if (settings.given("name")) {
+    name = settings.get<std::string>("name");
+    if (!is_name(name)) {
+      settings.fail("name", fmt::format("'{}' is no name", name.substr(0, kMaxName)),
+                    "use letters, digits, '_', '-', '.' and '/', at most 120 of them");
+    }
+  }
+  if (name.find('/') != std::string::npos) return name;
+  const std::string folder = path.parent_path().filename().string();
+  return folder.empty() || folder == "scenarios" ? name : folder + "/" + name;
+}
+
+// Why this world cannot run it although nothing is wrong with it; "" when it can.
+std::string world_skip(const CaseSpec& spec, const Settings& settings, const WorldChoice& world) {
+  const auto& only = spec.backends;
+  if (!only.empty() && std::find(only.begin(), only.end(), world.backend) == only.end()) {
+    std::string list;
+    for (const std::string& backend : only) list += (list.empty() ? "" : ", ") + backend;
+    return fmt::format("this scenario is for {} only (world.backend)", list);
+  }
+  const nlohmann::json device = settings.value("world.device");
+  if (!device.is_null() && device != world.device) {
+    return fmt::format("this scenario is for {} only (world.device)", device.get<std::string>());
+  }
+  return "";
+}
+
+int64_t line_of(const YamlNode& root, const std::string& key) {
+  for (const YamlEntry& entry : root.entries) {
+    if (entry.key == key) return entry.line;
+  }
+  return root.line;
+}
+
+}  // namespace
+
+Scenario parse_scenario_text(const std::string& file, const std::string& text,
+                             const WorldChoice& world) {
+  const Schema schema;
+  const YamlNode root = parse_yaml(file, text);
+  if (root.kind == YamlNode::Kind::kNull)
+    fail_at(file, 1, 1, "the file is empty", "write a scenario");
+  Settings base(schema, file);
+  base.add(root, {"matrix", "skip"});
+  const std::vector<SkipRule> rules = read_skip(schema, file, root.find("skip"));
+
+  Scenario scenario;
+  scenario.file = file;
+  scenario.name = scenario_name(base);
+  for (const MatrixRow& row : expand_matrix(schema, file, root.find("matrix"))) {
+    Settings settings = base;
+    settings.overlay(row.settings);
+    CaseSpec spec = build_case(settings, world);
+    spec.name = row.label.empty() ? scenario.name : fmt::format("{}[{}]", scenario.name, row.label);
+    spec.line = line_of(root, "name");
+    spec.skip = row.skip;
+    if (spec.skip.empty()) spec.skip = skip_reason(rules, settings, world);
+    if (spec.skip.empty()) spec.skip = world_skip(spec, settings, world);
+    spec.skip = printable(spec.skip);
+    scenario.cases.push_back(std::move(spec));
+  }
+  return scenario;
+}
+
+Scenario parse_scenario(const std::string& path, const WorldChoice& world) {
+  return parse_scenario_text(path, read_text_file(path, kMaxScenarioBytes), world);
+}
+
+}  // namespace shardproof::sim

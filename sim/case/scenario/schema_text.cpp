@@ -1,0 +1,166 @@
+// The table of keys for people and for editors.
+#include <fmt/format.h>
+
+#include "sim/case/scenario/schema.h"
+
+namespace shardproof::sim {
+
+using nlohmann::json;
+
+namespace {
+
+std::string type_text(const SchemaKey& key) {
+  switch (key.type) {
+    case KeyType::kText:
+      return "text";
+    case KeyType::kInteger:
+      return "integer";
+    case KeyType::kNumber:
+      return "number";
+    case KeyType::kBool:
+      return "true|false";
+    case KeyType::kNumberPair:
+      return "[number, number]";
+    case KeyType::kIntegers:
+      return "[integer, ..]";
+    case KeyType::kTexts:
+      return "[text, ..]";
+    case KeyType::kMap:
+      return "map";
+    case KeyType::kRecords:
+      return "[map, ..]";
+    case KeyType::kName:
+    case KeyType::kNames:
+      break;
+  }
+  std::string names;
+  for (const std::string& choice : key.choices) names += (names.empty() ? "" : "|") + choice;
+  return names + (key.of_bool.empty() ? "" : "|true|false");
+}
+
+json name_schema(const SchemaKey& key) {
+  json names = key.choices;
+  if (!key.of_bool.empty()) names.insert(names.end(), {true, false});
+  return {{"enum", names}};
+}
+
+json number_schema(const SchemaKey& key) {
+  return {{"type", "number"}, {"minimum", key.low}, {"maximum", key.high}};
+}
+
+json integer_schema(const SchemaKey& key) {
+  return {{"type", "integer"},
+          {"minimum", static_cast<int64_t>(key.low)},
+          {"maximum", static_cast<int64_t>(key.high)}};
+}
+
+json list_schema(json items) { return {{"type", "array"}, {"items", std::move(items)}}; }
+
+json type_schema(const SchemaKey& key) {
+  switch (key.type) {
+    case KeyType::kText:
+      return {{"type", "string"}};
+    case KeyType::kInteger:
+      return integer_schema(key);
+    case KeyType::kNumber:
+      return number_schema(key);
+    case KeyType::kBool:
+      return {{"type", "boolean"}};
+    case KeyType::kName:
+      return name_schema(key);
+    case KeyType::kNames:
+      return {{"anyOf", {name_schema(key), list_schema(name_schema(key))}}};
+    case KeyType::kNumberPair: {
+      json pair = list_schema(number_schema(key));
+      pair["minItems"] = pair["maxItems"] = 2;
+      return pair;
+    }
+    case KeyType::kIntegers:
+      return list_schema(integer_schema(key));
+    case KeyType::kTexts:
+      return list_schema({{"type", "string"}});
+    case KeyType::kMap:
+      return {{"type", "object"}};
+    case KeyType::kRecords:
+      break;
+  }
+  return list_schema({{"type", "object"}, {"additionalProperties", false}});
+}
+
+json key_schema(const SchemaKey& key) {
+  json schema = type_schema(key);
+  if (key.nullable) schema = {{"anyOf", {schema, {{"type", "null"}}}}};
+  schema["description"] = key.doc;
+  if (!key.default_value.is_null()) schema["default"] = key.default_value;
+  return schema;
+}
+
+// The object that holds `path`'s last part, made on the way; "faults[].kind" lies in the items.
+json& place(json& root, const std::string& path, std::string& name) {
+  json* block = &root;
+  size_t begin = 0;
+  for (size_t dot = path.find('.'); dot != std::string::npos; dot = path.find('.', begin)) {
+    std::string part = path.substr(begin, dot - begin);
+    const bool list = part.ends_with("[]");
+    if (list) part.resize(part.size() - 2);
+    json& child = (*block)["properties"][part];
+    if (child.is_null()) child = {{"type", "object"}, {"additionalProperties", false}};
+    block = list ? &child["items"] : &child;
+    begin = dot + 1;
+  }
+  name = path.substr(begin);
+  return *block;
+}
+
+json skip_schema() {
+  const json rule = {
+      {"type", "object"},
+      {"required", {"reason"}},
+      {"additionalProperties", false},
+      {"properties", {{"reason", {{"type", "string"}}}, {"when", {{"type", "object"}}}}}};
+  const json one = {{"anyOf", {{{"type", "string"}}, rule}}};
+  return {{"description", "Why cases are skipped: a reason, or reasons with conditions on keys"},
+          {"anyOf", {{{"type", "string"}}, rule, list_schema(one)}}};
+}
+
+json matrix_schema() {
+  return {
+      {"description",
+       "Swept keys: a key's whole path and its values, or a label and rows {name: .., key: value}"},
+      {"type", "object"},
+      {"additionalProperties", {{"type", "array"}, {"minItems", 1}}}};
+}
+
+}  // namespace
+
+json Schema::json_schema() const {
+  json root = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
+               {"title", "shardproof scenario"},
+               {"type", "object"},
+               {"additionalProperties", false}};
+  for (const SchemaKey& key : keys_) {
+    std::string name;
+    json& block = place(root, key.path, name);
+    block["properties"][name] = key_schema(key);
+  }
+  root["properties"]["matrix"] = matrix_schema();
+  root["properties"]["skip"] = skip_schema();
+  return root;
+}
+
+std::string Schema::describe_keys() const {
+  std::string text;
+  for (const SchemaKey& key : keys_) {
+    const std::string given = key.default_value.is_null() ? "-" : key.default_value.dump();
+    text += fmt::format("{:<40} {:<24} {:<14} {}\n", key.path, type_text(key), given, key.doc);
+  }
+  text +=
+      fmt::format("{:<40} {:<24} {:<14} {}\n", "matrix", "map of lists", "-",
+                  "Sweeps any key: {key: [value, ..]} or {label: [{name: .., key: value}, ..]}");
+  text +=
+      fmt::format("{:<40} {:<24} {:<14} {}\n", "skip", "reason or rules", "-",
+                  "A reason, or {reason: .., when: {key: value or values}}, or a list of those");
+  return text;
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,29 @@
+// On which mesh each step of a case runs: a policy's stages may change it.
+#pragma once
+
+#include <map>
+
+#include "mesh/mesh.h"
+#include "sim/case/policy_stages.h"
+
+namespace shardproof::sim {
+
+class StepMeshes {
+ public:
+  explicit StepMeshes(const CaseSpec& spec) : mesh_(spec.parallel.mesh()) {
+    for (int64_t step = 1; step <= spec.lives * moments_of_life(spec); ++step) {
+      of_step_.emplace(step, parallel_at(spec, step).mesh());
+    }
+  }
+  // The case's own mesh for a step that no stage has.
+  const Mesh& at(int64_t step) const {
+    const auto found = of_step_.find(step);
+    return found == of_step_.end() ? mesh_ : found->second;
+  }
+
+ private:
+  Mesh mesh_;
+  std::map<int64_t, Mesh> of_step_;
+};
+
+}  // namespace shardproof::sim

@@ -1,0 +1,278 @@
+#include "sim/judge/diff/addends.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "base/digest.h"
+#include "base/error.h"
+#include "sim/judge/diff/index_plan.h"
+
+namespace shardproof::sim {
+namespace {
+
+struct AddendGroup {
+  std::vector<int64_t> peers;  // that must hold an addend each
+  std::vector<ResultRow*> rows;
+  std::vector<const Piece*> pieces;
+};
+
+struct TensorAddends {
+  std::vector<ResultRow*> rows;
+  std::vector<const Piece*> pieces;
+};
+
+std::map<GoldenPosition, TensorAddends> addends_by_tensor(std::vector<RankReport>& reports) {
+  std::map<GoldenPosition, TensorAddends> tensors;
+  for (RankReport& report : reports) {
+    for (ResultRow& row : report.rows) {
+      if (!row.partial || row.order < 0 || row.is_wrong()) continue;
+      tensors[golden_position(row.step, row.phase, row.order)].rows.push_back(&row);
+    }
+    for (const Piece& piece : report.pieces) {
+      if (!piece.partial) continue;
+      tensors[golden_position(piece.step, piece.phase, piece.order)].pieces.push_back(&piece);
+    }
+  }
+  return tensors;
+}
+
+// By the lowest rank of the peers.
+std::map<int64_t, AddendGroup> groups_of(const Mesh& mesh, const TensorAddends& tensor) {
+  std::map<int64_t, AddendGroup> groups;
+  for (ResultRow* row : tensor.rows) {
+    if (row->rank >= mesh.world_size()) {
+      row->outcome = Outcome::kNotJudged;
+      row->reason = fmt::format("rank {} holds an addend and is no rank of the mesh", row->rank);
+      continue;
+    }
+    const std::vector<int64_t> peers = mesh.peers_along(row->partial_axes, row->rank);
+    AddendGroup& group = groups[peers.front()];
+    group.peers = peers;
+    group.rows.push_back(row);
+  }
+  for (const Piece* piece : tensor.pieces) {
+    if (piece->rank >= mesh.world_size()) continue;
+    const auto group = groups.find(mesh.peers_along(piece->partial_axes, piece->rank).front());
+    if (group != groups.end()) group->second.pieces.push_back(piece);
+  }
+  return groups;
+}
+
+// A row whose addends were not sent.
+const ResultRow* unsent(const AddendGroup& group) {
+  for (const ResultRow* row : group.rows) {
+    if (row->outcome != Outcome::kAddend) return row;
+  }
+  return nullptr;
+}
+
+void leave_unjudged(const AddendGroup& group, const std::string& reason) {
+  for (ResultRow* row : group.rows) {
+    row->outcome = Outcome::kNotJudged;
+    row->reason = reason;
+  }
+}
+
+// The elements of a peer, over all of its microbatches.
+struct HeldElements {
+  int64_t count = 0;
+  uint64_t hash = 0;
+};
+
+std::map<int64_t, HeldElements> elements_by_rank(const AddendGroup& group) {
+  std::map<int64_t, HeldElements> elements;
+  for (const Piece* piece : group.pieces) {
+    HeldElements& held = elements[piece->rank];
+    for_each_element(*piece, [&](int64_t offset, size_t) {
+      ++held.count;
+      held.hash += mix_bits(static_cast<uint64_t>(offset) + 1);
+    });
+  }
+  return elements;
+}
+
+// Ranks without an addend.
+std::vector<int64_t> silent_peers(const AddendGroup& group) {
+  std::vector<int64_t> silent = group.peers;
+  std::erase_if(silent, [&](int64_t peer) {
+    return std::any_of(group.rows.begin(), group.rows.end(),
+                       [&](const ResultRow* row) { return row->rank == peer; });
+  });
+  return silent;
+}
+
+// Of peers that do not hold each element equally often: those that hold fewer than the others, or
+// else those whose elements the fewest peers hold.
+std::vector<int64_t> odd_peers(const AddendGroup& group) {
+  const std::map<int64_t, HeldElements> elements = elements_by_rank(group);
+  int64_t most = 0;
+  std::map<uint64_t, size_t> holders;
+  for (const auto& [rank, held] : elements) {
+    most = std::max(most, held.count);
+    ++holders[held.hash];
+  }
+  std::vector<int64_t> fewer, lonely;
+  size_t fewest = group.peers.size();
+  for (const auto& [hash, count] : holders) fewest = std::min(fewest, count);
+  for (const auto& [rank, held] : elements) {
+    if (held.count < most) fewer.push_back(rank);
+    if (holders.at(held.hash) == fewest) lonely.push_back(rank);
+  }
+  return fewer.empty() ? lonely : fewer;
+}
+
+std::string ranks_text(const std::vector<int64_t>& ranks) {
+  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
+}
+
+// Notes the ranks without an addend, or those whose addends do not fit the others'.
+bool lacks_addend(const AddendGroup& group, bool held_equally_often, WrongAddends& found) {
+  std::vector<int64_t> lacking = silent_peers(group);
+  const bool silent = !lacking.empty();
+  if (!silent && !held_equally_often) lacking = odd_peers(group);
+  if (lacking.empty()) return false;
+  if (found.lack.empty()) {
+    found.lack = fmt::format("{} {} {}, and the other peers among {} do", ranks_text(lacking),
+                             lacking.size() > 1 ? "hold" : "holds",
+                             silent ? "none of it" : "not the elements that belong there",
+                             ranks_text(group.peers));
+  }
+  found.lacking.insert(found.lacking.end(), lacking.begin(), lacking.end());
+  return true;
+}
+
+struct Sum {
+  Piece piece;
+  bool held_equally_often = true;  // every element by as many ranks
+};
+
+// The piece that is the sum of a group's addends.
+Sum summed(const AddendGroup& group) {
+  const Piece& first = *group.pieces.front();
+  size_t size = 1;
+  for (const int64_t length : first.global_shape) size *= static_cast<size_t>(length);
+  std::vector<double> actual(size, 0), golden(size, 0);
+  std::vector<int32_t> holders(size, 0);
+  for (const Piece* piece : group.pieces) {
+    for_each_element(*piece, [&](int64_t offset, size_t local) {
+      const auto at = static_cast<size_t>(offset);
+      actual[at] += piece->actual[local];
+      golden[at] = piece->golden[local];
+      ++holders[at];
+    });
+  }
+  Piece out{.name = first.name,
+            .phase = first.phase,
+            .step = first.step,
+            .microbatch = first.microbatch,
+            .rank = group.peers.front(),
+            .order = first.order,
+            .partial = true,
+            .partial_axes = first.partial_axes,
+            .global_shape = first.global_shape,
+            .dims = {{}},
+            .strides = {1}};
+  out.allowance = first.allowance;
+  std::set<int32_t> counts;
+  for (size_t at = 0; at < size; ++at) {
+    if (holders[at] == 0) continue;
+    counts.insert(holders[at]);
+    out.dims[0].push_back(static_cast<int64_t>(at));
+    out.actual.push_back(actual[at]);
+    out.golden.push_back(golden[at]);
+  }
+  return {std::move(out), counts.size() <= 1};
+}
+
+double ratio_of(double error, double allowance) {
+  if (error == 0) return 0;
+  if (std::isnan(error) || allowance == 0) return std::numeric_limits<double>::infinity();
+  return error / allowance;
+}
+
+ResultRow judged_sum(const ResultRow& like, const Piece& sum) {
+  ResultRow row = like;
+  row.rank = sum.rank;
+  row.count = row.judged = static_cast<int64_t>(sum.actual.size());
+  row.allowance = sum.allowance;
+  row.global_shape = sum.global_shape;
+  row.replicas = {sum.rank};
+  double golden_square = 0, product = 0, actual_square = 0;
+  for (size_t i = 0; i < sum.actual.size(); ++i) {
+    golden_square += sum.golden[i] * sum.golden[i];
+    product += sum.golden[i] * sum.actual[i];
+    actual_square += sum.actual[i] * sum.actual[i];
+    const bool equal =
+        sum.actual[i] == sum.golden[i] || (std::isnan(sum.actual[i]) && std::isnan(sum.golden[i]));
+    const double error = equal ? 0 : std::fabs(sum.actual[i] - sum.golden[i]);
+    const double ratio = ratio_of(error, sum.allowance);
+    if (!(error <= sum.allowance)) ++row.bad_count;
+    if (ratio <= row.worst_ratio) continue;
+    row.worst_ratio = ratio;
+    row.worst_error = error;
+    row.golden_value = sum.golden[i];
+    row.actual_value = sum.actual[i];
+    row.worst_global_index = unravel(sum.dims[0][i], sum.global_shape);
+  }
+  row.outcome = row.bad_count > 0    ? Outcome::kMismatch
+                : row.reason.empty() ? Outcome::kMatch
+                                     : Outcome::kUnresolved;
+  if (golden_square > 0) row.factor = product / golden_square;
+  const double left =
+      actual_square - 2 * row.factor * product + row.factor * row.factor * golden_square;
+  row.factor_residual = actual_square > 0 ? std::sqrt(std::fmax(left, 0) / actual_square) : 0;
+  return row;
+}
+
+// Every row of the group gets what became of the sum.
+void settle_rows(const AddendGroup& group, const ResultRow& sum) {
+  for (ResultRow* row : group.rows) {
+    row->outcome = sum.outcome;
+    row->judged = row->count;
+    row->worst_ratio = sum.worst_ratio;
+    row->worst_error = sum.worst_error;
+    row->allowance = sum.allowance;
+    row->bad_count = sum.bad_count;
+    row->golden_value = sum.golden_value;
+    row->actual_value = sum.actual_value;
+    row->worst_global_index = sum.worst_global_index;
+  }
+}
+
+void settle_group(const AddendGroup& group, WrongAddends& found) {
+  if (const ResultRow* row = unsent(group)) return leave_unjudged(group, std::string(row->reason));
+  if (group.pieces.size() != group.rows.size()) {
+    return leave_unjudged(group,
+                          fmt::format("{} of its {} addends came without their values",
+                                      group.rows.size() - group.pieces.size(), group.rows.size()));
+  }
+  Sum sum = summed(group);
+  if (lacks_addend(group, sum.held_equally_often, found)) return leave_unjudged(group, found.lack);
+  ResultRow row = judged_sum(*group.rows.front(), sum.piece);
+  settle_rows(group, row);
+  if (!row.is_wrong()) return;
+  found.wrong.push_back(std::move(row));
+  found.sums.push_back(std::move(sum.piece));
+}
+
+}  // namespace
+
+std::map<GoldenPosition, WrongAddends> settle_addends(const StepMeshes& meshes,
+                                                      std::vector<RankReport>& reports) {
+  std::map<GoldenPosition, WrongAddends> wrong;
+  for (const auto& [place, tensor] : addends_by_tensor(reports)) {
+    WrongAddends found;
+    for (const auto& [first, group] : groups_of(meshes.at(std::get<0>(place)), tensor)) {
+      settle_group(group, found);
+    }
+    if (!found.wrong.empty() || !found.lacking.empty()) wrong.emplace(place, std::move(found));
+  }
+  return wrong;
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,55 @@
+// Sums what ranks hold as addends (Part::kPartial) and compares the sum with the golden.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "sim/case/step_meshes.h"
+#include "sim/judge/diff/golden_order.h"
+#include "sim/judge/diff/result_row.h"
+
+namespace shardproof::sim {
+
+// What is wrong with the addends of one tensor.
+struct WrongAddends {
+  std::vector<ResultRow> wrong;  // one per group of ranks whose sum is wrong
+  std::vector<Piece> sums;       // of those groups: actual is the sum
+  std::vector<int64_t> lacking;  // ranks whose addend is missing, or holds too few elements
+  std::string lack;              // which addends are there, in words
+};
+
+// Sums the addends of every tensor, in the order of the ranks, and sets the outcome of their rows:
+//
+//   kMatch, kMismatch   by the sum of the group of peers along the partial axes; all microbatches
+//                       of the group count, what they hold of one golden element is added up
+//   kNotJudged          some addend of the group was not sent
+//
+// Each peer needs an addend, and each element that of as many peers: of all, or where the layout is
+// cut over a partial axis too (a kv head that some ranks share), of those that hold the part. Gives
+// the tensors in which something is wrong, by their place in the golden.
+std::map<GoldenPosition, WrongAddends> settle_addends(const StepMeshes& meshes,
+                                                      std::vector<RankReport>& reports);
+
+// Calls use(golden offset, local offset) for each element of a piece that is no padding.
+template <class Use>
+void for_each_element(const Piece& piece, const Use& use) {
+  const size_t count = piece.actual.size();
+  std::vector<size_t> at(piece.dims.size(), 0);
+  for (size_t local = 0; local < count; ++local) {
+    int64_t offset = 0;
+    bool padding = false;
+    for (size_t d = 0; d < at.size(); ++d) {
+      const int64_t index = piece.dims[d][at[d]];
+      padding = padding || index < 0;
+      offset += index * piece.strides[d];
+    }
+    if (!padding) use(offset, local);
+    for (size_t d = at.size(); d-- > 0;) {
+      if (++at[d] < piece.dims[d].size()) break;
+      at[d] = 0;
+    }
+  }
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,81 @@
+// The optimizer judged on one rank, at every step and in every precision, apart from everything
+// else: from the rank's own gradient, norm, parameter and state before the step, its parameter and
+// state after the step must follow. The formulas are written here again, in float64, elementwise.
+//
+//   g' = g min(1, max_norm / (norm + 1e-6))
+//   AdamW (Loshchilov and Hutter, arXiv:1711.05101)
+//     m' = b1 m + (1 - b1) g'      v' = b2 v + (1 - b2) g'^2
+//     w' = w (1 - lr decay) - lr (m' / (1 - b1^t)) / (sqrt(v' / (1 - b2^t)) + eps)
+//   SGD (torch.optim.SGD)
+//     d = g' + decay w             b' = momentum b + (1 - dampening) d, at first d
+//     w' = w - lr (d + momentum b' with nesterov, b' with momentum, else d)
+//
+// A value is wrong when it is further away than kOwnRoundings eps of its dtype times the sum of the
+// magnitudes that it was added up from.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "observe/probe.h"
+#include "sim/case/case_spec.h"
+#include "sim/case/record/golden_record.h"
+
+namespace shardproof::sim {
+
+inline constexpr double kOwnRoundings = 16;
+
+class OwnOptimizer {
+ public:
+  // Both outlive it.
+  OwnOptimizer(const CaseSpec& spec, const GoldenRecord& golden);
+
+  // A parameter before any step of a run, or of a policy's life; its state is forgotten.
+  void begin(const std::string& parameter, const at::Tensor& value);
+  // Every observation of the step phase, in the order made; `local` is its tensor on the CPU,
+  // contiguous. Gives "" when it follows or nothing is known of what was before, else a sentence.
+  std::string see(const Observation& observation, const at::Tensor& local);
+  // How many values were derived and compared so far.
+  int64_t judged() const { return judged_; }
+
+ private:
+  // Copies of values in their own dtype, outside of what counts as a rank's tensors.
+  struct Values {
+    std::vector<std::byte> bytes;
+    at::ScalarType dtype = at::kDouble;
+    bool empty() const { return bytes.empty(); }
+  };
+  struct Expected {
+    std::vector<double> value, magnitude;  // of what it is the sum of
+  };
+  struct Tracked {
+    Values value, gradient;
+    std::map<std::string, Values> state;  // "exp_avg", ..
+    int64_t gradient_step = -1;
+    std::map<std::string, Expected> expected;  // of the state, until it is observed
+  };
+
+  static Values copy_of(const at::Tensor& tensor);
+  static std::vector<double> doubles(const Values& values, size_t count);
+  std::string see_parameter(const std::string& name, int64_t step, const at::Tensor& local);
+  std::string see_state(const std::string& kind, const std::string& name, const at::Tensor& local);
+  Expected take_step(Tracked& tracked, const std::string& name, int64_t step, size_t count);
+  Expected adamw_step(Tracked& tracked, const std::vector<double>& gradient, double rate,
+                      double steps) const;
+  Expected sgd_step(Tracked& tracked, const std::vector<double>& gradient, double rate) const;
+  std::string compare(const Expected& expected, const at::Tensor& local);
+
+  const CaseSpec& spec_;
+  const GoldenRecord& golden_;
+  std::map<std::string, Tracked> parameters_;
+  double norm_ = 0;
+  int64_t norm_step_ = -1, skipped_step_ = -1;
+  int64_t judged_ = 0;
+};
+
+}  // namespace shardproof::sim

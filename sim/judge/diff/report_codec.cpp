@@ -1,0 +1,327 @@
+// A rank's report as CBOR:
+//
+//   [version, rank, [row ..], [call ..], timeline, metrics, [finding ..], [warning ..], peak bytes,
+//    seconds, compare seconds, [piece ..], [unobserved ..]]
+//
+// A row that matches has kShortFields fields, any other one kLongFields more. Timeline and metrics
+// are CBOR within a byte string. Names, dtypes and layouts repeat from row to row and are numbered
+// in a table that each new text joins: an integer is a reference to it, a text is new.
+#include <algorithm>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "sim/judge/diff/cbor.h"
+#include "sim/judge/diff/result_row.h"
+
+namespace shardproof::sim {
+namespace {
+
+constexpr int64_t kVersion = 2;
+constexpr size_t kShortFields = 20, kLongFields = 15;
+
+class TextTable {
+ public:
+  void put(CborWriter& out, const std::string& text) {
+    const auto [place, fresh] = numbers_.emplace(text, static_cast<int64_t>(numbers_.size()));
+    fresh ? out.text(text) : out.integer(place->second);
+  }
+  std::string take(CborReader& in) {
+    if (in.text_is_next()) return texts_.emplace_back(in.text());
+    const int64_t number = in.integer();
+    if (number < 0 || number >= static_cast<int64_t>(texts_.size())) {
+      throw InternalError("a rank's report is damaged: an unknown text number");
+    }
+    return texts_[static_cast<size_t>(number)];
+  }
+
+ private:
+  std::unordered_map<std::string, int64_t> numbers_;
+  std::vector<std::string> texts_;
+};
+
+enum Flags : uint64_t { kRedundant = 1, kPartial = 2, kReplicas = 4, kRounding = 8 };
+
+uint64_t flags_of(const ResultRow& row) {
+  const auto flag = [](bool on, uint64_t bit) { return on ? bit : 0; };
+  return flag(row.redundant, kRedundant) | flag(row.partial, kPartial) |
+         flag(row.compares_replicas, kReplicas) | flag(row.rounding_only, kRounding);
+}
+
+bool is_short(const ResultRow& row) {
+  return row.outcome == Outcome::kMatch && row.count > 0 && !row.partial && row.hints.empty() &&
+         row.problem.empty();
+}
+
+void put_row(CborWriter& out, TextTable& texts, const ResultRow& row) {
+  out.array(is_short(row) ? kShortFields : kShortFields + kLongFields);
+  out.text(row.name);
+  out.integer(static_cast<int64_t>(row.phase));
+  out.integer(row.step);
+  out.integer(row.microbatch);
+  out.integer(row.order);
+  out.integer(static_cast<int64_t>(row.outcome));
+  out.natural(flags_of(row));
+  out.integer(row.count);
+  out.integer(row.judged);
+  out.integer(row.padding);
+  out.number(row.worst_ratio);
+  out.number(row.worst_error);
+  out.number(row.golden_scale);
+  texts.put(out, row.dtype);
+  texts.put(out, row.layout);
+  out.integers(row.replicas);
+  out.natural(row.digest);
+  out.integer(row.calls_before);
+  out.natural(row.tokens);
+  out.array(row.coverage_of_all == 0 ? 0 : 2);
+  if (row.coverage_of_all != 0) {
+    out.natural(row.covered);
+    out.natural(row.coverage_of_all);
+  }
+  if (is_short(row)) return;
+  out.text(row.reason);
+  out.integer(row.bad_count);
+  out.number(row.golden_value);
+  out.number(row.actual_value);
+  out.number(row.allowance);
+  out.integers(row.worst_global_index);
+  out.integers(row.worst_local_index);
+  out.integers(row.global_shape);
+  out.integers(row.local_shape);
+  out.number(row.factor);
+  out.number(row.factor_residual);
+  out.text(row.problem);
+  out.texts(row.partial_axes);
+  out.texts(row.hints);
+  out.integer(row.rank);
+}
+
+Phase take_phase(CborReader& in) {
+  const int64_t phase = in.integer();
+  if (phase < 0 || phase > static_cast<int64_t>(Phase::kStep)) {
+    throw InternalError("a rank's report is damaged: an unknown phase");
+  }
+  return static_cast<Phase>(phase);
+}
+
+Outcome take_outcome(CborReader& in) {
+  const int64_t outcome = in.integer();
+  if (outcome < 0 || outcome > static_cast<int64_t>(Outcome::kMissing)) {
+    throw InternalError("a rank's report is damaged: an unknown outcome");
+  }
+  return static_cast<Outcome>(outcome);
+}
+
+std::optional<Excuse> take_excuse(CborReader& in) {
+  const int64_t excuse = in.integer();
+  if (excuse < -1 || excuse > static_cast<int64_t>(Excuse::kUnresolved)) {
+    throw InternalError("a rank's report is damaged: an unknown excuse");
+  }
+  if (excuse < 0) return std::nullopt;
+  return static_cast<Excuse>(excuse);
+}
+
+ResultRow take_row(CborReader& in, TextTable& texts, int64_t rank) {
+  const size_t fields = in.array();
+  ResultRow row(Outcome::kNotJudged);
+  row.rank = rank;
+  row.name = in.text();
+  row.phase = take_phase(in);
+  row.step = in.integer();
+  row.microbatch = in.integer();
+  row.order = in.integer();
+  row.outcome = take_outcome(in);
+  const uint64_t flags = in.natural();
+  row.redundant = flags & kRedundant;
+  row.partial = flags & kPartial;
+  row.compares_replicas = flags & kReplicas;
+  row.rounding_only = flags & kRounding;
+  row.count = in.integer();
+  row.judged = in.integer();
+  row.padding = in.integer();
+  row.worst_ratio = in.number();
+  row.worst_error = in.number();
+  row.golden_scale = in.number();
+  row.dtype = texts.take(in);
+  row.layout = texts.take(in);
+  row.replicas = in.integers();
+  row.digest = in.natural();
+  row.calls_before = in.integer();
+  row.tokens = in.natural();
+  if (in.array() == 2) {
+    row.covered = in.natural();
+    row.coverage_of_all = in.natural();
+  }
+  if (fields == kShortFields) return row;
+  row.reason = in.text();
+  row.bad_count = in.integer();
+  row.golden_value = in.number();
+  row.actual_value = in.number();
+  row.allowance = in.number();
+  row.worst_global_index = in.integers();
+  row.worst_local_index = in.integers();
+  row.global_shape = in.integers();
+  row.local_shape = in.integers();
+  row.factor = in.number();
+  row.factor_residual = in.number();
+  row.problem = in.text();
+  row.partial_axes = in.texts();
+  row.hints = in.texts();
+  row.rank = in.integer();
+  return row;
+}
+
+void put_piece(CborWriter& out, const Piece& piece) {
+  out.array(14);
+  out.text(piece.name);
+  out.integer(static_cast<int64_t>(piece.phase));
+  out.integer(piece.step);
+  out.integer(piece.microbatch);
+  out.integer(piece.rank);
+  out.integer(piece.order);
+  out.boolean(piece.partial);
+  out.texts(piece.partial_axes);
+  out.integers(piece.global_shape);
+  out.array(piece.dims.size());
+  for (const auto& indices : piece.dims) out.integers(indices);
+  out.integers(piece.strides);
+  out.numbers(piece.actual);
+  out.numbers(piece.golden);
+  out.number(piece.allowance);
+}
+
+// The judge walks pieces by their indices: what does not fit together must not get that far.
+void check_piece(const Piece& piece) {
+  const auto demand = [](bool whole) {
+    if (!whole)
+      throw InternalError("a rank's report is damaged: a piece that does not fit together");
+  };
+  uint64_t full = 1;
+  for (const int64_t size : piece.global_shape) {
+    demand(size >= 0 && (size == 0 || full < (1ULL << 48) / static_cast<uint64_t>(size)));
+    full *= static_cast<uint64_t>(size);
+  }
+  demand(piece.strides.size() == piece.dims.size());
+  uint64_t count = 1;
+  uint64_t reach = 0;
+  for (size_t d = 0; d < piece.dims.size(); ++d) {
+    count *= piece.dims[d].size();
+    demand(count <= piece.actual.size() || count == 0);
+    int64_t largest = 0;
+    for (const int64_t index : piece.dims[d]) {
+      demand(index >= -1 && index < (int64_t{1} << 40));
+      largest = std::max(largest, index);
+    }
+    demand(piece.strides[d] >= 0 && piece.strides[d] < (int64_t{1} << 40) &&
+           (largest == 0 || piece.strides[d] <= (int64_t{1} << 60) / largest));
+    reach += static_cast<uint64_t>(largest * piece.strides[d]);
+  }
+  demand(count == piece.actual.size() && count == piece.golden.size() &&
+         (count == 0 || reach < full));
+}
+
+Piece take_piece(CborReader& in) {
+  in.array(14);
+  Piece piece;
+  piece.name = in.text();
+  piece.phase = take_phase(in);
+  piece.step = in.integer();
+  piece.microbatch = in.integer();
+  piece.rank = in.integer();
+  piece.order = in.integer();
+  piece.partial = in.boolean();
+  piece.partial_axes = in.texts();
+  piece.global_shape = in.integers();
+  piece.dims.resize(in.array());
+  for (auto& indices : piece.dims) indices = in.integers();
+  piece.strides = in.integers();
+  piece.actual = in.numbers();
+  piece.golden = in.numbers();
+  piece.allowance = in.number();
+  check_piece(piece);
+  return piece;
+}
+
+void put_json(CborWriter& out, const nlohmann::json& json) {
+  const std::vector<uint8_t> bytes = nlohmann::json::to_cbor(json);
+  out.bytes({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+}
+
+nlohmann::json take_json(CborReader& in) {
+  try {
+    return nlohmann::json::from_cbor(in.bytes());
+  } catch (const nlohmann::json::exception&) {
+    throw InternalError("a rank's report is damaged: its timeline or metrics");
+  }
+}
+
+}  // namespace
+
+std::string encode(const RankReport& report) {
+  CborWriter out;
+  TextTable texts;
+  out.array(13);
+  out.integer(kVersion);
+  out.integer(report.rank);
+  out.array(report.rows.size());
+  for (const ResultRow& row : report.rows) put_row(out, texts, row);
+  out.array(report.calls.size());
+  for (const std::string& call : report.calls) texts.put(out, call);
+  put_json(out, report.timeline);
+  put_json(out, report.metrics);
+  out.texts(report.findings);
+  out.texts(report.warnings);
+  out.integer(report.peak_tensor_bytes);
+  out.number(report.seconds);
+  out.number(report.compare_seconds);
+  out.array(report.pieces.size());
+  for (const Piece& piece : report.pieces) put_piece(out, piece);
+  out.array(report.unobserved.size());
+  for (const Unobserved& missing : report.unobserved) {
+    out.array(6);
+    out.integer(missing.order);
+    out.integer(static_cast<int64_t>(missing.phase));
+    out.integer(missing.step);
+    out.text(missing.name);
+    out.integers(missing.global_shape);
+    out.integer(missing.excuse ? static_cast<int64_t>(*missing.excuse) : -1);
+  }
+  return out.take();
+}
+
+RankReport decode_rank_report(const std::string& bytes) {
+  CborReader in(bytes);
+  TextTable texts;
+  in.array(13);
+  if (in.integer() != kVersion) throw InternalError("a rank's report of another version");
+  RankReport report;
+  report.rank = in.integer();
+  const size_t rows = in.array();
+  report.rows.reserve(rows);
+  for (size_t i = 0; i < rows; ++i) report.rows.push_back(take_row(in, texts, report.rank));
+  report.calls.resize(in.array());
+  for (std::string& call : report.calls) call = texts.take(in);
+  report.timeline = take_json(in).get<std::vector<nlohmann::json>>();
+  report.metrics = take_json(in);
+  report.findings = in.texts();
+  report.warnings = in.texts();
+  report.peak_tensor_bytes = in.integer();
+  report.seconds = in.number();
+  report.compare_seconds = in.number();
+  report.pieces.resize(in.array());
+  for (Piece& piece : report.pieces) piece = take_piece(in);
+  report.unobserved.resize(in.array());
+  for (Unobserved& missing : report.unobserved) {
+    in.array(6);
+    missing.order = in.integer();
+    missing.phase = take_phase(in);
+    missing.step = in.integer();
+    missing.name = in.text();
+    missing.global_shape = in.integers();
+    missing.excuse = take_excuse(in);
+  }
+  if (!in.empty()) throw InternalError("a rank's report is damaged: bytes follow its end");
+  return report;
+}
+
+}  // namespace shardproof::sim

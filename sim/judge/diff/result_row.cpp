@@ -1,0 +1,58 @@
+#include "sim/judge/diff/result_row.h"
+
+#include <cmath>
+
+namespace shardproof::sim {
+namespace {
+
+nlohmann::json json_number(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  return value;
+}
+
+}  // namespace
+
+nlohmann::json to_json(const ResultRow& row) {
+  return {{"name", row.name},
+          {"phase", phase_name(row.phase)},
+          {"step", row.step},
+          {"microbatch", row.microbatch},
+          {"rank", row.rank},
+          {"order", row.order},
+          {"outcome", outcome_name(row.outcome)},
+          {"reason", row.reason},
+          {"rounding_only", row.rounding_only},
+          {"count", row.count},
+          {"judged", row.judged},
+          {"padding", row.padding},
+          {"bad_count", row.bad_count},
+          {"worst_ratio", json_number(row.worst_ratio)},
+          {"worst_error", json_number(row.worst_error)},
+          {"golden_value", json_number(row.golden_value)},
+          {"actual_value", json_number(row.actual_value)},
+          {"allowance", json_number(row.allowance)},
+          {"golden_scale", json_number(row.golden_scale)},
+          {"worst_global_index", row.worst_global_index},
+          {"worst_local_index", row.worst_local_index},
+          {"global_shape", row.global_shape},
+          {"local_shape", row.local_shape},
+          {"factor", json_number(row.factor)},
+          {"factor_residual", json_number(row.factor_residual)},
+          {"dtype", row.dtype},
+          {"layout", row.layout},
+          {"replicas", row.replicas},
+          {"redundant", row.redundant},
+          {"digest", row.digest},
+          {"problem", row.problem},
+          {"calls_before", row.calls_before},
+          {"partial", row.partial},
+          {"partial_axes", row.partial_axes},
+          {"tokens", row.tokens},
+          {"compares_replicas", row.compares_replicas},
+          {"covered", row.covered},
+          {"coverage_of_all", row.coverage_of_all},
+          {"hints", row.hints}};
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,307 @@
+#include "sim/judge/diff/tensor_diff.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/error.h"
+
+namespace shardproof::sim {
+namespace {
+
+constexpr int64_t kChunk = 512;  // elements that are converted to float64 at a time
+
+// What one pass over all runs leaves: the largest error, and whether each one is within the
+// allowance (NaN is not, nor what must be equal because the golden is huge).
+struct Errors {
+  double largest = 0;
+  bool within = true;
+};
+
+// GCC and Clang vectors, four lanes of four doubles so that they do not wait for each other; on a
+// machine without AVX the compiler makes two or more instructions of each.
+template <class Value>
+[[gnu::always_inline]] inline void add_lanes(const Value* actual, const double* golden,
+                                             int64_t count, double scale, double allowance,
+                                             Errors& errors) {
+  constexpr int64_t kLanes = 4, kWidth = 4;
+  using Values __attribute__((vector_size(kWidth * sizeof(Value)))) = Value;
+  using Doubles __attribute__((vector_size(kWidth * sizeof(double)))) = double;
+  using Mask __attribute__((vector_size(kWidth * sizeof(double)))) = int64_t;
+  constexpr int64_t kNoSign = std::numeric_limits<int64_t>::max();
+  const Mask magnitude = {kNoSign, kNoSign, kNoSign, kNoSign};
+  const Doubles scales = {scale, scale, scale, scale};
+  const Doubles allowances = {allowance, allowance, allowance, allowance};
+  const Doubles counted = {kLargestCounted, kLargestCounted, kLargestCounted, kLargestCounted};
+  Doubles largest[kLanes] = {};
+  Mask within[kLanes] = {~Mask{}, ~Mask{}, ~Mask{}, ~Mask{}};
+  int64_t i = 0;
+  for (; i + kLanes * kWidth <= count; i += kLanes * kWidth) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      Values a;
+      Doubles g;
+      std::memcpy(&a, actual + i + lane * kWidth, sizeof(a));
+      std::memcpy(&g, golden + i + lane * kWidth, sizeof(g));
+      const Doubles wanted = scales * g;
+      const Doubles difference = __builtin_convertvector(a, Doubles) - wanted;
+      const Doubles error =
+          reinterpret_cast<Doubles>(reinterpret_cast<Mask>(difference) & magnitude);
+      const Doubles size = reinterpret_cast<Doubles>(reinterpret_cast<Mask>(wanted) & magnitude);
+      within[lane] &= (error <= allowances) & (size <= counted);
+      largest[lane] = error > largest[lane] ? error : largest[lane];
+    }
+  }
+  for (; i < count; ++i) {
+    const double wanted = scale * golden[i];
+    const double error = std::fabs(static_cast<double>(actual[i]) - wanted);
+    errors.within &= error <= allowance && std::fabs(wanted) <= kLargestCounted;
+    if (error > errors.largest) errors.largest = error;
+  }
+  for (int64_t lane = 0; lane < kLanes; ++lane) {
+    for (int64_t j = 0; j < kWidth; ++j) {
+      errors.within &= within[lane][j] != 0;
+      errors.largest = std::max(errors.largest, largest[lane][j]);
+    }
+  }
+}
+
+// The same loop for the processor at hand. No fused multiply-add: every machine gives the same
+// errors.
+#if defined(__x86_64__)
+template <class Value>
+[[gnu::target("avx2")]] void add_run_avx2(const Value* actual, const double* golden, int64_t count,
+                                          double scale, double allowance, Errors& errors) {
+  add_lanes(actual, golden, count, scale, allowance, errors);
+}
+#endif
+
+template <class Value>
+void add_run(const Value* actual, const double* golden, int64_t count, double scale,
+             double allowance, Errors& errors) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) {
+    return add_run_avx2(actual, golden, count, scale, allowance, errors);
+  }
+#endif
+  add_lanes(actual, golden, count, scale, allowance, errors);
+}
+
+// Calls use(doubles, golden offset, local offset, count) for all runs; actual values as float64.
+template <class Value, class Use>
+void runs_as_doubles(const Value* data, const IndexPlan& plan, const Use& use) {
+  plan.for_each_run([&](int64_t local, int64_t golden, int64_t length) {
+    if constexpr (std::is_same_v<Value, double>) {
+      use(data + local, golden, local, length);
+    } else {
+      std::array<double, kChunk> chunk;
+      for (int64_t start = 0; start < length; start += kChunk) {
+        const int64_t count = std::min(kChunk, length - start);
+        for (int64_t i = 0; i < count; ++i) {
+          chunk[static_cast<size_t>(i)] = static_cast<double>(data[local + start + i]);
+        }
+        use(static_cast<const double*>(chunk.data()), golden + start, local + start, count);
+      }
+    }
+  });
+}
+
+template <class Use>
+void floating_runs(const at::Tensor& local, const IndexPlan& plan, const Use& use) {
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, local.scalar_type(), "shardproof_floating_runs",
+      [&] { runs_as_doubles(local.const_data_ptr<scalar_t>(), plan, use); });
+}
+
+int64_t integer_at(const at::Tensor& tensor, int64_t offset) {
+  switch (tensor.scalar_type()) {
+    case at::kLong:
+      return tensor.const_data_ptr<int64_t>()[offset];
+    case at::kInt:
+      return tensor.const_data_ptr<int32_t>()[offset];
+    case at::kShort:
+      return tensor.const_data_ptr<int16_t>()[offset];
+    case at::kChar:
+      return tensor.const_data_ptr<int8_t>()[offset];
+    case at::kByte:
+      return tensor.const_data_ptr<uint8_t>()[offset];
+    case at::kBool:
+      return tensor.const_data_ptr<bool>()[offset] ? 1 : 0;
+    default:
+      SHARDPROOF_ASSERT(false, "an integer tensor of an unknown dtype");
+  }
+}
+
+// Looks at one element after the other and keeps the worst.
+class Inspector {
+ public:
+  Inspector(const DiffTask& task, DiffResult& result)
+      : task_(task), result_(result), golden_(task.golden.value.const_data_ptr<double>()) {
+    if (task.padding_is_zero && task.golden.value.dim() == 2) {
+      row_size_ = task.golden.value.size(1);
+      zero_tails_ = zero_tails(task.golden);
+    }
+  }
+
+  void add(double actual, int64_t golden_offset, int64_t local_offset) {
+    const double golden = task_.scale * golden_[golden_offset];
+    if (std::isfinite(golden) && std::isfinite(actual)) {
+      golden_square_ += golden * golden;
+      product_ += golden * actual;
+      actual_square_ += actual * actual;
+    } else {
+      finite_ = false;
+    }
+    double error = std::fabs(actual - golden);
+    double allowance = std::fabs(task_.scale) * task_.allowance;
+    if (must_be_equal(golden, golden_offset)) {
+      allowance = 0;
+      if (actual == golden || (std::isnan(actual) && std::isnan(golden))) error = 0;
+    } else if (task_.added && !(error <= allowance)) {
+      allowance += std::fabs(task_.scale) * task_.added->at(golden_offset);
+    }
+    const bool good = error <= allowance;
+    const double ratio = error == 0 ? 0 : good ? error / allowance : ratio_beyond(error, allowance);
+    if (!good) ++result_.bad_count;
+    if (result_.worst_local >= 0 && ratio <= result_.worst_ratio) return;
+    result_.worst_ratio = ratio;
+    result_.worst_error = error;
+    result_.allowance = allowance;
+    result_.golden_value = golden;
+    result_.actual_value = actual;
+    result_.worst_local = local_offset;
+    result_.worst_golden = golden_offset;
+  }
+
+  void finish() {
+    if (golden_square_ > 0) result_.factor = product_ / golden_square_;
+    const double left = actual_square_ - 2 * result_.factor * product_ +
+                        result_.factor * result_.factor * golden_square_;
+    result_.factor_residual = !finite_             ? std::numeric_limits<double>::infinity()
+                              : actual_square_ > 0 ? std::sqrt(std::max(left, 0.0) / actual_square_)
+                                                   : 0;
+  }
+
+ private:
+  static double ratio_beyond(double error, double allowance) {
+    if (std::isnan(error) || allowance == 0) return std::numeric_limits<double>::infinity();
+    return error / allowance;
+  }
+  bool must_be_equal(double golden, int64_t offset) const {
+    if (!(std::fabs(golden) <= kLargestCounted)) return true;
+    if (zero_tails_.empty() || golden != 0) return false;
+    const int64_t column = offset % row_size_;
+    return column == 0 || column >= zero_tails_[static_cast<size_t>(offset / row_size_)];
+  }
+
+  const DiffTask& task_;
+  DiffResult& result_;
+  const double* golden_;
+  std::vector<int64_t> zero_tails_;
+  int64_t row_size_ = 1;
+  double golden_square_ = 0, product_ = 0, actual_square_ = 0;
+  bool finite_ = true;
+};
+
+void inspect(const DiffTask& task, DiffResult& result) {
+  Inspector inspector(task, result);
+  floating_runs(task.local, task.plan,
+                [&](const double* actual, int64_t golden, int64_t local, int64_t count) {
+                  for (int64_t i = 0; i < count; ++i) {
+                    inspector.add(actual[i], golden + i, local + i);
+                  }
+                });
+  inspector.finish();
+}
+
+void compare_integers(const DiffTask& task, DiffResult& result) {
+  task.plan.for_each_run([&](int64_t local, int64_t golden, int64_t length) {
+    for (int64_t i = 0; i < length; ++i) {
+      const int64_t actual = integer_at(task.local, local + i);
+      const int64_t due = integer_at(task.golden.value, golden + i);
+      if (actual == due) continue;
+      const double error = std::fabs(static_cast<double>(actual) - static_cast<double>(due));
+      if (++result.bad_count > 1 && error <= result.worst_error) continue;
+      result.worst_ratio = std::numeric_limits<double>::infinity();
+      result.worst_error = error;
+      result.golden_value = static_cast<double>(due);
+      result.actual_value = static_cast<double>(actual);
+      result.worst_local = local + i;
+      result.worst_golden = golden + i;
+    }
+  });
+}
+
+}  // namespace
+
+std::vector<int64_t> zero_tails(const GoldenTensor& golden) {
+  const int64_t rows = golden.value.size(0);
+  const int64_t columns = golden.value.size(1);
+  const double* values = golden.value.const_data_ptr<double>();
+  std::vector<int64_t> tails(static_cast<size_t>(rows), columns);
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t& tail = tails[static_cast<size_t>(row)];
+    while (tail > 0 && values[row * columns + tail - 1] == 0) --tail;
+  }
+  return tails;
+}
+
+DiffResult diff(const DiffTask& task) {
+  DiffResult result;
+  result.count = task.plan.count;
+  if (!at::isFloatingType(task.local.scalar_type())) {
+    compare_integers(task, result);
+    return result;
+  }
+  const double allowance = std::fabs(task.scale) * task.allowance;
+  const double* golden = task.golden.value.const_data_ptr<double>();
+  Errors errors;
+  const auto add = [&](const auto* actual, int64_t offset, int64_t, int64_t count) {
+    add_run(actual, golden + offset, count, task.scale, allowance, errors);
+  };
+  if (task.local.scalar_type() == at::kFloat) {  // converted on the way
+    const float* actual = task.local.const_data_ptr<float>();
+    task.plan.for_each_run([&](int64_t local, int64_t offset, int64_t length) {
+      add(actual + local, offset, local, length);
+    });
+  } else {
+    floating_runs(task.local, task.plan, add);
+  }
+  if (!errors.within || task.padding_is_zero) {
+    inspect(task, result);
+    return result;
+  }
+  result.allowance = allowance;
+  result.worst_error = errors.largest;
+  result.worst_ratio = result.worst_error == 0 ? 0 : result.worst_error / allowance;
+  return result;
+}
+
+void copy_both(const DiffTask& task, std::vector<double>& actual, std::vector<double>& golden) {
+  actual.assign(static_cast<size_t>(task.local.numel()), 0);
+  golden.assign(static_cast<size_t>(task.local.numel()), 0);
+  if (!at::isFloatingType(task.local.scalar_type())) {
+    task.plan.for_each_run([&](int64_t local, int64_t offset, int64_t length) {
+      for (int64_t i = 0; i < length; ++i) {
+        actual[static_cast<size_t>(local + i)] =
+            static_cast<double>(integer_at(task.local, local + i));
+        golden[static_cast<size_t>(local + i)] =
+            static_cast<double>(integer_at(task.golden.value, offset + i));
+      }
+    });
+    return;
+  }
+  const double* full = task.golden.value.const_data_ptr<double>();
+  floating_runs(task.local, task.plan,
+                [&](const double* values, int64_t offset, int64_t local, int64_t count) {
+                  for (int64_t i = 0; i < count; ++i) {
+                    actual[static_cast<size_t>(local + i)] = values[i];
+                    golden[static_cast<size_t>(local + i)] = task.scale * full[offset + i];
+                  }
+                });
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,138 @@
+#include "sim/judge/diff/tolerance.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "sim/case/policy_stages.h"
+
+namespace shardproof::sim {
+namespace {
+
+// "param.model.norm.weight" starts with "param.": gives "model.norm.weight".
+std::optional<std::string> after_prefix(const std::string& name, std::string_view prefix) {
+  if (name.compare(0, prefix.size(), prefix) != 0) return std::nullopt;
+  return name.substr(prefix.size());
+}
+
+// What the optimizer works on: held in the wider type also in a low-precision run
+// (model/precision.h), so that rounding it down there is a fault.
+bool is_optimizer_state(const GoldenTensor& golden) {
+  if (golden.phase != Phase::kStep) return false;
+  for (const char* prefix : {"param.", "exp_avg.", "exp_avg_sq.", "momentum_buffer."}) {
+    if (after_prefix(golden.name, prefix)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+double eps_of_precision(const std::string& precision) {
+  if (precision == "float64") return kFloat64Eps;
+  if (precision == "float32") return 1.1920928955078125e-07;
+  if (precision == "bfloat16") return 0.0078125;
+  if (precision == "float16") return 0.0009765625;
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = "unknown precision '" + precision + "'",
+               .fix = "use float64, float32, bfloat16 or float16"});
+}
+
+Tolerance::Tolerance(const CaseSpec& spec)
+    : precision_eps_(spec.precision == "float64" ? 0 : eps_of_precision(spec.precision)) {}
+
+double Tolerance::lower_precision(const GoldenTensor& golden) const {
+  if (precision_eps_ == 0) return 0;
+  const bool wide = is_optimizer_state(golden) || golden.kept_in_float32;
+  const double eps = wide ? eps_of_precision("float32") : precision_eps_;
+  const double scatters =
+      std::clamp(golden.scale / 2, kLeastScatters * golden.scatter, kScatters * golden.scatter);
+  return std::max(scatters, kFloorRoundings * eps * golden.scale);
+}
+
+double Tolerance::allowance(const GoldenTensor& golden) const {
+  if (!at::isFloatingType(golden.value.scalar_type())) return 0;
+  return kRelativeToScale * golden.scale + kPhaseRoundings * kFloat64Eps * golden.phase_scale +
+         lower_precision(golden);
+}
+
+bool Tolerance::resolves(const GoldenTensor& golden) const {
+  if (precision_eps_ == 0 || is_optimizer_state(golden)) return true;
+  return lower_precision(golden) <= golden.scale / 2;
+}
+
+double Tolerance::fed_allowance(const GoldenTensor& golden) const {
+  return kFedRelativeToScale * golden.scale + lower_precision(golden);
+}
+
+std::optional<FreeRunningAllowance> FreeRunningAllowance::of(const CaseSpec& spec,
+                                                             const GoldenRecord& golden,
+                                                             const GoldenTensor& tensor) {
+  const bool adam = spec.optimizer.kind != "SGD";
+  FreeRunningAllowance out;
+  std::optional<std::string> parameter;
+  if ((parameter = after_prefix(tensor.name, "param."))) {
+    out.kind_ = adam ? Kind::kAdamParam : Kind::kSgdParam;
+  } else if ((parameter = after_prefix(tensor.name, "exp_avg."))) {
+    out.kind_ = Kind::kExpAvg;
+  } else if ((parameter = after_prefix(tensor.name, "exp_avg_sq."))) {
+    out.kind_ = Kind::kExpAvgSq;
+  } else if ((parameter = after_prefix(tensor.name, "momentum_buffer."))) {
+    out.kind_ = Kind::kMomentum;
+  } else {
+    return std::nullopt;
+  }
+  out.optimizer_ = spec.optimizer;
+  const Tolerance tolerance(spec);
+  for (const int64_t step : steps_behind(spec, tensor.step)) {
+    const GoldenTensor* grad = golden.find(Phase::kStep, step, "grad." + *parameter);
+    const GoldenTensor* norm = golden.find(Phase::kStep, step, "grad_norm");
+    const bool may_skip = golden.find(Phase::kStep, step, "metric.skipped") != nullptr;
+    if (!grad && may_skip) continue;  // an overflow skipped it
+    if (!grad || grad->value.sizes() != tensor.value.sizes()) return std::nullopt;
+    double clip = 1;
+    if (norm && norm->value.numel() == 1 && spec.optimizer.max_norm > 0) {
+      clip = std::min(1.0,
+                      spec.optimizer.max_norm / (*norm->value.const_data_ptr<double>() + kClipEps));
+    }
+    const GoldenTensor* rate = golden.find(Phase::kStep, step, "lr");
+    const double lr = rate ? *rate->value.const_data_ptr<double>() : spec.optimizer.lr;
+    out.steps_.push_back(
+        {grad->value.const_data_ptr<double>(), lr, clip, tolerance.allowance(*grad)});
+  }
+  return out;
+}
+
+double FreeRunningAllowance::adam_param(int64_t offset) const {
+  double added = 0;
+  double mean_square = 0;
+  double correction = 1;
+  for (const Step& step : steps_) {
+    const double grad = step.clip * step.grad[offset];
+    mean_square = optimizer_.beta2 * mean_square + (1 - optimizer_.beta2) * grad * grad;
+    correction *= optimizer_.beta2;
+    const double size = std::sqrt(mean_square / (1 - correction));
+    added += step.lr * std::min(2.0, step.clip * step.grad_allowance / (size + optimizer_.eps));
+  }
+  return added;
+}
+
+double FreeRunningAllowance::at(int64_t offset) const {
+  if (kind_ == Kind::kAdamParam) return adam_param(offset);
+  const double undamped = 1 / (1 - std::min(optimizer_.momentum, 0.999));
+  double sum = 0;
+  double largest = 0;
+  double largest_lr = 0;  // what went wrong early counts in later steps too, through the momentum
+  for (const Step& step : steps_) {
+    largest_lr = std::max(largest_lr, step.lr);
+    const double grad = step.clip * std::fabs(step.grad[offset]);
+    const double error = step.clip * step.grad_allowance;
+    sum += error;
+    largest = std::max(largest, kind_ == Kind::kExpAvgSq ? (2 * grad + error) * error : error);
+  }
+  if (kind_ == Kind::kSgdParam) return largest_lr * sum * undamped;
+  return kind_ == Kind::kMomentum ? largest * undamped : largest;
+}
+
+}  // namespace shardproof::sim

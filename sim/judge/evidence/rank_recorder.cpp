@@ -1,0 +1,396 @@
+#include "sim/judge/evidence/rank_recorder.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+
+#include "base/digest.h"
+#include "base/elapsed.h"
+#include "sim/case/policy_stages.h"
+#include "sim/judge/diff/golden_order.h"
+#include "sim/judge/diff/tensor_diff.h"
+#include "sim/judge/evidence/hints.h"
+#include "tensor/dtype_name.h"
+
+namespace shardproof::sim {
+namespace {
+
+bool has_prefix(const std::string& text, std::string_view prefix) {
+  return text.compare(0, prefix.size(), prefix) == 0;
+}
+
+uint64_t combine(uint64_t seed, uint64_t value) { return mix_bits(seed * 31 + value); }
+
+uint64_t text_hash(const std::string& text) { return digest_of(text.data(), text.size()); }
+
+uint64_t plan_key(const Observation& observation, const std::vector<int64_t>& global_shape) {
+  uint64_t key = digest_of(global_shape.data(), global_shape.size() * sizeof(int64_t));
+  for (const Cut& cut : observation.layout.cuts()) {
+    key = combine(key, static_cast<uint64_t>(cut.dim));
+    key = combine(key, text_hash(cut.axis));
+    key = combine(key, static_cast<uint64_t>(cut.kind));
+    key = combine(key, digest_of(cut.blocks.data(), cut.blocks.size() * sizeof(int64_t)));
+    key = combine(key, static_cast<uint64_t>(cut.padded_size));
+    key = combine(key, static_cast<uint64_t>(cut.parts));
+  }
+  if (const at::Tensor& map = observation.token_map; map.defined()) {
+    const at::Tensor tokens = map.contiguous();
+    key = combine(key, digest_of(tokens.const_data_ptr(), tokens.numel() * tokens.element_size()));
+    for (const int64_t size : map.sizes()) key = combine(key, static_cast<uint64_t>(size));
+  }
+  if (observation.part == Part::kPartial) {
+    for (const std::string& axis : observation.partial_axes)
+      key = combine(key, text_hash(axis) + 1);
+  }
+  return key;
+}
+
+// Coverage of [B, S] logprobs, without the positions that are zero by definition.
+void cover_scored(const GoldenTensor& golden, const IndexPlan& plan, ResultRow& row) {
+  const std::vector<int64_t> tails = zero_tails(golden);
+  const int64_t columns = golden.value.size(1);
+  const auto hash = [&](int64_t offset) -> uint64_t {
+    const int64_t column = offset % columns;
+    if (column == 0 || column >= tails[static_cast<size_t>(offset / columns)]) return 0;
+    return coverage_hash(0, offset);
+  };
+  plan.for_each_run([&](int64_t, int64_t offset, int64_t length) {
+    for (int64_t i = 0; i < length; ++i) row.covered += hash(offset + i);
+  });
+  for (int64_t offset = 0; offset < golden.value.numel(); ++offset) {
+    row.coverage_of_all += hash(offset);
+  }
+}
+
+// "1 0 model.norm.output": an observation of one microbatch.
+std::string forward_key(const Observation& observation) {
+  return fmt::format("{} {} {}", observation.step, observation.microbatch, observation.name);
+}
+
+bool is_scored_logprobs(const GoldenTensor& golden) {
+  return golden.name == "logprobs" && golden.value.dim() == 2 &&
+         golden.value.scalar_type() == at::kDouble;
+}
+
+void fill_coverage(const GoldenTensor& golden, const IndexPlan& plan, ResultRow& row) {
+  if (is_scored_logprobs(golden)) {
+    cover_scored(golden, plan, row);
+  } else if (has_prefix(row.name, "grad.") || has_prefix(row.name, "param.") ||
+             has_prefix(row.name, "refit.")) {
+    row.covered = plan.covered;
+    row.coverage_of_all = plan.coverage_of_all;
+  }
+}
+
+size_t piece_bytes(const Piece& piece) {
+  return (piece.actual.size() + piece.golden.size()) * sizeof(double);
+}
+
+GoldenPosition position_of(const Piece& piece) {
+  return golden_position(piece.step, piece.phase, piece.order);
+}
+
+Piece make_piece(const ResultRow& row, const IndexPlan& plan, const DiffTask& task) {
+  Piece piece{.name = row.name,
+              .phase = row.phase,
+              .step = row.step,
+              .microbatch = row.microbatch,
+              .rank = row.rank,
+              .order = row.order,
+              .partial = row.partial,
+              .partial_axes = row.partial_axes,
+              .global_shape = plan.global_shape,
+              .dims = plan.dims,
+              .strides = plan.strides};
+  piece.allowance = std::abs(task.scale) * task.allowance;
+  copy_both(task, piece.actual, piece.golden);
+  return piece;
+}
+
+constexpr const char* kMaySkip =
+    "correct runs of one device differ in whether an overflow skips the step";
+
+std::string why_unresolved(const GoldenTensor& golden) {
+  if (!std::isfinite(golden.scatter)) {
+    return "some correct runs of one device overflow there, or skip the step, and others do not";
+  }
+  return fmt::format("correct runs of one device scatter over {:.2g} of its scale",
+                     golden.scatter / golden.scale);
+}
+
+}  // namespace
+
+RankRecorder::RankRecorder(const CaseSpec& spec, const Mesh& mesh, int64_t rank,
+                           const GoldenRecord* golden, std::function<int64_t()> calls_so_far)
+    : spec_(spec),
+      mesh_(mesh),
+      rank_(rank),
+      golden_(golden),
+      calls_so_far_(std::move(calls_so_far)),
+      tolerance_(spec),
+      addend_room_(kAddendBytes / static_cast<size_t>(mesh.world_size())) {
+  if (golden_) {
+    observed_.assign(golden_->tensors().size(), false);
+    own_optimizer_.emplace(spec_, *golden_);
+  }
+  report_.rank = rank;
+}
+
+bool RankRecorder::listens(Phase phase) const {
+  if (!spec_.judged) return false;
+  return phase == Phase::kForward || phase == Phase::kStep || spec_.record_activations;
+}
+
+bool RankRecorder::filtered(const Observation& observation) const {
+  if (!listens(observation.phase)) return true;
+  return !spec_.record_activations && observation.phase == Phase::kForward &&
+         observation.name != "logprobs" && observation.name != "loss";
+}
+
+const GoldenTensor* RankRecorder::golden_of(const Observation& observation, bool fed) const {
+  const Phase phase = observation.phase == Phase::kRecompute ? Phase::kForward : observation.phase;
+  return golden_->find(phase, observation.step,
+                       fed ? observation.name.substr(4) : observation.name);
+}
+
+const IndexPlan& RankRecorder::plan_of(const Observation& observation,
+                                       const std::vector<int64_t>& global_shape) {
+  uint64_t key = plan_key(observation, global_shape);
+  Mesh mesh = mesh_;
+  if (!spec_.stages.empty()) {
+    mesh = parallel_at(spec_, observation.step).mesh();
+    key = combine(key, text_hash(mesh.describe()));
+  }
+  std::unique_ptr<IndexPlan>& plan = plans_[key];
+  if (!plan) {
+    const bool partial = observation.part == Part::kPartial;
+    plan = std::make_unique<IndexPlan>(make_index_plan(
+        global_shape, observation.layout, observation.token_map,
+        partial ? observation.partial_axes : std::vector<std::string>(), mesh, rank_));
+  }
+  return *plan;
+}
+
+void RankRecorder::observe(const Observation& observation) {
+  if (filtered(observation)) return;
+  const auto start = std::chrono::steady_clock::now();
+  const at::NoGradGuard no_grad;
+  at::Tensor local = observation.tensor.detach();
+  if (!local.is_cpu()) local = local.cpu();
+  local = local.contiguous();
+  constexpr std::string_view kInitial = "initial.";
+  if (has_prefix(observation.name, kInitial)) {
+    if (own_optimizer_) own_optimizer_->begin(observation.name.substr(kInitial.size()), local);
+    return;
+  }
+
+  ResultRow row(Outcome::kNotJudged);
+  row.name = observation.name;
+  row.phase = observation.phase;
+  row.step = observation.step;
+  row.microbatch = observation.microbatch;
+  row.rank = rank_;
+  row.redundant = observation.part == Part::kRedundant;
+  row.partial = observation.part == Part::kPartial;
+  if (row.partial) row.partial_axes = observation.partial_axes;
+  row.dtype = dtype_name(local.scalar_type());
+  row.digest = digest_of(local.const_data_ptr(), local.nbytes());
+  if (calls_so_far_) row.calls_before = calls_so_far_();
+  judge(observation, local, row);
+  const std::string own = own_optimizer_ ? own_optimizer_->see(observation, local) : "";
+  if (!row.is_wrong() && row.problem.empty()) row.problem = own;
+  if (!row.problem.empty()) row.outcome = Outcome::kMismatch;
+  if (row.outcome == Outcome::kMatch || row.is_wrong()) row.judged = row.count;
+  if (row.phase == Phase::kForward) forward_digests_.emplace(forward_key(observation), row.digest);
+  report_.rows.push_back(std::move(row));
+  report_.compare_seconds += seconds_since(start);
+}
+
+void RankRecorder::judge(const Observation& observation, const at::Tensor& local, ResultRow& row) {
+  if (!golden_) {
+    row.replicas = observation.layout.replicas_of(
+        spec_.stages.empty() ? mesh_ : parallel_at(spec_, observation.step).mesh(), rank_);
+    row.count = local.numel();
+    row.reason = "the rank had no golden";
+    return;
+  }
+  const bool fed = has_prefix(observation.name, "fed.");
+  const GoldenTensor* golden = golden_of(observation, fed);
+  if (!golden) {
+    row.replicas = {rank_};
+    if (may_skip(observation.step)) {
+      row.outcome = Outcome::kUnresolved;
+      row.reason = kMaySkip;
+    } else {
+      row.problem = "the golden has no tensor of this name";
+    }
+    return;
+  }
+  row.order = golden->order;
+  row.golden_scale = golden->scale;
+  if (!fed) observed_[static_cast<size_t>(golden->order)] = true;
+  const IndexPlan& plan = plan_of(observation, golden->value.sizes().vec());
+  row.layout = plan.layout;
+  row.replicas = plan.replicas;
+  row.tokens = plan.tokens;
+  row.compares_replicas = !plan.only_padding;
+  row.count = plan.count;
+  if (!plan.problem.empty()) {
+    row.problem = plan.problem;
+  } else if (local.sizes() != at::IntArrayRef(plan.local_shape)) {
+    row.problem =
+        fmt::format("wrong shape: [{}], where {} of the golden's [{}] is [{}] on rank {}",
+                    fmt::join(local.sizes(), ", "), observation.layout.describe(),
+                    fmt::join(plan.global_shape, ", "), fmt::join(plan.local_shape, ", "), rank_);
+  } else if (at::isFloatingType(local.scalar_type()) !=
+             at::isFloatingType(golden->value.scalar_type())) {
+    row.problem = fmt::format("wrong dtype: {}, the golden is {}", row.dtype,
+                              dtype_name(golden->value.scalar_type()));
+  } else if (observation.phase == Phase::kRecompute) {
+    row.padding = local.numel() - plan.count;
+    check_recompute(observation, row);
+  } else {
+    row.padding = local.numel() - plan.count;
+    compare(observation, local, *golden, plan, fed, row);
+  }
+  if (row.problem.empty() && spec_.precision == "float64" &&
+      at::isFloatingType(local.scalar_type()) && local.scalar_type() != at::kDouble) {
+    row.problem = std::string(row.dtype) + " tensor in a float64 run";
+  }
+  if (!row.problem.empty() || row.count == 0) {
+    row.global_shape = plan.global_shape;
+    row.local_shape = local.sizes().vec();
+  }
+}
+
+void RankRecorder::compare(const Observation& observation, const at::Tensor& local,
+                           const GoldenTensor& golden, const IndexPlan& plan, bool fed,
+                           ResultRow& row) {
+  DiffTask task{local, golden, plan, observation.scale,
+                fed ? tolerance_.fed_allowance(golden) : tolerance_.allowance(golden)};
+  if (!tolerance_.resolves(golden)) row.reason = why_unresolved(golden);
+  if (!std::isfinite(task.allowance)) {
+    row.outcome = row.reason.empty() ? Outcome::kNotJudged : Outcome::kUnresolved;
+    if (row.reason.empty()) row.reason = fmt::format("its allowance is {}", task.allowance);
+    return;
+  }
+  if (!fed) fill_coverage(golden, plan, row);
+  if (row.partial) return keep_addend(plan, task, row);
+  task.padding_is_zero = is_scored_logprobs(golden);
+  DiffResult result = diff(task);
+  std::optional<FreeRunningAllowance> added;
+  if (result.bad_count > 0 && !fed && golden.phase == Phase::kStep) {
+    added = FreeRunningAllowance::of(spec_, *golden_, golden);
+    task.added = added ? &*added : nullptr;
+    if (added) result = diff(task);
+  }
+  row.bad_count = result.bad_count;
+  row.worst_ratio = result.worst_ratio;
+  row.worst_error = result.worst_error;
+  row.allowance = result.allowance;
+  row.outcome = result.bad_count > 0 ? Outcome::kMismatch
+                : row.reason.empty() ? Outcome::kMatch
+                                     : Outcome::kUnresolved;
+  if (task.padding_is_zero) row.problem = rounded_through(local, spec_.precision);
+  if (row.outcome != Outcome::kMismatch) return;
+  row.rounding_only = spec_.precision != "float64";
+  row.golden_value = result.golden_value;
+  row.actual_value = result.actual_value;
+  row.factor = result.factor;
+  row.factor_residual = result.factor_residual;
+  row.global_shape = plan.global_shape;
+  row.local_shape = plan.local_shape;
+  row.worst_global_index = unravel(result.worst_golden, plan.global_shape);
+  row.worst_local_index = unravel(result.worst_local, plan.local_shape);
+  const GoldenPosition here = golden_position(row.step, row.phase, row.order);
+  if (wants_failing(here)) {
+    row.hints = hints_for(task, *golden_, spec_.precision);
+    keep_failing(make_piece(row, plan, task));
+  }
+}
+
+void RankRecorder::check_recompute(const Observation& observation, ResultRow& row) {
+  const auto forward = forward_digests_.find(forward_key(observation));
+  if (forward == forward_digests_.end()) {
+    row.problem = "recomputed, but there was no forward of this name";
+  } else if (forward->second != row.digest) {
+    row.problem = "the recomputed forward differs from the forward";
+  } else {
+    row.outcome = Outcome::kMatch;
+  }
+}
+
+// Only the first few failing tensors are kept, in the golden's order.
+bool RankRecorder::wants_failing(const GoldenPosition& position) const {
+  std::set<GoldenPosition> kept;
+  for (const Piece& piece : report_.pieces) kept.insert(position_of(piece));
+  return kept.size() < kKeptTensors || kept.count(position) != 0 || position < *kept.rbegin();
+}
+
+void RankRecorder::keep_failing(Piece piece) {
+  std::vector<Piece>& kept = report_.pieces;
+  kept.push_back(std::move(piece));
+  while (true) {
+    std::set<GoldenPosition> positions;
+    size_t bytes = 0;
+    for (const Piece& one : kept) {
+      positions.insert(position_of(one));
+      bytes += piece_bytes(one);
+    }
+    if (positions.empty() || (positions.size() <= kKeptTensors && bytes <= kKeptBytes)) return;
+    const GoldenPosition latest = *positions.rbegin();
+    std::erase_if(kept, [&](const Piece& one) { return position_of(one) == latest; });
+  }
+}
+
+void RankRecorder::keep_addend(const IndexPlan& plan, const DiffTask& task, ResultRow& row) {
+  const size_t bytes = 2 * sizeof(double) * static_cast<size_t>(task.local.numel());
+  row.global_shape = plan.global_shape;
+  row.local_shape = plan.local_shape;
+  if (bytes > addend_room_) {
+    row.reason = fmt::format(
+        "its addends do not fit: {} more bytes on rank {}, where {} of the {} that the {} ranks "
+        "share are left",
+        bytes, rank_, addend_room_, kAddendBytes, mesh_.world_size());
+    return;
+  }
+  addend_room_ -= bytes;
+  row.outcome = Outcome::kAddend;
+  addends_.push_back(make_piece(row, plan, task));
+}
+
+// Whether some correct runs of one device skip this step for an overflow and others do not.
+bool RankRecorder::may_skip(int64_t step) const {
+  const GoldenTensor* skipped = golden_->find(Phase::kStep, step, "metric.skipped");
+  return skipped != nullptr && skipped->scatter > 0;
+}
+
+std::vector<Unobserved> RankRecorder::unobserved() const {
+  std::vector<Unobserved> missing;
+  if (!golden_) return missing;
+  for (const GoldenTensor& tensor : golden_->tensors()) {
+    if (observed_[static_cast<size_t>(tensor.order)]) continue;
+    const bool activation =
+        tensor.phase == Phase::kBackward ||
+        (tensor.phase == Phase::kForward && tensor.name != "logprobs" && tensor.name != "loss");
+    missing.push_back(
+        {tensor.order, tensor.phase, tensor.step, tensor.name, tensor.value.sizes().vec()});
+    if (activation && !spec_.record_activations) missing.back().excuse = Excuse::kNotRecorded;
+    if (may_skip(tensor.step)) missing.back().excuse = Excuse::kUnresolved;
+  }
+  return missing;
+}
+
+RankReport RankRecorder::finish() {
+  const auto start = std::chrono::steady_clock::now();
+  for (Piece& piece : addends_) report_.pieces.push_back(std::move(piece));
+  report_.unobserved = unobserved();
+  report_.compare_seconds += seconds_since(start);
+  return std::move(report_);
+}
+
+}  // namespace shardproof::sim

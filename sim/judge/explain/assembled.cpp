@@ -1,0 +1,85 @@
+#include "sim/judge/explain/assembled.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "sim/judge/diff/addends.h"
+
+namespace shardproof::sim {
+namespace {
+
+constexpr int64_t kLargestAssembled = 4 << 20;
+
+void add_sums(Assembled& tensor) {
+  double square = 0;
+  int64_t known = 0;
+  for (size_t e = 0; e < tensor.known.size(); ++e) {
+    if (!tensor.known[e]) continue;
+    ++known;
+    square += tensor.golden[e] * tensor.golden[e];
+    const double error = tensor.actual[e] - tensor.golden[e];
+    tensor.difference += error * error;
+    tensor.wrong += tensor.is_wrong(e);
+  }
+  if (known > 0) tensor.golden_size = std::sqrt(square / static_cast<double>(known));
+}
+
+}  // namespace
+
+bool Assembled::is_wrong(size_t element) const {
+  return !(std::fabs(actual[element] - golden[element]) <= allowance) ||
+         (is_dropped(element) && actual[element] != 0);
+}
+
+std::optional<Assembled> assemble(const std::vector<const Piece*>& pieces) {
+  if (pieces.empty()) return std::nullopt;
+  Assembled out;
+  out.shape = pieces.front()->global_shape;
+  out.token_dims = pieces.front()->dims.size() + 1 == out.shape.size();
+  out.zeros_are_exact = pieces.front()->name == "logprobs";
+  int64_t count = 1;
+  for (const int64_t size : out.shape) count *= size;
+  if (count > kLargestAssembled) return std::nullopt;
+  out.known.assign(static_cast<size_t>(count), 0);
+  out.actual.assign(static_cast<size_t>(count), 0);
+  out.golden.assign(static_cast<size_t>(count), 0);
+  for (const Piece* piece : pieces) {
+    if (piece->global_shape != out.shape) return std::nullopt;
+    out.allowance = std::max(out.allowance, piece->allowance);
+    for_each_element(*piece, [&](int64_t offset, size_t local) {
+      const auto at = static_cast<size_t>(offset);
+      if (out.known[at]) return;
+      out.known[at] = 1;
+      out.actual[at] = piece->actual[local];
+      out.golden[at] = piece->golden[local];
+    });
+  }
+  add_sums(out);
+  return out;
+}
+
+std::string dim_name(const Assembled& tensor, size_t dim) {
+  if (tensor.token_dims && dim == 0) return "the samples";
+  if (tensor.token_dims && dim == 1) return "the positions";
+  return fmt::format("dim {}", dim);
+}
+
+Walk walk_along(const std::vector<int64_t>& shape, size_t dim) {
+  Walk walk{1, shape[dim], 1};
+  for (size_t d = 0; d < dim; ++d) walk.outer *= shape[d];
+  for (size_t d = dim + 1; d < shape.size(); ++d) walk.inner *= shape[d];
+  return walk;
+}
+
+bool Fit::add(int64_t element, int64_t source) {
+  const auto to = static_cast<size_t>(element), from = static_cast<size_t>(source);
+  if (!tensor_.known[to] || !tensor_.known[from]) return true;
+  if (tensor_.is_dropped(to) || tensor_.is_dropped(from)) return true;
+  sums_.add(tensor_.actual[to], tensor_.golden[to], tensor_.golden[from], tensor_.allowance);
+  ++compared_;
+  return sums_.exact || sums_.left <= most_left_;
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,53 @@
+#include "sim/judge/explain/offset.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace shardproof::sim {
+namespace {
+
+constexpr int64_t kFewestRows = 4;
+
+// The mean difference of each column over the rows that are known.
+std::vector<double> mean_difference(const Assembled& tensor, size_t columns, int64_t& rows) {
+  std::vector<double> sum(columns, 0);
+  std::vector<int64_t> count(columns, 0);
+  for (size_t e = 0; e < tensor.actual.size(); ++e) {
+    if (!tensor.known[e]) continue;
+    sum[e % columns] += tensor.actual[e] - tensor.golden[e];
+    ++count[e % columns];
+  }
+  rows = tensor.actual.empty() ? 0 : count[0];
+  for (size_t column = 0; column < columns; ++column) {
+    rows = std::min(rows, count[column]);
+    if (count[column] > 0) sum[column] /= static_cast<double>(count[column]);
+  }
+  return sum;
+}
+
+}  // namespace
+
+std::optional<Explanation> explain_offset(const Assembled& tensor) {
+  if (tensor.shape.size() < 2 || tensor.shape.back() < 2) return std::nullopt;
+  const auto columns = static_cast<size_t>(tensor.shape.back());
+  int64_t rows = 0;
+  const std::vector<double> offset = mean_difference(tensor, columns, rows);
+  if (rows < kFewestRows) return std::nullopt;
+  Explained sums;
+  for (size_t e = 0; e < tensor.actual.size(); ++e) {
+    if (!tensor.known[e]) continue;
+    sums.add(tensor.actual[e], tensor.golden[e], tensor.golden[e] + offset[e % columns],
+             tensor.allowance);
+  }
+  const double choices = 30 * static_cast<double>(columns);  // a free number each
+  const double size =
+      std::sqrt(tensor.difference / static_cast<double>(rows) / static_cast<double>(columns));
+  if (!sums.convinces(tensor.allowance, size, choices)) return std::nullopt;
+  return Explanation{
+      fmt::format("the difference is one vector of {}, the same on all {} rows", columns, rows),
+      "a bias or another constant vector is added once too often, or left out", sums.share()};
+}
+
+}  // namespace shardproof::sim

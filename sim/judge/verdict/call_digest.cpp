@@ -1,0 +1,132 @@
+// Calls are put together by group and number, then each copy is held against its original.
+#include "sim/judge/verdict/call_digest.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <tuple>
+
+namespace shardproof::sim {
+namespace {
+
+// (group, from, to, tag, number); from and to are -1 for collectives.
+using CallKey = std::tuple<std::string, int64_t, int64_t, int64_t, int64_t>;
+
+bool is_message_op(const CallDigest& call) { return call.op == "send" || call.op == "recv"; }
+
+CallKey key_of_digest(const CallDigest& call) {
+  if (!is_message_op(call)) return {call.group, -1, -1, 0, call.sequence};
+  const bool sends = call.op == "send";
+  return {call.group, sends ? call.place : call.root, sends ? call.root : call.place, call.tag,
+          call.sequence};
+}
+
+// The members of one call that told of it, by place.
+struct Met {
+  std::map<int64_t, const CallDigest*> members;
+  std::tuple<int64_t, size_t> when = {};  // step, and how many calls the first rank had made
+};
+
+std::string told_at(const CallDigest& call) {
+  return fmt::format("{} (call {} of {})", call.call, call.sequence, call.group);
+}
+
+int64_t rank_at(const CallDigest& call, int64_t place) {
+  return place >= 0 && place < static_cast<int64_t>(call.ranks.size())
+             ? call.ranks[static_cast<size_t>(place)]
+             : -1;
+}
+
+DigestFinding finding_of(const CallDigest& call, std::vector<int64_t> ranks, std::string message) {
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return {.step = call.step,
+          .call = call.call,
+          .message = std::move(message),
+          .ranks = std::move(ranks)};
+}
+
+// The results that the fewest hold are wrong; of two that equally many hold, one is.
+std::optional<DigestFinding> unequal_results(const Met& met) {
+  std::map<std::vector<uint64_t>, std::vector<int64_t>> holders;
+  for (const auto& [place, call] : met.members) {
+    holders[call->received].push_back(rank_at(*call, place));
+  }
+  if (holders.size() < 2) return std::nullopt;
+  std::vector<std::vector<int64_t>> classes;
+  for (auto& [digest, ranks] : holders) classes.push_back(std::move(ranks));
+  std::sort(classes.begin(), classes.end(), [](const auto& a, const auto& b) {
+    return std::tuple(a.size(), b.front()) < std::tuple(b.size(), a.front());
+  });
+  const std::vector<int64_t> most = classes.back();
+  std::vector<int64_t> others;
+  for (size_t i = 0; i + 1 < classes.size(); ++i) {
+    others.insert(others.end(), classes[i].begin(), classes[i].end());
+  }
+  std::sort(others.begin(), others.end());
+  const CallDigest& call = *met.members.begin()->second;
+  const std::string message =
+      fmt::format("{} {} {} another result of {} than {} {}", others.size() > 1 ? "ranks" : "rank",
+                  fmt::join(others, ", "), others.size() > 1 ? "hold" : "holds", told_at(call),
+                  most.size() > 1 ? "ranks" : "rank", fmt::join(most, ", "));
+  std::vector<int64_t> named = others;
+  named.push_back(most.front());
+  return finding_of(call, named, message);
+}
+
+std::optional<DigestFinding> altered_copy(const CallDigest& to, const CallDigest& from,
+                                          uint64_t received) {
+  const size_t part = from.sent.size() == 1 ? 0 : static_cast<size_t>(to.place);
+  if (part >= from.sent.size() || from.sent[part] == received) return std::nullopt;
+  const int64_t receiver = rank_at(to, to.place), sender = rank_at(from, from.place);
+  const std::string message =
+      receiver == sender
+          ? fmt::format("rank {} received from itself something else than it sent in {}", receiver,
+                        told_at(to))
+          : fmt::format("rank {} received from rank {} something else than rank {} sent in {}",
+                        receiver, sender, sender, told_at(to));
+  return finding_of(to, {receiver, sender}, message);
+}
+
+std::optional<DigestFinding> altered_copies(const Met& met) {
+  for (const auto& [place, to] : met.members) {
+    for (size_t i = 0; i < to->received.size(); ++i) {
+      const bool one = to->received.size() == 1 && to->root >= 0;
+      const auto from = met.members.find(one ? to->root : static_cast<int64_t>(i));
+      if (from == met.members.end()) continue;
+      if (auto found = altered_copy(*to, *from->second, to->received[i])) return found;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<DigestFinding> digest_findings(const std::vector<std::vector<CallDigest>>& calls) {
+  std::map<CallKey, Met> all;
+  for (const auto& of_rank : calls) {
+    for (size_t i = 0; i < of_rank.size(); ++i) {
+      const auto [place, is_new] = all.try_emplace(key_of_digest(of_rank[i]));
+      Met& met = place->second;
+      const std::tuple when{of_rank[i].step, i};
+      met.when = is_new ? when : std::min(met.when, when);
+      met.members[of_rank[i].place] = &of_rank[i];
+    }
+  }
+  std::vector<std::pair<std::tuple<int64_t, size_t>, DigestFinding>> found;
+  for (const auto& [key, met] : all) {
+    auto finding = met.members.begin()->second->op == "all_reduce" ? unequal_results(met)
+                                                                   : altered_copies(met);
+    if (finding) found.emplace_back(met.when, std::move(*finding));
+  }
+  std::stable_sort(found.begin(), found.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<DigestFinding> findings;
+  for (auto& [when, finding] : found) findings.push_back(std::move(finding));
+  return findings;
+}
+
+}  // namespace shardproof::sim

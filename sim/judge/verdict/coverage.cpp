@@ -1,0 +1,146 @@
+#include "sim/judge/verdict/coverage.h"
+
+#include <fmt/format.h>
+
+#include <set>
+
+#include "sim/judge/diff/golden_order.h"
+
+namespace shardproof::sim {
+namespace {
+
+struct TensorAccount {
+  Coverage elements;
+  int64_t held = 0;  // elements of the golden, over all ranks
+  bool wrong = false, unresolved = false, undecided = false;
+  std::string reason;  // the first one
+  std::string name;
+  Phase phase = Phase::kForward;
+  int64_t step = 0;
+  std::vector<int64_t> global_shape;
+
+  void add(const ResultRow& row) {
+    name = row.name;
+    phase = row.phase;
+    step = row.step;
+    elements.demanded += row.count + row.padding;
+    elements.judged += row.judged;
+    if (row.padding > 0) elements.excused[Excuse::kPadding] += row.padding;
+    held += row.count;
+    wrong = wrong || row.is_wrong();
+    undecided = undecided || row.outcome == Outcome::kNotJudged || row.outcome == Outcome::kAddend;
+    if (global_shape.empty()) global_shape = row.global_shape;
+    if (row.outcome == Outcome::kUnresolved) {
+      unresolved = true;
+      elements.excused[Excuse::kUnresolved] += row.count - row.judged;
+    }
+    if (reason.empty()) reason = row.reason;
+  }
+
+  UnjudgedTensor unjudged(int64_t count) const { return {name, phase, step, count, reason}; }
+};
+
+int64_t size_of(const std::vector<int64_t>& shape) {
+  int64_t size = 1;
+  for (const int64_t length : shape) size *= length;
+  return size;
+}
+
+void add_to(Coverage& all, const Coverage& one) {
+  all.demanded += one.demanded;
+  all.judged += one.judged;
+  for (const auto& [excuse, count] : one.excused) all.excused[excuse] += count;
+}
+
+// The golden's tensor, and the name: "fed.param.w" is judged beside "param.w".
+using TensorPlace = std::pair<GoldenPosition, std::string>;
+
+std::map<TensorPlace, TensorAccount> accounts_by_tensor(const std::vector<RankReport>& reports) {
+  std::map<TensorPlace, TensorAccount> tensors;
+  for (const RankReport& report : reports) {
+    for (const ResultRow& row : report.rows) {
+      tensors[{golden_position(row.step, row.phase, row.order), row.name}].add(row);
+    }
+  }
+  return tensors;
+}
+
+void add_excused(const std::vector<RankReport>& reports, Account& account) {
+  std::map<GoldenPosition, size_t> counts;
+  for (const RankReport& report : reports) {
+    for (const Unobserved& missing : report.unobserved) {
+      if (!missing.excuse) continue;
+      const GoldenPosition place = golden_position(missing.step, missing.phase, missing.order);
+      if (++counts[place] != reports.size()) continue;  // some rank observed it
+      const int64_t size = size_of(missing.global_shape);
+      account.elements.demanded += size;
+      account.elements.excused[*missing.excuse] += size;
+    }
+  }
+}
+
+void add_silent_ranks(const CaseSpec& spec, const std::vector<RankReport>& reports,
+                      Account& account) {
+  std::set<int64_t> heard;
+  for (const RankReport& report : reports) heard.insert(report.rank);
+  for (int64_t rank = 0; rank < spec.parallel.world_size(); ++rank) {
+    if (heard.contains(rank)) continue;
+    UnjudgedTensor all;
+    all.reason = fmt::format("rank {} sent no report", rank);
+    account.not_judged.push_back(std::move(all));
+  }
+}
+
+std::string of_step(const UnjudgedTensor& tensor) {
+  return tensor.step > 0 ? fmt::format("{} of step {}", tensor.tensor, tensor.step) : tensor.tensor;
+}
+
+}  // namespace
+
+int64_t Coverage::left_out() const {
+  int64_t left = demanded - judged;
+  for (const auto& [excuse, count] : excused) left -= count;
+  return left;
+}
+
+Account account_of(const CaseSpec& spec, const std::vector<RankReport>& reports) {
+  Account account;
+  if (!spec.judged) return account;
+  add_silent_ranks(spec, reports, account);
+  std::set<GoldenPosition> all, judged;
+  for (auto& [place, tensor] : accounts_by_tensor(reports)) {
+    if (tensor.held == 0 && size_of(tensor.global_shape) > 0 && !tensor.wrong) {
+      tensor.elements.demanded += size_of(tensor.global_shape);
+      tensor.reason = "no rank holds an element of it";
+    }
+    all.insert(place.first);
+    if (tensor.elements.judged > 0) judged.insert(place.first);
+    add_to(account.elements, tensor.elements);
+    if (tensor.undecided || tensor.elements.left_out() != 0) {
+      account.not_judged.push_back(tensor.unjudged(tensor.elements.left_out()));
+    } else if (tensor.unresolved && !tensor.wrong) {
+      account.unresolved.push_back(tensor.unjudged(tensor.held));
+    }
+  }
+  add_excused(reports, account);
+  account.all_tensors = static_cast<int64_t>(all.size());
+  account.tensors = static_cast<int64_t>(judged.size());
+  return account;
+}
+
+std::string unresolved_text(const Account& account, const std::string& precision) {
+  if (account.unresolved.empty()) return "";
+  return fmt::format("{} of {} tensors not resolvable in {} (first: {})", account.unresolved.size(),
+                     account.all_tensors, precision, of_step(account.unresolved.front()));
+}
+
+std::string not_judged_text(const Account& account) {
+  if (account.not_judged.empty()) return "";
+  const UnjudgedTensor& first = account.not_judged.front();
+  if (first.tensor.empty()) return first.reason + ": what it holds was not judged";
+  return fmt::format("{} of {} tensors were not judged; the first: {} elements of {}, because {}",
+                     account.not_judged.size(), account.all_tensors, first.elements, of_step(first),
+                     first.reason);
+}
+
+}  // namespace shardproof::sim

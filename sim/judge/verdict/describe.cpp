@@ -1,0 +1,151 @@
+// One result as text for people: a line when it matched, else where, how much, whose, what it looks
+// like, and how to see it again.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "sim/case/policy_stages.h"
+#include "sim/judge/explain/diagnose.h"
+#include "sim/judge/verdict/fault_effect.h"
+#include "sim/judge/verdict/verdict.h"
+
+namespace shardproof::sim {
+namespace {
+
+constexpr size_t kListedCollectives = 6;
+
+std::string in_color(const std::string& text, const char* code, bool color) {
+  return color ? fmt::format("\033[{}m{}\033[0m", code, text) : text;
+}
+
+std::string upper(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return c == '_' ? ' ' : std::toupper(c); });
+  return text;
+}
+
+std::string place(const CaseSpec& spec) {
+  if (spec.file.empty()) return spec.name;
+  const std::string where = spec.line > 0 ? fmt::format("{}:{}", spec.file, spec.line) : spec.file;
+  return spec.name.empty() ? where : where + "   " + spec.name;
+}
+
+// "  worst     ..": continuation lines of `text` stand under its first one.
+std::string field(const std::string& label, const std::string& text) {
+  if (text.empty()) return "";
+  std::string out = fmt::format("\n  {:<9} ", label);
+  for (const char c : text) out += c == '\n' ? std::string("\n            ") : std::string(1, c);
+  return out;
+}
+
+std::string bracketed(const std::vector<int64_t>& values) {
+  return fmt::format("[{}]", fmt::join(values, ", "));
+}
+
+std::string tensor_line(const CaseSpec& spec, const Divergence& found) {
+  std::string text = found.tensor;
+  if (!found.worst.global_shape.empty()) {
+    text += "   global " + bracketed(found.worst.global_shape);
+  }
+  if (!found.worst.layout.empty()) text += "   " + found.worst.layout;
+  text += fmt::format("   {}", phase_name(found.phase));
+  const std::string stage = stage_text(spec, found.step);
+  if (!stage.empty()) return text + " of " + stage;
+  if (found.step > 0) text += fmt::format(" of step {}", found.step);
+  return text;
+}
+
+std::string worst_line(const CaseResult& result) {
+  const Divergence& found = *result.divergence;
+  const ResultRow& row = found.worst;
+  if (row.bad_count == 0) return "";
+  std::string text;
+  if (!row.worst_global_index.empty()) text = bracketed(row.worst_global_index) + "   ";
+  text += fmt::format("golden {:.12g}   actual {:.12g}   error {:.2g}, allowed {:.2g}",
+                      row.golden_value, row.actual_value, row.worst_error, row.allowance);
+  text += fmt::format("\nheld by rank {}", row.rank);
+  if (result.spec.parallel.world_size() > 1) {
+    const Mesh mesh = parallel_at(result.spec, found.step).mesh();
+    text += " (" + mesh.describe() + ":";
+    for (const MeshAxis& axis : mesh.axes()) {
+      if (axis.size == 1) continue;
+      if (row.rank >= mesh.world_size()) break;
+      text += fmt::format(" {} {}", axis.name, mesh.coordinate(axis.name, row.rank));
+    }
+    text += ")";
+  }
+  if (!row.worst_local_index.empty()) text += " at local " + bracketed(row.worst_local_index);
+  if (row.count == 1) return text;
+  return text + fmt::format("; {} of its {} elements are wrong", row.bad_count, row.count);
+}
+
+std::string history_line(const Divergence& found) {
+  if (found.last_good.empty() && found.collectives.empty()) return "";
+  std::string text = found.last_good.empty() ? "nothing before it was right"
+                                             : found.last_good + " was right on that rank";
+  if (found.collectives.empty()) return text + "; no collective since";
+  text += found.collectives.size() == 1
+              ? std::string("; since then one collective:")
+              : fmt::format("; since then {} collectives:", found.collectives.size());
+  const size_t count = found.collectives.size();
+  const size_t skipped = count > kListedCollectives ? count - kListedCollectives : 0;
+  if (skipped > 0) text += fmt::format("\n.. {} earlier ones", skipped);
+  for (size_t i = skipped; i < count; ++i) text += "\n" + found.collectives[i];
+  return text;
+}
+
+std::string rounding_line(const CaseResult& result) {
+  const Divergence& found = *result.divergence;
+  if (found.kind != "values" || !found.worst.rounding_only) return "";
+  return fmt::format("if the same case matches in float64, this is rounding in {}",
+                     result.spec.precision);
+}
+
+std::string divergence_text(const CaseResult& result) {
+  const Divergence& found = *result.divergence;
+  std::string text = field("tensor", tensor_line(result.spec, found));
+  text += field("worst", worst_line(result));
+  text += field("pattern", found.pattern);
+  text += field("likely", found.likely);
+  text += field("note", rounding_line(result));
+  return text + field("after", history_line(found));
+}
+
+std::string matched_line(const CaseResult& result) {
+  std::string text = result.spec.judged
+                         ? fmt::format("{} tensors, {} elements", result.tensors_compared,
+                                       result.elements_compared)
+                         : std::string("not judged");
+  const std::string unresolved = unresolved_text(result.account, result.spec.precision);
+  if (!unresolved.empty()) text += ", " + unresolved;
+  if (!result.worst_tensor.empty()) {
+    text += fmt::format(", at most {:.2g}% of an allowance used ({})", 100 * result.worst_ratio,
+                        result.worst_tensor);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string describe_result(const CaseResult& result, bool color) {
+  const bool good = result.as_expected;
+  const char* paint = good ? "32" : result.verdict == "refused" ? "33" : "31;1";
+  const std::string title = in_color(fmt::format("{:<9}", upper(result.verdict)), paint, color);
+  std::string text = title + " " + place(result.spec);
+  if (result.verdict == "match") {
+    text += "   " + matched_line(result);
+    text += field("note", result.message);
+    text += field("faults", faults_text(result));
+    if (!good) text += field("expected", result.unexpected);
+    return good ? text : text + field("replay", result.replay);
+  }
+  if (!result.kind.empty() && result.kind != result.verdict) text += "   " + result.kind;
+  text += result.divergence ? divergence_text(result) : field("what", result.message);
+  text += field("faults", faults_text(result));
+  const bool other_expected = result.spec.expect.verdict != "match" && !good;
+  if (other_expected) text += field("expected", result.unexpected);
+  return text + field("replay", result.replay);
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,392 @@
+#include "sim/judge/verdict/findings.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <deque>
+#include <limits>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "sim/judge/diff/addends.h"
+#include "sim/judge/diff/golden_order.h"
+#include "sim/judge/diff/tolerance.h"
+#include "sim/judge/explain/diagnose.h"
+#include "sim/judge/explain/draws.h"
+#include "sim/judge/explain/factors.h"
+#include "sim/judge/explain/missing_sums.h"
+
+namespace shardproof::sim {
+namespace {
+
+using Rows = std::vector<const ResultRow*>;
+
+// A tensor's place: where the golden has it, then the optimizer fed with golden gradients. What the
+// golden does not have comes after everything else.
+using Place = std::tuple<bool, GoldenPosition, bool>;
+
+bool is_fed(const ResultRow& row) { return row.name.compare(0, 4, "fed.") == 0; }
+
+Place place_of(const ResultRow& row) {
+  const bool unknown = row.order < 0;
+  return {unknown, golden_position(row.step, row.phase, row.order), is_fed(row)};
+}
+
+// All rows of all ranks by place; the order of ranks and of observation is kept within a place.
+std::vector<std::pair<Place, const ResultRow*>> placed_rows(
+    const std::vector<RankReport>& reports) {
+  std::vector<std::pair<Place, const ResultRow*>> placed;
+  size_t count = 0;
+  for (const RankReport& report : reports) count += report.rows.size();
+  placed.reserve(count);
+  for (const RankReport& report : reports) {
+    for (const ResultRow& row : report.rows) placed.emplace_back(place_of(row), &row);
+  }
+  std::stable_sort(placed.begin(), placed.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  return placed;
+}
+
+// Golden tensors that no rank observed.
+std::map<GoldenPosition, const Unobserved*> nobody_saw(const std::vector<RankReport>& reports) {
+  std::map<GoldenPosition, std::pair<size_t, const Unobserved*>> counts;
+  for (const RankReport& report : reports) {
+    for (const Unobserved& missing : report.unobserved) {
+      if (missing.excuse) continue;
+      auto& [count, tensor] = counts[golden_position(missing.step, missing.phase, missing.order)];
+      ++count;
+      tensor = &missing;
+    }
+  }
+  std::map<GoldenPosition, const Unobserved*> missing;
+  for (const auto& [position, entry] : counts) {
+    if (entry.first == reports.size()) missing[position] = entry.second;
+  }
+  return missing;
+}
+
+const ResultRow& worst_of(const Rows& rows) {
+  return **std::max_element(rows.begin(), rows.end(), [](const ResultRow* a, const ResultRow* b) {
+    if (a->is_wrong() != b->is_wrong()) return b->is_wrong();
+    if (a->problem.empty() != b->problem.empty()) return a->problem.empty();
+    return a->worst_ratio < b->worst_ratio;
+  });
+}
+
+std::vector<int64_t> ranks_in(const Rows& rows) {
+  std::set<int64_t> ranks;
+  for (const ResultRow* row : rows) ranks.insert(row->rank);
+  return {ranks.begin(), ranks.end()};
+}
+
+// Copies that must be equal: same microbatch, same tokens, same group of replicas, the same time on
+// their rank. Gives the first group whose digests differ.
+Rows differing_replicas(const Rows& rows) {
+  using Key = std::tuple<int64_t, uint64_t, std::vector<int64_t>, bool, int64_t>;
+  std::map<Key, Rows> groups;
+  std::map<std::tuple<int64_t, int64_t, uint64_t, bool>, int64_t> times;
+  for (const ResultRow* row : rows) {
+    if (!row->compares_replicas || row->replicas.size() < 2 || !row->problem.empty()) continue;
+    const int64_t time = times[{row->rank, row->microbatch, row->tokens, row->partial}]++;
+    groups[{row->microbatch, row->tokens, row->replicas, row->partial, time}].push_back(row);
+  }
+  for (const auto& [key, group] : groups) {
+    const uint64_t first = group.front()->digest;
+    if (std::any_of(group.begin(), group.end(),
+                    [&](const ResultRow* row) { return row->digest != first; })) {
+      return group;
+    }
+  }
+  return {};
+}
+
+bool quick_replicas_agree(const Rows& rows) {
+  return std::all_of(rows.begin(), rows.end(), [&](const ResultRow* row) {
+    return row->digest == rows.front()->digest || !row->compares_replicas ||
+           row->replicas.size() < 2;
+  });
+}
+
+// Whether the rows together hold every element that must be held, each in one piece only.
+bool covers_all(const Rows& rows) {
+  std::set<uint64_t> pieces;
+  uint64_t all = 0;
+  for (const ResultRow* row : rows) {
+    if (row->coverage_of_all == 0) continue;
+    all = row->coverage_of_all;
+    pieces.insert(row->covered);
+  }
+  uint64_t sum = 0;
+  for (const uint64_t piece : pieces) sum += piece;
+  return all == 0 || sum == all;
+}
+
+class Judge {
+ public:
+  Judge(const CaseSpec& spec, const StepMeshes& meshes, const std::vector<RankReport>& reports,
+        const std::map<GoldenPosition, WrongAddends>& addends)
+      : spec_(spec), meshes_(meshes), reports_(reports), addends_(addends) {}
+
+  std::optional<Divergence> first() {
+    placed_ = placed_rows(reports_);
+    const auto& placed = placed_;
+    auto missing = nobody_saw(reports_);
+    for (size_t start = 0; start < placed.size();) {
+      size_t end = start;
+      Rows rows;
+      while (end < placed.size() && placed[end].first == placed[start].first) {
+        rows.push_back(placed[end++].second);
+      }
+      const GoldenPosition here = std::get<1>(placed[start].first);
+      const bool unknown = std::get<0>(placed[start].first);
+      if (!missing.empty() && (unknown || missing.begin()->first < here)) {
+        return unobserved(*missing.begin()->second);
+      }
+      if (auto found = of_tensor(rows)) return found;
+      start = end;
+    }
+    if (!missing.empty()) return unobserved(*missing.begin()->second);
+    return std::nullopt;
+  }
+
+ private:
+  std::optional<Divergence> of_tensor(const Rows& rows) {
+    const auto addends = addends_.find(std::get<1>(place_of(*rows.front())));
+    if (addends != addends_.end() && !is_fed(*rows.front())) {
+      return wrong_addends(rows, addends->second);
+    }
+    if (std::any_of(rows.begin(), rows.end(), [](const auto* row) { return row->is_wrong(); })) {
+      return wrong_values(rows);
+    }
+    if (!quick_replicas_agree(rows)) {
+      const Rows group = differing_replicas(rows);
+      if (!group.empty()) return wrong_replicas(group);
+    }
+    if (!covers_all(rows)) return not_covered(rows);
+    return std::nullopt;
+  }
+
+  Divergence common(const Rows& rows, const char* kind) const {
+    Divergence found;
+    found.worst = worst_of(rows);
+    found.tensor = found.worst.name;
+    found.phase = found.worst.phase;
+    found.step = found.worst.step;
+    found.kind = kind;
+    add_history(found);
+    return found;
+  }
+
+  Divergence wrong_values(const Rows& rows) const {
+    Divergence found = common(rows, worst_of(rows).order < 0 ? "missing" : "values");
+    Rows wrong;
+    for (const ResultRow* row : rows) {
+      if (row->is_wrong()) wrong.push_back(row);
+    }
+    found.ranks = ranks_in(wrong);
+    if (outside_of_mesh(found.worst)) return found;
+    Explanation why;
+    if (is_draws(found.tensor)) why = explain_draws(pieces_of(found.worst, false));
+    if (why.pattern.empty()) {
+      why = explain_values(symptoms(rows, pieces_of(found.worst, false), found.step));
+    }
+    found.pattern = why.pattern;
+    found.likely = why.likely;
+    if (found.tensor == "loss" && why.likely.empty()) add_next_tensor(found);
+    return found;
+  }
+
+  // A scalar loss fits any algebra: what the first wrong tensor after it looks like says more.
+  void add_next_tensor(Divergence& found) const {
+    const Place here = place_of(found.worst);
+    Rows rows;
+    for (const auto& [place, row] : placed_) {
+      if (place <= here) continue;
+      if (!rows.empty() && place_of(*rows.front()) != place) {
+        if (std::any_of(rows.begin(), rows.end(), [](auto* r) { return r->is_wrong(); })) break;
+        rows.clear();
+      }
+      rows.push_back(row);
+    }
+    if (rows.empty() || rows.front()->partial || !worst_of(rows).is_wrong()) return;
+    const ResultRow& worst = worst_of(rows);
+    const Explanation why = explain_values(symptoms(rows, pieces_of(worst, false), worst.step));
+    if (why.likely.empty() || why.likely == kNoMeaning) return;
+    found.pattern += "; after it in " + worst.name + ": " + why.pattern;
+    found.likely = why.likely;
+  }
+
+  Divergence wrong_addends(const Rows& rows, const WrongAddends& sums) const {
+    if (!sums.lacking.empty()) return lacking_addend(rows, sums);
+    Rows addends;
+    for (const ResultRow* row : rows) {
+      if (row->partial) addends.push_back(row);
+    }
+    Rows wrong;
+    std::vector<const Piece*> pieces;
+    for (const ResultRow& row : sums.wrong) wrong.push_back(&row);
+    for (const Piece& piece : sums.sums) pieces.push_back(&piece);
+    Divergence found = common(wrong, "values");
+    found.ranks = ranks_in(addends);
+    const std::string axes = partial_axes(addends);
+    std::optional<Explanation> why =
+        explain_addends(mesh_at(rows), axes, pieces_of(*addends.front(), true));
+    if (!why) why = explain_values(symptoms(wrong, pieces, found.step));
+    found.pattern = "the sum of the addends over " + axes + ": " + why->pattern;
+    found.likely = why->likely;
+    if (found.likely.empty()) found.pattern += empty_addends(pieces_of(*addends.front(), true));
+    return found;
+  }
+
+  // "; the addend of rank 1 is 0 everywhere", where others are not.
+  static std::string empty_addends(const std::vector<const Piece*>& pieces) {
+    std::set<int64_t> empty, ranks;
+    for (const Piece* piece : pieces) {
+      ranks.insert(piece->rank);
+      empty.insert(piece->rank);
+    }
+    for (const Piece* piece : pieces) {
+      const auto is_zero = [](double value) { return value == 0; };
+      if (!std::all_of(piece->actual.begin(), piece->actual.end(), is_zero)) {
+        empty.erase(piece->rank);
+      }
+    }
+    if (empty.empty() || empty.size() == ranks.size()) return "";
+    return fmt::format("; the addend{} of rank{} {} {} 0 everywhere", empty.size() > 1 ? "s" : "",
+                       empty.size() > 1 ? "s" : "", fmt::join(empty, ", "),
+                       empty.size() > 1 ? "are" : "is");
+  }
+
+  Divergence lacking_addend(const Rows& rows, const WrongAddends& sums) const {
+    Divergence found = common(rows, "missing");
+    found.ranks = sums.lacking;
+    found.pattern = fmt::format("an addend is missing: {}", sums.lack);
+    found.likely =
+        fmt::format("these ranks take no part in what is summed over {}, or declare it otherwise",
+                    partial_axes(rows));
+    return found;
+  }
+
+  // "dp, cp": of the first row that is an addend.
+  static std::string partial_axes(const Rows& rows) {
+    const auto row = std::find_if(rows.begin(), rows.end(), [](auto* r) { return r->partial; });
+    return row == rows.end() ? "" : fmt::format("{}", fmt::join((*row)->partial_axes, ", "));
+  }
+
+  Divergence wrong_replicas(const Rows& group) const {
+    Divergence found = common(group, "replicas");
+    found.ranks = ranks_in(group);
+    if (outside_of_mesh(found.worst)) return found;
+    const Explanation why = explain_replicas({mesh_at(group), spec_.precision, group, {}});
+    found.pattern = why.pattern;
+    found.likely = why.likely;
+    return found;
+  }
+
+  Divergence not_covered(const Rows& rows) const {
+    Divergence found = common(rows, "missing");
+    found.ranks = ranks_in(rows);
+    found.pattern = "the ranks together do not hold every element of it exactly once";
+    found.likely = "a sample, a token or a part of a parameter was dealt to no rank, or to two";
+    return found;
+  }
+
+  static Divergence unobserved(const Unobserved& missing) {
+    Divergence found;
+    found.tensor = missing.name;
+    found.phase = missing.phase;
+    found.step = missing.step;
+    found.kind = "missing";
+    found.worst.name = missing.name;
+    found.worst.phase = missing.phase;
+    found.worst.step = missing.step;
+    found.worst.order = missing.order;
+    found.worst.global_shape = missing.global_shape;
+    found.pattern = "the golden has it, no rank observed it";
+    found.likely = "a slot was not called, or a gradient never arrived";
+    return found;
+  }
+
+  // A rank that a policy refits: patterns are of meshes.
+  bool outside_of_mesh(const ResultRow& row) const {
+    return row.rank >= spec_.parallel.mesh().world_size();
+  }
+
+  // Where the rows of one tensor were observed.
+  const Mesh& mesh_at(const Rows& rows) const { return meshes_.at(rows.front()->step); }
+
+  std::vector<const Piece*> pieces_of(const ResultRow& row, bool partial) const {
+    std::vector<const Piece*> pieces;
+    for (const RankReport& report : reports_) {
+      for (const Piece& piece : report.pieces) {
+        if (piece.partial == partial && piece.order == row.order && piece.step == row.step &&
+            piece.phase == row.phase && piece.name == row.name) {
+          pieces.push_back(&piece);
+        }
+      }
+    }
+    return pieces;
+  }
+
+  Symptoms symptoms(const Rows& rows, std::vector<const Piece*> pieces, int64_t step) const {
+    Symptoms out{mesh_at(rows), spec_.precision, rows, std::move(pieces)};
+    for (const RankReport& report : reports_) {
+      for (const ResultRow& row : report.rows) {
+        if (row.step != step) continue;
+        out.microbatches = std::max(out.microbatches, row.microbatch + 1);
+        if (row.name == kLossScale && row.is_wrong() && row.golden_value > 0) {
+          out.loss_scale_factor = row.actual_value / row.golden_value;
+        }
+        // A scalar's scale is its value.
+        if (row.name == "grad_norm" && row.golden_scale > 0 && spec_.optimizer.max_norm > 0) {
+          out.clip_ratio = spec_.optimizer.max_norm / (row.golden_scale + kClipEps);
+          out.clip_factor = std::min(1.0, out.clip_ratio);
+        }
+      }
+    }
+    return out;
+  }
+
+  // The last observation of the worst rank that was right, and its collectives since.
+  void add_history(Divergence& found) const {
+    for (const RankReport& report : reports_) {
+      if (report.rank != found.worst.rank) continue;
+      int64_t from = 0;
+      for (const ResultRow& row : report.rows) {
+        if (same_observation(row, found.worst)) break;
+        if (row.outcome != Outcome::kMatch || row.partial) continue;
+        found.last_good = row.name;
+        from = row.calls_before;
+      }
+      const auto size = static_cast<int64_t>(report.calls.size());
+      const int64_t end = std::min(found.worst.calls_before, size);
+      for (int64_t i = std::max<int64_t>(from, 0); i < end; ++i) {
+        found.collectives.push_back(report.calls[static_cast<size_t>(i)]);
+      }
+      return;
+    }
+  }
+
+  static bool same_observation(const ResultRow& a, const ResultRow& b) {
+    return a.order == b.order && a.phase == b.phase && a.step == b.step &&
+           a.microbatch == b.microbatch && a.name == b.name;
+  }
+
+  const CaseSpec& spec_;
+  const StepMeshes& meshes_;
+  const std::vector<RankReport>& reports_;
+  const std::map<GoldenPosition, WrongAddends>& addends_;
+  std::vector<std::pair<Place, const ResultRow*>> placed_;
+};
+
+}  // namespace
+
+std::optional<Divergence> first_divergence(const CaseSpec& spec, const StepMeshes& meshes,
+                                           const std::vector<RankReport>& reports,
+                                           const std::map<GoldenPosition, WrongAddends>& addends) {
+  return Judge(spec, meshes, reports, addends).first();
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,150 @@
+// A result file from outside, judged by the same rules as a rank.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "sim/case/record/expected_names.h"
+#include "sim/case/record/golden_record.h"
+#include "sim/judge/diff/tensor_diff.h"
+#include "sim/judge/evidence/rank_recorder.h"
+#include "sim/judge/verdict/replay.h"
+#include "sim/judge/verdict/verdict.h"
+#include "tensor/safetensors.h"
+
+namespace shardproof::sim {
+namespace {
+
+// Name in the file -> what the golden calls it. Parameters after any step count, not only the last.
+std::map<std::string, const GoldenTensor*> known_names(const GoldenRecord& golden, int64_t steps) {
+  std::map<std::string, const GoldenTensor*> known;
+  for (const GoldenTensor& tensor : golden.tensors()) {
+    for (const std::string& name : expected_names_of(tensor.name, tensor.step, steps)) {
+      known.emplace(name, &tensor);
+    }
+    const std::string in_step = fmt::format("step{}.{}", tensor.step, tensor.name);
+    const bool optional = tensor.phase == Phase::kStep && tensor.name.compare(0, 6, "param.") == 0;
+    if (optional) known.emplace(in_step, &tensor);
+  }
+  return known;
+}
+
+[[noreturn]] void bad_file(const std::string& path, const std::string& what,
+                           const std::string& fix) {
+  throw Error({.kind = ErrorKind::kBadInput, .what = path + ": " + what, .fix = fix});
+}
+
+void check_tensor(const std::string& path, const std::string& name, const at::Tensor& tensor,
+                  const GoldenTensor& golden) {
+  const auto shape_text = [](at::IntArrayRef shape) {
+    return fmt::format("[{}]", fmt::join(shape, ", "));
+  };
+  const bool scalar = golden.value.numel() == 1 && tensor.numel() == 1;
+  if (tensor.sizes() != golden.value.sizes() && !scalar) {
+    bad_file(path,
+             fmt::format("{} has the shape {}, the golden's is {}", name,
+                         shape_text(tensor.sizes()), shape_text(golden.value.sizes())),
+             "write the full tensor, not a shard");
+  }
+  if (at::isFloatingType(tensor.scalar_type()) != at::isFloatingType(golden.value.scalar_type())) {
+    bad_file(path,
+             fmt::format("{} is {}, the golden is {}", name, c10::toString(tensor.scalar_type()),
+                         c10::toString(golden.value.scalar_type())),
+             "write floating values as float64");
+  }
+}
+
+// Collects the golden tensors that the file lacks although the format names them.
+std::vector<std::string> lacking(const SafetensorsFile& file, const GoldenRecord& golden,
+                                 int64_t steps) {
+  std::vector<std::string> names;
+  for (const GoldenTensor& tensor : golden.tensors()) {
+    for (const std::string& name : expected_names_of(tensor.name, tensor.step, steps)) {
+      const bool seen = std::find(names.begin(), names.end(), name) != names.end();
+      if (!file.contains(name) && !seen) names.push_back(name);
+    }
+  }
+  return names;
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < names.size() && i < 6; ++i) text += (i > 0 ? ", " : "") + names[i];
+  if (names.size() > 6) text += fmt::format(" and {} more", names.size() - 6);
+  return text;
+}
+
+// The file as the one rank of a world of one: its tensors observed in the golden's order.
+CaseSpec as_one_rank(CaseSpec spec) {
+  spec.parallel = ParallelSpec();
+  spec.record_activations = false;
+  return spec;
+}
+
+RankReport compare_file(const SafetensorsFile& file, const CaseSpec& spec,
+                        const GoldenRecord& golden) {
+  const auto known = known_names(golden, spec.steps);
+  std::map<std::pair<int64_t, std::string>, const GoldenTensor*> found;
+  for (const std::string& name : file.names()) {
+    const auto place = known.find(name);
+    if (place == known.end()) {
+      std::vector<std::string> names;
+      for (const auto& [known_name, tensor] : known) names.push_back(known_name);
+      const std::string near = nearest_name(name, names);
+      bad_file(file.path(), "the golden has nothing called '" + name + "'",
+               "known are logprobs, loss, grad_norm, grad.<parameter>, step<k>.loss, ..." +
+                   (near.empty() ? "" : "; did you mean '" + near + "'?"));
+    }
+    check_tensor(file.path(), name, file.get(name), *place->second);
+    found.emplace(std::make_pair(place->second->order, name), place->second);
+  }
+  RankRecorder recorder(as_one_rank(spec), Mesh(), 0, &golden, {});
+  for (const auto& [place, tensor] : found) {
+    recorder.observe({.name = tensor->name,
+                      .phase = tensor->phase,
+                      .step = tensor->step,
+                      .tensor = file.get(place.second).view(tensor->value.sizes())});
+  }
+  RankReport report = recorder.finish();
+  for (Unobserved& missing : report.unobserved) {  // the message names them in the file's words
+    if (!missing.excuse) missing.excuse = Excuse::kNotInFile;
+  }
+  return report;
+}
+
+}  // namespace
+
+CaseResult judge_result_file(const CaseSpec& spec, int golden_fd, const std::string& path) {
+  try {
+    const GoldenRecord golden = GoldenRecord::from_fd(golden_fd);
+    const SafetensorsFile file = SafetensorsFile::open(path);
+    if (file.names().empty()) {
+      bad_file(path, "it holds no tensor", "write the names of expected.safetensors");
+    }
+    RankEnding ending;
+    ending.bytes = encode(compare_file(file, spec, golden));
+    CaseSpec one = as_one_rank(spec);
+    one.expect.collectives = nullptr;
+    CaseResult result = judge(one, {ending});
+    result.spec = spec;
+    result.replay = fmt::format("shardproof judge {} {}", shell_word(spec.file), shell_word(path));
+    if (spec.precision != "float64") result.replay += " --precision " + spec.precision;
+    const std::vector<std::string> missing = lacking(file, golden, spec.steps);
+    if (!missing.empty()) {
+      if (!result.message.empty()) result.message += "\n";
+      result.message +=
+          fmt::format("not compared, because {} does not hold them: {}", path, listed(missing));
+    }
+    return result;
+  } catch (const Error& error) {
+    RankEnding ending;
+    ending.kind = error.kind() == ErrorKind::kRefused ? "refused" : "bad_input";
+    ending.message = error.what();
+    return judge(spec, {ending});
+  }
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,195 @@
+#include "sim/proofs/accumulated_linear_workload.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <functional>
+
+#include "base/error.h"
+#include "parallel/tp/async_linear.h"
+#include "parallel/tp/column_linear.h"
+#include "parallel/tp/row_linear.h"
+
+namespace shardproof::sim {
+namespace {
+
+constexpr const char* kLabel = "accumulated_linear";
+// The tied weight's other use is its product with this.
+constexpr double kOtherUse = 2;
+
+bool is_row(const Options& options) { return options["layer"] == "row"; }
+
+void check_accumulated(const Options& options) {
+  const auto refuse = [](bool wrong, std::string what, std::string fix) {
+    if (wrong) {
+      throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
+    }
+  };
+  const std::string layer = options["layer"], stand_in = options["stand_in"];
+  refuse(layer != "column" && layer != "row", "option layer is '" + layer + "'",
+         "known are column, row");
+  refuse(stand_in != "none" && stand_in != "nan" && stand_in != "zeros",
+         "option stand_in is '" + stand_in + "'", "known are none, nan, zeros");
+  refuse(is_row(options) && (options["deferred_limit"] != -1 || options["async_all_reduce"]),
+         "option layer: row with deferred_limit or async_all_reduce, which it does not have",
+         "leave them out, or take a column");
+  refuse(options["async_all_reduce"] && options["deferred_limit"] != -1,
+         "option async_all_reduce with deferred_limit: the product alone defers nothing",
+         "leave one of them out");
+}
+
+// Microbatches are dim 0, tokens dim 1, features dim 2.
+Layout with_own_tokens(const Options& options) {
+  return options["sequence_parallel"] ? Layout({Cut::even(1, "tp")}) : Layout();
+}
+Layout with_own_features() { return Layout({Cut::even(2, "tp")}); }
+Layout input_layout(const Options& options) {
+  return is_row(options) ? with_own_features() : with_own_tokens(options);
+}
+Layout gradient_layout(const Options& options) {
+  return is_row(options) ? with_own_tokens(options) : with_own_features();
+}
+Layout accumulated_weight_layout(const Options& options) {
+  return Layout({Cut::even(is_row(options) ? 1 : 0, "tp")});
+}
+
+WorkloadTensors accumulated_inputs(Draw& draw, const Options& options) {
+  check_accumulated(options);
+  const int64_t count = options["microbatches"], tokens = options["tokens"];
+  const int64_t in = options["in_features"], out = options["out_features"];
+  return {{"x", draw.normal({count, tokens, in}), input_layout(options)},
+          {"grad", draw.normal({count, tokens, out}), gradient_layout(options)},
+          {"weight", draw.normal({out, in}), accumulated_weight_layout(options)}};
+}
+
+// y = (1 + 2 + .. + uses) x W^T; the definitions of its two gradients.
+WorkloadTensors plain_accumulated(const TensorsByName& full, const Options& options) {
+  const at::NoGradGuard no_grad;
+  const int64_t uses = options["uses"], count = options["microbatches"];
+  const double factor = static_cast<double>(uses * (uses + 1)) / 2;
+  const at::Tensor x = full.at("x"), grad = full.at("grad"), weight = full.at("weight");
+  at::Tensor main_grad = grad.flatten(0, 1).t().matmul(x.flatten(0, 1)) * factor;
+  if (options["stand_in"] == "zeros") {
+    main_grad = main_grad + weight * kOtherUse * static_cast<double>(count);
+  }
+  return {{"main_grad", main_grad}, {"grad_x", grad.matmul(weight) * factor}};
+}
+
+// What the passes back run through: a weight with its buffer, and products with it.
+struct AccumulatedLayer {
+  LayerParameter* weight;
+  std::function<at::Tensor(const at::Tensor&)> product;
+};
+
+// The product alone instead of the layer's, with what it asks for.
+at::Tensor asked_product(const at::Tensor& x, const LayerParameter& weight, Communicator& tp,
+                         bool sequence_parallel) {
+  return async_linear(x, weight.tensor, {}, tp,
+                      {.label = kLabel,
+                       .reduce_input_gradient = true,
+                       .sequence_parallel = sequence_parallel,
+                       .main_gradient = weight.main_gradient});
+}
+
+// The gradient of a tied weight's other use, and what becomes of it.
+void finish_microbatch(const LayerParameter& weight, const Options& options) {
+  if (options["stand_in"] != "none") finish_main_gradient(weight.tensor, *weight.main_gradient);
+}
+
+WorkloadTensors accumulated_over(const AccumulatedLayer& layer, const TensorsByName& local,
+                                 const Options& options) {
+  LayerParameter& weight = *layer.weight;
+  weight.tensor = local.at("weight").detach().requires_grad_();
+  MainGradient& main = *weight.main_gradient;
+  if (options["narrow"]) main.sum = at::zeros_like(weight.tensor);
+  main.wants_dummy = options["stand_in"] != "none";
+  main.zero_dummy = options["stand_in"] == "zeros";
+  std::vector<at::Tensor> grad_x;
+  for (int64_t i = 0; i < options["microbatches"].get<int64_t>(); ++i) {
+    const at::Tensor x = local.at("x").detach()[i].clone().requires_grad_();
+    at::Tensor y = layer.product(x);
+    for (int64_t use = 2; use <= options["uses"].get<int64_t>(); ++use) {
+      y = y + layer.product(x * use);
+    }
+    torch::autograd::variable_list roots = {y}, grads = {local.at("grad").detach()[i]};
+    if (main.zero_dummy) {
+      roots.push_back(weight.tensor * kOtherUse);
+      grads.push_back(local.at("weight").detach());
+    }
+    torch::autograd::backward(roots, grads);
+    finish_microbatch(weight, options);
+    grad_x.push_back(x.grad());
+  }
+  return {{"main_grad", main.sum, accumulated_weight_layout(options)},
+          {"grad_x", at::stack(grad_x), input_layout(options)}};
+}
+
+WorkloadTensors accumulated_column(const TensorsByName& local, Communicator& tp,
+                                   const Options& options) {
+  const int64_t limit = options["deferred_limit"];
+  const auto deferred = limit < 0 ? nullptr : std::make_shared<DeferredWeightGradients>(limit);
+  ColumnLinear layer({.label = kLabel,
+                      .input_size = options["in_features"],
+                      .output_size = options["out_features"],
+                      .bias = false,
+                      .sequence_parallel = options["sequence_parallel"],
+                      .dtype = local.at("weight").scalar_type(),
+                      .main_gradient = true,
+                      .deferred = deferred},
+                     tp);
+  LayerParameter& weight = *layer.weight();
+  const bool alone = options["async_all_reduce"], sequence_parallel = options["sequence_parallel"];
+  const WorkloadTensors out = accumulated_over(
+      {&weight,
+       [&](const at::Tensor& x) {
+         return alone ? asked_product(x, weight, tp, sequence_parallel) : layer.forward(x).output;
+       }},
+      local, options);
+  if (deferred) deferred->finish(weight.tensor, weight.main_gradient.get(), tp, kLabel);
+  return out;
+}
+
+WorkloadTensors accumulated_row(const TensorsByName& local, Communicator& tp,
+                                const Options& options) {
+  RowLinear layer({.label = kLabel,
+                   .input_size = options["in_features"],
+                   .output_size = options["out_features"],
+                   .bias = false,
+                   .sequence_parallel = options["sequence_parallel"],
+                   .dtype = local.at("weight").scalar_type(),
+                   .main_gradient = true},
+                  tp);
+  return accumulated_over(
+      {&layer.weight(), [&](const at::Tensor& x) { return layer.forward(x).output; }}, local,
+      options);
+}
+
+WorkloadTensors sharded_accumulated(const TensorsByName& local, MeshComm& comm,
+                                    const Options& options) {
+  Communicator& tp = comm.along("tp");
+  return is_row(options) ? accumulated_row(local, tp, options)
+                         : accumulated_column(local, tp, options);
+}
+
+}  // namespace
+
+Workload accumulated_linear_workload() {
+  return {.name = "accumulated_linear",
+          .about = "the main gradient of one weight over several microbatches",
+          .options = {{"microbatches", 4},
+                      {"tokens", 12},
+                      {"in_features", 5},
+                      {"out_features", 12},
+                      {"layer", "column"},
+                      {"uses", 1},
+                      {"sequence_parallel", false},
+                      {"deferred_limit", -1},
+                      {"narrow", false},
+                      {"stand_in", "none"},
+                      {"async_all_reduce", false}},
+          .inputs = accumulated_inputs,
+          .plain = plain_accumulated,
+          .sharded = sharded_accumulated};
+}
+
+}  // namespace shardproof::sim

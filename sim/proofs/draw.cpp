@@ -1,0 +1,39 @@
+// Draws from one seed, a stream for each.
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+#include "base/seed.h"
+#include "sim/proofs/workload.h"
+
+namespace shardproof::sim {
+namespace {
+
+const std::vector<int64_t>& checked_shape(const std::vector<int64_t>& shape) {
+  for (const int64_t size : shape) {
+    if (size >= 0) continue;
+    throw Error(
+        {.kind = ErrorKind::kBadInput,
+         .what = fmt::format("the options ask for an input of shape [{}]", fmt::join(shape, ",")),
+         .fix = "give sizes of 0 or more"});
+  }
+  return shape;
+}
+
+}  // namespace
+
+at::Generator Draw::next() {
+  return at::detail::createCPUGenerator(stream_seed(seed_, "draw " + std::to_string(count_++)));
+}
+
+at::Tensor Draw::normal(const std::vector<int64_t>& shape) {
+  return at::randn(checked_shape(shape), next(), at::TensorOptions().dtype(at::kDouble));
+}
+
+at::Tensor Draw::integers(int64_t below, const std::vector<int64_t>& shape) {
+  return at::randint(below, checked_shape(shape), next(), at::TensorOptions().dtype(at::kLong));
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,25 @@
+// One case of a workload: the plain function on one device, or the sharded one on one rank.
+//
+//   forward    the outputs in the order in which the plain function returns them
+//   step       "grad.<input>" of every floating input, the last one first
+//
+// The gradient that enters at an output is drawn from the case's seed and the output's name.
+#pragma once
+
+#include <string>
+
+#include "sim/case/case_spec.h"
+#include "sim/proofs/workload.h"
+#include "sim/world/rank/rank_main.h"
+
+namespace shardproof::sim {
+
+// As golden::golden_main. Throws Error(kBadInput) what the plain function makes of these options.
+std::string run_plain(const Workload& workload, const CaseSpec& spec, int golden_fd,
+                      const std::string& dump_path = "");
+
+// As rank_main: returns an encoded RankReport. Throws Error(kRefused): a layout that this mesh
+// cannot cut.
+std::string run_sharded(const Workload& workload, const CaseSpec& spec, const RankEnv& env);
+
+}  // namespace shardproof::sim

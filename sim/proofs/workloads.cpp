@@ -1,0 +1,85 @@
+#include "sim/proofs/workloads.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "sim/case/names.h"
+#include "sim/proofs/accumulated_linear_workload.h"
+#include "sim/proofs/broadcast_data_workload.h"
+#include "sim/proofs/checkpoint_workload.h"
+#include "sim/proofs/column_parallel_workload.h"
+#include "sim/proofs/cross_entropy_workload.h"
+#include "sim/proofs/dropout_workload.h"
+#include "sim/proofs/inference_pair_workload.h"
+#include "sim/proofs/layer_parameters_workload.h"
+#include "sim/proofs/layers_in_flight_workload.h"
+#include "sim/proofs/logprob_workload.h"
+#include "sim/proofs/mapping_workload.h"
+#include "sim/proofs/refit_workload.h"
+#include "sim/proofs/row_parallel_workload.h"
+#include "sim/proofs/vocab_embedding_workload.h"
+
+namespace shardproof::sim {
+namespace {
+
+[[noreturn]] void bad_workload(std::string what, std::string fix) {
+  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
+}
+
+bool is_name(const std::string& text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(),
+                                      [](unsigned char c) { return std::isalnum(c) || c == '_'; });
+}
+
+}  // namespace
+
+Workloads::Workloads(std::initializer_list<Workload> workloads) {
+  for (const Workload& workload : workloads) add(workload);
+}
+
+void Workloads::add(Workload workload) {
+  const std::string name = workload.name;
+  if (!is_name(name)) {
+    bad_workload(fmt::format("'{}' is no name of a workload", name), "use letters, digits and '_'");
+  }
+  if (is_model_workload(name) || by_name_.count(name) != 0) {
+    bad_workload(fmt::format("there is a workload '{}' already", name), "choose another name");
+  }
+  if (!workload.inputs || !workload.plain || !(workload.sharded || workload.sharded_with_notes)) {
+    bad_workload(fmt::format("workload '{}' lacks inputs, plain or sharded", name),
+                 "give all three functions");
+  }
+  if (!workload.options.is_object()) {
+    bad_workload(fmt::format("the options of workload '{}' are no map", name),
+                 "write {{\"name\", default}}");
+  }
+  workload.options.emplace(kStridedInputs, false);
+  by_name_.emplace(name, std::move(workload));
+}
+
+const Workload* Workloads::find(const std::string& name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : &found->second;
+}
+
+std::vector<KnownWorkload> Workloads::known() const {
+  std::vector<KnownWorkload> known;
+  for (const auto& [name, workload] : by_name_) {
+    known.push_back({.name = name, .about = workload.about, .options = workload.options});
+  }
+  return known;
+}
+
+Workloads built_in_workloads() {
+  return {column_parallel_workload(), accumulated_linear_workload(),
+          mapping_workload(),         row_parallel_workload(),
+          vocab_embedding_workload(), cross_entropy_workload(),
+          dropout_workload(),         checkpoint_workload(),
+          broadcast_data_workload(),  inference_pair_workload(),
+          logprob_workload(),         layers_in_flight_workload(),
+          refit_workload(),           layer_parameters_workload()};
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,127 @@
+// Cases through their stages: golden, world, verdict.
+#include "sim/run/case_runner.h"
+
+#include <chrono>
+#include <optional>
+
+#include "base/elapsed.h"
+#include "base/error.h"
+#include "sim/run/case_check.h"
+
+namespace shardproof::sim {
+
+namespace {
+
+constexpr int64_t kRanksPerCore = 8;
+
+using Clock = std::chrono::steady_clock;
+
+// What is wrong, with the file that it is about: the message's own, or else the case's.
+std::string with_file(const CaseSpec& spec, const std::string& message) {
+  for (const std::string& file : {spec.weights_folder, spec.data.file, spec.file}) {
+    if (!file.empty() && message.find(file) != std::string::npos) return message;
+  }
+  const std::string& file = spec.weights_folder.empty() ? spec.file : spec.weights_folder;
+  return file + ": " + message;
+}
+
+// How the case ends when it did not come to its ranks.
+RankEnding ending_of(const CaseSpec& spec, const TaskOutcome& outcome) {
+  RankEnding ending;
+  ending.kind =
+      outcome.kind == "bad_input" || outcome.kind == "refused" ? outcome.kind : "internal";
+  ending.message = outcome.message;
+  if (ending.kind == "internal") ending.message = "the golden did not finish: " + outcome.message;
+  if (ending.kind == "bad_input") ending.message = with_file(spec, outcome.message);
+  return ending;
+}
+
+RankEnding ending_of(const CaseSpec& spec, const Error& error) {
+  RankEnding ending;
+  ending.kind = error.kind() == ErrorKind::kRefused ? "refused" : "bad_input";
+  ending.message = ending.kind == "bad_input" ? with_file(spec, error.what()) : error.what();
+  return ending;
+}
+
+// A world that failed, or whose replicas differ, is made anew.
+bool leaves_world_whole(const CaseResult& result) {
+  return result.verdict == "match" || result.verdict == "refused" ||
+         (result.verdict == "mismatch" && result.kind == "values");
+}
+
+}  // namespace
+
+struct CaseRunner::Under {
+  CaseSpec spec;
+  Done done;
+  Clock::time_point start = Clock::now();
+  double golden_seconds = 0;
+  std::shared_ptr<const GoldenStore::Golden> golden = nullptr;  // keeps its descriptor open
+  bool leaves_world_whole = false;
+};
+
+void CaseRunner::start(const CaseSpec& spec, Done done) {
+  ++under_way_;
+  ranks_under_way_ += spec.parallel.world_size();
+  const auto under = std::make_shared<Under>(Under{.spec = spec, .done = std::move(done)});
+  try {
+    check_case(spec);
+  } catch (const Error& error) {
+    finish(under, {ending_of(spec, error)});
+    return;
+  }
+  if (!spec.judged) {
+    start_world(under, GoldenStore::Golden{});
+    return;
+  }
+  goldens_.get(spec, [this, under](std::shared_ptr<const GoldenStore::Golden> golden) {
+    under->golden = golden;
+    under->golden_seconds = seconds_since(under->start);
+    if (golden->outcome.ok) {
+      start_world(under, *golden);
+    } else {
+      finish(under, {ending_of(under->spec, golden->outcome)});
+    }
+  });
+}
+
+void CaseRunner::start_world(const std::shared_ptr<Under>& under,
+                             const GoldenStore::Golden& golden) {
+  pool_.start_case(under->spec, golden.fd.get(), fresh_, [this, under](WorldRun run) {
+    finish(under, run.endings);
+    return under->leaves_world_whole;
+  });
+}
+
+void CaseRunner::finish(const std::shared_ptr<Under>& under,
+                        const std::vector<RankEnding>& endings) {
+  CaseResult result = judge(under->spec, endings);
+  result.golden_seconds = under->golden_seconds;
+  result.seconds = seconds_since(under->start);
+  under->leaves_world_whole = leaves_world_whole(result);
+  --under_way_;
+  ranks_under_way_ -= under->spec.parallel.world_size();
+  under->done(std::move(result));
+}
+
+void CaseRunner::wait_until_at_most(int64_t count) {
+  if (under_way_ > count) pool_.wait_until([this, count] { return under_way_ <= count; });
+}
+
+void CaseRunner::wait_for_room(int64_t ranks, int64_t cores) {
+  const auto fits = [this, ranks, cores] {
+    return under_way_ == 0 ||
+           (under_way_ <= cores && ranks_under_way_ + ranks <= kRanksPerCore * cores);
+  };
+  if (!fits()) pool_.wait_until(fits);
+}
+
+CaseResult CaseRunner::run(const CaseSpec& spec) {
+  std::optional<CaseResult> result;
+  start(spec, [&result](CaseResult done) { result = std::move(done); });
+  wait_until_at_most(0);
+  SHARDPROOF_ASSERT(result.has_value(), "the case did not finish");
+  return *result;
+}
+
+}  // namespace shardproof::sim

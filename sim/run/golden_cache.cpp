@@ -1,0 +1,195 @@
+#include "sim/run/golden_cache.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/cpu/Utils.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <torch/headeronly/version.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <vector>
+
+#include "sim/run/golden_code.h"
+
+namespace shardproof::sim {
+namespace fs = std::filesystem;
+namespace {
+
+// A file mapped for reading.
+class MappedFile {
+ public:
+  explicit MappedFile(int fd) {
+    struct stat info {};
+    if (::fstat(fd, &info) != 0 || info.st_size == 0) return;
+    size_ = static_cast<size_t>(info.st_size);
+    bytes_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd, 0);
+    if (bytes_ == MAP_FAILED) bytes_ = nullptr;
+  }
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile() {
+    if (bytes_) ::munmap(bytes_, size_);
+  }
+  bool valid() const { return bytes_ != nullptr; }
+  size_t size() const { return size_; }
+  uint64_t digest() const { return digest_of(bytes_, size_, 0); }
+
+ private:
+  void* bytes_ = nullptr;
+  size_t size_ = 0;
+};
+
+std::string name_of(const std::string& key) {
+  return fmt::format("{:016x}{:016x}", digest_of(key.data(), key.size(), 1),
+                     digest_of(key.data(), key.size(), 2));
+}
+
+// What LibTorch's kernels and those of its libraries choose by: the processor's instruction sets
+// and the variables that hide some of them.
+std::string instruction_sets() {
+  std::set<std::string> names;
+  for (const auto& [name, value] : at::cpu::get_cpu_capabilities()) {
+    if (value.isBool() && value.toBool()) names.insert(name);
+  }
+  for (const char* name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS"}) {
+    const char* value = std::getenv(name);
+    if (value) names.insert(fmt::format("{}={}", name, value));
+  }
+  return fmt::format("{}", fmt::join(names, " "));
+}
+
+std::string key_file_text(const std::string& key, uint64_t digest, size_t size) {
+  return fmt::format("{:016x} {}\n{}", digest, size, key);
+}
+
+std::optional<std::string> read_text(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return std::nullopt;
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+bool write_text(const fs::path& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  return !file.fail();
+}
+
+bool copy_to(const fs::path& path, int fd, size_t size) {
+  const OwnedFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  off_t offset = 0;
+  while (file.valid() && static_cast<size_t>(offset) < size) {
+    if (::sendfile(file.get(), fd, &offset, size - static_cast<size_t>(offset)) <= 0) return false;
+  }
+  return file.valid();
+}
+
+}  // namespace
+
+uint64_t digest_of(const void* bytes, size_t size, uint64_t seed) {
+  constexpr uint64_t kPrime = 0x9E3779B97F4A7C15ULL;
+  uint64_t hash = 0xCBF29CE484222325ULL ^ (seed * kPrime);
+  const char* at = static_cast<const char*>(bytes);
+  const auto mix = [&hash](uint64_t word) {
+    hash = (hash ^ word) * kPrime;
+    hash ^= hash >> 29;
+  };
+  size_t left = size;
+  for (; left >= 8; left -= 8, at += 8) {
+    uint64_t word;
+    std::memcpy(&word, at, 8);
+    mix(word);
+  }
+  uint64_t tail = 0;
+  if (left > 0) std::memcpy(&tail, at, left);
+  mix(tail);
+  mix(size);
+  return hash;
+}
+
+fs::path GoldenCache::default_folder() {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return fs::path(value ? value : "");
+  };
+  const fs::path cache = variable("XDG_CACHE_HOME");
+  if (cache.is_absolute()) return cache / "shardproof" / "golden";
+  const fs::path home = variable("HOME");
+  return home.is_absolute() ? home / ".cache" / "shardproof" / "golden" : fs::path();
+}
+
+std::string GoldenCache::full_key(const std::string& golden_key) {
+  return fmt::format("code {}\nlibtorch {}\ncpu {} {}\nthreads {}\n{}", golden_code(),
+                     TORCH_VERSION, at::get_cpu_capability(), instruction_sets(),
+                     at::get_num_threads(), golden_key);
+}
+
+std::optional<OwnedFd> GoldenCache::find(const std::string& key) const {
+  if (folder_.empty()) return std::nullopt;
+  const fs::path base = folder_ / name_of(key);
+  const auto entry = read_text(base.string() + ".key");
+  if (!entry) return std::nullopt;
+  OwnedFd blob(::open((base.string() + ".golden").c_str(), O_RDONLY | O_CLOEXEC));
+  if (!blob.valid()) return std::nullopt;
+  const MappedFile mapped(blob.get());
+  if (!mapped.valid() || *entry != key_file_text(key, mapped.digest(), mapped.size())) {
+    return std::nullopt;
+  }
+  ::futimens(blob.get(), nullptr);  // used just now
+  return blob;
+}
+
+void GoldenCache::keep(const std::string& key, int fd) const {
+  if (folder_.empty()) return;
+  const MappedFile mapped(fd);
+  if (!mapped.valid() || static_cast<int64_t>(mapped.size()) > max_bytes_ / 2) return;
+  std::error_code ignored;
+  fs::create_directories(folder_, ignored);
+  const std::string base = (folder_ / name_of(key)).string();
+  const std::string temporary = fmt::format("{}.{}.tmp", base, ::getpid());
+  const bool kept = copy_to(temporary, fd, mapped.size()) &&
+                    ::rename(temporary.c_str(), (base + ".golden").c_str()) == 0 &&
+                    write_text(temporary, key_file_text(key, mapped.digest(), mapped.size())) &&
+                    ::rename(temporary.c_str(), (base + ".key").c_str()) == 0;
+  if (!kept) fs::remove(temporary, ignored);
+}
+
+void GoldenCache::trim() const {
+  struct Entry {
+    fs::path path;
+    fs::file_time_type used;
+    int64_t bytes;
+  };
+  std::vector<Entry> entries;
+  int64_t total = 0;
+  std::error_code gone;
+  for (const auto& file : fs::directory_iterator(folder_, gone)) {
+    if (file.path().extension() != ".golden") continue;
+    const auto bytes = static_cast<int64_t>(file.file_size(gone));
+    entries.push_back({file.path(), file.last_write_time(gone), bytes});
+    total += bytes;
+  }
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return a.used < b.used; });
+  for (const Entry& entry : entries) {
+    if (total <= max_bytes_) return;
+    fs::path key = entry.path;
+    fs::remove(key.replace_extension(".key"), gone);
+    fs::remove(entry.path, gone);
+    total -= entry.bytes;
+  }
+}
+
+}  // namespace shardproof::sim

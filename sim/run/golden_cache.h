@@ -1,0 +1,44 @@
+// Goldens kept between runs, outside the tree, by content: the same key is the same bytes.
+//
+//   <folder>/<hash of the key>.golden   the blob as the golden wrote it
+//   <folder>/<hash of the key>.key      digest of the blob, its size, then the key itself
+//
+// Both are written under a temporary name and renamed, the blob first, so that a reader sees a
+// whole entry or none; an entry whose digest does not fit is a miss.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "sim/world/process/owned_fd.h"
+
+namespace shardproof::sim {
+
+class GoldenCache {
+ public:
+  // An empty folder: nothing is found and nothing is kept.
+  explicit GoldenCache(std::filesystem::path folder, int64_t max_bytes = int64_t{2} << 30)
+      : folder_(std::move(folder)), max_bytes_(max_bytes) {}
+  // $XDG_CACHE_HOME or ~/.cache, then shardproof/golden; empty when neither is known.
+  static std::filesystem::path default_folder();
+  // The case's golden_key with what else its values depend on: the golden's own code
+  // (golden_code.h), LibTorch's version, the processor's capability and the number of threads.
+  static std::string full_key(const std::string& golden_key);
+
+  std::optional<OwnedFd> find(const std::string& key) const;  // open for reading
+  // Keeps the blob in `fd`. A cache that cannot be written (read-only, full disk) keeps nothing.
+  void keep(const std::string& key, int fd) const;
+  // Removes the entries used longest ago until the folder is within its limit.
+  void trim() const;
+
+ private:
+  std::filesystem::path folder_;
+  int64_t max_bytes_;
+};
+
+// FNV-1a over 8-byte words, seeded; used for names and for noticing torn files, not against malice.
+uint64_t digest_of(const void* bytes, size_t size, uint64_t seed);
+
+}  // namespace shardproof::sim

@@ -1,0 +1,123 @@
+// The goldens of one run.
+#include "sim/run/golden_store.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "base/error.h"
+#include "sim/case/names.h"
+
+namespace shardproof::sim {
+
+namespace {
+
+// What stays in memory: a sweep over meshes asks for the same few goldens again and again.
+constexpr int64_t kMaxBytes = int64_t{1} << 30;
+constexpr int64_t kMaxGoldens = 16;  // each is an open file
+
+OwnedFd make_memory_file() {
+  const int fd = ::memfd_create("golden", MFD_CLOEXEC);
+  if (fd < 0) throw InternalError("memfd_create failed");
+  return OwnedFd(fd);
+}
+
+int64_t size_of(int fd) {
+  struct stat status {};
+  return ::fstat(fd, &status) == 0 ? status.st_size : 0;
+}
+
+}  // namespace
+
+GoldenStore::GoldenStore(WorldPool& pool, bool use_cache)
+    : pool_(pool),
+      use_cache_(use_cache),
+      cache_(use_cache ? GoldenCache::default_folder() : std::filesystem::path()) {}
+
+GoldenStore::~GoldenStore() {
+  if (kept_) cache_.trim();
+}
+
+std::shared_ptr<GoldenStore::Golden> GoldenStore::from_cache(const std::string& full_key) const {
+  if (!use_cache_ || full_key.empty()) return nullptr;
+  auto found = cache_.find(full_key);
+  if (!found) return nullptr;
+  auto golden = std::make_shared<Golden>();
+  golden->fd = std::move(*found);
+  golden->outcome.ok = true;
+  golden->cached = true;
+  return golden;
+}
+
+void GoldenStore::get(const CaseSpec& spec, Ready ready) {
+  const std::string key = golden_key(spec);
+  for (auto at = entries_.begin(); at != entries_.end(); ++at) {
+    if ((*at)->key != key) continue;
+    entries_.splice(entries_.begin(), entries_, at);
+    const std::shared_ptr<Entry> entry = entries_.front();
+    if (entry->ready) {
+      ready(entry->golden);
+    } else {
+      entry->waiting.push_back(std::move(ready));
+    }
+    return;
+  }
+  const auto entry = std::make_shared<Entry>();
+  entry->key = key;
+  entries_.push_front(entry);
+  // The key knows the code of the models' goldens, not that of a registered workload.
+  const std::string full_key =
+      is_model_workload(spec.workload) ? GoldenCache::full_key(key) : std::string();
+  if (auto cached = from_cache(full_key)) {
+    entry->golden = std::move(cached);
+    entry->ready = true;
+    entry->bytes = size_of(entry->golden->fd.get());
+    forget_old();
+    ready(entry->golden);
+    return;
+  }
+  entry->waiting.push_back(std::move(ready));
+  entry->golden = std::make_shared<Golden>();
+  entry->golden->fd = make_memory_file();
+  pool_.start_golden(to_json(spec).dump(), entry->golden->fd.get(), "",
+                     [this, entry, full_key](TaskOutcome outcome) {
+                       settle(entry, full_key, std::move(outcome));
+                     });
+}
+
+void GoldenStore::settle(const std::shared_ptr<Entry>& entry, const std::string& full_key,
+                         TaskOutcome outcome) {
+  entry->golden->outcome = std::move(outcome);
+  entry->bytes = size_of(entry->golden->fd.get());
+  entry->ready = true;
+  const bool cached = use_cache_ && !full_key.empty();
+  if (entry->golden->outcome.ok && cached) {
+    cache_.keep(full_key, entry->golden->fd.get());
+    kept_ = true;
+  }
+  const std::vector<Ready> waiting = std::move(entry->waiting);
+  entry->waiting.clear();
+  forget_old();
+  for (const Ready& ready : waiting) ready(entry->golden);
+}
+
+std::shared_ptr<const GoldenStore::Golden> GoldenStore::make(const CaseSpec& spec,
+                                                             const std::string& dump_path) {
+  auto golden = std::make_shared<Golden>();
+  golden->fd = make_memory_file();
+  golden->outcome = pool_.run_golden(to_json(spec).dump(), golden->fd.get(), dump_path);
+  return golden;
+}
+
+// Those in use stay open through their shared pointers.
+void GoldenStore::forget_old() {
+  int64_t bytes = 0, count = 0;
+  for (auto at = entries_.begin(); at != entries_.end();) {
+    bytes += (*at)->bytes;
+    ++count;
+    const bool fits = bytes <= kMaxBytes && count <= kMaxGoldens;
+    const bool keep = at == entries_.begin() || !(*at)->ready || fits;
+    at = keep ? std::next(at) : entries_.erase(at);
+  }
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,57 @@
+// The goldens of one run: each is computed once, however many cases ask for it, or comes from the
+// cache of earlier runs.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/run/golden_cache.h"
+#include "sim/world/launch/world_pool.h"
+#include "sim/world/process/owned_fd.h"
+
+namespace shardproof::sim {
+
+class GoldenStore {
+ public:
+  struct Golden {
+    TaskOutcome outcome;
+    OwnedFd fd;           // the blob
+    bool cached = false;  // of an earlier run
+  };
+  using Ready = std::function<void(std::shared_ptr<const Golden>)>;
+
+  // `use_cache` false: goldens of earlier runs do not count, and none are kept.
+  GoldenStore(WorldPool& pool, bool use_cache);
+  ~GoldenStore();  // the cache is brought back within its limit
+  GoldenStore(const GoldenStore&) = delete;
+  GoldenStore& operator=(const GoldenStore&) = delete;
+
+  // `ready` is called once: now, or later from the pool's wait_until.
+  void get(const CaseSpec& spec, Ready ready);
+  // Computes it anew, waits, and leaves its tensors in `dump_path` unless that is "".
+  std::shared_ptr<const Golden> make(const CaseSpec& spec, const std::string& dump_path);
+
+ private:
+  struct Entry {
+    std::string key;
+    std::shared_ptr<Golden> golden;
+    bool ready = false;
+    int64_t bytes = 0;
+    std::vector<Ready> waiting;
+  };
+  std::shared_ptr<Golden> from_cache(const std::string& full_key) const;
+  void settle(const std::shared_ptr<Entry>& entry, const std::string& full_key,
+              TaskOutcome outcome);
+  void forget_old();
+
+  WorldPool& pool_;
+  bool use_cache_;
+  bool kept_ = false;  // something was added to the cache
+  GoldenCache cache_;
+  std::list<std::shared_ptr<Entry>> entries_;  // the latest first
+};
+
+}  // namespace shardproof::sim

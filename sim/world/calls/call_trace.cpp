@@ -1,0 +1,91 @@
+// The listener that writes calls down.
+#include "sim/world/calls/call_trace.h"
+
+#include <fmt/format.h>
+
+namespace shardproof::sim {
+namespace {
+
+double microseconds(CallTrace::Clock::duration time) {
+  return std::chrono::duration<double, std::micro>(time).count();
+}
+
+}  // namespace
+
+CallTrace::CallTrace(int64_t rank, Forward forward, Forward forward_wait, Clock::time_point origin)
+    : rank_(rank), forward_(std::move(forward)), forward_wait_(std::move(forward_wait)),
+      origin_(origin) {}
+
+void CallTrace::before_call(const CollectiveCall& call) {
+  if (forward_) forward_(call);
+  Span span{.call = calls_.size(), .group = call.group, .op = call.op, .root = call.root,
+            .tag = call.tag, .sequence = call.sequence, .start = {}, .wait_start = {}, .end = {}};
+  span.asynchronous = call.asynchronous;
+  calls_.push_back(describe_call(call));
+  CallCount& count = counts_[{call.group.substr(0, call.group.find('[')), call.op}];
+  ++count.calls;
+  count.bytes += call.bytes;
+  span.start = Clock::now();
+  spans_.push_back(std::move(span));
+}
+
+// Nearly always the last call; an asynchronous one is a few calls back.
+CallTrace::Span* CallTrace::open_span(const CollectiveCall& call) {
+  for (auto span = spans_.rbegin(); span != spans_.rend(); ++span) {
+    if (!span->ended && span->sequence == call.sequence && span->op == call.op &&
+        span->group == call.group && span->root == call.root && span->tag == call.tag) {
+      return &*span;
+    }
+  }
+  return nullptr;
+}
+
+void CallTrace::before_wait(const CollectiveCall& call) {
+  if (forward_wait_) forward_wait_(call);
+  if (Span* span = open_span(call)) {
+    span->waited = true;
+    span->wait_start = Clock::now();
+  }
+}
+
+void CallTrace::after_call(const CollectiveCall& call) {
+  if (Span* span = open_span(call)) {
+    span->end = Clock::now();
+    span->ended = true;
+  }
+}
+
+void CallTrace::never_waited(const CollectiveCall& call) {
+  findings_.push_back(fmt::format("never_waited: rank {} started {} and dropped it without wait()",
+                                  rank_, describe_call(call)));
+  if (Span* span = open_span(call)) span->dropped = true;
+}
+
+std::vector<std::string> CallTrace::left_pending() const {
+  std::vector<std::string> findings;
+  for (const Span& span : spans_) {
+    if (!span.asynchronous || span.waited || span.dropped) continue;
+    findings.push_back(fmt::format("never_waited: rank {} started {} and had not waited for it "
+                                   "when its part was done",
+                                   rank_, calls_[span.call]));
+  }
+  return findings;
+}
+
+std::vector<nlohmann::json> CallTrace::timeline() const {
+  std::vector<nlohmann::json> out;
+  const auto entry = [&](const Span& span, Clock::time_point start, const char* kind) {
+    out.push_back({{"name", calls_[span.call]},
+                   {"start_us", microseconds(start - origin_)},
+                   {"duration_us", microseconds(span.end - start)},
+                   {"kind", kind}});
+  };
+  for (const Span& span : spans_) {
+    if (!span.ended) continue;
+    entry(span, span.start, "communication");
+    if (span.waited) entry(span, span.wait_start, "wait");
+  }
+  return out;
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,121 @@
+#include "sim/world/calls/fault_injection.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "base/error.h"
+#include "sim/world/calls/fault_selection.h"
+#include "sim/world/calls/spoil.h"
+
+namespace shardproof::sim {
+
+FaultInjection::FaultInjection(const std::vector<FaultSpec>& faults, int64_t rank, Hooks hooks)
+    : hooks_(std::move(hooks)) {
+  for (size_t i = 0; i < faults.size(); ++i) {
+    if (faults[i].rank != rank) continue;
+    FaultNote note;
+    note.index = static_cast<int64_t>(i);
+    planned_.push_back({.fault = faults[i], .note = note});
+  }
+}
+
+bool FaultInjection::before_call(const CollectiveCall& call) {
+  ++calls_;
+  *next_ = {};
+  for (Planned& planned : planned_) {
+    if (!concerns(planned.fault, call, step_)) continue;
+    const int64_t number = planned.note.matches++;
+    if (number == planned.fault.at_call) {
+      planned.note.call = describe_call(call);
+      planned.note.step = step_;
+      act(planned, call);
+    } else if (planned.fault.kind == "stale" && number == planned.fault.at_call - 1) {
+      next_->on_input.push_back([&planned](const Tensors& inputs) {
+        for (const at::Tensor& input : inputs) planned.before.push_back(input.clone());
+      });
+    }
+  }
+  return !next_->skip;
+}
+
+void FaultInjection::fired(Planned& planned, const std::string& effect) {
+  planned.note.fired = true;
+  planned.note.effect = effect;
+  if (hooks_.on_fired) hooks_.on_fired(planned.note);
+}
+
+void FaultInjection::act(Planned& planned, const CollectiveCall& call) {
+  const FaultSpec& fault = planned.fault;
+  if (fault.kind == "kill") {
+    fired(planned, "");
+    if (hooks_.before_kill) hooks_.before_kill();
+    ::raise(SIGKILL);
+  } else if (fault.kind == "hang") {
+    fired(planned, "");
+    for (;;) ::pause();
+  } else if (fault.kind == "throw") {
+    fired(planned, "");
+    throw std::runtime_error(
+        fmt::format("planted fault: rank {} throws before {}", fault.rank, describe_call(call)));
+  } else if (fault.kind == "delay") {
+    fired(planned, fmt::format("by {:g} s", fault.seconds));
+    std::this_thread::sleep_for(std::chrono::duration<double>(fault.seconds));
+  } else if (fault.kind == "skip") {
+    fired(planned, "");
+    next_->skip = true;
+  } else {
+    act_at_backend(planned, call);
+  }
+}
+
+// A buffer that the fault cannot act on is the scenario's mistake: noted, and the call is made.
+void FaultInjection::act_at_backend(Planned& planned, const CollectiveCall& call) {
+  const FaultSpec& fault = planned.fault;
+  if (fault.kind == "repeat") {
+    next_->again = [this, &planned, call] {
+      fired(planned, "");
+      if (hooks_.on_repeat) hooks_.on_repeat(call);
+    };
+    return;
+  }
+  const auto change = [this, &planned](const Tensors& tensors) {
+    const FaultSpec& how = planned.fault;
+    try {
+      if (how.kind == "drop") fired(planned, zero(tensors));
+      if (how.kind == "duplicate") fired(planned, twice(tensors));
+      if (how.kind == "stale") fired(planned, outdate(tensors, planned.before));
+      if (how.kind == "corrupt") {
+        fired(planned, how.side + " " + flip_bit(tensors, how.element, how.bit));
+      }
+    } catch (const Error& error) {
+      planned.note.problem = error.what();
+    }
+  };
+  const bool output = fault.kind == "corrupt" && fault.side == "output";
+  (output ? next_->on_output : next_->on_input).push_back(change);
+}
+
+BackendFactory FaultInjection::wrap(BackendFactory factory) {
+  if (planned_.empty()) return factory;
+  return [factory = std::move(factory), next = next_](const std::string& name,
+                                                      const std::vector<int64_t>& ranks) {
+    return make_faulty_backend(factory(name, ranks), next);
+  };
+}
+
+std::vector<FaultNote> FaultInjection::notes() const {
+  std::vector<FaultNote> notes;
+  for (const Planned& planned : planned_) {
+    notes.push_back(planned.note);
+    notes.back().calls = calls_;
+  }
+  return notes;
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,51 @@
+#include "sim/world/calls/fault_selection.h"
+
+#include <algorithm>
+
+namespace shardproof::sim {
+namespace {
+
+bool contributes(const CollectiveCall& call) {
+  if (call.op == "recv" || call.op == "barrier") return false;
+  const bool from_root = call.op == "broadcast" || call.op == "scatter";
+  if (from_root && call.root != call.group_rank) return false;
+  return call.bytes > 0;
+}
+
+bool receives(const CollectiveCall& call) {
+  if (call.op == "send" || call.op == "barrier") return false;
+  return call.op != "gather" || call.root == call.group_rank;
+}
+
+bool sums(const CollectiveCall& call) { return call.reduce_op == "sum" || call.reduce_op == "avg"; }
+
+bool can_act(const FaultSpec& fault, const CollectiveCall& call) {
+  if (fault.kind == "drop" || fault.kind == "stale") return contributes(call);
+  if (fault.kind == "duplicate") return contributes(call) && sums(call);
+  if (fault.kind != "corrupt") return true;
+  return fault.side == "output" ? receives(call) : contributes(call);
+}
+
+}  // namespace
+
+bool occurs_in(std::string_view text, std::string_view pattern) {
+  size_t from = 0;
+  while (!pattern.empty()) {
+    const size_t star = std::min(pattern.find('*'), pattern.size());
+    const size_t found = text.find(pattern.substr(0, star), from);
+    if (found == std::string_view::npos) return false;
+    from = found + star;
+    pattern.remove_prefix(std::min(star + 1, pattern.size()));
+  }
+  return true;
+}
+
+bool concerns(const FaultSpec& fault, const CollectiveCall& call, int64_t step) {
+  const std::string_view group = call.group;
+  return (fault.op.empty() || fault.op == call.op) &&
+         (fault.axis.empty() || fault.axis == group.substr(0, group.find('['))) &&
+         (fault.step == 0 || fault.step == step) && occurs_in(call.label, fault.label) &&
+         can_act(fault, call);
+}
+
+}  // namespace shardproof::sim

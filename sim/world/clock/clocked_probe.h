@@ -1,0 +1,25 @@
+// Observing takes no virtual time.
+#pragma once
+
+#include "observe/probe.h"
+#include "sim/world/clock/rank_clock.h"
+
+namespace shardproof::sim {
+
+// `clock` null: time is wall time, nothing to hold.
+class ClockedProbe final : public Probe {
+ public:
+  ClockedProbe(Probe& inner, RankClock* clock) : inner_(inner), clock_(clock) {}
+
+  bool listens(Phase phase) const override { return inner_.listens(phase); }
+  void observe(const Observation& observation) override {
+    const ClockPause pause(clock_);
+    inner_.observe(observation);
+  }
+
+ private:
+  Probe& inner_;
+  RankClock* clock_;
+};
+
+}  // namespace shardproof::sim

@@ -1,0 +1,81 @@
+// What a collective costs on the virtual clock: latency and bytes of the links that it uses.
+//
+// One message of b bytes over a link takes latency + b / bandwidth. With n ranks that a link joins:
+//
+//   ring    n - 1 rounds, each moves 1/n of the bytes from every rank to the next
+//   tree    ceil(log2 n) rounds, each moves all bytes
+//
+//   all_reduce      the cheaper of two rings and two trees (reduce, then broadcast)
+//   all_gather, reduce_scatter      one ring
+//   all_to_all      n - 1 rounds, each moves 1/n of a rank's bytes (pairwise exchange)
+//   broadcast       the cheaper of a tree, and a scatter with a ring after it
+//   gather, scatter ceil(log2 n) latencies and (n-1)/n of the bytes at the root
+//   barrier         ceil(log2 n) latencies;   message   one
+//
+// (R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in
+// MPICH", 2005.) A group of m ranks on each of k nodes works in two levels: all_reduce is
+// reduce_scatter within the node, all_reduce of 1/m of the bytes between nodes, all_gather within;
+// the others likewise. Each rank has its own link to its node's neighbours and its own out of the
+// node, or with inter_node.per_node one out of the node for all its ranks: then the m messages of a
+// collective share it and each takes latency + m b / bandwidth. What several collectives do to each
+// other that use a link at once: link_traffic.h.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sim/case/world_spec.h"
+#include "sim/world/clock/motion.h"
+
+namespace shardproof::sim {
+
+// One transfer with all links to itself.
+struct TransferCost {
+  double latency_us = 0;     // of its messages, one after the other
+  double in_node_us = 0;     // of its bytes within nodes
+  double inter_node_us = 0;  // of its bytes between nodes
+  double streams = 1;        // messages that leave a node side by side
+  double total_us() const { return latency_us + in_node_us + inter_node_us; }
+};
+
+class LinkCost {
+ public:
+  LinkCost() = default;  // everything is free
+  explicit LinkCost(const WorldSpec& world);
+
+  // `bytes`: of the whole tensor, that is of one rank's input; of all_gather and gather the sum
+  // over ranks.
+  TransferCost collective(Motion motion, double bytes, const std::vector<int64_t>& ranks) const;
+  // Microseconds from the moment that all `ranks` are there.
+  double collective_us(Motion motion, double bytes, const std::vector<int64_t>& ranks) const {
+    return collective(motion, bytes, ranks).total_us();
+  }
+  bool is_free() const;  // no collective takes time
+
+ private:
+  struct Amount {
+    double latency_us = 0, bytes_us = 0;
+    double total_us() const { return latency_us + bytes_us; }
+    Amount operator*(double times) const { return {latency_us * times, bytes_us * times}; }
+    Amount operator+(Amount more) const {
+      return {latency_us + more.latency_us, bytes_us + more.bytes_us};
+    }
+  };
+  struct Link {
+    double latency_us = 0, us_per_byte = 0;
+    Amount message(double bytes) const { return {latency_us, bytes * us_per_byte}; }
+    Link shared_by(double streams) const { return {latency_us, us_per_byte * streams}; }
+  };
+  static Link link_of(const LinkSpec& spec);
+  static Amount cheaper(Amount a, Amount b) { return b.total_us() < a.total_us() ? b : a; }
+  static Amount one_level(const Link& link, Motion motion, double bytes, double count);
+  TransferCost two_levels(Motion motion, double bytes, double per_node, double nodes) const;
+  double slowest(const std::vector<int64_t>& ranks) const;
+
+  Link in_node_, inter_node_;
+  bool per_node_ = false;
+  int64_t ranks_per_node_ = 0;  // 0: one node
+  std::vector<StragglerSpec> stragglers_;
+};
+
+}  // namespace shardproof::sim

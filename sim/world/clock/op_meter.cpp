@@ -1,0 +1,82 @@
+// Ops are heard of through LibTorch's RecordFunction. An op that calls others counts once; a
+// product (mm, addmm, bmm, baddbmm) counts its multiplications wherever it is called.
+#include "sim/world/clock/op_meter.h"
+
+#include <ATen/record_function.h>
+
+#include <cstring>
+
+namespace shardproof::sim {
+
+struct OpMeter::Impl {
+  double op_us = 0, us_per_flop = 0;
+  int64_t depth = 0;
+  int64_t ops = 0;
+  double flops = 0;
+  at::CallbackHandle handle = 0;
+};
+
+namespace {
+
+// RecordFunction's callbacks are plain functions: this is how they find the meter of their thread.
+thread_local void* meter_of_thread = nullptr;
+
+// Where the two factors of a product are among its arguments; -1: not a product.
+int first_factor(const char* name) {
+  if (std::strncmp(name, "aten::", 6) != 0) return -1;
+  name += 6;
+  if (std::strcmp(name, "mm") == 0 || std::strcmp(name, "bmm") == 0) return 0;
+  if (std::strcmp(name, "addmm") == 0 || std::strcmp(name, "baddbmm") == 0) return 1;
+  return -1;
+}
+
+double product_flops(const at::RecordFunction& function) {
+  const int first = first_factor(function.name());
+  if (first < 0) return 0;
+  const auto inputs = function.inputs();
+  const auto second = static_cast<size_t>(first) + 1;
+  if (inputs.size() <= second || !inputs[second - 1].isTensor() || !inputs[second].isTensor()) {
+    return 0;
+  }
+  const at::Tensor& left = inputs[second - 1].toTensor();
+  return 2.0 * static_cast<double>(left.numel()) *
+         static_cast<double>(inputs[second].toTensor().size(-1));
+}
+
+}  // namespace
+
+OpMeter::OpMeter(double op_us, double gflop_per_s) : impl_(std::make_unique<Impl>()) {
+  impl_->op_us = op_us;
+  impl_->us_per_flop = gflop_per_s > 0 ? 1e-3 / gflop_per_s : 0;
+  meter_of_thread = impl_.get();
+  const auto begin =
+      [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+    auto* meter = static_cast<Impl*>(meter_of_thread);
+    if (meter == nullptr) return nullptr;
+    if (meter->depth++ == 0) ++meter->ops;
+    if (meter->us_per_flop > 0) meter->flops += product_flops(function);
+    return nullptr;
+  };
+  const auto end = [](const at::RecordFunction&, at::ObserverContext*) {
+    auto* meter = static_cast<Impl*>(meter_of_thread);
+    if (meter != nullptr && meter->depth > 0) --meter->depth;
+  };
+  impl_->handle = at::addThreadLocalCallback(at::RecordFunctionCallback(begin, end)
+                                                 .needsInputs(impl_->us_per_flop > 0)
+                                                 .scopes({at::RecordScope::FUNCTION}));
+}
+
+OpMeter::~OpMeter() {
+  at::removeCallback(impl_->handle);
+  if (meter_of_thread == impl_.get()) meter_of_thread = nullptr;
+}
+
+double OpMeter::take_us() {
+  const double time =
+      static_cast<double>(impl_->ops) * impl_->op_us + impl_->flops * impl_->us_per_flop;
+  impl_->ops = 0;
+  impl_->flops = 0;
+  return time;
+}
+
+}  // namespace shardproof::sim

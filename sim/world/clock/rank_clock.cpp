@@ -1,0 +1,139 @@
+// Computing by CPU time or by ops, blocking by the transfers of calls.
+#include "sim/world/clock/rank_clock.h"
+
+#include <algorithm>
+#include <ctime>
+#include <utility>
+
+#include "base/error.h"
+
+namespace shardproof::sim {
+namespace {
+
+double thread_cpu_us() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
+}
+
+class Entries {
+ public:
+  void add(const std::string& name, const char* kind, double from_us, double to_us,
+           nlohmann::json more = nlohmann::json::object()) {
+    more["name"] = name;
+    more["kind"] = kind;
+    more["start_us"] = from_us;
+    more["duration_us"] = to_us - from_us;
+    more["virtual"] = true;
+    entries_.push_back(std::move(more));
+  }
+  std::vector<nlohmann::json> take() { return std::move(entries_); }
+
+ private:
+  std::vector<nlohmann::json> entries_;
+};
+
+}  // namespace
+
+RankClock::RankClock(const WorldSpec& world, int64_t rank)
+    : fixed_(world.compute == "fixed"),
+      factor_(fixed_ ? 1 : world.compute_factor),
+      op_us_(world.op_us),
+      gflop_per_s_(world.gflop_per_s) {
+  for (const StragglerSpec& straggler : world.stragglers) {
+    if (straggler.rank == rank) factor_ *= straggler.compute;
+  }
+}
+
+void RankClock::start() {
+  calls_.clear();
+  now_us_ = 0;
+  paused_ = 0;
+  running_ = true;
+  if (fixed_) meter_ = std::make_unique<OpMeter>(op_us_, gflop_per_s_);
+  mark();
+}
+
+void RankClock::stop() {
+  if (!running_) return;
+  if (paused_ == 0) settle();
+  running_ = false;
+  meter_.reset();
+}
+
+void RankClock::mark() {
+  if (meter_) {
+    meter_->take_us();
+  } else if (!fixed_) {
+    cpu_mark_us_ = thread_cpu_us();
+  }
+}
+
+void RankClock::settle() {
+  const double computed = meter_ ? meter_->take_us() : fixed_ ? 0 : thread_cpu_us() - cpu_mark_us_;
+  now_us_ += computed * factor_;
+}
+
+void RankClock::pause() {
+  if (running_ && paused_++ == 0) settle();
+}
+
+void RankClock::resume() {
+  if (running_ && --paused_ == 0) mark();
+}
+
+void RankClock::advance(double compute_us) {
+  if (running_) now_us_ += compute_us * factor_;
+}
+
+size_t RankClock::issued(std::string name, std::string group, bool asynchronous) {
+  SHARDPROOF_ASSERT(running_ && paused_ > 0, "a call is noted while the clock is paused");
+  calls_.push_back({.name = std::move(name),
+                    .group = std::move(group),
+                    .asynchronous = asynchronous,
+                    .issued_us = now_us_,
+                    .transfer = {}});
+  return calls_.size() - 1;
+}
+
+void RankClock::blocks(size_t call) { calls_[call].blocked_from_us = now_us_; }
+
+void RankClock::released(size_t call, const TransferTime& transfer) {
+  TimedCall& timed = calls_[call];
+  timed.waited = true;
+  timed.transfer = transfer;
+  if (transfer.timed) now_us_ = std::max(now_us_, transfer.end_us);
+}
+
+std::vector<nlohmann::json> RankClock::timeline() const {
+  std::vector<const TimedCall*> in_order_of_waits;
+  for (const TimedCall& call : calls_) {
+    if (call.waited && call.transfer.timed) in_order_of_waits.push_back(&call);
+  }
+  std::stable_sort(in_order_of_waits.begin(), in_order_of_waits.end(),
+                   [](const TimedCall* a, const TimedCall* b) {
+                     return a->blocked_from_us < b->blocked_from_us;
+                   });
+  Entries entries;
+  double free_since = 0;
+  for (const TimedCall* call : in_order_of_waits) {
+    const TransferTime& transfer = call->transfer;
+    const double from = call->blocked_from_us;
+    const double ready = std::clamp(transfer.ready_us, from, std::max(from, transfer.end_us));
+    const double end = std::max(from, transfer.end_us);
+    if (from > free_since) entries.add("compute", "compute", free_since, from);
+    if (ready > from) entries.add(call->name, "waiting", from, ready);
+    if (end > ready) entries.add(call->name, "exposed", ready, end);
+    entries.add(call->name, "communication", transfer.begin_us, transfer.end_us,
+                {{"group", call->group},
+                 {"issued_us", call->issued_us},
+                 {"ready_us", transfer.ready_us},
+                 {"blocked_from_us", from},
+                 {"last_rank", transfer.last_rank}});
+    free_since = end;
+  }
+  if (now_us_ > free_since) entries.add("compute", "compute", free_since, now_us_);
+  return entries.take();
+}
+
+}  // namespace shardproof::sim

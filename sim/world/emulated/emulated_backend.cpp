@@ -1,0 +1,393 @@
+// c10d's calls as arrivals at meetings of the emulated world.
+#include "sim/world/emulated/emulated_backend.h"
+
+#include <algorithm>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "base/error.h"
+#include "comm/call_sink.h"
+
+namespace shardproof::sim {
+namespace {
+
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+using Tensors = std::vector<at::Tensor>;
+
+struct Request {
+  Motion motion;
+  std::string op_name;
+  Member tensors;
+  bool in_place = false;  // output is input
+  ReduceOp op = ReduceOp::kSum;
+  std::string reduce_name = {};
+  int64_t root = -1;
+  int64_t tag = 0;
+  std::vector<int64_t> split_sizes = {};
+  std::vector<int64_t> output_sizes = {};
+};
+
+ReduceOp from_c10d(const c10d::ReduceOp& op) {
+  switch (static_cast<c10d::ReduceOp::RedOpType>(op)) {
+    case c10d::ReduceOp::SUM:
+      return ReduceOp::kSum;
+    case c10d::ReduceOp::AVG:
+      return ReduceOp::kAvg;
+    case c10d::ReduceOp::MAX:
+      return ReduceOp::kMax;
+    case c10d::ReduceOp::MIN:
+      return ReduceOp::kMin;
+    case c10d::ReduceOp::PRODUCT:
+      return ReduceOp::kProduct;
+    default:
+      throw Error({.kind = ErrorKind::kRefused,
+                   .what = "the emulated world has no bitwise or scaled reductions",
+                   .fix = "reduce by sum, avg, max, min or product"});
+  }
+}
+
+// What a version counter is for: autograd notices that a saved tensor was overwritten.
+void note_written(const Parts& parts) {
+  for (const at::Tensor& tensor : parts.tensors()) {
+    if (tensor.defined() && !tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
+class EmulatedWork : public c10d::Work {
+ public:
+  EmulatedWork(std::shared_ptr<EmulatedWorld::Impl> world, std::shared_ptr<Meeting> meeting,
+               int64_t rank, size_t position, int64_t generation, Parts seen, Parts staged,
+               std::optional<InFlight::Handle> in_flight, std::optional<size_t> timed_call)
+      : world_(std::move(world)),
+        meeting_(std::move(meeting)),
+        world_rank_(rank),
+        position_(position),
+        generation_(generation),
+        seen_(std::move(seen)),
+        staged_(std::move(staged)),
+        in_flight_(in_flight),
+        timed_call_(timed_call) {}
+
+  bool isCompleted() override { return waited_ || world_->is_done(*meeting_); }
+  bool isSuccess() const override { return waited_; }
+  void synchronize() override { wait(kNoTimeout); }
+
+  bool wait(std::chrono::milliseconds) override {
+    if (waited_) return true;
+    world_->check_generation(generation_);
+    RankState& rank = *world_->ranks[static_cast<size_t>(world_rank_)];
+    const ClockPause pause(&rank.clock);
+    if (timed_call_) rank.clock.blocks(*timed_call_);
+    const Member own = world_->wait(meeting_, world_rank_, position_, generation_);
+    waited_ = true;
+    if (timed_call_) rank.clock.released(*timed_call_, meeting_->transfer);
+    if (in_flight_) check_untouched(rank);
+    if (staged_.count() != 0) {
+      const at::NoGradGuard no_grad;
+      seen_.copy_from(staged_);  // bumps the version itself
+    } else {
+      note_written(seen_);
+    }
+    meeting_.reset();
+    staged_ = Parts();
+    return true;
+  }
+
+ private:
+  void check_untouched(RankState& rank) {
+    auto finding = rank.in_flight.finish(*in_flight_);
+    in_flight_.reset();
+    if (finding) world_->stop(world_rank_, std::move(*finding));
+  }
+
+  std::shared_ptr<EmulatedWorld::Impl> world_;
+  std::shared_ptr<Meeting> meeting_;
+  int64_t world_rank_;
+  size_t position_;
+  int64_t generation_;
+  Parts seen_;    // what the caller reads after wait()
+  Parts staged_;  // where the world writes when the caller could look too early; empty: straight
+                  // there
+  std::optional<InFlight::Handle> in_flight_;  // none: synchronous, or the world is not strict
+  std::optional<size_t> timed_call_;           // none: the clock did not run
+  bool waited_ = false;
+};
+
+class EmulatedBackend : public c10d::Backend, public CallSink {
+ public:
+  EmulatedBackend(std::shared_ptr<EmulatedWorld::Impl> world, std::shared_ptr<EmulatedGroup> group,
+                  int64_t group_rank, int64_t rank, int64_t generation)
+      : Backend(static_cast<int>(group_rank), static_cast<int>(group->ranks->size())),
+        world_(std::move(world)),
+        group_(std::move(group)),
+        world_rank_(rank),
+        generation_(generation) {}
+
+  const std::string getBackendName() const override { return "emulated"; }
+  void next_call(CallNotes notes) override { notes_ = std::move(notes); }
+
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    const ReduceOp op = from_c10d(options.reduceOp);
+    return post({.motion = Motion::kAllReduce,
+                 .op_name = "all_reduce",
+                 .tensors = both(tensors),
+                 .in_place = true,
+                 .op = op,
+                 .reduce_name = reduce_op_name(op)});
+  }
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
+    return post({.motion = Motion::kBroadcast,
+                 .op_name = "broadcast",
+                 .tensors = both(tensors),
+                 .in_place = true,
+                 .root = options.rootRank});
+  }
+
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions&) override {
+    return post({.motion = Motion::kAllGather,
+                 .op_name = "all_gather",
+                 .tensors = {Parts::list(inputs), Parts::list(only(outputs))}});
+  }
+
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions&) override {
+    return post({.motion = Motion::kAllGather,
+                 .op_name = "all_gather",
+                 .tensors = {Parts::list({input}), Parts::even(output, size_)}});
+  }
+
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& options) override {
+    const ReduceOp op = from_c10d(options.reduceOp);
+    return post({.motion = Motion::kReduceScatter,
+                 .op_name = "reduce_scatter",
+                 .tensors = {Parts::list(only(inputs)), Parts::list(outputs)},
+                 .op = op,
+                 .reduce_name = reduce_op_name(op)});
+  }
+
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override {
+    const ReduceOp op = from_c10d(options.reduceOp);
+    return post({.motion = Motion::kReduceScatter,
+                 .op_name = "reduce_scatter",
+                 .tensors = {Parts::even(input, size_), Parts::list({output})},
+                 .op = op,
+                 .reduce_name = reduce_op_name(op)});
+  }
+
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_rows,
+                        std::vector<int64_t>& input_rows, const c10d::AllToAllOptions&) override {
+    return post({.motion = Motion::kAllToAll,
+                 .op_name = "all_to_all",
+                 .tensors = {divided(input, input_rows), divided(output, output_rows)},
+                 .split_sizes = input_rows,
+                 .output_sizes = output_rows});
+  }
+
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions&) override {
+    return post({.motion = Motion::kAllToAll,
+                 .op_name = "all_to_all",
+                 .tensors = {Parts::list(inputs), Parts::list(outputs)}});
+  }
+
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                 const c10d::GatherOptions& options) override {
+    const bool is_root = options.rootRank == rank_;
+    return post({.motion = Motion::kGather,
+                 .op_name = "gather",
+                 .tensors = {Parts::list(inputs), Parts::list(is_root ? only(outputs) : Tensors{})},
+                 .root = options.rootRank});
+  }
+
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                  const c10d::ScatterOptions& options) override {
+    const bool is_root = options.rootRank == rank_;
+    return post({.motion = Motion::kScatter,
+                 .op_name = "scatter",
+                 .tensors = {Parts::list(is_root ? only(inputs) : Tensors{}), Parts::list(outputs)},
+                 .root = options.rootRank});
+  }
+
+  WorkPtr send(Tensors& tensors, int to, int tag) override {
+    return post({.motion = Motion::kMessage,
+                 .op_name = "send",
+                 .tensors = {Parts::list(tensors), Parts()},
+                 .root = to,
+                 .tag = tag});
+  }
+
+  WorkPtr recv(Tensors& tensors, int from, int tag) override {
+    return post({.motion = Motion::kMessage,
+                 .op_name = "recv",
+                 .tensors = {Parts(), Parts::list(tensors)},
+                 .root = from,
+                 .tag = tag});
+  }
+
+  WorkPtr barrier(const c10d::BarrierOptions&) override {
+    return post({.motion = Motion::kBarrier, .op_name = "barrier", .tensors = {}});
+  }
+
+ private:
+  static Member both(const Tensors& tensors) {
+    return {Parts::list(tensors), Parts::list(tensors)};
+  }
+
+  static const Tensors& only(const std::vector<Tensors>& lists) {
+    SHARDPROOF_ASSERT(lists.size() == 1, "one tensor list per rank");
+    return lists[0];
+  }
+
+  Parts divided(const at::Tensor& tensor, const std::vector<int64_t>& rows) const {
+    return rows.empty() ? Parts::even(tensor, size_) : Parts::rows(tensor, rows);
+  }
+
+  // What a caller without notes is doing, from the arguments themselves.
+  CallNotes notes_from(const Request& request) const {
+    CallNotes notes;
+    notes.asynchronous = true;
+    CollectiveCall& call = notes.call;
+    call.group = group_->name;
+    call.op = request.op_name;
+    call.reduce_op = request.reduce_name;
+    call.root = request.root;
+    call.tag = request.tag;
+    call.split_sizes = request.split_sizes;
+    call.output_sizes = request.output_sizes;
+    call.group_rank = rank_;
+    call.group_ranks = group_->ranks;
+    const Parts& shown = request.tensors.input.count() != 0 && request.motion != Motion::kScatter
+                             ? request.tensors.input
+                             : request.tensors.output;
+    if (shown.count() != 0) {
+      call.shape = shown.tensors()[0].sizes().vec();
+      call.strides = shown.tensors()[0].strides().vec();
+      call.dtype = c10::toString(shown.tensors()[0].scalar_type());
+    }
+    return notes;
+  }
+
+  // Where the call meets its peers: the collective's or the channel's next number.
+  EmulatedGroup::Key next_key(const Request& request) {
+    if (request.motion != Motion::kMessage) return {-1, -1, 0, collective_count_++};
+    const bool sends = request.op_name == "send";
+    const int64_t from = sends ? rank_ : request.root;
+    const int64_t to = sends ? request.root : rank_;
+    return {from, to, request.tag, channel_count_[{from, to, request.tag}]++};
+  }
+
+  std::shared_ptr<const std::vector<int64_t>> members_for(const EmulatedGroup::Key& key) const {
+    const auto [from, to, tag, number] = key;
+    if (from < 0) return group_->ranks;
+    const auto& ranks = *group_->ranks;
+    SHARDPROOF_ASSERT(from != to && from < size_ && to >= 0 && to < size_,
+                      "a message has two ends");
+    return std::make_shared<const std::vector<int64_t>>(std::initializer_list<int64_t>{
+        ranks[static_cast<size_t>(from)], ranks[static_cast<size_t>(to)]});
+  }
+
+  // Copies what the caller could change before the peers read it, and hides what it could read
+  // before wait(). Gives where the world writes instead; empty when it writes straight to the
+  // outputs.
+  static Parts stage(Request& request, const CallNotes& notes) {
+    if (!notes.asynchronous) return {};
+    Member& tensors = request.tensors;
+    if (request.in_place) {
+      if (notes.private_input && notes.private_output) return {};
+      tensors.input = tensors.input.clone();
+      tensors.output = tensors.input;
+      return tensors.output;
+    }
+    if (!notes.private_input) tensors.input = tensors.input.clone();
+    if (notes.private_output || tensors.output.count() == 0) return {};
+    tensors.output = tensors.output.like();
+    return tensors.output;
+  }
+
+  // What must not be touched before wait(): of a communicator's call the caller's own input.
+  static InFlight::Buffers buffers_of(const Request& request, const CallNotes& notes, bool noted) {
+    InFlight::Buffers buffers;
+    if (!noted) {
+      buffers.inputs = request.in_place ? Tensors() : request.tensors.input.tensors();
+    } else if (notes.input.defined()) {
+      buffers.inputs = {notes.input};
+      buffers.copied = notes.private_input;
+    }
+    if (!notes.private_output) buffers.outputs = request.tensors.output.tensors();
+    return buffers;
+  }
+
+  WorkPtr post(Request request) {
+    world_->check_generation(generation_);
+    RankState& rank = *world_->ranks[static_cast<size_t>(world_rank_)];
+    const ClockPause pause(&rank.clock);
+    const bool noted = notes_.has_value();
+    CallNotes notes = noted ? std::move(*notes_) : notes_from(request);
+    notes_.reset();
+    const EmulatedGroup::Key key = next_key(request);
+    Arrival arrival{.line = line_of(notes.call, world_rank_),
+                    .tensors = {},
+                    .motion = request.motion,
+                    .op = request.op,
+                    .root = request.root};
+    arrival.line.sequence = std::get<3>(key);
+    const bool receives = request.motion == Motion::kMessage && request.op_name == "recv";
+    arrival.position =
+        request.motion == Motion::kMessage ? (receives ? 1 : 0) : static_cast<size_t>(rank_);
+    const InFlight::Buffers buffers = buffers_of(request, notes, noted);
+    const bool strict = world_->spec.strict;
+    if (strict) {
+      if (auto clash = rank.in_flight.clash(arrival.line, buffers)) {
+        world_->stop(world_rank_, std::move(*clash));
+      }
+    }
+    const Parts seen = request.tensors.output;
+    const Parts staged = stage(request, notes);
+    arrival.tensors = std::move(request.tensors);
+    std::optional<InFlight::Handle> in_flight;
+    if (strict && notes.asynchronous) in_flight = rank.in_flight.start(arrival.line, buffers);
+    const std::optional<size_t> timed_call = note_time(rank.clock, arrival, notes.asynchronous);
+    const size_t position = arrival.position;
+    auto meeting = world_->arrive(*group_, key, members_for(key), std::move(arrival), generation_);
+    auto work = c10::make_intrusive<EmulatedWork>(world_, std::move(meeting), world_rank_, position,
+                                                  generation_, seen, staged, in_flight, timed_call);
+    if (!notes.asynchronous) work->wait(kNoTimeout);
+    return work;
+  }
+
+  static std::optional<size_t> note_time(RankClock& clock, Arrival& arrival, bool asynchronous) {
+    if (!clock.running()) return std::nullopt;
+    arrival.issued_us = clock.now_us();
+    const CallLine& line = arrival.line;
+    std::string channel = line.group;
+    if (arrival.motion == Motion::kMessage) {
+      channel += " " + op_text(line) + " " + std::to_string(line.tag);
+    }
+    return clock.issued(describe_line(line), std::move(channel), asynchronous);
+  }
+
+  std::shared_ptr<EmulatedWorld::Impl> world_;
+  std::shared_ptr<EmulatedGroup> group_;
+  int64_t world_rank_;
+  int64_t generation_;
+  std::optional<CallNotes> notes_;
+  int64_t collective_count_ = 0;
+  std::map<std::tuple<int64_t, int64_t, int64_t>, int64_t> channel_count_;
+};
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Backend> make_emulated_backend(std::shared_ptr<EmulatedWorld::Impl> world,
+                                                        std::shared_ptr<EmulatedGroup> group,
+                                                        int64_t rank, int64_t generation) {
+  const auto& ranks = *group->ranks;
+  const auto found = std::find(ranks.begin(), ranks.end(), rank);
+  SHARDPROOF_ASSERT(found != ranks.end(), "a rank joins only its own groups");
+  const int64_t group_rank = found - ranks.begin();
+  return c10::make_intrusive<EmulatedBackend>(std::move(world), std::move(group), group_rank, rank,
+                                              generation);
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,77 @@
+// When the transfers of a world's meetings begin and end, on its virtual clock.
+#include <algorithm>
+#include <utility>
+
+#include "sim/world/emulated/world_state.h"
+
+namespace shardproof::sim {
+
+// All are there. When its bytes move is known at once where links are free; else it depends on what
+// other groups do meanwhile (let_transfers_end).
+void EmulatedWorld::Impl::start_transfer(EmulatedGroup& group, const EmulatedGroup::Key& key,
+                                         const std::shared_ptr<Meeting>& meeting) {
+  if (!meeting->timed) return;
+  const auto last = std::max_element(meeting->issued_us.begin(), meeting->issued_us.end());
+  const auto& [from, to, tag, number] = key;
+  const auto [place, is_new] = group.channels.try_emplace({from, to, tag});
+  EmulatedGroup::ChannelState& channel = place->second;
+  if (is_new) channel.number = channel_count_++;
+  TransferTime& time = meeting->transfer;
+  time.timed = true;
+  time.ready_us = *last;
+  time.last_rank = (*meeting->members)[static_cast<size_t>(last - meeting->issued_us.begin())];
+  if (links.is_free()) {
+    time.begin_us = std::max(time.ready_us, channel.busy_until_us);
+    time.end_us = time.begin_us;
+    channel.busy_until_us = time.end_us;
+    return;
+  }
+  const double bytes = bytes_moved(meeting->motion, meeting->tensors);
+  const int64_t transfer =
+      traffic.add({.channel = channel.number,
+                   .ready_us = time.ready_us,
+                   .cost = links.collective(meeting->motion, bytes, *meeting->members),
+                   .ranks = *meeting->members,
+                   .is_message = meeting->motion == Motion::kMessage});
+  meeting->travels = true;
+  travelling_[transfer] = meeting;
+}
+
+std::vector<int64_t> EmulatedWorld::Impl::release(Meeting& meeting) {
+  meeting.state = Meeting::State::kDone;
+  for (const int64_t rank : meeting.sleepers) {
+    ranks[static_cast<size_t>(rank)]->blocked_on = nullptr;
+    --blocked;
+  }
+  return std::exchange(meeting.sleepers, {});
+}
+
+std::vector<int64_t> EmulatedWorld::Impl::finish(Meeting& meeting) {
+  if (!meeting.travels || failure) return release(meeting);
+  meeting.state = Meeting::State::kTravelling;
+  return {};
+}
+
+// Every rank sleeps or has ended: nothing can begin any more before the transfers under way end,
+// the first of them first. So every thread schedule gives the same times.
+void EmulatedWorld::Impl::let_transfers_end() {
+  while (all_sleep() && !traffic.is_idle()) {
+    for (const LinkTraffic::Ended& ended_now : traffic.next()) {
+      const auto found = travelling_.find(ended_now.transfer);
+      const std::shared_ptr<Meeting> meeting = found->second;
+      travelling_.erase(found);
+      meeting->travels = false;
+      meeting->transfer.begin_us = ended_now.begin_us;
+      meeting->transfer.end_us = ended_now.end_us;
+      for (const int64_t sleeper : release(*meeting)) slots.wake(sleeper);
+    }
+  }
+}
+
+void EmulatedWorld::Impl::forget_transfers() {
+  travelling_.clear();
+  traffic = LinkTraffic(spec);
+  channel_count_ = 0;
+}
+
+}  // namespace shardproof::sim

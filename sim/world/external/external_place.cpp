@@ -1,0 +1,80 @@
+#include "sim/world/external/external_place.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+
+#include "base/error.h"
+
+namespace shardproof::sim {
+namespace {
+
+// The names under which each launcher tells a process its place. The first whose rank is set
+// counts: torchrun may itself have been started by one of the others.
+struct Names {
+  const char* launcher;
+  const char* rank;
+  const char* world_size;
+  const char* local_rank;
+};
+constexpr Names kLaunchers[] = {
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+    {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"},
+    {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
+};
+
+[[noreturn]] void bad_place(const std::string& what, const std::string& fix) {
+  throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
+}
+
+int64_t number(const GetVariable& variable, const std::string& name, int64_t least, int64_t most) {
+  const auto text = variable(name);
+  if (!text) bad_place(name + " is not set", "start it through the launcher, or set it");
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (error != std::errc() || end != text->data() + text->size() || value < least || value > most) {
+    bad_place(fmt::format("{}='{}' is no number from {} to {}", name, *text, least, most),
+              "correct it");
+  }
+  return value;
+}
+
+}  // namespace
+
+GetVariable process_environment() {
+  return [](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    return value ? std::optional<std::string>(value) : std::nullopt;
+  };
+}
+
+ExternalPlace external_place(const GetVariable& variable) {
+  for (const Names& names : kLaunchers) {
+    if (!variable(names.rank)) continue;
+    ExternalPlace place;
+    place.launcher = names.launcher;
+    place.world_size = number(variable, names.world_size, 1, 65536);
+    place.rank = number(variable, names.rank, 0, place.world_size - 1);
+    if (variable(names.local_rank)) {
+      place.local_rank = number(variable, names.local_rank, 0, place.world_size - 1);
+    }
+    place.master_addr = variable("MASTER_ADDR").value_or("");
+    if (place.master_addr.empty() || !variable("MASTER_PORT")) {
+      bad_place(fmt::format("rank {} was started by {}, but MASTER_ADDR and MASTER_PORT do not say "
+                            "where the ranks meet",
+                            place.rank, names.launcher),
+                "export MASTER_ADDR (the host of rank 0) and MASTER_PORT (a free port there)");
+    }
+    place.master_port = static_cast<int>(number(variable, "MASTER_PORT", 1, 65535));
+    place.store_is_hosted = variable("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True";
+    place.run_id = variable("TORCHELASTIC_RUN_ID").value_or("run") + "." +
+                   variable("TORCHELASTIC_RESTART_COUNT").value_or("0");
+    return place;
+  }
+  bad_place("no launcher says which rank this is",
+            "start it through torchrun, mpirun or srun; without one, use `shardproof run`");
+}
+
+}  // namespace shardproof::sim

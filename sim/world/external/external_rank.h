@@ -1,0 +1,70 @@
+// Ranks that torchrun, mpirun or srun started: each connects to the control process beside rank 0
+// and is then served like a worker of our own.
+//
+//   rank 0's process: control, the judge --+-- forks one child before all else, for rank 0
+//   every process: its rank, as a child    +-- TCP: hello, lines, heartbeats, endings
+//
+// After a case that leaves its ranks in no state to go on (one died, hangs, threw) control tells
+// them to end; the processes that the launcher started live on and fork their ranks again (lives.h)
+// for the cases that are left.
+//
+// The address of control goes through the store at which the ranks meet anyway. Goldens come as a
+// path where both are on one host, else as bytes.
+#pragma once
+
+#include <netinet/in.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/world/external/external_place.h"
+#include "sim/world/process/owned_fd.h"
+#include "sim/world/process/worker_functions.h"
+
+namespace shardproof::sim {
+
+// One rank's process; serves until control says with which status to exit, or has gone (3).
+[[noreturn]] void serve_external_rank(const ExternalPlace& place, const std::string& backend,
+                                      const std::string& device, const WorkerFunctions& functions);
+
+// What a rank says first.
+struct ExternalHello {
+  int64_t rank = -1;
+  std::string token;
+  std::string host;  // its name, for messages
+  std::string boot;  // equal on one machine
+  int64_t pid = 0;
+};
+
+// Control's end in rank 0's process: the listening socket, and the child that is rank 0.
+class ExternalHost {
+ public:
+  // Forks rank 0. Before any tensor op and any thread.
+  ExternalHost(const ExternalPlace& place, const std::string& backend, const std::string& device,
+               const WorkerFunctions& functions);
+  ~ExternalHost();  // rank 0 has ended
+  ExternalHost(const ExternalHost&) = delete;
+  ExternalHost& operator=(const ExternalHost&) = delete;
+
+  struct Peer {
+    OwnedFd socket;
+    ExternalHello hello;
+    bool same_host = false;
+  };
+  // Waits until all ranks have come; by rank. `generation`: how often the world has been made anew.
+  // `stop` is asked now and then. Throws Error(kFailed) after `limit_s`, naming those that did not
+  // come.
+  std::vector<Peer> accept_all(int64_t generation, double limit_s,
+                               const std::function<bool()>& stop);
+  const ExternalPlace& place() const { return place_; }
+
+ private:
+  ExternalPlace place_;
+  OwnedFd listener_;
+  std::string token_;
+  pid_t child_ = 0;
+};
+
+}  // namespace shardproof::sim

@@ -1,0 +1,81 @@
+// One worker as control sees it: its channel, what it printed, its end. Owning it means that it is
+// killed, however the scope is left; the zygote reaps it. Or a rank that another launcher started,
+// perhaps on another host, behind a TCP connection: it is told to go, and its launcher reaps it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "sim/world/launch/zygote.h"
+#include "sim/world/process/wire.h"
+
+namespace shardproof::sim {
+
+class WorkerProcess : public std::enable_shared_from_this<WorkerProcess> {
+ public:
+  struct Listener {
+    std::function<void(Frame)> on_frame;
+    // Once, after everything that it sent and printed has been taken in.
+    std::function<void(const std::string& how)> on_exit;
+  };
+
+  struct Remote {
+    std::string name;        // "pid 17 on host a", for messages
+    bool same_host = false;  // it can open this process's descriptors by path
+  };
+  WorkerProcess(boost::asio::io_context& io, Zygote::Spawned spawned, OwnedFd channel,
+                OwnedFd output);
+  WorkerProcess(boost::asio::io_context& io, Remote remote, OwnedFd channel);
+  ~WorkerProcess();
+  void start(Listener listener);  // from here on the listener is called, on the io_context
+
+  void send(FrameType type, const std::string& payload, std::vector<OwnedFd> fds = {});
+  void send_request(const std::string& request, int golden_fd);  // borrowed; -1: none
+  void kill();
+  void drain();  // hands over every frame that has arrived
+  void exited(const std::string& how);
+  void mute();  // the listener is not called any more
+
+  pid_t pid() const { return pid_; }
+  bool ended() const { return ended_; }
+  bool is_remote() const { return remote_.has_value(); }
+  double cpu_seconds() const;  // used so far, all threads
+  bool runnable() const;       // some thread waits for nothing but the processor or the disk
+  // The end of what it has printed since `forget_output`, at most kOutputBytes.
+  const std::string& output() const { return output_; }
+  void forget_output() { output_.clear(); }
+  static constexpr size_t kOutputBytes = 256 * 1024;
+
+ private:
+  void wait_for_frames();
+  void wait_for_output();
+  void wait_to_write();
+  enum class Read { kSome, kNothing, kClosed };
+  Read read_output();
+  Read read_frames();
+
+  void take(Frame frame);
+
+  pid_t pid_ = 0;
+  OwnedFd pidfd_;
+  std::optional<Remote> remote_;
+  double remote_cpu_s_ = 0;
+  bool remote_runnable_ = true;
+  boost::asio::posix::stream_descriptor channel_;
+  boost::asio::posix::stream_descriptor out_;
+  Listener listener_;
+  FrameReader reader_;
+  std::deque<FrameWriter> outgoing_;
+  bool writing_ = false;
+  bool ended_ = false;
+  std::string output_;
+};
+
+}  // namespace shardproof::sim

@@ -1,0 +1,81 @@
+#include "sim/world/launch/workers.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "base/error.h"
+#include "sim/world/process/exit_text.h"
+
+namespace shardproof::sim {
+namespace {
+
+OwnedFd duplicate(int fd) { return fd < 0 ? OwnedFd() : OwnedFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
+
+}  // namespace
+
+Workers::Workers(boost::asio::io_context& io, const WorkerFunctions& functions)
+    : io_(io), zygote_(functions), notices_(io, duplicate(zygote_.socket()).release()) {
+  wait_for_exits();
+}
+
+Workers::~Workers() {
+  for (auto& [pid, worker] : alive_) {
+    if (const auto running = worker.lock()) running->kill();
+  }
+}
+
+std::shared_ptr<WorkerProcess> Workers::start(const WorkerSetup& setup, const Shared& shared) {
+  int channel[2];
+  int output[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, channel) != 0 ||
+      ::pipe2(output, O_CLOEXEC) != 0) {
+    throw InternalError("no sockets left for another worker: raise the limit on open files");
+  }
+  WorkerFds fds{.channel = OwnedFd(channel[1]),
+                .output = OwnedFd(output[1]),
+                .board = duplicate(shared.board),
+                .store = duplicate(shared.store),
+                .lines = duplicate(shared.lines)};
+  OwnedFd our_channel(channel[0]);
+  OwnedFd our_output(output[0]);
+  Zygote::Spawned spawned = zygote_.spawn(setup, std::move(fds));
+  auto worker = std::make_shared<WorkerProcess>(io_, std::move(spawned), std::move(our_channel),
+                                                std::move(our_output));
+  alive_[worker->pid()] = worker;
+  if (zygote_.has_exits()) {  // read while waiting for the new worker: no notice follows
+    boost::asio::post(io_, [this, living = std::weak_ptr<bool>(living_)] {
+      if (!living.expired()) take_exits();
+    });
+  }
+  return worker;
+}
+
+void Workers::take_exits() {
+  while (const auto exit = zygote_.next_exit()) {
+    const auto found = alive_.find(exit->pid);
+    if (found == alive_.end()) continue;
+    const auto worker = found->second.lock();
+    alive_.erase(found);
+    if (worker) worker->exited(exit_text(exit->status));
+  }
+}
+
+void Workers::wait_for_exits() {
+  notices_.async_wait(
+      boost::asio::posix::stream_descriptor::wait_read,
+      [this](const boost::system::error_code& error) {
+        if (error) return;
+        take_exits();
+        if (!zygote_.gone()) return wait_for_exits();
+        for (const auto& [pid, worker] : std::exchange(alive_, {})) {
+          if (const auto running = worker.lock()) {
+            running->exited("was ended because the process that forks workers has gone");
+          }
+        }
+      });
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,116 @@
+// A world of ranks as control sees it: its workers, and one case at a time on them.
+//
+//   emulated     one worker holds all ranks as threads; it names deadlocks and disagreements itself
+//   gloo, nccl   one worker per rank; control matches their calls (sim/world/match)
+//
+// The first rank that fails ends the case: the others are ended too (they would wait for it for
+// ever), as `aborted`, so that the ending of another kind is the root cause.
+#pragma once
+
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/world/launch/hang_rule.h"
+#include "sim/world/launch/workers.h"
+#include "sim/world/launch/world_run.h"
+#include "sim/world/match/matcher.h"
+#include "sim/world/process/call_board.h"
+#include "sim/world/process/call_lines.h"
+
+namespace shardproof::sim {
+
+struct WorldKey {
+  std::string backend;
+  std::string device;
+  int64_t world_size = 1;
+  auto operator<=>(const WorldKey&) const = default;
+};
+
+struct CaseLimits {
+  double hang_s = 2;
+  double deadline_s = 120;
+};
+
+class World : public std::enable_shared_from_this<World> {
+ public:
+  // Starts its workers. Throws InternalError when they cannot be started.
+  static std::shared_ptr<World> start(boost::asio::io_context& io, Workers& workers, WorldKey key);
+  // A world of ranks that are there already, one process each, by rank.
+  static std::shared_ptr<World> of(boost::asio::io_context& io, WorldKey key,
+                                   std::vector<std::shared_ptr<WorkerProcess>> ranks);
+
+  // `done` is called once, from the io_context. `request` is a CaseSpec as JSON; golden_fd is
+  // borrowed, -1 for none.
+  void run(const std::string& request, int golden_fd, CaseLimits limits,
+           std::function<void(WorldRun)> done);
+  // Tells remote ranks to end and to start again for another world.
+  void end_ranks();
+  // Tells remote ranks to exit with this status; the world is broken afterwards.
+  void dismiss(int status);
+  bool all_gone() const;  // no worker is left
+  void kill();            // the case under way ends as it stands, all else aborted
+  const WorldKey& key() const { return key_; }
+  bool broken() const { return broken_; }  // a worker has ended: of no more use
+
+ private:
+  World(boost::asio::io_context& io, WorldKey key);
+  void start_workers(Workers& workers);
+  void listen_to(size_t worker);
+  bool in_processes() const { return key_.backend != "emulated"; }
+
+  void on_frame(size_t worker, Frame frame);
+  void on_exit(size_t worker, const std::string& how);
+  void on_call(size_t worker, const std::string& text);
+  void take_lines();  // that ranks have put into the shared memory so far
+  void take_lines_again();
+  void add_faults(RankEnding& ending) const;
+  void add_printed(std::vector<RankEnding>& endings) const;
+  void note(RankEnding ending);
+  void found(const MatchFinding& finding);
+  void rank_died(int64_t rank, size_t worker, const std::string& how);
+  void emulated_world_died(const std::string& how);
+
+  void tick();
+  bool refuser_is_awaited() const;
+  bool looks_hung();
+  void hung(const std::string& why);
+  void hung_processes(const std::string& why);
+  // After a failure, how long to wait for what other ranks say: a root cause may be named after it.
+  static constexpr std::chrono::milliseconds kGraceAfterRoot{20};
+  void settle_after(std::chrono::milliseconds grace);
+  void settle();  // ends every rank that still runs
+  void set_ending(int64_t rank, const std::string& kind, const std::string& message);
+  std::string last_call(int64_t rank) const;
+  bool all_ended() const;
+  std::string root_cause() const;
+  void finish();
+  template <class Action>
+  void after(std::chrono::milliseconds delay, Action action);
+
+  boost::asio::io_context& io_;
+  WorldKey key_;
+  CallBoard board_;
+  std::optional<CallLines> lines_;  // of processes that were forked here
+  std::vector<std::shared_ptr<WorkerProcess>> workers_;
+  bool broken_ = false;
+
+  // Of the case under way.
+  uint64_t case_number_ = 0;  // timers of an earlier case do nothing
+  bool running_ = false;
+  std::function<void(WorldRun)> done_;
+  std::vector<std::optional<RankEnding>> endings_;
+  std::vector<std::pair<int64_t, FaultNote>> faults_;  // that have acted, by rank
+  CaseLimits limits_;
+  HangRule hang_rule_{2};
+  std::optional<Matcher> matcher_;  // of process worlds
+  bool settling_ = false;
+  bool abort_sent_ = false;
+  std::chrono::steady_clock::time_point started_;
+};
+
+}  // namespace shardproof::sim

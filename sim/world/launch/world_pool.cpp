@@ -1,0 +1,298 @@
+#include "sim/world/launch/world_pool.h"
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <csignal>
+#include <list>
+#include <optional>
+#include <set>
+
+#include "base/error.h"
+#include "sim/world/launch/golden_worker.h"
+#include "sim/world/launch/world.h"
+
+namespace shardproof::sim {
+namespace {
+
+// Idle worlds beyond this are ended, the one used longest ago first.
+constexpr size_t kMaxIdleWorlds = 8;
+constexpr int64_t kMaxIdleRanks = 1024;
+// How long ranks of another launcher may take to come: the first time, after a case that ended
+// them, and only to hear the exit status.
+constexpr double kPatience_s = 120;
+constexpr double kRemakePatience_s = 10;
+constexpr double kDismissPatience_s = 3;
+
+double deadline_of(const std::string& request) {
+  const nlohmann::json spec = nlohmann::json::parse(request, nullptr, false);
+  const auto path = nlohmann::json::json_pointer("/world/deadline_s");
+  if (spec.is_object() && spec.contains(path) && spec[path].is_number()) return spec[path];
+  return WorldSpec().deadline_s;
+}
+
+// The run of a case that no rank began.
+WorldRun not_begun(const CaseSpec& spec, const std::string& kind, const std::string& message) {
+  WorldRun run;
+  for (int64_t rank = 0; rank < spec.parallel.world_size(); ++rank) {
+    RankEnding ending;
+    ending.rank = rank;
+    ending.kind = kind;
+    ending.message = message;
+    run.endings.push_back(ending);
+  }
+  return run;
+}
+
+// Ranks of another launcher that did not come back after a case that ended them.
+WorldRun not_run(const CaseSpec& spec, const std::string& why) {
+  return not_begun(spec, "aborted",
+                   "not run: an earlier case ended the ranks, and their world could not be made "
+                   "anew (" +
+                       why + "); start them again with --only this case");
+}
+
+}  // namespace
+
+struct WorldPool::Impl {
+  explicit Impl(WorkerFunctions given)
+      : functions(std::move(given)),
+        workers(std::make_unique<Workers>(io, functions)),
+        signals(io, SIGINT, SIGTERM) {
+    wait_for_signal();
+  }
+
+  ~Impl() {
+    end_all();
+    idle_worlds.clear();
+    idle_goldens.clear();
+    workers.reset();
+  }
+
+  void wait_for_signal() {
+    signals.async_wait([this](const boost::system::error_code& error, int) {
+      if (error) return;
+      interrupted = true;
+      end_all();
+      wait_for_signal();
+    });
+  }
+
+  void end_all() {
+    for (const auto& world : std::exchange(busy_worlds, {})) world->kill();
+    for (const auto& golden : std::exchange(busy_goldens, {})) golden->kill();
+  }
+
+  // A zygote that was ended from outside takes its workers with it; the next case gets a new one.
+  void revive_workers() {
+    if (workers->usable()) return;
+    idle_worlds.clear();
+    idle_goldens.clear();
+    workers.reset();
+    workers = std::make_unique<Workers>(io, functions);
+  }
+
+  std::shared_ptr<World> take_world(const WorldKey& key, bool fresh) {
+    if (external_world) {
+      SHARDPROOF_ASSERT(external_world->key() == key,
+                        "a case for another world than the launcher's");
+      return external_world;
+    }
+    idle_worlds.remove_if([](const auto& world) { return world->broken(); });
+    revive_workers();
+    const auto found = std::find_if(idle_worlds.begin(), idle_worlds.end(),
+                                    [&](const auto& world) { return world->key() == key; });
+    std::shared_ptr<World> world;
+    if (found != idle_worlds.end()) {
+      world = *found;
+      idle_worlds.erase(found);
+      if (fresh) world.reset();
+    }
+    return world ? world : World::start(io, *workers, key);
+  }
+
+  void keep_world(const std::shared_ptr<World>& world) {
+    idle_worlds.push_back(world);
+    int64_t ranks = 0;
+    for (const auto& idle : idle_worlds) ranks += idle->key().world_size;
+    while (idle_worlds.size() > kMaxIdleWorlds ||
+           (ranks > kMaxIdleRanks && idle_worlds.size() > 1)) {
+      ranks -= idle_worlds.front()->key().world_size;
+      idle_worlds.pop_front();
+    }
+  }
+
+  std::shared_ptr<GoldenWorker> take_golden() {
+    idle_goldens.remove_if([](const auto& golden) { return golden->broken(); });
+    revive_workers();
+    if (idle_goldens.empty()) return GoldenWorker::start(io, *workers);
+    const auto golden = idle_goldens.front();
+    idle_goldens.pop_front();
+    return golden;
+  }
+
+  boost::asio::io_context io{1};
+  WorkerFunctions functions;
+  std::unique_ptr<Workers> workers;
+  boost::asio::signal_set signals;
+  bool interrupted = false;
+  std::list<std::shared_ptr<World>> idle_worlds;  // used longest ago first
+  std::set<std::shared_ptr<World>> busy_worlds;
+  std::list<std::shared_ptr<GoldenWorker>> idle_goldens;
+  std::set<std::shared_ptr<GoldenWorker>> busy_goldens;
+  std::weak_ptr<World> last_world;
+  // Ranks of another launcher.
+  ExternalHost* external_host = nullptr;
+  std::shared_ptr<World> external_world;
+  int64_t generation = 0;                    // how often that world has been made anew
+  bool external_spent = false;               // it is to be made anew before the next case
+  std::optional<std::string> external_lost;  // why it could not be
+};
+
+WorldPool::WorldPool(WorkerFunctions functions)
+    : impl_(std::make_unique<Impl>(std::move(functions))) {}
+
+WorldPool::~WorldPool() = default;
+
+bool WorldPool::interrupted() const {
+  impl_->io.poll();  // a signal that came while nobody was waiting
+  return impl_->interrupted;
+}
+
+void WorldPool::wait_until(const std::function<bool()>& satisfied) {
+  while (!satisfied()) impl_->io.run_one();
+}
+
+void WorldPool::start_golden(const std::string& request, int golden_fd,
+                             const std::string& dump_path, std::function<void(TaskOutcome)> done) {
+  std::shared_ptr<GoldenWorker> golden;
+  try {
+    golden = impl_->take_golden();
+  } catch (const InternalError& error) {
+    boost::asio::post(impl_->io, [why = std::string(error.what()), done = std::move(done)] {
+      done({.kind = "internal", .message = why});
+    });
+    return;
+  }
+  impl_->busy_goldens.insert(golden);
+  golden->run({.request = request,
+               .golden_fd = golden_fd,
+               .dump_path = dump_path,
+               .deadline_s = deadline_of(request)},
+              [this, golden, done = std::move(done)](TaskOutcome outcome) {
+                impl_->busy_goldens.erase(golden);
+                if (!golden->broken()) impl_->idle_goldens.push_back(golden);
+                done(std::move(outcome));
+              });
+  if (impl_->interrupted) impl_->end_all();
+}
+
+void WorldPool::start_case(const CaseSpec& spec, int golden_fd, bool fresh,
+                           std::function<bool(WorldRun)> done) {
+  const bool has_faults = !spec.faults.empty();
+  const WorldKey key{spec.world.backend, spec.world.device, spec.parallel.world_size()};
+  if (const auto why = remake_external(kRemakePatience_s)) {
+    boost::asio::post(impl_->io,
+                      [spec, why, done = std::move(done)] { done(not_run(spec, *why)); });
+    return;
+  }
+  std::shared_ptr<World> world;
+  try {
+    world = impl_->take_world(key, fresh || has_faults);
+  } catch (const InternalError& error) {  // this case fails; the next one gets new workers
+    boost::asio::post(impl_->io, [run = not_begun(spec, "internal", error.what()),
+                                  done = std::move(done)]() mutable { done(std::move(run)); });
+    return;
+  }
+  impl_->busy_worlds.insert(world);
+  impl_->last_world = world;
+  world->run(to_json(spec).dump(), golden_fd,
+             {.hang_s = spec.world.hang_s, .deadline_s = spec.world.deadline_s},
+             [this, world, has_faults, done = std::move(done)](WorldRun run) {
+               impl_->busy_worlds.erase(world);
+               const bool reusable = run.reusable && !has_faults;
+               const bool keep = done(std::move(run)) && reusable;
+               if (impl_->external_world) {
+                 impl_->external_spent = !keep;
+               } else if (keep) {
+                 impl_->keep_world(world);
+               }
+             });
+  if (impl_->interrupted) impl_->end_all();
+}
+
+TaskOutcome WorldPool::run_golden(const std::string& request, int golden_fd,
+                                  const std::string& dump_path) {
+  std::optional<TaskOutcome> result;
+  start_golden(request, golden_fd, dump_path,
+               [&result](TaskOutcome outcome) { result = std::move(outcome); });
+  wait_until([&result] { return result.has_value(); });
+  return *result;
+}
+
+std::vector<RankEnding> WorldPool::run_case(const CaseSpec& spec, int golden_fd, bool fresh) {
+  std::optional<WorldRun> result;
+  start_case(spec, golden_fd, fresh, [&result](WorldRun run) {
+    result = std::move(run);
+    return true;
+  });
+  wait_until([&result] { return result.has_value(); });
+  return std::move(result->endings);
+}
+
+void WorldPool::adopt(ExternalHost& host, const std::string& backend, const std::string& device) {
+  impl_->external_host = &host;
+  take_in({backend, device, host.place().world_size}, kPatience_s);
+}
+
+void WorldPool::take_in(const WorldKey& key, double patience_s) {
+  ExternalHost& host = *impl_->external_host;
+  std::vector<std::shared_ptr<WorkerProcess>> ranks;
+  for (auto& peer :
+       host.accept_all(impl_->generation, patience_s, [this] { return interrupted(); })) {
+    const WorkerProcess::Remote remote{.name = "rank " + std::to_string(peer.hello.rank) +
+                                               ", pid " + std::to_string(peer.hello.pid) + " on " +
+                                               peer.hello.host,
+                                       .same_host = peer.same_host};
+    ranks.push_back(std::make_shared<WorkerProcess>(impl_->io, remote, std::move(peer.socket)));
+  }
+  if (ranks.empty()) return;  // interrupted
+  impl_->external_world = World::of(impl_->io, key, std::move(ranks));
+  impl_->external_spent = false;
+}
+
+// Why the world of another launcher's ranks cannot be had; nothing when it is there, or when there
+// is no launcher but ours.
+std::optional<std::string> WorldPool::remake_external(double patience_s) {
+  const std::shared_ptr<World> old = impl_->external_world;
+  if (!old || (!old->broken() && !impl_->external_spent)) return std::nullopt;
+  if (impl_->external_lost) return impl_->external_lost;
+  if (interrupted()) return "the run was interrupted";
+  old->end_ranks();
+  ++impl_->generation;
+  try {
+    take_in(old->key(), patience_s);  // `old` keeps its connections until its ranks have gone
+  } catch (const Error& error) {
+    impl_->external_lost = error.what();
+    return impl_->external_lost;
+  }
+  if (impl_->external_world == old) return "the run was interrupted";
+  return std::nullopt;
+}
+
+void WorldPool::dismiss(int status) {
+  if (!impl_->external_world) return;
+  // Those that have started again hear the status too.
+  if (impl_->external_world->broken()) remake_external(kDismissPatience_s);
+  impl_->external_world->dismiss(status);
+  boost::asio::steady_timer limit(impl_->io, std::chrono::seconds(2));
+  bool late = false;
+  limit.async_wait([&late](const boost::system::error_code& error) { late = !error; });
+  wait_until([&] { return late || impl_->external_world->all_gone(); });
+}
+
+void WorldPool::discard_last_world() { impl_->idle_worlds.remove(impl_->last_world.lock()); }
+
+}  // namespace shardproof::sim

@@ -1,0 +1,21 @@
+// How one case on one world went.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sim/case/rank_ending.h"
+
+namespace shardproof::sim {
+
+struct WorldRun {
+  std::vector<RankEnding> endings;  // by rank
+  bool reusable = false;            // all finished, or all refused before the first collective
+  bool warm = false;                // the world had run a case before
+  double seconds = 0;
+};
+
+// It would not run the case, by a rule or for its input: nothing failed.
+bool is_refusal(const RankEnding& ending);
+
+}  // namespace shardproof::sim

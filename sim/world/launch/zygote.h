@@ -1,0 +1,55 @@
+// The process that forks all workers: LibTorch is loaded in it, it is single-threaded and runs no
+// tensor op, so its children may do anything.
+//
+// Everything dies with its parent: control -> zygote -> workers (PR_SET_PDEATHSIG). The zygote
+// reaps its workers and tells control at once how each ended.
+#pragma once
+
+#include <sys/types.h>
+
+#include <deque>
+#include <optional>
+#include <string>
+
+#include "sim/world/process/worker_main.h"
+
+namespace shardproof::sim {
+
+struct WorkerExit {
+  pid_t pid = 0;
+  int status = 0;  // as waitpid gives it
+};
+
+class Zygote {
+ public:
+  // Forks. Only from the thread that outlives everything (its end is a parent's death for the
+  // zygote), before any other thread and any tensor op.
+  explicit Zygote(const WorkerFunctions& functions);
+  ~Zygote();  // all workers are killed and reaped when it returns
+  Zygote(const Zygote&) = delete;
+  Zygote& operator=(const Zygote&) = delete;
+
+  struct Spawned {
+    pid_t pid = 0;
+    OwnedFd pidfd;
+  };
+  // Throws InternalError when the zygote has gone or cannot fork.
+  Spawned spawn(const WorkerSetup& setup, WorkerFds fds);
+
+  int socket() const { return socket_.get(); }  // readable: call next_exit() until nullopt
+  std::optional<WorkerExit> next_exit();
+  bool has_exits() const { return !exits_.empty(); }  // spawn() may have read some
+  bool gone() const { return gone_; }
+  pid_t pid() const { return pid_; }
+
+ private:
+  void read(bool dont_wait);
+
+  OwnedFd socket_;
+  pid_t pid_ = 0;
+  bool gone_ = false;
+  std::deque<WorkerExit> exits_;
+  std::optional<Spawned> spawned_;
+};
+
+}  // namespace shardproof::sim

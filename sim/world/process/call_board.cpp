@@ -1,0 +1,123 @@
+#include "sim/world/process/call_board.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace shardproof::sim {
+
+struct CallBoard::Header {
+  std::atomic<int32_t> crashed_tid;
+  char unused[252];
+};
+
+// `version` is odd while the label is being written (one writer, readers try again).
+struct CallBoard::Slot {
+  std::atomic<uint64_t> calls;
+  std::atomic<uint32_t> version;
+  std::atomic<int32_t> tid;
+  char label[kLabelBytes];
+  char unused[256 - 16 - kLabelBytes];
+};
+
+CallBoard::CallBoard(int64_t world_size)
+    : fd_(::memfd_create("shardproof-calls", MFD_CLOEXEC)), world_size_(world_size) {
+  SHARDPROOF_ASSERT(fd_.valid(), "memfd_create failed");
+  const auto bytes = static_cast<off_t>(sizeof(Header) + world_size * sizeof(Slot));
+  SHARDPROOF_ASSERT(::ftruncate(fd_.get(), bytes) == 0, "no memory for the call board");
+  map();
+}
+
+CallBoard::CallBoard(OwnedFd fd, int64_t world_size) : fd_(std::move(fd)), world_size_(world_size) {
+  map();
+}
+
+CallBoard::CallBoard(CallBoard&& other) noexcept
+    : fd_(std::move(other.fd_)),
+      world_size_(other.world_size_),
+      pages_(std::exchange(other.pages_, nullptr)),
+      bytes_(other.bytes_) {}
+
+CallBoard::~CallBoard() {
+  if (pages_) ::munmap(pages_, bytes_);
+}
+
+void CallBoard::map() {
+  static_assert(sizeof(Header) == 256 && sizeof(Slot) == 256);
+  static_assert(std::atomic<uint64_t>::is_always_lock_free);
+  bytes_ = sizeof(Header) + static_cast<size_t>(world_size_) * sizeof(Slot);
+  void* pages = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+  SHARDPROOF_ASSERT(pages != MAP_FAILED, "the call board cannot be mapped");
+  pages_ = pages;
+}
+
+CallBoard::Header& CallBoard::header() const { return *static_cast<Header*>(pages_); }
+
+CallBoard::Slot& CallBoard::slot(int64_t rank) const {
+  SHARDPROOF_ASSERT(rank >= 0 && rank < world_size_, "no such rank on the call board");
+  return *reinterpret_cast<Slot*>(static_cast<char*>(pages_) + sizeof(Header) +
+                                  static_cast<size_t>(rank) * sizeof(Slot));
+}
+
+void CallBoard::started(int64_t rank) { slot(rank).tid.store(::gettid()); }
+
+void CallBoard::entered(int64_t rank, const std::string& label) {
+  Slot& at = slot(rank);
+  at.version.fetch_add(1, std::memory_order_acq_rel);
+  const size_t size = std::min(label.size(), kLabelBytes - 1);
+  std::memcpy(at.label, label.data(), size);
+  at.label[size] = '\0';
+  at.version.fetch_add(1, std::memory_order_acq_rel);
+  at.calls.fetch_add(1, std::memory_order_release);
+}
+
+void CallBoard::crashing() {
+  int32_t nobody = 0;
+  header().crashed_tid.compare_exchange_strong(nobody, ::gettid());
+}
+
+uint64_t CallBoard::calls(int64_t rank) const {
+  return slot(rank).calls.load(std::memory_order_acquire);
+}
+
+uint64_t CallBoard::total_calls() const {
+  uint64_t total = 0;
+  for (int64_t rank = 0; rank < world_size_; ++rank) total += calls(rank);
+  return total;
+}
+
+std::string CallBoard::last_label(int64_t rank) const {
+  const Slot& at = slot(rank);
+  std::string label;
+  for (int attempt = 0; attempt < 100; ++attempt) {  // a rank killed while writing leaves it odd
+    const uint32_t before = at.version.load(std::memory_order_acquire);
+    label.assign(at.label, ::strnlen(at.label, kLabelBytes));
+    if (before % 2 == 0 && at.version.load(std::memory_order_acquire) == before) break;
+  }
+  return label;
+}
+
+int64_t CallBoard::crashed_rank() const {
+  const int32_t tid = header().crashed_tid.load();
+  for (int64_t rank = 0; tid != 0 && rank < world_size_; ++rank) {
+    if (slot(rank).tid.load() == tid) return rank;
+  }
+  return -1;
+}
+
+void CallBoard::clear() {
+  header().crashed_tid.store(0);
+  for (int64_t rank = 0; rank < world_size_; ++rank) {
+    Slot& at = slot(rank);
+    at.calls.store(0);
+    at.label[0] = '\0';
+  }
+}
+
+}  // namespace shardproof::sim

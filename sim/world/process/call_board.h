@@ -1,0 +1,54 @@
+// How many collective calls each rank of a world has entered, and the last one, in shared memory:
+// written by the ranks, read by control for the hang rule and for "last call" in messages.
+//
+//   | header: tid that crashed | rank 0: calls, tid, version, label | rank 1: ... |
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "sim/world/process/owned_fd.h"
+
+namespace shardproof::sim {
+
+class CallBoard {
+ public:
+  explicit CallBoard(int64_t world_size);     // new pages, all zero
+  CallBoard(OwnedFd fd, int64_t world_size);  // the same pages in another process
+  ~CallBoard();
+  CallBoard(CallBoard&& other) noexcept;
+  CallBoard& operator=(CallBoard&&) = delete;
+
+  int fd() const { return fd_.get(); }
+  int64_t world_size() const { return world_size_; }
+
+  // By the rank's own thread.
+  void started(int64_t rank);
+  void entered(int64_t rank, const std::string& label);  // cut to kLabelBytes
+  // Also in a signal handler: the calling thread is about to take the process down. The first
+  // counts.
+  void crashing();
+
+  // By control.
+  uint64_t calls(int64_t rank) const;
+  uint64_t total_calls() const;
+  std::string last_label(int64_t rank) const;
+  int64_t crashed_rank() const;  // -1: no rank's thread said so
+  void clear();                  // between cases
+
+  static constexpr size_t kLabelBytes = 216;
+
+ private:
+  struct Header;
+  struct Slot;
+  void map();
+  Slot& slot(int64_t rank) const;
+  Header& header() const;
+
+  OwnedFd fd_;
+  int64_t world_size_;
+  void* pages_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace shardproof::sim

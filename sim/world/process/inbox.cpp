@@ -1,0 +1,36 @@
+#include "sim/world/process/inbox.h"
+
+#include <unistd.h>
+
+namespace shardproof::sim {
+
+Inbox::Inbox(int socket, int status_when_closed, std::function<void(const Frame&)> on_urgent)
+    : socket_(socket), status_when_closed_(status_when_closed), on_urgent_(std::move(on_urgent)) {
+  std::thread([this] { read(); }).detach();  // lives as long as the process
+}
+
+Frame Inbox::next() {
+  std::unique_lock lock(mutex_);
+  arrived_.wait(lock, [this] { return !frames_.empty(); });
+  Frame frame = std::move(frames_.front());
+  frames_.pop_front();
+  return frame;
+}
+
+void Inbox::read() {
+  FrameReader reader;
+  while (reader.read_some(socket_, false) == FrameReader::Status::kOpen) {
+    while (std::optional<Frame> frame = reader.next()) {
+      if (frame->type != FrameType::kRequest && frame->type != FrameType::kGolden) {
+        on_urgent_(*frame);
+        continue;
+      }
+      const std::lock_guard lock(mutex_);
+      frames_.push_back(std::move(*frame));
+      arrived_.notify_one();
+    }
+  }
+  ::_exit(status_when_closed_);
+}
+
+}  // namespace shardproof::sim

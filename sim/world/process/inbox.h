@@ -1,0 +1,35 @@
+// The worker's end of its channel: requests in order of arrival, read on a thread of its own so
+// that an abort gets past a rank that waits, and so that the process ends the moment control has
+// gone.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "sim/world/process/wire.h"
+
+namespace shardproof::sim {
+
+class Inbox {
+ public:
+  // `on_urgent` hears of every frame that is neither kRequest nor kGolden, on the reading thread.
+  // When the channel closes the process exits with `status_when_closed`.
+  Inbox(int socket, int status_when_closed, std::function<void(const Frame&)> on_urgent);
+
+  Frame next();  // waits for a kRequest or kGolden
+
+ private:
+  void read();
+
+  int socket_;
+  int status_when_closed_;
+  std::function<void(const Frame&)> on_urgent_;
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::deque<Frame> frames_;
+};
+
+}  // namespace shardproof::sim

@@ -1,0 +1,84 @@
+// Frames over a unix stream socket, between control and a worker; file descriptors may ride along.
+//
+//   | payload bytes: u32 | type: u16 | descriptors: u16 | payload ... |      (host byte order)
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/world/process/owned_fd.h"
+#include "sim/world/process/record_buffer.h"
+
+namespace shardproof::sim {
+
+enum class FrameType : uint16_t {
+  // control -> worker
+  kRequest = 1,  // CaseSpec as JSON; descriptor 0: the golden, if there is one
+  kAbort = 2,    // why, in words
+  kGolden = 3,   // for ranks that take no descriptors: a path, or the bytes (external_rank.h)
+  kExit = 4,     // the exit status, as text
+  // worker -> control
+  kCallLine = 10,   // one collective call of this rank, before it runs; else through CallLines
+  kEndings = 11,    // of all ranks of this worker
+  kTaskDone = 12,   // outcome of a golden
+  kHello = 13,      // of a rank that another launcher started
+  kHeartbeat = 14,  // its CPU seconds so far, and whether it is runnable
+  kFault = 15,      // a planted fault acts on a rank
+};
+
+struct Frame {
+  FrameType type = FrameType::kRequest;
+  std::string payload;
+  std::vector<OwnedFd> fds;
+};
+
+// Takes frames out of the bytes that have arrived.
+class FrameReader {
+ public:
+  enum class Status { kOpen, kClosed };
+  // Reads what is there with one recvmsg; kClosed at the end of the stream or on any error. Blocks
+  // if the socket does, unless `dont_wait`.
+  Status read_some(int socket, bool dont_wait);
+  std::optional<Frame> next();
+  bool had_data() const { return had_data_; }  // the last read_some brought something
+
+ private:
+  RecordBuffer buffer_;
+  std::deque<OwnedFd> fds_;
+  bool had_data_ = false;
+};
+
+// A frame on its way out; `fds` are borrowed until its first byte is sent.
+class FrameWriter {
+ public:
+  FrameWriter(FrameType type, const std::string& payload, std::vector<OwnedFd> fds = {});
+  enum class Status { kDone, kAgain, kBroken };
+  Status write_some(int socket, bool dont_wait);
+
+ private:
+  std::string bytes_;
+  size_t sent_ = 0;
+  std::vector<OwnedFd> fds_;
+};
+
+// Reads exactly one frame without descriptors, blocking; nothing when the other side has gone, is
+// too slow (SO_RCVTIMEO) or announces more than `max_bytes`.
+std::optional<Frame> read_one_frame(int socket, size_t max_bytes);
+// Sends a whole frame, blocking. False when the other side has gone.
+bool send_frame(int socket, FrameType type, const std::string& payload);
+
+// Datagrams between control and the zygote (SOCK_SEQPACKET), with descriptors. False / nullopt when
+// the other side has gone.
+inline constexpr size_t kMaxDatagram = 64 * 1024;
+bool send_datagram(int socket, const std::string& bytes, const std::vector<int>& fds);
+struct Datagram {
+  std::string bytes;
+  std::vector<OwnedFd> fds;
+};
+enum class DatagramStatus { kReceived, kNothing, kClosed };
+DatagramStatus receive_datagram(int socket, bool dont_wait, Datagram& into);
+
+}  // namespace shardproof::sim

@@ -1,0 +1,222 @@
+#include "sim/world/process/worker_main.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <csignal>
+#include <exception>
+#include <mutex>
+#include <optional>
+
+#include "base/error.h"
+#include "sim/world/process/call_board.h"
+#include "sim/world/process/call_lines.h"
+#include "sim/world/process/ending_codec.h"
+#include "sim/world/process/inbox.h"
+#include "sim/world/process/wire.h"
+
+namespace shardproof::sim {
+namespace {
+
+// The one thing that a signal handler can reach: where to note whose thread is crashing.
+std::atomic<CallBoard*> crash_board = nullptr;
+
+void note_crash(int signal) {
+  if (CallBoard* board = crash_board.load()) board->crashing();
+  ::raise(signal);  // SA_RESETHAND: it now ends the process, once this handler has returned
+}
+
+void watch_for_crashes(CallBoard* board) {
+  crash_board.store(board);
+  struct sigaction action {};
+  action.sa_handler = note_crash;
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
+    ::sigaction(signal, &action, nullptr);
+  }
+}
+
+// How a failure outside any rank's own code is named.
+TaskOutcome outcome_of_exception() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    switch (error.kind()) {
+      case ErrorKind::kBadInput:
+        return {.kind = "bad_input", .message = error.what()};
+      case ErrorKind::kRefused:
+        return {.kind = "refused", .message = error.what()};
+      case ErrorKind::kFailed:
+        return {.kind = "failed", .message = error.what()};
+    }
+  } catch (const std::exception& error) {
+    return {.kind = "internal", .message = error.what()};
+  } catch (...) {
+    return {.kind = "internal", .message = "an exception of an unknown type"};
+  }
+  return {.kind = "internal", .message = "an error of an unknown kind"};
+}
+
+[[noreturn]] void serve_golden(const WorkerFunctions& functions, int channel) {
+  Inbox inbox(channel, 0, [](const Frame&) {});
+  for (;;) {
+    const Frame frame = inbox.next();
+    const nlohmann::json task = nlohmann::json::parse(frame.payload);
+    TaskOutcome outcome;
+    try {
+      outcome.result =
+          functions.golden_main(task.at("request").get<std::string>(), frame.fds.at(0).get(),
+                                task.at("dump").get<std::string>());
+      outcome.ok = true;
+    } catch (...) {
+      outcome = outcome_of_exception();
+    }
+    if (!send_frame(channel, FrameType::kTaskDone, encode(outcome))) ::_exit(0);
+  }
+}
+
+}  // namespace
+
+std::vector<RankEnding> endings_of_exception(int64_t only_rank, int64_t world_size) {
+  const TaskOutcome why = outcome_of_exception();
+  std::vector<RankEnding> endings;
+  const int64_t first = only_rank < 0 ? 0 : only_rank;
+  const int64_t last = only_rank < 0 ? world_size - 1 : only_rank;
+  for (int64_t rank = first; rank <= last; ++rank) {
+    RankEnding ending;
+    ending.rank = rank;
+    ending.kind = why.kind == "failed" ? "threw" : why.kind;
+    ending.message = why.message;
+    endings.push_back(ending);
+  }
+  return endings;
+}
+
+namespace {
+
+[[noreturn]] void serve_world(const WorkerFunctions& functions, const WorkerSetup& setup,
+                              WorkerFds fds) {
+  CallBoard board(std::move(fds.board), setup.world_size);
+  watch_for_crashes(&board);
+  const int channel = fds.channel.get();
+  std::mutex channel_mutex;
+  const auto send = [&](FrameType type, const std::string& payload) {
+    const std::lock_guard lock(channel_mutex);
+    if (!send_frame(channel, type, payload)) ::_exit(0);
+  };
+
+  WorldSetup world{.backend = setup.backend,
+                   .device = setup.device,
+                   .world_size = setup.world_size,
+                   .rank = setup.rank,
+                   .local_rank = setup.rank};
+  world.store.pages = fds.store.get();
+  world.before_kill = [&board](int64_t) { board.crashing(); };
+  world.on_start = [&board](int64_t rank) { board.started(rank); };
+  world.on_fault = [&send](int64_t rank, const FaultNote& note) {
+    send(FrameType::kFault, encode(rank, note));
+  };
+  std::optional<CallLines> lines;  // an emulated world matches its own calls
+  if (fds.lines.valid()) lines.emplace(std::move(fds.lines), setup.world_size);
+  std::mutex lines_mutex;
+  world.on_call = [&](int64_t rank, const CallLine& line) {
+    if (!line.waiting) board.entered(rank, line.op + " " + line.group + " '" + line.label + "'");
+    if (!lines) return;
+    const std::lock_guard lock(lines_mutex);
+    lines->put(rank, encode_line(line));
+  };
+
+  std::mutex session_mutex;
+  WorldSession session;
+  Inbox inbox(channel, 0, [&](const Frame& urgent) {
+    const std::lock_guard lock(session_mutex);
+    if (urgent.type == FrameType::kAbort && session.abort) session.abort(urgent.payload);
+  });
+  for (;;) {
+    const Frame frame = inbox.next();
+    std::vector<RankEnding> endings;
+    try {
+      if (!session.run) {
+        WorldSession made = functions.make_world(world);
+        const std::lock_guard lock(session_mutex);
+        session = std::move(made);
+      }
+      endings = session.run(frame.payload, frame.fds.empty() ? -1 : frame.fds[0].get());
+    } catch (...) {
+      endings = endings_of_exception(setup.rank, setup.world_size);
+    }
+    send(FrameType::kEndings, encode(endings));
+  }
+}
+
+void take_over_output(const OwnedFd& output) {
+  const OwnedFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  ::dup2(nothing.get(), STDIN_FILENO);
+  ::dup2(output.get(), STDOUT_FILENO);
+  ::dup2(output.get(), STDERR_FILENO);
+  ::setvbuf(stdout, nullptr, _IOLBF, 0);
+}
+
+}  // namespace
+
+std::string WorkerSetup::process_name() const {
+  if (role == "golden") return "sp-golden";
+  return rank < 0 ? "sp-world-" + std::to_string(world_size) : "sp-rank-" + std::to_string(rank);
+}
+
+nlohmann::json to_json(const WorkerSetup& setup) {
+  return {{"role", setup.role},
+          {"backend", setup.backend},
+          {"device", setup.device},
+          {"world_size", setup.world_size},
+          {"rank", setup.rank}};
+}
+
+WorkerSetup worker_setup_from_json(const nlohmann::json& json) {
+  return {.role = json.at("role"),
+          .backend = json.at("backend"),
+          .device = json.at("device"),
+          .world_size = json.at("world_size"),
+          .rank = json.at("rank")};
+}
+
+void prepare_rank_process() {
+  std::signal(SIGPIPE, SIG_IGN);
+  ::setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
+}
+
+void worker_main(const WorkerFunctions& functions, const WorkerSetup& setup, WorkerFds fds) {
+  const rlimit no_core{0, 0};  // writing a core of hundreds of MB would hide a death for seconds
+  ::setrlimit(RLIMIT_CORE, &no_core);
+  prepare_rank_process();
+  ::prctl(PR_SET_NAME, setup.process_name().c_str());
+  take_over_output(fds.output);
+  fds.output.reset();
+  try {
+    if (setup.role == "golden") serve_golden(functions, fds.channel.get());
+    serve_world(functions, setup, std::move(fds));
+  } catch (const std::exception& error) {
+    ::dprintf(STDERR_FILENO, "worker: %s\n", error.what());
+    ::_exit(70);
+  }
+}
+
+std::string encode(const TaskOutcome& outcome) {
+  return nlohmann::json{{"ok", outcome.ok},
+                        {"result", outcome.result},
+                        {"kind", outcome.kind},
+                        {"message", outcome.message}}
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+TaskOutcome decode_task_outcome(const std::string& bytes) {
+  const nlohmann::json json = nlohmann::json::parse(bytes);
+  return {.ok = json.at("ok"),
+          .result = json.at("result"),
+          .kind = json.at("kind"),
+          .message = json.at("message")};
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,65 @@
+// The life of one worker process: requests in, endings out, until control closes the channel.
+#pragma once
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/world/process/owned_fd.h"
+#include "sim/world/process/worker_functions.h"
+
+namespace shardproof::sim {
+
+// What a worker is to be. Travels from control to the zygote as JSON.
+struct WorkerSetup {
+  std::string role = "world";  // world | golden
+  std::string backend;
+  std::string device;
+  int64_t world_size = 1;
+  int64_t rank = -1;
+  std::string process_name() const;  // as `ps` shows it, at most 15 characters
+};
+nlohmann::json to_json(const WorkerSetup& setup);
+WorkerSetup worker_setup_from_json(const nlohmann::json& json);
+
+struct WorkerFds {
+  OwnedFd channel;  // to control
+  OwnedFd output;   // stdout and stderr of the worker
+  OwnedFd board;    // CallBoard; invalid for a golden
+  OwnedFd store;    // of process worlds: the pages at which their ranks meet
+  OwnedFd lines;    // of process worlds: CallLines
+
+  // What a worker may do without, by the name under which its descriptor travels, in that order.
+  std::array<std::pair<const char*, OwnedFd*>, 3> optional() {
+    return {{{"has_board", &board}, {"has_store", &store}, {"has_lines", &lines}}};
+  }
+};
+
+// What a process that holds a rank sets before it makes groups. Writing to a rank that has died is
+// an error that names it (Gloo would let SIGPIPE end the writer). c10d's flight recorder is off
+// unless the user sets TORCH_FR_BUFFER_SIZE: this program traces calls itself, and the recorder
+// adds groups to a map without a lock.
+void prepare_rank_process();
+
+// Called in the forked child, while it is single-threaded; ends the process.
+[[noreturn]] void worker_main(const WorkerFunctions& functions, const WorkerSetup& setup,
+                              WorkerFds fds);
+
+// In a catch block, when a session could not be made or fell over: the same ending for every rank
+// that lives in this process (`only_rank`, or all of the world when it is -1).
+std::vector<RankEnding> endings_of_exception(int64_t only_rank, int64_t world_size);
+
+// The outcome of a golden, as kTaskDone carries it.
+struct TaskOutcome {
+  bool ok = false;
+  std::string result = {};  // what the function returned
+  std::string kind =
+      {};  // when !ok: bad_input | refused | failed | internal | died | hung | interrupted
+  std::string message = {};
+};
+std::string encode(const TaskOutcome& outcome);
+TaskOutcome decode_task_outcome(const std::string& bytes);
+
+}  // namespace shardproof::sim

@@ -1,0 +1,50 @@
+#include "sim/world/rank/case_inputs.h"
+
+#include <sys/stat.h>
+
+#include "sim/case/inputs/case_data.h"
+
+namespace shardproof::sim {
+namespace {
+
+// A world that waits for its next case holds no more than this of the last one's golden.
+constexpr int64_t kSmallGolden = int64_t{128} << 20;
+
+}  // namespace
+
+std::shared_ptr<const CaseInputs> load_case_inputs(const CaseSpec& spec, bool reads_weights) {
+  auto inputs = std::make_shared<CaseInputs>();
+  inputs->config = ModelConfig::from_json(spec.model);
+  inputs->weights = spec.weights_folder.empty() || reads_weights
+                        ? load_case_weights(spec, inputs->config)
+                        : weights_to_come(inputs->config);
+  inputs->batch = load_case_batch(spec, inputs->config.vocab_size);
+  return inputs;
+}
+
+std::shared_ptr<const CaseInputs> CaseInputsCache::get(const CaseSpec& spec, bool reads_weights) {
+  const std::lock_guard lock(mutex_);
+  const std::string key = golden_key(spec);
+  if (!inputs_ || key != key_ || (reads_weights && !has_weights_)) {
+    inputs_ = load_case_inputs(spec, reads_weights);
+    key_ = key;
+    has_weights_ = reads_weights;
+  }
+  return inputs_;
+}
+
+std::shared_ptr<const GoldenRecord> CaseInputsCache::golden(int fd) {
+  const std::lock_guard lock(mutex_);
+  struct stat file {};
+  if (::fstat(fd, &file) != 0) file = {};
+  const std::pair<uint64_t, uint64_t> id = {file.st_dev, file.st_ino};
+  if (auto known = golden_.lock(); known && id == golden_file_) return known;
+  small_golden_.reset();
+  const auto record = std::make_shared<const GoldenRecord>(GoldenRecord::from_fd(fd));
+  golden_ = record;
+  golden_file_ = id;
+  if (file.st_size <= kSmallGolden) small_golden_ = record;
+  return record;
+}
+
+}  // namespace shardproof::sim

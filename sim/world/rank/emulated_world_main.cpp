@@ -1,0 +1,168 @@
+#include "sim/world/rank/emulated_world_main.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "base/error.h"
+#include "sim/world/emulated/emulated_world.h"
+#include "sim/world/rank/case_inputs.h"
+#include "sim/world/rank/thread_memory.h"
+
+namespace shardproof::sim {
+namespace {
+
+// How long ranks may take to hear an abort; control waits a little longer.
+constexpr std::chrono::milliseconds kAbortGrace{300};
+
+}  // namespace
+
+struct EmulatedWorldMain::Impl {
+  Impl(int64_t world_size, std::string given_device, RankHooks given_hooks, RankMain given_main)
+      : world(world_size),
+        device(std::move(given_device)),
+        hooks(std::move(given_hooks)),
+        main(std::move(given_main)),
+        endings(static_cast<size_t>(world_size)) {}
+
+  // The life of one rank's thread. Holds the world alive: a hung rank outlives its
+  // EmulatedWorldMain.
+  static void serve(std::shared_ptr<Impl> self, int64_t rank) {
+    prepare_rank_thread();
+    for (uint64_t seen = 0;;) {
+      {
+        std::unique_lock lock(self->mutex);
+        self->changed.wait(lock, [&] { return self->closing || self->case_number > seen; });
+        if (self->closing) return;
+        seen = self->case_number;
+      }
+      self->run_one(rank);
+    }
+  }
+
+  void run_one(int64_t rank) {
+    world.rank_started(rank);
+    RankEnv env;
+    env.rank = rank;
+    env.world_size = world.world_size();
+    env.make_backend = world.factory(rank);
+    env.device = device;
+    env.golden_fd = golden_fd;
+    env.inputs = &inputs;
+    env.clock = &world.clock(rank);
+    RankEnding ending = run_rank(main, request, std::move(env), faults, hooks);
+    if (ending.kind == "finished") {
+      world.rank_ended(rank);
+    } else {
+      world.rank_threw(rank, ending.message);
+    }
+    const std::lock_guard lock(mutex);
+    endings[static_cast<size_t>(rank)] = std::move(ending);
+    ++ended;
+    done.notify_one();
+  }
+
+  bool all_ended() const { return ended == endings.size(); }
+
+  EmulatedWorld world;
+  std::string device;
+  RankHooks hooks;
+  RankMain main;
+  CaseInputsCache inputs;
+  std::vector<std::thread> threads;
+
+  std::mutex mutex;
+  std::condition_variable changed;  // a case to run, or closing
+  std::condition_variable done;     // a rank has ended, or the case was aborted
+  bool closing = false;
+  uint64_t case_number = 0;
+  std::string request;
+  int golden_fd = -1;
+  std::vector<FaultSpec> faults;
+  std::vector<std::optional<RankEnding>> endings;
+  size_t ended = 0;
+  std::optional<std::string> abort_reason;
+};
+
+EmulatedWorldMain::EmulatedWorldMain(int64_t world_size, std::string device, RankHooks hooks,
+                                     RankMain main)
+    : impl_(std::make_shared<Impl>(world_size, std::move(device), std::move(hooks),
+                                   std::move(main))) {
+  share_memory_between_ranks(world_size);
+  for (int64_t rank = 0; rank < world_size; ++rank) {
+    impl_->threads.emplace_back([impl = impl_, rank] { Impl::serve(impl, rank); });
+  }
+}
+
+EmulatedWorldMain::~EmulatedWorldMain() {
+  bool idle;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->closing = true;
+    idle = impl_->case_number == 0 || impl_->all_ended();
+    impl_->changed.notify_all();
+  }
+  for (std::thread& thread : impl_->threads) {
+    if (idle) {
+      thread.join();
+    } else {
+      thread.detach();
+    }
+  }
+}
+
+std::vector<RankEnding> EmulatedWorldMain::run(const std::string& request, int golden_fd) {
+  Impl& impl = *impl_;
+  std::unique_lock lock(impl.mutex);
+  SHARDPROOF_ASSERT(impl.case_number == 0 || impl.all_ended(),
+                    "a world with a hung rank was reused");
+  if (impl.case_number > 0) impl.world.reset();
+  impl.world.configure(world_of(request));
+  impl.request = request;
+  impl.golden_fd = golden_fd;
+  impl.faults = faults_of(request);
+  std::fill(impl.endings.begin(), impl.endings.end(), std::nullopt);
+  impl.ended = 0;
+  impl.abort_reason.reset();
+  ++impl.case_number;
+  impl.changed.notify_all();
+
+  impl.done.wait(lock, [&] { return impl.all_ended() || impl.abort_reason; });
+  impl.done.wait_for(lock, kAbortGrace, [&] { return impl.all_ended(); });
+  std::vector<RankEnding> endings;
+  for (size_t rank = 0; rank < impl.endings.size(); ++rank) {
+    if (impl.endings[rank]) {
+      endings.push_back(*impl.endings[rank]);
+      continue;
+    }
+    RankEnding hung;
+    hung.rank = static_cast<int64_t>(rank);
+    hung.kind = "hung";
+    hung.last_call = impl.world.last_call(hung.rank);
+    hung.message = "it is in no collective and does not end; " + impl.abort_reason.value_or("");
+    endings.push_back(hung);
+  }
+  // Found only when all have ended: a call that somebody started and nobody completed.
+  const auto failure = impl.world.failure();
+  if (failure && failure->code == "never_waited") {
+    for (const int64_t rank : failure->ranks) {
+      RankEnding& ending = endings[static_cast<size_t>(rank)];
+      if (ending.kind != "finished") continue;
+      ending.kind = failure->code;
+      ending.message = failure->message;
+    }
+  }
+  return endings;
+}
+
+void EmulatedWorldMain::abort(const std::string& why) {
+  impl_->world.abort("hung", why);
+  const std::lock_guard lock(impl_->mutex);
+  impl_->abort_reason = why;
+  impl_->done.notify_one();
+}
+
+}  // namespace shardproof::sim

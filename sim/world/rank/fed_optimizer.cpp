@@ -1,0 +1,90 @@
+#include "sim/world/rank/fed_optimizer.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "tensor/shard.h"
+
+namespace shardproof::sim {
+namespace {
+
+class GoldenShards {
+ public:
+  GoldenShards(const RankSetup& setup, const GoldenRecord& golden)
+      : setup_(setup), golden_(golden) {}
+
+  // This rank's shard of the golden's `prefix + parameter` after `step`; undefined if there is
+  // none.
+  at::Tensor get(const std::string& prefix, const Parameter& parameter, int64_t step) const {
+    const GoldenTensor* tensor = golden_.find(Phase::kStep, step, prefix + parameter.name);
+    return tensor ? shard(tensor->value, parameter) : at::Tensor();
+  }
+  at::Tensor shard(const at::Tensor& full, const Parameter& parameter) const {
+    return cut(full, parameter.layout, setup_.mesh, setup_.rank)
+        .to(at::TensorOptions().dtype(at::kDouble).device(setup_.device));
+  }
+
+ private:
+  const RankSetup& setup_;
+  const GoldenRecord& golden_;
+};
+
+}  // namespace
+
+void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup,
+                           const GoldenRecord& golden, const InitialShard& initial,
+                           const OptimizerOptions& options, double max_norm,
+                           const std::vector<int64_t>& steps) {
+  const at::NoGradGuard no_grad;
+  const auto taken = static_cast<int64_t>(steps.size());
+  const int64_t step = steps.back(), before = taken > 1 ? steps[steps.size() - 2] : 0;
+  const GoldenTensor* norm = golden.find(Phase::kStep, step, "grad_norm");
+  if (!norm) return;
+  const GoldenShards shards(setup, golden);
+  OptimizerOptions at_rate = options;
+  if (const GoldenTensor* rate = golden.find(Phase::kStep, step, "lr")) {
+    at_rate.lr = rate->value.item<double>();
+  }
+  const std::vector<ParameterPtr>& parameters = trainer.parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Parameter& parameter = *parameters[i];
+    at::Tensor grad = shards.get("grad.", parameter, step);
+    if (!grad.defined()) continue;
+    if (max_norm > 0) {
+      const double factor = max_norm / (norm->value.item<double>() + 1e-6);
+      grad = grad * std::min(1.0, factor);
+    }
+    const at::Tensor value = taken == 1 ? initial(i) : shards.get("param.", parameter, before);
+    OptimizerState state{.step = taken - 1,
+                         .exp_avg = shards.get("exp_avg.", parameter, before),
+                         .exp_avg_sq = shards.get("exp_avg_sq.", parameter, before),
+                         .momentum_buffer = shards.get("momentum_buffer.", parameter, before)};
+    optimizer_step(value, grad, state, at_rate);
+    setup.probe.observe({.name = "fed.param." + parameter.name,
+                         .phase = Phase::kStep,
+                         .step = step,
+                         .tensor = value,
+                         .layout = parameter.layout,
+                         .part = Part::kRedundant});
+  }
+}
+
+void observe_initial(const Trainer& trainer, Probe& probe) {
+  if (!probe.listens(Phase::kStep)) return;
+  for (size_t i = 0; i < trainer.parameters().size(); ++i) {
+    const Parameter& parameter = *trainer.parameters()[i];
+    probe.observe({.name = "initial." + parameter.name,
+                   .phase = Phase::kStep,
+                   .tensor = trainer.masters()[i],
+                   .layout = parameter.layout});
+  }
+}
+
+at::Tensor initial_shard(const Parameter& parameter, const WeightMap& weights,
+                         const RankSetup& setup) {
+  return cut(weights.at(parameter.name), parameter.layout, setup.mesh, setup.rank)
+      .to(at::TensorOptions().dtype(at::kDouble).device(setup.device));
+}
+
+}  // namespace shardproof::sim

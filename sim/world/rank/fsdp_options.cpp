@@ -1,0 +1,16 @@
+#include "sim/world/rank/fsdp_options.h"
+
+namespace shardproof::sim {
+
+FsdpOptions fsdp_options(const ParallelSpec& spec) {
+  return {.kind = spec.data_parallel == "fsdp"     ? DataParallelKind::kFsdp
+                  : spec.data_parallel == "hybrid" ? DataParallelKind::kHybrid
+                                                   : DataParallelKind::kReplicate,
+          .replicate_size = spec.fsdp.replicate_size,
+          .reshard_after_forward = spec.fsdp.reshard_after_forward,
+          .prefetch = spec.fsdp.prefetch,
+          .reduce_each_microbatch = spec.fsdp.reduce_each_microbatch,
+          .cpu_offload = spec.fsdp.cpu_offload};
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,244 @@
+#include "sim/world/rank/policy_life.h"
+
+#include <ATen/ATen.h>
+#include <stdlib.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "base/error.h"
+#include "model/precision.h"
+#include "parallel/hf/scatter_weights.h"
+#include "sim/case/policy_stages.h"
+#include "sim/world/clock/rank_clock.h"
+#include "sim/world/rank/case_options.h"
+#include "sim/world/rank/fed_optimizer.h"
+#include "sim/world/rank/inference_rank.h"
+
+namespace shardproof::sim {
+namespace {
+
+constexpr int64_t kLongestPath = 4096;
+
+BatchingOptions score_batching(const CaseSpec& spec, const BatchingOptions& training) {
+  BatchingOptions batching = training;
+  batching.token_budget = spec.batching.logprob_tokens;
+  return batching;
+}
+
+PolicyOptions policy_options(const CaseSpec& spec) {
+  PolicyOptions options{.train = train_options(spec),
+                        .tensor_parallel = {.sequence_parallel = spec.parallel.sequence_parallel,
+                                            .custom_plan = spec.parallel.custom_plan},
+                        .context_parallel = context_parallel_options(spec)};
+  options.score_batching = score_batching(spec, options.train.batching);
+  return options;
+}
+
+}  // namespace
+
+// The moment in place of the trainer's step.
+class PolicyLife::StageProbe final : public Probe {
+ public:
+  explicit StageProbe(Probe& probe) : probe_(probe) {}
+  bool listens(Phase phase) const override { return probe_.listens(phase); }
+  void observe(const Observation& observation) override {
+    Observation at_moment = observation;
+    at_moment.step = moment;
+    probe_.observe(at_moment);
+  }
+  int64_t moment = 0;
+
+ private:
+  Probe& probe_;
+};
+
+struct PolicyLife::Place {
+  Place(const CaseSpec& case_spec, const RankEnv& env, const CaseInputs& inputs,
+        CallListener* listener, Probe& probe)
+      : spec(case_spec),
+        mesh(spec.parallel.mesh()),
+        comm(mesh, env.rank, env.make_backend, listener),
+        setup{.mesh = mesh,
+              .rank = env.rank,
+              .comm = comm,
+              .probe = probe,
+              .dtype = dtype_of_precision(spec.precision),
+              .device = at::Device(env.device)},
+        worker(setup, inputs.config,
+               root_deals_weights(spec) ? weights_to_come(inputs.config) : inputs.weights,
+               policy_options(spec)) {}
+  const CaseSpec spec;  // with this place's mesh
+  const Mesh mesh;
+  MeshComm comm;
+  const RankSetup setup;
+  PolicyWorker worker;
+};
+
+// A folder for checkpoints that all ranks know, gone with rank 0's.
+class PolicyLife::SharedFolder {
+ public:
+  SharedFolder(MeshComm& comm, at::Device device) : owner_(comm.rank() == 0) {
+    at::Tensor bytes = at::zeros({kLongestPath}, at::kByte);
+    if (owner_) {
+      std::string pattern =
+          (std::filesystem::temp_directory_path() / "shardproof_policy_XXXXXX").string();
+      SHARDPROOF_ASSERT(pattern.size() < kLongestPath, "a path fits what is sent of it");
+      if (::mkdtemp(pattern.data()) != nullptr) path_ = pattern;
+      std::memcpy(bytes.data_ptr(), path_.data(), path_.size());
+    }
+    bytes = comm.world().broadcast(bytes.to(device), 0, "checkpoint folder").cpu();
+    path_ = std::string(static_cast<const char*>(bytes.const_data_ptr()));
+    if (!path_.empty()) return;
+    throw Error({.kind = ErrorKind::kFailed,
+                 .what = "rank 0 cannot make a folder for checkpoints under " +
+                         std::filesystem::temp_directory_path().string(),
+                 .fix = "set TMPDIR to a folder that can be written and that all ranks see",
+                 .code = "threw"});
+  }
+  ~SharedFolder() {
+    std::error_code ignored;
+    if (owner_ && !path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  SharedFolder(const SharedFolder&) = delete;
+  SharedFolder& operator=(const SharedFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  bool owner_;
+  std::string path_;
+};
+
+PolicyLife::PolicyLife(const CaseSpec& spec, const RankEnv& env, const CaseInputs& inputs,
+                       const GoldenRecord* golden, CallListener* listener, Probe& probe)
+    : spec_(spec),
+      env_(env),
+      inputs_(inputs),
+      golden_(golden),
+      listener_(listener),
+      probe_(std::make_unique<StageProbe>(probe)) {
+  if (env.rank == 0) receivers_ = refit_group(spec, env, listener);
+}
+
+PolicyLife::~PolicyLife() = default;
+
+const Trainer& PolicyLife::trainer() { return place_->worker.trainer(); }
+
+MeshComm& PolicyLife::comm() { return place_->comm; }
+
+StepMetrics PolicyLife::run() {
+  for (int64_t life = 0; life < spec_.lives; ++life) live();
+  return metrics_;
+}
+
+// From the first weights; the worker before has ended.
+void PolicyLife::begin(const ParallelSpec& parallel) {
+  place_.reset();
+  CaseSpec here = spec_;
+  here.parallel = parallel;
+  place_ = std::make_unique<Place>(here, env_, inputs_, listener_, *probe_);
+  if (root_deals_weights(spec_)) take_weights();
+  observe_initial(trainer(), *probe_);
+}
+
+// From rank 0, which alone has read them.
+void PolicyLife::take_weights() {
+  PolicyWorker& worker = place_->worker;
+  const WeightMap* full = env_.rank == 0 ? inputs_.weights.get() : nullptr;
+  worker.begin_with(scatter_weights(worker.trainer().parameters(), full, place_->comm,
+                                    worker.trainer().device()));
+  dealt_.clear();
+  for (const at::Tensor& master : worker.trainer().masters()) dealt_.push_back(master.clone());
+}
+
+void PolicyLife::live() {
+  batch_ = inputs_.batch;
+  begin(spec_.parallel);
+  folder_.reset();
+  folder_ = std::make_unique<SharedFolder>(place_->comm, place_->setup.device);
+  for (const StageSpec& stage : spec_.stages) run_stage(stage);
+  // No rank's folder goes while another reads there.
+  place_->comm.world().barrier("end of a life");
+}
+
+void PolicyLife::run_stage(const StageSpec& stage) {
+  if (stage.kind == "train") return train(stage);
+  if (stage.kind == "score") return score(stage);
+  if (stage.kind == "reference") return refer(stage);
+  if (stage.kind == "refit") return refit();
+  if (stage.kind == "load") return load(stage);
+  if (stage.kind == "save") {
+    saved_ = place_->worker.save(folder_->path());
+    return;
+  }
+  SHARDPROOF_ASSERT(stage.kind == "offload", "no stage '" + stage.kind + "'");
+  place_->worker.offload(Offloaded::What::kParametersAndOptimizer);
+}
+
+void PolicyLife::next_moment() {
+  ++probe_->moment;
+  if (env_.on_step) env_.on_step(probe_->moment);
+}
+
+void PolicyLife::train(const StageSpec& stage) {
+  metrics_ = place_->worker
+                 .train(batch_, {.global_batch_size = stage.global_batch_size,
+                                 .micro_batch_size = stage.micro_batch_size,
+                                 .eval_mode = stage.eval_mode,
+                                 .before_batch = [this](int64_t) { next_moment(); },
+                                 .after_batch =
+                                     [this, &stage](int64_t) {
+                                       if (!stage.eval_mode) feed_optimizer();
+                                     }})
+                 .back();
+}
+
+// On this mesh, whatever mesh the golden's state was first held on.
+void PolicyLife::feed_optimizer() {
+  if (!golden_ || spec_.precision != "float64") return;
+  const ClockPause pause(env_.clock);
+  const TrainOptions& options = place_->worker.options().train;
+  const Trainer& trainer = place_->worker.trainer();
+  const auto initial = [&](size_t index) {
+    if (!dealt_.empty()) return dealt_[index].clone();
+    return initial_shard(*trainer.parameters()[index], *inputs_.weights, place_->setup);
+  };
+  observe_fed_optimizer(trainer, place_->setup, *golden_, initial, options.optimizer,
+                        options.max_norm, steps_behind(spec_, probe_->moment));
+}
+
+void PolicyLife::score(const StageSpec& stage) {
+  next_moment();
+  const at::Tensor scores = place_->worker.score(batch_, stage.micro_batch_size);
+  observe_scores("scores", scores);
+  batch_.prev_logprobs = scores.cpu().to(at::kDouble);
+}
+
+void PolicyLife::refer(const StageSpec& stage) {
+  next_moment();
+  const at::Tensor scores = place_->worker.reference_logprobs(batch_, stage.micro_batch_size);
+  observe_scores("reference_scores", scores);
+  batch_.reference_logprobs = scores.cpu().to(at::kDouble);
+}
+
+void PolicyLife::observe_scores(const std::string& name, const at::Tensor& scores) {
+  if (!probe_->listens(Phase::kStep)) return;
+  probe_->observe({.name = name, .phase = Phase::kStep, .tensor = scores});
+}
+
+void PolicyLife::refit() {
+  next_moment();
+  place_->worker.refit({.dtype = place_->setup.dtype,
+                        .budget_bytes = spec_.refit_bytes,
+                        .path = spec_.colocated ? RefitPath::kSharedMemory : RefitPath::kBroadcast},
+                       receivers_.get());
+}
+
+void PolicyLife::load(const StageSpec& stage) {
+  begin(stage.parallel);
+  place_->worker.load(saved_);
+  next_moment();
+  place_->worker.trainer().observe_state();
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,133 @@
+#include "sim/world/rank/process_rank_main.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <map>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "base/error.h"
+#include "base/freed_memory.h"
+#include "comm/gloo_backend.h"
+#include "comm/nccl_backend.h"
+#include "sim/world/process/page_store.h"
+#include "sim/world/rank/case_inputs.h"
+
+namespace shardproof::sim {
+
+// The groups of this rank by name and members, made at first use and kept. All members have run the
+// same cases, so that they agree on which groups exist.
+struct ProcessRankMain::Groups {
+  BackendFactory make;
+  std::map<std::string, c10::intrusive_ptr<c10d::Backend>> open;
+  CaseInputsCache inputs;
+};
+
+namespace {
+
+// What a rank keeps of the memory of one case for the next.
+constexpr int64_t kKeptBytes = int64_t{64} << 20;
+
+// Making a group waits for its members like any call, so it is announced like one.
+CallLine making_group(const std::string& name, const std::vector<int64_t>& ranks, int64_t rank) {
+  CallLine line;
+  line.rank = rank;
+  line.group_ranks = std::make_shared<const std::vector<int64_t>>(ranks);
+  line.group = fmt::format("{}[{}]", name, fmt::join(ranks, ","));
+  line.sequence = -1;
+  line.op = "make_group";
+  line.label = "before its first call";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] == rank) line.group_rank = static_cast<int64_t>(i);
+  }
+  return line;
+}
+
+}  // namespace
+
+ProcessRankMain::ProcessRankMain(ProcessRankSetup setup, std::function<StorePtr()> make_store,
+                                 RankHooks hooks, RankMain main)
+    : setup_(std::move(setup)),
+      make_store_(std::move(make_store)),
+      hooks_(std::move(hooks)),
+      main_(std::move(main)) {
+  keep_freed_memory();
+}
+
+ProcessRankMain::~ProcessRankMain() = default;
+
+RankEnding ProcessRankMain::run(const std::string& request, int golden_fd) {
+  prepare_rank_thread();
+  if (!groups_) groups_ = std::make_unique<Groups>();
+  RankEnv env;
+  env.rank = setup_.rank;
+  env.world_size = setup_.world_size;
+  env.device = setup_.device;
+  if (setup_.device == "cuda") env.device = fmt::format("cuda:{}", setup_.local_rank);
+  env.golden_fd = golden_fd;
+  env.inputs = &groups_->inputs;
+  env.make_backend = [this](const std::string& name, const std::vector<int64_t>& ranks) {
+    auto& backend = groups_->open[fmt::format("{}[{}]", name, fmt::join(ranks, ","))];
+    if (backend) return backend;
+    if (hooks_.on_call) hooks_.on_call(setup_.rank, making_group(name, ranks, setup_.rank));
+    if (!groups_->make) {
+      const StorePtr store = make_store_();
+      groups_->make = setup_.backend == "nccl"
+                          ? nccl_factory(store, setup_.rank,
+                                         {.timeout = setup_.timeout,
+                                          .device_index = static_cast<int>(setup_.local_rank)})
+                          : gloo_factory(store, setup_.rank,
+                                         {.timeout = setup_.timeout, .host = setup_.listen_host});
+    }
+    backend = groups_->make(name, ranks);
+    return backend;
+  };
+  const RankEnding ending = run_rank(main_, request, std::move(env), faults_of(request), hooks_);
+  return_freed_memory(kKeptBytes);
+  return ending;
+}
+
+StorePtr join_store(const StoreAddress& address) {
+  if (address.pages >= 0) return make_page_store(address.pages);
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(address.port);
+  options.isServer = address.host_it;
+  options.numWorkers = static_cast<size_t>(address.world_size);
+  options.waitWorkers = false;
+  options.timeout = std::chrono::seconds(60);
+  try {
+    const StorePtr store = c10::make_intrusive<c10d::TCPStore>(address.host, options);
+    return address.prefix.empty() ? store : with_prefix(store, address.prefix);
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    throw Error(
+        {.kind = ErrorKind::kFailed,
+         .what = fmt::format("the store of this world at {}:{} cannot be {}: {}", address.host,
+                             address.port, address.host_it ? "hosted" : "reached",
+                             text.substr(0, text.find('\n'))),
+         .fix = address.host_it ? "choose another MASTER_PORT" : "look at how rank 0 ended",
+         .code = "aborted"});
+  }
+}
+
+std::string exchange_text(const StorePtr& store, const std::string& key, const std::string& value) {
+  try {
+    if (!value.empty()) {
+      store->set(key, std::vector<uint8_t>(value.begin(), value.end()));
+      return value;
+    }
+    const std::vector<uint8_t> bytes = store->get(key);
+    return {bytes.begin(), bytes.end()};
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    throw Error({.kind = ErrorKind::kFailed,
+                 .what = fmt::format("nobody wrote '{}' to the store: {}", key,
+                                     text.substr(0, text.find('\n'))),
+                 .fix = "look at how rank 0 ended",
+                 .code = "aborted"});
+  }
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,57 @@
+// One rank as a process of its own, over Gloo or NCCL; its groups stay open between cases.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/store.h"
+#include "sim/world/rank/run_rank.h"
+
+namespace shardproof::sim {
+
+struct ProcessRankSetup {
+  std::string backend = "gloo";  // gloo | nccl
+  std::string device = "cpu";
+  int64_t rank = 0;
+  int64_t world_size = 1;
+  int64_t local_rank = 0;  // picks the GPU for nccl
+  std::string listen_host =
+      "127.0.0.1";  // gloo: the address to listen on; "": this host's own name
+  std::chrono::milliseconds timeout{std::chrono::hours(1)};  // a watchdog outside decides earlier
+};
+
+class ProcessRankMain {
+ public:
+  // `make_store` is called at the first case, so that a failure is that case's ending.
+  ProcessRankMain(ProcessRankSetup setup, std::function<StorePtr()> make_store, RankHooks hooks,
+                  RankMain main = rank_main);
+  ~ProcessRankMain();
+
+  // Runs a case on the calling thread. Never throws.
+  RankEnding run(const std::string& request, int golden_fd);
+
+ private:
+  struct Groups;
+  ProcessRankSetup setup_;
+  std::function<StorePtr()> make_store_;
+  RankHooks hooks_;
+  RankMain main_;
+  std::unique_ptr<Groups> groups_;
+};
+
+// Where the ranks of a world meet: in the shared pages of a memfd (page_store.h), else at c10d's
+// store over TCP.
+struct StoreAddress {
+  int pages = -1;
+  std::string host = "127.0.0.1";
+  int port = 0;
+  bool host_it = false;
+  int64_t world_size = 1;
+  std::string prefix;  // of all keys
+};
+// Throws Error(kFailed): nobody there, or the port is taken.
+StorePtr join_store(const StoreAddress& address);
+// Writes a text (not empty), or waits until somebody has and returns it. Throws Error(kFailed).
+std::string exchange_text(const StorePtr& store, const std::string& key, const std::string& value);
+
+}  // namespace shardproof::sim

@@ -1,0 +1,265 @@
+#include "sim/world/rank/rank_main.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <optional>
+
+#include "base/error.h"
+#include "model/precision.h"
+#include "parallel/data/shard_axes.h"
+#include "parallel/hf/save_weights.h"
+#include "parallel/hf/scatter_weights.h"
+#include "parallel/tp/apply.h"
+#include "parallel/ulysses/apply.h"
+#include "policy/noise.h"
+#include "sim/case/policy_stages.h"
+#include "sim/judge/diff/result_row.h"
+#include "sim/judge/evidence/rank_recorder.h"
+#include "sim/world/calls/call_trace.h"
+#include "sim/world/clock/clocked_probe.h"
+#include "sim/world/rank/case_inputs.h"
+#include "sim/world/rank/case_options.h"
+#include "sim/world/rank/dump.h"
+#include "sim/world/rank/fed_optimizer.h"
+#include "sim/world/rank/inference_rank.h"
+#include "sim/world/rank/policy_life.h"
+#include "sim/world/rank/refusals.h"
+#include "sim/world/rank/tensor_memory.h"
+#include "sim/world/rank/token_runs.h"
+#include "train/trainer.h"
+
+namespace shardproof::sim {
+namespace {
+
+// What was asked for and changes nothing.
+std::vector<std::string> idle_options(const CaseSpec& spec) {
+  std::vector<std::string> idle;
+  const ParallelSpec& parallel = spec.parallel;
+  if (parallel.sequence_parallel && parallel.tp == 1) {
+    idle.push_back("sequence_parallel is true, but tensor_parallel_size is 1: it has no effect");
+  }
+  const bool shards = !shard_axes(parallel.mesh(), train_options(spec).data_parallel).shard.empty();
+  if (parallel.fsdp.cpu_offload && !shards) {
+    idle.push_back("cpu_offload is true, but data_parallel shards no parameters: it has no effect");
+  }
+  return idle;
+}
+
+// One case on one rank, piece by piece.
+class CaseRun {
+ public:
+  CaseRun(CaseSpec spec, const RankEnv& env)
+      : spec_(std::move(spec)),
+        env_(env),
+        mesh_(spec_.parallel.mesh()),
+        trace_(env.rank, env.on_call, env.on_wait),
+        comm_(mesh_, env.rank, env.make_backend, &trace_) {
+    SHARDPROOF_ASSERT(spec_.parallel.world_size() == env.world_size,
+                      fmt::format("a case of {} ranks in a world of {}",
+                                  spec_.parallel.world_size(), env.world_size));
+    if (env.golden_fd >= 0) {
+      golden_ = env.inputs
+                    ? env.inputs->golden(env.golden_fd)
+                    : std::make_shared<const GoldenRecord>(GoldenRecord::from_fd(env.golden_fd));
+    }
+    recorder_.emplace(spec_, mesh_, env.rank, golden_.get(),
+                      [this] { return trace_.call_count(); });
+    if (!spec_.dump_file.empty()) dump_.emplace(*recorder_, spec_);
+  }
+
+  RankReport run() {
+    const auto start = std::chrono::steady_clock::now();
+    const bool policy = spec_.workload == "policy";
+    const bool from_root = root_deals_weights(spec_);
+    const bool reads = !from_root || env_.rank == 0;
+    inputs_ = env_.inputs ? env_.inputs->get(spec_, reads) : load_case_inputs(spec_, reads);
+    const TensorMemory memory;  // of the rank's own tensors: the inputs belong to the process
+    refuse_unsupported(spec_, inputs_->config, inputs_->batch.size());
+    if (policy) {
+      PolicyLife life(spec_, env_, *inputs_, golden_.get(), &trace_, probe());
+      const StepMetrics metrics = timed([&] { return life.run(); });
+      leave_dump(life.trainer(), life.comm());
+      return report_of(life.trainer(), metrics, memory, start);
+    }
+    Decoder model(inputs_->config, reads ? inputs_->weights : weights_to_come(inputs_->config));
+    apply_tensor_parallel(model, comm_,
+                          {.sequence_parallel = spec_.parallel.sequence_parallel,
+                           .custom_plan = spec_.parallel.custom_plan});
+    apply_context_parallel(model, comm_, context_parallel_options(spec_));
+    apply_ulysses(model, comm_);
+    const RankSetup setup{.mesh = mesh_,
+                          .rank = env_.rank,
+                          .comm = comm_,
+                          .probe = probe(),
+                          .dtype = dtype_of_precision(spec_.precision),
+                          .device = at::Device(env_.device)};
+    Trainer trainer(setup, model, train_options(spec_));
+    if (from_root) take_weights(trainer);
+    observe_initial(trainer, setup.probe);
+    if (spec_.noise_std > 0) noise_weights(trainer);
+    const StepMetrics metrics = timed([&] { return run_workload(trainer, setup); });
+    if (!spec_.save_folder.empty()) {
+      save_weights(spec_.save_folder, spec_.model, trainer.parameters(), trainer.masters(),
+                   {.max_file_bytes = spec_.save_file_bytes,
+                    .dtype = wider_type(setup.dtype),
+                    .device = setup.device},
+                   comm_);
+    }
+    leave_dump(trainer, comm_);
+    return report_of(trainer, metrics, memory, start);
+  }
+
+ private:
+  using WallTime = std::chrono::steady_clock::time_point;
+
+  RankReport report_of(const Trainer& trainer, const StepMetrics& metrics,
+                       const TensorMemory& memory, WallTime start) {
+    RankReport report = recorder_->finish();
+    report.rank = env_.rank;
+    report.calls = trace_.calls();
+    report.timeline = env_.clock != nullptr ? env_.clock->timeline() : trace_.timeline();
+    report.findings = trace_.findings();
+    for (std::string& finding : trace_.left_pending()) {
+      report.findings.push_back(std::move(finding));
+    }
+    report.peak_tensor_bytes = memory.peak_bytes();
+    report.metrics = {{"loss", metrics.loss},
+                      {"grad_norm", metrics.grad_norm},
+                      {"tokens", metrics.tokens},
+                      {"sequences", metrics.sequences}};
+    report.metrics["held_bytes"] = held_bytes(trainer);
+    // A policy ends on another mesh than the one that is drawn.
+    const bool drawn = spec_.workload != "policy";
+    if (drawn && env_.rank == 0) report.metrics["parameters"] = holdings(trainer);
+    if (drawn && mesh_.coordinate("tp", env_.rank) == 0) {
+      report.metrics["tokens_held"] = tokens(trainer);
+    }
+    if (env_.rank == 0) {
+      for (std::string& idle : idle_options(spec_)) report.warnings.push_back(std::move(idle));
+    }
+    report.seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return report;
+  }
+
+  Probe& probe() {
+    Probe& listener = dump_ ? static_cast<Probe&>(*dump_) : *recorder_;
+    return clocked_ ? *clocked_ : clocked_.emplace(listener, env_.clock);
+  }
+
+  // From rank 0, which alone has read them.
+  void take_weights(Trainer& trainer) {
+    const WeightMap* full = env_.rank == 0 ? inputs_->weights.get() : nullptr;
+    trainer.restore(scatter_weights(trainer.parameters(), full, comm_, trainer.device()),
+                    trainer.states(),
+                    /*step=*/0);
+    if (!golden_ || spec_.precision != "float64" || env_.rank == 0) return;
+    for (const at::Tensor& master : trainer.masters()) received_.push_back(master.clone());
+  }
+
+  void noise_weights(Trainer& trainer) {
+    add_noise(trainer, comm_, spec_.noise_std, spec_.seed);
+    received_.clear();
+    for (size_t i = 0; i < trainer.parameters().size(); ++i) {
+      const Parameter& parameter = *trainer.parameters()[i];
+      probe().observe({.name = "param." + parameter.name,
+                       .phase = Phase::kStep,
+                       .tensor = trainer.masters()[i],
+                       .layout = parameter.layout});
+      if (golden_ && spec_.precision == "float64") {
+        received_.push_back(trainer.masters()[i].clone());
+      }
+    }
+  }
+
+  // This rank's part of a parameter before the first step, as an optimizer that is fed wants it.
+  at::Tensor first_shard(const Trainer& trainer, const RankSetup& setup, size_t index) const {
+    if (!received_.empty()) return received_[index].clone();
+    return initial_shard(*trainer.parameters()[index], *inputs_->weights, setup);
+  }
+
+  template <class Work>
+  StepMetrics timed(const Work& work) {
+    const ClockRun time(env_.clock);
+    return work();
+  }
+
+  StepMetrics run_workload(Trainer& trainer, const RankSetup& setup) {
+    StepMetrics metrics;
+    if (spec_.workload == "logprobs") {
+      trainer.score(inputs_->batch);
+      return metrics;
+    }
+    const TrainOptions options = train_options(spec_);
+    for (int64_t step = 1; step <= spec_.steps; ++step) {
+      if (env_.on_step) env_.on_step(step);
+      metrics = trainer.step(inputs_->batch);
+      if (golden_ && spec_.precision == "float64") {
+        const ClockPause pause(env_.clock);
+        const auto initial = [&](size_t index) { return first_shard(trainer, setup, index); };
+        observe_fed_optimizer(trainer, setup, *golden_, initial, options.optimizer,
+                              options.max_norm, steps_behind(spec_, step));
+      }
+    }
+    return metrics;
+  }
+
+  static nlohmann::json held_bytes(const Trainer& trainer) {
+    const HeldBytes held = trainer.held_bytes();
+    return {{"parameters", held.parameters},
+            {"gradients", held.gradients},
+            {"optimizer", held.optimizer}};
+  }
+
+  // Who holds what, for the report's picture.
+  static nlohmann::json holdings(const Trainer& trainer) {
+    nlohmann::json parameters = nlohmann::json::object();
+    for (const ParameterPtr& parameter : trainer.parameters()) {
+      parameters[parameter->name] = {{"layout", parameter->layout.describe()},
+                                     {"global_shape", parameter->global_shape}};
+    }
+    return parameters;
+  }
+
+  // The same of tokens; the rows as they were before any cut are told once.
+  nlohmann::json tokens(const Trainer& trainer) const {
+    const bool first =
+        mesh_.coordinate("cp", env_.rank) == 0 && mesh_.coordinate("ulysses", env_.rank) == 0;
+    return held_json(trainer.held(), inputs_->batch.seq_len(), first);
+  }
+
+  // `comm` is over the ranks of the mesh, whatever mesh they are on by now.
+  void leave_dump(const Trainer& trainer, MeshComm& comm) {
+    if (!dump_) return;
+    std::map<std::string, std::vector<int64_t>> shapes;
+    for (const ParameterPtr& parameter : trainer.parameters()) {
+      shapes[parameter->name] = parameter->global_shape;
+    }
+    write_dump(spec_, dump_->kept(), inputs_->batch, shapes, comm);
+  }
+
+  CaseSpec spec_;
+  const RankEnv& env_;
+  Mesh mesh_;
+  CallTrace trace_;
+  MeshComm comm_;
+  std::shared_ptr<const GoldenRecord> golden_;
+  std::optional<RankRecorder> recorder_;
+  std::optional<DumpProbe> dump_;
+  std::optional<ClockedProbe> clocked_;
+  std::shared_ptr<const CaseInputs> inputs_;
+  std::vector<at::Tensor> received_;  // the weights as they came, where they are judged
+};
+
+}  // namespace
+
+std::string rank_main(const std::string& request, const RankEnv& env) {
+  CaseSpec spec = case_spec_from_json(nlohmann::json::parse(request));
+  if (env.rank >= spec.parallel.mesh().world_size()) return encode(run_inference_rank(spec, env));
+  CaseRun run(std::move(spec), env);
+  return encode(run.run());
+}
+
+}  // namespace shardproof::sim

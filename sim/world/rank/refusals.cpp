@@ -1,0 +1,79 @@
+#include "sim/world/rank/refusals.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/error.h"
+#include "parallel/tp/describe.h"
+#include "parallel/ulysses/head_shares.h"
+
+namespace shardproof::sim {
+namespace {
+
+// One optimizer step's samples, and the mesh that deals them.
+struct TrainedBatch {
+  int64_t samples, micro_batch_size, dp;
+};
+
+[[noreturn]] void refuse(std::string what, std::string fix) {
+  throw Error({.kind = ErrorKind::kRefused, .what = std::move(what), .fix = std::move(fix)});
+}
+
+std::vector<TrainedBatch> trained_batches(const CaseSpec& spec, int64_t samples) {
+  if (spec.workload == "train") return {{samples, spec.micro_batch_size, spec.parallel.dp}};
+  std::vector<TrainedBatch> batches;
+  for (const StageSpec& stage : spec.stages) {
+    if (stage.kind != "train") continue;
+    batches.push_back({stage.global_batch_size, stage.micro_batch_size, stage.parallel.dp});
+  }
+  return batches;
+}
+
+void refuse_parted_pairs(const CaseSpec& spec, const TrainedBatch& batch) {
+  if (batch.samples % 2 != 0) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("{} samples do not come in pairs, as loss preference needs",
+                                     batch.samples),
+                 .fix = "give each chosen sample the rejected one behind it"});
+  }
+  if (spec.batching.kind != "fixed") {
+    refuse(fmt::format("loss preference compares neighbouring samples, which {} batching parts",
+                       spec.batching.kind),
+           "train it with run.train_micro_batch_size");
+  }
+  if (batch.micro_batch_size % 2 != 0) {
+    refuse(fmt::format("train_micro_batch_size={} parts a chosen sample from its rejected one",
+                       batch.micro_batch_size),
+           "choose an even number");
+  }
+}
+
+// As the plans refuse it when they are applied.
+void refuse_uncut_heads(const ParallelSpec& parallel, const ModelConfig& config) {
+  plan_lines(
+      config, parallel.mesh(),
+      {.sequence_parallel = parallel.sequence_parallel, .custom_plan = parallel.custom_plan});
+  if (parallel.ulysses == 1) return;
+  const int64_t kv_heads = std::max<int64_t>(config.num_key_value_heads / parallel.tp, 1);
+  head_shares(config.num_attention_heads / parallel.tp, kv_heads, parallel.ulysses);
+}
+
+}  // namespace
+
+void refuse_unsupported(const CaseSpec& spec, const ModelConfig& config, int64_t samples) {
+  if (spec.workload == "policy") refuse_uncut_heads(spec.parallel, config);
+  for (const StageSpec& stage : spec.stages) {
+    if (stage.kind == "load") refuse_uncut_heads(stage.parallel, config);
+  }
+  for (const TrainedBatch& batch : trained_batches(spec, samples)) {
+    if (spec.loss.kind == "preference") refuse_parted_pairs(spec, batch);
+    if (spec.data.uneven || batch.samples % batch.dp == 0) continue;
+    refuse(fmt::format("the global batch of {} samples does not divide by data_parallel_size={}",
+                       batch.samples, batch.dp),
+           "change the batch or the mesh, or set data.uneven: true to deal uneven shares");
+  }
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,149 @@
+#include "sim/world/rank/run_rank.h"
+
+#include <ATen/Parallel.h>
+#include <c10/core/AutogradState.h>
+#include <c10/util/Exception.h>
+
+#include <map>
+
+#include "base/error.h"
+#include "sim/world/calls/call_digests.h"
+#include "sim/world/calls/fault_injection.h"
+
+namespace shardproof::sim {
+
+void prepare_rank_thread() {
+  at::set_num_threads(1);
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+}
+
+WorldSpec world_of(const std::string& request) {
+  try {
+    return case_spec_from_json(nlohmann::json::parse(request)).world;
+  } catch (const nlohmann::json::exception&) {
+    return {};
+  }
+}
+
+std::vector<FaultSpec> faults_of(const std::string& request) {
+  const nlohmann::json json = nlohmann::json::parse(request, nullptr, false);
+  if (!json.is_object() || !json.contains("faults") || json["faults"].empty()) return {};
+  return case_spec_from_json(json).faults;
+}
+
+bool wants_digests(const std::string& request) {
+  const nlohmann::json json = nlohmann::json::parse(request, nullptr, false);
+  if (!json.is_object() || !json.contains("world") || !json["world"].is_object()) return false;
+  const auto found = json["world"].find("digests");
+  return found != json["world"].end() && found->is_boolean() && found->get<bool>();
+}
+
+void describe_exception(RankEnding& ending) {
+  try {
+    throw;
+  } catch (const Error& error) {
+    ending.message = error.what();
+    switch (error.kind()) {
+      case ErrorKind::kBadInput:
+        ending.kind = "bad_input";
+        break;
+      case ErrorKind::kRefused:
+        ending.kind = "refused";
+        break;
+      case ErrorKind::kFailed:
+        ending.kind = error.code().empty() ? "threw" : error.code();
+        break;
+    }
+  } catch (const InternalError& error) {
+    ending.kind = "internal";
+    ending.message = error.what();
+  } catch (const c10::Error& error) {
+    ending.kind = "threw";
+    ending.message = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    ending.kind = "threw";
+    ending.message = error.what();
+  } catch (...) {
+    ending.kind = "threw";
+    ending.message = "an exception of an unknown type";
+  }
+}
+
+namespace {
+
+// Planted faults change how often a call is made: `skip` leaves one out, `repeat` makes one twice.
+// What the rank's communicators count is put right here.
+class CallNumbers {
+ public:
+  void skipped(const CollectiveCall& call) { --shifts_[channel_of(call)]; }
+  void repeated(const CollectiveCall& call) { ++shifts_[channel_of(call)]; }
+  CallLine line(const CollectiveCall& call, int64_t rank) const {
+    CallLine line = line_of(call, rank);
+    const auto found = shifts_.find(channel_of(call));
+    if (found != shifts_.end()) line.sequence += found->second;
+    return line;
+  }
+
+ private:
+  static std::string channel_of(const CollectiveCall& call) {
+    const bool message = call.op == "send" || call.op == "recv";
+    if (!message) return call.group;
+    return call.group + call.op + std::to_string(call.root) + " " + std::to_string(call.tag);
+  }
+  std::map<std::string, int64_t> shifts_;
+};
+
+}  // namespace
+
+RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv env,
+                    const std::vector<FaultSpec>& faults, const RankHooks& hooks) {
+  const int64_t rank = env.rank;
+  RankEnding ending;
+  ending.rank = rank;
+  CallNumbers numbers;
+  const auto tell = [&](const CallLine& line) {
+    if (hooks.on_call) hooks.on_call(rank, line);
+  };
+  FaultInjection injection(faults, rank,
+                           {.before_kill =
+                                [&] {
+                                  if (hooks.before_kill) hooks.before_kill(rank);
+                                },
+                            .on_fired =
+                                [&](const FaultNote& note) {
+                                  if (hooks.on_fault) hooks.on_fault(rank, note);
+                                },
+                            .on_repeat =
+                                [&](const CollectiveCall& call) {
+                                  numbers.repeated(call);
+                                  tell(numbers.line(call, rank));
+                                }});
+  env.make_backend = injection.wrap(std::move(env.make_backend));
+  CallDigests digests(env.clock);
+  if (wants_digests(request)) env.make_backend = digests.wrap(std::move(env.make_backend));
+  env.on_step = [&](int64_t step) {
+    injection.on_step(step);
+    digests.on_step(step);
+  };
+  env.on_call = [&](const CollectiveCall& call) {
+    if (!injection.before_call(call)) return numbers.skipped(call);
+    ending.last_call = describe_call(call);
+    tell(numbers.line(call, rank));
+  };
+  env.on_wait = [&](const CollectiveCall& call) {
+    CallLine line = numbers.line(call, rank);
+    line.waiting = true;
+    tell(line);
+  };
+  try {
+    if (hooks.on_start) hooks.on_start(rank);
+    ending.bytes = main(request, env);
+  } catch (...) {
+    describe_exception(ending);
+  }
+  ending.faults = injection.notes();
+  ending.digests = digests.take();
+  return ending;
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,38 @@
+// Rank threads of an emulated world with settings of its own.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/mesh_comm.h"
+#include "sim/case/case_spec.h"
+#include "sim/world/clock/rank_clock.h"
+#include "sim/world/emulated/emulated_world.h"
+
+namespace shardproof::tests {
+
+// What a rank of such a world has at hand.
+struct ConfiguredRank {
+  int64_t rank;
+  MeshComm& comm;
+  BackendFactory backend;  // for calls past the communicators
+  sim::RankClock& clock;
+};
+
+struct ConfiguredRuns {
+  std::optional<sim::WorldFailure> failure;
+  std::vector<std::string> errors;  // per rank, "" where it returned
+  std::vector<double> times_us;     // on the virtual clocks
+  std::vector<std::vector<nlohmann::json>> timelines;
+};
+
+// Runs `body` on every rank with its clock running, as one case of a new world.
+ConfiguredRuns run_configured(const sim::WorldSpec& spec, const Mesh& mesh,
+                              const std::function<void(ConfiguredRank&)>& body);
+
+// Lengths of a timeline's entries of one kind, added up.
+double time_of(const std::vector<nlohmann::json>& timeline, const std::string& kind);
+
+}  // namespace shardproof::tests

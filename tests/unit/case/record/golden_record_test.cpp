@@ -1,0 +1,208 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "sim/case/record/expected_names.h"
+#include "tests/unit/judge/judged_world.h"
+
+using namespace shardproof;
+using namespace shardproof::sim;
+
+TEST_CASE("a golden record gives back every tensor with what it takes to judge it", "[record]") {
+  Observation ids = seen("ids", at::arange(6, at::kLong).view({2, 3}), Phase::kForward);
+  Observation activation = seen("norm.output", numbered({2, 3, 4}), Phase::kForward);
+  activation.token_map = at::arange(6, at::kLong).view({2, 3});
+  const auto golden = golden_from({ids, activation, seen("grad.w", numbered({5}) * 8)});
+
+  REQUIRE(golden.tensors().size() == 3);
+  CHECK(golden.metadata().at("made_by") == "test");
+  const GoldenTensor* output = golden.find(Phase::kForward, 1, "norm.output");
+  REQUIRE(output);
+  CHECK(output->order == 1);
+  CHECK(output->token_dims);
+  CHECK(at::equal(output->value, numbered({2, 3, 4})));
+  CHECK(output->scale == numbered({2, 3, 4}).abs().max().item<double>());
+  CHECK(golden.find(Phase::kForward, 1, "ids")->value.scalar_type() == at::kLong);
+  CHECK(golden.find(Phase::kForward, 1, "ids")->scale == 0);
+  CHECK(golden.find(Phase::kForward, 2, "ids") == nullptr);
+  CHECK(golden.find(Phase::kBackward, 1, "ids") == nullptr);
+  CHECK(golden.find(Phase::kStep, 1, "grad.w")->phase_scale ==
+        (numbered({5}) * 8).abs().max().item<double>());
+}
+
+TEST_CASE("phase_scale is the largest scale of the same phase and step only", "[record]") {
+  const auto golden = golden_from({seen("grad.a", at::full({2}, 3.0, at::kDouble)),
+                                   seen("grad.b", at::full({2}, 5.0, at::kDouble)),
+                                   seen("grad.a", at::full({2}, 7.0, at::kDouble), Phase::kStep, 2),
+                                   seen("x", at::full({2}, 11.0, at::kDouble), Phase::kForward)});
+  CHECK(golden.tensors()[0].phase_scale == 5);
+  CHECK(golden.tensors()[1].phase_scale == 5);
+  CHECK(golden.tensors()[2].phase_scale == 7);
+  CHECK(golden.tensors()[3].phase_scale == 11);
+}
+
+TEST_CASE("magnitudes above 1e30 and infinities do not count for the scale", "[record]") {
+  const auto golden = golden_from(
+      {seen("mask", at::tensor({-INFINITY, 2.0, 1e31, -3.0}, at::kDouble), Phase::kForward)});
+  CHECK(golden.tensors()[0].scale == 3);
+}
+
+TEST_CASE("gradients are copied when observed, because steps overwrite them", "[record]") {
+  GoldenRecorder recorder(true);
+  const at::Tensor grad = at::ones({3}, at::kDouble);
+  recorder.observe(seen("grad.w", grad));
+  grad.mul_(2);
+  CHECK(recorder.tensors()[0].value[0].item<double>() == 1);
+}
+
+TEST_CASE("an activation that is overwritten after it was observed is our own fault", "[record]") {
+  GoldenRecorder recorder(true);
+  const at::Tensor output = at::ones({3}, at::kDouble);
+  recorder.observe(seen("x.output", output, Phase::kForward));
+  output.mul_(2);
+  const MemoryFile file;
+  CHECK_THROWS_AS(recorder.write(file.fd(), {}), InternalError);
+}
+
+TEST_CASE("a non-finite gradient is a fault of the golden, a non-finite activation is not",
+          "[record]") {
+  const MemoryFile file;
+  const at::Tensor bad = at::tensor({1.0, NAN}, at::kDouble);
+  for (const std::string name : {"grad.w", "param.w", "grad_norm"}) {
+    GoldenRecorder recorder(true);
+    recorder.observe(seen(name, bad));
+    CHECK_THROWS_WITH(recorder.write(file.fd(), {}), Catch::Contains("a fault of the golden"));
+  }
+  for (const std::string name : {"loss", "logprobs"}) {
+    GoldenRecorder recorder(true);
+    recorder.observe(seen(name, bad, Phase::kForward));
+    CHECK_THROWS_AS(recorder.write(file.fd(), {}), Error);
+  }
+  GoldenRecorder recorder(true);
+  recorder.observe(seen("scores.output", bad, Phase::kForward));
+  CHECK_NOTHROW(recorder.write(file.fd(), {}));
+}
+
+TEST_CASE("without activations only logprobs, loss and the step are kept", "[record]") {
+  GoldenRecorder recorder(false);
+  CHECK_FALSE(recorder.listens(Phase::kBackward));
+  for (const std::string name : {"norm.output", "logprobs", "loss"}) {
+    recorder.observe(seen(name, numbered({2, 2}), Phase::kForward));
+  }
+  recorder.observe(seen("norm.grad_input", numbered({2}), Phase::kBackward));
+  recorder.observe(seen("grad.w", numbered({2})));
+  REQUIRE(recorder.tensors().size() == 3);
+  CHECK(recorder.tensors()[0].name == "logprobs");
+  CHECK(recorder.tensors()[2].order == 2);
+}
+
+TEST_CASE("a name observed twice in the golden is our own fault", "[record]") {
+  GoldenRecorder recorder(true);
+  recorder.observe(seen("grad.w", numbered({2})));
+  CHECK_THROWS_AS(recorder.observe(seen("grad.w", numbered({2}))), InternalError);
+  CHECK_NOTHROW(recorder.observe(seen("grad.w", numbered({2}), Phase::kStep, 2)));
+}
+
+TEST_CASE("the scatter is the largest distance of any member", "[record]") {
+  GoldenRecorder golden(true), near(true), far(true);
+  golden.observe(seen("grad.w", at::tensor({1.0, 2.0, -3.0}, at::kDouble)));
+  near.observe(seen("grad.w", at::tensor({1.0, 2.125, -3.0625}, at::kFloat)));
+  far.observe(seen("grad.w", at::tensor({1.0, 2.25, -3.125}, at::kFloat)));
+  for (const GoldenRecorder* member : {&far, &near}) golden.add_member(*member);
+  CHECK(golden.tensors()[0].scatter == 0.25);
+  CHECK(golden.scatter().at(record_key(Phase::kStep, 1, "grad.w")) == 0.25);
+  const MemoryFile file;
+  golden.write(file.fd(), {});
+  CHECK(GoldenRecord::from_fd(file.fd()).tensors()[0].scatter == 0.25);
+}
+
+TEST_CASE("a member that overflows or leaves a tensor out scatters without bound", "[record]") {
+  const double infinite = std::numeric_limits<double>::infinity();
+  GoldenRecorder golden(true), overflowed(true), skipped(true);
+  golden.observe(seen("grad.w", at::tensor({1.0, 2.0}, at::kDouble)));
+  overflowed.observe(seen("grad.w", at::tensor({1.0, infinite}, at::kFloat)));
+  golden.add_member(overflowed);
+  CHECK(golden.tensors()[0].scatter == infinite);
+  GoldenRecorder other(true);
+  other.observe(seen("grad.w", at::tensor({1.0, 2.0}, at::kDouble)));
+  other.add_member(skipped);
+  CHECK(other.tensors()[0].scatter == infinite);
+}
+
+TEST_CASE("the golden says which numbers of a forward pass its lower run kept in float32",
+          "[record]") {
+  GoldenRecorder golden(true), lower(true);
+  for (GoldenRecorder* recorder : {&golden, &lower}) {
+    const bool low = recorder == &lower;
+    const auto as = [low](at::ScalarType type) { return low ? type : at::kDouble; };
+    recorder->observe(seen("logprobs", numbered({3}).to(as(at::kFloat)), Phase::kForward));
+    recorder->observe(seen("hidden", numbered({3}).to(as(at::kBFloat16)), Phase::kForward));
+    recorder->observe(seen("loss", numbered({1}).to(as(at::kFloat)), Phase::kForward));
+    recorder->observe(seen("grad.w", numbered({3}).to(as(at::kFloat)), Phase::kStep));
+  }
+  golden.add_member(lower);
+  const MemoryFile file;
+  golden.write(file.fd(), {});
+  const GoldenRecord record = GoldenRecord::from_fd(file.fd());
+  std::vector<bool> kept;
+  for (const GoldenTensor& tensor : record.tensors()) kept.push_back(tensor.kept_in_float32);
+  CHECK(kept == std::vector<bool>{true, false, false, false});
+}
+
+TEST_CASE("mixed widths lie where the index says", "[record]") {
+  const auto golden = golden_from({seen("flag", at::tensor({1, 0, 1}, at::kByte), Phase::kForward),
+                                   seen("a", numbered({3}, 3), Phase::kForward),
+                                   seen("n", at::tensor({7, 8, 9}, at::kInt), Phase::kForward),
+                                   seen("empty", at::empty({0, 4}, at::kDouble), Phase::kForward),
+                                   seen("b", numbered({}, 4), Phase::kForward)});
+  CHECK(at::equal(golden.tensors()[0].value, at::tensor({1, 0, 1}, at::kByte)));
+  CHECK(at::equal(golden.tensors()[1].value, numbered({3}, 3)));
+  CHECK(at::equal(golden.tensors()[2].value, at::tensor({7, 8, 9}, at::kInt)));
+  CHECK(golden.tensors()[3].value.sizes() == at::IntArrayRef({0, 4}));
+  CHECK(golden.tensors()[4].value.item<double>() == numbered({}, 4).item<double>());
+}
+
+TEST_CASE("a damaged blob is a sentence at every length and after every flipped byte", "[record]") {
+  GoldenRecorder recorder(true);
+  recorder.observe(seen("grad.w", numbered({4})));
+  const MemoryFile whole;
+  recorder.write(whole.fd(), {{"k", "v"}});
+  std::string bytes(static_cast<size_t>(::lseek(whole.fd(), 0, SEEK_END)), '\0');
+  REQUIRE(::pread(whole.fd(), bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    const MemoryFile cut_off;
+    REQUIRE(::write(cut_off.fd(), bytes.data(), length) == static_cast<ssize_t>(length));
+    REQUIRE_THROWS_AS(GoldenRecord::from_fd(cut_off.fd()), Error);
+  }
+  const size_t index_start = bytes.size() - 100;  // the index and its seal
+  for (size_t at = index_start; at < bytes.size(); ++at) {
+    std::string flipped = bytes;
+    flipped[at] = static_cast<char>(flipped[at] ^ 0x41);
+    const MemoryFile file;
+    REQUIRE(::write(file.fd(), flipped.data(), flipped.size()) ==
+            static_cast<ssize_t>(flipped.size()));
+    REQUIRE_THROWS_AS(GoldenRecord::from_fd(file.fd()), Error);
+  }
+}
+
+TEST_CASE("observed tensors have the names of expected.safetensors", "[record]") {
+  using Names = std::vector<std::string>;
+  CHECK(expected_names_of("logprobs", 1, 3) == Names{"logprobs"});
+  CHECK(expected_names_of("logprobs", 2, 3).empty());
+  CHECK(expected_names_of("logprobs", 0, 0) == Names{"logprobs"});
+  CHECK(expected_names_of("loss", 1, 3) == Names{"loss", "step1.loss"});
+  CHECK(expected_names_of("loss", 3, 3) == Names{"step3.loss"});
+  CHECK(expected_names_of("grad_norm", 2, 3) == Names{"step2.grad_norm"});
+  CHECK(expected_names_of("grad.w", 1, 3) == Names{"grad.w"});
+  CHECK(expected_names_of("grad.w", 2, 3).empty());
+  CHECK(expected_names_of("param.w", 3, 3) == Names{"step3.param.w"});
+  CHECK(expected_names_of("param.w", 2, 3).empty());
+  CHECK(expected_names_of("model.norm.output", 1, 1).empty());
+  CHECK(moment_names_of("param.w", 4) == Names{"step4.param.w"});
+  CHECK(moment_names_of("grad.w", 4) == Names{"step4.grad.w"});
+  CHECK(moment_names_of("reference_scores", 1) == Names{"step1.reference_scores"});
+  for (const char* name : {"refit.w", "exp_avg.w", "metric.tokens", "model.norm.output", "lr"}) {
+    CHECK(moment_names_of(name, 1).empty());
+  }
+}

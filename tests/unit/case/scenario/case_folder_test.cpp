@@ -1,0 +1,121 @@
+#include "sim/case/scenario/case_folder.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "base/error.h"
+#include "tests/support/scratch_folder.h"
+
+using namespace shardproof;
+using namespace shardproof::sim;
+
+namespace {
+
+struct CaseFolder : ScratchFolder {
+  explicit CaseFolder(const std::string& case_json = "{}") {
+    write("config.json", R"({"model_type": "llama", "hidden_size": 8})");
+    write("model.safetensors", "");
+    write("batch.safetensors", "");
+    write("case.json", case_json);
+  }
+  std::string refusal() const {
+    try {
+      read_case_folder(path());
+      return "accepted";
+    } catch (const Error& error) {
+      return error.kind() == ErrorKind::kBadInput ? error.what() : "not bad input";
+    }
+  }
+};
+
+bool holds(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("A case folder without constants has the documented ones", "[case]") {
+  const CaseFolder folder;
+  const CaseSpec spec = read_case_folder(folder.path());
+  CHECK(spec.loss.kind == "nll");
+  CHECK(spec.loss.eps == 0.2);
+  CHECK(spec.loss.beta == 0.01);
+  CHECK(spec.optimizer.kind == "AdamW");
+  CHECK(spec.optimizer.lr == 1e-3);
+  CHECK(spec.optimizer.beta1 == 0.9);
+  CHECK(spec.optimizer.beta2 == 0.999);
+  CHECK(spec.optimizer.eps == 1e-8);
+  CHECK(spec.optimizer.weight_decay == 0.01);
+  CHECK(spec.optimizer.max_norm == 1.0);
+  CHECK(spec.precision == "float64");
+  CHECK(spec.expected_file.empty());
+  CHECK(spec.model["hidden_size"] == 8);
+}
+
+TEST_CASE("Only the first word of a kind counts, and other fields are text", "[case]") {
+  const CaseFolder folder(R"json({"loss": {"kind": "clipped_pg (PPO, mean over tokens)", "eps": 0.1,
+      "note": "any text"}, "optimizer": {"kind": "SGD without momentum", "lr": 0.5, "steps": 3,
+      "max_norm": null, "foreach": "no"}, "made by": "somebody"})json");
+  const CaseSpec spec = read_case_folder(folder.path());
+  CHECK(spec.loss.kind == "clipped_pg");
+  CHECK(spec.loss.eps == 0.1);
+  CHECK(spec.optimizer.kind == "SGD");
+  CHECK(spec.optimizer.lr == 0.5);
+  CHECK(spec.optimizer.max_norm == 0);
+  CHECK(spec.steps == 3);
+}
+
+TEST_CASE("expected.safetensors is noticed", "[case]") {
+  const CaseFolder folder;
+  folder.write("expected.safetensors", "");
+  CHECK(holds(read_case_folder(folder.path()).expected_file, "expected.safetensors"));
+}
+
+TEST_CASE("Weights may be sharded files with an index", "[case]") {
+  const CaseFolder folder;
+  folder.remove("model.safetensors");
+  CHECK(holds(folder.refusal(), "the case has no"));
+  folder.write("model.safetensors.index.json", "{}");
+  CHECK(folder.refusal() == "accepted");
+}
+
+TEST_CASE("Each missing file is named", "[case]") {
+  for (const char* name : {"config.json", "case.json", "batch.safetensors", "model.safetensors"}) {
+    const CaseFolder folder;
+    folder.remove(name);
+    INFO(name);
+    CHECK(holds(folder.refusal(), std::string("the case has no ") + folder.path() + "/" + name));
+  }
+  CHECK_THROWS_AS(read_case_folder("/nowhere/at/all"), Error);
+}
+
+TEST_CASE("Constants of the wrong type or range are refused by name", "[case]") {
+  const auto refusal = [](const std::string& text) { return CaseFolder(text).refusal(); };
+  CHECK(holds(refusal(R"({"optimizer": {"kind": "Adam"}})"), "did you mean AdamW?"));
+  CHECK(holds(refusal(R"({"loss": {"kind": "nnl"}})"), "did you mean nll?"));
+  CHECK(holds(refusal(R"({"loss": {"kind": 3}})"), "loss.kind must be text, not 3"));
+  CHECK(holds(refusal(R"({"loss": {"kind": ""}})"), "known are nll, clipped_pg"));
+  CHECK(holds(refusal(R"({"loss": "nll"})"), "loss must be an object"));
+  CHECK(holds(refusal(R"({"optimizer": {"lr": "fast"}})"), "optimizer.lr must be a number"));
+  CHECK(holds(refusal(R"({"optimizer": {"lr": -1}})"), "optimizer.lr is -1; it must be from 0"));
+  CHECK(holds(refusal(R"({"optimizer": {"betas": [0.9]}})"), "must be two numbers"));
+  CHECK(holds(refusal(R"({"optimizer": {"betas": [0.9, 1]}})"), "optimizer.betas has 1"));
+  CHECK(holds(refusal(R"({"optimizer": {"steps": 0}})"), "optimizer.steps is 0"));
+  CHECK(holds(refusal(R"({"optimizer": {"steps": 2.5}})"), "optimizer.steps is 2.5"));
+}
+
+TEST_CASE("What is no JSON object is refused with its place", "[case]") {
+  const auto refusal = [](const std::string& text) { return CaseFolder(text).refusal(); };
+  CHECK(holds(refusal("{\n\"loss\": {,}\n}"), "case.json:2:"));
+  CHECK(holds(refusal("[1]"), "holds a JSON array"));
+  CHECK(holds(refusal(""), "case.json:1:1: this is not JSON"));
+  CHECK(holds(refusal(R"({"loss": {}, "loss": {}})"), "has the key \"loss\" twice"));
+  CHECK(holds(refusal(R"({"optimizer": {"lr": NaN}})"), "this is not JSON"));
+  CHECK(holds(refusal(R"({"optimizer": {"lr": 1e999}})"), "this is not JSON"));
+  CHECK(holds(refusal("{\"a\": \"\xff\"}"), "this is not JSON"));
+  std::string deep = "{\"a\": ";
+  for (int i = 0; i < 100000; ++i) deep += "[";
+  CHECK(holds(refusal(deep), "is nested more than 32 deep"));
+  std::string closed = "{\"a\": " + std::string(100000, '[') + std::string(100000, ']') + "}";
+  CHECK(holds(refusal(closed), "is nested more than 32 deep"));  // copying it would overflow
+}

@@ -1,0 +1,126 @@
+// What the policy configuration of the reference implementation writes, key by key, as a scenario
+// takes it.
+#include <catch2/catch.hpp>
+
+#include "sim/case/scenario/scenario.h"
+#include "tests/unit/case/scenario/one_case.h"
+#include "tests/unit/case/scenario/refusal.h"
+
+using namespace shardproof::sim;
+
+namespace {
+
+std::string optimizer(const std::string& name, const std::string& kwargs) {
+  return "run: {optimizer: {name: torch.optim." + name + ", kwargs: {" + kwargs + "}}}";
+}
+
+std::string optimizer_refusal(const std::string& name, const std::string& kwargs) {
+  return refusal_of(optimizer(name, kwargs) + "\n");
+}
+
+}  // namespace
+
+TEST_CASE("A whole policy configuration, under its own names", "[scenario][PW-12]") {
+  const CaseSpec spec = case_with(R"(workload: policy
+precision: bfloat16
+parallel: {tensor_parallel_size: 2, context_parallel_size: 1, cpu_offload: true,
+           data_parallel: fsdp, sequence_parallel: false, activation_checkpointing: true,
+           custom_parallel_plan: null}
+run:
+  train_global_batch_size: 4
+  train_micro_batch_size: 1
+  logprob_batch_size: 2
+  max_grad_norm: 1.0
+  generation: {temperature: 0.7, colocated: {enabled: true}}
+  dynamic_batching: {enabled: false, train_mb_tokens: 4096, logprob_mb_tokens: 8192,
+                     sequence_length_round: 64}
+  sequence_packing: {enabled: false, train_mb_tokens: 4096}
+  optimizer:
+    name: "torch.optim.AdamW"
+    kwargs: {lr: 5.0e-6, weight_decay: 0.01, betas: [0.9, 0.999], eps: 1e-8, foreach: False,
+             fused: False}
+  scheduler:
+    - {name: "torch.optim.lr_scheduler.LinearLR",
+       kwargs: {start_factor: 0.1, end_factor: 1.0, total_iters: 50}}
+    - {name: "torch.optim.lr_scheduler.ConstantLR",
+       kwargs: {factor: 1.0, total_iters: 10000000000}}
+    - {milestones: [50]}
+  stages: [{do: train}])");
+  CHECK(spec.parallel.activation_checkpointing == "mlp");
+  CHECK(spec.parallel.fsdp.cpu_offload);
+  CHECK(spec.parallel.custom_plan.is_null());
+  CHECK(spec.loss.temperature == 0.7);
+  CHECK(spec.colocated);
+  CHECK(spec.optimizer.lr == 5.0e-6);
+  CHECK(spec.optimizer.schedulers[1].total_iters == 10000000000);
+}
+
+TEST_CASE("Activation checkpointing is true, false or a name", "[scenario][PW-12]") {
+  const auto chosen = [](const std::string& value) {
+    return case_with("parallel: {activation_checkpointing: " + value + "}")
+        .parallel.activation_checkpointing;
+  };
+  CHECK(chosen("true") == "mlp");
+  CHECK(chosen("false") == "none");
+  CHECK(chosen("layer") == "layer");
+  CHECK_THAT(refusal_of("parallel: {activation_checkpointing: 1}\n"),
+             Catch::Contains("it must be a name"));
+  CHECK_THAT(refusal_of("run: {loss: {kind: true}}\n"), Catch::Contains("it must be a name"));
+}
+
+TEST_CASE("Temperature has two names, and one value", "[scenario][PW-12]") {
+  CHECK(case_with("run: {generation: {temperature: 0.5}}").loss.temperature == 0.5);
+  CHECK(case_with("run: {temperature: 0.5}").loss.temperature == 0.5);
+  // Also beside a case folder, which has its loss but no temperature.
+  const std::string folder = "data: {case: ../golden/hf/llama_bias}\n";
+  CHECK(case_with(folder + "run: {temperature: 0.5}").loss.temperature == 0.5);
+  CHECK(case_with(folder).loss.temperature == 1);
+  CHECK_THAT(refusal_of("run: {temperature: 1, generation: {temperature: 1}}\n"),
+             Catch::Contains("run.temperature and run.generation.temperature are both given"));
+}
+
+TEST_CASE("foreach and fused leave the optimizer what it is", "[scenario][PW-12]") {
+  for (const std::string name : {"AdamW", "SGD"}) {
+    const auto plain = to_json(case_with(optimizer(name, "lr: 0.1")))["optimizer"];
+    for (const std::string ways :
+         {"foreach: false, fused: false", "foreach: true", "fused: true", "foreach: null",
+          "fused: true, foreach: false", "fused: true, foreach: null", "maximize: false",
+          "differentiable: false"}) {
+      INFO(name << " " << ways);
+      CHECK(to_json(case_with(optimizer(name, "lr: 0.1, " + ways)))["optimizer"] == plain);
+    }
+  }
+  CHECK(optimizer_refusal("AdamW", "amsgrad: false, capturable: false") == "accepted");
+  CHECK_THAT(optimizer_refusal("AdamW", "foreach: true, fused: true"),
+             Catch::Contains("foreach and fused are both true"));
+  CHECK_THAT(optimizer_refusal("AdamW", "foreach: 1"), Catch::Contains("must be true or false"));
+  for (const std::string way : {"amsgrad", "maximize", "capturable", "differentiable"}) {
+    CHECK_THAT(optimizer_refusal("AdamW", way + ": true"),
+               Catch::Contains(way + " is true; no step here has it"));
+    CHECK_THAT(optimizer_refusal("AdamW", way + ": null"), Catch::Contains("has no value"));
+  }
+}
+
+TEST_CASE("An optimizer takes its own constants", "[scenario][PW-12]") {
+  const OptimizerSpec damped =
+      case_with(optimizer("SGD", "momentum: 0.9, dampening: 0.25")).optimizer;
+  CHECK(damped.dampening == 0.25);
+  CHECK_FALSE(damped.nesterov);
+  const CaseSpec ahead = case_with(optimizer("SGD", "momentum: 0.9, nesterov: true"));
+  CHECK(case_spec_from_json(to_json(ahead)).optimizer.nesterov);
+  CHECK(golden_key(ahead) != golden_key(case_with(optimizer("SGD", "momentum: 0.9"))));
+  CHECK_THAT(optimizer_refusal("SGD", "nesterov: true"),
+             Catch::Contains("it needs a momentum above 0 and no dampening"));
+  CHECK_THAT(optimizer_refusal("SGD", "momentum: 0.9, dampening: 0.1, nesterov: true"),
+             Catch::Contains("momentum 0.9 and dampening 0.1"));
+  CHECK_THAT(optimizer_refusal("SGD", "betas: [0.9, 0.99]"), Catch::Contains("SGD has no betas"));
+  CHECK_THAT(optimizer_refusal("AdamW", "momentum: 0.9"), Catch::Contains("AdamW has no momentum"));
+  CHECK_THAT(optimizer_refusal("AdamW", "forech: true"), Catch::Contains("kwargs.foreach?"));
+}
+
+TEST_CASE("The policy configuration's other names are known", "[scenario][PW-12]") {
+  CHECK_THAT(refusal_of("dtensor_cfg: {tensor_parallel_size: 2}\n"),
+             Catch::Contains("unknown key 'dtensor_cfg'; did you mean parallel?"));
+  CHECK_THAT(refusal_of("model_name: x\n"), Catch::Contains("did you mean model.folder?"));
+  CHECK_THAT(refusal_of("policy: {precision: float32}\n"), Catch::Contains("did you mean run?"));
+}

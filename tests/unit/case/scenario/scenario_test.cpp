@@ -1,0 +1,229 @@
+#include "sim/case/scenario/scenario.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/unit/case/scenario/refusal.h"
+
+using namespace shardproof::sim;
+using nlohmann::json;
+
+namespace {
+
+CaseSpec only_case(const std::string& text, const WorldChoice& world = {}) {
+  const Scenario scenario = parse_scenario_text("tp/x.yaml", text, world);
+  REQUIRE(scenario.cases.size() == 1);
+  return scenario.cases[0];
+}
+
+std::vector<std::string> names_of(const std::string& text) {
+  std::vector<std::string> names;
+  for (const CaseSpec& spec : parse_scenario_text("tp/x.yaml", text).cases)
+    names.push_back(spec.name);
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("A scenario sets every part of a case", "[scenario]") {
+  const CaseSpec spec = only_case(R"(
+name: whole
+workload: train
+precision: float32
+seed: 7
+model: {hidden_size: 64, num_attention_heads: 8, num_key_value_heads: 2, rope_theta: 500.5,
+        rope_scaling: {rope_type: linear, factor: 2.0}, tie_word_embeddings: true, pad_token_id: 3}
+parallel: {data_parallel_size: 3, tensor_parallel_size: 2, sequence_parallel: true,
+           context_layout: contiguous, context_rotation: all_to_all}
+data: {lengths: [5, 1, 9], sequence_length: 12, token_mask_probability: 0.5, dropped_samples: [2],
+       uneven: true}
+run:
+  steps: 4
+  train_micro_batch_size: 2
+  max_grad_norm: null
+  loss: {kind: clipped_pg, eps: 0.3, beta: 0.05, normalization: sequence}
+  optimizer: {name: torch.optim.SGD, kwargs: {lr: 0.1, momentum: 0.9, weight_decay: 0}}
+world: {backend: gloo, hang_s: 1.5, deadline_s: 30}
+faults: [{kind: kill, rank: 5, label: "o_proj", at_call: 2}]
+expect: {verdict: failed, kind: died, collectives: {tp: {all_reduce: 3}}}
+tags: [a, b]
+)",
+                                  {"gloo", "cpu"});
+  CHECK(spec.name == "tp/whole");
+  CHECK(spec.line == 2);
+  CHECK(spec.precision == "float32");
+  CHECK(spec.seed == 7);
+  CHECK(spec.model["hidden_size"] == 64);
+  CHECK(spec.model["rope_scaling"]["factor"] == 2.0);
+  CHECK(spec.model["tie_word_embeddings"] == true);
+  CHECK(spec.parallel.dp == 3);
+  CHECK(spec.parallel.tp == 2);
+  CHECK(spec.parallel.sequence_parallel);
+  CHECK(spec.parallel.context_layout == "contiguous");
+  CHECK(spec.parallel.context_rotation == "all_to_all");
+  CHECK(spec.data.lengths == std::vector<int64_t>{5, 1, 9});
+  CHECK(spec.data.batch_size == 3);
+  CHECK(spec.data.seq_len == 12);
+  CHECK(spec.data.dropped_samples == std::vector<int64_t>{2});
+  CHECK(spec.data.uneven);
+  CHECK(spec.steps == 4);
+  CHECK(spec.micro_batch_size == 2);
+  CHECK(spec.loss.kind == "clipped_pg");
+  CHECK(spec.loss.eps == 0.3);
+  CHECK(spec.loss.normalization == "sequence");
+  CHECK(spec.optimizer.kind == "SGD");
+  CHECK(spec.optimizer.momentum == 0.9);
+  CHECK(spec.optimizer.weight_decay == 0);
+  CHECK(spec.optimizer.max_norm == 0);
+  CHECK(spec.world.backend == "gloo");
+  CHECK(spec.world.hang_s == 1.5);
+  REQUIRE(spec.faults.size() == 1);
+  CHECK(spec.faults[0].label == "o_proj");
+  CHECK(spec.expect.kind == "died");
+  CHECK(spec.expect.collectives["tp"]["all_reduce"] == 3);
+  CHECK(spec.tags == std::vector<std::string>{"a", "b"});
+  CHECK(spec.skip.empty());
+}
+
+TEST_CASE("A name without a folder gets its file's, and no name is the file's own", "[scenario]") {
+  CHECK(names_of("name: a/b\n") == std::vector<std::string>{"a/b"});
+  CHECK(names_of("name: b\n") == std::vector<std::string>{"tp/b"});
+  CHECK(names_of("seed: 1\n") == std::vector<std::string>{"tp/x"});
+  CHECK(refusal_of("name: ../../etc/x\n").find("is no name") != std::string::npos);
+  CHECK(refusal_of("name: 'a b'\n").find("tp/x.yaml:1:1: 'a b' is no name") == 0);
+}
+
+TEST_CASE("A matrix is the product of its lists, the last varying fastest", "[scenario]") {
+  CHECK(names_of(R"(
+matrix:
+  parallel.tensor_parallel_size: [1, 2]
+  mesh:
+    - {name: plain}
+    - {name: dp2, parallel.data_parallel_size: 2}
+  data.lengths: [[3, 4], [5]]
+)") == std::vector<std::string>{"tp/x[tp=1,plain,lengths=3-4]", "tp/x[tp=1,plain,lengths=5]",
+                                "tp/x[tp=1,dp2,lengths=3-4]", "tp/x[tp=1,dp2,lengths=5]",
+                                "tp/x[tp=2,plain,lengths=3-4]", "tp/x[tp=2,plain,lengths=5]",
+                                "tp/x[tp=2,dp2,lengths=3-4]", "tp/x[tp=2,dp2,lengths=5]"});
+}
+
+TEST_CASE("A row of a matrix replaces what the scenario says, blocks or dotted keys",
+          "[scenario]") {
+  const Scenario scenario = parse_scenario_text("tp/x.yaml", R"(
+seed: 1
+expect: {verdict: match}
+matrix:
+  rows:
+    - {name: a, seed: 2, parallel: {tensor_parallel_size: 2}, expect: {verdict: refused}}
+    - {name: b, parallel.tensor_parallel_size: 4, skip: not today}
+)");
+  REQUIRE(scenario.cases.size() == 2);
+  CHECK(scenario.cases[0].seed == 2);
+  CHECK(scenario.cases[0].parallel.tp == 2);
+  CHECK(scenario.cases[0].expect.verdict == "refused");
+  CHECK(scenario.cases[1].seed == 1);
+  CHECK(scenario.cases[1].parallel.tp == 4);
+  CHECK(scenario.cases[1].expect.verdict == "match");
+  CHECK(scenario.cases[1].skip == "not today");
+}
+
+TEST_CASE("A matrix that cannot be expanded is refused with its place", "[scenario]") {
+  CHECK(refusal_of("matrix: {tp: [1, 2]}\n").find("tp/x.yaml:1:10: unknown key 'tp' in matrix") ==
+        0);
+  CHECK(refusal_of("matrix: {tensor_parallel_size: [1, 2]}\n")
+            .find("did you mean parallel.tensor_parallel_size?") != std::string::npos);
+  CHECK(refusal_of("matrix: {seed: []}\n").find("an empty list") != std::string::npos);
+  CHECK(refusal_of("matrix: {seed: 3}\n").find("matrix.seed is 3") != std::string::npos);
+  CHECK(refusal_of("matrix: [1]\n").find("matrix is a list; it must be a map of lists") !=
+        std::string::npos);
+  CHECK(refusal_of("matrix: {m: [{name: \"a\\x01b\"}]}\n").find("which cannot be shown") !=
+        std::string::npos);
+  CHECK(refusal_of("matrix: {seed: [1, 1]}\n").find("matrix.seed has seed=1 twice") !=
+        std::string::npos);
+  CHECK(refusal_of("matrix: {rows: [{seed: 1}]}\n").find("has no name") != std::string::npos);
+  CHECK(refusal_of("matrix: {seed: [1, x]}\n").find("tp/x.yaml:1:20: seed is the text 'x'") == 0);
+  CHECK(refusal_of("matrix: {world.backend: [gloo]}\n").find("is not swept") != std::string::npos);
+}
+
+TEST_CASE("More than 10,000 cases are refused before they are made", "[scenario]") {
+  std::string list = "0";
+  for (int i = 1; i < 200; ++i) list += ", " + std::to_string(i);
+  const std::string two = "matrix:\n  seed: [" + list + "]\n  run.steps: [1";
+  CHECK(refusal_of(two + ", 2]\n") == "accepted");
+  std::string steps;
+  for (int i = 2; i < 100; ++i) steps += ", " + std::to_string(i);
+  CHECK(refusal_of(two + steps + "]\n").find("the matrix has 19800 cases or more") !=
+        std::string::npos);
+}
+
+TEST_CASE("Settings that contradict each other are refused where they stand", "[scenario]") {
+  CHECK(refusal_of("data: {lengths: [3, 4], batch_size: 3}\n")
+            .find("data.batch_size is 3, but data.lengths gives 2 samples") != std::string::npos);
+  CHECK(refusal_of("data: {batch_size: 4}\nrun: {train_global_batch_size: 8}\n")
+            .find("tp/x.yaml:2:7: run.train_global_batch_size is 8") == 0);
+  CHECK(refusal_of("data: {lengths: [30], sequence_length: 16}\n")
+            .find("a sample has 30 tokens, but data.sequence_length is 16") != std::string::npos);
+  CHECK(refusal_of("data: {lengths: []}\n").find("the batch is empty") != std::string::npos);
+  CHECK(refusal_of("data: {batch_size: 2, dropped_samples: [2]}\n").find("sample 2 is dropped") !=
+        std::string::npos);
+  CHECK(refusal_of("run: {sequence_packing: {enabled: true}, dynamic_batching: {enabled: true}}\n")
+            .find("sequence_packing and dynamic_batching are both enabled") != std::string::npos);
+  CHECK(refusal_of("run: {sequence_packing: {enabled: true}, train_micro_batch_size: 2}\n")
+            .find("run.train_micro_batch_size is given beside") != std::string::npos);
+  CHECK(refusal_of("model: {folder: m, hidden_size: 8}\n")
+            .find("model.hidden_size and model.folder are both given") != std::string::npos);
+  CHECK(refusal_of("data: {case: c}\nrun: {optimizer: {kwargs: {lr: 1}}}\n")
+            .find("run.optimizer.kwargs.lr and data.case are both given") != std::string::npos);
+  CHECK(refusal_of("faults: [{kind: kill, rank: 1}]\n").find("but there are 1 ranks") !=
+        std::string::npos);
+  CHECK(refusal_of("faults: [{rank: 0}]\n").find("an item of faults has no kind") !=
+        std::string::npos);
+  CHECK(refusal_of("faults: [{knd: kill}]\n").find("did you mean kind?") != std::string::npos);
+  CHECK(refusal_of("expect: {collectives: {tq: {all_reduce: 1}}}\n").find("unknown axis 'tq'") !=
+        std::string::npos);
+  CHECK(refusal_of("expect: {collectives: {tp: {allreduce: 1}}}\n")
+            .find("did you mean all_reduce?") != std::string::npos);
+}
+
+TEST_CASE("A world size decides dp, or must be the mesh's", "[scenario]") {
+  CHECK(only_case("world: {size: 6}\nparallel: {tensor_parallel_size: 2}\n").parallel.dp == 3);
+  CHECK(refusal_of("world: {size: 5}\nparallel: {tensor_parallel_size: 2}\n")
+            .find("tp/x.yaml:1:9: world.size is 5, but cp * ulysses * tp is 2") == 0);
+  CHECK(refusal_of("world: {size: 8}\nparallel: {data_parallel_size: 3, tensor_parallel_size: 2}\n")
+            .find("world.size is 8, but the mesh dp=3 tp=2 has 6 ranks") != std::string::npos);
+  CHECK(
+      refusal_of("parallel: {data_parallel_size: 1000, tensor_parallel_size: 100}\n").find("65") !=
+      std::string::npos);
+}
+
+TEST_CASE("Skips have a reason and hold where all their conditions do", "[scenario]") {
+  const std::string text = R"(
+matrix: {parallel.tensor_parallel_size: [1, 2, 3], parallel.sequence_parallel: [false, true]}
+skip:
+  - {reason: one rank, when: {parallel.tensor_parallel_size: 1, parallel.sequence_parallel: true}}
+  - {reason: not here, when: {world.backend: [gloo, nccl], parallel.tensor_parallel_size: [2, 3]}}
+)";
+  std::vector<std::string> emulated, gloo;
+  for (const CaseSpec& spec : parse_scenario_text("x.yaml", text).cases)
+    emulated.push_back(spec.skip);
+  for (const CaseSpec& spec : parse_scenario_text("x.yaml", text, {"gloo", "cpu"}).cases) {
+    gloo.push_back(spec.skip);
+  }
+  CHECK(emulated == std::vector<std::string>{"", "one rank", "", "", "", ""});
+  CHECK(gloo ==
+        std::vector<std::string>{"", "one rank", "not here", "not here", "not here", "not here"});
+  CHECK(only_case("skip: too slow\n").skip == "too slow");
+  CHECK(refusal_of("skip: {when: {seed: 1}}\n").find("this skip has no reason") !=
+        std::string::npos);
+  CHECK(refusal_of("skip: {reason: x, when: {sed: 1}}\n").find("did you mean seed?") !=
+        std::string::npos);
+  CHECK(refusal_of("skip: true\n").find("skip is true") != std::string::npos);
+}
+
+TEST_CASE("A scenario for one backend is skipped on others, with the reason", "[scenario]") {
+  CHECK(only_case("world: {backend: gloo}\n").skip ==
+        "this scenario is for gloo only (world.backend)");
+  CHECK(only_case("world: {backend: [gloo, emulated]}\n").skip.empty());
+  CHECK(refusal_of("world: {backend: glo}\n").find("did you mean gloo?") != std::string::npos);
+}

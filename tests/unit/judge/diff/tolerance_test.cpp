@@ -1,0 +1,192 @@
+#include "sim/judge/diff/tolerance.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+
+#include "tests/unit/judge/judged_world.h"
+
+using namespace shardproof;
+using namespace shardproof::sim;
+
+namespace {
+
+GoldenTensor tensor_of(double scale, double phase_scale, double scatter = 0) {
+  GoldenTensor tensor;
+  tensor.value = at::zeros({1}, at::kDouble);
+  tensor.scale = scale;
+  tensor.phase_scale = phase_scale;
+  tensor.scatter = scatter;
+  return tensor;
+}
+
+}  // namespace
+
+TEST_CASE("the float64 rule adds the tensor's scale and its neighbours' rounding", "[tolerance]") {
+  const Tolerance tolerance(spec_of(2, 3));
+  CHECK(tolerance.allowance(tensor_of(2, 0)) == Approx(2e-10).epsilon(1e-14));
+  CHECK(tolerance.allowance(tensor_of(0, 8)) ==
+        Approx(64 * 2.220446049250313e-16 * 8).epsilon(1e-14));
+  CHECK(tolerance.allowance(tensor_of(2, 8)) ==
+        Approx(2e-10 + 64 * 2.220446049250313e-16 * 8).epsilon(1e-14));
+  CHECK(tolerance.fed_allowance(tensor_of(2, 8)) == Approx(2e-12).epsilon(1e-14));
+  CHECK(tolerance.allowance(tensor_of(2, 8, 1.0)) < 3e-10);  // measured errors do not count here
+}
+
+TEST_CASE("an integer tensor has no allowance", "[tolerance]") {
+  GoldenTensor tensor = tensor_of(2, 8);
+  tensor.value = at::zeros({1}, at::kLong);
+  CHECK(Tolerance(spec_of(1, 1)).allowance(tensor) == 0);
+}
+
+TEST_CASE("lower precisions allow 6 scatters of the ensemble, on every mesh", "[tolerance]") {
+  for (const int64_t tp : {1, 4}) {
+    const Tolerance tolerance(spec_of(3, tp, "float32"));
+    CHECK(tolerance.allowance(tensor_of(1, 0, 1e-3)) == Approx(6e-3 + 1e-10));
+    CHECK(tolerance.fed_allowance(tensor_of(1, 0, 1e-3)) == Approx(6e-3 + 1e-12));
+    CHECK(tolerance.resolves(tensor_of(1, 0, 1e-3)));
+  }
+}
+
+TEST_CASE("fewer scatters are allowed where 6 would hide half of the tensor", "[tolerance]") {
+  const Tolerance tolerance(spec_of(1, 2, "bfloat16"));
+  CHECK(tolerance.allowance(tensor_of(2, 0, 0.16)) == Approx(0.96));
+  CHECK(tolerance.allowance(tensor_of(2, 0, 0.2)) == Approx(1.0));
+  CHECK(tolerance.allowance(tensor_of(2, 0, 0.4)) == Approx(1.0));
+  CHECK(tolerance.resolves(tensor_of(2, 0, 0.499)));
+}
+
+TEST_CASE("a tensor is not resolved where 2 scatters exceed half of it", "[tolerance]") {
+  const Tolerance tolerance(spec_of(1, 2, "bfloat16"));
+  CHECK(tolerance.allowance(tensor_of(2, 0, 0.6)) == Approx(1.2));
+  CHECK_FALSE(tolerance.resolves(tensor_of(2, 0, 0.6)));
+  const double none = std::numeric_limits<double>::infinity();  // members that skip other steps
+  CHECK(tolerance.allowance(tensor_of(2, 0, none)) == none);
+  CHECK_FALSE(tolerance.resolves(tensor_of(2, 0, none)));
+  CHECK(Tolerance(spec_of(1, 2)).resolves(tensor_of(2, 0, none)));  // float64 asks no ensemble
+  GoldenTensor parameter = tensor_of(2, 0, 0.6);  // judged from the rank's own state as well
+  parameter.phase = Phase::kStep;
+  parameter.name = "param.w";
+  CHECK(tolerance.resolves(parameter));
+}
+
+TEST_CASE("lower precisions allow 4 eps of the scale where nothing scatters", "[tolerance]") {
+  CHECK(Tolerance(spec_of(1, 1, "float32")).allowance(tensor_of(2, 0)) ==
+        Approx(4 * 2 * std::ldexp(1.0, -23) + 2e-10).epsilon(1e-12));
+  CHECK(Tolerance(spec_of(1, 1, "bfloat16")).allowance(tensor_of(2, 0)) ==
+        Approx(4 * 2 * std::ldexp(1.0, -7)).epsilon(1e-6));
+}
+
+TEST_CASE("what a bfloat16 run keeps in float32 is allowed roundings of float32", "[tolerance]") {
+  GoldenTensor logprobs = tensor_of(2, 0);
+  logprobs.kept_in_float32 = true;
+  CHECK(Tolerance(spec_of(1, 1, "bfloat16")).allowance(logprobs) ==
+        Approx(4 * 2 * std::ldexp(1.0, -23) + 2e-10).epsilon(1e-12));
+  logprobs.scatter = 1e-2;
+  CHECK(Tolerance(spec_of(1, 1, "bfloat16")).allowance(logprobs) == Approx(6e-2));
+}
+
+namespace {
+
+// Two steps of a parameter with three elements; norms 1 and 4 with max_norm 2, so step 2 is
+// clipped.
+struct TwoSteps {
+  TwoSteps() {
+    spec.optimizer = {.kind = "AdamW",
+                      .lr = 0.1,
+                      .beta1 = 0.9,
+                      .beta2 = 0.5,
+                      .eps = 1e-8,
+                      .weight_decay = 0,
+                      .momentum = 0.5,
+                      .max_norm = 2};
+    golden = golden_from({seen("grad.w", at::tensor({1.0, 0.0, 1e-9}, at::kDouble)),
+                          seen("grad_norm", at::scalar_tensor(1.0, at::kDouble)),
+                          seen("param.w", numbered({3})), seen("exp_avg.w", numbered({3})),
+                          seen("exp_avg_sq.w", numbered({3})),
+                          seen("grad.w", at::tensor({4.0, 0.0, 0.0}, at::kDouble), Phase::kStep, 2),
+                          seen("grad_norm", at::scalar_tensor(4.0, at::kDouble), Phase::kStep, 2),
+                          seen("param.w", numbered({3}), Phase::kStep, 2),
+                          seen("momentum_buffer.w", numbered({3}), Phase::kStep, 2)});
+  }
+  double added(const std::string& name, int64_t step, int64_t offset) const {
+    const auto allowance =
+        FreeRunningAllowance::of(spec, golden, *golden.find(Phase::kStep, step, name));
+    REQUIRE(allowance);
+    return allowance->at(offset);
+  }
+  double grad_allowance(int64_t step) const {
+    return Tolerance(spec).allowance(*golden.find(Phase::kStep, step, "grad.w"));
+  }
+  CaseSpec spec = spec_of(1, 1);
+  GoldenRecord golden;
+};
+
+}  // namespace
+
+TEST_CASE("a free-running AdamW step adds lr * min(2, d / (|g| + eps))", "[tolerance]") {
+  const TwoSteps steps;
+  const double d = steps.grad_allowance(1);
+  CHECK(steps.added("param.w", 1, 0) == Approx(0.1 * d / (1 + 1e-8)).epsilon(1e-9));
+  CHECK(steps.added("param.w", 1, 1) == Approx(0.1 * std::min(2.0, d / 1e-8)).epsilon(1e-9));
+  CHECK(steps.added("param.w", 1, 2) == Approx(0.1 * d / (1e-9 + 1e-8)).epsilon(1e-9));
+}
+
+TEST_CASE("it is at most twice lr a step, however small the gradient", "[tolerance]") {
+  TwoSteps steps;
+  steps.spec.optimizer.eps = 0;
+  CHECK(steps.added("param.w", 1, 1) == Approx(0.2));
+  CHECK(steps.added("param.w", 2, 1) == Approx(0.4));
+}
+
+TEST_CASE("it adds up over steps, with the clipped gradient's bias-corrected size", "[tolerance]") {
+  const TwoSteps steps;
+  const double clip = 2.0 / (4.0 + 1e-6);
+  const double second = 4.0 * clip;
+  const double mean_square = 0.5 * (0.5 * 1.0) + 0.5 * second * second;
+  const double size = std::sqrt(mean_square / (1 - 0.25));
+  const double expected = 0.1 * steps.grad_allowance(1) / (1 + 1e-8) +
+                          0.1 * clip * steps.grad_allowance(2) / (size + 1e-8);
+  CHECK(steps.added("param.w", 2, 0) == Approx(expected).epsilon(1e-9));
+}
+
+TEST_CASE("what a load gave up adds nothing to a policy's steps after it", "[tolerance][PW-8]") {
+  TwoSteps steps;
+  steps.spec.data.batch_size = 1;
+  const StageSpec train{.kind = "train", .global_batch_size = 1}, save{.kind = "save"},
+      load{.kind = "load"};
+  const double first = steps.grad_allowance(1), clip = 2.0 / (4.0 + 1e-6);
+  const double second = clip * steps.grad_allowance(2);
+  steps.spec.stages = {train, train};
+  CHECK(steps.added("momentum_buffer.w", 2, 0) == Approx(2 * std::max(first, second)));
+  const double both = steps.added("param.w", 2, 0);
+  // Now moment 2 is a load, of what there was before moment 1 and after it.
+  steps.spec.stages = {save, train, load};
+  CHECK(steps.added("param.w", 1, 0) == Approx(0.1 * first / (1 + 1e-8)));
+  CHECK(steps.added("param.w", 2, 0) == 0);
+  steps.spec.stages = {train, save, load};
+  CHECK(steps.added("param.w", 2, 0) == Approx(0.1 * first / (1 + 1e-8)));
+  CHECK(steps.added("param.w", 2, 0) < both);
+}
+
+TEST_CASE("moments and SGD have allowances of their own", "[tolerance]") {
+  TwoSteps steps;
+  const double d = steps.grad_allowance(1);
+  CHECK(steps.added("exp_avg.w", 1, 0) == Approx(d));
+  CHECK(steps.added("exp_avg_sq.w", 1, 0) == Approx((2 + d) * d));
+  CHECK(steps.added("exp_avg_sq.w", 1, 1) == Approx(d * d));
+  steps.spec.optimizer.kind = "SGD";
+  const double clip = 2.0 / (4.0 + 1e-6);
+  CHECK(steps.added("param.w", 1, 0) == Approx(0.1 * d * 2));  // momentum 0.5 doubles it
+  CHECK(steps.added("param.w", 2, 0) == Approx(0.1 * (d + clip * steps.grad_allowance(2)) * 2));
+  CHECK(steps.added("momentum_buffer.w", 2, 0) ==
+        Approx(std::max(d, clip * steps.grad_allowance(2)) * 2));
+}
+
+TEST_CASE("gradients and unknown tensors get nothing added", "[tolerance]") {
+  const TwoSteps steps;
+  CHECK_FALSE(FreeRunningAllowance::of(steps.spec, steps.golden,
+                                       *steps.golden.find(Phase::kStep, 1, "grad.w")));
+  const auto lonely = golden_from({seen("param.w", numbered({3}))});
+  CHECK_FALSE(FreeRunningAllowance::of(steps.spec, lonely, lonely.tensors()[0]));
+}

@@ -1,0 +1,116 @@
+// Values of another step or of a narrower dtype: what wrong ranks see beside the golden.
+#include <ATen/ATen.h>
+
+#include <catch2/catch.hpp>
+
+#include "sim/judge/explain/diagnose.h"
+#include "tests/unit/judge/planted_world.h"
+
+using namespace shardproof;
+using namespace shardproof::sim;
+
+TEST_CASE("values of a narrow dtype are rounding only when they lie near the golden",
+          "[explanations]") {
+  const auto rounded = [](const at::Tensor& values) {
+    return found(world(), in("grad.b", [=](int64_t, const at::Tensor&) {
+                   return values.to(at::kBFloat16).to(at::kDouble);
+                 }));
+  };
+  CHECK_THAT(rounded(numbered({12}, 5)).pattern, Catch::Contains("exactly a bfloat16"));
+  CHECK_THAT(rounded(numbered({12}, 71)).pattern, !Catch::Contains("bfloat16"));
+  const Divergence in_float32 =
+      found(world("float32"), in("grad.b", [](int64_t, const at::Tensor& t) {
+              return t.to(at::kBFloat16).to(at::kFloat);
+            }));
+  CHECK_THAT(in_float32.pattern, Catch::Contains("exactly a bfloat16"));
+}
+
+TEST_CASE("a mean of narrow values is no narrow value, and tells of them all the same",
+          "[explanations]") {
+  const at::Tensor a = numbered({40}, 5), b = numbered({40}, 6);
+  const JudgedWorld judged(spec_of(1, 2), {seen("grad.g", (a + b) / 2)});
+  const auto through = [&](at::ScalarType dtype) {
+    const at::Tensor mean = (a.to(dtype).to(at::kDouble) + b.to(dtype).to(at::kDouble)) / 2;
+    return found(judged, in("grad.g", [=](int64_t, const at::Tensor&) { return mean; })).pattern;
+  };
+  CHECK_THAT(through(at::kBFloat16), Catch::Contains("its addends went through bfloat16"));
+  CHECK_THAT(through(at::kHalf), Catch::Contains("its addends went through float16"));
+  CHECK_THAT(through(at::kFloat), !Catch::Contains("went through"));
+}
+
+TEST_CASE("logprobs of a bfloat16 run are due in float32", "[explanations]") {
+  at::Tensor logprobs = -1 - numbered({3, 7}).abs();
+  logprobs.select(1, 0).zero_();
+  const auto verdict = [&](at::ScalarType through) {
+    JudgedWorld judged(spec_of(1, 2, "bfloat16"), {seen("logprobs", logprobs, Phase::kForward)});
+    return judged.run(
+        in("logprobs", [=](int64_t, const at::Tensor& t) { return t.to(through).to(at::kFloat); }));
+  };
+  CHECK(verdict(at::kFloat).verdict == "match");
+  const CaseResult narrow = verdict(at::kBFloat16);
+  CHECK(narrow.verdict == "mismatch");
+  REQUIRE(narrow.divergence);
+  CHECK_THAT(narrow.divergence->pattern, Catch::Contains("rounded through a narrower dtype"));
+}
+
+TEST_CASE("float32 values that are off as bfloat16 rounds were computed in it", "[explanations]") {
+  const at::Tensor logprobs = -1 - 4 * numbered({3, 7}).abs();
+  const auto off_by = [&](const at::Tensor& errors) {
+    Piece piece = piece_of(logprobs + errors, logprobs, "logprobs");
+    piece.allowance = 1e-6;  // as good as float32
+    ResultRow row(Outcome::kMismatch);
+    row.name = piece.name;
+    row.rounding_only = true;
+    row.count = row.bad_count = logprobs.numel();
+    row.worst_error = errors.abs().max().item<double>();
+    row.worst_ratio = row.worst_error / piece.allowance;
+    row.golden_scale = logprobs.abs().max().item<double>();
+    row.factor_residual = 1;
+    return explain_values({Mesh({{"tp", 2}}), "bfloat16", {&row}, {&piece}}).likely;
+  };
+  // The logarithm of a sum that was rounded: no value is a bfloat16, all errors are of its size.
+  const at::Tensor sums = 3 + 2 * numbered({3, 7}, 8);
+  const at::Tensor of_sums = sums.to(at::kBFloat16).to(at::kDouble).log() - sums.log();
+  CHECK_THAT(off_by(of_sums), Catch::Contains("off by as much as bfloat16 rounds"));
+  CHECK(off_by(of_sums.abs()).empty());  // one-sided
+  CHECK(off_by(100 * of_sums).empty());
+  CHECK(off_by(of_sums / 100).empty());
+}
+
+TEST_CASE("a learning rate that is ahead of its schedule is the golden's next one",
+          "[explanations]") {
+  const auto rate = [](int64_t step, double value) {
+    return seen("lr", at::scalar_tensor(value, at::kDouble), Phase::kStep, step);
+  };
+  const auto number = [](int64_t step, double value) {
+    return seen("metric.size", at::scalar_tensor(value, at::kDouble), Phase::kStep, step);
+  };
+  const JudgedWorld judged(spec_of(2, 1), {rate(1, 0.25), rate(2, 0.25), rate(6, 0.5), rate(7, 1.0),
+                                           number(2, 3.0), number(6, 6.0)});
+  const auto at_step_2 = [&](const std::string& name, double value) {
+    return found(judged,
+                 [=](int64_t, Observation& seen) {
+                   if (seen.name == name && seen.step == 2) seen.tensor = seen.tensor * 0 + value;
+                 })
+        .pattern;
+  };
+  CHECK_THAT(at_step_2("lr", 0.5),
+             Catch::StartsWith("equals the golden of step 6: ahead of its time"));
+  CHECK_THAT(at_step_2("lr", 1.0), !Catch::Contains("ahead"));  // of the next one but one
+  CHECK_THAT(at_step_2("metric.size", 6.0), Catch::Contains("2 is the size of dp"));
+}
+
+TEST_CASE("a tensor that is ahead by a step is told from a stale one", "[explanations]") {
+  const JudgedWorld judged(spec_of(1, 2), {seen("param.w", numbered({12}, 1), Phase::kStep, 1),
+                                           seen("param.w", numbered({12}, 2), Phase::kStep, 2),
+                                           seen("param.w", numbered({12}, 3), Phase::kStep, 3)});
+  const auto with = [&](int64_t seed) {
+    return found(judged,
+                 [=](int64_t, Observation& seen) {
+                   if (seen.step == 2) seen.tensor = numbered({12}, seed);
+                 })
+        .pattern;
+  };
+  CHECK_THAT(with(1), Catch::Contains("equals the golden of step 1: stale"));
+  CHECK_THAT(with(3), Catch::Contains("equals the golden of step 3: ahead of its time"));
+}

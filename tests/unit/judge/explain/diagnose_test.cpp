@@ -1,0 +1,181 @@
+// Planted errors: what they look like.
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "tests/unit/judge/planted_world.h"
+
+using namespace shardproof;
+using namespace shardproof::sim;
+using Ranks = std::vector<int64_t>;
+
+TEST_CASE("a factor is named after the axis whose size it is", "[diagnose]") {
+  const auto times = [](double factor) {
+    return in(kGrad, [=](int64_t, const at::Tensor& t) { return t * factor; });
+  };
+  const Divergence twice = found(world(), times(2));
+  CHECK(twice.tensor == kGrad);
+  CHECK(twice.ranks == Ranks{0, 1, 2, 3, 4, 5});
+  CHECK(twice.pattern ==
+        "every element is 2.00 x golden on all ranks; 2 is the size of dp; "
+        "explains all of the difference");
+  CHECK_THAT(twice.likely, Catch::Contains("summed once too often"));
+  CHECK_THAT(found(world(), times(1.0 / 3)).pattern,
+             Catch::Contains("(1/3)") && Catch::Contains("3 is the size of tp"));
+  CHECK_THAT(found(world(), times(1.0 / 3)).likely, Catch::Contains("averaged"));
+  CHECK_THAT(found(world(), times(6)).pattern, Catch::Contains("6 is the size of dp x tp"));
+  CHECK_THAT(found(world(), times(-1)).likely, Catch::Contains("sign"));
+  CHECK_THAT(found(world(), times(0.25)).pattern, Catch::Contains("clipping factor"));
+  CHECK_THAT(found(world(), times(4)).likely, Catch::Contains("not clipped"));
+  CHECK_THAT(found(world(), times(1.37)).likely, Catch::Contains("no size of the mesh"));
+}
+
+TEST_CASE("in float32 a factor is still seen through the rounding", "[diagnose]") {
+  const Divergence twice =
+      found(world("float32"),
+            in(kGrad, [](int64_t, const at::Tensor& t) { return (t * 2).to(at::kFloat); }));
+  CHECK_THAT(twice.pattern, Catch::Contains("2 is the size of dp"));
+  CHECK(twice.worst.rounding_only);
+}
+
+TEST_CASE("a wrong norm is a factor, or the root of one", "[diagnose]") {
+  const auto norm = [](double factor) {
+    return in("grad_norm", [=](int64_t, const at::Tensor& t) { return t * factor; });
+  };
+  CHECK_THAT(found(world(), norm(std::sqrt(3.0))).pattern,
+             Catch::Contains("square root of 3, the size of tp"));
+  CHECK_THAT(found(world(), norm(3)).pattern, Catch::Contains("3 is the size of tp"));
+  CHECK_THAT(found(world(), norm(1 / std::sqrt(3.0))).likely,
+             Catch::Contains("squares are averaged"));
+  CHECK(found(world(), norm(1.1)).pattern == "the value is 1.1 x golden on all ranks");
+  CHECK(found(world(), norm(1.1)).likely.empty());
+}
+
+TEST_CASE("one rank only, and the ranks of one coordinate, are told apart", "[diagnose]") {
+  const auto on = [](const Ranks& bad) {
+    return in("grad.b", [=](int64_t rank, at::Tensor t) {
+      if (std::find(bad.begin(), bad.end(), rank) != bad.end()) t[2] += 0.5;
+      return t;
+    });
+  };
+  const Divergence one = found(world(), on({4}));
+  CHECK(one.ranks == Ranks{4});
+  CHECK_THAT(one.pattern, Catch::Contains("on rank 4 only"));
+  CHECK_THAT(found(world(), on({1, 4})).pattern, Catch::Contains("on ranks 1, 4 (tp 1)"));
+  CHECK_THAT(found(world(), on({3, 4, 5})).pattern, Catch::Contains("on ranks 3, 4, 5 (dp 1)"));
+}
+
+TEST_CASE("a missing sum is found from the pieces of the ranks", "[diagnose]") {
+  const Divergence missing = found(world(), in("grad.b", [](int64_t rank, const at::Tensor& t) {
+                                     const at::Tensor part = numbered({12}, 77);
+                                     return rank < 3 ? part : t - part;  // dp 0 and dp 1
+                                   }));
+  CHECK_THAT(missing.pattern, Catch::Contains("sum of the ranks' values over dp is the golden"));
+  CHECK(missing.likely == "the sum over dp is missing");
+  const Divergence mean = found(world(), in("grad.b", [](int64_t rank, const at::Tensor& t) {
+                                  const at::Tensor part = numbered({12}, 77);
+                                  return rank < 3 ? part : 2 * t - part;
+                                }));
+  CHECK(mean.likely == "the mean over dp is missing");
+}
+
+TEST_CASE("zeros, NaN and infinities say so", "[diagnose]") {
+  CHECK_THAT(found(world(), in(kGrad, [](int64_t, const at::Tensor& t) { return t * 0; })).pattern,
+             Catch::Contains("every element is 0 on all ranks"));
+  CHECK_THAT(found(world(), in(kGrad,
+                               [](int64_t rank, at::Tensor t) {
+                                 if (rank == 5) t[0][3] = NAN;
+                                 return t;
+                               }))
+                 .pattern,
+             Catch::Contains("1 NaN and 0 infinite of 40 elements on rank 5 only"));
+}
+
+TEST_CASE("a shift is seen across the shards", "[diagnose]") {
+  const JudgedWorld judged = world();
+  const auto shift = [&](int64_t by, int64_t dim) {
+    return full(judged, kGrad, rows_over_tp(), [=](const at::Tensor& t) {
+      at::Tensor out = numbered({12, 10}, 50);  // what fell in at the border is anything
+      const int64_t size = t.size(dim) - by;
+      out.narrow(dim, by, size).copy_(t.narrow(dim, 0, size));
+      return out;
+    });
+  };
+  CHECK_THAT(found(judged, shift(1, 1)).pattern, Catch::Contains("shifted by 1 along dim 1"));
+  CHECK_THAT(found(judged, shift(2, 0)).pattern, Catch::Contains("shifted by 2 along dim 0"));
+}
+
+TEST_CASE("permuted chunks name their order", "[diagnose]") {
+  const JudgedWorld judged = world();
+  const auto reorder = [&](const std::vector<int64_t>& order) {
+    return full(judged, kGrad, rows_over_tp(), [=](const at::Tensor& t) {
+      std::vector<at::Tensor> chunks = t.chunk(static_cast<int64_t>(order.size()), 0);
+      std::vector<at::Tensor> out;
+      for (const int64_t i : order) out.push_back(chunks[i]);
+      return at::cat(out, 0);
+    });
+  };
+  const Divergence shards = found(judged, reorder({1, 2, 0}));
+  CHECK_THAT(shards.pattern,
+             Catch::Contains("the 3 chunks along dim 0") && Catch::Contains("1 2 0"));
+  CHECK_THAT(shards.likely, Catch::Contains("shards of tp"));
+  CHECK_THAT(found(judged, reorder({0, 1, 3, 2, 4, 5})).pattern, Catch::Contains("0 1 3 2 4 5"));
+}
+
+TEST_CASE("a transposed square is recognised", "[diagnose]") {
+  JudgedWorld judged(spec_of(1, 2), {seen("grad.square", numbered({6, 6}))});
+  judged.cut_as("grad.square", rows_over_tp());
+  CHECK_THAT(found(judged, full(judged, "grad.square", rows_over_tp(),
+                                [](const at::Tensor& t) { return t.t(); }))
+                 .pattern,
+             Catch::Contains("dims 0 and 1 are transposed"));
+}
+
+TEST_CASE("wrong in a part only: which indices, and what stands there", "[diagnose]") {
+  CHECK_THAT(found(world(), in("x.output",
+                               [](int64_t, at::Tensor t) {
+                                 t.narrow(1, 4, 2).zero_();
+                                 return t;
+                               }))
+                 .pattern,
+             Catch::Contains("wrong only at dim 1 4..5 (the part of tp 2), which are all zero"));
+  CHECK_THAT(found(world(), in("x.output",
+                               [](int64_t, at::Tensor t) {
+                                 t[2].mul_(3);
+                                 return t;
+                               }))
+                 .pattern,
+             Catch::Contains("wrong only at dim 0 2"));
+}
+
+TEST_CASE("padding that is not zero is called padding", "[diagnose]") {
+  at::Tensor logprobs = numbered({3, 5});
+  logprobs.select(1, 0).zero_();
+  logprobs[1].narrow(0, 3, 2).zero_();
+  const JudgedWorld judged(spec_of(1, 2), {seen("logprobs", logprobs, Phase::kForward)});
+  const Divergence padding = found(judged, in("logprobs", [](int64_t, at::Tensor t) {
+                                     t[1][3] = -1e-14;
+                                     return t;
+                                   }));
+  CHECK_THAT(padding.pattern,
+             Catch::Contains("dim 0 1, dim 1 3") && Catch::Contains("exactly zero in the golden"));
+  CHECK_THAT(padding.likely, Catch::Contains("padding or dropped positions are counted"));
+}
+
+TEST_CASE("a parameter that was not updated, a swapped one, a rounded one", "[diagnose]") {
+  const at::Tensor before = numbered({6}, 8), after = numbered({6}, 9), other = numbered({6}, 10);
+  const JudgedWorld judged(spec_of(1, 2), {seen("param.a", before, Phase::kStep, 1),
+                                           seen("param.a", after, Phase::kStep, 2),
+                                           seen("param.b", other, Phase::kStep, 2)});
+  const auto second = [](const at::Tensor& value) {
+    return [=](int64_t, Observation& seen) {
+      if (seen.step == 2 && seen.name == "param.a") seen.tensor = value.clone();
+    };
+  };
+  CHECK_THAT(found(judged, second(before)).pattern,
+             Catch::Contains("equals the golden of step 1: stale"));
+  CHECK_THAT(found(judged, second(other)).pattern, Catch::Contains("equals the golden's param.b"));
+  CHECK_THAT(found(judged, second(after.to(at::kFloat).to(at::kDouble))).pattern,
+             Catch::Contains("every value is exactly a float32"));
+  CHECK_THAT(found(judged, second(after.to(at::kBFloat16).to(at::kDouble))).pattern,
+             Catch::Contains("every value is exactly a bfloat16"));
+}

@@ -1,0 +1,328 @@
+// Every transformation that the judge can name, built on purpose, and near misses of each that must
+// stay unexplained.
+#include <ATen/ATen.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "sim/judge/evidence/explained.h"
+#include "sim/judge/explain/chunk_order.h"
+#include "sim/judge/explain/missing_sums.h"
+#include "sim/judge/explain/offset.h"
+#include "sim/judge/explain/parts.h"
+#include "sim/judge/explain/structure.h"
+#include "tests/unit/judge/planted_world.h"
+
+using namespace shardproof;
+using namespace shardproof::sim;
+
+namespace {
+
+at::Tensor reordered(const at::Tensor& t, const std::vector<int64_t>& order, int64_t dim) {
+  const std::vector<at::Tensor> chunks = t.chunk(static_cast<int64_t>(order.size()), dim);
+  std::vector<at::Tensor> out;
+  for (const int64_t i : order) out.push_back(chunks[static_cast<size_t>(i)]);
+  return at::cat(out, dim);
+}
+
+const Mesh kContext({{"dp", 1}, {"cp", 3}, {"tp", 2}});
+
+std::string order_of(const std::vector<int64_t>& order) {
+  const at::Tensor golden = numbered({4, 12, 5}, 9);
+  const auto found =
+      explain_chunk_order(whole(reordered(golden, order, 1), golden, true), kContext, 2, 8);
+  REQUIRE(found);
+  CHECK(found->explained == 1);
+  return found->pattern + " | " + found->likely;
+}
+
+}  // namespace
+
+TEST_CASE("how much is explained is said, rounded down", "[explanations]") {
+  CHECK(explained_text(1) == "explains all of the difference");
+  CHECK(explained_text(0.99998) == "explains 99.99% of the difference");
+  CHECK(explained_text(-1).empty());
+}
+
+TEST_CASE("a factor that is nearly right is claimed with its share, a rough one is not",
+          "[explanations]") {
+  const auto planted = [](double factor, double noise) {
+    return found(world(), in(kGrad, [=](int64_t rank, const at::Tensor& t) {
+                   return t * factor + noise * numbered({t.size(0), t.size(1)}, 90 + rank);
+                 }));
+  };
+  const Divergence near = planted(2, 1e-2);
+  CHECK_THAT(near.pattern, Catch::StartsWith("every element is about 2.00 x golden") &&
+                               Catch::Contains("2 is the size of dp") &&
+                               Catch::Contains("; explains 99.9"));
+  CHECK_THAT(near.likely, Catch::Contains("summed once too often"));
+  CHECK_THAT(planted(1.0 / 3, 1e-3).pattern, Catch::Contains("3 is the size of tp"));
+  CHECK(planted(2, 0.4).likely.empty());     // explains 90% only
+  CHECK(planted(1.7, 1e-3).likely.empty());  // nearly a factor, but one without a meaning
+  CHECK(planted(1, 1e-3).likely.empty());
+}
+
+TEST_CASE("factors of clipping and of microbatches have names", "[explanations]") {
+  CaseSpec spec = spec_of(2, 3);
+  spec.optimizer.max_norm = 9;  // of a norm of 4: clipping would do nothing
+  const JudgedWorld loose(spec, {seen("grad_norm", at::scalar_tensor(4.0, at::kDouble)),
+                                 seen("exp_avg.w", numbered({6, 5}, 3))});
+  const Divergence grown = found(
+      loose, in("exp_avg.w", [](int64_t, const at::Tensor& t) { return t * (9 / 4.000001); }));
+  CHECK_THAT(grown.pattern, Catch::Contains("max_norm / norm"));
+  CHECK(grown.likely == "the clipping factor is not capped at 1");
+
+  const Mesh mesh({{"tp", 2}});
+  ResultRow row(Outcome::kMismatch);
+  row.name = "grad.w";
+  row.count = 40;
+  row.factor = 5;
+  Symptoms symptoms{mesh, "float64", {&row}, {}};
+  symptoms.microbatches = 5;
+  const Explanation five = explain_values(symptoms);
+  CHECK_THAT(five.pattern, Catch::Contains("5 is the number of microbatches"));
+
+  row.factor = 2;  // of tp, and of the microbatches
+  symptoms.microbatches = 2;
+  const Explanation two = explain_values(symptoms);
+  CHECK_THAT(two.pattern, Catch::Contains("2 is the size of tp; 2 is the number of microbatches"));
+  CHECK_THAT(two.likely, Catch::Contains("once too often over that axis"));
+  CHECK_THAT(two.likely, Catch::Contains("; or not divided by the number of microbatches"));
+  CHECK_THAT(two.likely, !Catch::Contains("squares"));
+}
+
+TEST_CASE("a missing sum may go over several axes, and be partly right", "[explanations]") {
+  const auto parts = [](double noise) {
+    return in("grad.b", [=](int64_t rank, const at::Tensor& t) {
+      at::Tensor sum = at::zeros_like(t);
+      for (int64_t r = 0; r < 5; ++r) sum += numbered({12}, 60 + r);
+      const at::Tensor own = rank < 5 ? numbered({12}, 60 + rank) : t - sum;
+      return own + noise * numbered({12}, 80 + rank);
+    });
+  };
+  const Divergence both = found(world(), parts(0));
+  CHECK(both.likely == "the sum over dp x tp is missing");
+  CHECK_THAT(both.pattern, Catch::Contains("declared replicated over dp x tp, but the ranks hold "
+                                           "addends (partial)") &&
+                               Catch::EndsWith("; explains all of the difference"));
+  CHECK_THAT(found(world(), parts(1e-2)).pattern, Catch::Contains("; explains 99.9"));
+  CHECK(found(world(), parts(0.5)).likely.empty());
+}
+
+TEST_CASE("a replicated parameter whose ranks hold parts is called sharded", "[explanations]") {
+  const Divergence sharded =
+      found(world(), in("grad.b", [](int64_t rank, const at::Tensor& t) {
+              at::Tensor own = at::zeros_like(t);
+              own.narrow(0, 4 * (rank % 3), 4).copy_(t.narrow(0, 4 * (rank % 3), 4));
+              return own;
+            }));
+  CHECK_THAT(sharded.pattern, Catch::Contains("declared replicated over tp, but each rank holds a "
+                                              "part of it and zeros (sharded)"));
+}
+
+TEST_CASE("two gradients of one name on a rank are a tie that was cut", "[explanations]") {
+  const at::Tensor golden = numbered({6, 4}, 3), first = numbered({6, 4}, 7);
+  const auto said = [&](double noise) {
+    const Piece a = piece_of(first, golden);
+    const Piece b = piece_of(golden - first + noise * numbered({6, 4}, 9), golden);
+    const Mesh mesh({{"tp", 1}});
+    ResultRow row(Outcome::kMismatch);
+    const Symptoms symptoms{mesh, "float64", {&row}, {&a, &b}};
+    const auto found = explain_missing_sum(symptoms, "on the one rank");
+    return found ? found->likely : "";
+  };
+  CHECK_THAT(said(0), Catch::Contains("a tied parameter became several"));
+  CHECK(said(0.5).empty());
+}
+
+TEST_CASE("declared addends that are copies, or one too many, are named", "[explanations]") {
+  const auto addends = [](const std::function<at::Tensor(int64_t, const at::Tensor&)>& f) {
+    return [=](int64_t rank, Observation& seen) {
+      if (seen.name != "x.output") return;
+      seen.part = Part::kPartial;
+      seen.partial_axes = {"tp"};
+      seen.tensor = f(rank % 3, seen.tensor);
+    };
+  };
+  const Divergence copies =
+      found(world(), addends([](int64_t, const at::Tensor& t) { return t.clone(); }));
+  CHECK_THAT(copies.pattern,
+             Catch::Contains("declared partial over tp, but each rank holds the whole value"));
+  const Divergence extra = found(world(), addends([](int64_t tp, const at::Tensor& t) {
+                                   const at::Tensor part = numbered({4, 6}, 33);
+                                   return tp == 0 ? part : tp == 1 ? t - part : part * 0.7;
+                                 }));
+  CHECK_THAT(extra.pattern, Catch::Contains("is the golden without the addend of rank 2"));
+  const Divergence random = found(world(), addends([](int64_t tp, const at::Tensor&) {
+                                    return numbered({4, 6}, 40 + tp);
+                                  }));
+  CHECK(random.likely.empty());
+}
+
+TEST_CASE("a shift is seen although padding and dropped positions break it", "[explanations]") {
+  at::Tensor golden = -1 - numbered({4, 9}, 3).abs();
+  golden.select(1, 0).zero_();
+  const std::vector<int64_t> lengths = {9, 6, 1, 7};
+  for (int64_t i = 0; i < 4; ++i) golden[i].narrow(0, lengths[i], 9 - lengths[i]).zero_();
+  const auto moved = [&](double noise) {
+    at::Tensor out = at::zeros_like(golden);
+    for (int64_t i = 0; i < 4; ++i) {
+      for (int64_t t = 1; t < lengths[i]; ++t) {
+        out[i][t] = t + 1 < lengths[i] ? golden[i][t + 1] : golden[i][t] - 1.5;
+      }
+    }
+    return golden.ne(0) * (out + noise * numbered({4, 9}, 8));
+  };
+  const auto found = explain_shift(whole(moved(0), golden, true, "logprobs"));
+  REQUIRE(found);
+  CHECK_THAT(found->pattern, Catch::StartsWith("shifted by -1 along the positions"));
+  CHECK(found->explained == 1);
+  CHECK_FALSE(explain_shift(whole(moved(0.5), golden, true, "logprobs")));
+  CHECK_FALSE(explain_shift(whole(golden, golden, true, "logprobs")));
+}
+
+TEST_CASE("orders of chunks have names on a mesh", "[explanations]") {
+  CHECK_THAT(order_of({0, 5, 1, 4, 2, 3}),
+             Catch::Contains("zigzag chunks of cp were put together in the order of the ranks"));
+  CHECK_THAT(order_of({0, 2, 4, 5, 3, 1}), Catch::Contains("zigzag order of cp once too often"));
+  CHECK_THAT(order_of({5, 4, 3, 2, 1, 0}),
+             Catch::Contains("two zigzag halves of each rank of cp are swapped"));
+  CHECK_THAT(order_of({2, 0, 1}), Catch::Contains("shards of cp were put together in a wrong"));
+  CHECK_THAT(order_of({1, 1, 1}),
+             Catch::Contains("the part of one rank of cp stands in the place"));
+  CHECK_THAT(order_of({1, 0}), Catch::Contains("shards of tp were put together"));
+}
+
+TEST_CASE("chunks of one mesh axis may be of uneven length", "[explanations]") {
+  const at::Tensor golden = numbered({3, 11, 2}, 4);  // chunks of 4, 4, 3 over cp
+  at::Tensor actual = golden.clone();
+  actual.narrow(1, 0, 4).copy_(golden.narrow(1, 4, 4));
+  actual.narrow(1, 4, 4).copy_(golden.narrow(1, 0, 4));
+  const auto found = explain_chunk_order(whole(actual, golden, true), kContext, 2, 8);
+  REQUIRE(found);
+  CHECK_THAT(found->pattern,
+             Catch::Contains("the 3 chunks along the positions") && Catch::Contains("1 0 2"));
+}
+
+TEST_CASE("an order of chunks that fits only most of them is none", "[explanations]") {
+  const at::Tensor golden = numbered({4, 12, 5}, 9);
+  at::Tensor actual = reordered(golden, {0, 5, 1, 4, 2, 3}, 1);
+  actual.narrow(1, 4, 2).copy_(numbered({4, 2, 5}, 77));
+  CHECK_FALSE(explain_chunk_order(whole(actual, golden, true), kContext, 2, 128));
+}
+
+TEST_CASE("memory read in the other order is recognised in a rank's own part", "[explanations]") {
+  const at::Tensor golden = numbered({2, 3, 5}, 12);
+  const Piece strided = piece_of(golden.transpose(1, 2).contiguous().view({2, 3, 5}), golden);
+  const auto found = explain_read_order({&strided});
+  REQUIRE(found);
+  CHECK_THAT(found->pattern, Catch::Contains("along dims 1 and 2 read in the other order"));
+  at::Tensor half = golden.transpose(1, 2).contiguous().view({2, 3, 5}).clone();
+  half[1].copy_(numbered({3, 5}, 5));
+  const Piece broken = piece_of(half, golden);
+  CHECK_FALSE(explain_read_order({&broken}));
+}
+
+TEST_CASE("a factor of its own per sample is a local normalisation", "[explanations]") {
+  const at::Tensor golden = numbered({3, 4, 5}, 6);
+  const at::Tensor factors = at::tensor({0.5, 1.0, 1.25}, at::kDouble).view({3, 1, 1});
+  const auto found = explain_row_factors(whole(golden * factors, golden, true));
+  REQUIRE(found);
+  CHECK_THAT(found->pattern, Catch::Contains("0.5, 1, 1.25"));
+  CHECK(found->explained == 1);
+  at::Tensor one_off = golden * factors;
+  one_off[2].copy_(numbered({4, 5}, 70));
+  CHECK_FALSE(explain_row_factors(whole(one_off, golden, true)));
+  CHECK_FALSE(explain_row_factors(whole(golden * 2, golden, true)));  // one factor for all
+  CHECK_FALSE(explain_row_factors(whole(golden * factors, golden, false)));
+}
+
+TEST_CASE("one vector added to every row is a constant, noise is not", "[explanations]") {
+  const at::Tensor golden = numbered({3, 7, 4}, 6);
+  const auto found = explain_offset(whole(golden + numbered({4}, 2), golden, true));
+  REQUIRE(found);
+  CHECK_THAT(found->pattern, Catch::Contains("one vector of 4, the same on all 21 rows"));
+  CHECK(found->explained == 1);
+  const at::Tensor rough = golden + numbered({4}, 2) + 0.3 * numbered({3, 7, 4}, 8);
+  CHECK_FALSE(explain_offset(whole(rough, golden, true)));
+  CHECK_FALSE(explain_offset(whole(numbered({3, 7, 4}, 8), golden, true)));
+  CHECK_FALSE(explain_offset(whole(golden, golden, true)));
+}
+
+TEST_CASE("what is wrong in a part may be stale, and says whose part it is", "[explanations]") {
+  const at::Tensor before = numbered({6, 4}, 8), after = numbered({6, 4}, 9);
+  const JudgedWorld judged(spec_of(1, 3), {seen("param.a", before, Phase::kStep, 1),
+                                           seen("param.a", after, Phase::kStep, 2)});
+  const auto with = [&](const at::Tensor& part) {
+    return found(judged, [=](int64_t, Observation& seen) {
+      if (seen.step != 2) return;
+      seen.tensor = seen.tensor.clone();
+      seen.tensor.narrow(0, 2, 2).copy_(part);
+    });
+  };
+  CHECK_THAT(with(before.narrow(0, 2, 2)).pattern,
+             Catch::Contains("equals the golden of step 1 wherever it is wrong"));
+  at::Tensor mixed = before.narrow(0, 2, 2).clone();
+  mixed[1][3] += 0.1;
+  CHECK_THAT(with(mixed).pattern, !Catch::Contains("stale"));
+  CHECK_THAT(with(at::zeros({2, 4}, at::kDouble)).pattern,
+             Catch::Contains("dim 0 2..3 (the part of tp 1), which are all zero"));
+}
+
+TEST_CASE("what is right needs no explanation", "[explanations]") {
+  const std::vector<int64_t> shape =
+      GENERATE(std::vector<int64_t>{6, 6}, std::vector<int64_t>{12}, std::vector<int64_t>{3, 4, 6});
+  const at::Tensor golden =
+      GENERATE(true, false) ? numbered(shape, 3) : at::ones(shape, at::kDouble);
+  const at::Tensor nearly = golden + 1e-11 * numbered(shape, 4);
+  for (const bool tokens : {false, true}) {
+    if (tokens && shape.size() < 2) continue;
+    const Assembled clean = whole(nearly, golden, tokens);
+    CHECK_FALSE(explain_shift(clean));
+    CHECK_FALSE(explain_transposition(clean));
+    CHECK_FALSE(explain_chunk_order(clean, kContext, 2, 128));
+    CHECK_FALSE(explain_row_factors(clean));
+    CHECK_FALSE(explain_offset(clean));
+    CHECK_FALSE(explain_mask_shift(clean));
+    CHECK_FALSE(explain_part(clean, kContext));
+  }
+  const Piece piece = piece_of(nearly, golden);
+  CHECK_FALSE(explain_read_order({&piece}));
+  CHECK(world().run().verdict == "match");
+}
+
+TEST_CASE("smooth values and wide allowances make no shift", "[explanations]") {
+  const at::Tensor golden = (at::arange(600, at::kDouble) / 40).sin().view({3, 200}).unsqueeze(2) +
+                            0.01 * numbered({3, 200, 4}, 3);
+  Piece piece = piece_of(golden + 0.08 * numbered({3, 200, 4}, 4), golden);
+  piece.allowance = 0.03;  // as in bfloat16: neighbours lie within four of them
+  Assembled rough = *assemble({&piece});
+  rough.token_dims = true;
+  CHECK_FALSE(explain_shift(rough));
+  CHECK_FALSE(explain_chunk_order(rough, kContext, 2, 128));
+  CHECK_FALSE(explain_row_factors(rough));
+}
+
+TEST_CASE("random differences get no cause", "[explanations]") {
+  const std::string precision = GENERATE("float64", "float32", "bfloat16");
+  const int64_t seed = GENERATE(range(100, 112));
+  const double size = GENERATE(1.0, 0.1);
+  const std::string tensor = GENERATE(std::string(kGrad), "grad.b", "x.output");
+  const auto plant = [&](bool replaced, bool per_rank) {
+    return in(tensor, [=](int64_t rank, const at::Tensor& t) {
+      const at::Tensor noise = size * numbered(t.sizes().vec(), per_rank ? seed + rank : seed);
+      return replaced ? noise.to(t.scalar_type()) : (t + noise).to(t.scalar_type());
+    });
+  };
+  for (const bool replaced : {false, true}) {
+    for (const bool per_rank : {false, true}) {
+      const CaseResult result = world(precision).run(plant(replaced, per_rank));
+      REQUIRE(result.divergence);
+      CAPTURE(precision, seed, size, tensor, replaced, per_rank, result.divergence->pattern);
+      const std::string likely = result.divergence->likely;
+      const bool rounding = precision == "bfloat16" && likely.compare(0, 12, "rounding, if") == 0;
+      CHECK((likely.empty() || rounding));  // small against its allowance: it may be rounding
+      CHECK_THAT(result.divergence->pattern, !Catch::Contains("explains"));
+    }
+  }
+}

@@ -1,0 +1,127 @@
+// A world without ranks: full tensors are cut as ranks would hold them, a planted bug changes the
+// pieces, recorders compare, and the judge decides. What the tests of the judge are made of.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/case/record/golden_record.h"
+#include "sim/judge/evidence/rank_recorder.h"
+#include "sim/judge/verdict/verdict.h"
+#include "tensor/shard.h"
+
+namespace shardproof::sim {
+
+// A memory file that is closed with its scope.
+class MemoryFile {
+ public:
+  MemoryFile() : fd_(::memfd_create("golden", MFD_CLOEXEC)) {}
+  ~MemoryFile() { ::close(fd_); }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+  int fd() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+// Every element different, of both signs, magnitudes around 1; the same for the same seed.
+inline at::Tensor numbered(const std::vector<int64_t>& shape, int64_t seed = 1) {
+  at::Tensor out = at::empty(shape, at::kDouble);
+  double* data = out.mutable_data_ptr<double>();
+  uint64_t state = static_cast<uint64_t>(seed) * 0x9e3779b97f4a7c15;
+  for (int64_t i = 0; i < out.numel(); ++i) {
+    state = state * 6364136223846793005 + 1442695040888963407;
+    data[i] = static_cast<double>(state >> 11) / 4503599627370496.0 - 1.0;
+  }
+  return out;
+}
+
+inline CaseSpec spec_of(int64_t dp, int64_t tp, const std::string& precision = "float64") {
+  CaseSpec spec;
+  spec.name = "test/case";
+  spec.precision = precision;
+  spec.parallel.dp = dp;
+  spec.parallel.tp = tp;
+  return spec;
+}
+
+inline GoldenRecord golden_from(const std::vector<Observation>& observations,
+                                bool activations = true) {
+  GoldenRecorder recorder(activations);
+  for (const Observation& observation : observations) recorder.observe(observation);
+  const MemoryFile file;
+  recorder.write(file.fd(), {{"made_by", "test"}});
+  return GoldenRecord::from_fd(file.fd());
+}
+
+class JudgedWorld {
+ public:
+  // What a rank holds of one tensor instead of the right piece.
+  using Plant = std::function<void(int64_t rank, Observation& observation)>;
+
+  JudgedWorld(CaseSpec spec, std::vector<Observation> golden)
+      : spec_(std::move(spec)),
+        mesh_(spec_.parallel.mesh()),
+        observations_(std::move(golden)),
+        golden_(golden_from(observations_)) {}
+
+  // The layout that ranks hold a tensor in; Replicate unless said.
+  JudgedWorld& cut_as(const std::string& name, Layout layout) {
+    layouts_[name] = std::move(layout);
+    return *this;
+  }
+  const Mesh& mesh() const { return mesh_; }
+  const GoldenRecord& golden() const { return golden_; }
+
+  std::vector<RankEnding> endings(const Plant& plant = {}) const {
+    std::vector<RankEnding> endings;
+    for (int64_t rank = 0; rank < mesh_.world_size(); ++rank) {
+      int64_t calls = 0;
+      RankRecorder recorder(spec_, mesh_, rank, &golden_, [&] { return calls; });
+      for (Observation observation : observations_) {
+        const auto layout = layouts_.find(observation.name);
+        if (layout != layouts_.end()) observation.layout = layout->second;
+        observation.tensor = cut(observation.tensor, observation.layout, mesh_, rank);
+        if (plant) plant(rank, observation);
+        calls += 2;
+        if (observation.tensor.defined()) recorder.observe(observation);
+      }
+      RankReport report = recorder.finish();
+      for (int64_t i = 0; i < calls; ++i) {
+        report.calls.push_back("all_reduce(sum) tp[0,1] [4] float64 call " + std::to_string(i));
+      }
+      RankEnding ending;
+      ending.rank = rank;
+      ending.bytes = encode(report);
+      endings.push_back(std::move(ending));
+    }
+    return endings;
+  }
+  CaseResult run(const Plant& plant = {}) const { return judge(spec_, endings(plant)); }
+
+ private:
+  CaseSpec spec_;
+  Mesh mesh_;
+  std::vector<Observation> observations_;
+  GoldenRecord golden_;
+  std::map<std::string, Layout> layouts_;
+};
+
+inline Observation seen(std::string name, at::Tensor tensor, Phase phase = Phase::kStep,
+                        int64_t step = 1) {
+  Observation observation;
+  observation.name = std::move(name);
+  observation.phase = phase;
+  observation.step = step;
+  observation.tensor = std::move(tensor);
+  return observation;
+}
+
+}  // namespace shardproof::sim

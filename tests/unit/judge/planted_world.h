@@ -1,0 +1,90 @@
+// A clean world of two by three ranks, and errors to plant in it.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <catch2/catch.hpp>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "sim/judge/explain/assembled.h"
+#include "tests/unit/judge/judged_world.h"
+
+namespace shardproof::sim {
+
+inline constexpr const char* kGrad = "grad.w";
+
+// A tensor that one rank holds whole.
+inline Piece piece_of(const at::Tensor& actual, const at::Tensor& golden,
+                      const std::string& name = "t") {
+  Piece piece;
+  piece.name = name;
+  piece.global_shape = golden.sizes().vec();
+  int64_t stride = golden.numel();
+  for (const int64_t size : piece.global_shape) {
+    stride /= size;
+    piece.strides.push_back(stride);
+    piece.dims.emplace_back();
+    for (int64_t i = 0; i < size; ++i) piece.dims.back().push_back(i);
+  }
+  const at::Tensor a = actual.contiguous(), g = golden.contiguous();
+  piece.actual.assign(a.data_ptr<double>(), a.data_ptr<double>() + a.numel());
+  piece.golden.assign(g.data_ptr<double>(), g.data_ptr<double>() + g.numel());
+  piece.allowance = 1e-10;
+  return piece;
+}
+
+inline Assembled whole(const at::Tensor& actual, const at::Tensor& golden, bool tokens = false,
+                       const std::string& name = "t") {
+  const Piece piece = piece_of(actual, golden, name);
+  Assembled out = *assemble({&piece});
+  out.token_dims = tokens;
+  return out;
+}
+
+// dp 2, tp 3: a weight [12, 10] cut over tp, beside tensors before and after it.
+inline JudgedWorld world(const std::string& precision = "float64") {
+  JudgedWorld made(spec_of(2, 3, precision),
+                   {seen("x.output", numbered({4, 6}), Phase::kForward),
+                    seen("y.grad_input", numbered({4, 6}, 2), Phase::kBackward),
+                    seen("x.grad_input", numbered({4, 6}, 3), Phase::kBackward),
+                    seen(kGrad, numbered({12, 10}, 4)), seen("grad.b", numbered({12}, 5)),
+                    seen("grad_norm", at::scalar_tensor(4.0, at::kDouble)),
+                    seen("param.w", numbered({12, 10}, 6))});
+  made.cut_as(kGrad, Layout({Cut::even(0, "tp")})).cut_as("param.w", Layout({Cut::even(0, "tp")}));
+  return made;
+}
+
+// Changes what every rank holds of one tensor.
+inline JudgedWorld::Plant in(const std::string& name,
+                             const std::function<at::Tensor(int64_t, at::Tensor)>& f) {
+  return [=](int64_t rank, Observation& seen) {
+    if (seen.name == name) seen.tensor = f(rank, seen.tensor.clone()).contiguous();
+  };
+}
+
+inline Divergence found(const JudgedWorld& judged, const JudgedWorld::Plant& plant) {
+  const CaseResult result = judged.run(plant);
+  CHECK(result.verdict == "mismatch");
+  REQUIRE(result.divergence);
+  return *result.divergence;
+}
+
+// The full tensor changed, then cut: what a wrong order or offset looks like.
+inline JudgedWorld::Plant full(const JudgedWorld& judged, const std::string& name,
+                               const Layout& layout,
+                               const std::function<at::Tensor(const at::Tensor&)>& f) {
+  for (const GoldenTensor& tensor : judged.golden().tensors()) {
+    if (tensor.name != name) continue;
+    const at::Tensor changed = f(tensor.value).contiguous();
+    const Mesh mesh = judged.mesh();
+    return in(name, [=](int64_t rank, at::Tensor) { return cut(changed, layout, mesh, rank); });
+  }
+  return {};
+}
+
+// How grad.w and param.w are cut.
+inline Layout rows_over_tp() { return Layout({Cut::even(0, "tp")}); }
+
+}  // namespace shardproof::sim

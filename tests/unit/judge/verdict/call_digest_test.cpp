@@ -1,0 +1,125 @@
+// Which calls did not deliver what was sent, from the hashes of their members.
+#include "sim/judge/verdict/call_digest.h"
+
+#include <catch2/catch.hpp>
+
+#include "sim/judge/verdict/fault_effect.h"
+#include "tests/unit/judge/judged_world.h"
+
+namespace shardproof::sim {
+namespace {
+
+using Digests = std::vector<uint64_t>;
+
+CallDigest member(const char* op, std::vector<int64_t> ranks, int64_t place, Digests sent,
+                  Digests received) {
+  return {.op = op,
+          .group = "tp",
+          .ranks = std::move(ranks),
+          .place = place,
+          .call = std::string(op) + " tp [4] float64 'o_proj forward'",
+          .sent = std::move(sent),
+          .received = std::move(received)};
+}
+
+std::vector<std::string> messages_of(const std::vector<std::vector<CallDigest>>& calls) {
+  std::vector<std::string> messages;
+  for (const DigestFinding& finding : digest_findings(calls)) messages.push_back(finding.message);
+  return messages;
+}
+
+TEST_CASE("calls that delivered what was sent are no finding", "[digests]") {
+  const std::vector<int64_t> ranks = {4, 6};
+  std::vector<std::vector<CallDigest>> calls = {
+      {member("all_gather", ranks, 0, {10}, {10, 11}),
+       member("all_to_all", ranks, 0, {20, 21}, {20, 30}), member("all_reduce", ranks, 0, {}, {7}),
+       member("broadcast", ranks, 0, {5}, {}), member("scatter", ranks, 0, {1, 2}, {1})},
+      {member("all_gather", ranks, 1, {11}, {10, 11}),
+       member("all_to_all", ranks, 1, {30, 31}, {21, 31}), member("all_reduce", ranks, 1, {}, {7}),
+       member("broadcast", ranks, 1, {}, {5}), member("scatter", ranks, 1, {}, {2})}};
+  for (auto& of_rank : calls) {
+    for (size_t i = 0; i < of_rank.size(); ++i) {
+      of_rank[i].sequence = static_cast<int64_t>(i);
+      if (i > 2) of_rank[i].root = 0;
+    }
+  }
+  CHECK(messages_of(calls).empty());
+  calls[1][1].received[0] = 22;
+  CHECK(messages_of(calls) ==
+        std::vector<std::string>{"rank 6 received from rank 4 something else than rank 4 sent in "
+                                 "all_to_all tp [4] float64 'o_proj forward' (call 1 of tp)"});
+  calls[1][4].received[0] = 1;  // the root's part for itself
+  CHECK(digest_findings(calls).size() == 2);
+  CHECK(digest_findings(calls)[1].ranks == std::vector<int64_t>{4, 6});
+}
+
+TEST_CASE("the result that the fewest hold is named", "[digests]") {
+  const std::vector<int64_t> ranks = {1, 3, 5};
+  const auto results = [&](Digests of) {
+    std::vector<std::vector<CallDigest>> calls;
+    for (size_t i = 0; i < of.size(); ++i) {
+      calls.push_back({member("all_reduce", ranks, static_cast<int64_t>(i), {}, {of[i]})});
+    }
+    return messages_of(calls);
+  };
+  const std::string call = "of all_reduce tp [4] float64 'o_proj forward' (call 0 of tp) than ";
+  CHECK(results({8, 8, 8}).empty());
+  CHECK(results({8, 9, 8}) ==
+        std::vector<std::string>{"rank 3 holds another result " + call + "ranks 1, 5"});
+  CHECK(results({9, 8, 8}) ==
+        std::vector<std::string>{"rank 1 holds another result " + call + "ranks 3, 5"});
+  CHECK(results({7, 8, 9}) ==
+        std::vector<std::string>{"ranks 3, 5 hold another result " + call + "rank 1"});
+}
+
+TEST_CASE("messages meet by their two ends, tag and number", "[digests]") {
+  const std::vector<int64_t> ranks = {0, 1, 2};
+  const auto message = [&](const char* op, int64_t place, int64_t other, int64_t number,
+                           uint64_t digest) {
+    const bool sends = std::string(op) == "send";
+    CallDigest call = member(op, ranks, place, sends ? Digests{digest} : Digests{},
+                             sends ? Digests{} : Digests{digest});
+    call.root = other;
+    call.sequence = number;
+    return call;
+  };
+  const std::vector<std::vector<CallDigest>> calls = {
+      {message("send", 0, 1, 0, 1), message("send", 0, 1, 1, 2), message("recv", 0, 2, 0, 9)},
+      {message("recv", 1, 0, 0, 1), message("recv", 1, 0, 1, 3)},
+      {message("send", 2, 0, 0, 9)}};
+  CHECK(messages_of(calls) ==
+        std::vector<std::string>{"rank 1 received from rank 0 something else than rank 0 sent in "
+                                 "recv tp [4] float64 'o_proj forward' (call 1 of tp)"});
+}
+
+TEST_CASE("a member that did not tell is passed over", "[digests]") {
+  CHECK(messages_of({{member("all_gather", {0, 1}, 0, {10}, {10, 99})}, {}}).empty());
+  CHECK(messages_of({{member("recv", {0, 1}, 0, {}, {3})}, {}}).empty());
+  CHECK(messages_of({}).empty());
+}
+
+TEST_CASE("values outrank digests, digests outrank a match", "[digests]") {
+  const CaseSpec spec = spec_of(2, 1);
+  const JudgedWorld world(spec, {seen("grad.a", numbered({4}, 2))});
+  const auto altered = [&](const JudgedWorld::Plant& plant) {
+    std::vector<RankEnding> endings = world.endings(plant);
+    endings[0].digests = {member("all_gather", {0, 1}, 0, {10}, {10, 11})};
+    endings[1].digests = {member("all_gather", {0, 1}, 1, {11}, {12, 11})};
+    endings[1].digests[0].step = 1;
+    return judge(spec, endings);
+  };
+  const CaseResult alone = altered([](int64_t, Observation&) {});
+  CHECK(alone.verdict == "mismatch");
+  CHECK(alone.kind == "digest");
+  CHECK_THAT(alone.message, Catch::StartsWith("rank 1 received from rank 0 something else"));
+  CHECK(detectors_text(alone.outcome) ==
+        "digest at step 1 (all_gather tp [4] float64 'o_proj forward')");
+  const CaseResult both = altered(
+      [](int64_t, Observation& observation) { observation.tensor = observation.tensor * 2; });
+  CHECK(both.kind == "values");
+  CHECK_THAT(detectors_text(both.outcome), Catch::StartsWith("values at step"));
+  CHECK_THAT(detectors_text(both.outcome), Catch::Contains(", then digest at step 1"));
+}
+
+}  // namespace
+}  // namespace shardproof::sim

@@ -1,0 +1,202 @@
+// Whatever way a comparison is left out, the case does not match: each way is injected once.
+#include "sim/judge/verdict/coverage.h"
+
+#include <catch2/catch.hpp>
+#include <limits>
+
+#include "tests/unit/judge/planted_world.h"
+
+using namespace shardproof;
+using namespace shardproof::sim;
+
+namespace {
+
+const CaseSpec kTwoRanks = spec_of(2, 1);
+
+// Two ranks that hold grad.a and grad.b whole, compared.
+std::vector<RankReport> reports_of_two() {
+  const JudgedWorld judged(kTwoRanks,
+                           {seen("grad.a", numbered({6})), seen("grad.b", numbered({6}, 2))});
+  std::vector<RankReport> reports;
+  for (const RankEnding& ending : judged.endings()) {
+    reports.push_back(decode_rank_report(ending.bytes));
+  }
+  return reports;
+}
+
+CaseResult judged(const std::vector<RankReport>& reports, const CaseSpec& spec = kTwoRanks) {
+  std::vector<RankEnding> endings;
+  for (const RankReport& report : reports) {
+    RankEnding ending;
+    ending.rank = report.rank;
+    ending.bytes = encode(report);
+    endings.push_back(std::move(ending));
+  }
+  return judge(spec, endings);
+}
+
+using Change = std::function<void(ResultRow&)>;
+
+CaseResult with_row_of_rank_1(const Change& change) {
+  std::vector<RankReport> reports = reports_of_two();
+  change(reports[1].rows[1]);
+  return judged(reports);
+}
+
+void check_not_judged(const CaseResult& result, const std::string& reason) {
+  CAPTURE(reason, result.message);
+  CHECK(result.verdict == "internal");
+  CHECK(result.kind == "not_judged");
+  CHECK_FALSE(result.as_expected);
+  CHECK(exit_status({result}) == 5);
+  REQUIRE(result.account.not_judged.size() == 1);
+  CHECK_THAT(result.account.not_judged[0].reason, Catch::Contains(reason));
+  CHECK_THAT(result.message, Catch::Contains(reason));
+}
+
+}  // namespace
+
+TEST_CASE("a case of which everything was compared matches", "[coverage]") {
+  const CaseResult result = judged(reports_of_two());
+  CHECK(result.verdict == "match");
+  CHECK(result.account.elements.demanded == 24);
+  CHECK(result.account.elements.judged == 24);
+  CHECK(result.account.elements.left_out() == 0);
+}
+
+TEST_CASE("a row that nothing compared is not judged, with tensor, count and reason",
+          "[coverage]") {
+  const CaseResult result = with_row_of_rank_1([](ResultRow& row) {
+    row.outcome = Outcome::kNotJudged;
+    row.judged = 0;
+    row.reason = "its addends do not fit";
+  });
+  check_not_judged(result, "its addends do not fit");
+  CHECK(result.message ==
+        "1 of 2 tensors were not judged; the first: 6 elements of grad.b of step 1, because its "
+        "addends do not fit");
+  CHECK(result.account.not_judged[0].tensor == "grad.b");
+  CHECK(result.account.not_judged[0].elements == 6);
+  CHECK(result.elements_compared == 18);
+}
+
+TEST_CASE("an element that was neither compared nor excused is not judged", "[coverage]") {
+  const CaseResult result = with_row_of_rank_1([](ResultRow& row) { row.judged = 5; });
+  CHECK(result.verdict == "internal");
+  CHECK(result.account.not_judged.at(0).elements == 1);
+}
+
+TEST_CASE("an addend whose values did not come, or that nobody summed, is not judged",
+          "[coverage]") {
+  const auto partial = [](ResultRow& row) {
+    row.partial = true;
+    row.partial_axes = {"dp"};
+    row.outcome = Outcome::kAddend;
+    row.judged = 0;
+  };
+  std::vector<RankReport> reports = reports_of_two();
+  for (RankReport& report : reports) partial(report.rows[1]);
+  check_not_judged(judged(reports), "2 of its 2 addends came without their values");
+  reports = reports_of_two();
+  for (RankReport& report : reports) {
+    partial(report.rows[1]);
+    report.rows[1].partial = false;  // no sum will come
+  }
+  CHECK(judged(reports).verdict == "internal");
+}
+
+TEST_CASE("a rank that observed without a golden judged nothing", "[coverage]") {
+  std::vector<RankReport> reports = reports_of_two();
+  RankRecorder recorder(kTwoRanks, kTwoRanks.parallel.mesh(), 1, nullptr, {});
+  recorder.observe(seen("grad.a", numbered({6})));
+  reports[1] = recorder.finish();
+  const CaseResult result = judged(reports);
+  CHECK(result.verdict != "match");
+  REQUIRE(result.account.not_judged.size() == 1);
+  CHECK(result.account.not_judged[0].reason == "the rank had no golden");
+}
+
+TEST_CASE("a rank that sent no report is not judged", "[coverage]") {
+  std::vector<RankReport> reports = reports_of_two();
+  reports.pop_back();
+  check_not_judged(judged(reports), "rank 1 sent no report");
+}
+
+TEST_CASE("a tensor of which every rank holds padding alone is not judged", "[coverage]") {
+  const CaseSpec spec = spec_of(2, 1);
+  const auto golden = golden_from({seen("x.output", numbered({1, 2, 2}), Phase::kForward)});
+  std::vector<RankReport> reports;
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    RankRecorder recorder(spec, spec.parallel.mesh(), rank, &golden, {});
+    Observation dummy = seen("x.output", numbered({1, 2, 2}, 90 + rank), Phase::kForward);
+    dummy.token_map = at::full({1, 2}, -1, at::kLong);
+    recorder.observe(dummy);
+    reports.push_back(recorder.finish());
+  }
+  const CaseResult result = judged(reports, spec);
+  check_not_judged(result, "no rank holds an element of it");
+  CHECK(result.account.not_judged[0].elements == 4);
+}
+
+TEST_CASE("an allowance that is not finite judges nothing", "[coverage]") {
+  const CaseSpec spec = spec_of(1, 1);
+  JudgedWorld world(spec, {seen("grad.a", numbered({6}))});
+  GoldenRecord golden = world.golden();
+  const_cast<GoldenTensor&>(golden.tensors()[0]).phase_scale =
+      std::numeric_limits<double>::infinity();
+  RankRecorder recorder(spec, spec.parallel.mesh(), 0, &golden, {});
+  recorder.observe(seen("grad.a", numbered({6}, 5)));
+  check_not_judged(judged({recorder.finish()}, spec), "its allowance is inf");
+}
+
+TEST_CASE("padding and what the case does not record are excused, and counted", "[coverage]") {
+  const at::Tensor full = numbered({2, 2, 2});
+  CaseSpec spec = spec_of(1, 1);
+  const auto golden = golden_from({seen("logprobs", full, Phase::kForward),
+                                   seen("x.grad_input", numbered({5}), Phase::kBackward)});
+  spec.record_activations = false;
+  RankRecorder recorder(spec, spec.parallel.mesh(), 0, &golden, {});
+  Observation padded = seen("logprobs", at::cat({full, full.narrow(0, 0, 1)}), Phase::kForward);
+  padded.token_map = at::tensor({0, 1, 2, 3, -1, -1}, at::kLong).view({3, 2});
+  recorder.observe(padded);
+  const CaseResult result = judged({recorder.finish()}, spec);
+  CHECK(result.verdict == "match");
+  CHECK(result.account.elements.demanded == 12 + 5);
+  CHECK(result.account.elements.judged == 8);
+  CHECK(result.account.elements.excused.at(Excuse::kPadding) == 4);
+  CHECK(result.account.elements.excused.at(Excuse::kNotRecorded) == 5);
+}
+
+TEST_CASE("a mismatch is a mismatch, whatever was not judged beside it", "[coverage]") {
+  std::vector<RankReport> reports = reports_of_two();
+  reports[0].rows[0].outcome = Outcome::kMismatch;
+  reports[0].rows[0].bad_count = 1;
+  reports[1].rows[1].outcome = Outcome::kNotJudged;
+  reports[1].rows[1].judged = 0;
+  const CaseResult result = judged(reports);
+  CHECK(result.verdict == "mismatch");
+  CHECK(result.account.not_judged.size() == 1);
+}
+
+TEST_CASE("an unresolved tensor leaves a match, which says so and counts it", "[coverage]") {
+  std::vector<RankReport> reports = reports_of_two();
+  CaseSpec spec = kTwoRanks;
+  spec.precision = "float16";
+  for (RankReport& report : reports) {
+    report.rows[1].outcome = Outcome::kUnresolved;
+    report.rows[1].judged = 0;
+    report.rows[1].reason = "rounding is 0.7 of its update";
+  }
+  const CaseResult result = judged(reports, spec);
+  CHECK(result.verdict == "match");
+  CHECK(result.as_expected);
+  REQUIRE(result.account.unresolved.size() == 1);
+  CHECK(result.account.unresolved[0].tensor == "grad.b");
+  CHECK(result.account.elements.excused.at(Excuse::kUnresolved) == 12);
+  CHECK(result.tensors_compared == 1);
+  CHECK_THAT(describe_result(result, false),
+             Catch::Contains("1 of 2 tensors not resolvable in float16 (first: grad.b of step 1)"));
+  CHECK(exit_status({result}) == 0);
+  CHECK(exit_status({result}, true) == 1);
+  CHECK(exit_status({judged(reports_of_two())}, true) == 0);
+}

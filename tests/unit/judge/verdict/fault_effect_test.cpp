@@ -1,0 +1,131 @@
+// Who saw a planted fault first, what it did to the gradients, and a fault that never acted.
+#include "sim/judge/verdict/fault_effect.h"
+
+#include <catch2/catch.hpp>
+
+#include "tests/unit/judge/judged_world.h"
+
+namespace shardproof::sim {
+namespace {
+
+CaseSpec faulty_spec() {
+  CaseSpec spec = spec_of(2, 1);
+  spec.faults.push_back({.kind = "drop", .rank = 1, .label = "grad."});
+  return spec;
+}
+
+JudgedWorld two_gradients(const CaseSpec& spec) {
+  return JudgedWorld(spec, {seen("lm_head.output", numbered({4}), Phase::kForward),
+                            seen("grad.a", numbered({4}, 2)), seen("grad.b", numbered({4}, 3)),
+                            seen("grad_norm", numbered({}, 4))});
+}
+
+std::vector<RankEnding> fired(std::vector<RankEnding> endings, bool fired = true) {
+  FaultNote note;
+  note.fired = fired;
+  note.step = 1;
+  note.call = "all_reduce(sum) dp[0,1] [8] float64 grad.a .. grad.b";
+  note.calls = 9;
+  note.matches = 1;
+  endings[1].faults = {note};
+  return endings;
+}
+
+JudgedWorld::Plant wrong(const std::string& name, double by = 2) {
+  return [=](int64_t, Observation& observation) {
+    if (observation.name == name) observation.tensor = observation.tensor * by;
+  };
+}
+
+CaseResult judged_fault(const JudgedWorld::Plant& plant, CaseSpec spec = faulty_spec()) {
+  spec.expect.verdict = "mismatch";
+  return judge(spec, fired(two_gradients(spec).endings(plant)));
+}
+
+TEST_CASE("a wrong value is seen by values, with the gradients counted", "[faults]") {
+  const CaseResult result = judged_fault(wrong("grad.b"));
+  CHECK(first_detector(result.outcome) == "values");
+  CHECK(detectors_text(result.outcome) == "values at step 1 (grad.b)");
+  CHECK(result.outcome.gradients == 2);
+  CHECK(result.outcome.wrong_gradients == 1);
+  CHECK(result.outcome.first_gradient == "grad.b of step 1");
+  CHECK_THAT(result.outcome.worst_gradient, Catch::StartsWith("grad.b of step 1 (golden"));
+  CHECK(result.as_expected);
+  const std::string text = describe_result(result, false);
+  CHECK_THAT(text, Catch::Contains("drop on rank 1 in step 1, at all_reduce(sum) dp[0,1]"));
+  CHECK_THAT(text, Catch::Contains("1 of 2 gradients are wrong, the first grad.b of step 1"));
+}
+
+TEST_CASE("a wrong norm alone is seen by norm, unequal copies by replicas", "[faults]") {
+  CHECK(detectors_text(judged_fault(wrong("grad_norm")).outcome) == "norm at step 1 (grad_norm)");
+  const CaseResult copies = judged_fault([](int64_t rank, Observation& observation) {
+    if (rank == 1 && observation.name == "grad.a") observation.tensor.mul_(1 + 4e-16);
+  });
+  CHECK(copies.kind == "replicas");
+  CHECK(detectors_text(copies.outcome) == "replicas at step 1 (grad.a)");
+  CHECK(copies.outcome.wrong_gradients == 0);
+}
+
+TEST_CASE("all who saw it are listed, the first one first", "[faults]") {
+  const CaseResult result = judged_fault([](int64_t rank, Observation& observation) {
+    if (observation.name == "grad_norm") observation.tensor = observation.tensor * 3;
+    if (rank == 1 && observation.name == "grad.b") observation.tensor = observation.tensor * 2;
+  });
+  REQUIRE(result.outcome.detections.size() == 3);
+  CHECK(result.outcome.detections[0].detector == "values");
+  CHECK(result.outcome.detections[1].detector == "replicas");
+  CHECK(result.outcome.detections[2].detector == "norm");
+}
+
+TEST_CASE("a failed world was seen by who named the failure", "[faults]") {
+  for (const auto& [kind, detector] :
+       std::vector<std::pair<std::string, std::string>>{{"disagreement", "matching"},
+                                                        {"deadlock", "matching"},
+                                                        {"hung", "watchdog"},
+                                                        {"died", "process"},
+                                                        {"threw", "exception"},
+                                                        {"in_flight", "digest"}}) {
+    std::vector<RankEnding> endings = fired(two_gradients(faulty_spec()).endings());
+    endings[0].kind = kind;
+    const CaseResult result = judge(faulty_spec(), endings);
+    CHECK(first_detector(result.outcome) == detector);
+    CHECK(result.outcome.detections.front().step == 1);
+  }
+}
+
+TEST_CASE("another detector than expected is not as expected", "[faults]") {
+  CaseSpec spec = faulty_spec();
+  spec.expect.detector = "norm";
+  const CaseResult result = judged_fault(wrong("grad.b"), spec);
+  CHECK_FALSE(result.as_expected);
+  CHECK(result.unexpected ==
+        "expected mismatch seen first by norm, came values at step 1 (grad.b)");
+  CHECK(exit_status({result}) == 1);
+}
+
+TEST_CASE("a fault that never acted is an error of its scenario", "[faults]") {
+  const CaseSpec spec = faulty_spec();
+  const CaseResult quiet = judge(spec, fired(two_gradients(spec).endings(), false));
+  CHECK(quiet.verdict == "bad_input");
+  CHECK_FALSE(quiet.as_expected);
+  CHECK(exit_status({quiet}) == 2);
+  CHECK_THAT(
+      quiet.message,
+      Catch::Contains("the fault drop on rank 1 never acted: rank 1 made 9 calls, 1 of them"));
+  CHECK_THAT(quiet.message, Catch::Contains("at_call is 0"));
+
+  CaseSpec expecting = spec;
+  expecting.expect.verdict = "mismatch";
+  const auto endings = fired(two_gradients(spec).endings(wrong("grad.a")), false);
+  const CaseResult other = judge(expecting, endings);
+  CHECK(other.verdict == "mismatch");
+  CHECK_FALSE(other.as_expected);
+  CHECK_THAT(other.unexpected, Catch::Contains("never acted"));
+
+  std::vector<RankEnding> silent = two_gradients(spec).endings();  // nobody knows of the fault
+  CHECK(judge(spec, silent).verdict == "bad_input");
+  CHECK(judge(spec_of(2, 1), silent).verdict == "match");
+}
+
+}  // namespace
+}  // namespace shardproof::sim

@@ -1,0 +1,225 @@
+// Planted errors: which tensor comes first, on which ranks, what history.
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "tests/unit/judge/planted_world.h"
+
+using namespace shardproof;
+using namespace shardproof::sim;
+using Ranks = std::vector<int64_t>;
+
+TEST_CASE("a clean world matches", "[findings]") {
+  CHECK(world().run().verdict == "match");
+  CHECK(world("float32").run().verdict == "match");
+}
+
+TEST_CASE("the first divergence follows the golden: forward, backward, step", "[findings]") {
+  const auto both = [](const std::string& a, const std::string& b) {
+    return [=](int64_t, Observation& seen) {
+      if (seen.name == a || seen.name == b) seen.tensor = seen.tensor + 0.125;
+    };
+  };
+  CHECK(found(world(), both("grad.b", "x.output")).tensor == "x.output");
+  CHECK(found(world(), both("grad.b", "x.grad_input")).tensor == "x.grad_input");
+  CHECK(found(world(), both("x.grad_input", "y.grad_input")).tensor == "y.grad_input");
+  CHECK(found(world(), both("param.w", kGrad)).tensor == kGrad);
+}
+
+TEST_CASE("an earlier step comes before a later step's forward", "[findings]") {
+  const JudgedWorld two(spec_of(1, 2), {seen("x.output", numbered({3}), Phase::kForward, 1),
+                                        seen("param.w", numbered({3}, 2), Phase::kStep, 1),
+                                        seen("x.output", numbered({3}, 3), Phase::kForward, 2)});
+  const Divergence first = found(two, [](int64_t, Observation& seen) {
+    if (seen.step == 2 || seen.phase == Phase::kStep) seen.tensor = seen.tensor + 0.5;
+  });
+  CHECK(first.tensor == "param.w");
+  CHECK(first.step == 1);
+}
+
+TEST_CASE("replicas that differ within the allowance are a mismatch of replicas", "[findings]") {
+  const CaseResult result = world().run(in("grad.b", [](int64_t rank, at::Tensor t) {
+    if (rank == 2) t[0] = std::nextafter(t[0].item<double>(), 10.0);
+    return t;
+  }));
+  CHECK(result.verdict == "mismatch");
+  CHECK(result.kind == "replicas");
+  CHECK(result.divergence->tensor == "grad.b");
+  CHECK_THAT(result.divergence->pattern,
+             Catch::Contains("2 different copies") && Catch::Contains("rank 2 only"));
+}
+
+TEST_CASE("shards of one tensor are no replicas of each other", "[findings]") {
+  // Ranks 0 and 3 hold the same rows of grad.w; a difference there is one, elsewhere it is none.
+  const CaseResult result = world().run(in(kGrad, [](int64_t rank, at::Tensor t) {
+    if (rank == 3) t[0][0] = std::nextafter(t[0][0].item<double>(), 10.0);
+    return t;
+  }));
+  CHECK(result.kind == "replicas");
+  CHECK(result.divergence->ranks == Ranks{0, 3});
+}
+
+TEST_CASE("ranks that hold different tokens need not agree, those with the same must",
+          "[findings]") {
+  const at::Tensor full = numbered({4, 3, 2});
+  const CaseSpec spec = spec_of(2, 2);
+  const auto golden = golden_from({seen("x.output", full, Phase::kForward)});
+  const auto ended = [&](double noise_on_rank_1) {
+    std::vector<RankEnding> endings;
+    for (int64_t rank = 0; rank < 4; ++rank) {
+      const int64_t dp = rank / 2;
+      Observation one = seen("x.output", full.narrow(0, 2 * dp, 2).clone(), Phase::kForward);
+      one.token_map = at::arange(6 * dp, 6 * dp + 6, at::kLong).view({2, 3});
+      if (rank == 1) one.tensor += noise_on_rank_1;
+      RankRecorder recorder(spec, spec.parallel.mesh(), rank, &golden, {});
+      recorder.observe(one);
+      RankEnding ending;
+      ending.rank = rank;
+      ending.bytes = encode(recorder.finish());
+      endings.push_back(ending);
+    }
+    return judge(spec, endings);
+  };
+  CHECK(ended(0).verdict == "match");
+  CHECK(ended(1e-14).kind == "replicas");
+}
+
+TEST_CASE("dummy microbatches hold whatever they like", "[findings]") {
+  const CaseSpec spec = spec_of(2, 1);
+  const auto golden = golden_from({seen("x.output", numbered({1, 2, 2}), Phase::kForward)});
+  std::vector<RankEnding> endings;
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    RankRecorder recorder(spec, spec.parallel.mesh(), rank, &golden, {});
+    if (rank == 0) {
+      Observation real = seen("x.output", numbered({1, 2, 2}), Phase::kForward);
+      real.token_map = at::arange(2, at::kLong).view({1, 2});
+      recorder.observe(real);
+    }
+    Observation dummy = seen("x.output", numbered({1, 2, 2}, 90 + rank), Phase::kForward);
+    dummy.microbatch = 1;
+    dummy.token_map = at::full({1, 2}, -1, at::kLong);
+    recorder.observe(dummy);
+    RankEnding ending;
+    ending.rank = rank;
+    ending.bytes = encode(recorder.finish());
+    endings.push_back(ending);
+  }
+  CHECK(judge(spec, endings).verdict == "match");
+}
+
+TEST_CASE("a golden tensor that no rank observed is missing, at its own place", "[findings]") {
+  const CaseResult result = world().run([](int64_t, Observation& seen) {
+    if (seen.name == kGrad) seen.tensor = at::Tensor();
+    if (seen.name == "param.w") seen.tensor = seen.tensor + 1;
+  });
+  CHECK(result.kind == "missing");
+  CHECK(result.divergence->tensor == kGrad);
+  CHECK(world()
+            .run([](int64_t rank, Observation& seen) {
+              if (seen.name == "grad.b" && rank > 0) seen.tensor = at::Tensor();
+            })
+            .verdict == "match");  // one rank holds it whole
+}
+
+TEST_CASE("every element of a gradient must be held by some rank", "[findings]") {
+  const CaseResult result = world().run([](int64_t rank, Observation& seen) {
+    if (seen.name == kGrad && rank % 3 == 2) seen.tensor = at::Tensor();  // tp 2 on every dp rank
+  });
+  CHECK(result.kind == "missing");
+  CHECK(result.divergence->tensor == kGrad);
+  CHECK_THAT(result.divergence->pattern, Catch::Contains("do not hold every element"));
+}
+
+TEST_CASE("every scored logprob must be held by some rank, padding need not", "[findings]") {
+  at::Tensor logprobs = numbered({2, 4});
+  logprobs.select(1, 0).zero_();
+  logprobs[1][3] = 0;
+  const CaseSpec spec = spec_of(2, 1);
+  const auto golden = golden_from({seen("logprobs", logprobs, Phase::kForward)});
+  const auto verdict = [&](const std::vector<std::vector<int64_t>>& tokens_of_rank) {
+    std::vector<RankEnding> endings;
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      const at::Tensor map = at::tensor(tokens_of_rank[rank], at::kLong).view({1, -1});
+      Observation one = seen("logprobs", at::zeros({1, map.size(1)}, at::kDouble), Phase::kForward);
+      for (int64_t i = 0; i < map.size(1); ++i) {
+        const int64_t token = map[0][i].item<int64_t>();
+        if (token >= 0) one.tensor[0][i] = logprobs.view(-1)[token];
+      }
+      one.token_map = map;
+      RankRecorder recorder(spec, spec.parallel.mesh(), rank, &golden, {});
+      recorder.observe(one);
+      RankEnding ending;
+      ending.rank = rank;
+      ending.bytes = encode(recorder.finish());
+      endings.push_back(ending);
+    }
+    return judge(spec, endings).kind;
+  };
+  CHECK(verdict({{0, 1, 2, 3}, {4, 5, 6, 7}}) == "");
+  CHECK(verdict({{0, 1, 2, 3}, {4, 5, 6, -1}}) == "");
+  CHECK(verdict({{0, 1, 2, 3}, {4, 5, -1, 7}}) == "missing");
+  CHECK(verdict({{0, 1, 2, 3}, {0, 1, 2, 3}}) == "missing");
+}
+
+TEST_CASE("addends are judged by their sum", "[findings]") {
+  JudgedWorld judged = world();
+  const auto split = [](double factor) {
+    return [=](int64_t rank, Observation& seen) {
+      if (seen.name != "x.output") return;
+      const at::Tensor part = numbered({4, 6}, 33);
+      const int64_t tp = rank % 3;
+      seen.part = Part::kPartial;
+      seen.partial_axes = {"tp"};
+      seen.tensor = tp == 0 ? part * 0.5 : tp == 1 ? seen.tensor * factor - part : part * 0.5;
+    };
+  };
+  CHECK(judged.run(split(1)).verdict == "match");
+  const Divergence wrong = found(judged, split(2));
+  CHECK(wrong.tensor == "x.output");
+  CHECK_THAT(wrong.pattern, Catch::StartsWith("the sum of the addends over tp: ") &&
+                                Catch::Contains("2.00 x golden"));
+}
+
+TEST_CASE("a float32 tensor in a float64 run is the finding, with its ranks", "[findings]") {
+  const Divergence narrow = found(world(), in("x.output", [](int64_t rank, const at::Tensor& t) {
+                                    return rank == 1 ? t.to(at::kFloat) : t;
+                                  }));
+  CHECK(narrow.tensor == "x.output");
+  CHECK(narrow.ranks == Ranks{1});
+  CHECK_THAT(narrow.pattern, Catch::StartsWith("float32 tensor in a float64 run on rank 1 only"));
+}
+
+TEST_CASE("what the golden does not have comes last", "[findings]") {
+  const CaseResult result = world().run([](int64_t, Observation& seen) {
+    if (seen.name == "x.output") seen.name = "z.output";
+    if (seen.name == "grad.b") seen.tensor = seen.tensor * 2;
+  });
+  CHECK(result.divergence->tensor == "x.output");  // unobserved, and first in the golden
+  CHECK(result.divergence->kind == "missing");
+}
+
+TEST_CASE("the last good observation and the collectives since are those of the worst rank",
+          "[findings]") {
+  const Divergence late = found(
+      world(), in(kGrad, [](int64_t rank, const at::Tensor& t) { return rank == 4 ? t * 2 : t; }));
+  CHECK(late.last_good == "x.grad_input");
+  CHECK(late.collectives == std::vector<std::string>{"all_reduce(sum) tp[0,1] [4] float64 call 6",
+                                                     "all_reduce(sum) tp[0,1] [4] float64 call 7"});
+  const Divergence first =
+      found(world(), in("x.output", [](int64_t, const at::Tensor& t) { return t * 2; }));
+  CHECK(first.last_good.empty());
+  CHECK(first.collectives.size() == 2);
+}
+
+TEST_CASE("a failure is told as a finished piece of work", "[findings]") {
+  CaseResult result = world().run(
+      in(kGrad, [](int64_t rank, const at::Tensor& t) { return rank % 3 == 1 ? t * 2 : t; }));
+  result.spec.file = "scenarios/x.yaml";
+  result.spec.line = 11;
+  const std::string text = describe_result(result, false);
+  CHECK_THAT(text, Catch::StartsWith("MISMATCH  scenarios/x.yaml:11"));
+  CHECK_THAT(text, Catch::Contains("grad.w   global [12, 10]   S(0)tp"));
+  CHECK_THAT(text, Catch::Contains("tp 1"));
+  CHECK_THAT(text,
+             Catch::Contains("pattern   every element is 2.00 x golden on ranks 1, 4 (tp 1)"));
+  CHECK_THAT(text, Catch::Contains("after     x.grad_input was right on that rank; since then 2"));
+}

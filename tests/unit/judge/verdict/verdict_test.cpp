@@ -1,0 +1,223 @@
+#include <catch2/catch.hpp>
+
+#include "tests/unit/judge/judged_world.h"
+
+using namespace shardproof;
+using namespace shardproof::sim;
+
+namespace {
+
+RankEnding ended(int64_t rank, const std::string& kind, const std::string& message = "",
+                 const std::string& last_call = "") {
+  RankEnding ending;
+  ending.rank = rank;
+  ending.kind = kind;
+  ending.message = message;
+  ending.last_call = last_call;
+  if (kind == "finished") {
+    RankReport report;
+    report.rank = rank;
+    ending.bytes = encode(report);
+  }
+  return ending;
+}
+
+CaseResult judged(const std::vector<std::string>& kinds) {
+  std::vector<RankEnding> endings;
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    endings.push_back(ended(static_cast<int64_t>(i), kinds[i], "says " + kinds[i], "some call"));
+  }
+  return judge(spec_of(1, static_cast<int64_t>(kinds.size())), endings);
+}
+
+CaseResult came(const std::string& verdict, const std::string& expected = "match") {
+  CaseResult result;
+  result.verdict = verdict;
+  result.as_expected = verdict == expected;
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("causes come before what they cause", "[verdict]") {
+  const std::vector<std::string> order{"died",         "internal",  "disagreement",
+                                       "threw",        "in_flight", "deadlock",
+                                       "never_waited", "hung",      "aborted"};
+  for (size_t cause = 0; cause < order.size(); ++cause) {
+    for (size_t later = cause; later < order.size(); ++later) {
+      CAPTURE(order[cause], order[later]);
+      const CaseResult result = judged({order[later], "finished", order[cause]});
+      CHECK(result.kind == order[cause]);
+      CHECK(result.verdict == (order[cause] == "internal" ? "internal" : "failed"));
+      CHECK_THAT(result.message, Catch::Contains("says " + order[cause]));
+    }
+  }
+}
+
+TEST_CASE("the message names the ranks once per different message", "[verdict]") {
+  const CaseResult result = judge(
+      spec_of(1, 3), {ended(0, "threw", "bad size", "all_reduce x"), ended(1, "threw", "other"),
+                      ended(2, "threw", "bad size", "all_reduce x")});
+  CHECK(result.message == "ranks 0, 2: bad size (last collective: all_reduce x)\nrank 1: other");
+}
+
+TEST_CASE("refused stands when every rank refused, or had not entered a collective", "[verdict]") {
+  CHECK(judge(spec_of(1, 2), {ended(0, "refused", "no"), ended(1, "refused", "no")}).verdict ==
+        "refused");
+  const CaseResult followed =
+      judge(spec_of(1, 2), {ended(0, "aborted"), ended(1, "refused", "no; do")});
+  CHECK(followed.verdict == "refused");
+  CHECK(followed.message == "no; do");
+}
+
+TEST_CASE("a rank that refuses alone while others communicate is a disagreement", "[verdict]") {
+  for (const std::string kind : {"aborted", "deadlock", "hung"}) {
+    const CaseResult result =
+        judge(spec_of(1, 2), {ended(0, kind, "", "all_reduce x"), ended(1, "refused", "no")});
+    CHECK(result.verdict == "failed");
+    CHECK(result.kind == "disagreement");
+    CHECK_THAT(result.message, Catch::Contains("rank 1 refused while rank 0 went on") &&
+                                   Catch::Contains("all_reduce x"));
+  }
+  CHECK(judge(spec_of(1, 2), {ended(0, "finished"), ended(1, "bad_input", "x")}).kind ==
+        "disagreement");
+}
+
+TEST_CASE("bad input is no verdict of a world, and outranks refusals", "[verdict]") {
+  const CaseResult result =
+      judge(spec_of(1, 2), {ended(0, "refused", "r"), ended(1, "bad_input", "b")});
+  CHECK(result.verdict == "bad_input");
+  CHECK(result.message == "b");
+}
+
+TEST_CASE("a death outranks a refusal", "[verdict]") {
+  CHECK(judged({"refused", "died"}).kind == "died");
+}
+
+TEST_CASE("a report that cannot be read is a fault of shardproof", "[verdict]") {
+  RankEnding broken = ended(0, "finished");
+  broken.bytes = "x";
+  CHECK(judge(spec_of(1, 1), {broken}).verdict == "internal");
+  CHECK(judge(spec_of(1, 1), {}).verdict == "internal");
+  CHECK(judged({"nonsense"}).verdict == "internal");
+}
+
+TEST_CASE("findings of ranks that finished fail the case", "[verdict]") {
+  RankReport report;
+  report.findings = {"never_waited: rank 0 started all_reduce x and dropped it"};
+  RankEnding ending;
+  ending.bytes = encode(report);
+  const CaseResult result = judge(spec_of(1, 1), {ending});
+  CHECK(result.verdict == "failed");
+  CHECK(result.kind == "never_waited");
+  CHECK_THAT(result.message, Catch::Contains("dropped it"));
+}
+
+TEST_CASE("the exit status is the first of 5, 2, 3, 1, 4 that applies", "[verdict]") {
+  CHECK(exit_status({}) == 0);
+  CHECK(exit_status({came("match")}) == 0);
+  CHECK(exit_status({came("match"), came("refused")}) == 4);
+  CHECK(exit_status({came("refused"), came("mismatch")}) == 1);
+  CHECK(exit_status({came("mismatch"), came("failed")}) == 3);
+  CHECK(exit_status({came("failed"), came("bad_input")}) == 2);
+  CHECK(exit_status({came("bad_input"), came("internal")}) == 5);
+}
+
+TEST_CASE("what was expected costs nothing, what matched against expectation is 1", "[verdict]") {
+  CHECK(exit_status({came("refused", "refused"), came("failed", "failed"),
+                     came("mismatch", "mismatch")}) == 0);
+  for (const std::string expected : {"mismatch", "failed", "refused"}) {
+    CHECK(exit_status({came("match", expected)}) == 1);
+  }
+  CHECK(exit_status({came("refused", "mismatch")}) == 4);
+  CHECK(exit_status({came("failed", "refused")}) == 3);
+}
+
+TEST_CASE("an expectation has a verdict, a kind and a first tensor", "[verdict]") {
+  CaseSpec spec = spec_of(1, 2);
+  spec.expect.verdict = "mismatch";
+  spec.expect.kind = "values";
+  spec.expect.tensor = "grad.w";
+  const auto plant = [](int64_t, Observation& seen) { seen.tensor = seen.tensor * 3; };
+  const std::vector<Observation> golden{seen("grad.w", numbered({4}))};
+  CHECK(JudgedWorld(spec, golden).run(plant).as_expected);
+  CHECK_FALSE(JudgedWorld(spec, golden).run().as_expected);
+  CHECK(JudgedWorld(spec, golden).run().unexpected == "expected mismatch, came match");
+  spec.expect.tensor = "grad.v";
+  CHECK(JudgedWorld(spec, golden).run(plant).unexpected ==
+        "expected mismatch first in grad.v, came grad.w");
+  spec.expect.kind = "replicas";
+  CHECK_FALSE(JudgedWorld(spec, golden).run(plant).as_expected);
+}
+
+TEST_CASE("collectives are counted along their axis on rank 0", "[verdict]") {
+  CaseSpec spec = spec_of(1, 2);
+  const std::vector<Observation> golden{seen("grad.w", numbered({4}))};  // two calls
+  spec.expect.collectives = {{"tp", {{"all_reduce", 2}}}};
+  CHECK(JudgedWorld(spec, golden).run().as_expected);
+  spec.expect.collectives = {{"tp", {{"all_reduce", 2}, {"all_gather", 0}}},
+                             {"dp", {{"barrier", 0}}}};
+  CHECK(JudgedWorld(spec, golden).run().as_expected);
+  spec.expect.collectives = {{"tp", {{"all_reduce", 3}}}};
+  const CaseResult result = JudgedWorld(spec, golden).run();
+  CHECK(result.verdict == "mismatch");
+  CHECK(result.kind == "schedule");
+  CHECK(result.message == "rank 0 made 2 all_reduce along tp, the scenario expects 3");
+}
+
+TEST_CASE("a match counts what it compared and names what came nearest to an allowance",
+          "[verdict]") {
+  const JudgedWorld world(spec_of(1, 2), {seen("x.output", numbered({4}), Phase::kForward),
+                                          seen("grad.w", numbered({6}))});
+  const CaseResult result = world.run([](int64_t rank, Observation& seen) {
+    if (seen.name == "grad.w") seen.tensor = seen.tensor + 1e-11;
+  });
+  CHECK(result.verdict == "match");
+  CHECK(result.tensors_compared == 2);
+  CHECK(result.elements_compared == 20);
+  CHECK(result.worst_tensor == "grad.w");
+  CHECK(result.worst_ratio > 0.09);
+  CHECK_THAT(describe_result(result, false), Catch::StartsWith("MATCH") && !Catch::Contains("\n"));
+}
+
+TEST_CASE("colors only where asked for", "[verdict]") {
+  const CaseResult result = judged({"died"});
+  CHECK(describe_result(result, false).find('\033') == std::string::npos);
+  CHECK(describe_result(result, true).find('\033') != std::string::npos);
+}
+
+TEST_CASE("the replay command names the one case", "[verdict]") {
+  CaseSpec spec = spec_of(2, 2);
+  spec.file = "scenarios/tp/a.yaml";
+  spec.name = "tp/a[precision=float64,sp=true]";
+  spec.world.backend = "gloo";
+  CHECK(
+      judge(spec, {}).replay ==
+      "shardproof run scenarios/tp/a.yaml --only 'tp/a[precision=float64,sp=true]' --backend gloo");
+  spec.world.backend = "emulated";
+  spec.name = "tp/a";
+  CHECK(judge(spec, {}).replay ==
+        "shardproof run scenarios/tp/a.yaml --only tp/a --backend emulated");
+  spec.file = "cases/my case";
+  spec.parallel.sequence_parallel = true;
+  spec.precision = "bfloat16";
+  CHECK(judge(spec, {}).replay ==
+        "shardproof check 'cases/my case' --mesh dp=2,cp=1,ulysses=1,tp=2 --sequence-parallel "
+        "--data-parallel replicate --precision bfloat16");
+  spec.parallel.data_parallel = "hybrid";
+  spec.parallel.fsdp = {.replicate_size = 2, .reshard_after_forward = false};
+  spec.parallel.activation_checkpointing = "mlp";
+  spec.precision = "float64";
+  spec.batching = {.kind = "dynamic", .tokens = 24};
+  CHECK(judge(spec, {}).replay.find("--activation-checkpointing=mlp --dynamic-batching 24") !=
+        std::string::npos);
+  spec.batching = {};
+  spec.micro_batch_size = 2;
+  CHECK(judge(spec, {}).replay.find("--activation-checkpointing=mlp --microbatch 2") !=
+        std::string::npos);
+  spec.micro_batch_size = 0;
+  CHECK(
+      judge(spec, {}).replay ==
+      "shardproof check 'cases/my case' --mesh dp=2,cp=1,ulysses=1,tp=2 --sequence-parallel "
+      "--data-parallel hybrid --fsdp-no-reshard --replicate-size 2 --activation-checkpointing=mlp");
+}

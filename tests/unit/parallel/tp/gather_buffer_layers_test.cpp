@@ -1,0 +1,183 @@
+// Sequence-parallel layers that gather into one buffer: the values are those without it, layers one
+// after the other share one memory, and two whose gathered inputs live at once do not.
+#include <catch2/catch.hpp>
+
+#include "collective/mappings.h"
+#include "parallel/tp/column_linear.h"
+#include "parallel/tp/row_linear.h"
+#include "tests/unit/parallel/tp/tp_layer_world.h"
+
+namespace shardproof::tests::gather_buffer_layers_test {
+namespace {
+
+constexpr int64_t kS = 12, kB = 2, kE = 5, kF = 12;
+
+struct Blocks {
+  at::Tensor x = random_tensor({kS, kB, kE}, 1), grad = random_tensor({kS, kB, kE}, 2);
+  std::vector<at::Tensor> up, down;  // of each block
+};
+
+Blocks two_blocks() {
+  Blocks blocks;
+  for (int64_t i = 0; i < 2; ++i) {
+    blocks.up.push_back(random_tensor({kF, kE}, 3 + i));
+    blocks.down.push_back(random_tensor({kE, kF}, 5 + i));
+  }
+  return blocks;
+}
+
+NamedResults plain_blocks(const Blocks& blocks, bool frozen) {
+  at::Tensor x = blocks.x.clone().requires_grad_();
+  at::Tensor y = x;
+  NamedResults results;
+  std::vector<at::Tensor> ups, downs;
+  for (size_t i = 0; i < 2; ++i) {
+    ups.push_back(blocks.up[i].clone().requires_grad_(!frozen));
+    downs.push_back(blocks.down[i].clone().requires_grad_());
+    y = y + at::linear(at::linear(y, ups[i]).tanh(), downs[i]);
+  }
+  y.backward(blocks.grad);
+  results["y"] = y.detach();
+  results["x"] = x.grad();
+  for (size_t i = 0; i < 2; ++i) {
+    if (!frozen) results["up" + std::to_string(i)] = ups[i].grad();
+    results["down" + std::to_string(i)] = downs[i].grad();
+  }
+  return results;
+}
+
+NamedResults sharded_blocks(const Blocks& blocks, Communicator& tp, bool frozen) {
+  GatherBuffer buffer;
+  std::vector<ColumnLinear> ups;
+  std::vector<RowLinear> downs;
+  for (size_t i = 0; i < 2; ++i) {
+    ups.push_back(ColumnLinear({.input_size = kE,
+                                .output_size = kF,
+                                .bias = false,
+                                .frozen = frozen,
+                                .sequence_parallel = true,
+                                .gather_buffer = &buffer,
+                                .dtype = at::kDouble,
+                                .init = filled_with(blocks.up[i])},
+                               tp));
+    downs.push_back(RowLinear({.input_size = kF,
+                               .output_size = kE,
+                               .bias = false,
+                               .sequence_parallel = true,
+                               .gather_buffer = &buffer,
+                               .dtype = at::kDouble,
+                               .init = filled_with(blocks.down[i])},
+                              tp));
+  }
+  const auto own = [&](const at::Tensor& full) {
+    return part_at(full, 0, static_cast<size_t>(tp.rank()), static_cast<size_t>(tp.size()));
+  };
+  NamedResults results;
+  for (int step = 0; step < 2; ++step) {  // the second finds the first one's values in the memory
+    for (size_t i = 0; i < 2; ++i) {
+      if (!frozen) ups[i].weight()->tensor.mutable_grad() = at::Tensor();
+      downs[i].weight().tensor.mutable_grad() = at::Tensor();
+    }
+    const at::Tensor x = own(blocks.x).clone().requires_grad_();
+    at::Tensor y = x;
+    for (size_t i = 0; i < 2; ++i) {
+      y = y + downs[i].forward(ups[i].forward(y).output.tanh()).output;
+    }
+    y.backward(own(blocks.grad));
+    results["y"] = y.detach();
+    results["x"] = x.grad();
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    if (!frozen) results["up" + std::to_string(i)] = ups[i].weight()->tensor.grad();
+    results["down" + std::to_string(i)] = downs[i].weight().tensor.grad();
+  }
+  results["memories"] = at::full({}, buffer.count());
+  results["in use"] = at::full({}, buffer.in_use());
+  return results;
+}
+
+TEST_CASE("layers on one gather buffer give what they give without, from one memory",
+          "[tp][SH-2][TP-4]") {
+  const Blocks blocks = two_blocks();
+  for (const bool frozen : {false, true}) {
+    const NamedResults golden = plain_blocks(blocks, frozen);
+    for (const int64_t tp : {1, 2, 3, 4}) {
+      const Mesh mesh({{"dp", 2}, {"tp", tp}});
+      const auto body = [&](MeshComm& comm, int64_t) {
+        return sharded_blocks(blocks, comm.along("tp"), frozen);
+      };
+      const auto emulated = on_every_rank(mesh, body);
+      for (const auto& all : {emulated, on_every_gloo_rank(mesh, body)}) {
+        for (size_t rank = 0; rank < all.size(); ++rank) {
+          INFO("tp=" << tp << " rank " << rank << (frozen ? " frozen" : ""));
+          const size_t tp_rank = rank % static_cast<size_t>(tp);
+          for (const auto& [name, full] : golden) {
+            const int64_t dim = name.substr(0, 4) == "down" ? 1 : 0;
+            const at::Tensor part = part_at(full, dim, tp_rank, static_cast<size_t>(tp));
+            CHECK(difference(part, all[rank].at(name)) == "");
+          }
+        }
+      }
+      for (const NamedResults& rank : emulated) {
+        // Each is done with what it gathered before the next one gathers.
+        CHECK(rank.at("memories").item<int64_t>() == (tp == 1 ? 0 : 1));
+        CHECK(rank.at("in use").item<int64_t>() == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("a layer that gathers while another's gathered input waits for its backward",
+          "[tp][SH-2]") {
+  const at::Tensor full = random_tensor({kS, kB, kE}, 1), grad = random_tensor({kS, kB, kF}, 2);
+  const at::Tensor weight = random_tensor({kF, kE}, 3);
+  const at::Tensor x = full.clone().requires_grad_(), kept = weight.clone().requires_grad_();
+  const at::Tensor other = weight.clone().requires_grad_();
+  (at::linear(x, kept) + at::linear(x.tanh(), other)).backward(grad);
+  const auto body = [&](MeshComm& comm, int64_t) -> NamedResults {
+    Communicator& tp = comm.along("tp");
+    const auto own = [&](const at::Tensor& all, int64_t dim) {
+      return part_at(all, dim, static_cast<size_t>(tp.rank()), static_cast<size_t>(tp.size()));
+    };
+    GatherBuffer buffer;
+    ColumnLinear layer({.input_size = kE,
+                        .output_size = kF,
+                        .bias = false,
+                        .sequence_parallel = true,
+                        .gather_buffer = &buffer,
+                        .dtype = at::kDouble,
+                        .init = filled_with(weight)},
+                       tp);
+    const at::Tensor part = own(full, 0).clone().requires_grad_();
+    const at::Tensor rows = own(weight, 0).clone().requires_grad_();
+    const at::Tensor gathered =
+        all_gather_with_reduce_scatter_backward(part, tp, 0, "kept", {}, &buffer);
+    const at::Tensor first = at::linear(gathered, rows);  // autograd keeps `gathered`
+    const at::Tensor y = first + layer.forward(part.tanh()).output;
+    const int64_t used = buffer.in_use();
+    y.backward(own(grad, -1));
+    return {{"x", part.grad()},
+            {"kept", rows.grad()},
+            {"other", layer.weight()->tensor.grad()},
+            {"used", at::full({}, used)},
+            {"memories", at::full({}, buffer.count())}};
+  };
+  for (const int64_t tp : {2, 3, 4}) {
+    for (const auto& all :
+         {on_every_rank(Mesh({{"tp", tp}}), body), on_every_gloo_rank(Mesh({{"tp", tp}}), body)}) {
+      for (size_t rank = 0; rank < all.size(); ++rank) {
+        const auto own = [&](const at::Tensor& whole) {
+          return part_at(whole, 0, rank, static_cast<size_t>(tp));
+        };
+        CHECK(difference(own(x.grad()), all[rank].at("x")) == "");
+        CHECK(difference(own(kept.grad()), all[rank].at("kept")) == "");
+        CHECK(difference(own(other.grad()), all[rank].at("other")) == "");
+        CHECK(all[rank].at("used").item<int64_t>() >= 1);
+        CHECK(all[rank].at("memories").item<int64_t>() >= 2);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shardproof::tests::gather_buffer_layers_test

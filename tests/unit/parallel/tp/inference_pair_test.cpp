@@ -1,0 +1,152 @@
+// The layers of tensor parallel inference: joined, apart, and on one device.
+#include "parallel/tp/inference_pair.h"
+
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "parallel/tp/norm_rows.h"
+#include "tests/support/rank_results.h"
+
+namespace shardproof::tests::inference_pair_test {
+namespace {
+
+constexpr double kEps = 1e-5;
+constexpr int64_t kTokens = 12, kBatch = 3, kWidth = 37, kIn = 12, kOut = 24;
+
+struct Whole {
+  at::Tensor x = random_tensor({kTokens, kBatch, kIn}, 1);
+  at::Tensor residual = random_tensor({kTokens, kBatch, kWidth}, 2);
+  at::Tensor row = random_tensor({kWidth, kIn}, 3);
+  at::Tensor gain = random_tensor({kWidth}, 4);
+  at::Tensor column = random_tensor({kOut, kWidth}, 5);
+};
+
+at::Tensor plain_norm(const at::Tensor& x, const at::Tensor& gain) {
+  return x / (x.pow(2).mean(-1, true) + kEps).sqrt() * gain;
+}
+
+NamedResults pair_of(const Whole& whole, Communicator& tp, bool joined) {
+  const auto part = [&](const at::Tensor& full, int64_t dim) {
+    return full.chunk(tp.size(), dim)[static_cast<size_t>(tp.rank())];  // strided where dim > 0
+  };
+  const InferenceRowScatter row(part(whole.row, 1), tp, "down");
+  const InferenceNormColumn column(whole.gain, part(whole.column, 0), kEps, tp, "up");
+  const at::Tensor x = part(whole.x, 2), residual = part(whole.residual, 0);
+  if (joined) {
+    const JoinedRows rows = row.forward_joined(x, residual, column);
+    return {{"residual", rows.residual}, {"y", column.forward_normed(rows.gathered)}};
+  }
+  const at::Tensor sum = row.forward(x) + residual;
+  return {{"residual", sum}, {"y", column.forward(sum)}};
+}
+
+TEST_CASE("the pair gives what one device gives, joined and apart, for the same collectives",
+          "[TP-7]") {
+  const Whole whole;
+  const at::Tensor sum = whole.x.matmul(whole.row.t()) + whole.residual;
+  const at::Tensor y = plain_norm(sum, whole.gain).matmul(whole.column.t());
+  for (const int64_t tp : {1, 2, 3, 4}) {
+    for (const bool joined : {false, true}) {
+      INFO("tp=" << tp << (joined ? " joined" : " apart"));
+      const Mesh mesh = Mesh::training(2, 1, 1, tp);
+      const auto results = on_every_rank(
+          mesh, [&](MeshComm& comm, int64_t) { return pair_of(whole, comm.along("tp"), joined); });
+      for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+        const auto place = static_cast<size_t>(mesh.coordinate("tp", rank));
+        const NamedResults& own = results[static_cast<size_t>(rank)];
+        CHECK(difference(sum.chunk(tp, 0)[place], own.at("residual")) == "");
+        CHECK(difference(y.chunk(tp, 2)[place], own.at("y")) == "");
+      }
+    }
+  }
+}
+
+TEST_CASE("addition and norm in one pass are the two apart, in every type and width", "[TP-7]") {
+  for (const int64_t width : {1, 3, 16, 37, 300}) {
+    const at::Tensor a = random_tensor({5, 2, width}, 1), r = random_tensor({5, 2, width}, 2);
+    const at::Tensor gain = random_tensor({width}, 3);
+    for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
+      INFO(c10::toString(dtype) << " width " << width);
+      const AddedNorm out = add_rms_norm(a.to(dtype), r.to(dtype), gain.to(dtype), kEps);
+      const at::Tensor sum = a.to(dtype) + r.to(dtype);
+      CHECK(out.sum.equal(sum));
+      const at::Tensor golden = plain_norm(sum.to(at::kDouble), gain.to(dtype).to(at::kDouble));
+      const double eps = dtype == at::kDouble  ? 1e-14
+                         : dtype == at::kFloat ? 1e-6
+                                               : (dtype == at::kHalf ? 6e-4 : 5e-3);
+      CHECK(difference(golden, out.normed.to(at::kDouble), eps) == "");
+      const at::Tensor apart = inference_rms_norm(sum, gain.to(dtype), kEps);
+      CHECK(difference(apart.to(at::kDouble), out.normed.to(at::kDouble), eps) == "");
+    }
+  }
+}
+
+TEST_CASE("where nobody reads the addend again its memory becomes the sum's", "[TP-7]") {
+  const at::Tensor r = random_tensor({5, 37}, 2), gain = random_tensor({37}, 3);
+  for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    INFO(c10::toString(dtype));
+    const at::Tensor a = random_tensor({5, 37}, 1).to(dtype);
+    const AddedNorm kept = add_rms_norm(a, r.to(dtype), gain.to(dtype), kEps);
+    const AddedNorm over = add_rms_norm_over_addend(a, r.to(dtype), gain.to(dtype), kEps);
+    CHECK(over.sum.data_ptr() == a.data_ptr());
+    CHECK(kept.sum.data_ptr() != a.data_ptr());
+    CHECK(over.sum.equal(kept.sum));
+    CHECK(over.normed.equal(kept.normed));
+  }
+}
+
+TEST_CASE("a row's loops for any processor and for this one", "[TP-7]") {
+  const int64_t width = 1100;  // more than one stretch of sums, and a rest of lanes
+  const at::Tensor a = random_tensor({width}, 1).to(at::kFloat);
+  const at::Tensor r = random_tensor({width}, 2).to(at::kFloat);
+  for (const NormRows& rows : {norm_rows_of_any_processor(), norm_rows()}) {
+    at::Tensor sum = at::empty_like(a), out = at::empty_like(a);
+    const float squares = rows.add_float(a.const_data_ptr<float>(), r.const_data_ptr<float>(),
+                                         sum.mutable_data_ptr<float>(), width);
+    CHECK(sum.equal(a + r));
+    CHECK(squares == Approx(sum.to(at::kDouble).square().sum().item<double>()).epsilon(1e-6));
+    rows.scale_float(sum.const_data_ptr<float>(), r.const_data_ptr<float>(), 0.5f,
+                     out.mutable_data_ptr<float>(), width);
+    CHECK(out.equal(sum * 0.5 * r));
+  }
+}
+
+TEST_CASE("strided rows, and inputs that stay as they were", "[TP-7]") {
+  const at::Tensor a = random_tensor({7, 5, 6}, 1).permute({1, 0, 2});
+  const at::Tensor r = random_tensor({5, 6, 7}, 2).permute({0, 2, 1});
+  const at::Tensor gain = random_tensor({6, 2}, 3).select(1, 1);
+  const at::Tensor a_before = a.clone(), r_before = r.clone();
+  const AddedNorm out = add_rms_norm(a, r, gain, kEps);
+  CHECK(difference(plain_norm(a + r, gain), out.normed) == "");
+  CHECK(a.equal(a_before));
+  CHECK(r.equal(r_before));
+  CHECK(add_rms_norm(a.narrow(0, 0, 0), r.narrow(0, 0, 0), gain, kEps).sum.numel() == 0);
+}
+
+TEST_CASE("what does not fit is refused", "[TP-7]") {
+  const at::Tensor a = random_tensor({5, 6}, 1), gain = random_tensor({6}, 3);
+  CHECK_THROWS_AS(add_rms_norm(a, random_tensor({5, 7}, 2), gain, kEps), Error);
+  CHECK_THROWS_AS(add_rms_norm(a, a.to(at::kFloat), gain, kEps), Error);
+  CHECK_THROWS_AS(add_rms_norm(a, a, random_tensor({5}, 3), kEps), Error);
+  // The norm alone takes what the two together take, and no more.
+  CHECK_THROWS_AS(inference_rms_norm(a, random_tensor({5}, 3), kEps), Error);
+  CHECK_THROWS_AS(inference_rms_norm(a, gain.to(at::kFloat), kEps), Error);
+  for (const auto dtype : {at::kFloat8_e4m3fn, at::kLong}) {
+    CHECK_THROWS_AS(add_rms_norm(a.to(dtype), a.to(dtype), gain.to(dtype), kEps), Error);
+    CHECK_THROWS_AS(inference_rms_norm(a.to(dtype), gain.to(dtype), kEps), Error);
+  }
+  std::vector<std::string> said(2);
+  on_every_rank(Mesh::training(1, 1, 1, 2), [&](MeshComm& comm, int64_t rank) -> NamedResults {
+    const InferenceRowScatter row(random_tensor({4, 3}, 1), comm.along("tp"), "down");
+    try {
+      row.forward(random_tensor({5, 2, 3}, 2));
+    } catch (const Error& error) {
+      said[static_cast<size_t>(rank)] = error.what();
+    }
+    return {};
+  });
+  for (const std::string& text : said) CHECK(text.find("5 tokens") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace shardproof::tests::inference_pair_test

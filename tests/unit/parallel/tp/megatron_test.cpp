@@ -1,0 +1,142 @@
+// The tensor-parallel layers against megatron-core's own, stored under golden/witness with the
+// script that ran it: tensor-parallel sizes 1, 2 and 4, sequence parallel on and off, to float32
+// rounding.
+#include <catch2/catch.hpp>
+
+#include "parallel/tp/column_linear.h"
+#include "parallel/tp/row_linear.h"
+#include "parallel/tp/vocab_embedding.h"
+#include "tensor/safetensors.h"
+#include "tests/support/rank_results.h"
+#include "tests/unit/parallel/tp/tp_layer_world.h"
+
+namespace shardproof::tests {
+namespace {
+
+struct Config {
+  int64_t tp;
+  bool sp;
+  std::string prefix() const { return "tp" + std::to_string(tp) + (sp ? "_sp." : "."); }
+};
+
+// Inputs as megatron-core had them: rounded to float32. Ours compute in float64 from there.
+class Inputs {
+ public:
+  at::Tensor operator()(const std::string& name) const {
+    const at::Tensor values = file_.get(name);
+    return values.is_floating_point() ? values.to(at::kFloat).to(at::kDouble) : values;
+  }
+
+ private:
+  SafetensorsFile file_ = SafetensorsFile::open("golden/witness/layers.safetensors");
+};
+
+struct OnRank {
+  Communicator& tp;
+  bool sp;
+  at::Tensor part(const at::Tensor& full, int64_t dim, const std::vector<int64_t>& blocks) const {
+    return own_blocks(full, dim, blocks, tp.rank(), tp.size());
+  }
+  at::Tensor tokens(const at::Tensor& full) const {
+    return sp ? part(full, 0, {full.size(0)}) : full;
+  }
+  at::Tensor whole(const at::Tensor& local) const {
+    return sp ? tp.all_gather(local, 0, "whole") : local.clone();
+  }
+  at::Tensor joined(const at::Tensor& local, int64_t dim,
+                    const std::vector<int64_t>& blocks) const {
+    return in_full_order(tp.all_gather(local, dim, "joined"), dim, blocks, tp.size());
+  }
+};
+
+NamedResults column(const Inputs& inputs, const OnRank& on, int64_t stride) {
+  const std::vector<int64_t> blocks(static_cast<size_t>(stride), 24 / stride);
+  const std::string name = stride == 1 ? "column" : "gate_up";
+  ColumnLinear layer({.input_size = 5,
+                      .output_size = 24,
+                      .stride = stride,
+                      .sequence_parallel = on.sp,
+                      .dtype = at::kDouble,
+                      .init = filled_with(inputs("column.weight"))},
+                     on.tp);
+  {
+    const at::NoGradGuard no_grad;
+    layer.bias()->tensor.copy_(on.part(inputs("column.bias"), 0, blocks));
+  }
+  const at::Tensor x = on.tokens(inputs("column.x")).clone().requires_grad_();
+  const at::Tensor y = layer.forward(x).output;
+  y.backward(on.part(inputs("column.grad"), -1, blocks));
+  return {{name + ".y", on.joined(y.detach(), 2, blocks)},
+          {name + ".grad_x", on.whole(x.grad())},
+          {name + ".grad_weight", on.joined(layer.weight()->tensor.grad(), 0, blocks)},
+          {name + ".grad_bias", on.joined(layer.bias()->tensor.grad(), 0, blocks)}};
+}
+
+NamedResults row(const Inputs& inputs, const OnRank& on) {
+  RowLinear layer({.input_size = 24,
+                   .output_size = 5,
+                   .sequence_parallel = on.sp,
+                   .dtype = at::kDouble,
+                   .init = filled_with(inputs("row.weight"))},
+                  on.tp);
+  {
+    const at::NoGradGuard no_grad;
+    layer.bias()->tensor.copy_(inputs("row.bias"));
+  }
+  const at::Tensor x = on.part(inputs("row.x"), -1, {24}).requires_grad_();
+  const at::Tensor y = layer.forward(x).output;
+  y.backward(on.tokens(inputs("row.grad")));
+  at::Tensor bias = layer.bias()->tensor.grad();
+  if (on.sp) bias = on.tp.all_reduce(bias, ReduceOp::kSum, "bias");
+  return {{"row.y", on.whole(y.detach())},
+          {"row.grad_x", on.joined(x.grad(), 2, {24})},
+          {"row.grad_weight", on.joined(layer.weight().tensor.grad(), 1, {24})},
+          {"row.grad_bias", bias}};
+}
+
+NamedResults embedding(const Inputs& inputs, const OnRank& on) {
+  VocabEmbedding layer({.num_embeddings = 36,
+                        .embedding_dim = 5,
+                        .reduce_scatter = on.sp,
+                        .dtype = at::kDouble,
+                        .init = filled_with(inputs("embedding.weight"))},
+                       on.tp);
+  const at::Tensor y = layer.forward(inputs("embedding.ids"));
+  const at::Tensor grad = inputs("embedding.grad");
+  y.backward(on.sp ? on.tokens(grad.transpose(0, 1)) : grad);
+  const at::Tensor full = on.whole(y.detach());
+  return {{"embedding.y", on.sp ? full.transpose(0, 1) : full},
+          {"embedding.grad_weight", on.joined(layer.weight().tensor.grad(), 0, {36})}};
+}
+
+TEST_CASE("the layers are megatron-core's, to float32 rounding",
+          "[tp][TP-1][TP-2][TP-3][witness]") {
+  const SafetensorsFile file = SafetensorsFile::open("golden/witness/megatron.safetensors");
+  const Inputs inputs;
+  size_t compared = 0;
+  for (const Config& config :
+       {Config{1, false}, Config{2, false}, Config{2, true}, Config{4, false}, Config{4, true}}) {
+    const auto results = on_every_rank(Mesh({{"tp", config.tp}}), [&](MeshComm& comm, int64_t) {
+      const OnRank on{comm.along("tp"), config.sp};
+      NamedResults all = column(inputs, on, 1);
+      for (const NamedResults& more :
+           {column(inputs, on, 2), row(inputs, on), embedding(inputs, on)}) {
+        all.insert(more.begin(), more.end());
+      }
+      return all;
+    });
+    for (const NamedResults& result : results) {
+      for (const auto& [name, value] : result) {
+        INFO(config.prefix() << name);
+        const at::Tensor golden = file.get(config.prefix() + name);
+        REQUIRE(golden.scalar_type() == at::kFloat);
+        CHECK(difference(golden.to(at::kDouble), value, 3e-6) == "");
+      }
+    }
+    compared += results[0].size();
+  }
+  CHECK(compared == file.names().size());
+}
+
+}  // namespace
+}  // namespace shardproof::tests

@@ -1,0 +1,144 @@
+// One decoder, one batch, any mesh and mode of data parallelism: what its training leaves behind.
+#pragma once
+
+#include <functional>
+
+#include "parallel/cp/apply.h"
+#include "parallel/tp/apply.h"
+#include "parallel/ulysses/apply.h"
+#include "tensor/shard.h"
+#include "tests/support/rank_results.h"
+#include "train/trainer.h"
+
+namespace shardproof::tests {
+
+// Dim 0 of the parameters: 29, 10, 24, 12, 14. No world of 2 to 6 ranks divides all of them.
+inline ModelConfig small_model() {
+  ModelConfig config;
+  config.vocab_size = 29;
+  config.hidden_size = 10;
+  config.intermediate_size = 14;
+  config.num_hidden_layers = 3;
+  config.num_attention_heads = 6;
+  config.num_key_value_heads = 3;
+  config.head_dim = 4;
+  config.attention_bias = true;
+  return config;
+}
+
+inline Batch small_batch() {
+  return seeded_batch({.batch_size = 5,
+                       .seq_len = 12,
+                       .lengths = {12, 5, 9, 3, 11},
+                       .vocab_size = small_model().vocab_size,
+                       .seed = 6});
+}
+
+struct Trial {
+  Mesh mesh = Mesh::training(3, 1, 1, 1);
+  TrainOptions options = {};
+  at::ScalarType dtype = at::kDouble;
+  int64_t steps = 2;
+  ModelConfig config = small_model();
+  Probe* probe = nullptr;  // of every rank, called from all of them; null: nobody listens
+  std::vector<CallListener*> listeners = {};
+  std::function<void(Decoder&, int64_t rank)> prepare = {};  // after the plans; may be empty
+};
+
+// On one rank, its trainer ready.
+inline void with_trainer(const Trial& trial, MeshComm& comm, int64_t rank,
+                         const std::function<void(Trainer&)>& work) {
+  NoProbe nobody;
+  Decoder model(trial.config, seeded_weights(trial.config, 3));
+  apply_tensor_parallel(model, comm, {.sequence_parallel = trial.options.sequence_parallel});
+  apply_context_parallel(model, comm, {});
+  apply_ulysses(model, comm);
+  if (trial.prepare) trial.prepare(model, rank);
+  const RankSetup setup{.mesh = trial.mesh,
+                        .rank = rank,
+                        .comm = comm,
+                        .probe = trial.probe ? *trial.probe : nobody,
+                        .dtype = trial.dtype,
+                        .device = at::kCPU};
+  Trainer trainer(setup, model, trial.options);
+  work(trainer);
+}
+
+// Every parameter after the steps, put together from all ranks' shards, and each step's loss and
+// norm as rank 0 reported them.
+struct Trained {
+  std::map<std::string, at::Tensor> parameters;
+  std::vector<StepMetrics> metrics;
+};
+
+// By name, from the shards of each rank in the order of `parameters`.
+inline std::map<std::string, at::Tensor> whole_parameters(
+    const std::vector<ParameterPtr>& parameters, const std::vector<std::vector<at::Tensor>>& shards,
+    const Mesh& mesh) {
+  std::map<std::string, at::Tensor> whole;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    std::vector<at::Tensor> pieces;
+    for (const auto& of_rank : shards) pieces.push_back(of_rank[i]);
+    whole[parameters[i]->name] =
+        reassemble(pieces, parameters[i]->global_shape, parameters[i]->layout, mesh);
+  }
+  return whole;
+}
+
+// `work` on every rank, then the parameters.
+inline Trained train_with(const Trial& trial,
+                          const std::function<void(Trainer&, MeshComm&)>& work) {
+  const auto ranks = static_cast<size_t>(trial.mesh.world_size());
+  std::vector<std::vector<at::Tensor>> shards(ranks);
+  std::vector<ParameterPtr> parameters;
+  Trained trained;
+  rethrow_first(try_emulated_ranks(
+      trial.mesh,
+      [&](MeshComm& comm, int64_t rank) {
+        with_trainer(trial, comm, rank, [&](Trainer& trainer) {
+          work(trainer, comm);
+          for (const at::Tensor& master : trainer.masters()) {
+            shards[static_cast<size_t>(rank)].push_back(master.clone());
+          }
+          if (rank == 0) parameters = trainer.parameters();
+        });
+      },
+      trial.listeners));
+  trained.parameters = whole_parameters(parameters, shards, trial.mesh);
+  return trained;
+}
+
+inline Trained train(const Trial& trial) {
+  std::vector<StepMetrics> metrics;
+  Trained trained = train_with(trial, [&](Trainer& trainer, MeshComm& comm) {
+    for (int64_t i = 0; i < trial.steps; ++i) {
+      const StepMetrics step = trainer.step(small_batch());
+      if (comm.rank() == 0) metrics.push_back(step);
+    }
+  });
+  trained.metrics = metrics;
+  return trained;
+}
+
+// "" when both are the same to within `tolerance` of each tensor's scale, else the first
+// difference.
+inline std::string difference(const Trained& golden, const Trained& actual, double tolerance) {
+  for (const auto& [name, tensor] : golden.parameters) {
+    const auto found = actual.parameters.find(name);
+    if (found == actual.parameters.end()) return name + " is missing";
+    const std::string here = difference(tensor, found->second, tolerance);
+    if (!here.empty()) return name + " " + here;
+  }
+  for (size_t i = 0; i < std::min(golden.metrics.size(), actual.metrics.size()); ++i) {
+    const auto close = [&](double a, double b) {
+      return std::abs(a - b) <= tolerance * std::abs(a);
+    };
+    if (!close(golden.metrics[i].loss, actual.metrics[i].loss)) return "loss";
+    if (!close(golden.metrics[i].grad_norm, actual.metrics[i].grad_norm)) return "norm";
+  }
+  return "";
+}
+
+inline FsdpOptions fsdp() { return {.kind = DataParallelKind::kFsdp}; }
+
+}  // namespace shardproof::tests

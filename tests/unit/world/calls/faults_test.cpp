@@ -1,0 +1,189 @@
+// Planted faults: at which calls they act, what they do to the tensors, and what they leave alone.
+#include <ATen/ATen.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "base/error.h"
+#include "sim/world/calls/fault_injection.h"
+#include "sim/world/calls/fault_selection.h"
+#include "sim/world/calls/spoil.h"
+#include "sim/world/emulated/emulated_world.h"
+
+namespace shardproof::sim {
+namespace {
+
+CollectiveCall call_of(const std::string& op, const std::string& label) {
+  CollectiveCall call;
+  call.group = "tp[0,1]";
+  call.op = op;
+  call.label = label;
+  call.bytes = 32;
+  if (op == "all_reduce" || op == "reduce_scatter") call.reduce_op = "sum";
+  return call;
+}
+
+TEST_CASE("a fault acts at the calls that it names", "[faults]") {
+  FaultSpec fault{.kind = "drop", .rank = 0, .label = "layers.*.q_proj forward"};
+  const CollectiveCall call = call_of("all_gather", "model.layers.12.self_attn.q_proj forward");
+  CHECK(concerns(fault, call, 1));
+  CHECK_FALSE(concerns(fault, call_of("all_gather", "model.layers.0.k_proj forward"), 1));
+  fault.op = "all_reduce";
+  CHECK_FALSE(concerns(fault, call, 1));
+  fault.op = "all_gather";
+  fault.axis = "dp";
+  CHECK_FALSE(concerns(fault, call, 1));
+  fault.axis = "tp";
+  fault.step = 2;
+  CHECK_FALSE(concerns(fault, call, 1));
+  CHECK(concerns(fault, call, 2));
+}
+
+TEST_CASE("a * stands for any characters, in order", "[faults]") {
+  CHECK(occurs_in("anything", ""));
+  CHECK(occurs_in("a.b.c", "a*c"));
+  CHECK(occurs_in("a.b.c", "*b*"));
+  CHECK_FALSE(occurs_in("a.b.c", "c*a"));
+  CHECK_FALSE(occurs_in("ab", "b*b"));
+}
+
+TEST_CASE("a contribution can be spoilt only where there is one", "[faults]") {
+  CollectiveCall broadcast = call_of("broadcast", "x");
+  broadcast.root = 1;
+  broadcast.group_rank = 0;
+  const FaultSpec drop{.kind = "drop", .rank = 0, .label = ""},
+      delay{.kind = "delay", .rank = 0, .label = ""};
+  CHECK_FALSE(concerns(drop, broadcast, 0));
+  CHECK(concerns(delay, broadcast, 0));
+  broadcast.group_rank = 1;
+  CHECK(concerns(drop, broadcast, 0));
+  CHECK_FALSE(concerns(drop, call_of("recv", "x"), 0));
+  const FaultSpec duplicate{.kind = "duplicate", .rank = 0, .label = ""};
+  CHECK(concerns(duplicate, call_of("all_reduce", "x"), 0));
+  CHECK_FALSE(concerns(duplicate, call_of("all_gather", "x"), 0));
+  CollectiveCall max = call_of("all_reduce", "x");
+  max.reduce_op = "max";
+  CHECK_FALSE(concerns(duplicate, max, 0));
+  FaultSpec output{.kind = "corrupt", .rank = 0, .label = ""};
+  output.side = "output";
+  CHECK_FALSE(concerns(output, call_of("send", "x"), 0));
+}
+
+TEST_CASE("one bit flips in one element, wherever it lies", "[faults]") {
+  const at::Tensor whole = at::arange(1, 13, at::kDouble).view({3, 4});
+  const at::Tensor first = whole.clone(), second = whole.clone().t();  // not contiguous
+  CHECK(flip_bit({first, second}, 12 + 4, 63) == "bit 63 of element 16: 6 became -6");
+  CHECK(at::equal(first, whole));
+  CHECK(second[1][1].item<double>() == -6);
+  at::Tensor expected = whole.t().clone();
+  expected[1][1] = -6;
+  CHECK(at::equal(second, expected));
+  flip_bit({first}, -1, -1);  // the largest, the lowest bit of its exponent
+  CHECK(first[2][3].item<double>() == 24);
+  const at::Tensor half = at::ones({2}, at::kBFloat16);
+  flip_bit({half}, 1, 15);
+  CHECK(half[1].item<float>() == -1);
+  CHECK_THROWS_AS(flip_bit({half}, 2, 0), Error);
+  CHECK_THROWS_AS(flip_bit({half}, 0, 16), Error);
+  CHECK_THROWS_AS(outdate({half}, {first}), Error);
+}
+
+// What two ranks have after `calls` sums of rank + 1 + 10 * call, with faults on rank 1.
+struct TwoRanks {
+  explicit TwoRanks(std::vector<FaultSpec> faults, int64_t calls = 3) : results(2) {
+    EmulatedWorld world(2);
+    std::vector<std::thread> threads;
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([&, rank] {
+        FaultInjection injection(faults, rank, {});
+        const auto backend = injection.wrap(world.factory(rank))("tp", {0, 1});
+        struct Listener final : CallListener {
+          explicit Listener(FaultInjection& given) : injection(given) {}
+          void before_call(const CollectiveCall& call) override { injection.before_call(call); }
+          void after_call(const CollectiveCall&) override {}
+          void never_waited(const CollectiveCall&) override {}
+          FaultInjection& injection;
+        } listener(injection);
+        Communicator tp("tp", {0, 1}, rank, backend, &listener);
+        for (int64_t call = 0; call < calls; ++call) {
+          const at::Tensor mine = at::full({2}, rank + 1 + 10.0 * call, at::kDouble);
+          const at::Tensor before = mine.clone();
+          const std::string label = "call " + std::to_string(call);
+          const at::Tensor sum = tp.all_reduce(mine, ReduceOp::kSum, label);
+          const at::Tensor all = tp.all_gather_async(mine, 0, label).wait();
+          results[static_cast<size_t>(rank)].push_back(at::cat({sum, all}));
+          if (!at::equal(mine, before)) inputs_kept = false;
+        }
+        if (rank == 1) notes = injection.notes();
+        world.rank_ended(rank);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  // sum, then both parts of what was gathered
+  std::vector<double> values(size_t rank, size_t call) const {
+    const at::Tensor all = results[rank][call];
+    return {all[0].item<double>(), all[2].item<double>(), all[4].item<double>()};
+  }
+  std::vector<std::vector<at::Tensor>> results;
+  std::vector<FaultNote> notes;
+  std::atomic<bool> inputs_kept = true;
+};
+
+using Values = std::vector<double>;
+
+TEST_CASE("drop, duplicate and stale change what one rank sends, and nothing else", "[faults]") {
+  FaultSpec fault{.kind = "drop", .rank = 1, .label = "call 1"};
+  const TwoRanks dropped({fault});
+  for (size_t rank = 0; rank < 2; ++rank) {
+    CHECK(dropped.values(rank, 0) == Values{3, 1, 2});
+    CHECK(dropped.values(rank, 1) == Values{11, 11, 12});  // the first matching call: the sum
+    CHECK(dropped.values(rank, 2) == Values{43, 21, 22});
+  }
+  CHECK(dropped.inputs_kept);
+  REQUIRE(dropped.notes.size() == 1);
+  CHECK(dropped.notes[0].fired);
+  CHECK(dropped.notes[0].calls == 6);
+  CHECK(dropped.notes[0].matches == 2);
+  CHECK_THAT(dropped.notes[0].call, Catch::Contains("all_reduce(sum) tp[0,1]"));
+
+  fault.kind = "duplicate";
+  const TwoRanks doubled({fault});
+  CHECK(doubled.values(0, 1) == Values{35, 11, 12});
+  CHECK(doubled.values(1, 1) == Values{35, 11, 12});
+
+  const FaultSpec stale{.kind = "stale", .rank = 1, .label = "", .at_call = 2, .op = "all_gather"};
+  const TwoRanks outdated({stale});
+  CHECK(outdated.values(0, 2) == Values{43, 21, 12});
+  CHECK(outdated.values(1, 2) == Values{43, 21, 12});
+  CHECK(outdated.inputs_kept);
+}
+
+TEST_CASE("an output is spoilt on one rank only", "[faults]") {
+  FaultSpec fault{.kind = "corrupt", .rank = 1, .label = "", .at_call = 1, .op = "all_gather"};
+  fault.side = "output";
+  fault.bit = 63;
+  fault.element = 2;
+  const TwoRanks spoilt({fault});
+  CHECK(spoilt.values(0, 1) == Values{23, 11, 12});
+  CHECK(spoilt.values(1, 1) == Values{23, 11, -12});
+  CHECK(spoilt.notes[0].effect == "output bit 63 of element 2: 12 became -12");
+}
+
+TEST_CASE("a fault that finds no call, or no such element, says so", "[faults]") {
+  FaultSpec far{.kind = "drop", .rank = 1, .label = "", .at_call = 6};
+  FaultSpec element{.kind = "corrupt", .rank = 1, .label = ""};
+  element.element = 2;
+  const TwoRanks untouched({far, element});
+  CHECK(untouched.values(0, 2) == Values{43, 21, 22});
+  REQUIRE(untouched.notes.size() == 2);
+  CHECK_FALSE(untouched.notes[0].fired);
+  CHECK(untouched.notes[0].matches == 6);
+  CHECK_FALSE(untouched.notes[1].fired);
+  CHECK_THAT(untouched.notes[1].problem, Catch::Contains("no element 2 in a buffer of 2"));
+}
+
+}  // namespace
+}  // namespace shardproof::sim

@@ -1,0 +1,37 @@
+// A worker's end is told whatever else control is doing when it comes.
+#include "sim/world/launch/workers.h"
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "tests/unit/world/launch/toy_workers.h"
+
+namespace shardproof::sim {
+namespace {
+
+bool is_reaped(pid_t pid) { return ::kill(pid, 0) != 0; }
+
+TEST_CASE("a worker that ends while another is started is told at once", "[launch]") {
+  boost::asio::io_context io{1};
+  const WorkerFunctions functions = toy_workers();
+  Workers workers(io, functions);
+  const WorkerSetup setup{.role = "golden", .backend = "emulated", .device = "cpu"};
+  const auto first = workers.start(setup, {});
+  std::string how;
+  first->start({.on_frame = {}, .on_exit = [&how](const std::string& text) { how = text; }});
+  REQUIRE(::kill(first->pid(), SIGKILL) == 0);
+  for (int i = 0; i < 20'000 && !is_reaped(first->pid()); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  REQUIRE(is_reaped(first->pid()));  // the zygote's notice is on its way, before that of the second
+  const auto second = workers.start(setup, {});
+  for (int i = 0; i < 200 && how.empty(); ++i) io.run_for(std::chrono::milliseconds(100));
+  CHECK_THAT(how, Catch::Contains("SIGKILL"));
+  CHECK(first->ended());
+  CHECK_FALSE(second->ended());
+}
+
+}  // namespace
+}  // namespace shardproof::sim

@@ -1,0 +1,297 @@
+#include "sim/world/launch/world_pool.h"
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <map>
+#include <new>
+#include <set>
+
+#include "sim/report/rank_log.h"
+#include "sim/report/results_json.h"
+#include "tests/unit/world/launch/toy_workers.h"
+
+namespace shardproof::sim {
+namespace {
+
+// Counts in memory that this process shares with those that it forks later.
+class SharedCount {
+ public:
+  SharedCount() {
+    void* memory = ::mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE,
+                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(memory != MAP_FAILED);
+    count_ = new (memory) std::atomic<int>(0);
+  }
+  ~SharedCount() { ::munmap(count_, sizeof(*count_)); }
+  SharedCount(const SharedCount&) = delete;
+  SharedCount& operator=(const SharedCount&) = delete;
+  std::atomic<int>* get() const { return count_; }
+
+ private:
+  std::atomic<int>* count_;
+};
+
+size_t count_entries(const char* folder) {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder)) ++count;
+  return count;
+}
+
+std::set<std::string> pids_of(const std::vector<RankEnding>& endings) {
+  std::set<std::string> pids;
+  for (const RankEnding& ending : endings) pids.insert(ending.bytes);
+  return pids;
+}
+
+TEST_CASE("every rank of a world runs the case, one process each or all in one", "[launch]") {
+  WorldPool pool(toy_workers());
+  const auto processes = pool.run_case(toy_case("gloo", 3), -1, false);
+  REQUIRE(processes.size() == 3);
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    CHECK(processes[static_cast<size_t>(rank)].rank == rank);
+    CHECK(processes[static_cast<size_t>(rank)].kind == "finished");
+  }
+  CHECK(pids_of(processes).size() == 3);
+  CHECK(pids_of(pool.run_case(toy_case("emulated", 3), -1, false)).size() == 1);
+}
+
+TEST_CASE("a world is used again after a case that finished, unless it must be fresh", "[launch]") {
+  WorldPool pool(toy_workers());
+  for (const std::string backend : {"gloo", "emulated"}) {
+    const auto first = pids_of(pool.run_case(toy_case(backend, 2), -1, false));
+    CHECK(pids_of(pool.run_case(toy_case(backend, 2), -1, false)) == first);
+    const auto fresh = pids_of(pool.run_case(toy_case(backend, 2), -1, true));
+    CHECK(fresh != first);
+    CHECK(pids_of(pool.run_case(toy_case(backend, 3), -1, false)) != fresh);
+    CHECK(pids_of(pool.run_case(toy_case(backend, 2), -1, false)) == fresh);
+
+    CaseSpec faulty = toy_case(backend, 2);
+    faulty.faults.push_back({.kind = "throw", .rank = 0, .label = "nowhere"});
+    const auto with_fault = pids_of(pool.run_case(faulty, -1, false));
+    CHECK(with_fault != fresh);
+    CHECK(pids_of(pool.run_case(toy_case(backend, 2), -1, false)) != with_fault);
+    pool.discard_last_world();
+    CHECK(pids_of(pool.run_case(toy_case(backend, 2), -1, false)) != fresh);
+  }
+}
+
+TEST_CASE("a refusal before the first collective keeps the world", "[launch]") {
+  WorldPool pool(toy_workers());
+  const auto first = pids_of(pool.run_case(toy_case("gloo", 2), -1, false));
+  const auto refused =
+      pool.run_case(toy_case("gloo", 2, {{"rank 0", "refuse"}, {"rank 1", "refuse"}}), -1, false);
+  CHECK(refused[0].kind == "refused");
+  CHECK(refused[1].message == "toy refusal");
+  CHECK(pids_of(pool.run_case(toy_case("gloo", 2), -1, false)) == first);
+}
+
+TEST_CASE("a rank that refuses while another goes on is not waited for", "[launch]") {
+  WorldPool pool(toy_workers());
+  const auto endings =
+      pool.run_case(toy_case("gloo", 2, {{"rank 0", "refuse"}, {"rank 1", "wait"}}), -1, false);
+  CHECK(endings[0].kind == "refused");
+  CHECK(endings[1].kind == "aborted");
+}
+
+TEST_CASE("the rank that died is named with how and with its last words", "[launch]") {
+  WorldPool pool(toy_workers());
+  const std::map<std::string, std::string> facts = {{"segv", "was killed by SIGSEGV"},
+                                                    {"sigkill", "was killed by SIGKILL"},
+                                                    {"exit3", "exited with status 3"},
+                                                    {"abort", "was killed by SIGABRT"}};
+  for (const auto& [act, fact] : facts) {
+    INFO(act);
+    const auto endings = pool.run_case(
+        toy_case("gloo", 3, {{"rank 0", "wait"}, {"rank 1", act}, {"rank 2", "wait"}}), -1, false);
+    CHECK(endings[1].kind == "died");
+    CHECK_THAT(endings[1].message, Catch::Contains(fact) && Catch::Contains("rank 1 does " + act));
+    CHECK_THAT(endings[1].last_call, Catch::Contains("toy call 0"));
+    CHECK_THAT(endings[1].printed, Catch::Contains("rank 1 does " + act));
+    CHECK(endings[0].printed == "rank 0 does wait");
+    for (const size_t other : {0, 2}) {
+      CHECK(endings[other].kind == "aborted");
+      CHECK_THAT(endings[other].message,
+                 Catch::Contains("rank 1 ended as died") && Catch::Contains("all_reduce"));
+      CHECK_THAT(endings[other].last_call, Catch::Contains("toy call 1"));
+    }
+    for (const RankEnding& ending : endings) {  // at once: not by the hang rule
+      CHECK_THAT(ending.message, !Catch::Contains("no rank entered a collective"));
+    }
+  }
+  const auto whole = pool.run_case(toy_case("gloo", 3), -1, false);
+  CHECK(whole[1].kind == "finished");
+  CHECK(whole[1].printed == "");
+}
+
+TEST_CASE("three lines of a dead process are in the terminal, results.json and the rank's log",
+          "[launch]") {
+  WorldPool pool(toy_workers());
+  for (const std::string backend : {"gloo", "emulated"}) {
+    INFO(backend);
+    const CaseSpec spec = toy_case(backend, 2, {{"rank 0", "wait"}, {"rank 1", "last words"}});
+    const CaseResult result = judge(spec, pool.run_case(spec, -1, false));
+    CHECK(result.kind == "died");
+    const auto check_lines = [](const std::string& text) {
+      for (const char* line : {"one <b>", "two & more", "three"}) {
+        CHECK_THAT(text, Catch::Contains(line));
+      }
+    };
+    check_lines(describe_result(result, false));
+    const RankEnding* dead = nullptr;
+    for (const RankEnding& ending : result.endings) {
+      if (!ending.printed.empty() && ending.kind == "died") dead = &ending;
+    }
+    REQUIRE(dead != nullptr);
+    check_lines(rank_log(result, dead->rank, dead, nullptr));
+    const auto json = nlohmann::json::parse(results_json({result}, {}));
+    const std::string printed = json["cases"][0]["ranks"][dead->rank]["printed"];
+    check_lines(printed);
+    CHECK_THAT(printed, Catch::EndsWith("one <b>\ntwo & more\nthree"));
+  }
+}
+
+TEST_CASE("a crash in an emulated world names the rank whose thread it was", "[launch]") {
+  WorldPool pool(toy_workers());
+  const auto endings = pool.run_case(
+      toy_case("emulated", 3, {{"rank 2", "segv"}, {"rank 0", "wait"}, {"rank 1", "wait"}}), -1,
+      false);
+  CHECK(endings[2].kind == "died");
+  CHECK_THAT(endings[2].message, Catch::Contains("was killed by SIGSEGV on the thread of rank 2"));
+  CHECK_THAT(endings[2].printed, Catch::Contains("rank 2 does segv"));  // all print into one stream
+  CHECK(endings[0].kind == "aborted");
+  CHECK(endings[0].printed == "");
+  const auto killed = pool.run_case(toy_case("emulated", 2, {{"rank 1", "sigkill"}}), -1, false);
+  CHECK(killed[1].kind == "died");
+  CHECK(pool.run_case(toy_case("emulated", 3), -1, false)[0].kind == "finished");
+}
+
+TEST_CASE("a rank that threw ends the others", "[launch]") {
+  WorldPool pool(toy_workers());
+  const auto endings = pool.run_case(
+      toy_case("gloo", 3, {{"rank 0", "wait"}, {"rank 1", "wait"}, {"rank 2", "throw"}}), -1,
+      false);
+  CHECK(endings[2].kind == "threw");
+  CHECK(endings[2].message == "toy error");
+  CHECK(endings[0].kind == "aborted");
+  CHECK(endings[1].kind == "aborted");
+}
+
+TEST_CASE("a rank that sleeps outside any collective is the hung one, not those who wait",
+          "[launch]") {
+  WorldPool pool(toy_workers());
+  for (const std::string backend : {"gloo", "emulated"}) {
+    INFO(backend);
+    const auto endings = pool.run_case(
+        toy_case(backend, 3, {{"rank 0", "wait"}, {"rank 1", "sleep"}, {"rank 2", "wait"}}), -1,
+        false);
+    CHECK(endings[1].kind == "hung");
+    CHECK(endings[0].kind == "aborted");
+    CHECK(endings[2].kind == "aborted");
+    // By the rule, and not by the deadline of 20 s.
+    CHECK_THAT(endings[1].message, Catch::Contains("for 0.4 s no rank entered a collective"));
+  }
+}
+
+TEST_CASE("an emulated world that does not hear an abort is killed", "[launch]") {
+  WorldPool pool(toy_workers());
+  const auto endings = pool.run_case(toy_case("emulated", 2, {{"rank 0", "deaf"}}), -1, false);
+  CHECK(endings[0].kind == "hung");
+  CHECK(pool.run_case(toy_case("emulated", 2), -1, false)[0].kind == "finished");
+}
+
+TEST_CASE("an endless loop runs until the deadline", "[launch]") {
+  WorldPool pool(toy_workers());
+  for (const std::string backend : {"gloo", "emulated"}) {
+    CaseSpec spec = toy_case(backend, 2, {{"rank 0", "loop"}, {"rank 1", "wait"}});
+    spec.world.deadline_s = 1.0;
+    const auto endings = pool.run_case(spec, -1, false);
+    CHECK(endings[1].kind == "aborted");
+    if (backend == "gloo") CHECK(endings[0].kind == "hung");
+    CHECK_THAT(endings[backend == "gloo" ? 0 : 1].message,
+               Catch::Contains("did not end within its deadline of 1 s"));
+  }
+}
+
+TEST_CASE("ranks that make different calls are both named at once", "[launch]") {
+  WorldPool pool(toy_workers());
+  const auto endings = pool.run_case(
+      toy_case("gloo", 3, {{"rank 0", "wait"}, {"rank 1", "gather"}, {"rank 2", "sleep"}}), -1,
+      false);
+  CHECK(endings[0].kind == "disagreement");
+  CHECK(endings[1].kind == "disagreement");
+  CHECK_THAT(endings[0].message, Catch::Contains("all_reduce") && Catch::Contains("all_gather"));
+  CHECK(endings[2].kind == "aborted");  // by then, and not by the hang rule
+  CHECK_THAT(endings[2].message, !Catch::Contains("no rank entered a collective"));
+}
+
+TEST_CASE("a rank that ended without a call that others wait in is named at once", "[launch]") {
+  WorldPool pool(toy_workers());
+  const auto endings = pool.run_case(toy_case("gloo", 2, {{"rank 0", "wait"}}), -1, false);
+  CHECK(endings[0].kind == "deadlock");
+  CHECK_THAT(endings[0].message, Catch::Contains("rank 1 has ended; rank 0 waits for rank 1"));
+}
+
+TEST_CASE("a golden runs in a worker of its own and stays warm", "[launch]") {
+  WorldPool pool(toy_workers());
+  const OwnedFd golden(::memfd_create("golden", MFD_CLOEXEC));
+  const TaskOutcome first = pool.run_golden(to_json(toy_case("gloo", 1)).dump(), golden.get(), "d");
+  CHECK(first.ok);
+  char blob[32] = {};
+  CHECK(::pread(golden.get(), blob, sizeof(blob), 0) == 13);
+  CHECK(std::string(blob) == "golden of toy");
+  CHECK(pool.run_golden(to_json(toy_case("gloo", 1)).dump(), golden.get(), "d").result ==
+        first.result);
+
+  const auto outcome = [&](const std::string& act, double deadline_s = 20) {
+    CaseSpec spec = toy_case("gloo", 1, {{"golden", act}});
+    spec.world.deadline_s = deadline_s;
+    return pool.run_golden(to_json(spec).dump(), golden.get(), "");
+  };
+  CHECK(outcome("bad").kind == "bad_input");
+  CHECK(outcome("bad").message == "toy fact; toy fix");
+  CHECK(outcome("throw").kind == "internal");
+  CHECK(outcome("segv").kind == "died");
+  CHECK(outcome("loop", 0.2).kind == "hung");
+  CHECK(outcome("echo").ok);
+}
+
+TEST_CASE("cases run side by side, each with its own world", "[launch]") {
+  constexpr int kCases = 6;
+  const SharedCount met;
+  WorldPool pool(toy_workers(met.get()));
+  std::set<std::string> pids;
+  int ended = 0;
+  for (int i = 0; i < kCases; ++i) {
+    CaseSpec spec =
+        toy_case(i % 2 ? "gloo" : "emulated", 2, {{"rank 1", "meet"}, {"to meet", kCases}});
+    spec.world.hang_s = 20;  // of the first case, where they run one after the other
+    spec.world.deadline_s = 60;
+    pool.start_case(spec, -1, false, [&pids, &ended](WorldRun run) {
+      INFO(run.endings[1].message);
+      CHECK(run.endings[1].kind == "finished");
+      pids.insert(run.endings[1].bytes);
+      ++ended;
+      return true;
+    });
+  }
+  pool.wait_until([&] { return ended == kCases; });
+  CHECK(pids.size() == kCases);
+}
+
+TEST_CASE("crash after crash leaves no descriptor and no process behind", "[launch]") {
+  WorldPool pool(toy_workers());
+  const auto round = [&] {
+    pool.run_case(toy_case("gloo", 3, {{"rank 1", "segv"}, {"rank 0", "wait"}}), -1, false);
+    pool.run_case(toy_case("emulated", 3, {{"rank 1", "exit3"}}), -1, false);
+  };
+  for (int i = 0; i < 3; ++i) round();
+  const size_t before = count_entries("/proc/self/fd");
+  for (int i = 0; i < 30; ++i) round();
+  CHECK(count_entries("/proc/self/fd") <= before + 6);  // workers that are still being reaped
+}
+
+}  // namespace
+}  // namespace shardproof::sim

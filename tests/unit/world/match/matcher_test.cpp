@@ -1,0 +1,247 @@
+// The central matching of calls, fed with lines in the orders that a control process could see.
+#include "sim/world/match/matcher.h"
+
+#include <catch2/catch.hpp>
+
+namespace shardproof::sim {
+namespace {
+
+using Catch::Matchers::Contains;
+
+// A rank's view of one group: makes its lines with rising numbers.
+struct Side {
+  int64_t rank;
+  std::string name;
+  std::vector<int64_t> ranks;
+  int64_t next = 0;  // call number
+
+  CallLine call(const std::string& op, const std::string& label, bool asynchronous = false) {
+    int64_t own = 0;
+    while (ranks[static_cast<size_t>(own)] != rank) ++own;
+    CallLine line;
+    line.rank = rank;
+    line.group = name;
+    line.group_rank = own;
+    line.sequence = next++;
+    line.op = op;
+    line.label = label;
+    line.dtype = "float64";
+    line.group_ranks = std::make_shared<const std::vector<int64_t>>(ranks);
+    line.shape = {4};
+    line.reduce_op = op == "all_reduce" ? "sum" : "";
+    line.asynchronous = asynchronous;
+    return line;
+  }
+};
+
+CallLine wait_for(CallLine line) {
+  line.waiting = true;
+  return line;
+}
+
+TEST_CASE("a line survives its text form", "[comm][match]") {
+  Side side{.rank = 3, .name = "tp[2,3]", .ranks = {2, 3}, .next = 41};
+  CallLine line = side.call("all_to_all", "a label\twith\ttabs,\nlines and \\ 'quotes'", true);
+  line.strides = {1};
+  line.split_sizes = {1, 3};
+  line.output_sizes = {0, 4};
+  line.dim = 2;
+  line.root = 1;
+  line.tag = -7;
+  line.waiting = true;
+  const std::string text = encode_line(line);
+  CHECK(text.find('\n') == std::string::npos);
+  const auto back = decode_line(text);
+  REQUIRE(back);
+  CHECK(back->label == line.label);
+  CHECK(*back->group_ranks == *line.group_ranks);
+  CHECK(back->split_sizes == line.split_sizes);
+  CHECK(back->output_sizes == line.output_sizes);
+  CHECK(back->sequence == 41);
+  CHECK(back->tag == -7);
+  CHECK(back->waiting);
+  CHECK(encode_line(*back) == text);
+}
+
+TEST_CASE("malformed lines are refused, never a crash", "[comm][match]") {
+  Side side{.rank = 0, .name = "tp[0,1]", .ranks = {0, 1}, .next = 0};
+  const std::string good = encode_line(side.call("all_reduce", "x"));
+  for (size_t cut = 0; cut < good.size(); ++cut) CHECK(!decode_line(good.substr(0, cut)));
+  CHECK(!decode_line(good + "\t1"));
+  CHECK(!decode_line("a" + good));
+  CHECK(!decode_line(good.substr(0, good.size() - 1) + "2"));
+  CHECK(decode_line(good));
+}
+
+TEST_CASE("agreeing calls in any order of arrival are no finding", "[comm][match]") {
+  Matcher matcher(3);
+  Side a{0, "dp[0,1,2]", {0, 1, 2}}, b{1, "dp[0,1,2]", {0, 1, 2}}, c{2, "dp[0,1,2]", {0, 1, 2}};
+  // Rank 0's second line is read before the others' first ones.
+  CHECK(!matcher.line(a.call("all_reduce", "one")));
+  CHECK(!matcher.line(a.call("all_gather", "two")));
+  for (Side* side : {&c, &b}) CHECK(!matcher.line(side->call("all_reduce", "one")));
+  for (Side* side : {&b, &c}) CHECK(!matcher.line(side->call("all_gather", "two")));
+  CHECK(matcher.describe_waits() == "");
+  for (int64_t rank = 0; rank < 3; ++rank) CHECK(!matcher.ended(rank));
+  CHECK(matcher.last_call(0) == "all_gather dp[0,1,2] [4] float64 'two'");
+}
+
+TEST_CASE("a group put together anew begins at 0, and control may hear of it out of order",
+          "[comm][match]") {
+  const auto life = [](int64_t rank) {
+    return Side{.rank = rank, .name = "w", .ranks = {0, 1, 2}};
+  };
+  Matcher matcher(3);
+  // Rank 0 has been through the first life's last call before control hears of ranks 1 and 2.
+  Side zero = life(0), zero_again = life(0);
+  CHECK_FALSE(matcher.line(zero.call("broadcast", "first")));
+  CHECK_FALSE(matcher.line(zero.call("barrier", "end of a life")));
+  CHECK_FALSE(matcher.line(zero_again.call("all_gather", "second life")));
+  for (const int64_t rank : {2, 1}) {
+    Side side = life(rank), again = life(rank);
+    CHECK_FALSE(matcher.line(side.call("broadcast", "first")));
+    CHECK_FALSE(matcher.line(side.call("barrier", "end of a life")));
+    if (rank == 1) CHECK_FALSE(matcher.wait_of(0).empty());  // in the second life, for rank 1
+    CHECK_FALSE(matcher.line(again.call("all_gather", "second life")));
+  }
+  CHECK(matcher.describe_waits().empty());
+  // A disagreement in the second life is one.
+  CHECK_FALSE(matcher.line(zero_again.call("all_reduce", "norm")));
+  Side two_again = life(2);
+  two_again.next = 1;
+  const auto finding = matcher.line(two_again.call("barrier", "end of a life"));
+  REQUIRE(finding);
+  CHECK(finding->code == "disagreement");
+  CHECK(finding->ranks == std::vector<int64_t>{0, 2});
+}
+
+TEST_CASE("a disagreement names both ranks and both labels", "[comm][match]") {
+  Matcher matcher(3);
+  Side a{0, "dp[0,1,2]", {0, 1, 2}}, c{2, "dp[0,1,2]", {0, 1, 2}};
+  CHECK(!matcher.line(c.call("all_reduce", "grad of w2")));
+  const auto finding = matcher.line(a.call("all_reduce", "grad of w1"));
+  REQUIRE(finding);
+  CHECK(finding->code == "disagreement");
+  CHECK(finding->ranks == std::vector<int64_t>{0, 2});
+  CHECK_THAT(finding->message, Contains("ranks 0 and 2 disagree on call 0 of dp[0,1,2]") &&
+                                   Contains("label 'grad of w1' against 'grad of w2'"));
+}
+
+TEST_CASE("the first finding stands, whatever lines were already under way", "[comm][match]") {
+  Matcher matcher(3);
+  const std::vector<int64_t> ranks{0, 1, 2};
+  Side a{0, "dp[0,1,2]", ranks}, b{1, "dp[0,1,2]", ranks}, c{2, "dp[0,1,2]", ranks};
+  CHECK(!matcher.line(c.call("all_reduce", "loss")));
+  CHECK(!matcher.line(a.call("all_reduce", "loss", true)));
+  const CallLine wrong = b.call("all_gather", "weights", true);
+  const auto finding = matcher.line(wrong);
+  REQUIRE(finding);
+  CHECK(finding->code == "disagreement");
+  CHECK(finding->ranks == std::vector<int64_t>{0, 1});
+
+  CHECK(!matcher.line(wait_for(wrong)));  // its call is none that anybody waits in
+  CHECK(matcher.wait_of(1) == "");
+  CHECK(!matcher.line(a.call("broadcast", "next")));
+  CHECK_THAT(matcher.last_call(0), Contains("broadcast") && Contains("'next'"));
+  CHECK_THAT(matcher.wait_of(2), Contains("rank 2 waits for rank 1 in all_reduce(sum)"));
+  for (const int64_t rank : ranks) CHECK(!matcher.ended(rank));  // would be a deadlock
+}
+
+TEST_CASE("splits that do not fit each other are a disagreement", "[comm][match]") {
+  Matcher matcher(2);
+  Side a{0, "ep[0,1]", {0, 1}}, b{1, "ep[0,1]", {0, 1}};
+  CallLine first = a.call("all_to_all", "tokens"), second = b.call("all_to_all", "tokens");
+  first.split_sizes = {1, 3};
+  first.output_sizes = {1, 2};
+  second.split_sizes = {2, 2};
+  second.output_sizes = {4, 2};  // rank 0 sends 3
+  CHECK(!matcher.line(first));
+  const auto finding = matcher.line(second);
+  REQUIRE(finding);
+  CHECK_THAT(finding->message, Contains("rank 0 sends 3 rows to rank 1, which expects 4"));
+}
+
+TEST_CASE("a cycle across groups is found when it closes, while other ranks still run",
+          "[comm][match]") {
+  Matcher matcher(5);
+  Side tp0{0, "tp[0,1]", {0, 1}}, dp1{1, "dp[1,3]", {1, 3}}, tp3{3, "tp[2,3]", {2, 3}},
+      dp2{2, "dp[0,2]", {0, 2}};
+  CHECK(!matcher.line(tp0.call("all_reduce", "tp of 0")));
+  CHECK(!matcher.line(dp1.call("all_reduce", "dp of 1")));
+  CHECK(!matcher.line(tp3.call("all_reduce", "tp of 3")));
+  const auto finding = matcher.line(dp2.call("all_reduce", "dp of 2"));
+  REQUIRE(finding);
+  CHECK(finding->code == "deadlock");
+  CHECK(finding->ranks == std::vector<int64_t>{0, 1, 2, 3});
+  CHECK_THAT(finding->message, Contains("rank 0 waits for rank 1 in all_reduce(sum) tp[0,1]") &&
+                                   Contains("'dp of 2'"));
+}
+
+TEST_CASE("asynchronous calls in opposite order deadlock only when both wait", "[comm][match]") {
+  Matcher matcher(2);
+  Side a0{0, "a[0,1]", {0, 1}}, b0{0, "b[0,1]", {0, 1}}, a1{1, "a[0,1]", {0, 1}},
+      b1{1, "b[0,1]", {0, 1}};
+  const CallLine a_of_0 = a0.call("all_reduce", "a", true),
+                 b_of_1 = b1.call("all_reduce", "b", true);
+  CHECK(!matcher.line(a_of_0));
+  CHECK(!matcher.line(b_of_1));
+  SECTION("both go on: no finding") {
+    CHECK(!matcher.line(b0.call("all_reduce", "b", true)));
+    CHECK(!matcher.line(a1.call("all_reduce", "a", true)));
+    CHECK(!matcher.line(wait_for(a_of_0)));
+    CHECK(!matcher.line(wait_for(b_of_1)));
+    CHECK(!matcher.ended(0));
+    CHECK(!matcher.ended(1));
+  }
+  SECTION("both wait first") {
+    CHECK(!matcher.line(wait_for(a_of_0)));
+    const auto finding = matcher.line(wait_for(b_of_1));
+    REQUIRE(finding);
+    CHECK(finding->code == "deadlock");
+  }
+}
+
+TEST_CASE("a rank that ends while another waits for it is named", "[comm][match]") {
+  Matcher matcher(2);
+  Side a{0, "dp[0,1]", {0, 1}};
+  SECTION("it ends later") {
+    CHECK(!matcher.line(a.call("all_reduce", "grad")));
+    CHECK(matcher.describe_waits() ==
+          "rank 0 waits for rank 1 in all_reduce(sum) dp[0,1] [4] float64 'grad' (call 0)");
+    const auto finding = matcher.ended(1);
+    REQUIRE(finding);
+    CHECK_THAT(finding->message, Contains("rank 1 has ended; rank 0 waits for rank 1"));
+  }
+  SECTION("it had ended before") {
+    CHECK(!matcher.ended(1));
+    CHECK(matcher.line(a.call("all_reduce", "grad")));
+  }
+}
+
+TEST_CASE("a call without all its members is a finding when all ranks have ended",
+          "[comm][match]") {
+  Matcher matcher(2);
+  Side a{0, "dp[0,1]", {0, 1}};
+  CHECK(!matcher.line(a.call("all_reduce", "grad bucket", true)));
+  CHECK(!matcher.ended(0));
+  const auto finding = matcher.ended(1);
+  REQUIRE(finding);
+  CHECK(finding->code == "never_waited");
+  CHECK_THAT(finding->message, Contains("rank 1 never entered") && Contains("grad bucket"));
+}
+
+TEST_CASE("messages are matched by their two ends and tag", "[comm][match]") {
+  Matcher matcher(3);
+  const std::vector<int64_t> ranks{0, 1, 2};
+  Side a{0, "cp[0,1,2]", ranks}, b{1, "cp[0,1,2]", ranks};
+  CallLine sent = a.call("send", "kv");
+  CallLine taken = b.call("recv", "kv of my neighbour");
+  sent.root = 1;
+  taken.root = 0;
+  CHECK(!matcher.line(sent));
+  CHECK(!matcher.line(taken));
+  CHECK(matcher.describe_waits() == "");
+}
+
+}  // namespace
+}  // namespace shardproof::sim
