@@ -16,7 +16,7 @@
 namespace shardproof::sim {
 namespace {
 
-constexpr int64_t kVersion = 2;
+constexpr int64_t kVersion = 3;
 constexpr size_t kShortFields = 20, kLongFields = 15;
 
 class TextTable {
@@ -48,8 +48,59 @@ uint64_t flags_of(const ResultRow& row) {
 }
 
 bool is_short(const ResultRow& row) {
-  return row.outcome == Outcome::kMatch && row.count > 0 && !row.partial && row.hints.empty() &&
+  return row.outcome == Outcome::kMatch && row.count > 0 && !row.partial && row.evidence.empty() &&
          row.problem.empty();
+}
+
+// [kind, two numbers, a share, a name], whatever the kind has of them.
+struct FlatEvidence {
+  int64_t first = 0, second = 0;
+  double share = 0;
+  std::string name = {};
+};
+
+FlatEvidence flat(const EqualsStep& found) { return {found.step, found.is_later}; }
+FlatEvidence flat(const PartEqualsStep& found) { return {found.step}; }
+FlatEvidence flat(const SumOfSteps& found) { return {found.before, found.now}; }
+FlatEvidence flat(const ShareOfUpdate& found) { return {.share = found.share}; }
+FlatEvidence flat(const EqualsTensor& found) { return {.name = found.name}; }
+FlatEvidence flat(const ValuesOf& found) { return {.name = found.dtype}; }
+FlatEvidence flat(const AddendsThrough& found) { return {.name = found.dtype}; }
+
+void put_evidence(CborWriter& out, const Evidence& evidence) {
+  const FlatEvidence fields = std::visit([](const auto& found) { return flat(found); }, evidence);
+  out.array(5);
+  out.natural(evidence.index());
+  out.integer(fields.first);
+  out.integer(fields.second);
+  out.number(fields.share);
+  out.text(fields.name);
+}
+
+Evidence take_evidence(CborReader& in) {
+  in.array(5);
+  const uint64_t kind = in.natural();
+  const int64_t first = in.integer(), second = in.integer();
+  const double share = in.number();
+  const std::string name = in.text();
+  switch (kind) {
+    case 0:
+      return EqualsStep{first, second != 0};
+    case 1:
+      return PartEqualsStep{first};
+    case 2:
+      return SumOfSteps{first, second};
+    case 3:
+      return ShareOfUpdate{share};
+    case 4:
+      return EqualsTensor{name};
+    case 5:
+      return ValuesOf{name};
+    case 6:
+      return AddendsThrough{name};
+    default:
+      throw InternalError("a rank's report is damaged: evidence of an unknown kind");
+  }
 }
 
 void put_row(CborWriter& out, TextTable& texts, const ResultRow& row) {
@@ -92,7 +143,8 @@ void put_row(CborWriter& out, TextTable& texts, const ResultRow& row) {
   out.number(row.factor_residual);
   out.text(row.problem);
   out.texts(row.partial_axes);
-  out.texts(row.hints);
+  out.array(row.evidence.size());
+  for (const Evidence& evidence : row.evidence) put_evidence(out, evidence);
   out.integer(row.rank);
 }
 
@@ -166,7 +218,8 @@ ResultRow take_row(CborReader& in, TextTable& texts, int64_t rank) {
   row.factor_residual = in.number();
   row.problem = in.text();
   row.partial_axes = in.texts();
-  row.hints = in.texts();
+  const size_t evidence = in.array();
+  for (size_t i = 0; i < evidence; ++i) row.evidence.push_back(take_evidence(in));
   row.rank = in.integer();
   return row;
 }

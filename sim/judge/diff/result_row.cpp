@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "sim/judge/diff/wording.h"
+
 namespace shardproof::sim {
 namespace {
 
@@ -9,6 +11,12 @@ nlohmann::json json_number(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   return value;
+}
+
+nlohmann::json texts_of(const std::vector<Evidence>& evidence) {
+  nlohmann::json texts = nlohmann::json::array();
+  for (const Evidence& one : evidence) texts.push_back(text_of(one));
+  return texts;
 }
 
 }  // namespace
@@ -52,7 +60,7 @@ nlohmann::json to_json(const ResultRow& row) {
           {"compares_replicas", row.compares_replicas},
           {"covered", row.covered},
           {"coverage_of_all", row.coverage_of_all},
-          {"hints", row.hints}};
+          {"evidence", texts_of(row.evidence)}};
 }
 
 }  // namespace shardproof::sim

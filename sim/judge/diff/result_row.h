@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "observe/probe.h"
+#include "sim/judge/diff/evidence.h"
 #include "sim/judge/diff/outcome.h"
 
 namespace shardproof::sim {
@@ -57,7 +58,7 @@ struct ResultRow {
   // Which golden elements this row covered, as a sum of hashes that adds up over disjoint shards to
   // that of the whole tensor; both 0 where coverage is not demanded (activations).
   uint64_t covered = 0, coverage_of_all = 0;
-  std::vector<std::string> hints;  // seen on the rank when it failed: "equals the golden of step 1"
+  std::vector<Evidence> evidence;  // what the rank found out about it when it was wrong
 };
 
 // A rank's local tensor beside the golden's values, kept for what failed first and for addends.

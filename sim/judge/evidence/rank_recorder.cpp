@@ -13,7 +13,7 @@
 #include "sim/case/policy_stages.h"
 #include "sim/judge/diff/golden_order.h"
 #include "sim/judge/diff/tensor_diff.h"
-#include "sim/judge/evidence/hints.h"
+#include "sim/judge/evidence/look.h"
 #include "tensor/dtype_name.h"
 
 namespace shardproof::sim {
@@ -243,9 +243,9 @@ void RankRecorder::judge(const Observation& observation, const at::Tensor& local
     row.problem = plan.problem;
   } else if (local.sizes() != at::IntArrayRef(plan.local_shape)) {
     row.problem =
-        fmt::format("wrong shape: [{}], where {} of the golden's [{}] is [{}] on rank {}",
+        fmt::format("wrong shape: [{}], where {} of the golden's [{}] is [{}]",
                     fmt::join(local.sizes(), ", "), observation.layout.describe(),
-                    fmt::join(plan.global_shape, ", "), fmt::join(plan.local_shape, ", "), rank_);
+                    fmt::join(plan.global_shape, ", "), fmt::join(plan.local_shape, ", "));
   } else if (at::isFloatingType(local.scalar_type()) !=
              at::isFloatingType(golden->value.scalar_type())) {
     row.problem = fmt::format("wrong dtype: {}, the golden is {}", row.dtype,
@@ -308,7 +308,7 @@ void RankRecorder::compare(const Observation& observation, const at::Tensor& loc
   row.worst_local_index = unravel(result.worst_local, plan.local_shape);
   const GoldenPosition here = golden_position(row.step, row.phase, row.order);
   if (wants_failing(here)) {
-    row.hints = hints_for(task, *golden_, spec_.precision);
+    row.evidence = look_closer(task, *golden_, spec_.precision);
     keep_failing(make_piece(row, plan, task));
   }
 }

@@ -50,7 +50,11 @@ std::optional<Assembled> assemble(const std::vector<const Piece*>& pieces) {
     out.allowance = std::max(out.allowance, piece->allowance);
     for_each_element(*piece, [&](int64_t offset, size_t local) {
       const auto at = static_cast<size_t>(offset);
-      if (out.known[at]) return;
+      if (out.known[at]) {
+        const double beside = std::fabs(out.actual[at] - piece->actual[local]);
+        out.copies_differ = out.copies_differ || !(beside <= 2 * out.allowance);
+        return;
+      }
       out.known[at] = 1;
       out.actual[at] = piece->actual[local];
       out.golden[at] = piece->golden[local];

@@ -18,9 +18,10 @@ struct Assembled {
   std::vector<char> known;       // per element
   std::vector<double> actual, golden;
   double allowance = 0;
-  double golden_size = 0;  // root mean square of the known golden elements
-  int64_t wrong = 0;       // known elements beyond the allowance
-  double difference = 0;   // sum of (actual - golden)^2 over the known elements
+  bool copies_differ = false;  // beyond the allowance: ranks hold other values of one element
+  double golden_size = 0;      // root mean square of the known golden elements
+  int64_t wrong = 0;           // known elements beyond the allowance
+  double difference = 0;       // sum of (actual - golden)^2 over the known elements
 
   bool is_wrong(size_t element) const;
   // Zero by definition, so that its value says nothing about where it came from.

@@ -7,6 +7,8 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
+#include <string_view>
 
 #include "sim/judge/diff/addends.h"
 #include "sim/judge/diff/tolerance.h"
@@ -16,21 +18,14 @@
 #include "sim/judge/explain/missing_sums.h"
 #include "sim/judge/explain/offset.h"
 #include "sim/judge/explain/parts.h"
+#include "sim/judge/explain/shared_findings.h"
 #include "sim/judge/explain/structure.h"
 
 namespace shardproof::sim {
 namespace {
 
-using Rows = std::vector<const ResultRow*>;
-
 constexpr int64_t kFewChunks = 8;  // beyond that a shift is the simpler explanation
 constexpr int64_t kMostChunks = 128;
-
-std::vector<int64_t> ranks_of(const Rows& rows) {
-  std::set<int64_t> ranks;
-  for (const ResultRow* row : rows) ranks.insert(row->rank);
-  return {ranks.begin(), ranks.end()};
-}
 
 Rows wrong_rows(const Symptoms& symptoms) {
   Rows wrong;
@@ -40,48 +35,38 @@ Rows wrong_rows(const Symptoms& symptoms) {
   return wrong;
 }
 
-std::string wrong_clause(const Symptoms& symptoms, const Rows& wrong) {
-  return ranks_clause(symptoms.mesh, ranks_of(wrong), ranks_of(symptoms.rows));
-}
-
-std::optional<Explanation> explain_problem(const Symptoms& symptoms, const Rows& wrong) {
-  for (const ResultRow* row : wrong) {
-    if (row->problem.empty()) continue;
-    return Explanation{row->problem + " " + wrong_clause(symptoms, wrong), ""};
-  }
-  return std::nullopt;
-}
-
 std::optional<Explanation> explain_non_finite(const Symptoms& symptoms, const Rows& wrong) {
+  Rows rows;
   for (const ResultRow* row : wrong) {
-    if (std::isfinite(row->actual_value)) continue;
-    int64_t nan = 0, infinite = 0, count = 0;
-    for (const Piece* piece : symptoms.pieces) {
-      count += static_cast<int64_t>(piece->actual.size());
-      for (const double value : piece->actual) {
-        nan += std::isnan(value);
-        infinite += std::isinf(value);
-      }
-    }
-    const std::string what =
-        count == 0 ? fmt::format("{}", row->actual_value)
-                   : fmt::format("{} NaN and {} infinite of {} elements", nan, infinite, count);
-    return Explanation{what + " " + wrong_clause(symptoms, wrong),
-                       "an overflow, a division by zero, or memory that was never filled"};
+    if (!std::isfinite(row->actual_value)) rows.push_back(row);
   }
-  return std::nullopt;
+  if (rows.empty()) return std::nullopt;
+  const std::vector<int64_t> ranks = ranks_of(rows);
+  int64_t nan = 0, infinite = 0, count = 0;
+  for (const Piece* piece : symptoms.pieces) {
+    if (!std::binary_search(ranks.begin(), ranks.end(), piece->rank)) continue;
+    count += static_cast<int64_t>(piece->actual.size());
+    for (const double value : piece->actual) {
+      nan += std::isnan(value);
+      infinite += std::isinf(value);
+    }
+  }
+  const std::string what =
+      count == 0 ? fmt::format("{}", rows.front()->actual_value)
+                 : fmt::format("{} NaN and {} infinite of {} elements", nan, infinite, count);
+  return Explanation{what + " " + clause_of(symptoms, rows),
+                     "an overflow, a division by zero, or memory that was never filled"};
 }
 
-// What every wrong rank that looked closer noticed, if they agree.
-std::optional<Explanation> explain_by_hint(const Symptoms& symptoms, const Rows& wrong,
-                                           const std::string& beginning) {
+// The wrong rows of ranks whose values came.
+Rows seen_rows(const Symptoms& symptoms, const Rows& wrong) {
+  std::set<int64_t> ranks;
+  for (const Piece* piece : symptoms.pieces) ranks.insert(piece->rank);
+  Rows seen;
   for (const ResultRow* row : wrong) {
-    for (const std::string& hint : row->hints) {
-      if (hint.compare(0, beginning.size(), beginning) != 0) continue;
-      return Explanation{hint + " " + wrong_clause(symptoms, wrong), ""};
-    }
+    if (ranks.contains(row->rank)) seen.push_back(row);
   }
-  return std::nullopt;
+  return seen;
 }
 
 std::optional<Explanation> explain_zeros(const Symptoms& symptoms, const Rows& wrong) {
@@ -91,7 +76,7 @@ std::optional<Explanation> explain_zeros(const Symptoms& symptoms, const Rows& w
       if (value != 0) return std::nullopt;
     }
   }
-  return Explanation{"every element is 0 " + wrong_clause(symptoms, wrong),
+  return Explanation{"every element is 0 " + clause_of(symptoms, seen_rows(symptoms, wrong)),
                      "it was never filled, or a gradient was cut off"};
 }
 
@@ -110,24 +95,46 @@ std::optional<Explanation> explain_one_value(const Symptoms& symptoms, const Row
     if (actual.size() > 1) return std::nullopt;
   }
   if (count < kFewest || golden.size() < kFewest) return std::nullopt;
-  return Explanation{
-      fmt::format("every element is {:.6g} {}", *actual.begin(), wrong_clause(symptoms, wrong)),
-      "it was never filled, and is what it was made with"};
+  return Explanation{fmt::format("every element is {:.6g} {}", *actual.begin(),
+                                 clause_of(symptoms, seen_rows(symptoms, wrong))),
+                     "it was never filled, and is what it was made with"};
 }
 
+std::optional<Explanation> explain_common_factor(const Symptoms& symptoms, const Rows& wrong) {
+  return explain_factor(symptoms, wrong, clause_of(symptoms, wrong));
+}
+
+std::optional<Explanation> explain_sum(const Symptoms& symptoms, const Rows& wrong) {
+  return explain_missing_sum(symptoms, clause_of(symptoms, seen_rows(symptoms, wrong)));
+}
+
+// The golden's elements in another place, or wrong in parts, tried on one copy of each element.
+std::optional<Explanation> explain_copy(const Symptoms& symptoms, const Assembled& tensor,
+                                        const std::vector<const Piece*>& pieces) {
+  std::optional<Explanation> found = explain_transposition(tensor);
+  if (!found) found = explain_chunk_order(tensor, symptoms.mesh, 2, kFewChunks);
+  if (!found) found = explain_shift(tensor);
+  if (!found) found = explain_chunk_order(tensor, symptoms.mesh, kFewChunks + 1, kMostChunks);
+  if (!found) found = explain_read_order(pieces);
+  if (!found) found = explain_row_factors(tensor);
+  if (!found) found = explain_offset(tensor);
+  if (!found) found = explain_mask_shift(tensor);
+  if (!found) found = explain_part(tensor, symptoms.mesh);
+  return found;
+}
+
+// Where ranks hold other values of the same elements, what is said of the first copies must be true
+// of the last ones.
 std::optional<Explanation> explain_structure(const Symptoms& symptoms, const Rows& wrong) {
   const std::optional<Assembled> tensor = assemble(symptoms.pieces);
   if (!tensor) return std::nullopt;
-  std::optional<Explanation> found = explain_transposition(*tensor);
-  if (!found) found = explain_chunk_order(*tensor, symptoms.mesh, 2, kFewChunks);
-  if (!found) found = explain_shift(*tensor);
-  if (!found) found = explain_chunk_order(*tensor, symptoms.mesh, kFewChunks + 1, kMostChunks);
-  if (!found) found = explain_read_order(symptoms.pieces);
-  if (!found) found = explain_row_factors(*tensor);
-  if (!found) found = explain_offset(*tensor);
-  if (!found) found = explain_mask_shift(*tensor);
-  if (!found) found = explain_part(*tensor, symptoms.mesh);
-  if (found) found->pattern += " " + wrong_clause(symptoms, wrong);
+  std::optional<Explanation> found = explain_copy(symptoms, *tensor, symptoms.pieces);
+  if (found && tensor->copies_differ) {
+    const std::vector<const Piece*> last(symptoms.pieces.rbegin(), symptoms.pieces.rend());
+    const auto again = explain_copy(symptoms, *assemble(last), last);
+    if (!again || again->pattern != found->pattern) return std::nullopt;
+  }
+  if (found) found->pattern += " " + clause_of(symptoms, seen_rows(symptoms, wrong));
   return found;
 }
 
@@ -161,15 +168,15 @@ Explanation explain_by_size(const Symptoms& symptoms, const Rows& wrong) {
   if (wrong.front()->count == 1 && wrong.front()->golden_value != 0) {
     out.pattern = fmt::format("the value is {:.8g} x golden {}",
                               wrong.front()->actual_value / wrong.front()->golden_value,
-                              wrong_clause(symptoms, wrong));
+                              clause_of(symptoms, wrong));
   } else {
     out.pattern = fmt::format("{} of {} elements are wrong {}, by at most {:.2g}", bad, count,
-                              wrong_clause(symptoms, wrong), largest);
+                              clause_of(symptoms, wrong), largest);
     if (scale > 0) out.pattern += fmt::format(" ({:.2g} of the tensor's scale)", largest / scale);
   }
   const bool small = std::all_of(wrong.begin(), wrong.end(),
-                                 [](const ResultRow* row) { return row->worst_ratio < 20; });
-  if (wrong.front()->rounding_only && small) {
+                                 [](const ResultRow* row) { return may_be_rounding(*row); });
+  if (small) {
     out.likely = "rounding, if the float64 case matches: the allowance is exceeded by less than 20";
   } else if (symptoms.precision == "float64" && scale > 0 && largest / scale < 1e-5) {
     out.likely = "computed or stored in float32 somewhere on the way";
@@ -182,6 +189,10 @@ Explanation explain_by_size(const Symptoms& symptoms, const Rows& wrong) {
 }
 
 }  // namespace
+
+bool may_be_rounding(const ResultRow& row) {
+  return row.rounding_only && row.worst_ratio < kLargestRounding;
+}
 
 std::string mesh_size_named(const Mesh& mesh, double number) {
   const double rounded = std::round(number);
@@ -233,21 +244,70 @@ std::string ranks_clause(const Mesh& mesh, const std::vector<int64_t>& ranks,
   return clause;
 }
 
+namespace {
+
+// One kind of mistake. What it gives must hold on every wrong rank, and leave what is right right.
+struct Hypothesis {
+  std::string_view name;
+  std::optional<Explanation> (*explain)(const Symptoms& symptoms, const Rows& wrong);
+};
+
+// What needs no comparing of explanations.
+constexpr Hypothesis kPlainFacts[] = {
+    {"problem", explain_problem},
+    {"not finite", explain_non_finite},
+};
+
+// Tried side by side, the simplest first: of two that explain as much the first one is claimed.
+constexpr Hypothesis kSimple[] = {
+    {"another step", explain_another_step},          {"zeros", explain_zeros},
+    {"one factor", explain_common_factor},           {"missing sum", explain_sum},
+    {"another tensor", explain_another_tensor},      {"narrow dtype", explain_narrow_dtype},
+    {"share of an update", explain_share_of_update}, {"one value", explain_one_value},
+};
+
+// Where none of those explains it.
+constexpr Hypothesis kFurther[] = {
+    {"another step on some ranks", explain_some_ranks},
+    {"another place", explain_structure},
+};
+
+// The share of the difference that it explains; facts without a share explain all of it.
+double share_of(const Explanation& found) { return found.explained < 0 ? 1 : found.explained; }
+
+std::optional<Explanation> best_of(const Symptoms& symptoms, const Rows& wrong) {
+  std::vector<Explanation> found;
+  for (const Hypothesis& hypothesis : kSimple) {
+    if (auto one = hypothesis.explain(symptoms, wrong)) found.push_back(std::move(*one));
+  }
+  if (found.empty()) return std::nullopt;
+  const auto best = std::max_element(
+      found.begin(), found.end(),
+      [](const Explanation& a, const Explanation& b) { return share_of(a) < share_of(b); });
+  for (const Explanation& other : found) {  // as good, and not what is said already
+    if (&other == &*best || share_of(other) < share_of(*best) || other.explained < 0) continue;
+    if (best->likely.empty() || other.likely.empty() || best->explained < 0) continue;
+    best->likely += "; or " + other.likely;
+  }
+  return *best;
+}
+
+std::optional<Explanation> first_of(std::span<const Hypothesis> hypotheses,
+                                    const Symptoms& symptoms, const Rows& wrong) {
+  for (const Hypothesis& hypothesis : hypotheses) {
+    if (auto found = hypothesis.explain(symptoms, wrong)) return found;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 Explanation explain_values(const Symptoms& symptoms) {
   const Rows wrong = wrong_rows(symptoms);
   if (wrong.empty()) return {};
-  std::optional<Explanation> found = explain_problem(symptoms, wrong);
-  if (!found) found = explain_non_finite(symptoms, wrong);
-  if (!found) found = explain_by_hint(symptoms, wrong, "equals the golden of step");
-  if (!found) found = explain_by_hint(symptoms, wrong, "is the golden of steps");
-  if (!found) found = explain_zeros(symptoms, wrong);
-  if (!found) found = explain_factor(symptoms, wrong, wrong_clause(symptoms, wrong));
-  if (!found) found = explain_missing_sum(symptoms, wrong_clause(symptoms, wrong));
-  if (!found) found = explain_by_hint(symptoms, wrong, "equals the golden's");
-  if (!found) found = explain_by_hint(symptoms, wrong, "every value is exactly");
-  if (!found) found = explain_by_hint(symptoms, wrong, "moved by");
-  if (!found) found = explain_one_value(symptoms, wrong);
-  if (!found) found = explain_structure(symptoms, wrong);
+  std::optional<Explanation> found = first_of(kPlainFacts, symptoms, wrong);
+  if (!found) found = best_of(symptoms, wrong);
+  if (!found) found = first_of(kFurther, symptoms, wrong);
   if (!found) return explain_by_size(symptoms, wrong);
   if (const std::string share = explained_text(found->explained); !share.empty()) {
     found->pattern += "; " + share;

@@ -18,6 +18,9 @@ struct Explanation {
   double explained = -1;
 };
 
+// A lower precision's error beyond this many allowances is no rounding.
+inline constexpr double kLargestRounding = 20;
+
 // The scalar that a step is observed with where gradients carry a loss scale.
 inline constexpr const char* kLossScale = "metric.loss_scale";
 
@@ -32,11 +35,16 @@ struct Symptoms {
   double loss_scale_factor = 1;        // the loss scale of that step, over the golden's
 };
 
-// Values that are wrong: tried in order are problems, NaN, hints of the ranks, zeros, one factor, a
-// missing sum, the golden in another place, factors of samples, a part of the tensor. A cause is
-// claimed only where it explains at least 98% of the squared difference and chance cannot; the
-// pattern then ends with how much it explains.
+// Values that are wrong. First come problems and NaN. Then a table of simple hypotheses is tried
+// side by side (another step or tensor of the golden, zeros, one factor, a missing sum, a narrow
+// dtype): the one that explains most is claimed, of equals the simplest, the others after "or".
+// Then the golden in another place, factors of samples, a part of the tensor. A cause is claimed
+// only where it explains at least 98% of the squared difference and chance cannot, and only of the
+// ranks on which it holds; the pattern then ends with how much it explains.
 Explanation explain_values(const Symptoms& symptoms);
+
+// Wrong in a low precision, by so little that rounding could be all of it.
+bool may_be_rounding(const ResultRow& row);
 
 // Ranks that differ although they must hold equal copies.
 Explanation explain_replicas(const Symptoms& symptoms);

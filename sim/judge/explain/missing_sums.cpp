@@ -23,13 +23,15 @@ bool same_part(const Piece& a, const Piece& b) {
   return a.dims == b.dims && a.actual.size() == b.actual.size();
 }
 
-// Over the wrong elements of all groups: what combinations of the peers' values leave.
+// Over the wrong elements of all groups: what combinations of the peers' values leave. Elements
+// that are right as they are refute a combination that does not give them.
 struct Tally {
   double own = 0, sum = 0, mean = 0;  // sums of squares
   bool sum_exact = true, mean_exact = true;
   bool disjoint = true;  // at most one peer holds another value than 0
   bool far_off = false;  // what is nearly right explains nothing
   int64_t elements = 0;
+  int64_t sum_refuted = 0, mean_refuted = 0;  // right elements that it does not give
 
   void add(const Pieces& group, double golden, size_t local) {
     const auto size = static_cast<double>(group.size());
@@ -45,18 +47,29 @@ struct Tally {
       wrong = wrong || !(std::fabs(error) <= piece->allowance);
       far_off = far_off || std::fabs(error) > 8 * slack;
     }
-    if (!wrong) return;
+    const bool is_sum = std::fabs(total - golden) <= slack;
+    const bool is_mean = std::fabs(total / size - golden) <= slack;
+    if (!wrong) {
+      sum_refuted += !is_sum;
+      mean_refuted += !is_mean;
+      return;
+    }
     ++elements;
     own += square;
     sum += (total - golden) * (total - golden);
     mean += (total / size - golden) * (total / size - golden);
     disjoint = disjoint && not_zero <= 1;
-    sum_exact = sum_exact && std::fabs(total - golden) <= slack;
-    mean_exact = mean_exact && std::fabs(total / size - golden) <= slack;
+    sum_exact = sum_exact && is_sum;
+    mean_exact = mean_exact && is_mean;
   }
 
-  double share(double left, bool exact) const {
-    if (!far_off || !(own > 0)) return -1;
+  double share_of_sum() const { return share(sum, sum_exact, sum_refuted); }
+  double share_of_mean() const { return share(mean, mean_exact, mean_refuted); }
+
+ private:
+  double share(double left, bool exact, int64_t refuted) const {
+    const double most_refuted = (1 - kLeastExplained) * static_cast<double>(elements);
+    if (!far_off || !(own > 0) || static_cast<double>(refuted) > most_refuted) return -1;
     const double share = 1 - left / own;
     if (exact && share >= kLeastExplained) return 1;
     return elements < kFewestForSum ? -1 : share;
@@ -139,8 +152,8 @@ std::optional<Explanation> explain_groups(const Symptoms& symptoms, const Groups
                                           const std::string& on_which_ranks) {
   if (groups.empty()) return std::nullopt;
   const Tally tally = tally_of(groups);
-  const double as_sum = tally.share(tally.sum, tally.sum_exact);
-  const double as_mean = tally.share(tally.mean, tally.mean_exact);
+  const double as_sum = tally.share_of_sum();
+  const double as_mean = tally.share_of_mean();
   if (std::max(as_sum, as_mean) < kLeastExplained) return std::nullopt;
   const bool sum = as_sum >= as_mean;
   std::string declared;
@@ -160,7 +173,7 @@ std::optional<Explanation> explain_groups(const Symptoms& symptoms, const Groups
 std::optional<Explanation> explain_two_of_a_name(const Groups& groups,
                                                  const std::string& on_which_ranks) {
   const Tally tally = tally_of(groups);
-  const double share = tally.share(tally.sum, tally.sum_exact);
+  const double share = tally.share_of_sum();
   if (share < kLeastExplained) return std::nullopt;
   return Explanation{fmt::format("the sum of the {} tensors that a rank has under this name is the "
                                  "golden, {}",

@@ -97,7 +97,7 @@ std::string history_line(const Divergence& found) {
 
 std::string rounding_line(const CaseResult& result) {
   const Divergence& found = *result.divergence;
-  if (found.kind != "values" || !found.worst.rounding_only) return "";
+  if (found.kind != "values" || !may_be_rounding(found.worst)) return "";
   return fmt::format("if the same case matches in float64, this is rounding in {}",
                      result.spec.precision);
 }

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "sim/judge/diff/addends.h"
+#include "sim/judge/explain/diagnose.h"
 #include "sim/judge/verdict/endings.h"
 #include "sim/judge/verdict/expectations.h"
 #include "sim/judge/verdict/fault_effect.h"
@@ -53,7 +54,7 @@ std::string values_message(const Divergence& found, const CaseSpec& spec) {
   std::string message = fmt::format("{} of step {} ({}): {}", found.tensor, found.step,
                                     phase_name(found.phase), found.pattern);
   if (!found.likely.empty()) message += "; likely " + found.likely;
-  if (found.kind == "values" && found.worst.rounding_only) {
+  if (found.kind == "values" && may_be_rounding(found.worst)) {
     message += fmt::format("; if the same case matches in float64, this is rounding in {}",
                            spec.precision);
   }

@@ -47,7 +47,9 @@ ResultRow failing_row() {
   row.compares_replicas = false;
   row.covered = 3;
   row.coverage_of_all = 0x8000000000000000;
-  row.hints = {"one", "two"};
+  row.evidence = {EqualsStep{2, true},      PartEqualsStep{1},      SumOfSteps{1, 2},
+                  ShareOfUpdate{0.5},       EqualsTensor{"grad.v"}, ValuesOf{"bfloat16"},
+                  AddendsThrough{"float16"}};
   return row;
 }
 
@@ -110,6 +112,7 @@ TEST_CASE("a report survives its way to the launcher, NaN and infinities include
   CHECK(back.rank == 5);
   REQUIRE(back.rows.size() == 4);
   for (size_t i = 0; i < 4; ++i) check_same(report.rows[i], back.rows[i]);
+  CHECK((back.rows[1].evidence == report.rows[1].evidence));
   CHECK(std::isnan(back.rows[1].worst_error));
   CHECK(std::isinf(back.rows[1].worst_ratio));
   CHECK(back.rows[2].partial_axes == std::vector<std::string>{"dp", "tp"});
@@ -138,7 +141,7 @@ TEST_CASE("a row that is right travels without shapes and indices", "[codec]") {
   RankReport report;
   ResultRow row = failing_row();
   row.outcome = Outcome::kMatch;
-  row.hints.clear();
+  row.evidence.clear();
   row.problem.clear();
   report.rows = {row};
   const ResultRow back = decode_rank_report(encode(report)).rows.at(0);
@@ -200,5 +203,6 @@ TEST_CASE("rows as JSON keep what JSON has no numbers for", "[codec]") {
   CHECK(json["phase"] == "backward");
   CHECK(json["count"] == int64_t{1} << 40);
   CHECK(json["worst_global_index"] == std::vector<int64_t>{1, 2});
-  CHECK(json["hints"] == failing_row().hints);
+  CHECK(json["evidence"].size() == 7);
+  CHECK(json["evidence"][4] == "equals the golden's grad.v");
 }

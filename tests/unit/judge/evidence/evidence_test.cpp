@@ -114,3 +114,85 @@ TEST_CASE("a tensor that is ahead by a step is told from a stale one", "[explana
   CHECK_THAT(with(1), Catch::Contains("equals the golden of step 1: stale"));
   CHECK_THAT(with(3), Catch::Contains("equals the golden of step 3: ahead of its time"));
 }
+
+TEST_CASE("what one rank found out is claimed of that rank alone", "[explanations]") {
+  const at::Tensor before = numbered({12}, 1), now = numbered({12}, 2);
+  const JudgedWorld judged(spec_of(1, 3), {seen("param.w", before, Phase::kStep, 1),
+                                           seen("param.w", now, Phase::kStep, 2)});
+  const auto stale_on = [&](int64_t first_right) {
+    return found(judged, [=](int64_t rank, Observation& seen) {
+      if (seen.step != 2) return;
+      seen.tensor = rank < first_right ? before.clone() : numbered({12}, 40 + rank);
+    });
+  };
+  CHECK_THAT(
+      stale_on(3).pattern,
+      Catch::Contains("equals the golden of step 1: stale, it was not updated on all ranks"));
+  const Divergence one = stale_on(1);
+  CHECK(one.ranks == std::vector<int64_t>{0, 1, 2});
+  CHECK_THAT(one.pattern, Catch::Contains("stale, it was not updated on rank 0 only") &&
+                              Catch::Contains("the other wrong ranks are wrong in another way"));
+}
+
+TEST_CASE("a problem is claimed of the ranks that have it", "[explanations]") {
+  const Divergence narrow = found(world(), in("x.output", [](int64_t rank, const at::Tensor& t) {
+                                    return rank == 1 ? t.to(at::kFloat) : t * 3;
+                                  }));
+  CHECK(narrow.ranks.size() == 6);
+  CHECK_THAT(narrow.pattern, Catch::StartsWith("float32 tensor in a float64 run on rank 1 only; "
+                                               "the other wrong ranks"));
+}
+
+TEST_CASE("elements that are right refute a missing sum", "[explanations]") {
+  const auto flipped = [](double value) {
+    return found(world(), in("grad.b", [=](int64_t rank, at::Tensor t) {
+                   // The other copy holds what makes the sum right at this element alone.
+                   const double golden = t[3].item<double>();
+                   t[3] = rank < 3 ? value : golden - value;
+                   return t;
+                 }));
+  };
+  for (const double value : {0.75, 1e6}) {
+    const Divergence one = flipped(value);
+    CHECK_THAT(one.pattern, !Catch::Contains("sum of the ranks' values"));
+    CHECK(one.likely.empty());
+  }
+}
+
+TEST_CASE("in a low precision a step that rounding cannot tell from this one is no evidence",
+          "[explanations]") {
+  const at::Tensor before = numbered({40}, 1);
+  const double scale = before.abs().max().item<double>();
+  const double allowance = 4 * 0.0009765625 * scale;  // of float16, where nothing was measured
+  const auto pattern = [&](double update) {
+    const at::Tensor now = before + update * allowance * numbered({40}, 2).sign();
+    const JudgedWorld judged(
+        spec_of(1, 2, "float16"),
+        {seen("x.output", before, Phase::kForward, 1), seen("x.output", now, Phase::kForward, 2)});
+    return found(judged,
+                 [=](int64_t, Observation& seen) {
+                   if (seen.step == 2) seen.tensor = before.clone();
+                 })
+        .pattern;
+  };
+  CHECK_THAT(pattern(1.5), !Catch::Contains("equals the golden of step 1"));
+  CHECK_THAT(pattern(5), Catch::Contains("equals the golden of step 1: stale"));
+}
+
+TEST_CASE("rounding is mentioned only beside an error that could be rounding", "[explanations]") {
+  const auto told = [](double factor) {
+    return describe_result(
+        world("float16").run(in(kGrad, [=](int64_t, const at::Tensor& t) { return t * factor; })),
+        false);
+  };
+  CHECK_THAT(told(1.01), Catch::Contains("if the same case matches in float64, this is rounding"));
+  CHECK_THAT(told(1000), !Catch::Contains("this is rounding"));
+}
+
+TEST_CASE("of two explanations that say as much both are printed", "[explanations]") {
+  // Each of two copies holds half: averaged twice, or one half of a sum each.
+  const Divergence halves =
+      found(world(), in("grad.b", [](int64_t, const at::Tensor& t) { return t / 2; }));
+  CHECK_THAT(halves.likely, Catch::StartsWith("averaged over that axis where a sum belongs") &&
+                                Catch::EndsWith("; or the sum over dp is missing"));
+}

@@ -1,9 +1,10 @@
-#include "sim/judge/evidence/hints.h"
+#include "sim/judge/evidence/look.h"
 
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
 
 #include "sim/judge/evidence/explained.h"
@@ -35,38 +36,58 @@ const GoldenTensor* next_of(const GoldenTensor& tensor, const GoldenRecord& gold
 
 struct Values {
   std::vector<double> actual, golden;
+  double allowance = 0;
 };
 
 Values values_of(const DiffTask& task) {
   Values out;
   copy_both(task, out.actual, out.golden);
+  out.allowance = std::fabs(task.scale) * task.allowance;
   return out;
 }
 
-// Whether all that is wrong, two elements or more, equals the elements of `then` there.
-bool wrong_part_equals(const Values& now, const std::vector<double>& then, double allowance) {
-  int64_t wrong = 0;
-  for (size_t i = 0; i < now.actual.size(); ++i) {
-    if (std::fabs(now.actual[i] - now.golden[i]) <= allowance) continue;
-    if (!(std::fabs(now.actual[i] - then[i]) <= allowance)) return false;
-    ++wrong;
+// Whether two elements or more (of one number: that one) tell `other` from the golden.
+bool are_told_apart(const Values& now, const std::vector<double>& other) {
+  size_t apart = 0;
+  for (size_t i = 0; i < now.golden.size(); ++i) {
+    apart += !(std::fabs(other[i] - now.golden[i]) <= kToldApart * now.allowance);
   }
-  return wrong >= 2;
+  return apart >= std::min<size_t>(2, now.golden.size());
 }
 
-// Whether all elements, of which two or more are wrong, are the golden's and `then` added up.
-bool is_sum_with(const Values& now, const std::vector<double>& then, double allowance) {
-  int64_t wrong = 0;
+std::vector<double> golden_values(const DiffTask& task, const GoldenTensor& other) {
+  return values_of(against(task, other)).golden;
+}
+
+// Whether all of it is `other`, and clearly not the golden's own.
+bool is_another(const DiffTask& task, const Values& now, const GoldenTensor& other) {
+  return matches_other(task, other) && are_told_apart(now, golden_values(task, other));
+}
+
+// Whether all that is wrong equals the elements of `then` there, two of them clearly.
+bool wrong_part_equals(const Values& now, const std::vector<double>& then) {
+  int64_t apart = 0;
+  for (size_t i = 0; i < now.actual.size(); ++i) {
+    if (std::fabs(now.actual[i] - now.golden[i]) <= now.allowance) continue;
+    if (!(std::fabs(now.actual[i] - then[i]) <= now.allowance)) return false;
+    apart += std::fabs(then[i] - now.golden[i]) > kToldApart * now.allowance;
+  }
+  return apart >= 2;
+}
+
+// Whether all elements, two of them clearly, are the golden's and `then` added up.
+bool is_sum_with(const Values& now, const std::vector<double>& then) {
+  int64_t apart = 0;
   for (size_t i = 0; i < now.actual.size(); ++i) {
     const double beside = now.actual[i] - now.golden[i];
-    if (!(std::fabs(beside - then[i]) <= 2 * allowance)) return false;
-    wrong += std::fabs(beside) > allowance;
+    if (!(std::fabs(beside - then[i]) <= 2 * now.allowance)) return false;
+    apart += std::fabs(beside) > kToldApart * now.allowance;
   }
-  return wrong >= 2;
+  return apart >= 2;
 }
 
-// What a weight's update since `then` is of the golden's, where one factor explains it; 1: nothing.
-double share_of_update(const Values& now, const std::vector<double>& then) {
+// What a weight's update since `then` is of the golden's, where one factor explains it.
+std::optional<double> share_of_update(const Values& now, const std::vector<double>& then) {
   constexpr size_t kFewest = 16;
   double both = 0, due = 0;
   for (size_t i = 0; i < now.actual.size(); ++i) {
@@ -74,7 +95,7 @@ double share_of_update(const Values& now, const std::vector<double>& then) {
     both += (now.actual[i] - then[i]) * update;
     due += update * update;
   }
-  if (now.actual.size() < kFewest || !(due > 0)) return 1;
+  if (now.actual.size() < kFewest || !(due > 0)) return std::nullopt;
   const double share = both / due;
   double left = 0, difference = 0;
   for (size_t i = 0; i < now.actual.size(); ++i) {
@@ -82,32 +103,24 @@ double share_of_update(const Values& now, const std::vector<double>& then) {
     left += (now.actual[i] - proposed) * (now.actual[i] - proposed);
     difference += (now.actual[i] - now.golden[i]) * (now.actual[i] - now.golden[i]);
   }
-  return left <= (1 - kLeastExplained) * difference ? share : 1;
+  if (!(left <= (1 - kLeastExplained) * difference)) return std::nullopt;
+  return share;
 }
 
-// What the same tensor of the step before explains; "" nothing.
-std::string hint_of_step_before(const DiffTask& task, const GoldenTensor& before,
-                                const Values& now) {
+// What the same tensor of the step before explains.
+std::optional<Evidence> look_at_step_before(const DiffTask& task, const GoldenTensor& before,
+                                            const Values& now) {
   const GoldenTensor& right = task.golden;
-  if (before.value.sizes() != right.value.sizes()) return "";
-  if (matches_other(task, before)) {
-    return fmt::format("equals the golden of step {}: stale, it was not updated", before.step);
-  }
-  const std::vector<double> then = values_of(against(task, before)).golden;
-  const double allowance = std::fabs(task.scale) * task.allowance;
-  if (wrong_part_equals(now, then, allowance)) {
-    return fmt::format(
-        "equals the golden of step {} wherever it is wrong: a part is stale, it was not updated",
-        before.step);
-  }
-  if (is_sum_with(now, then, allowance)) {
-    return fmt::format("is the golden of steps {} and {} added up: it was not reset between them",
-                       before.step, right.step);
-  }
-  const double share = right.name.starts_with("param.") ? share_of_update(now, then) : 1;
-  if (share == 1) return "";
-  return fmt::format("moved by {:.3g} of the golden's update: a rate or a bias correction is wrong",
-                     share);
+  if (before.value.sizes() != right.value.sizes()) return std::nullopt;
+  const std::vector<double> then = golden_values(task, before);
+  if (!are_told_apart(now, then)) return std::nullopt;
+  if (matches_other(task, before)) return EqualsStep{.step = before.step};
+  if (wrong_part_equals(now, then)) return PartEqualsStep{before.step};
+  if (is_sum_with(now, then)) return SumOfSteps{before.step, right.step};
+  if (!right.name.starts_with("param.")) return std::nullopt;
+  const std::optional<double> share = share_of_update(now, then);
+  if (!share) return std::nullopt;
+  return ShareOfUpdate{*share};
 }
 
 template <class Narrow>
@@ -160,6 +173,24 @@ const char* dtype_of_addends(const Values& values) {
   return relative > 0x1p-16 && relative < 0x1p-12 ? "float16" : "";
 }
 
+// Another tensor of the same phase and step that it equals; null: none of those that are tried.
+const GoldenTensor* equal_tensor(const DiffTask& task, const Values& now,
+                                 const GoldenRecord& golden) {
+  const GoldenTensor& right = task.golden;
+  if (task.plan.count < 2) return nullptr;
+  int tried = 0;
+  for (const GoldenTensor& other : golden.tensors()) {
+    if (&other == &right || other.phase != right.phase || other.step != right.step ||
+        other.value.sizes() != right.value.sizes() || other.value.scalar_type() != at::kDouble ||
+        other.scale == 0) {
+      continue;
+    }
+    if (++tried > kLargestSearch) return nullptr;
+    if (is_another(task, now, other)) return &other;
+  }
+  return nullptr;
+}
+
 template <class Narrow>
 bool holds_only(const at::Tensor& values) {
   std::set<float> different;
@@ -182,45 +213,30 @@ std::string rounded_through(const at::Tensor& values, const std::string& precisi
          ", where float32 is due: it was rounded through a narrower dtype";
 }
 
-std::vector<std::string> hints_for(const DiffTask& task, const GoldenRecord& golden,
-                                   const std::string& precision) {
-  std::vector<std::string> hints;
+std::vector<Evidence> look_closer(const DiffTask& task, const GoldenRecord& golden,
+                                  const std::string& precision) {
+  std::vector<Evidence> found;
   const GoldenTensor& right = task.golden;
-  if (!at::isFloatingType(task.local.scalar_type()) || task.plan.count == 0) return hints;
+  if (!at::isFloatingType(task.local.scalar_type()) || task.plan.count == 0) return found;
   const Values values = values_of(task);
   if (const auto* before = golden.find(right.phase, right.step - 1, right.name)) {
-    const std::string hint = hint_of_step_before(task, *before, values);
-    if (!hint.empty()) hints.push_back(hint);
+    if (auto evidence = look_at_step_before(task, *before, values)) found.push_back(*evidence);
   }
   // One number may be another step's by chance. Not a learning rate: it is read from its schedule.
   const GoldenTensor* next =
       task.plan.count > 1 || right.name == "lr" ? next_of(right, golden) : nullptr;
-  if (next && next->value.sizes() == right.value.sizes() && matches_other(task, *next)) {
-    hints.push_back(fmt::format(
-        "equals the golden of step {}: ahead of its time, it was moved on too early", next->step));
+  if (next && next->value.sizes() == right.value.sizes() && is_another(task, values, *next)) {
+    found.push_back(EqualsStep{.step = next->step, .is_later = true});
   }
-  int tried = 0;
-  for (const GoldenTensor& other : golden.tensors()) {
-    if (task.plan.count < 2 || tried >= kLargestSearch) break;
-    if (&other == &right || other.phase != right.phase || other.step != right.step ||
-        other.value.sizes() != right.value.sizes() || other.value.scalar_type() != at::kDouble ||
-        other.scale == 0) {
-      continue;
-    }
-    ++tried;
-    if (!matches_other(task, other)) continue;
-    hints.push_back("equals the golden's " + other.name);
-    break;
+  if (const GoldenTensor* other = equal_tensor(task, values, golden)) {
+    found.push_back(EqualsTensor{other->name});
   }
   const std::string narrow = narrow_dtype(values, precision);
-  if (!narrow.empty()) hints.push_back("every value is exactly a " + narrow);
+  if (!narrow.empty()) found.push_back(ValuesOf{narrow});
   const std::string before_sum =
       narrow.empty() && precision == "float64" ? dtype_of_addends(values) : "";
-  if (!before_sum.empty()) {
-    hints.push_back("every value is exactly a float32, and off by as much as " + before_sum +
-                    " rounds: its addends went through " + before_sum);
-  }
-  return hints;
+  if (!before_sum.empty()) found.push_back(AddendsThrough{before_sum});
+  return found;
 }
 
 }  // namespace shardproof::sim

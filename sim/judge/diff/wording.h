@@ -1,0 +1,13 @@
+// Evidence in words.
+#pragma once
+
+#include <string>
+
+#include "sim/judge/diff/evidence.h"
+
+namespace shardproof::sim {
+
+// "equals the golden of step 1: stale, it was not updated".
+std::string text_of(const Evidence& evidence);
+
+}  // namespace shardproof::sim
