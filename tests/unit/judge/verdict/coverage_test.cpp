@@ -24,7 +24,7 @@ std::vector<RankReport> reports_of_two() {
   return reports;
 }
 
-CaseResult judged(const std::vector<RankReport>& reports, const CaseSpec& spec = kTwoRanks) {
+CaseResult verdict_of(const std::vector<RankReport>& reports, const CaseSpec& spec = kTwoRanks) {
   std::vector<RankEnding> endings;
   for (const RankReport& report : reports) {
     RankEnding ending;
@@ -40,7 +40,7 @@ using Change = std::function<void(ResultRow&)>;
 CaseResult with_row_of_rank_1(const Change& change) {
   std::vector<RankReport> reports = reports_of_two();
   change(reports[1].rows[1]);
-  return judged(reports);
+  return verdict_of(reports);
 }
 
 void check_not_judged(const CaseResult& result, const std::string& reason) {
@@ -57,7 +57,7 @@ void check_not_judged(const CaseResult& result, const std::string& reason) {
 }  // namespace
 
 TEST_CASE("a case of which everything was compared matches", "[coverage]") {
-  const CaseResult result = judged(reports_of_two());
+  const CaseResult result = verdict_of(reports_of_two());
   CHECK(result.verdict == "match");
   CHECK(result.account.elements.demanded == 24);
   CHECK(result.account.elements.judged == 24);
@@ -96,13 +96,13 @@ TEST_CASE("an addend whose values did not come, or that nobody summed, is not ju
   };
   std::vector<RankReport> reports = reports_of_two();
   for (RankReport& report : reports) partial(report.rows[1]);
-  check_not_judged(judged(reports), "2 of its 2 addends came without their values");
+  check_not_judged(verdict_of(reports), "2 of its 2 addends came without their values");
   reports = reports_of_two();
   for (RankReport& report : reports) {
     partial(report.rows[1]);
     report.rows[1].partial = false;  // no sum will come
   }
-  CHECK(judged(reports).verdict == "internal");
+  CHECK(verdict_of(reports).verdict == "internal");
 }
 
 TEST_CASE("a rank that observed without a golden judged nothing", "[coverage]") {
@@ -110,7 +110,7 @@ TEST_CASE("a rank that observed without a golden judged nothing", "[coverage]") 
   RankRecorder recorder(kTwoRanks, kTwoRanks.parallel.mesh(), 1, nullptr, {});
   recorder.observe(seen("grad.a", numbered({6})));
   reports[1] = recorder.finish();
-  const CaseResult result = judged(reports);
+  const CaseResult result = verdict_of(reports);
   CHECK(result.verdict != "match");
   REQUIRE(result.account.not_judged.size() == 1);
   CHECK(result.account.not_judged[0].reason == "the rank had no golden");
@@ -119,7 +119,7 @@ TEST_CASE("a rank that observed without a golden judged nothing", "[coverage]") 
 TEST_CASE("a rank that sent no report is not judged", "[coverage]") {
   std::vector<RankReport> reports = reports_of_two();
   reports.pop_back();
-  check_not_judged(judged(reports), "rank 1 sent no report");
+  check_not_judged(verdict_of(reports), "rank 1 sent no report");
 }
 
 TEST_CASE("a tensor of which every rank holds padding alone is not judged", "[coverage]") {
@@ -133,7 +133,7 @@ TEST_CASE("a tensor of which every rank holds padding alone is not judged", "[co
     recorder.observe(dummy);
     reports.push_back(recorder.finish());
   }
-  const CaseResult result = judged(reports, spec);
+  const CaseResult result = verdict_of(reports, spec);
   check_not_judged(result, "no rank holds an element of it");
   CHECK(result.account.not_judged[0].elements == 4);
 }
@@ -146,7 +146,7 @@ TEST_CASE("an allowance that is not finite judges nothing", "[coverage]") {
       std::numeric_limits<double>::infinity();
   RankRecorder recorder(spec, spec.parallel.mesh(), 0, &golden, {});
   recorder.observe(seen("grad.a", numbered({6}, 5)));
-  check_not_judged(judged({recorder.finish()}, spec), "its allowance is inf");
+  check_not_judged(verdict_of({recorder.finish()}, spec), "its allowance is inf");
 }
 
 TEST_CASE("padding and what the case does not record are excused, and counted", "[coverage]") {
@@ -159,7 +159,7 @@ TEST_CASE("padding and what the case does not record are excused, and counted", 
   Observation padded = seen("logprobs", at::cat({full, full.narrow(0, 0, 1)}), Phase::kForward);
   padded.token_map = at::tensor({0, 1, 2, 3, -1, -1}, at::kLong).view({3, 2});
   recorder.observe(padded);
-  const CaseResult result = judged({recorder.finish()}, spec);
+  const CaseResult result = verdict_of({recorder.finish()}, spec);
   CHECK(result.verdict == "match");
   CHECK(result.account.elements.demanded == 12 + 5);
   CHECK(result.account.elements.judged == 8);
@@ -173,7 +173,7 @@ TEST_CASE("a mismatch is a mismatch, whatever was not judged beside it", "[cover
   reports[0].rows[0].bad_count = 1;
   reports[1].rows[1].outcome = Outcome::kNotJudged;
   reports[1].rows[1].judged = 0;
-  const CaseResult result = judged(reports);
+  const CaseResult result = verdict_of(reports);
   CHECK(result.verdict == "mismatch");
   CHECK(result.account.not_judged.size() == 1);
 }
@@ -187,7 +187,7 @@ TEST_CASE("an unresolved tensor leaves a match, which says so and counts it", "[
     report.rows[1].judged = 0;
     report.rows[1].reason = "rounding is 0.7 of its update";
   }
-  const CaseResult result = judged(reports, spec);
+  const CaseResult result = verdict_of(reports, spec);
   CHECK(result.verdict == "match");
   CHECK(result.as_expected);
   REQUIRE(result.account.unresolved.size() == 1);
@@ -198,5 +198,5 @@ TEST_CASE("an unresolved tensor leaves a match, which says so and counts it", "[
              Catch::Contains("1 of 2 tensors not resolvable in float16 (first: grad.b of step 1)"));
   CHECK(exit_status({result}) == 0);
   CHECK(exit_status({result}, true) == 1);
-  CHECK(exit_status({judged(reports_of_two())}, true) == 0);
+  CHECK(exit_status({verdict_of(reports_of_two())}, true) == 0);
 }
