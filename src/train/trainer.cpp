@@ -261,11 +261,13 @@ StepMetrics Trainer::step_at_same_rate(const Batch& batch) {
     observe_scalar("grad_norm", Phase::kStep, step_, metrics.grad_norm);
     clip_grads(grads, norm, options_.max_norm);
   }
-  Updated next = updated(grads);
-  observe_state(next);
+  update(grads);
+  unfinished.finish();  // what throws from here on finds the step taken
+  if (!metrics.skipped && !options_.schedule.stages.empty()) {
+    observe_scalar("lr", Phase::kStep, step_, schedule_.after(schedule_steps_));
+  }
+  observe_state();
   observe_metrics(metrics, step_);
-  commit(std::move(next), grads);
-  unfinished.finish();
   return metrics;
 }
 

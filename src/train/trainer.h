@@ -91,9 +91,9 @@ class Trainer {
   //           without fsdp all_reduce(avg) of gradients over dp, cp and ulysses; what grad_norm
   //           does
   //
-  // One that throws leaves parameters, optimizer, scheduler and loss scale as they were, and the
-  // trainer ready for another: its gradients are dropped, gathered parameters freed. The update is
-  // made beside what it replaces, which therefore takes the memory of masters and states once more.
+  // One that throws before its update leaves parameters, optimizer, scheduler and loss scale as
+  // they were, and the trainer ready for another: its gradients are dropped, gathered parameters
+  // freed. The update calls nobody; a probe that throws when it is told of it finds the step taken.
   //
   // Parameters that are not trainable stay as they are: the optimizer has no state of them.
   StepMetrics step(const Batch& batch);
@@ -121,7 +121,7 @@ class Trainer {
   const std::vector<ParameterPtr>& parameters() const { return parameters_; }
   HeldBytes held_bytes() const;
   // Tells the probe of parameters and optimizer state as they are, as of the last step.
-  void observe_state() { observe_state({.masters = masters_, .states = states_}); }
+  void observe_state();
   int64_t step_count() const { return step_; }  // steps taken
   const LossScaleState& loss_scale() const { return loss_scale_.state(); }
   void set_loss_scale(const LossScaleState& state) { loss_scale_.set_state(state); }
@@ -154,14 +154,7 @@ class Trainer {
   StepMetrics reduce_metrics(const std::vector<LossMetric>& addends, const LossCounts& counts);
   void observe_metrics(const StepMetrics& metrics, int64_t step);
   std::vector<at::Tensor> finish_gradients();
-  // Masters and states as a step leaves them; those that it does not change are the trainer's own.
-  struct Updated {
-    std::vector<at::Tensor> masters;
-    std::vector<OptimizerState> states;
-  };
-  Updated updated(const std::vector<at::Tensor>& grads);
-  void commit(Updated next, const std::vector<at::Tensor>& grads);
-  void observe_state(const Updated& now);
+  void update(const std::vector<at::Tensor>& grads);
   void observe_step(const std::string& prefix, const Parameter& parameter,
                     const at::Tensor& tensor);
   void observe_scalar(const std::string& name, Phase phase, int64_t step, double value);

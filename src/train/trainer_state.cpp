@@ -10,16 +10,6 @@
 namespace shardproof {
 namespace {
 
-OptimizerState copy_of(const OptimizerState& state) {
-  const auto copy = [](const at::Tensor& tensor) {
-    return tensor.defined() ? tensor.clone() : tensor;
-  };
-  return {.step = state.step,
-          .exp_avg = copy(state.exp_avg),
-          .exp_avg_sq = copy(state.exp_avg_sq),
-          .momentum_buffer = copy(state.momentum_buffer)};
-}
-
 // AdamW has moments once it has taken a step, and SGD never.
 void check_of_optimizer(const OptimizerState& state, OptimizerKind kind) {
   const bool adamw = kind == OptimizerKind::kAdamW;
@@ -33,46 +23,30 @@ void check_of_optimizer(const OptimizerState& state, OptimizerKind kind) {
 
 }  // namespace
 
-Trainer::Updated Trainer::updated(const std::vector<at::Tensor>& grads) {
-  const at::NoGradGuard no_grad;
-  Updated next{.masters = masters_, .states = states_};
-  if (grads.empty()) return next;
-  OptimizerOptions optimizer = options_.optimizer;
-  optimizer.lr = schedule_.after(schedule_steps_);
-  if (!options_.schedule.stages.empty()) {
-    observe_scalar("lr", Phase::kStep, step_, optimizer.lr);
-  }
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (!parameters_[i]->trainable) continue;
-    next.masters[i] = masters_[i].clone();
-    next.states[i] = copy_of(states_[i]);
-    optimizer_step(next.masters[i], grads[i], next.states[i], optimizer);
-  }
-  return next;
-}
-
-// Nothing here can fail half way: no rank is waited for and nobody is told.
-void Trainer::commit(Updated next, const std::vector<at::Tensor>& grads) {
+// In place, so that no second copy of masters and states is held. Nothing here fails half way: no
+// rank is waited for and nobody is told.
+void Trainer::update(const std::vector<at::Tensor>& grads) {
   const at::NoGradGuard no_grad;
   const bool skipped = grads.empty();
   loss_scale_.update(/*overflow=*/skipped);
   if (skipped) return;
+  OptimizerOptions optimizer = options_.optimizer;
+  optimizer.lr = schedule_.after(schedule_steps_);
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (next.masters[i].is_same(masters_[i])) continue;
-    masters_[i].copy_(next.masters[i]);
+    if (!parameters_[i]->trainable) continue;
+    optimizer_step(masters_[i], grads[i], states_[i], optimizer);
     if (!sharded_) refresh_leaf(*parameters_[i]);
   }
-  states_ = std::move(next.states);
   gradient_bytes_ = memory_of(grads);
 }
 
-void Trainer::observe_state(const Updated& now) {
+void Trainer::observe_state() {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    observe_step("param.", *parameters_[i], now.masters[i]);
-    observe_step("exp_avg.", *parameters_[i], now.states[i].exp_avg);
-    observe_step("exp_avg_sq.", *parameters_[i], now.states[i].exp_avg_sq);
-    observe_step("momentum_buffer.", *parameters_[i], now.states[i].momentum_buffer);
+    observe_step("param.", *parameters_[i], masters_[i]);
+    observe_step("exp_avg.", *parameters_[i], states_[i].exp_avg);
+    observe_step("exp_avg_sq.", *parameters_[i], states_[i].exp_avg_sq);
+    observe_step("momentum_buffer.", *parameters_[i], states_[i].momentum_buffer);
   }
 }
 

@@ -104,9 +104,15 @@ CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings) {
   CaseResult result;
   result.spec = spec;
   for (const RankEnding& ending : endings) {
-    result.endings.push_back(ending);
-    result.endings.back().bytes = {};    // they are read into the reports
-    result.endings.back().digests = {};  // find_altered_calls() has what is wrong with them
+    // Without the bytes, which are read into the reports, and without the digests, of which
+    // find_altered_calls() keeps what is wrong.
+    result.endings.push_back({.rank = ending.rank,
+                              .kind = ending.kind,
+                              .message = ending.message,
+                              .last_call = ending.last_call,
+                              .bytes = "",
+                              .faults = ending.faults,
+                              .printed = ending.printed});
   }
   result.replay = replay_command(spec);
   EndingVerdict ending = judge_endings(endings);

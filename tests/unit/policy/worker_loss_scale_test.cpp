@@ -18,7 +18,7 @@ TEST_CASE("a step that throws leaves the loss scale and its good steps as they w
   probe.phase = Phase::kStep;
   WorkerTrial trial = half_precision();
   trial.probe = &probe;
-  for (const char* place : {"grad.model.norm.weight", "param.model.norm.weight"}) {
+  for (const char* place : {"grad.model.norm.weight", "grad_norm"}) {
     probe.end_of_name = place;
     with_workers(trial, [&](PolicyWorker& worker, MeshComm& comm, int64_t) {
       const LossScaleState& state = worker.trainer().loss_scale();
