@@ -70,6 +70,7 @@ std::vector<std::string> findings(const CaseSpec& spec, at::ScalarType dtype, co
     w.mutable_grad() = gradient * std::min(1.0, kMaxNorm / (norm + 1e-6));
     optimizer->step();
     tell("param.w", step, w.clone());
+    if (optimizer->state().empty()) continue;  // plain SGD keeps none
     const auto& state = *optimizer->state().begin()->second;
     if (const auto* adam = dynamic_cast<const torch::optim::AdamWParamState*>(&state)) {
       tell("exp_avg.w", step, adam->exp_avg().clone());
