@@ -19,7 +19,8 @@ namespace {
 // The members of a lower precision beside the run that is not perturbed (golden/golden_main.cpp).
 constexpr int64_t kPerturbed = 16;
 
-// `member` 0: as it is; above, inputs, outputs and gradients are moved by roundings.
+// `member` 0: as it is; above, outputs and gradients are moved by roundings. Inputs are not: every
+// rank has the same numbers.
 void run_in(at::ScalarType dtype, int64_t member, const Workload& workload, const CaseSpec& spec,
             Probe& probe) {
   const auto moved = [&](const at::Tensor& value, const std::string& name) {
@@ -27,14 +28,13 @@ void run_in(at::ScalarType dtype, int64_t member, const Workload& workload, cons
     return moved_by_rounding(value, spec.seed, fmt::format("member {} {}", member, name));
   };
   Draw draw(spec.seed);
-  TensorsByName leaves, read;
+  TensorsByName leaves;
   const WorkloadTensors inputs = workload.inputs(draw, spec.options);
   for (const WorkloadTensor& input : inputs) {
     leaves[input.name] = leaf_of(input.tensor, dtype, at::kCPU);
-    read[input.name] = moved(leaves[input.name], input.name);
   }
   std::vector<at::Tensor> outputs, gradients;
-  for (const WorkloadTensor& output : workload.plain(read, spec.options)) {
+  for (const WorkloadTensor& output : workload.plain(leaves, spec.options)) {
     outputs.push_back(moved(output.tensor, output.name));
     probe.observe({.name = output.name, .step = 1, .tensor = outputs.back().detach()});
     gradients.push_back(gradient_at_output(spec.seed, output.name, output.tensor.sizes().vec()));

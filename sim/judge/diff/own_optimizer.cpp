@@ -82,7 +82,9 @@ std::string OwnOptimizer::see_parameter(const std::string& name, int64_t step,
                        tracked.gradient.bytes.size() == local.nbytes();
   std::string finding;
   if (known && stepped) {
-    finding = compare(take_step(tracked, name, step, count), local);
+    const Expected expected = take_step(tracked, name, step, count);
+    finding = compare(expected, local);
+    if (!finding.empty()) finding += share_of_step(tracked, expected, local);
   } else if (known && skipped_step_ == step) {
     const std::vector<double> before = doubles(tracked.value, count);
     finding = compare({before, std::vector<double>(count, 0.0)}, local);
@@ -100,6 +102,23 @@ std::string OwnOptimizer::see_state(const std::string& kind, const std::string& 
   if (expected != tracked.expected.end()) finding = compare(expected->second, local);
   tracked.state[kind] = copy_of(local);
   return finding;
+}
+
+// "; it moved by 0.60 of that step" where one share fits all elements.
+std::string OwnOptimizer::share_of_step(const Tracked& tracked, const Expected& expected,
+                                        const at::Tensor& local) const {
+  const size_t count = expected.value.size();
+  const std::vector<double> before = doubles(tracked.value, count);
+  const std::vector<double> after = doubles(copy_of(local), count);
+  double product = 0, due = 0, moved = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const double step = expected.value[i] - before[i], taken = after[i] - before[i];
+    product += step * taken;
+    due += step * step;
+    moved += taken * taken;
+  }
+  if (!(due > 0) || !(moved > 0) || product * product < 0.9999 * due * moved) return "";
+  return fmt::format("; it moved by {:.2f} of that step", product / due);
 }
 
 OwnOptimizer::Expected OwnOptimizer::take_step(Tracked& tracked, const std::string& name,

@@ -69,6 +69,8 @@ class OwnOptimizer {
                       double steps) const;
   Expected sgd_step(Tracked& tracked, const std::vector<double>& gradient, double rate) const;
   std::string compare(const Expected& expected, const at::Tensor& local);
+  std::string share_of_step(const Tracked& tracked, const Expected& expected,
+                            const at::Tensor& local) const;
 
   const CaseSpec& spec_;
   const GoldenRecord& golden_;

@@ -202,7 +202,10 @@ void RankRecorder::observe(const Observation& observation) {
   if (calls_so_far_) row.calls_before = calls_so_far_();
   judge(observation, local, row);
   const std::string own = own_optimizer_ ? own_optimizer_->see(observation, local) : "";
-  if (!row.is_wrong() && row.problem.empty()) row.problem = own;
+  if (!own.empty() && !row.is_wrong() && row.problem.empty()) {
+    const std::string rounded = rounded_through(local, spec_.precision);
+    row.problem = rounded.empty() ? own : own + "; " + rounded;
+  }
   if (!row.problem.empty()) row.outcome = Outcome::kMismatch;
   if (row.outcome == Outcome::kMatch || row.is_wrong()) row.judged = row.count;
   if (row.phase == Phase::kForward) forward_digests_.emplace(forward_key(observation), row.digest);
