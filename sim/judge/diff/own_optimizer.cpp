@@ -117,7 +117,7 @@ std::string OwnOptimizer::share_of_step(const Tracked& tracked, const Expected& 
     due += step * step;
     moved += taken * taken;
   }
-  if (!(due > 0) || !(moved > 0) || product * product < 0.9999 * due * moved) return "";
+  if (!(due > 0) || !(moved > 0) || product * product < 0.98 * due * moved) return "";
   return fmt::format("; it moved by {:.2f} of that step", product / due);
 }
 
