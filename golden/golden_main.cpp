@@ -14,6 +14,7 @@
 #include "golden/single_device.h"
 #include "model/precision.h"
 #include "sim/case/record/golden_record.h"
+#include "sim/case/record/rounding_noise.h"
 #include "sim/case/runners.h"
 #include "tensor/safetensors.h"
 
@@ -30,11 +31,7 @@ std::map<std::string, std::string> metadata_of(const sim::CaseSpec& spec, const 
           {"counted_sequences", fmt::format("{}", mask.ne(0).any(1).sum().item<int64_t>())}};
 }
 
-// Of the ensemble, beside the run that is not perturbed: with so many, a correct run whose error is
-// drawn as theirs lies beyond kScatters times the largest in less than one of 10^8 scalars
-// (sim/judge/diff/tolerance.h).
-constexpr int64_t kPerturbed = 16;
-constexpr int64_t kFirstMembers = 4;  // they say how far logprobs scatter
+constexpr int64_t kFirstMembers = 4;  // of kPerturbed: they say how far logprobs scatter
 
 int64_t last_step_of(const sim::CaseSpec& spec) {
   return spec.workload == "train" ? spec.steps : -1;
@@ -76,7 +73,7 @@ void run_ensemble(const sim::CaseSpec& spec, const CaseData& data, at::ScalarTyp
   for (auto& [key, error] : errors) {
     if (key.ends_with(" logprobs")) error = recorder.scatter().at(key);
   }
-  run_members(kFirstMembers + 1, kPerturbed, spec, data, dtype, errors, recorder);
+  run_members(kFirstMembers + 1, sim::kPerturbed, spec, data, dtype, errors, recorder);
 }
 
 // Larger goldens give their memory back before the next one is asked for.

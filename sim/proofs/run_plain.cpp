@@ -16,9 +16,6 @@
 namespace shardproof::sim {
 namespace {
 
-// The members of a lower precision beside the run that is not perturbed (golden/golden_main.cpp).
-constexpr int64_t kPerturbed = 16;
-
 // `member` 0: as it is; above, outputs and gradients are moved by roundings. Inputs are not: every
 // rank has the same numbers.
 void run_in(at::ScalarType dtype, int64_t member, const Workload& workload, const CaseSpec& spec,

@@ -8,6 +8,11 @@
 
 namespace shardproof::sim {
 
+// Members of an ensemble in a lower precision beside the run that is not perturbed: with so many, a
+// correct run whose error is drawn as theirs lies beyond kScatters times the largest in less than
+// one of 10^8 scalars (sim/judge/diff/tolerance.h).
+inline constexpr int64_t kPerturbed = 16;
+
 // Every element times 1 + u eps / 2, u uniform in [-1, 1] from the stream (seed, `stream`), eps the
 // gap above 1 of the dtype; 0 stays 0. Any floating dtype and shape; the gradient takes the same
 // factor.

@@ -34,15 +34,24 @@ OwnOptimizer::Values OwnOptimizer::copy_of(const at::Tensor& tensor) {
   return values;
 }
 
-// Zeros where there are none yet.
-std::vector<double> OwnOptimizer::doubles(const Values& values, size_t count) {
-  std::vector<double> out(count, 0.0);
-  if (values.empty()) return out;
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, values.dtype, "own_optimizer", [&] {
-    const auto* from = reinterpret_cast<const scalar_t*>(values.bytes.data());
+std::vector<double> OwnOptimizer::doubles(const void* data, at::ScalarType dtype, size_t count) {
+  std::vector<double> out(count);
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "own_optimizer", [&] {
+    const auto* from = static_cast<const scalar_t*>(data);
     std::copy(from, from + count, out.begin());
   });
   return out;
+}
+
+std::vector<double> OwnOptimizer::doubles(const at::Tensor& tensor) {
+  return doubles(tensor.const_data_ptr(), tensor.scalar_type(),
+                 static_cast<size_t>(tensor.numel()));
+}
+
+// Zeros where there are none yet.
+std::vector<double> OwnOptimizer::doubles(const Values& values, size_t count) {
+  if (values.empty()) return std::vector<double>(count, 0.0);
+  return doubles(values.bytes.data(), values.dtype, count);
 }
 
 void OwnOptimizer::begin(const std::string& parameter, const at::Tensor& value) {
@@ -56,10 +65,10 @@ std::string OwnOptimizer::see(const Observation& observation, const at::Tensor& 
   const auto [kind, name] = split_name(observation.name);
   const int64_t step = observation.step;
   if (kind == "grad_norm") {
-    norm_ = doubles(copy_of(local), 1).front();
+    norm_ = doubles(local).front();
     norm_step_ = step;
   } else if (observation.name == "metric.skipped") {
-    if (doubles(copy_of(local), 1).front() != 0) skipped_step_ = step;
+    if (doubles(local).front() != 0) skipped_step_ = step;
   } else if (kind == "grad") {
     Tracked& tracked = parameters_[name];
     tracked.gradient = copy_of(local);
@@ -99,7 +108,10 @@ std::string OwnOptimizer::see_state(const std::string& kind, const std::string& 
   Tracked& tracked = parameters_[name];
   std::string finding;
   const auto expected = tracked.expected.find(kind);
-  if (expected != tracked.expected.end()) finding = compare(expected->second, local);
+  if (expected != tracked.expected.end()) {
+    finding = compare(expected->second, local);
+    tracked.expected.erase(expected);  // not to be held until the next step
+  }
   tracked.state[kind] = copy_of(local);
   return finding;
 }
@@ -109,7 +121,7 @@ std::string OwnOptimizer::share_of_step(const Tracked& tracked, const Expected& 
                                         const at::Tensor& local) const {
   const size_t count = expected.value.size();
   const std::vector<double> before = doubles(tracked.value, count);
-  const std::vector<double> after = doubles(copy_of(local), count);
+  const std::vector<double> after = doubles(local);
   double product = 0, due = 0, moved = 0;
   for (size_t i = 0; i < count; ++i) {
     const double step = expected.value[i] - before[i], taken = after[i] - before[i];
@@ -192,7 +204,7 @@ OwnOptimizer::Expected OwnOptimizer::sgd_step(Tracked& tracked, const std::vecto
 
 std::string OwnOptimizer::compare(const Expected& expected, const at::Tensor& local) {
   const size_t count = expected.value.size();
-  const std::vector<double> actual = doubles(copy_of(local), count);
+  const std::vector<double> actual = doubles(local);
   const double eps = local.scalar_type() == at::kDouble ? kFloat64Eps : 0x1p-23;
   judged_ += static_cast<int64_t>(count);
   size_t wrong = 0, worst = 0;

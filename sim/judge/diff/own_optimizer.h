@@ -61,6 +61,8 @@ class OwnOptimizer {
   };
 
   static Values copy_of(const at::Tensor& tensor);
+  static std::vector<double> doubles(const void* data, at::ScalarType dtype, size_t count);
+  static std::vector<double> doubles(const at::Tensor& tensor);
   static std::vector<double> doubles(const Values& values, size_t count);
   std::string see_parameter(const std::string& name, int64_t step, const at::Tensor& local);
   std::string see_state(const std::string& kind, const std::string& name, const at::Tensor& local);
