@@ -74,6 +74,8 @@ TEST_CASE("a pending collective that is held to the end is a finding of its own"
     one.wait();
     if (rank == 0) two.wait();
     else held.push_back(std::move(two));
+    // Rank 1 ends after rank 0 has waited: a rank that ends with a call in flight stops the world.
+    tp.all_reduce(ones_of({1}), ReduceOp::kSum, "last");
   }, {&first, &second});
   CHECK(first.left_pending().empty());
   REQUIRE(second.left_pending().size() == 1);
