@@ -51,13 +51,18 @@ at::Tensor Slot::operator()(at::TensorList inputs, const StepContext& context) {
   }
   at::Tensor output = layer->forward(inputs, context);
   if (context.probe.listens(context.forward_phase)) {
-    context.probe.observe({.name = name + ".output",
-                           .phase = context.forward_phase,
-                           .step = context.step,
-                           .microbatch = context.microbatch,
-                           .tensor = output,
-                           .layout = output_layout,
-                           .token_map = context.token_map});
+    Observation seen{.name = name + ".output",
+                     .phase = context.forward_phase,
+                     .step = context.step,
+                     .microbatch = context.microbatch,
+                     .tensor = output,
+                     .layout = output_layout,
+                     .token_map = context.token_map};
+    const std::vector<ParameterPtr> parameters = layer->parameters();
+    if (kind == SlotKind::kNorm && parameters.size() == 1) {
+      seen.inputs = {inputs[0], parameters[0]->tensor};
+    }
+    context.probe.observe(seen);
   }
   return output;
 }

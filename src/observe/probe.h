@@ -39,6 +39,8 @@ struct Observation {
   double scale = 1.0;  // actual = scale * golden, declared by the sharded code
   Part part = Part::kFull;
   std::vector<std::string> partial_axes = {};
+  // Of a norm's output: its input and its weight, as this rank's layer read them.
+  std::vector<at::Tensor> inputs = {};
 };
 
 class Probe {

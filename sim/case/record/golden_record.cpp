@@ -99,6 +99,8 @@ void put_entry(IndexWriter& index, const GoldenTensor& tensor, const at::Tensor&
   index.put(tensor.scale);
   index.put(phase_scale);
   index.put(tensor.scatter);
+  index.put(tensor.factor_scatter);
+  index.put(tensor.square);
   index.put(static_cast<int8_t>(tensor.kept_in_float32));
   index.put(static_cast<int8_t>(value.scalar_type()));
   index.put(offset);
@@ -176,15 +178,22 @@ void GoldenRecorder::add_member(const GoldenRecorder& member) {
     if (!at::isFloatingType(tensor.value.scalar_type())) continue;
     const auto found = member.by_key_.find(record_key(tensor.phase, tensor.step, tensor.name));
     if (found == member.by_key_.end()) {  // a member that skips another step than the golden does
-      tensor.scatter = std::numeric_limits<double>::infinity();
+      tensor.scatter = tensor.factor_scatter = std::numeric_limits<double>::infinity();
       continue;
     }
     const GoldenTensor& rounded = member.tensors_[found->second];
-    const bool overflowed = all_finite(tensor.value) && !all_finite(rounded.value);
-    tensor.scatter =
-        std::max(tensor.scatter, overflowed ? std::numeric_limits<double>::infinity()
-                                            : largest_difference(tensor.value, rounded.value));
     tensor.kept_in_float32 = rounded.kept_in_float32;
+    if (all_finite(tensor.value) && !all_finite(rounded.value)) {
+      tensor.scatter = tensor.factor_scatter = std::numeric_limits<double>::infinity();
+      continue;
+    }
+    const Distance distance = distance_between(tensor.value, rounded.value);
+    tensor.scatter = std::max(tensor.scatter, distance.largest);
+    tensor.square = distance.square;
+    if (distance.square > 0) {
+      tensor.factor_scatter =
+          std::max(tensor.factor_scatter, std::fabs(distance.along / distance.square));
+    }
   }
 }
 
@@ -298,6 +307,8 @@ GoldenRecord GoldenRecord::from_fd(int fd) {
     tensor.scale = index.take<double>();
     tensor.phase_scale = index.take<double>();
     tensor.scatter = index.take<double>();
+    tensor.factor_scatter = index.take<double>();
+    tensor.square = index.take<double>();
     tensor.kept_in_float32 = index.take<int8_t>() != 0;
     const auto dtype = index.take<int8_t>();
     const auto offset = index.take<int64_t>();

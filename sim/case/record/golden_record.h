@@ -34,6 +34,10 @@ struct GoldenTensor {
   // Largest distance from `value` that any member of the golden's ensemble has in the case's
   // precision; infinite where the members differ in what they compute at all. 0 for float64.
   double scatter = 0;
+  // With r this tensor and y a member: the largest |<y, r> / <r, r> - 1| of any member, that is how
+  // far from 1 the factor is that the tensor as a whole has; infinite as scatter. And <r, r>.
+  double factor_scatter = 0;
+  double square = 0;
   // More than one number of a forward pass that lower precisions keep in float32 (logprobs): the
   // rounding of the precision itself is no error of theirs. A number alone may be right by chance.
   bool kept_in_float32 = false;

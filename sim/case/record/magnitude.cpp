@@ -55,18 +55,21 @@ bool all_finite(const at::Tensor& tensor) {
   return finite;
 }
 
-double largest_difference(const at::Tensor& a, const at::Tensor& b) {
+Distance distance_between(const at::Tensor& a, const at::Tensor& b) {
   SHARDPROOF_ASSERT(a.sizes() == b.sizes(), "comparing tensors of different shapes");
   const at::Tensor x = a.to(at::kDouble).contiguous();
   const at::Tensor y = b.to(at::kDouble).contiguous();
   const double* left = x.const_data_ptr<double>();
   const double* right = y.const_data_ptr<double>();
-  double largest = 0;
+  Distance distance;
   for (int64_t i = 0; i < x.numel(); ++i) {
-    const double size = std::fabs(left[i] - right[i]);
-    if (size <= kLargestCounted && size > largest) largest = size;
+    const double difference = right[i] - left[i], size = std::fabs(difference);
+    if (!(size <= kLargestCounted)) continue;
+    distance.largest = std::max(distance.largest, size);
+    distance.square += left[i] * left[i];
+    distance.along += difference * left[i];
   }
-  return largest;
+  return distance;
 }
 
 }  // namespace shardproof::sim

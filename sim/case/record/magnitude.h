@@ -10,7 +10,13 @@ namespace shardproof::sim {
 double largest_magnitude(const at::Tensor& tensor);
 // True when no element is NaN or infinite.
 bool all_finite(const at::Tensor& tensor);
-// Largest finite |a - b| over all elements; the shapes agree.
-double largest_difference(const at::Tensor& a, const at::Tensor& b);
+// How far b lies from a, over the elements where |a - b| is at most kLargestCounted.
+struct Distance {
+  double largest = 0;  // |a - b|
+  double square = 0;   // <a, a>
+  double along = 0;    // <b - a, a>
+};
+// The shapes agree.
+Distance distance_between(const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace shardproof::sim

@@ -40,6 +40,8 @@ class Tolerance {
 
   // The same for every element of the tensor; 0 for an integer one.
   double allowance(const GoldenTensor& golden) const;
+  // Whether own_optimizer.h judges its steps: a parameter or optimizer state.
+  bool is_judged_by_steps(const GoldenTensor& golden) const;
   // Whether the allowance is at most half of the tensor's scale; else a factor of 2 or a lost half
   // of a sum could pass. Parameters and optimizer state always: own_optimizer.h judges their steps.
   bool resolves(const GoldenTensor& golden) const;

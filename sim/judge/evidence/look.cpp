@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
-#include <set>
 
 #include "sim/judge/evidence/explained.h"
 
@@ -191,27 +190,7 @@ const GoldenTensor* equal_tensor(const DiffTask& task, const Values& now,
   return nullptr;
 }
 
-template <class Narrow>
-bool holds_only(const at::Tensor& values) {
-  std::set<float> different;
-  const float* data = values.const_data_ptr<float>();
-  for (int64_t i = 0; i < values.numel(); ++i) {
-    if (static_cast<float>(static_cast<Narrow>(data[i])) != data[i]) return false;
-    if (data[i] != 0) different.insert(data[i]);
-  }
-  return different.size() >= 8;
-}
-
 }  // namespace
-
-std::string rounded_through(const at::Tensor& values, const std::string& precision) {
-  if (values.scalar_type() != at::kFloat) return "";
-  const bool narrow = (precision == "bfloat16" && holds_only<c10::BFloat16>(values)) ||
-                      (precision == "float16" && holds_only<c10::Half>(values));
-  if (!narrow) return "";
-  return "every value is exactly a " + precision +
-         ", where float32 is due: it was rounded through a narrower dtype";
-}
 
 std::vector<Evidence> look_closer(const DiffTask& task, const GoldenRecord& golden,
                                   const std::string& precision) {

@@ -16,9 +16,4 @@ std::vector<Evidence> look_closer(const DiffTask& task, const GoldenRecord& gold
                                   const std::string& precision);
 inline constexpr double kToldApart = 4;
 
-// Why float32 values were not computed in float32: all of them, eight different ones or more, are
-// exactly what `precision` (bfloat16 or float16) can hold. For quantities that are due in the wider
-// type (model/precision.h); by chance it happens once in 2^104 times. "" when they are in order.
-std::string rounded_through(const at::Tensor& values, const std::string& precision);
-
 }  // namespace shardproof::sim

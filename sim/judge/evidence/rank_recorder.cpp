@@ -12,6 +12,8 @@
 #include "base/elapsed.h"
 #include "sim/case/policy_stages.h"
 #include "sim/judge/diff/golden_order.h"
+#include "sim/judge/diff/own_norm.h"
+#include "sim/judge/diff/roundings.h"
 #include "sim/judge/diff/tensor_diff.h"
 #include "sim/judge/evidence/look.h"
 #include "tensor/dtype_name.h"
@@ -136,6 +138,7 @@ RankRecorder::RankRecorder(const CaseSpec& spec, const Mesh& mesh, int64_t rank,
   if (golden_) {
     observed_.assign(golden_->tensors().size(), false);
     own_optimizer_.emplace(spec_, *golden_);
+    gradient_addends_.emplace(*golden_);
   }
   report_.rank = rank;
 }
@@ -200,6 +203,7 @@ void RankRecorder::observe(const Observation& observation) {
   row.dtype = dtype_name(local.scalar_type());
   row.digest = digest_of(local.const_data_ptr(), local.nbytes());
   if (calls_so_far_) row.calls_before = calls_so_far_();
+  if (gradient_addends_) gradient_addends_->see(observation);
   judge(observation, local, row);
   const std::string own = own_optimizer_ ? own_optimizer_->see(observation, local) : "";
   if (!own.empty() && !row.is_wrong() && row.problem.empty()) {
@@ -298,7 +302,9 @@ void RankRecorder::compare(const Observation& observation, const at::Tensor& loc
   row.outcome = result.bad_count > 0 ? Outcome::kMismatch
                 : row.reason.empty() ? Outcome::kMatch
                                      : Outcome::kUnresolved;
-  if (task.padding_is_zero) row.problem = rounded_through(local, spec_.precision);
+  if (!fed && row.outcome == Outcome::kMatch) {
+    check_roundings(observation, local, task, row);
+  }
   if (row.outcome != Outcome::kMismatch) return;
   row.rounding_only = spec_.precision != "float64";
   row.golden_value = result.golden_value;
@@ -314,6 +320,21 @@ void RankRecorder::compare(const Observation& observation, const at::Tensor& loc
     row.evidence = look_closer(task, *golden_, spec_.precision);
     keep_failing(make_piece(row, plan, task));
   }
+}
+
+// What no single element of a tensor in a low precision says, since each is within its allowance.
+void RankRecorder::check_roundings(const Observation& observation, const at::Tensor& local,
+                                   const DiffTask& task, ResultRow& row) const {
+  if (spec_.precision == "float64" || !at::isFloatingType(local.scalar_type())) return;
+  if (task.padding_is_zero) row.problem = rounded_through(local, spec_.precision);
+  if (has_prefix(observation.name, "grad.") && gradient_addends_->are_several(task.golden)) {
+    row.problem = rounded_through(local, spec_.precision, kFewestOfGradient);
+  }
+  if (row.problem.empty()) row.problem = own_norm_problem(spec_, observation, local);
+  if (!row.problem.empty() || tolerance_.is_judged_by_steps(task.golden)) return;
+  FactorCheck factor = check_factor(task, spec_.precision);
+  row.worst_ratio = std::max(row.worst_ratio, factor.used);
+  row.problem = std::move(factor.problem);
 }
 
 void RankRecorder::check_recompute(const Observation& observation, ResultRow& row) {

@@ -17,6 +17,7 @@
 #include "sim/judge/diff/index_plan.h"
 #include "sim/judge/diff/own_optimizer.h"
 #include "sim/judge/diff/result_row.h"
+#include "sim/judge/diff/roundings.h"
 #include "sim/judge/diff/tensor_diff.h"
 #include "sim/judge/diff/tolerance.h"
 
@@ -53,6 +54,8 @@ class RankRecorder final : public Probe {
   void judge(const Observation& observation, const at::Tensor& local, ResultRow& row);
   void compare(const Observation& observation, const at::Tensor& local, const GoldenTensor& golden,
                const IndexPlan& plan, bool fed, ResultRow& row);
+  void check_roundings(const Observation& observation, const at::Tensor& local,
+                       const DiffTask& task, ResultRow& row) const;
   void check_recompute(const Observation& observation, ResultRow& row);
   bool wants_failing(const GoldenPosition& position) const;
   void keep_failing(Piece piece);
@@ -67,6 +70,7 @@ class RankRecorder final : public Probe {
   std::function<int64_t()> calls_so_far_;
   Tolerance tolerance_;
   std::optional<OwnOptimizer> own_optimizer_;
+  std::optional<GradientAddends> gradient_addends_;
   std::unordered_map<uint64_t, std::unique_ptr<IndexPlan>> plans_;
   std::vector<bool> observed_;  // by golden order
   RankReport report_;

@@ -114,7 +114,10 @@ TEST_CASE("the scatter is the largest distance of any member", "[record]") {
   CHECK(golden.scatter().at(record_key(Phase::kStep, 1, "grad.w")) == 0.25);
   const MemoryFile file;
   golden.write(file.fd(), {});
-  CHECK(GoldenRecord::from_fd(file.fd()).tensors()[0].scatter == 0.25);
+  const GoldenRecord record = GoldenRecord::from_fd(file.fd());
+  CHECK(record.tensors()[0].scatter == 0.25);
+  CHECK(record.tensors()[0].square == 14);
+  CHECK(record.tensors()[0].factor_scatter == 0.0625);  // (0.25 * 2 + 0.125 * 3) / 14
 }
 
 TEST_CASE("a member that overflows or leaves a tensor out scatters without bound", "[record]") {
@@ -124,6 +127,7 @@ TEST_CASE("a member that overflows or leaves a tensor out scatters without bound
   overflowed.observe(seen("grad.w", at::tensor({1.0, infinite}, at::kFloat)));
   golden.add_member(overflowed);
   CHECK(golden.tensors()[0].scatter == infinite);
+  CHECK(golden.tensors()[0].factor_scatter == infinite);
   GoldenRecorder other(true);
   other.observe(seen("grad.w", at::tensor({1.0, 2.0}, at::kDouble)));
   other.add_member(skipped);

@@ -1,0 +1,110 @@
+#include "sim/judge/diff/roundings.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "sim/judge/diff/tolerance.h"
+
+namespace shardproof::sim {
+namespace {
+
+constexpr const char* kFirstGradient = "lm_head.grad_input";  // of the tokens, before all others
+
+// Bits of a float32 that a value of so many significant bits has not.
+uint32_t bits_beyond(int significant) { return (uint32_t{1} << (24 - significant)) - 1; }
+
+bool has_gradient(const double* row, int64_t width) {
+  for (int64_t i = 0; i < width; ++i) {
+    if (row[i] != 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string rounded_through(const at::Tensor& values, const std::string& precision, size_t fewest) {
+  if (values.scalar_type() != at::kFloat) return "";
+  if (precision != "bfloat16" && precision != "float16") return "";
+  const uint32_t beyond = bits_beyond(precision == "bfloat16" ? 8 : 11);
+  std::set<uint32_t> different;
+  const float* data = values.const_data_ptr<float>();
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, data + i, sizeof(bits));
+    if ((bits & beyond) != 0) return "";
+    if (data[i] != 0 && different.size() < fewest) different.insert(bits);
+  }
+  if (different.size() < fewest) return "";
+  return "every value has no more bits than a " + precision +
+         ", where float32 is due: it was rounded through a narrower dtype";
+}
+
+FactorCheck check_factor(const DiffTask& task, const std::string& precision) {
+  const GoldenTensor& golden = task.golden;
+  if (precision == "float64" || task.plan.count < kFewestOfFactor || !(golden.square > 0) ||
+      !std::isfinite(golden.factor_scatter) || !std::isfinite(golden.square)) {
+    return {};
+  }
+  std::vector<double> actual, due;
+  copy_both(task, actual, due);
+  double along = 0, square = 0;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    along += (actual[i] - due[i]) * due[i];
+    square += due[i] * due[i];
+  }
+  if (!(square > 0) || !std::isfinite(along)) return {};
+  const double spread = std::sqrt(golden.square * task.scale * task.scale / square);
+  const double rounding = eps_of_precision(precision) / std::sqrt(double(task.plan.count));
+  const double allowed =
+      std::max(kFactorScatters * golden.factor_scatter, kFloorRoundings * rounding) * spread;
+  FactorCheck check{.used = std::fabs(along / square) / allowed};
+  if (check.used > 1) {
+    check.problem = fmt::format(
+        "as a whole it is {:.6g} times the golden, where correct runs in {} are within {:.2g} of "
+        "1: its roundings do not cancel",
+        1 + along / square, precision, allowed);
+  }
+  return check;
+}
+
+void GradientAddends::see(const Observation& observation) {
+  if (observation.name != kFirstGradient || !observation.token_map.defined()) return;
+  if (observation.step != step_) {
+    step_ = observation.step;
+    microbatch_ = observation.microbatch;
+    tokens_.clear();
+  }
+  if (observation.microbatch != microbatch_) return;
+  const at::Tensor map = observation.token_map.contiguous();
+  const int64_t* ids = map.const_data_ptr<int64_t>();
+  tokens_.insert(ids, ids + map.numel());
+}
+
+bool GradientAddends::are_several(const GoldenTensor& gradient) const {
+  if (gradient.value.dim() < 2 || gradient.step != step_) return false;
+  const int64_t rows = gradient.value.size(0),
+                width = gradient.value.numel() / std::max<int64_t>(rows, 1);
+  const double* values = gradient.value.const_data_ptr<double>();
+  for (int64_t row = 0; row < rows; ++row) {
+    if (!has_gradient(values + row * width, width)) return false;
+  }
+  const GoldenTensor* of_tokens = golden_.find(Phase::kBackward, step_, kFirstGradient);
+  if (of_tokens == nullptr || of_tokens->value.dim() != 3) return false;
+  const int64_t count = of_tokens->value.size(0) * of_tokens->value.size(1);
+  const int64_t hidden = of_tokens->value.size(2);
+  const double* gradients = of_tokens->value.const_data_ptr<double>();
+  bool within = false, beyond = false;
+  for (int64_t token = 0; token < count; ++token) {
+    if (!has_gradient(gradients + token * hidden, hidden)) continue;
+    (tokens_.count(token) != 0 ? within : beyond) = true;
+  }
+  return within && beyond;
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,222 @@
+#include "sim/judge/diff/roundings.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "sim/judge/diff/own_norm.h"
+#include "tests/unit/judge/judged_world.h"
+
+using namespace shardproof;
+using namespace shardproof::sim;
+using Catch::Matchers::Contains;
+
+namespace {
+
+at::Tensor narrow_values(const at::Tensor& values, at::ScalarType narrow) {
+  return values.to(narrow).to(at::kFloat);
+}
+
+// A golden of [16, 8] whose members are at most 0.001 off as a whole.
+GoldenTensor scattered_golden(const at::Tensor& value, double factor_scatter = 1e-3) {
+  GoldenTensor golden;
+  golden.value = value;
+  golden.name = "model.norm.output";
+  golden.factor_scatter = factor_scatter;
+  golden.square = value.square().sum().item<double>();
+  return golden;
+}
+
+FactorCheck check(const GoldenTensor& golden, const at::Tensor& actual,
+                  const std::string& precision = "bfloat16") {
+  const IndexPlan plan = make_index_plan(golden.value.sizes().vec(), Layout(), {}, {}, Mesh(), 0);
+  const DiffTask task{actual, golden, plan};
+  return check_factor(task, precision);
+}
+
+}  // namespace
+
+TEST_CASE("float32 values that a narrower dtype can hold were rounded", "[roundings]") {
+  const at::Tensor values = numbered({128});
+  CHECK_THAT(rounded_through(narrow_values(values, at::kBFloat16), "bfloat16"),
+             Contains("no more bits than a bfloat16"));
+  CHECK_THAT(rounded_through(narrow_values(values, at::kHalf), "float16"),
+             Contains("no more bits than a float16"));
+  CHECK(rounded_through(values.to(at::kFloat), "bfloat16") == "");
+  CHECK(rounded_through(narrow_values(values, at::kBFloat16), "float32") == "");
+  CHECK(rounded_through(values.to(at::kBFloat16), "bfloat16") == "");  // due in bfloat16 itself
+}
+
+TEST_CASE("a power of two on top of narrow values hides no rounding", "[roundings]") {
+  const at::Tensor rounded = narrow_values(numbered({128}), at::kHalf) * 0x1p-30;
+  CHECK_THAT(rounded_through(rounded, "float16"), Contains("rounded through"));
+}
+
+TEST_CASE("one float32 value, or few different ones, tell of no rounding", "[roundings]") {
+  at::Tensor values = narrow_values(numbered({128}), at::kBFloat16);
+  CHECK(rounded_through(values.slice(0, 0, 7), "bfloat16") == "");
+  CHECK(rounded_through(values.slice(0, 0, 63), "bfloat16", kFewestOfGradient) == "");
+  CHECK(rounded_through(at::ones({1000}, at::kFloat), "bfloat16") == "");
+  values[17] = 0.1f;
+  CHECK(rounded_through(values, "bfloat16") == "");
+}
+
+TEST_CASE("a factor on a whole tensor is wrong although no element is", "[roundings]") {
+  const GoldenTensor golden = scattered_golden(numbered({16, 8}));
+  CHECK(check(golden, golden.value * 1.0055).problem == "");
+  CHECK(check(golden, golden.value * 1.0055).used == Approx(0.0055 / 0.006));
+  CHECK_THAT(check(golden, golden.value * 0.9935).problem,
+             Contains("0.9935 times the golden") && Contains("bfloat16 are within 0.006"));
+  CHECK(check(golden, golden.value * 0.9935, "float64").problem == "");
+}
+
+TEST_CASE("noise of any size is no factor", "[roundings]") {
+  const GoldenTensor golden = scattered_golden(numbered({16, 8}));
+  at::Tensor noise = numbered({16, 8}, 2) * 0.05;
+  noise -= golden.value * (noise * golden.value).sum() / golden.square;
+  CHECK(check(golden, golden.value + noise).problem == "");
+}
+
+TEST_CASE("a piece may be further off than the whole, by the root of its share", "[roundings]") {
+  GoldenTensor golden = scattered_golden(numbered({16, 8}));
+  golden.square *= 4;  // the piece holds a quarter
+  CHECK(check(golden, golden.value * 1.0115).problem == "");
+  CHECK_THAT(check(golden, golden.value * 1.0125).problem, Contains("are within 0.012"));
+}
+
+TEST_CASE("few elements, or members that differ in kind, have no factor", "[roundings]") {
+  const GoldenTensor small = scattered_golden(numbered({63}));
+  CHECK(check(small, small.value * 2).problem == "");
+  const GoldenTensor open =
+      scattered_golden(numbered({16, 8}), std::numeric_limits<double>::infinity());
+  CHECK(check(open, open.value * 2).problem == "");
+}
+
+namespace {
+
+// The golden of a step of two samples of three tokens, and a weight of which each row has a
+// gradient.
+struct Addends {
+  GoldenRecord golden;
+  GradientAddends addends{golden};
+  const GoldenTensor& weight(const char* name = "grad.lm_head.weight") const {
+    return *golden.find(Phase::kStep, 1, name);
+  }
+  void see_tokens(const std::vector<int64_t>& tokens, int64_t microbatch = 0) {
+    Observation backward = seen("lm_head.grad_input", at::zeros({1, 3, 4}), Phase::kBackward);
+    backward.microbatch = microbatch;
+    backward.token_map = at::tensor(tokens, at::kLong).view({1, -1});
+    addends.see(backward);
+  }
+};
+
+Addends addends_of(at::Tensor of_tokens) {
+  at::Tensor looked_up = numbered({5, 4});
+  looked_up[2].zero_();
+  return {golden_from({seen("lm_head.grad_input", std::move(of_tokens), Phase::kBackward),
+                       seen("grad.lm_head.weight", numbered({5, 4})),
+                       seen("grad.model.norm.weight", numbered({5})),
+                       seen("grad.model.embed_tokens.weight", looked_up)})};
+}
+
+}  // namespace
+
+TEST_CASE("a gradient has several addends where other tokens have gradients too", "[roundings]") {
+  Addends step = addends_of(numbered({2, 3, 4}));
+  CHECK_FALSE(step.addends.are_several(step.weight()));  // of no microbatch yet
+  step.see_tokens({0, 1, 2});
+  CHECK(step.addends.are_several(step.weight()));
+  step.see_tokens({3, 4, 5}, /*microbatch=*/1);
+  CHECK(step.addends.are_several(step.weight()));
+}
+
+TEST_CASE("a gradient of one microbatch of all tokens has one addend", "[roundings]") {
+  Addends step = addends_of(numbered({2, 3, 4}));
+  step.see_tokens({0, 1, 2, 3, 4, 5});
+  CHECK_FALSE(step.addends.are_several(step.weight()));
+}
+
+TEST_CASE("tokens without a gradient are no addend", "[roundings]") {
+  at::Tensor of_tokens = numbered({2, 3, 4});
+  of_tokens[1].zero_();
+  Addends step = addends_of(of_tokens);
+  step.see_tokens({0, 1, 2});
+  CHECK_FALSE(step.addends.are_several(step.weight()));
+}
+
+TEST_CASE("rows that are looked up may have one addend each", "[roundings]") {
+  Addends step = addends_of(numbered({2, 3, 4}));
+  step.see_tokens({0, 1, 2});
+  CHECK_FALSE(step.addends.are_several(step.weight("grad.model.embed_tokens.weight")));
+  CHECK_FALSE(step.addends.are_several(step.weight("grad.model.norm.weight")));
+}
+
+namespace {
+
+// A norm of [6, 16] as a rank computes it: in float32, then rounded once.
+struct Norm {
+  at::Tensor x, w;
+  CaseSpec spec = spec_of(1, 1, "bfloat16");
+
+  explicit Norm(at::ScalarType narrow = at::kBFloat16)
+      : x(numbered({6, 16}, 3).to(narrow)), w(numbered({16}, 4).to(narrow)) {
+    spec.precision = narrow == at::kBFloat16 ? "bfloat16" : "float16";
+    spec.model = {{"rms_norm_eps", 1e-5}};
+  }
+  at::Tensor normed() const {
+    const at::Tensor wide = x.to(at::kFloat);
+    return wide * at::rsqrt(wide.square().mean(-1, true) + 1e-5);
+  }
+  at::Tensor weight() const { return w.to(at::kFloat); }
+  std::string problem_of(const at::Tensor& output) const {
+    Observation observation = seen("model.norm.output", output, Phase::kForward);
+    observation.inputs = {x, w};
+    return own_norm_problem(spec, observation, output.contiguous());
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a norm that is computed in float32 and rounded once follows", "[own norm]") {
+  for (const at::ScalarType narrow : {at::kBFloat16, at::kHalf}) {
+    const Norm norm(narrow);
+    CHECK(norm.problem_of((norm.normed() * norm.weight()).to(narrow)) == "");
+  }
+}
+
+TEST_CASE("a norm that is rounded twice does not follow", "[own norm]") {
+  for (const at::ScalarType narrow : {at::kBFloat16, at::kHalf}) {
+    const Norm norm(narrow);
+    const at::Tensor twice = norm.normed().to(narrow).to(at::kFloat) * norm.weight();
+    CHECK_THAT(norm.problem_of(twice.to(narrow)), Contains("own input of this norm"));
+  }
+}
+
+TEST_CASE("one element that is one unit off does not follow", "[own norm]") {
+  const Norm norm;
+  at::Tensor output = (norm.normed() * norm.weight()).to(at::kBFloat16);
+  output.view(-1).view(at::kShort)[37] += 1;
+  CHECK_THAT(norm.problem_of(output), Contains("1 of 96 elements, the worst at local offset 37"));
+}
+
+TEST_CASE("a norm with an eps of another size does not follow", "[own norm]") {
+  Norm norm;
+  norm.spec.model["rms_norm_eps"] = 1e-2;
+  CHECK(norm.problem_of((norm.normed() * norm.weight()).to(at::kBFloat16)) != "");
+}
+
+TEST_CASE("Gemma's norm multiplies by 1 + weight", "[own norm]") {
+  Norm norm;
+  norm.spec.model["model_type"] = "gemma3_text";
+  CHECK(norm.problem_of((norm.normed() * (1 + norm.weight())).to(at::kBFloat16)) == "");
+  CHECK(norm.problem_of((norm.normed() * norm.weight()).to(at::kBFloat16)) != "");
+}
+
+TEST_CASE("a float64 norm, or one without its inputs, is not judged by itself", "[own norm]") {
+  Norm norm;
+  const at::Tensor wrong = norm.x * 7;
+  norm.spec.precision = "float64";
+  CHECK(norm.problem_of(wrong) == "");
+  norm.spec.precision = "bfloat16";
+  CHECK(own_norm_problem(norm.spec, seen("model.norm.output", wrong, Phase::kForward), wrong) ==
+        "");
+}
