@@ -62,11 +62,11 @@ TEST_CASE("one float32 value, or few different ones, tell of no rounding", "[rou
 
 TEST_CASE("a factor on a whole tensor is wrong although no element is", "[roundings]") {
   const GoldenTensor golden = scattered_golden(numbered({16, 8}));
-  CHECK(check(golden, golden.value * 1.0055).problem == "");
-  CHECK(check(golden, golden.value * 1.0055).used == Approx(0.0055 / 0.006));
-  CHECK_THAT(check(golden, golden.value * 0.9935).problem,
-             Contains("0.9935 times the golden") && Contains("bfloat16 are within 0.006"));
-  CHECK(check(golden, golden.value * 0.9935, "float64").problem == "");
+  CHECK(check(golden, golden.value * 1.0095).problem == "");
+  CHECK(check(golden, golden.value * 1.0095).used == Approx(0.0095 / 0.01));
+  CHECK_THAT(check(golden, golden.value * 0.9895).problem,
+             Contains("0.9895 times the golden") && Contains("bfloat16 are within 0.01 of 1"));
+  CHECK(check(golden, golden.value * 0.9895, "float64").problem == "");
 }
 
 TEST_CASE("noise of any size is no factor", "[roundings]") {
@@ -79,8 +79,8 @@ TEST_CASE("noise of any size is no factor", "[roundings]") {
 TEST_CASE("a piece may be further off than the whole, by the root of its share", "[roundings]") {
   GoldenTensor golden = scattered_golden(numbered({16, 8}));
   golden.square *= 4;  // the piece holds a quarter
-  CHECK(check(golden, golden.value * 1.0115).problem == "");
-  CHECK_THAT(check(golden, golden.value * 1.0125).problem, Contains("are within 0.012"));
+  CHECK(check(golden, golden.value * 1.0195).problem == "");
+  CHECK_THAT(check(golden, golden.value * 1.0205).problem, Contains("are within 0.02 of 1"));
 }
 
 TEST_CASE("few elements, or members that differ in kind, have no factor", "[roundings]") {
