@@ -1,0 +1,334 @@
+#!/usr/bin/env python3
+"""Which pairs of option values no default scenario combines, against a ledger that may only shrink.
+
+    pairs_in_use_test.py [PROGRAM]              the table, and the test; PROGRAM must refuse what is said to be refused
+    pairs_in_use_test.py --shrink               takes out of the ledger what is combined by now
+    pairs_in_use_test.py --try TEXT PROGRAM     runs a small case of each pair of the ledger whose line holds TEXT
+
+The schema chooses the options. Beside workload, precision and world.backend they are the keys of the blocks model,
+parallel, data and run that have an enum (each of its values), a boolean (the value that is not the default), a text
+with a default (each value in use), a null (set, or null where that is not the default), the sizes of axes (more than
+1), and numbers of run whose default 0 or 1 means off (another number). Other numbers say how much and not which, and
+what stands under kwargs is an optimizer's or a scheduler's own.
+
+A value counts where it has an effect (NEEDS), in a case that is expected to match. Two values that cannot have an
+effect together are no pair. The ledger, pairs_not_combined.yaml, has the pairs that the program refuses, and those
+that no default scenario combines. Exit status 77: no PyYAML."""
+
+import collections
+import itertools
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import keys_in_use_test as keys_in_use
+
+try:
+    import yaml
+except ImportError:
+    print("skipped: python3 has no yaml module")
+    sys.exit(77)
+
+SCHEMA = json.loads((keys_in_use.ROOT / "scenarios/schema.json").read_text())
+LEDGER = pathlib.Path(__file__).with_name("pairs_not_combined.yaml")
+BLOCKS = ("model", "parallel", "data", "run")
+ALONE = ("workload", "precision", "world.backend")
+NO_OPTION = {"run.grad_norm.counts": "each_of_tp is wrong on purpose, and a case of it a mismatch"}
+WORKLOADS = {"train", "logprobs", "policy"}
+MORE = "more"  # a number that is not off
+GIVEN = "given"  # what may be null and is not
+
+TRAINS = [{"workload": "train"}, {"workload": "policy", "run.stages[].do": "train"}]
+SCORES = [{"workload": "logprobs"}, {"workload": "policy", "run.stages[].do": "score"}]
+SHARDS = [{"parallel.data_parallel": "fsdp"}, {"parallel.data_parallel": "hybrid"}]
+TP, CP, DP, ULYSSES = (f"parallel.{axis}_size" for axis in
+                       ("tensor_parallel", "context_parallel", "data_parallel", "ulysses"))
+
+# Prefix of a key: the settings of which one must be in effect for the key to have one. The longest prefix counts.
+NEEDS = {
+    "data.uneven": [{DP: MORE}],
+    "parallel.custom_parallel_plan": [{TP: MORE}],
+    "parallel.sequence_parallel": [{TP: MORE}],
+    "parallel.context_": [{CP: MORE}],
+    "parallel.context_parallel_size": [],
+    "parallel.data_parallel": [{DP: MORE}, {CP: MORE}, {ULYSSES: MORE}],
+    "parallel.data_parallel_size": [],
+    "parallel.replicate_size": [{"parallel.data_parallel": "hybrid"}],
+    "parallel.fsdp": SHARDS,
+    "parallel.cpu_offload": SHARDS,
+    "parallel.activation_checkpointing": TRAINS,
+    "model.sliding_window": [{"model.family": "gemma3"}, {"model.use_sliding_window": "true"}],
+    "model.use_sliding_window": [{"model.family": "qwen2"}, {"model.family": "qwen3"}],
+    "run.stages": [{"workload": "policy"}],
+    "run.stages[].eval_mode": [{"run.stages[].do": "train"}],
+    "run.stages[].data_parallel": [{"run.stages[].do": "load"}],
+    "run.stages[].sequence_parallel": [{"run.stages[].do": "load"}],
+    "run.generation": [{"run.stages[].do": "refit"}],
+    "run.sequence_packing.algorithm": [{"run.sequence_packing.enabled": "true"}],
+    "run.max_grad_norm": TRAINS,
+    "run.grad_norm": TRAINS,
+    "run.noise_std": [{"workload": "train"}],
+    "run.loss": TRAINS,
+    "run.scheduler": TRAINS,
+    "run.optimizer": TRAINS,
+}
+
+
+def is_number(schema):
+    return schema.get("type") in ("integer", "number")
+
+
+def value_of(schema, given):
+    """The value that an option counts with where a case gives it this one; None where it is off."""
+    if is_number(schema):
+        return MORE if given not in (None, 1, schema.get("default")) else None
+    if isinstance(given, str):
+        return given.split(".")[-1] if given.startswith("torch.") else given if given not in ("", "none") else None
+    if isinstance(given, bool):
+        return str(given).lower() if given != schema.get("default", False) else None
+    if schema.get("default") is not None:
+        return "null" if given is None else None
+    return GIVEN if given is not None else None
+
+
+def is_option(key, schema):
+    block = key.split(".")[0]
+    if block not in BLOCKS and key not in ALONE:
+        return False
+    if ".kwargs." in key or key in keys_in_use.NOT_IN_USE or key in NO_OPTION:
+        return False
+    if schema.get("type") == "integer":
+        return block == "parallel"
+    if schema.get("type") == "number":
+        return block == "run" and schema.get("default") in (0, 1)
+    texts = schema.get("type") == "string" and "default" in schema
+    return texts or "enum" in schema or schema.get("type") == "boolean" or {"type": "null"} in schema.get("anyOf", [])
+
+
+def options():
+    """{key: its schema}, of the keys that this table is about."""
+    def walk(block, path=""):
+        for name, child in block.get("properties", {}).items():
+            key = f"{path}.{name}" if path else name
+            if "properties" in child:
+                yield from walk(child, key)
+            elif "properties" in child.get("items", {}):
+                yield from walk(child["items"], key + "[]")
+            else:
+                yield key, child
+
+    return {key: child for key, child in walk(SCHEMA) if is_option(key, child)}
+
+
+def flattened(blocks, keys):
+    """{key: all its values} of blocks of which a later one replaces what an earlier one sets."""
+    case = collections.defaultdict(list)
+    for block in blocks:
+        own = collections.defaultdict(list)
+        for key, value in keys_in_use.settings(block, keys):
+            own[key].append(value)
+        lists = {key.split("[]")[0] + "[]" for key in own if "[]" in key}
+        for key in [key for key in case if any(key.startswith(one) for one in lists)]:
+            del case[key]
+        case.update(own)
+    return case
+
+
+def cases(scenario, keys):
+    """What each case of a scenario sets, without those that are skipped."""
+    matrix = scenario.get("matrix") or {}
+    rules = scenario.get("skip") or []
+    for row in itertools.product(*matrix.values()):
+        blocks = [{k: v for k, v in scenario.items() if k not in ("matrix", "skip")}]
+        for label, value in zip(matrix, row):
+            of_label = isinstance(value, dict) and label not in keys
+            blocks.append({k: v for k, v in value.items() if k != "name"} if of_label else {label: value})
+        case = flattened(blocks, keys)
+        if not any(skips(rule, case) for rule in (rules if isinstance(rules, list) else [rules])):
+            yield case
+
+
+def skips(rule, case):
+    when = rule.get("when", {}) if isinstance(rule, dict) else {}
+    return all(set(case[key]) & set(value if isinstance(value, list) else [value]) for key, value in when.items())
+
+
+def needs_of(key):
+    prefixes = [one for one in NEEDS if key.startswith(one)]
+    return NEEDS[max(prefixes, key=len)] if prefixes else []
+
+
+def in_effect(case, table):
+    """The values, as (key, value), that have an effect in this case."""
+    there = set()
+    for key, schema in table.items():
+        given = case[key] or ([schema["default"]] if "default" in schema else [])
+        there |= {(key, value_of(schema, one)) for one in given}
+    if not case["world.backend"]:
+        there |= {("world.backend", one) for one in ("emulated", "gloo")}  # nccl is for machines with GPUs
+    there = {(key, value) for key, value in there if value is not None}
+    while True:
+        kept = {(key, value) for key, value in there
+                if not needs_of(key) or any(set(way.items()) <= there for way in needs_of(key))}
+        if kept == there:
+            return there
+        there = kept
+
+
+def combined(table):
+    """The pairs of values that some case combines, and the values in use."""
+    keys = dict(keys_in_use.leaves(SCHEMA))
+    pairs, values = set(), set()
+    for _, scenario in keys_in_use.default_scenarios():
+        for case in cases(scenario, keys):
+            if set(case["expect.verdict"]) <= {"match"} and set(case["workload"]) <= WORKLOADS:
+                found = in_effect(case, table)
+                values |= found
+                pairs.update(itertools.combinations(sorted(found), 2))
+    return pairs, values
+
+
+def values_of(key, schema, used):
+    """The values that an option counts with, in use or not."""
+    if "enum" in schema:
+        found = {value_of(schema, one) for one in schema["enum"] if not isinstance(one, bool)}
+    elif schema.get("type") == "boolean":
+        found = {value_of(schema, not schema.get("default", False))}
+    else:
+        found = {value for one, value in used if one == key}
+    return {(key, value) for value in found if value not in (None, "nccl")}
+
+
+def brought_about(values, settled=frozenset()):
+    """The smallest sets of values with which these all have an effect; none where they exclude each other."""
+    for key, value in sorted(values - settled):
+        if "[]" not in key and any(one == key for one, other in settled if other != value):
+            return
+        rest, settled_now = values - {(key, value)}, settled | {(key, value)}
+        for way in needs_of(key) or [{}]:
+            yield from brought_about(rest | set(way.items()) | settled_now, settled_now)
+        return
+    yield settled
+
+
+# What a small case gives an option that is only MORE, GIVEN or null.
+SMALL = {
+    "parallel.data_parallel_size": 4,
+    "parallel.replicate_size": 2,
+    "parallel.custom_parallel_plan": {"model.embed_tokens": "Replicate", "lm_head": "Replicate"},
+    "model.rope_scaling": {"rope_type": "linear", "factor": 2.0},
+    "model.sliding_window": 3,
+    "model.pad_token_id": 5,
+    "run.noise_std": 0.01,
+    "run.temperature": 1.5,
+    "run.max_grad_norm": None,
+}
+BASE = {
+    "model": {"vocab_size": 48, "hidden_size": 24, "intermediate_size": 32, "num_attention_heads": 4,
+              "num_hidden_layers": 2},
+    "data": {"lengths": [9, 4, 7, 11, 2, 8, 5, 3], "sequence_length": 12},
+}
+KWARGS = {"ConstantLR": {"factor": 0.5}, "LinearLR": {"start_factor": 0.5, "total_iters": 2},
+          "CosineAnnealingLR": {"T_max": 3}, "LambdaLR": {"lr_lambda": [1, 0.5, 0.25]}}
+STAGES = ["train", "score", "reference", "offload", "refit", "save", "load"]
+
+
+def small_case(values):
+    """A row of a matrix in which these values have their effects."""
+    row, stages = {}, {}
+    for key, value in sorted(values):
+        given = SMALL.get(key, {MORE: 2, "true": True, "false": False}.get(value, value))
+        if key == "run.stages[].do":
+            stages.setdefault(value, {"do": value})
+        elif key.startswith("run.stages[]."):
+            do = needs_of(key)[0]["run.stages[].do"]
+            stages.setdefault(do, {"do": do})[key.partition("[].")[2]] = given
+        elif key == "run.scheduler[].name":
+            row.setdefault("run.scheduler", []).append({"name": given, "kwargs": KWARGS[given]})
+        else:
+            row[key] = given
+    if len(row.get("run.scheduler", [])) > 1:
+        row["run.scheduler"].append({"milestones": [1]})
+    if stages.get("load"):
+        stages.setdefault("save", {"do": "save"})
+    if "refit" in stages:
+        row["run.refit.tensor_parallel_size"] = 2
+    if row.get("workload") == "policy":
+        last = [{"do": "train"}] if "load" in stages or not stages else []
+        row["run.stages"] = [stages[do] for do in STAGES if do in stages] + last
+    return row
+
+
+def how_it_ends(program, values):
+    """(exit status, what is said) of a small case in which these have their effects."""
+    row = {"name": "pair", **small_case(values)}
+    with tempfile.TemporaryDirectory() as folder:
+        case = pathlib.Path(folder, "pair.yaml")
+        case.write_text(json.dumps({**BASE, "matrix": {"pair": [row]}}))
+        run = subprocess.run([program, "run", str(case), "--backend", dict(values).get("world.backend", "emulated"),
+                              "--out", folder + "/run"], capture_output=True, text=True, check=False)
+        return run.returncode, (run.stderr + run.stdout).split("\n\n")[0].replace(folder + "/", "")
+
+
+def is_refused(program, pair):
+    return all(how_it_ends(program, values)[0] in (2, 4) for values in brought_about(frozenset(pair)))
+
+
+def line_of(pair):
+    return " and ".join(f"{key}={value}" for key, value in pair)
+
+
+def possible_pairs(values):
+    for pair in itertools.combinations(values, 2):
+        if next(brought_about(frozenset(pair)), None):
+            yield pair
+
+
+def findings(missing, ledger):
+    """What is wrong with the ledger, and the pairs of it that have to go."""
+    lines = {line_of(pair) for pair in missing}
+    known = set(ledger["not_combined"]) | set(ledger["refused"])
+    stale = sorted(known - lines)
+    bad = [f"{line}: no default scenario combines them; add a case that does" for line in sorted(lines - known)]
+    return bad + [f"{line}: combined, or no pair any more; take it out with --shrink" for line in stale], stale
+
+
+def shrink(ledger, stale):
+    head = "".join(line for line in LEDGER.read_text().splitlines(True) if line.startswith("#"))
+    parts = {part: [line for line in lines if line not in stale] for part, lines in ledger.items()}
+    LEDGER.write_text(head + yaml.safe_dump(parts, width=200, sort_keys=False))
+
+
+def main(arguments):
+    table = options()
+    pairs, used = combined(table)
+    values = sorted(set(used).union(*(values_of(key, schema, used) for key, schema in table.items())))
+    possible = list(possible_pairs(values))
+    missing = [pair for pair in possible if pair not in pairs]
+    ledger = yaml.safe_load(LEDGER.read_text())
+    bad, stale = findings(missing, ledger)
+    if arguments[:1] == ["--try"]:
+        for pair in missing:
+            if arguments[1] in line_of(pair):
+                _, said = how_it_ends(arguments[2], next(brought_about(frozenset(pair))))
+                print(f"{line_of(pair)}\n{said}", flush=True)
+        return 0
+    if arguments == ["--shrink"]:
+        shrink(ledger, stale)
+        return 0
+    if arguments:
+        bad += [f"{line_of(pair)}: the program does not refuse them; put them under not_combined" for pair in missing
+                if line_of(pair) in ledger["refused"] and not is_refused(arguments[0], pair)]
+    alone = collections.Counter(value for pair in missing for value in pair)
+    for value in values:
+        print(f"{'='.join(value):50} {alone[value]:3} values that no default scenario combines it with")
+    print(f"{len(values)} values, {len(possible)} pairs, {len(possible) - len(missing)} of them combined, "
+          f"{len(ledger['refused'])} refused, {len(ledger['not_combined'])} in the ledger")
+    print("\n".join(bad))
+    return 1 if bad or not pairs else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
