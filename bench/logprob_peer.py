@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The Python peer of the logprob benchmark: the algorithm of the reference documents (seed 000), which
+"""The Python peer of the logprob benchmark: the algorithm of NeMo-RL model_utils.py, which
 keeps the softmax of all logits for its backward, on two forked Gloo ranks with one thread each."""
 
 import json

@@ -105,7 +105,7 @@ CaseSpec make_check_case(const CheckArguments& arguments) {
   if (!arguments.custom_plan.empty()) {
     spec.parallel.custom_plan = read_json_object(arguments.custom_plan);
   }
-  spec.data.uneven = true;  // the refusal of uneven shares is for scenarios (seed 001, train)
+  spec.data.uneven = true;  // the refusal of uneven shares is for scenarios
   spec.precision = arguments.precision;
   spec.world.backend = arguments.backend;
   spec.world.device = arguments.world.device;

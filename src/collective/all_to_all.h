@@ -9,7 +9,7 @@
 // " backward". An axis of one rank communicates nothing. A backward whose
 // communicator has ended throws Error(kBadInput). No second derivatives (asserted).
 //
-// Source: seed 004, mappings, _AllToAll.
+// Source: Megatron-LM mappings.py, _AllToAll.
 #pragma once
 
 #include <ATen/core/Tensor.h>

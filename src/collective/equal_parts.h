@@ -4,10 +4,10 @@
 //   flat chunk    [..]     -> [numel/n]   this rank's run of the elements in row-major order
 //   vocabulary    ids of rank r: [r * V/n, (r + 1) * V/n)
 //
-// What does not divide is an Error(kRefused) that names both numbers. (Seed 004 drops the last
+// What does not divide is an Error(kRefused) that names both numbers. (Megatron-LM drops the last
 // numel % n elements of a flat chunk without a word.)
 //
-// Source: seed 004, utils; seed 004, divide.
+// Source: Megatron-LM utils.py; megatron/core/utils.py, divide.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -13,9 +13,10 @@
 // For one rank's thread. On a GPU: for tensors of one stream, whose order keeps a new gather behind
 // the last use.
 //
-// Source: seed 004, get_global_memory_buffer (use_global_buffer of the sequence-parallel mappings,
-// the linear layer's gather). There it is one global memory for all layers: a gathered tensor that
-// is still in use, or still being written, changes with the next layer's gather.
+// Source: Megatron-LM parallel_state.py, get_global_memory_buffer (use_global_buffer of the
+// sequence-parallel mappings, the linear layer's gather). There it is one global memory for all
+// layers: a gathered tensor that is still in use, or still being written, changes with the next
+// layer's gather.
 #pragma once
 
 #include <ATen/core/Tensor.h>

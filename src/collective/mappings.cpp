@@ -53,8 +53,8 @@ at::Tensor own_part(const at::Tensor& full, const Mapping& mapping) {
   return full.narrow(mapping.dim, start, length).clone();
 }
 
-// Of `tensor` nothing is written: it may be a gradient that flows elsewhere too. (The seed reduces
-// it in place, and throws the sum of a strided one away with the copy that it made for it.)
+// Of `tensor` nothing is written: it may be a gradient that flows elsewhere too. (Megatron-LM
+// reduces it in place, and throws the sum of a strided one away with the copy that it made for it.)
 at::Tensor run(Step step, const at::Tensor& tensor, const Mapping& mapping, const char* direction) {
   const std::string label = mapping.label + direction;
   switch (step) {

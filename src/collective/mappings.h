@@ -24,7 +24,7 @@
 // whose communicator has ended throws Error(kBadInput). No second derivatives (asserted). `buffer`
 // (may be null; outlives the backward): memory for what is gathered, forward or backward.
 //
-// Source: seed 004, mappings (re-created; there on the first and last dim only, and a strided
+// Source: Megatron-LM mappings.py (re-created; there on the first and last dim only, and a strided
 // tensor comes out of its all-reduce unreduced).
 #pragma once
 

@@ -31,7 +31,7 @@ struct LogprobAxes {
 // How the shards come together, and so what the gradient means. Give one of the two by name:
 //   &sequence_gather_with_slice_backward            every cp rank computes the same loss
 //   &sequence_gather_with_reduce_scatter_backward   each cp rank computes its part of the loss
-// (sequence_shard.h). The seed has the second (its all_reduce).
+// (sequence_shard.h). NeMo-RL has the second (its all_reduce).
 using SequenceGather = at::Tensor (*)(const at::Tensor& local, const SequenceLayout& layout,
                                       Communicator& cp, int64_t dim, std::string_view label);
 
@@ -57,8 +57,8 @@ at::Tensor local_next_token_logprobs(const at::Tensor& logits, const at::Tensor&
 // Forward   all_reduce x 3 over tp, all_gather over cp ("<label> gather")
 // Backward  the gather's, over cp
 // Throws    Error(kBadInput): more targets than the logits cover; Error(kRefused): T does not split
-// Source    seed 000, from_parallel_logits_to_logprobs. There too many targets are an obscure
-//           failure and too few pass unnoticed in inference.
+// Source    NeMo-RL model_utils.py, from_parallel_logits_to_logprobs. There too many
+//           targets are an obscure failure and too few pass unnoticed in inference.
 at::Tensor context_next_token_logprobs(const at::Tensor& logits, const at::Tensor& target,
                                        const LogprobAxes& axes, SequenceGather gather,
                                        const LogprobOptions& options = {},
@@ -67,7 +67,7 @@ at::Tensor context_next_token_logprobs(const at::Tensor& logits, const at::Tenso
 // The same where `seq_index` [T_cp * cp] says which position each rank holds: rank r holds
 // seq_index[r * T_cp], seq_index[r * T_cp + 1], ... Positions from S on are padding.
 // Throws also Error(kBadInput): seq_index is no permutation.
-// Source    seed 000, dtensor_from_parallel_logits_to_logprobs.
+// Source    NeMo-RL model_utils.py, dtensor_from_parallel_logits_to_logprobs.
 at::Tensor indexed_next_token_logprobs(const at::Tensor& logits, const at::Tensor& target,
                                        const at::Tensor& seq_index, const LogprobAxes& axes,
                                        SequenceGather gather, const LogprobOptions& options = {});
@@ -89,8 +89,8 @@ struct PackedTargets {
 // Communication as context_next_token_logprobs: one gather for the whole pack.
 // Throws    Error(kBadInput): cu_seqlens* not from 0, falling, not ending at T, of unequal size;
 //           logits that do not cover T; Error(kRefused): a padded length that does not split
-// Source    seed 000, from_parallel_logits_to_logprobs_packed_sequences. There the gathered row has
-//           the default dtype, whatever the logprobs have.
+// Source    NeMo-RL model_utils.py, from_parallel_logits_to_logprobs_packed_sequences. There
+//           the gathered row has the default dtype, whatever the logprobs have.
 at::Tensor packed_next_token_logprobs(const at::Tensor& logits, const PackedTargets& packed,
                                       const LogprobAxes& axes, SequenceGather gather,
                                       const LogprobOptions& options = {},

@@ -37,12 +37,12 @@ struct CrossEntropyOptions {
 // Golden    cross_entropy over the full vocabulary, smoothed as above
 // Throws    Error(kBadInput): smoothing outside 0 <= a < 1 or of a vocabulary of one token, a
 //           target outside 0..V-1, overlapping logits that are to be overwritten
-// Source    seed 004, VocabParallelCrossEntropy. There V and the mean of smoothing are those of one
-//           rank's columns, so each tp size has another loss and the ranks disagree; the mean is
-//           taken of log(softmax), which is -infinity from a gap of about 104 between logits on
-//           (float32); float32 logits are overwritten without being asked, others are not; and the
-//           group is always the default one. Here: the global vocabulary, the logits themselves,
-//           never unless asked, the group that is given.
+// Source    Megatron-LM cross_entropy.py, VocabParallelCrossEntropy. There V and the mean of
+//           smoothing are those of one rank's columns, so each tp size has another loss and the
+//           ranks disagree; the mean is taken of log(softmax), which is -infinity from a gap of
+//           about 104 between logits on (float32); float32 logits are overwritten without being
+//           asked, others are not; and the group is always the default one. Here: the global
+//           vocabulary, the logits themselves, never unless asked, the group that is given.
 at::Tensor vocab_parallel_cross_entropy(const at::Tensor& logits, const at::Tensor& target,
                                         Communicator& tp, int64_t vocab_size,
                                         const CrossEntropyOptions& options = {});

@@ -29,8 +29,8 @@ namespace shardproof {
 //           gradient and one block. `inference_only` keeps nothing.
 // Golden    log_softmax over the full vocabulary, gathered at the target
 // Throws    Error(kBadInput): a target outside 0..V-1, a temperature not above 0
-// Source    seed 000, DistributedLogprob. The maximum is subtracted before exp, so the sum is at
-//           least 1: any gap between logits is safe. Inputs are never written to.
+// Source    NeMo-RL model_utils.py, DistributedLogprob. The maximum is subtracted before exp, so
+//           the sum is at least 1: any gap between logits is safe. Inputs are never written to.
 at::Tensor vocab_parallel_logprob(const at::Tensor& logits, const at::Tensor& target,
                                   Communicator& tp, int64_t vocab_size,
                                   const LogprobOptions& options = {});

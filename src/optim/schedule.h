@@ -10,7 +10,7 @@
 //   LambdaLR            initial * lambdas[step]; the last one stays
 //   several             SequentialLR: the next one takes over at each milestone
 //
-// Source: torch 2.11, torch/optim/lr_scheduler.py; seed 001, scheduler of the policy
+// Source: torch 2.11, torch/optim/lr_scheduler.py; NeMo-RL dtensor_policy_worker.py
 #pragma once
 
 #include <cstdint>

@@ -17,8 +17,9 @@ namespace shardproof {
 // on all copies, and the same model whatever the mesh. A tied weight is noised once. One full
 // tensor of noise is held at a time. No communication.
 //
-// Source: seed 001, _add_noise_to_weights: there each rank draws for its own shard from the
-// process's generator, so that copies part and a mesh's size decides what is added.
+// Source: NeMo-RL dtensor_policy_worker.py, _add_noise_to_weights: there each rank draws for its
+// own shard from the process's generator, so that copies part and a mesh's size decides what is
+// added.
 void add_noise(Trainer& trainer, const MeshComm& comm, double std, int64_t seed);
 
 }  // namespace shardproof

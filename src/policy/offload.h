@@ -15,7 +15,8 @@ namespace shardproof {
 // is missing, it throws and no value is lost: what had gone comes back, or waits for another
 // reload().
 //
-// Source   seed 001, offload_before_refit, offload_after_refit, prepare_for_training
+// Source   NeMo-RL dtensor_policy_worker.py, offload_before_refit, offload_after_refit,
+//          prepare_for_training
 class Offloaded {
  public:
   enum class What { kOptimizer, kParametersAndOptimizer };

@@ -19,7 +19,7 @@ class ReferenceWeights {
   // The policy's own come back to the bit, however it ends. Between two steps only; one at a time.
   // No communication.
   //
-  // Source   seed 001, use_reference_model
+  // Source   NeMo-RL dtensor_policy_worker.py, use_reference_model
   class InUse {
    public:
     InUse(const ReferenceWeights& reference, Trainer& trainer);

@@ -6,9 +6,10 @@
 //   refit group             0 - 4 5 6      full tensors, as many at a time as a byte budget takes
 //   inference tp 3              4 5 6      each keeps what its own layout cuts from them
 //
-// Source: seed 001, prepare_refit_info, broadcast_weights_for_collective, prepare_weights_for_ipc
-// and get_weights_ipc_handles. There every trainer rank gathers every full tensor, and integer
-// buffers are cast to the training dtype; here rank 0 alone does, and they keep theirs.
+// Source: NeMo-RL dtensor_policy_worker.py, prepare_refit_info, broadcast_weights_for_collective,
+// prepare_weights_for_ipc and get_weights_ipc_handles. There every trainer rank gathers every full
+// tensor, and integer buffers are cast to the training dtype; here rank 0 alone does, and they keep
+// theirs.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -3,8 +3,8 @@
 //
 //   score -> reference -> train (several global batches) -> refit -> save     load, offload, ...
 //
-// Every rank makes the same calls with the same batch and takes its share. Source: seed 001,
-// DTensorPolicyWorker.
+// Every rank makes the same calls with the same batch and takes its share. Source: NeMo-RL
+// dtensor_policy_worker.py, DTensorPolicyWorker.
 #pragma once
 
 #include <ATen/core/Tensor.h>

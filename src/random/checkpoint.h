@@ -8,11 +8,11 @@
 // Parameters that the body holds get their gradients from the second run. Collectives in the body
 // are called again in the backward, in the order of the forward.
 //
-// Source: seed 004, CheckpointFunction. Differences: there an argument that is spread over tp is
-// overwritten with its chunk, so whoever else holds that tensor finds a vector; here only the kept
-// copy is a chunk. There a body none of whose inputs takes a gradient silently gives its parameters
-// none; here they get theirs. There the process's generators are restored too; here only the
-// tracker's, which are all that dropout (dropout.h) draws from.
+// Source: Megatron-LM random.py, CheckpointFunction. Differences: there an argument that is spread
+// over tp is overwritten with its chunk, so whoever else holds that tensor finds a vector; here
+// only the kept copy is a chunk. There a body none of whose inputs takes a gradient silently gives
+// its parameters none; here they get theirs. There the process's generators are restored too; here
+// only the tracker's, which are all that dropout (dropout.h) draws from.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -15,10 +15,10 @@
 // tensor therefore comes after the outputs and on every way back to them: the result of the layer
 // that keeps them. One that does not depend on them is refused.
 //
-// Source: seed 004, CheckpointWithoutOutput. Differences: there an output that shares its memory
-// with an input, or with a tensor that the body holds, loses it for both; here it is kept. There
-// the recomputed output is copied into the old memory, so that twice the size is held for a moment;
-// here the old tensor takes the new memory over.
+// Source: Megatron-LM random.py, CheckpointWithoutOutput. Differences: there an output that shares
+// its memory with an input, or with a tensor that the body holds, loses it for both; here it is
+// kept. There the recomputed output is copied into the old memory, so that twice the size is held
+// for a moment; here the old tensor takes the new memory over.
 #pragma once
 
 #include <ATen/core/Tensor.h>

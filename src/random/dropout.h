@@ -7,7 +7,7 @@
 // in every precision, for every stride and number of threads. Where the tracker stands decides who
 // shares a mask: outside of forks all tp ranks, inside a fork of the model parallel stream none.
 //
-// Source: seed 004, random (dropout inside `get_cuda_rng_tracker().fork()`).
+// Source: Megatron-LM random.py (dropout inside `get_cuda_rng_tracker().fork()`).
 #pragma once
 
 #include <ATen/core/Tensor.h>

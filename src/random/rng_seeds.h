@@ -4,10 +4,11 @@
 //   model-parallel-rng     seed + 2718 + tp_rank                another on each tp rank
 //   expert-parallel-rng    seed + 1024 + 100 * ep_rank + etp_rank
 //
-// Source: seed 004, model_parallel_cuda_manual_seed. There the seeds of two purposes can be equal:
-// ep_rank 17, etp_rank 0 has the expert seed of tp_rank 6 (seed + 2724), and an etp_rank from 100
-// on that of another ep_rank. It failed on a rank that is both and said nothing where two ranks
-// shared a stream. Here a mesh on which any two of its ranks would is refused, on every rank alike.
+// Source: Megatron-LM random.py, model_parallel_cuda_manual_seed. There the seeds of two purposes
+// can be equal: ep_rank 17, etp_rank 0 has the expert seed of tp_rank 6 (seed + 2724), and an
+// etp_rank from 100 on that of another ep_rank. It failed on a rank that is both and said nothing
+// where two ranks shared a stream. Here a mesh on which any two of its ranks would is refused, on
+// every rank alike.
 #pragma once
 
 #include <cstdint>

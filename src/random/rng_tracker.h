@@ -12,9 +12,9 @@
 // innermost fork. Nothing is global and no default generator is touched: the ranks of an emulated
 // world are threads of one process and share it.
 //
-// Source: seed 004, CudaRNGStatesTracker. Differences: there a fork loads the stream into the
-// device's default generator and takes it back; an exception between add's two checks left the
-// seed taken but the stream missing. There the default generator and the stream
+// Source: Megatron-LM random.py, CudaRNGStatesTracker. Differences: there a fork loads the stream
+// into the device's default generator and takes it back; an exception between add's two checks left
+// the seed taken but the stream missing. There the default generator and the stream
 // "data-parallel-rng" begin with one seed and so draw the same numbers for two purposes; here
 // outside of all forks the data parallel stream itself is drawn from.
 #pragma once

@@ -22,7 +22,7 @@ void check_token_budget(const std::vector<int64_t>& lengths, int64_t token_budge
 // Longest first, each into the first bin that has room (at most 11/9 of the fewest bins, plus 1).
 // `lengths` as they count in a bin, padding included.
 // Throws Error(kBadInput): no sequences ("an empty batch"), a budget below 1, a sequence above it.
-// Source: seed 001, sequence packing; Johnson 1973.
+// Source: NeMo-RL dtensor_policy_worker.py, sequence packing; Johnson 1973.
 Bins pack_first_fit_decreasing(const std::vector<int64_t>& lengths, int64_t token_budget);
 
 // `num_bins` bins of like sums: longest first, each into the lightest bin, so that ranks that take
@@ -40,7 +40,7 @@ Bins pack_balanced_within(const std::vector<int64_t>& lengths, int64_t token_bud
 // Batches of padded rows: shortest first, as many as keep rows * (the longest, rounded up to
 // `length_round`) within the budget. Within a batch they ascend by length.
 // Throws Error(kBadInput): no sequences, a budget or rounding below 1, a rounded length above it.
-// Source: seed 001, dynamic batching with sequence_length_round.
+// Source: NeMo-RL dtensor_policy_worker.py, dynamic batching with sequence_length_round.
 Bins dynamic_batches(const std::vector<int64_t>& lengths, int64_t token_budget,
                      int64_t length_round);
 

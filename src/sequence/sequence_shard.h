@@ -42,7 +42,7 @@ at::Tensor unpad_sequences(const at::Tensor& row, const SequenceLayout& layout, 
 //   forward    [.., T_cp, ..] -> [.., T, ..]          all_gather
 //   backward   [.., T, ..] {U_cp} -> [.., T_cp, ..]   reduce_scatter, or no communication
 //
-// The seed's AllGatherCPTensor (seed 000) has the first backward, as all_reduce and selection.
+// AllGatherCPTensor in NeMo-RL model_utils.py has the first backward, as all_reduce and selection.
 at::Tensor sequence_gather_with_reduce_scatter_backward(const at::Tensor& local,
                                                         const SequenceLayout& layout,
                                                         Communicator& cp, int64_t dim,

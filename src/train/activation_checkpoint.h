@@ -15,7 +15,7 @@ enum class CheckpointedRegions { kNone, kMlp, kLayer };
 // microbatch's StepContext points to has to live until its backward is over. Collectives in the
 // region run once more, in backward. A region whose input takes no gradient is left as it is.
 //
-// Source   seed 002, checkpoint_wrapper around each layer's mlp
+// Source   NeMo-RL parallelize.py, checkpoint_wrapper around each layer's mlp
 void apply_activation_checkpointing(Decoder& model, CheckpointedRegions regions);
 
 }  // namespace shardproof

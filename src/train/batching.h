@@ -41,7 +41,8 @@ struct SequencePadding {
 //
 // Throws Error(kBadInput): a sequence longer, padding included, than the budget; Error(kRefused):
 // samples that stay together in anything but kFixed, which would part them.
-// Source: seed 001, train: fixed microbatches, dynamic batching, sequence packing.
+// Source: NeMo-RL dtensor_policy_worker.py, train: fixed microbatches, dynamic batching, sequence
+// packing.
 std::vector<Microbatch> deal_batches(const Batch& batch, int64_t dp_size, int64_t dp_rank,
                                      const BatchingOptions& options, const SequencePadding& padding,
                                      int64_t samples_together = 1);

@@ -14,7 +14,7 @@ namespace shardproof {
 // Of which copies the norm counts a parameter that several ranks hold alike.
 enum class NormCopies {
   kOnce,     // of the first of them: each element of the full gradient once
-  kEachOfTp  // of every tp rank, as seed 002's get_grad_norm does: too large
+  kEachOfTp  // of every tp rank, as NeMo-RL's get_grad_norm does: too large
 };
 
 struct GradNormOptions {

@@ -45,8 +45,8 @@ struct LossInputs {
 
 // This microbatch's addend of the global loss, a scalar: the sum over all microbatches and dp ranks
 // is the loss. Positions with mask 0 count for nothing, whatever stands in them (NaN included).
-// With zero counts the loss and its gradient are 0. No communication. Source: seed 001, train.
-// kPreference: b is even, pairs are neighbours.
+// With zero counts the loss and its gradient are 0. No communication. Source: NeMo-RL
+// dtensor_policy_worker.py, train. kPreference: b is even, pairs are neighbours.
 at::Tensor loss_addend(const LossInputs& inputs, const LossCounts& counts,
                        const LossOptions& options);
 

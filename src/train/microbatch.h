@@ -27,8 +27,8 @@ struct Microbatch {
 
 // `micro_batch_size` <= 0: the whole share at once. Runs of `samples_together` samples, which
 // divide the batch and the microbatches, are dealt as one. A dummy is a copy of the first whose
-// mask is 0 (seed 001, train: "dummy microbatches to even out DP ranks"). Plain arithmetic, no
-// communication.
+// mask is 0 (NeMo-RL dtensor_policy_worker.py, train: "dummy microbatches to even out DP ranks").
+// Plain arithmetic, no communication.
 std::vector<Microbatch> deal_microbatches(const Batch& batch, int64_t dp_size, int64_t dp_rank,
                                           int64_t micro_batch_size, int64_t seq_multiple,
                                           int64_t samples_together = 1);

@@ -98,7 +98,8 @@ class Trainer {
   // Parameters that are not trainable stay as they are: the optimizer has no state of them.
   StepMetrics step(const Batch& batch);
   // The same, but the scheduler stays: for one of several global batches of a call, which
-  // advance_schedule() ends (seed 001, train: "increment scheduler after all batches").
+  // advance_schedule() ends (NeMo-RL dtensor_policy_worker.py, train: "increment scheduler after
+  // all batches").
   StepMetrics step_at_same_rate(const Batch& batch);
   void advance_schedule() { ++schedule_steps_; }
   // What step() would report of this batch, without gradients: nothing is updated, the norm is 0.

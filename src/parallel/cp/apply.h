@@ -18,7 +18,7 @@ struct ContextParallelOptions {
 // After apply_tensor_parallel and before apply_ulysses. `comm` must outlive the model and every
 // backward through it. No communication here, but the cp communicator is made.
 //
-// Source   seed 001, context_parallel around the model's forward and backward
+// Source   NeMo-RL dtensor_policy_worker.py, context_parallel around the model
 void apply_context_parallel(Decoder& model, MeshComm& comm, const ContextParallelOptions& options);
 
 }  // namespace shardproof

@@ -21,13 +21,13 @@ struct SequenceBuffer {
 //
 // Communication   none
 // Throws          Error(kBadInput): a buffer whose dim is not T long, or that has no such dim
-// Source          seed 001, context_parallel(buffers, buffer_seq_dims)
+// Source          NeMo-RL dtensor_policy_worker.py, context_parallel(buffers, buffer_seq_dims)
 std::vector<at::Tensor> shard_buffers(const std::vector<SequenceBuffer>& buffers,
                                       const SequenceLayout& layout, int64_t cp_rank);
 
 // [T_cp] int64: the position within its sequence of each local token, for rope.
 at::Tensor local_positions(const SequenceLayout& layout, int64_t cp_rank);
-// [T_cp] int64: its position in the padded row (the seed's seq_index).
+// [T_cp] int64: its position in the padded row (NeMo-RL's seq_index).
 at::Tensor local_seq_index(const SequenceLayout& layout, int64_t cp_rank);
 
 }  // namespace shardproof

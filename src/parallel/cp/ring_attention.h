@@ -49,7 +49,8 @@ struct RingAttentionOptions {
 // same size; a backward after `cp` has ended throws Error(kBadInput). No second derivatives
 // (asserted). A group of one
 // communicates nothing and is a plain tiled attention.
-// Source    Liu et al., "Ring Attention", arXiv:2310.01889; seed 001's context_parallel
+// Source    Liu et al., "Ring Attention", arXiv:2310.01889; NeMo-RL
+//           dtensor_policy_worker.py, context_parallel
 at::Tensor ring_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           const SequenceLayout& layout, Communicator& cp,
                           const RingAttentionOptions& options = {});

@@ -29,7 +29,8 @@ SampleRange samples_of(int64_t batch_size, int64_t dp_size, int64_t dp_rank);
 //   forward   all_reduce(avg), one call per bucket, labelled with its first and last name
 //   backward  none: these are gradients already
 //
-// The caller undoes the mean with a loss factor of dp.size() (seed 001, train).
+// The caller undoes the mean with a loss factor of dp.size() (NeMo-RL dtensor_policy_worker.py,
+// train).
 void average_gradients(std::vector<at::Tensor>& grads, const std::vector<std::string>& names,
                        Communicator& dp, int64_t bucket_bytes = 16 << 20);
 

@@ -19,7 +19,7 @@ namespace shardproof {
 // embedding).
 //
 // Throws   what resolve_plan and place_slot throw, before anything is changed
-// Source   seed 002, _parallelize_llama
+// Source   NeMo-RL parallelize.py, _parallelize_llama
 void apply_tensor_parallel(Decoder& model, MeshComm& comm, const TensorParallelOptions& options);
 
 }  // namespace shardproof

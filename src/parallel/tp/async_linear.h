@@ -14,9 +14,9 @@
 // Legend: x [.., E], W [F, E], y [.., F], g the gradient of y; any number of leading dims, any
 // strides. E in, F out, S sequence. Dtypes of x, W and b agree.
 //
-// Source: seed 004, LinearWithGradAccumulationAndAsyncCommunication and LinearWithFrozenWeight.
-// There the bias gradient of a deferred product is summed over the first dim only, and a trainable
-// bias beside a frozen weight gets none; here both are whole.
+// Source: Megatron-LM layers.py, LinearWithGradAccumulationAndAsyncCommunication and
+// LinearWithFrozenWeight. There the bias gradient of a deferred product is summed over the first
+// dim only, and a trainable bias beside a frozen weight gets none; here both are whole.
 #pragma once
 
 #include <ATen/core/Tensor.h>

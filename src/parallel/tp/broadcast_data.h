@@ -26,10 +26,10 @@ namespace shardproof {
 // Throws    Error(kBadInput), the same sentence on every rank, before anything is sent: a key that
 //           rank 0's data lacks, a tensor of another dtype, a key given twice, ranks that ask for
 //           different keys or dtypes
-// Source    seed 004, broadcast_data. There sizes went over the default group although the data
-//           went over the given one; a size of 0 ended the list of sizes, so an empty tensor came
-//           out with its later dims missing; tensors of 5 dims were too many; and a missing key or
-//           a wrong dtype failed on rank 0 alone, while the others waited for ever.
+// Source    Megatron-LM data.py, broadcast_data. There sizes went over the default group although
+//           the data went over the given one; a size of 0 ended the list of sizes, so an empty
+//           tensor came out with its later dims missing; tensors of 5 dims were too many; and a
+//           missing key or a wrong dtype failed on rank 0 alone, while the others waited for ever.
 std::map<std::string, at::Tensor> broadcast_data(const std::vector<std::string>& keys,
                                                  const std::map<std::string, at::Tensor>& data,
                                                  at::ScalarType dtype, at::Device device,

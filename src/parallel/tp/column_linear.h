@@ -8,11 +8,11 @@
 //
 // A gathered y goes into computation that all ranks repeat: its gradient is sliced, not summed.
 // With several blocks a rank holds its part of each (gate and up), and a gathered y is put back
-// into the order of the full layer. (The seed leaves it in rank order, which depends on tp.)
+// into the order of the full layer. (Megatron-LM leaves it in rank order, which depends on tp.)
 //
 // Legend: E in, F out, S sequence; F_tp, S_tp this rank's part, {U_tp} not yet summed over tp.
 // Golden  y = x W^T + b on one device.
-// Source  seed 004, ColumnParallelLinear.
+// Source  Megatron-LM layers.py, ColumnParallelLinear.
 #pragma once
 
 #include <memory>

@@ -8,7 +8,7 @@
 // gathered y goes into computation that all ranks repeat, so its gradient is sliced, not summed.
 //
 // Legend: B batch, S sequence, E in, F out; S_tp, F_tp this rank's part.
-// Source: seed 004, ColumnParallelLinear; seed 002, ColwiseParallel.
+// Source: Megatron-LM layers.py, ColumnParallelLinear; NeMo-RL parallelize.py, ColwiseParallel.
 #pragma once
 
 #include <string>

@@ -13,9 +13,9 @@
 //
 // Legend: S tokens (dim 0), B batch, E width, F features; S_tp, F_tp this rank's part, {U_tp} not
 // yet summed.
-// Source: seed 004, InferenceLayerNormColumnParallelLinear, InferenceRowParallelLinear. There the
-// joined path writes the new residual over the caller's and passes the gathered rows on in a global
-// buffer; here both are results.
+// Source: Megatron-LM inference_layers.py, InferenceLayerNormColumnParallelLinear,
+// InferenceRowParallelLinear. There the joined path writes the new residual over the caller's and
+// passes the gathered rows on in a global buffer; here both are results.
 #pragma once
 
 #include <ATen/core/Tensor.h>

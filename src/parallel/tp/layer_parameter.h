@@ -4,10 +4,10 @@
 //   blocks {6, 6}, 3 ranks    full    0 1 2 3 4 5 | 6 7 8 9 10 11     (gate | up)
 //                             rank 1      2 3     |     8 9           each block is cut evenly
 //
-// One block is a plain cut. `stride` equal blocks are seed 004's stride (fused gate and up: 2);
+// One block is a plain cut. `stride` equal blocks are Megatron-LM's stride (fused gate and up: 2);
 // unequal ones are a fused q, k, v.
 //
-// Source: seed 004, layers: the attributes, _initialize_affine_weight_cpu and _gpu.
+// Source: Megatron-LM layers.py: the attributes, _initialize_affine_weight_cpu and _gpu.
 #pragma once
 
 #include <ATen/core/Tensor.h>

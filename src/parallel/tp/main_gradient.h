@@ -4,12 +4,12 @@
 //   dtype microbatch 2   sum += g2^T x2     is made in between
 //
 // Who finishes a backward (a hook of the data-parallel buckets) has to know what is in the buffer
-// already. `wants_dummy` (seed 004: the weight has a grad_added_to_main_grad mark): the backward
+// already. `wants_dummy` (Megatron-LM: the weight has a grad_added_to_main_grad mark): the backward
 // returns a stand-in, so that hooks fire, and sets `added`. The stand-in is zeros where
 // `zero_dummy` (a weight that another path gives a real gradient: both arrive in .grad as one sum),
-// else NaN, so that a hook which adds it by mistake is seen (the seed leaves it uninitialised).
+// else NaN, so that a hook which adds it by mistake is seen (Megatron-LM leaves it uninitialized).
 //
-// Source: seed 004, LinearWithGradAccumulationAndAsyncCommunication.
+// Source: Megatron-LM layers.py, LinearWithGradAccumulationAndAsyncCommunication.
 #pragma once
 
 #include <ATen/core/Tensor.h>

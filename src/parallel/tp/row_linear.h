@@ -9,12 +9,12 @@
 //              (not input_is_parallel: grad_x [.., F_tp], all_gather to [.., F])
 //
 // With SP the bias meets only this rank's tokens: its gradient is an addend (`sequence_parallel`
-// mark). With several blocks a whole x is cut block by block, as the weight is. (The seed cuts one
-// run of it, which are other features than the weight's.)
+// mark). With several blocks a whole x is cut block by block, as the weight is. (Megatron-LM cuts
+// one run of it, which are other features than the weight's.)
 //
 // Legend: F in, E out, S sequence; F_tp, S_tp this rank's part, {U_tp} not yet summed over tp.
 // Golden  y = x W^T + b on one device.
-// Source  seed 004, RowParallelLinear.
+// Source  Megatron-LM layers.py, RowParallelLinear.
 #pragma once
 
 #include <optional>

@@ -9,7 +9,7 @@
 // With SP the bias meets only this rank's tokens: its gradient is an addend (partial_grad_axes).
 //
 // Legend: B batch, S sequence, F in, E out; F_tp, S_tp this rank's part, {U_tp} not yet summed.
-// Source: seed 004, RowParallelLinear; seed 002, RowwiseParallel.
+// Source: Megatron-LM layers.py, RowParallelLinear; NeMo-RL parallelize.py, RowwiseParallel.
 #pragma once
 
 #include <string>

@@ -8,9 +8,9 @@
 // A replica id {0, tp, dp}: who holds an equal copy; the one of zeros is the copy to write.
 // Prepended axes stack layers: a tensor of layer 3 of 8 is [1, ..] at offset [3, ..] of [8, ..].
 //
-// Source: seed 004, sharded_state_dict (make_sharded_tensors_for_checkpoint). There a rank's part
-// is one run, also of a layer with stride: loaded at another tp size, its features are mixed up.
-// Here such a part is one run per block; asked for as one run it is refused.
+// Source: Megatron-LM layers.py, sharded_state_dict (make_sharded_tensors_for_checkpoint). There a
+// rank's part is one run, also of a layer with stride: loaded at another tp size, its features are
+// mixed up. Here such a part is one run per block; asked for as one run it is refused.
 #pragma once
 
 #include <ATen/core/Tensor.h>

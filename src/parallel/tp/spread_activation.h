@@ -7,8 +7,8 @@
 // in the forward, one all_gather in the backward of each checkpoint. Only for an input that tp
 // ranks hold alike: not for one that sequence parallelism has cut.
 //
-// Source: seed 004, split_tensor_into_1d_equal_chunks, gather_split_1d_tensor. There a size that tp
-// does not divide loses its last elements, and the shape cannot be restored.
+// Source: Megatron-LM utils.py, split_tensor_into_1d_equal_chunks, gather_split_1d_tensor. There a
+// size that tp does not divide loses its last elements, and the shape cannot be restored.
 #pragma once
 
 #include <string>

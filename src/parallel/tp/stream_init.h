@@ -7,7 +7,7 @@
 // each tp rank, equal over dp, and no other stream moves. An expert's weight takes
 // kExpertParallelRng: its own group's ranks differ by that one.
 //
-// Source: seed 004, _initialize_affine_weight_gpu.
+// Source: Megatron-LM layers.py, _initialize_affine_weight_gpu.
 #pragma once
 
 #include <string>

@@ -7,8 +7,8 @@
 //   backward   grad [B, S, E]       nothing  (reduce_scatter: all_gather from [S_tp, B, E])
 //
 // Golden  weight[ids] on one device.
-// Source  seed 004, VocabParallelEmbedding. There, with several ranks, an id outside the vocabulary
-// is nobody's and gives zeros; here it is an error on any number of ranks.
+// Source  Megatron-LM layers.py, VocabParallelEmbedding. There, with several ranks, an id outside
+// the vocabulary is nobody's and gives zeros; here it is an error on any number of ranks.
 #pragma once
 
 #include <string>
@@ -26,7 +26,7 @@ class VocabEmbedding {
     int64_t num_embeddings = 0;             // V, a multiple of the ranks
     int64_t embedding_dim = 0;              // E
     bool reduce_scatter = false;            // to [S_tp, B, E], for sequence-parallel layers
-    bool deterministic = false;  // a backward that adds a token's gradients in one order
+    bool deterministic = false;             // a backward that adds a token's gradients in one order
     at::ScalarType dtype = at::ScalarType::Float;
     InitMethod init = {};  // null: zeros
     InitFrom init_from = InitFrom::kMaster;

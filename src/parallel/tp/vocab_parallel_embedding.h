@@ -7,7 +7,7 @@
 // The row of pad_token_id gets no gradient on the rank that holds it. Rows that pad the vocabulary
 // are never looked up: their gradient is 0.
 //
-// Source: seed 004, VocabParallelEmbedding.
+// Source: Megatron-LM layers.py, VocabParallelEmbedding.
 #pragma once
 
 #include <string>
@@ -21,8 +21,8 @@ struct TokenLookup {
   int64_t pad_token_id = -1;  // global; its row gets no gradient; < 0: none
   // The backward adds a token's gradients in one order, whatever the number of threads. On a GPU
   // that is an index: its backward sorts, an embedding's adds in any order. On the CPU it is the
-  // embedding: there the index's backward adds float32 from several threads in any order. (The seed
-  // takes the index everywhere.)
+  // embedding: there the index's backward adds float32 from several threads in any order.
+  // (Megatron-LM takes the index everywhere.)
   bool deterministic = false;
 };
 // This rank's addend of the embedding: rows [V_tp, E] of the ids from `first` on, 0 for other ids.

@@ -16,7 +16,7 @@ namespace shardproof {
 //
 // Throws   Error(kRefused): ulysses does not divide the query heads that a tp rank has; before
 //          anything is changed
-// Source   seed 003; Jacobs et al., "DeepSpeed Ulysses", arXiv:2309.14509
+// Source   LightRFT parallel_utils.py; Jacobs et al., "DeepSpeed Ulysses", arXiv:2309.14509
 void apply_ulysses(Decoder& model, MeshComm& comm);
 
 }  // namespace shardproof

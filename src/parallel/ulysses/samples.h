@@ -21,13 +21,13 @@ using Sample = std::map<std::string, std::variant<at::Tensor, std::string>>;
 // from there.
 //
 // Forward   all_gather of the sizes in bytes, all_gather of the bytes
-// Source    seed 003, SPDataProcessor.preprocess
+// Source    LightRFT parallel_utils.py, SPDataProcessor.preprocess
 std::vector<Sample> gather_samples(const std::vector<Sample>& own, Communicator& ulysses,
                                    const std::string& label, at::Device device);
 
 // This rank's block of `all`, which every rank holds alike. No communication.
 // Throws    Error(kRefused): the count does not divide by the group
-// Source    seed 003, SPDataProcessor.postprocess
+// Source    LightRFT parallel_utils.py, SPDataProcessor.postprocess
 std::vector<Sample> own_samples(const std::vector<Sample>& all, const Communicator& ulysses);
 
 }  // namespace shardproof

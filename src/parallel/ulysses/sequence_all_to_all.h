@@ -38,7 +38,7 @@ struct DimTrade {
 // A group of one gives the tensors back as they are. A backward after `ulysses` has ended throws
 // Error(kBadInput). All
 // results of a call take part in the backward, unused ones with zeros. No second derivatives.
-// Source    seed 003, _SeqAllToAll
+// Source    LightRFT parallel_utils.py, _SeqAllToAll
 std::vector<at::Tensor> sequence_all_to_all(const std::vector<DimTrade>& trades,
                                             Communicator& ulysses, std::string_view label);
 

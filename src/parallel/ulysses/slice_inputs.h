@@ -28,7 +28,7 @@ struct SlicedInputs {
 //
 // Communication   none
 // Throws          Error(kBadInput): ids that are no [B, S], positions of another shape
-// Source          seed 003, sp_slice_and_pad_input (there positions need B = 1)
+// Source          LightRFT parallel_utils.py, sp_slice_and_pad_input (there positions need B = 1)
 SlicedInputs slice_and_pad_inputs(const at::Tensor& input_ids,
                                   const std::optional<at::Tensor>& position_ids,
                                   const Communicator& ulysses);
@@ -42,7 +42,7 @@ SlicedInputs slice_and_pad_inputs(const at::Tensor& input_ids,
 // Forward   all_gather
 // Backward  slice; the gradient of padding is exactly 0
 // Throws    Error(kBadInput): a padding that is negative or longer than the dim
-// Source    seed 003, gather_forward_split_backward_and_unpad
+// Source    LightRFT parallel_utils.py, gather_forward_split_backward_and_unpad
 at::Tensor gather_and_unpad(const at::Tensor& local, Communicator& ulysses, int64_t dim,
                             int64_t unpad_dim, int64_t padding, std::string_view label);
 

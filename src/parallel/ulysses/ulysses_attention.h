@@ -32,7 +32,7 @@ using AttentionCore =
 // Forward   three all_to_all, pipelined, "<label> qkv <i> forward"; one, "<label> out 0 forward"
 // Backward  the same with scatter and gather dims changed over
 // Throws    Error(kRefused): U does not divide H
-// Source    Jacobs et al., "DeepSpeed Ulysses", arXiv:2309.14509; seed 003
+// Source    Jacobs et al., "DeepSpeed Ulysses", arXiv:2309.14509; LightRFT parallel_utils.py
 at::Tensor ulysses_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                              Communicator& ulysses, const AttentionCore& core,
                              const std::string& label);

@@ -95,7 +95,7 @@ TEST_CASE("each element of the full gradients counts once, whatever the ranks ho
   }
 }
 
-TEST_CASE("seed 002's norm counts what tp copies once a rank; without copies it is right",
+TEST_CASE("NeMo-RL's norm counts what tp copies once a rank; without copies it is right",
           "[train][MP-6]") {
   const Mesh mesh = Mesh::training(2, 1, 1, 4);
   const std::vector<Lay> all = lays("dp");
