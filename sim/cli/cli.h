@@ -9,7 +9,7 @@
 namespace shardproof::sim {
 
 // Runs one command. `functions` is what workers run; `workloads` are those that scenarios may name
-// beside train and logprobs. Returns the exit status (README.md).
+// beside train and logprobs. Returns the exit status (docs/running.md).
 int run_cli(int argc, char** argv, const WorkerFunctions& functions,
             const std::vector<KnownWorkload>& workloads = {});
 

@@ -1,5 +1,5 @@
 // The names of tensors in the files that a run's full tensors are written to: those of
-// expected.safetensors (README.md, "Cases from other frameworks"), and the same of a policy's life.
+// expected.safetensors (docs/cases.md), and the same of a policy's life.
 //
 //   steps     logprobs, loss, grad.<parameter>, grad_norm     of the first step, or of scoring
 //             step<k>.loss, step<k>.grad_norm                 of every step, from 1

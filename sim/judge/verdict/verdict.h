@@ -50,12 +50,12 @@ struct CaseResult {
 // Judges a case whose ranks all ended. Endings that are not `finished` outrank values.
 CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings);
 // Judges a safetensors file that any framework wrote, with the names of expected.safetensors
-// (README.md), against the golden in `golden_fd`. Names that the file lacks are listed in
+// (docs/cases.md), against the golden in `golden_fd`. Names that the file lacks are listed in
 // the message: a file that holds some of them is judged by what it holds, one that holds none is
 // bad input, as are a name that the golden does not know and a wrong shape or dtype. Runs no tensor
 // op.
 CaseResult judge_result_file(const CaseSpec& spec, int golden_fd, const std::string& path);
-// Exit status of a run: the first of 5, 2, 3, 1, 4 that applies, else 0 (README.md).
+// Exit status of a run: the first of 5, 2, 3, 1, 4 that applies, else 0 (docs/running.md).
 // `no_unresolved`: a case with tensors that could not be resolved counts as a mismatch.
 int exit_status(const std::vector<CaseResult>& results, bool no_unresolved = false);
 // The failure from where it is to how it is seen again, or one line when it matched.
