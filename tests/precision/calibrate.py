@@ -28,7 +28,8 @@ def run(arguments, out, statuses=(0, 1)):
     command = [PROGRAM, "run", *map(str, arguments), "--backend", "emulated", "--out", str(out)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode not in statuses:
-        sys.exit(done.stdout[-2000:])
+        told = [line for line in done.stdout.splitlines() if not line.startswith(("match ", "refused "))]
+        sys.exit("\n".join(told[-60:]))
     return json.loads((out / "results.json").read_text())["cases"]
 
 

@@ -31,7 +31,17 @@ double half_unit(double value, const Format& format) {
   return std::ldexp(1.0, std::max(std::ilogb(value) - format.significand, format.least - 1));
 }
 
-bool adds_one(const CaseSpec& spec) { return spec.model.dump().find("emma") != std::string::npos; }
+// Gemma's weights are the distance from 1.
+bool adds_one(const CaseSpec& spec) {
+  if (!spec.model.is_object()) return false;
+  const auto starts_with = [](const nlohmann::json& text, std::string_view start) {
+    return text.is_string() && text.get_ref<const std::string&>().starts_with(start);
+  };
+  const auto type = spec.model.find("model_type"), names = spec.model.find("architectures");
+  if (type != spec.model.end()) return starts_with(*type, "gemma");
+  return names != spec.model.end() && names->is_array() && !names->empty() &&
+         starts_with(names->front(), "Gemma");
+}
 
 double norm_eps(const CaseSpec& spec) {
   return spec.model.is_object() ? spec.model.value("rms_norm_eps", 1e-6) : 1e-6;

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <set>
 
 #include "base/digest.h"
 #include "base/elapsed.h"
@@ -86,14 +85,6 @@ void fill_coverage(const GoldenTensor& golden, const IndexPlan& plan, ResultRow&
     row.covered = plan.covered;
     row.coverage_of_all = plan.coverage_of_all;
   }
-}
-
-size_t piece_bytes(const Piece& piece) {
-  return (piece.actual.size() + piece.golden.size()) * sizeof(double);
-}
-
-GoldenPosition position_of(const Piece& piece) {
-  return golden_position(piece.step, piece.phase, piece.order);
 }
 
 Piece make_piece(const ResultRow& row, const IndexPlan& plan, const DiffTask& task) {
@@ -316,9 +307,9 @@ void RankRecorder::compare(const Observation& observation, const at::Tensor& loc
   row.worst_global_index = unravel(result.worst_golden, plan.global_shape);
   row.worst_local_index = unravel(result.worst_local, plan.local_shape);
   const GoldenPosition here = golden_position(row.step, row.phase, row.order);
-  if (wants_failing(here)) {
+  if (failing_.wants(here)) {
     row.evidence = look_closer(task, *golden_, spec_.precision);
-    keep_failing(make_piece(row, plan, task));
+    failing_.keep(make_piece(row, plan, task));
   }
 }
 
@@ -345,29 +336,6 @@ void RankRecorder::check_recompute(const Observation& observation, ResultRow& ro
     row.problem = "the recomputed forward differs from the forward";
   } else {
     row.outcome = Outcome::kMatch;
-  }
-}
-
-// Only the first few failing tensors are kept, in the golden's order.
-bool RankRecorder::wants_failing(const GoldenPosition& position) const {
-  std::set<GoldenPosition> kept;
-  for (const Piece& piece : report_.pieces) kept.insert(position_of(piece));
-  return kept.size() < kKeptTensors || kept.count(position) != 0 || position < *kept.rbegin();
-}
-
-void RankRecorder::keep_failing(Piece piece) {
-  std::vector<Piece>& kept = report_.pieces;
-  kept.push_back(std::move(piece));
-  while (true) {
-    std::set<GoldenPosition> positions;
-    size_t bytes = 0;
-    for (const Piece& one : kept) {
-      positions.insert(position_of(one));
-      bytes += piece_bytes(one);
-    }
-    if (positions.empty() || (positions.size() <= kKeptTensors && bytes <= kKeptBytes)) return;
-    const GoldenPosition latest = *positions.rbegin();
-    std::erase_if(kept, [&](const Piece& one) { return position_of(one) == latest; });
   }
 }
 
@@ -411,6 +379,7 @@ std::vector<Unobserved> RankRecorder::unobserved() const {
 
 RankReport RankRecorder::finish() {
   const auto start = std::chrono::steady_clock::now();
+  report_.pieces = failing_.take();
   for (Piece& piece : addends_) report_.pieces.push_back(std::move(piece));
   report_.unobserved = unobserved();
   report_.compare_seconds += seconds_since(start);

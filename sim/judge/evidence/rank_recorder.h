@@ -13,21 +13,18 @@
 #include "observe/probe.h"
 #include "sim/case/case_spec.h"
 #include "sim/case/record/golden_record.h"
-#include "sim/judge/diff/golden_order.h"
 #include "sim/judge/diff/index_plan.h"
 #include "sim/judge/diff/own_optimizer.h"
 #include "sim/judge/diff/result_row.h"
 #include "sim/judge/diff/roundings.h"
 #include "sim/judge/diff/tensor_diff.h"
 #include "sim/judge/diff/tolerance.h"
+#include "sim/judge/evidence/failing_pieces.h"
 
 namespace shardproof::sim {
 
 class RankRecorder final : public Probe {
  public:
-  // What the report may carry of local tensors.
-  static constexpr size_t kKeptTensors = 3;       // failing ones, the earliest in golden order
-  static constexpr size_t kKeptBytes = 16 << 20;  // of all of them together
   // Addends travel whole: that way is the same for ranks that are threads, processes of one host
   // and processes of several, the control process adds them up in the order of the ranks, and what
   // explains a wrong sum has every part of it. One that finds no room is kNotJudged.
@@ -57,8 +54,6 @@ class RankRecorder final : public Probe {
   void check_roundings(const Observation& observation, const at::Tensor& local,
                        const DiffTask& task, ResultRow& row) const;
   void check_recompute(const Observation& observation, ResultRow& row);
-  bool wants_failing(const GoldenPosition& position) const;
-  void keep_failing(Piece piece);
   void keep_addend(const IndexPlan& plan, const DiffTask& task, ResultRow& row);
   bool may_skip(int64_t step) const;
   std::vector<Unobserved> unobserved() const;
@@ -75,6 +70,7 @@ class RankRecorder final : public Probe {
   std::vector<bool> observed_;  // by golden order
   RankReport report_;
   std::unordered_map<std::string, uint64_t> forward_digests_;  // what a recomputation must equal
+  FailingPieces failing_;
   std::vector<Piece> addends_;
   size_t addend_room_;  // bytes that are left for addends
 };

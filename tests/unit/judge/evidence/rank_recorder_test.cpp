@@ -179,7 +179,7 @@ TEST_CASE("the earliest failing tensors are kept, in golden order, not in the or
 
 TEST_CASE("what is kept stays within its bytes", "[recorder]") {
   const CaseSpec spec = spec_of(1, 1);
-  const int64_t half = static_cast<int64_t>(RankRecorder::kKeptBytes) / 32;
+  const int64_t half = static_cast<int64_t>(FailingPieces::kBytes) / 32;
   const auto golden =
       golden_from({seen("grad.a", numbered({half + 8})), seen("grad.b", numbered({half + 8}, 2))});
   const RankReport report = observe_all(

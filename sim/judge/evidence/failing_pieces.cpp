@@ -1,0 +1,40 @@
+#include "sim/judge/evidence/failing_pieces.h"
+
+#include <set>
+#include <utility>
+
+namespace shardproof::sim {
+namespace {
+
+size_t bytes_of(const Piece& piece) {
+  return (piece.actual.size() + piece.golden.size()) * sizeof(double);
+}
+
+GoldenPosition position_of(const Piece& piece) {
+  return golden_position(piece.step, piece.phase, piece.order);
+}
+
+}  // namespace
+
+bool FailingPieces::wants(const GoldenPosition& position) const {
+  std::set<GoldenPosition> kept;
+  for (const Piece& piece : pieces_) kept.insert(position_of(piece));
+  return kept.size() < kTensors || kept.count(position) != 0 || position < *kept.rbegin();
+}
+
+void FailingPieces::keep(Piece piece) {
+  pieces_.push_back(std::move(piece));
+  while (true) {
+    std::set<GoldenPosition> positions;
+    size_t bytes = 0;
+    for (const Piece& one : pieces_) {
+      positions.insert(position_of(one));
+      bytes += bytes_of(one);
+    }
+    if (positions.empty() || (positions.size() <= kTensors && bytes <= kBytes)) return;
+    const GoldenPosition latest = *positions.rbegin();
+    std::erase_if(pieces_, [&](const Piece& one) { return position_of(one) == latest; });
+  }
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,28 @@
+// The pieces that a rank's report carries of tensors that failed, for whoever explains.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "sim/judge/diff/golden_order.h"
+#include "sim/judge/diff/result_row.h"
+
+namespace shardproof::sim {
+
+// Keeps the earliest tensors in the golden's order.
+class FailingPieces {
+ public:
+  static constexpr size_t kTensors = 3;
+  static constexpr size_t kBytes = 16 << 20;  // of all of them together
+
+  // Whether a piece of the tensor at `position` would be kept, if there is room for its bytes.
+  bool wants(const GoldenPosition& position) const;
+  void keep(Piece piece);
+  std::vector<Piece> take() { return std::move(pieces_); }
+
+ private:
+  std::vector<Piece> pieces_;
+};
+
+}  // namespace shardproof::sim
