@@ -10,8 +10,12 @@ namespace shardproof::sim {
 void Explained::add(double actual, double golden, double proposed, double allowance) {
   difference += (actual - golden) * (actual - golden);
   left += (actual - proposed) * (actual - proposed);
-  exact = exact && (std::fabs(actual - proposed) <= 4 * allowance || actual == proposed);
-  if (std::fabs(actual - golden) <= allowance) return;
+  const bool fits = std::fabs(actual - proposed) <= 4 * allowance || actual == proposed;
+  exact = exact && fits;
+  if (std::fabs(actual - golden) <= allowance) {
+    refuted += !fits;
+    return;
+  }
   ++wrong;
   if (std::fabs(proposed) > allowance) ++evidence;
 }
@@ -21,26 +25,31 @@ void Explained::add(const Explained& other) {
   left += other.left;
   wrong += other.wrong;
   evidence += other.evidence;
+  refuted += other.refuted;
   exact = exact && other.exact;
 }
 
 double Explained::share() const {
   if (wrong == 0 || !(difference > 0)) return -1;
+  if (static_cast<double>(refuted) > (1 - kLeastExplained) * static_cast<double>(wrong)) return -1;
   const double share = 1 - left / difference;
   return exact && share >= kLeastExplained ? 1 : share;
 }
 
 double Explained::nats(double allowance, double size) const {
-  if (evidence == 0 || !(size > 0)) return 0;
-  // An element fits by chance with about the ratio of what may be left to its size.
-  const double left_per_element =
-      std::sqrt(left / static_cast<double>(std::max<int64_t>(wrong, 1)));
-  const double chance = std::max(8 * allowance, 2 * left_per_element) / (2 * size);
-  return chance < 1 ? -std::log(std::max(chance, 1e-15)) * static_cast<double>(evidence) : 0;
+  const double mean = left / static_cast<double>(std::max<int64_t>(wrong, 1));
+  return nats_of_element(std::sqrt(mean), allowance, size) * static_cast<double>(evidence);
 }
 
 bool Explained::convinces(double allowance, double size, double choice_nats) const {
   return share() >= kLeastExplained && nats(allowance, size) >= choice_nats + kChanceNats;
+}
+
+double nats_of_element(double left, double allowance, double size) {
+  if (!(size > 0)) return 0;
+  // It fits by chance with about the ratio of what may be left to its size.
+  const double chance = std::max(8 * allowance, 2 * left) / (2 * size);
+  return chance < 1 ? -std::log(std::max(chance, 1e-15)) : 0;
 }
 
 std::string explained_text(double share) {

@@ -82,8 +82,12 @@ bool Fit::add(int64_t element, int64_t source) {
   if (!tensor_.known[to] || !tensor_.known[from]) return true;
   if (tensor_.is_dropped(to) || tensor_.is_dropped(from)) return true;
   sums_.add(tensor_.actual[to], tensor_.golden[to], tensor_.golden[from], tensor_.allowance);
-  ++compared_;
   return sums_.exact || sums_.left <= most_left_;
+}
+
+bool Fit::explains_tensor(double choice_nats) const {
+  return 2 * sums_.wrong >= tensor_.wrong && sums_.evidence >= 2 &&
+         sums_.convinces(tensor_.allowance, tensor_.golden_size, choice_nats);
 }
 
 }  // namespace shardproof::sim

@@ -41,21 +41,40 @@ struct Walk {
 };
 Walk walk_along(const std::vector<int64_t>& shape, size_t dim);
 
+// The best single factor: actual = factor * golden.
+struct FactorSums {
+  double golden = 0, product = 0, actual = 0;  // sums of squares
+  int64_t count = 0;                           // golden elements other than 0
+
+  void add(double a, double g) {
+    golden += g * g;
+    product += g * a;
+    actual += a * a;
+    count += g != 0;
+  }
+  double factor() const { return golden > 0 ? product / golden : 0; }
+  bool fits(double slack) const {
+    return golden > 0 && actual - factor() * product <= slack * slack * actual;
+  }
+};
+
 // Adds up how golden elements at other places explain the actual ones; says early when they do not.
 class Fit {
  public:
-  // `most_left`: the squared difference that may stay unexplained.
-  Fit(const Assembled& tensor, double most_left) : tensor_(tensor), most_left_(most_left) {}
+  explicit Fit(const Assembled& tensor) : Fit(tensor, tensor.difference) {}
+  // `difference`: the squared one of the part that it is tried on.
+  Fit(const Assembled& tensor, double difference)
+      : tensor_(tensor), most_left_((1 - kLeastExplained) * difference) {}
   // False when too much is left: the proposal is no explanation.
   bool add(int64_t element, int64_t source);
   const Explained& sums() const { return sums_; }
-  int64_t compared() const { return compared_; }
+  // Whether it may be claimed of the whole tensor, as one of e^`choice_nats` proposals.
+  bool explains_tensor(double choice_nats) const;
 
  private:
   const Assembled& tensor_;
   double most_left_;
   Explained sums_;
-  int64_t compared_ = 0;
 };
 
 }  // namespace shardproof::sim

@@ -1,14 +1,20 @@
-#include "sim/judge/explain/chunk_order.h"
-
+// The golden's chunks in another order.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <functional>
 #include <set>
+
+#include "sim/judge/explain/hypotheses.h"
+#include "sim/judge/explain/wording.h"
 
 namespace shardproof::sim {
 namespace {
+
+constexpr int64_t kMostChunks = 128;
+constexpr int64_t kFewChunks = 8;  // of more a rotation is no order of chunks, but a shift
 
 // Chunks of equal length along a dim; the last ones may be short or empty.
 struct Chunks {
@@ -44,7 +50,7 @@ double difference_in(const Assembled& tensor, const Chunks& chunks, int64_t chun
 
 std::optional<Explained> taken_from(const Assembled& tensor, const Chunks& chunks, int64_t chunk,
                                     int64_t source, double difference) {
-  Fit fit(tensor, (1 - kLeastExplained) * difference);
+  Fit fit(tensor, difference);
   const int64_t offset = (chunks.begin(source) - chunks.begin(chunk)) * chunks.walk.inner;
   const int64_t row = chunks.walk.size * chunks.walk.inner;
   const int64_t end = chunks.begin(source + 1) * chunks.walk.inner;
@@ -91,11 +97,9 @@ bool all_different(const std::vector<int64_t>& order) {
 }
 
 std::string order_text(const std::vector<int64_t>& order) {
-  std::string text;
-  for (size_t i = 0; i < order.size() && i < 16; ++i) {
-    text += (i > 0 ? " " : "") + std::to_string(order[i]);
-  }
-  return order.size() > 16 ? text + " .." : text;
+  const size_t shown = std::min<size_t>(order.size(), 16);
+  return fmt::format("{}{}", fmt::join(order.begin(), order.begin() + shown, " "),
+                     shown < order.size() ? " .." : "");
 }
 
 std::string axes_of_size(const Mesh& mesh, int64_t size) {
@@ -115,75 +119,83 @@ std::vector<int64_t> zigzag_of_ranks(int64_t ranks) {
   return order;
 }
 
-std::vector<int64_t> inverse(const std::vector<int64_t>& order) {
-  std::vector<int64_t> out(order.size());
+bool is_inverse(const std::vector<int64_t>& order, const std::vector<int64_t>& other) {
   for (size_t i = 0; i < order.size(); ++i) {
-    out[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+    if (order[static_cast<size_t>(other[i])] != static_cast<int64_t>(i)) return false;
   }
-  return out;
+  return true;
 }
 
-std::vector<int64_t> mesh_counts(const Mesh& mesh) {
-  std::vector<int64_t> counts;
-  for (const MeshAxis& axis : mesh.axes()) {
-    if (axis.size > 1) counts.insert(counts.end(), {axis.size, 2 * axis.size});
-  }
-  return counts;
+// Whether it is a number of chunks that ranks hold: these may be of unequal length.
+bool is_of_mesh(int64_t count, const Mesh& mesh) {
+  return std::any_of(mesh.axes().begin(), mesh.axes().end(), [&](const MeshAxis& axis) {
+    return axis.size > 1 && (count == axis.size || count == 2 * axis.size);
+  });
 }
 
-}  // namespace
-
+// What an order of chunks is, if the mesh has a name for it. `order[i]`: the golden's chunk that
+// stands in place i.
 std::string likely_chunk_order(const Mesh& mesh, const std::vector<int64_t>& order) {
   const auto chunks = static_cast<int64_t>(order.size());
+  const std::string axes = axes_of_size(mesh, chunks);
   const std::string halves = chunks % 2 == 0 ? axes_of_size(mesh, chunks / 2) : "";
   if (!all_different(order)) {
-    const std::string axes = axes_of_size(mesh, chunks);
     return axes.empty()
                ? "one part stands in the place of others"
                : fmt::format("the part of one rank of {} stands in the place of others", axes);
   }
   if (!halves.empty()) {
     const std::vector<int64_t> zigzag = zigzag_of_ranks(chunks / 2);
-    std::vector<int64_t> reversed(order.size());
-    std::iota(reversed.rbegin(), reversed.rend(), 0);
-    if (order == zigzag && chunks > 2) {
+    if (chunks > 2 && order == zigzag) {
       return fmt::format("the zigzag chunks of {} were put together in the order of the ranks",
                          halves);
     }
-    if (order == inverse(zigzag) && chunks > 2) {
+    if (chunks > 2 && is_inverse(order, zigzag)) {
       return fmt::format("what lay in order was put into the zigzag order of {} once too often",
                          halves);
     }
-    if (order == reversed) {
+    if (std::is_sorted(order.rbegin(), order.rend())) {
       return fmt::format("the two zigzag halves of each rank of {} are swapped", halves);
     }
   }
-  if (const std::string axes = axes_of_size(mesh, chunks); !axes.empty()) {
+  if (!axes.empty())
     return fmt::format("the shards of {} were put together in a wrong order", axes);
-  }
   if (!halves.empty()) {
     return fmt::format("zigzag chunks ({} = 2 x the size of {}) were confused", chunks, halves);
   }
   return "the parts were put together in a wrong order";
 }
 
-std::optional<Explanation> explain_chunk_order(const Assembled& tensor, const Mesh& mesh,
-                                               int64_t fewest, int64_t most) {
-  const std::vector<int64_t> uneven = mesh_counts(mesh);
-  for (int64_t count = fewest; count <= most; ++count) {
-    const bool of_mesh = std::find(uneven.begin(), uneven.end(), count) != uneven.end();
+bool is_rotation(const std::vector<int64_t>& order) {
+  const auto follows = [&](int64_t a, int64_t b) {
+    return b == (a + 1) % static_cast<int64_t>(order.size());
+  };
+  return std::adjacent_find(order.begin(), order.end(), std::not_fn(follows)) == order.end();
+}
+
+}  // namespace
+
+std::optional<Proposal> propose_chunk_order(const Assembled& tensor, const Mesh& mesh) {
+  for (int64_t count = 2; count <= kMostChunks; ++count) {
     for (size_t dim = 0; dim < tensor.shape.size(); ++dim) {
       const int64_t size = tensor.shape[dim];
-      if (size < count || (size % count != 0 && !of_mesh)) continue;
+      if (size < count || (size % count != 0 && !is_of_mesh(count, mesh))) continue;
       const Chunks chunks{walk_along(tensor.shape, dim), count, (size + count - 1) / count};
       const std::optional<Order> order = order_of(tensor, chunks);
       if (!order || order->moved == 0) continue;
+      if (count > kFewChunks && is_rotation(order->sources)) continue;
       const double choices =
           static_cast<double>(order->moved) * std::log(static_cast<double>(count));
       if (!order->sums.convinces(tensor.allowance, tensor.golden_size, choices)) continue;
-      return Explanation{fmt::format("the {} chunks along {} are the golden's in the order {}",
-                                     count, dim_name(tensor, dim), order_text(order->sources)),
-                         likely_chunk_order(mesh, order->sources), order->sums.share()};
+      std::vector<double> parameters(order->sources.begin(), order->sources.end());
+      parameters.push_back(static_cast<double>(dim));
+      return Proposal{
+          .pattern = fmt::format("the {} chunks along {} are the golden's in the order {}", count,
+                                 dim_name(tensor, dim), order_text(order->sources)),
+          .likely = likely_chunk_order(mesh, order->sources),
+          .description = choices,
+          .parameters = parameters}
+          .explaining(order->sums, tensor.wrong);
     }
   }
   return std::nullopt;

@@ -1,8 +1,10 @@
-#include "sim/judge/explain/draws.h"
-
+// Draws of random numbers that are not the ones that were due.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "observe/draw_log.h"
+#include "sim/judge/explain/hypotheses.h"
 
 namespace shardproof::sim {
 namespace {
@@ -22,7 +24,7 @@ std::string stream_name(double id) {
 }
 
 // Whether some rank's golden draws begin with this seed.
-bool is_seed_of_another(double seed, const std::vector<const Piece*>& pieces) {
+bool is_seed_of_another(double seed, const Pieces& pieces) {
   for (const Piece* piece : pieces) {
     for (size_t i = kDrawSeed; i < piece->golden.size(); i += kDrawColumns) {
       if (piece->golden[i] == seed) return true;
@@ -31,59 +33,61 @@ bool is_seed_of_another(double seed, const std::vector<const Piece*>& pieces) {
   return false;
 }
 
-Explanation of_stream(const DrawPair& pair, int64_t rank) {
+Proposal of_stream(const DrawPair& pair) {
   return {
-      .pattern = fmt::format("rank {} drew from stream {} (seed {:.0f}), due is {} (seed {:.0f})",
-                             rank, stream_name(pair.actual[kDrawStream]), pair.actual[kDrawSeed],
+      .pattern = fmt::format("drew from stream {} (seed {:.0f}), due is {} (seed {:.0f})",
+                             stream_name(pair.actual[kDrawStream]), pair.actual[kDrawSeed],
                              stream_name(pair.golden[kDrawStream]), pair.golden[kDrawSeed]),
       .likely = "drawn inside a fork what belongs outside of it, or outside what belongs inside"};
 }
 
-Explanation of_seed(const DrawPair& pair, int64_t rank, const std::vector<const Piece*>& pieces) {
+Proposal of_seed(const DrawPair& pair, const Pieces& pieces) {
   const bool anothers = is_seed_of_another(pair.actual[kDrawSeed], pieces);
-  return {.pattern = fmt::format("rank {} drew from a stream {} of seed {:.0f}, due is {:.0f}{}",
-                                 rank, stream_name(pair.actual[kDrawStream]),
-                                 pair.actual[kDrawSeed], pair.golden[kDrawSeed],
+  return {.pattern = fmt::format("drew from a stream {} of seed {:.0f}, due is {:.0f}{}",
+                                 stream_name(pair.actual[kDrawStream]), pair.actual[kDrawSeed],
+                                 pair.golden[kDrawSeed],
                                  anothers ? ", which another rank's stream began with" : ""),
           .likely = "the ranks of an axis seeded alike that must differ, or apart that must agree"};
 }
 
-Explanation of_place(const DrawPair& pair, int64_t rank) {
-  return {.pattern = fmt::format(
-              "rank {} drew {:.0f} numbers of stream {} from number {:.0f} on, due are {:.0f} from "
-              "{:.0f} on",
-              rank, pair.actual[kDrawCount], stream_name(pair.actual[kDrawStream]),
-              pair.actual[kDrawOffset], pair.golden[kDrawCount], pair.golden[kDrawOffset]),
+Proposal of_place(const DrawPair& pair) {
+  return {.pattern = fmt::format("drew {:.0f} numbers of stream {} from number {:.0f} on, due are "
+                                 "{:.0f} from {:.0f} on",
+                                 pair.actual[kDrawCount], stream_name(pair.actual[kDrawStream]),
+                                 pair.actual[kDrawOffset], pair.golden[kDrawCount],
+                                 pair.golden[kDrawOffset]),
           .likely = "a draw too many or too few before, or streams that were not set back"};
 }
 
-Explanation of_state(const DrawPair& pair, int64_t rank) {
-  return {.pattern = fmt::format("rank {}: stream {} was elsewhere than its {:.0f} draws say", rank,
+Proposal of_state(const DrawPair& pair) {
+  return {.pattern = fmt::format("had stream {} elsewhere than its {:.0f} draws say",
                                  stream_name(pair.actual[kDrawStream]), pair.actual[kDrawOffset]),
           .likely = "somebody drew from its generator past the tracker"};
 }
 
-Explanation of_pair(const DrawPair& pair, int64_t rank, const std::vector<const Piece*>& pieces) {
-  if (pair.differs(kDrawStream)) return of_stream(pair, rank);
-  if (pair.differs(kDrawSeed)) return of_seed(pair, rank, pieces);
-  if (pair.differs(kDrawOffset) || pair.differs(kDrawCount)) return of_place(pair, rank);
-  return of_state(pair, rank);
+Proposal of_pair(const DrawPair& pair, const Pieces& pieces) {
+  if (pair.differs(kDrawStream)) return of_stream(pair);
+  if (pair.differs(kDrawSeed)) return of_seed(pair, pieces);
+  if (pair.differs(kDrawOffset) || pair.differs(kDrawCount)) return of_place(pair);
+  return of_state(pair);
 }
 
 }  // namespace
 
-bool is_draws(const std::string& name) { return name.rfind(kDrawPrefix, 0) == 0; }
-
-Explanation explain_draws(const std::vector<const Piece*>& pieces) {
+std::optional<Proposal> propose_draws(const Difference& difference) {
+  if (!difference.wrong.front()->name.starts_with(kDrawPrefix)) return std::nullopt;
+  const Pieces& pieces = difference.symptoms.pieces;
   for (const Piece* piece : pieces) {
     for (size_t row = 0; row + kDrawColumns <= piece->actual.size(); row += kDrawColumns) {
       const DrawPair pair{piece->actual.data() + row, piece->golden.data() + row};
-      for (int64_t column = 0; column < kDrawColumns; ++column) {
-        if (pair.actual[column] != pair.golden[column]) return of_pair(pair, piece->rank, pieces);
-      }
+      if (std::equal(pair.actual, pair.actual + kDrawColumns, pair.golden)) continue;
+      Proposal found = of_pair(pair, pieces);
+      found.pattern = fmt::format("rank {} {}", piece->rank, found.pattern);
+      found.names_ranks = true;
+      return found;
     }
   }
-  return {};
+  return std::nullopt;
 }
 
 }  // namespace shardproof::sim

@@ -1,9 +1,10 @@
-#include "sim/judge/explain/offset.h"
-
+// The same difference on every row: a vector added once too often, or left out.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+
+#include "sim/judge/explain/hypotheses.h"
 
 namespace shardproof::sim {
 namespace {
@@ -29,7 +30,7 @@ std::vector<double> mean_difference(const Assembled& tensor, size_t columns, int
 
 }  // namespace
 
-std::optional<Explanation> explain_offset(const Assembled& tensor) {
+std::optional<Proposal> propose_offset(const Assembled& tensor, const Mesh& /*mesh*/) {
   if (tensor.shape.size() < 2 || tensor.shape.back() < 2) return std::nullopt;
   const auto columns = static_cast<size_t>(tensor.shape.back());
   int64_t rows = 0;
@@ -45,9 +46,13 @@ std::optional<Explanation> explain_offset(const Assembled& tensor) {
   const double size =
       std::sqrt(tensor.difference / static_cast<double>(rows) / static_cast<double>(columns));
   if (!sums.convinces(tensor.allowance, size, choices)) return std::nullopt;
-  return Explanation{
-      fmt::format("the difference is one vector of {}, the same on all {} rows", columns, rows),
-      "a bias or another constant vector is added once too often, or left out", sums.share()};
+  return Proposal{
+      .pattern =
+          fmt::format("the difference is one vector of {}, the same on all {} rows", columns, rows),
+      .likely = "a bias or another constant vector is added once too often, or left out",
+      .description = choices,
+      .parameters = offset}
+      .explaining(sums, tensor.wrong);
 }
 
 }  // namespace shardproof::sim

@@ -7,6 +7,7 @@
 
 #include "sim/case/policy_stages.h"
 #include "sim/judge/explain/diagnose.h"
+#include "sim/judge/explain/wording.h"
 #include "sim/judge/verdict/fault_effect.h"
 #include "sim/judge/verdict/verdict.h"
 
@@ -98,8 +99,7 @@ std::string history_line(const Divergence& found) {
 std::string rounding_line(const CaseResult& result) {
   const Divergence& found = *result.divergence;
   if (found.kind != "values" || !may_be_rounding(found.worst)) return "";
-  return fmt::format("if the same case matches in float64, this is rounding in {}",
-                     result.spec.precision);
+  return rounding_note(result.spec.precision);
 }
 
 std::string divergence_text(const CaseResult& result) {

@@ -14,9 +14,7 @@
 #include "sim/judge/diff/golden_order.h"
 #include "sim/judge/diff/tolerance.h"
 #include "sim/judge/explain/diagnose.h"
-#include "sim/judge/explain/draws.h"
-#include "sim/judge/explain/factors.h"
-#include "sim/judge/explain/missing_sums.h"
+#include "sim/judge/explain/wording.h"
 
 namespace shardproof::sim {
 namespace {
@@ -179,6 +177,11 @@ class Judge {
     return found;
   }
 
+  static void explain(Divergence& found, const Explanation& why) {
+    found.pattern = why.pattern;
+    found.likely = why.likely;
+  }
+
   Divergence wrong_values(const Rows& rows) const {
     Divergence found = common(rows, worst_of(rows).order < 0 ? "missing" : "values");
     Rows wrong;
@@ -187,14 +190,8 @@ class Judge {
     }
     found.ranks = ranks_in(wrong);
     if (outside_of_mesh(found.worst)) return found;
-    Explanation why;
-    if (is_draws(found.tensor)) why = explain_draws(pieces_of(found.worst, false));
-    if (why.pattern.empty()) {
-      why = explain_values(symptoms(rows, pieces_of(found.worst, false), found.step));
-    }
-    found.pattern = why.pattern;
-    found.likely = why.likely;
-    if (found.tensor == "loss" && why.likely.empty()) add_next_tensor(found);
+    explain(found, explain_values(symptoms(rows, pieces_of(found.worst, false), found.step)));
+    if (found.tensor == "loss" && found.likely.empty()) add_next_tensor(found);
     return found;
   }
 
@@ -213,7 +210,7 @@ class Judge {
     if (rows.empty() || rows.front()->partial || !worst_of(rows).is_wrong()) return;
     const ResultRow& worst = worst_of(rows);
     const Explanation why = explain_values(symptoms(rows, pieces_of(worst, false), worst.step));
-    if (why.likely.empty() || why.likely == kNoMeaning) return;
+    if (why.likely.empty()) return;
     found.pattern += "; after it in " + worst.name + ": " + why.pattern;
     found.likely = why.likely;
   }
@@ -230,13 +227,12 @@ class Judge {
     for (const Piece& piece : sums.sums) pieces.push_back(&piece);
     Divergence found = common(wrong, "values");
     found.ranks = ranks_in(addends);
-    const std::string axes = partial_axes(addends);
-    std::optional<Explanation> why =
-        explain_addends(mesh_at(rows), axes, pieces_of(*addends.front(), true));
-    if (!why) why = explain_values(symptoms(wrong, pieces, found.step));
-    found.pattern = "the sum of the addends over " + axes + ": " + why->pattern;
-    found.likely = why->likely;
-    if (found.likely.empty()) found.pattern += empty_addends(pieces_of(*addends.front(), true));
+    Symptoms seen = symptoms(wrong, pieces, found.step);
+    seen.addends = pieces_of(*addends.front(), true);
+    Explanation why = explain_values(seen);
+    why.pattern = "the sum of the addends over " + partial_axes(addends) + ": " + why.pattern;
+    if (why.likely.empty()) why.pattern += empty_addends(seen.addends);
+    explain(found, why);
     return found;
   }
 
@@ -254,18 +250,13 @@ class Judge {
       }
     }
     if (empty.empty() || empty.size() == ranks.size()) return "";
-    return fmt::format("; the addend{} of rank{} {} {} 0 everywhere", empty.size() > 1 ? "s" : "",
-                       empty.size() > 1 ? "s" : "", fmt::join(empty, ", "),
-                       empty.size() > 1 ? "are" : "is");
+    return words_for_empty_addends({empty.begin(), empty.end()});
   }
 
   Divergence lacking_addend(const Rows& rows, const WrongAddends& sums) const {
     Divergence found = common(rows, "missing");
     found.ranks = sums.lacking;
-    found.pattern = fmt::format("an addend is missing: {}", sums.lack);
-    found.likely =
-        fmt::format("these ranks take no part in what is summed over {}, or declare it otherwise",
-                    partial_axes(rows));
+    explain(found, words_for_lacking_addend(sums.lack, partial_axes(rows)));
     return found;
   }
 
@@ -279,17 +270,14 @@ class Judge {
     Divergence found = common(group, "replicas");
     found.ranks = ranks_in(group);
     if (outside_of_mesh(found.worst)) return found;
-    const Explanation why = explain_replicas({mesh_at(group), spec_.precision, group, {}});
-    found.pattern = why.pattern;
-    found.likely = why.likely;
+    explain(found, explain_replicas({mesh_at(group), spec_.precision, group, {}}));
     return found;
   }
 
   Divergence not_covered(const Rows& rows) const {
     Divergence found = common(rows, "missing");
     found.ranks = ranks_in(rows);
-    found.pattern = "the ranks together do not hold every element of it exactly once";
-    found.likely = "a sample, a token or a part of a parameter was dealt to no rank, or to two";
+    explain(found, kUncovered);
     return found;
   }
 
@@ -304,8 +292,7 @@ class Judge {
     found.worst.step = missing.step;
     found.worst.order = missing.order;
     found.worst.global_shape = missing.global_shape;
-    found.pattern = "the golden has it, no rank observed it";
-    found.likely = "a slot was not called, or a gradient never arrived";
+    explain(found, kUnobserved);
     return found;
   }
 

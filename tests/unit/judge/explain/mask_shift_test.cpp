@@ -3,36 +3,40 @@
 
 #include <catch2/catch.hpp>
 
-#include "sim/judge/explain/parts.h"
+#include "sim/judge/explain/hypotheses.h"
 #include "tests/unit/judge/planted_world.h"
 
 using namespace shardproof;
 using namespace shardproof::sim;
+
+namespace {
+const Mesh kOneRank({{"tp", 1}});
+}
 
 TEST_CASE("zeros that moved along the positions are a mask that is off", "[explanations]") {
   const at::Tensor counts = at::tensor({1., 1., 0., 1., 0., 0., 1., 1., 0., 1.}, at::kDouble);
   const auto masked = [&](int64_t by) {
     return numbered({2, 10, 3}, 5) * counts.roll(by).view({1, 10, 1});
   };
-  const auto found = explain_mask_shift(whole(masked(1), masked(0), true));
+  const auto found = propose_mask_shift(whole(masked(1), masked(0), true), kOneRank);
   REQUIRE(found);
   CHECK_THAT(found->pattern, Catch::Contains("the golden's moved by 1"));
   CHECK(found->likely == "a mask is off by 1");
   at::Tensor near = masked(1);
   near[1].select(0, 4).fill_(0.3);
   near[1].select(0, 7).zero_();
-  CHECK_FALSE(explain_mask_shift(whole(near, masked(0), true)));
-  CHECK_FALSE(explain_mask_shift(whole(masked(0) * 2, masked(0), true)));
+  CHECK_FALSE(propose_mask_shift(whole(near, masked(0), true), kOneRank));
+  CHECK_FALSE(propose_mask_shift(whole(masked(0) * 2, masked(0), true), kOneRank));
   const at::Tensor weights = at::tensor({0.5, 3.}, at::kDouble).view({2, 1, 1});
-  CHECK(explain_mask_shift(whole(masked(1) * weights, masked(0), true)));
+  CHECK(propose_mask_shift(whole(masked(1) * weights, masked(0), true), kOneRank));
 }
 
 TEST_CASE("other values between zeros that moved are no mask", "[explanations]") {
   const at::Tensor counts = at::tensor({1., 1., 0., 1., 0., 0., 1., 1., 0., 1.}, at::kDouble);
   const at::Tensor golden = numbered({2, 10, 3}, 5) * counts.view({1, 10, 1});
   const at::Tensor moved = counts.roll(1).view({1, 10, 1});
-  CHECK_FALSE(explain_mask_shift(whole(numbered({2, 10, 3}, 6) * moved, golden, true)));
-  CHECK_FALSE(explain_mask_shift(whole(golden.flip(1), golden, true)));
+  CHECK_FALSE(propose_mask_shift(whole(numbered({2, 10, 3}, 6) * moved, golden, true), kOneRank));
+  CHECK_FALSE(propose_mask_shift(whole(golden.flip(1), golden, true), kOneRank));
 }
 
 TEST_CASE("one value where the golden has many was never written", "[explanations]") {

@@ -1,17 +1,16 @@
-#include "sim/judge/explain/factors.h"
-
+// One factor over all elements: scaled by the size of an axis, its inverse, or its root.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "sim/judge/diff/tolerance.h"
-#include "sim/judge/evidence/explained.h"
+#include "sim/judge/explain/hypotheses.h"
 
 namespace shardproof::sim {
 namespace {
-
-using Rows = std::vector<const ResultRow*>;
 
 constexpr int64_t kFewestForFactor = 8;  // for a factor that is only nearly right
 
@@ -34,39 +33,42 @@ struct Meaning {
   double factor;
   std::string what;  // "; 2 is the size of dp"
   std::string likely;
+  size_t axes = 0;          // that it names
   bool of_squares = false;  // the farther-fetched one, where a size fits as well
 };
 
-void add_mesh_sizes(const Mesh& mesh, std::vector<Meaning>& meanings) {
-  std::vector<double> products = {1};
-  for (const MeshAxis& axis : mesh.axes()) {
-    if (axis.size == 1) continue;
-    for (size_t i = products.size(); i-- > 0;) {
-      products.push_back(products[i] * static_cast<double>(axis.size));
-    }
+// The products of sizes of axes, each with the fewest axes that give it and their names: "the size
+// of dp x tp".
+std::map<int64_t, std::pair<size_t, std::string>> mesh_sizes(const Mesh& mesh) {
+  std::map<int64_t, std::pair<size_t, std::string>> sizes;
+  for (const std::vector<std::string>& axes : sets_of_axes(mesh)) {
+    int64_t size = 1;
+    for (const std::string& axis : axes) size *= mesh.size(axis);
+    auto& [fewest, name] = sizes[size];
+    if (!name.empty() && axes.size() > fewest) continue;
+    fewest = axes.size();
+    name += fmt::format("{} {}", name.empty() ? "the size of" : " and of", fmt::join(axes, " x "));
   }
-  std::sort(products.begin(), products.end());
-  products.erase(std::unique(products.begin(), products.end()), products.end());
-  for (const double size : products) {
-    if (size == 1) continue;
-    const std::string name = mesh_size_named(mesh, size);
-    meanings.push_back({size, fmt::format("; {:.0f} is {}", size, name),
-                        "summed once too often over that axis, or not divided by its size"});
-    meanings.push_back({1 / size, fmt::format("; {:.0f} is {}", size, name),
-                        "averaged over that axis where a sum belongs, or divided by its size "
-                        "twice"});
-    meanings.push_back({std::sqrt(size), fmt::format("; the square root of {:.0f}, {}", size, name),
-                        "squares are summed once too often over that axis", true});
-    meanings.push_back({1 / std::sqrt(size),
-                        fmt::format("; 1 over the square root of {:.0f}, {}", size, name),
-                        "squares are averaged over that axis where a sum belongs", true});
-  }
+  return sizes;
 }
 
 std::vector<Meaning> meanings_of(const Symptoms& symptoms) {
-  std::vector<Meaning> meanings;
-  add_mesh_sizes(symptoms.mesh, meanings);
-  meanings.push_back({-1, "", "the sign is wrong"});
+  std::vector<Meaning> meanings = {{-1, "", "the sign is wrong"}};
+  for (const auto& [whole, named] : mesh_sizes(symptoms.mesh)) {
+    const auto& [axes, name] = named;
+    const auto size = static_cast<double>(whole);
+    const std::string what = fmt::format("; {} is {}", whole, name);
+    const std::string root = fmt::format("the square root of {}, {}", whole, name);
+    meanings.push_back(
+        {size, what, "summed once too often over that axis, or not divided by its size", axes});
+    meanings.push_back({1 / size, what,
+                        "averaged over that axis where a sum belongs, or divided by its size twice",
+                        axes});
+    meanings.push_back({std::sqrt(size), "; " + root,
+                        "squares are summed once too often over that axis", axes, true});
+    meanings.push_back({1 / std::sqrt(size), "; 1 over " + root,
+                        "squares are averaged over that axis where a sum belongs", axes, true});
+  }
   const double clip = symptoms.clip_factor;
   if (clip < 1) {
     meanings.push_back(
@@ -161,8 +163,9 @@ std::optional<Meaning> all_meanings_of(double factor, double near,
 
 }  // namespace
 
-std::optional<Explanation> explain_factor(const Symptoms& symptoms, const Rows& wrong,
-                                          const std::string& on_which_ranks) {
+std::optional<Proposal> propose_factor(const Difference& difference) {
+  const Symptoms& symptoms = difference.symptoms;
+  const Rows& wrong = difference.wrong;
   const double slack = factor_slack(symptoms);
   const std::vector<Meaning> meanings = meanings_of(symptoms);
   const bool all_scalar =
@@ -179,13 +182,23 @@ std::optional<Explanation> explain_factor(const Symptoms& symptoms, const Rows& 
   std::optional<Meaning> meaning = loss_scale_meaning(symptoms, wrong, found.factor, near);
   if (!meaning) meaning = all_meanings_of(found.factor, near, meanings);
   if (all_scalar && !meaning) return std::nullopt;
-  int64_t elements = 0;
-  for (const ResultRow* row : wrong) elements += row->count;
-  const char* subject = elements > 1 && !all_scalar ? "every element" : "the value";
-  return Explanation{
-      fmt::format("{} is {}{} x golden {}{}", subject, found.exact ? "" : "about ",
-                  factor_text(found.factor), on_which_ranks, meaning ? meaning->what : ""),
-      meaning ? meaning->likely : kNoMeaning, all_scalar ? -1 : found.share};
+  Proposal out{
+      .pattern = fmt::format("{} is {}{} x golden", all_scalar ? "the value" : "every element",
+                             found.exact ? "" : "about ", factor_text(found.factor)),
+      .detail = "; a scale is wrong that is no size of the mesh",
+      .description = kFreeNumber,
+      .ranks = difference.ranks,
+      .share = all_scalar ? -1 : found.share,
+      .left = std::sqrt(1 - found.share) * std::fabs(found.factor - 1) * difference.golden_size};
+  if (!meaning) return out;
+  out.detail = meaning->what;
+  out.likely = meaning->likely;
+  const auto plain = std::count_if(meanings.begin(), meanings.end(),
+                                   [](const Meaning& one) { return !one.of_squares; });
+  const auto choices =
+      meaning->of_squares ? static_cast<double>(meanings.size()) : static_cast<double>(plain);
+  out.description = std::log(choices) + kAxisNamed * static_cast<double>(meaning->axes);
+  return out;
 }
 
 }  // namespace shardproof::sim

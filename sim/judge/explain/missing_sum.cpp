@@ -1,0 +1,146 @@
+// Sums that are missing: what peers hold gives the golden when it is added up.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "sim/judge/diff/addends.h"
+#include "sim/judge/explain/hypotheses.h"
+
+namespace shardproof::sim {
+namespace {
+
+using Groups = std::vector<Pieces>;
+
+// Over all elements of all groups: what the sum, or the mean, of the peers' values leaves.
+struct Combined {
+  Explained sums;
+  bool disjoint = true;  // at most one peer holds another value than 0 where one is wrong
+  double size = 1;       // of a group
+  double allowance = 0;  // what is within four of these is the golden
+
+  bool convinces(double golden_size, double description) const {
+    const double error = std::sqrt(sums.difference / static_cast<double>(sums.wrong));
+    // Of what is nearly right a mean is nearer by itself.
+    return error > 32 * allowance && sums.convinces(allowance, golden_size, description);
+  }
+};
+
+Combined combine(const Groups& groups, bool as_mean) {
+  Combined out{.sums = {}, .size = static_cast<double>(groups.front().size())};
+  out.allowance = groups.front().front()->allowance * out.size / 2;
+  for (const Pieces& group : groups) {
+    for_each_element(*group.front(), [&](int64_t, size_t local) {
+      const double golden = group.front()->golden[local];
+      double total = 0, square = 0;
+      int not_zero = 0;
+      for (const Piece* piece : group) {
+        const double error = piece->actual[local] - golden;
+        total += piece->actual[local];
+        square += error * error / out.size;
+        not_zero += piece->actual[local] != 0;
+      }
+      const double held = golden + std::sqrt(square);  // as wrong as the peers are in the mean
+      const double beside = (as_mean ? total / out.size : total) - golden;
+      out.sums.add(held, golden, held - beside, out.allowance);
+      out.disjoint = out.disjoint && (not_zero <= 1 || std::sqrt(square) <= out.allowance);
+    });
+  }
+  return out;
+}
+
+// Ranks that hold the same part of the tensor, whatever axes they lie on.
+Groups groups_of_sharers(const Symptoms& symptoms) {
+  std::map<std::pair<int64_t, std::vector<std::vector<int64_t>>>, Pieces> by_part;
+  for (const Piece* piece : symptoms.pieces) {
+    by_part[{piece->microbatch, piece->dims}].push_back(piece);
+  }
+  Groups groups;
+  for (auto& [key, group] : by_part) {
+    if (group.size() < 2) return {};
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+// Whether the layout says that the ranks of each group hold equal copies.
+bool declared_copies(const Symptoms& symptoms, const Groups& groups) {
+  return std::all_of(groups.begin(), groups.end(), [&](const Pieces& group) {
+    const auto row = std::find_if(
+        symptoms.rows.begin(), symptoms.rows.end(),
+        [&](const ResultRow* candidate) { return candidate->rank == group.front()->rank; });
+    if (row == symptoms.rows.end() || (*row)->partial) return false;
+    const std::vector<int64_t>& copies = (*row)->replicas;
+    return std::all_of(group.begin(), group.end(), [&](const Piece* piece) {
+      return std::find(copies.begin(), copies.end(), piece->rank) != copies.end();
+    });
+  });
+}
+
+std::optional<Proposal> propose_groups(const Difference& difference, const Groups& groups,
+                                       const std::string& over, double description) {
+  if (groups.empty()) return std::nullopt;
+  const Combined sum = combine(groups, false), mean = combine(groups, true);
+  const bool is_sum = sum.sums.share() >= mean.sums.share();
+  const Combined& best = is_sum ? sum : mean;
+  description += std::log(best.size);  // of each the values of its peers are taken
+  if (!best.convinces(difference.golden_size, description)) return std::nullopt;
+  const char* what = is_sum ? "sum" : "mean";
+  std::string declared;
+  if (declared_copies(difference.symptoms, groups)) {
+    declared =
+        fmt::format("declared replicated over {}, but {}: ", over,
+                    is_sum && best.disjoint ? "each rank holds a part of it and zeros (sharded)"
+                                            : "the ranks hold addends (partial)");
+  }
+  return Proposal{.pattern = fmt::format("{}the {} of the ranks' values over {} is the golden",
+                                         declared, what, over),
+                  .likely = fmt::format("the {} over {} is missing", what, over),
+                  .description = description}
+      .explaining(best.sums, best.sums.wrong);
+}
+
+// Several tensors of one name on each rank, whose sum is the golden.
+std::optional<Proposal> propose_two_of_a_name(const Difference& difference, const Groups& groups) {
+  const Combined sum = combine(groups, false);
+  if (!sum.convinces(difference.golden_size, 0)) return std::nullopt;
+  return Proposal{.pattern = fmt::format("the sum of the {} tensors that a rank has under this "
+                                         "name is the golden",
+                                         groups.front().size()),
+                  .likely = "a tied parameter became several, whose gradients are not summed"}
+      .explaining(sum.sums, sum.sums.wrong);
+}
+
+}  // namespace
+
+std::optional<Proposal> propose_missing_sum(const Difference& difference) {
+  const Symptoms& symptoms = difference.symptoms;
+  if (symptoms.pieces.empty()) return std::nullopt;
+  const auto sets = sets_of_axes(symptoms.mesh);
+  const double choice = std::log(2 * static_cast<double>(sets.size() + 1));  // a sum or a mean
+  for (const std::vector<std::string>& axes : sets) {
+    auto found = propose_groups(difference, peers_along(symptoms.mesh, axes, symptoms.pieces),
+                                fmt::format("{}", fmt::join(axes, " x ")),
+                                choice + kAxisNamed * static_cast<double>(axes.size()));
+    if (found) return found;
+  }
+  const Groups sharers = groups_of_sharers(symptoms);
+  if (sharers.empty()) return std::nullopt;
+  const auto all = [&](const auto& applies) {
+    return std::all_of(sharers.begin(), sharers.end(), applies);
+  };
+  if (all([](const Pieces& group) { return ranks_of(group).size() == 1; })) {
+    return propose_two_of_a_name(difference, sharers);
+  }
+  if (!all([](const Pieces& group) { return ranks_of(group).size() == group.size(); })) {
+    return std::nullopt;
+  }
+  return propose_groups(
+      difference, sharers,
+      fmt::format("the ranks that share a part ({})", fmt::join(ranks_of(sharers.front()), ", ")),
+      choice);
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,59 @@
+// Which ranks belong together.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "sim/judge/explain/hypotheses.h"
+
+namespace shardproof::sim {
+namespace {
+
+template <class Held>
+std::vector<int64_t> ranks_in(const std::vector<const Held*>& all) {
+  std::set<int64_t> ranks;
+  for (const Held* one : all) ranks.insert(one->rank);
+  return {ranks.begin(), ranks.end()};
+}
+
+}  // namespace
+
+std::vector<int64_t> ranks_of(const Rows& rows) { return ranks_in(rows); }
+
+std::vector<int64_t> ranks_of(const Pieces& pieces) { return ranks_in(pieces); }
+
+std::vector<std::vector<std::string>> sets_of_axes(const Mesh& mesh) {
+  std::vector<std::vector<std::string>> sets = {{}};
+  for (const MeshAxis& axis : mesh.axes()) {
+    if (axis.size == 1) continue;
+    for (size_t i = sets.size(); i-- > 0;) {
+      sets.push_back(sets[i]);
+      sets.back().push_back(axis.name);
+    }
+  }
+  std::stable_sort(sets.begin(), sets.end(),
+                   [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  sets.erase(sets.begin());
+  return sets;
+}
+
+std::vector<Pieces> peers_along(const Mesh& mesh, const std::vector<std::string>& axes,
+                                const Pieces& pieces) {
+  std::map<std::pair<int64_t, int64_t>, Pieces> by_leader;
+  for (const Piece* piece : pieces) {
+    by_leader[{mesh.peers_along(axes, piece->rank).front(), piece->microbatch}].push_back(piece);
+  }
+  int64_t size = 1;
+  for (const std::string& axis : axes) size *= mesh.size(axis);
+  std::vector<Pieces> groups;
+  for (auto& [key, group] : by_leader) {
+    const Piece& first = *group.front();
+    const bool same_part = std::all_of(group.begin(), group.end(), [&](const Piece* piece) {
+      return piece->dims == first.dims && piece->actual.size() == first.actual.size();
+    });
+    if (static_cast<int64_t>(group.size()) != size || !same_part) return {};
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+}  // namespace shardproof::sim

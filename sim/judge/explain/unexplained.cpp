@@ -1,0 +1,180 @@
+// What is said of values that no hypothesis explains.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "sim/judge/diff/tolerance.h"
+#include "sim/judge/explain/hypotheses.h"
+#include "sim/judge/explain/wording.h"
+
+namespace shardproof::sim {
+namespace {
+
+constexpr double kLargestRounding = 20;  // allowances; a lower precision rounds by less
+
+// "3", "2..5", "1, 4, 6"
+std::string index_text(const std::set<int64_t>& indices) {
+  const int64_t first = *indices.begin(), last = *indices.rbegin();
+  if (first == last) return std::to_string(first);
+  if (last - first + 1 == static_cast<int64_t>(indices.size())) {
+    return fmt::format("{}..{}", first, last);
+  }
+  std::string text;
+  size_t count = 0;
+  for (const int64_t index : indices) {
+    if (++count > 8) return text + " ..";
+    text += (text.empty() ? "" : ", ") + std::to_string(index);
+  }
+  return text;
+}
+
+// The wrong elements of a tensor, and the indices at which they lie.
+struct Wrong {
+  std::vector<std::set<int64_t>> at, seen;  // per dim
+  bool zeros = true, golden_zeros = true;
+  FactorSums sums;
+};
+
+Wrong wrong_elements(const Assembled& tensor) {
+  Wrong wrong;
+  wrong.at.resize(tensor.shape.size());
+  wrong.seen.resize(tensor.shape.size());
+  for (size_t e = 0; e < tensor.actual.size(); ++e) {
+    if (!tensor.known[e]) continue;
+    const bool bad = tensor.is_wrong(e);
+    auto rest = static_cast<int64_t>(e);
+    for (size_t d = tensor.shape.size(); d-- > 0;) {
+      const int64_t index = rest % tensor.shape[d];
+      rest /= tensor.shape[d];
+      wrong.seen[d].insert(index);
+      if (bad) wrong.at[d].insert(index);
+    }
+    if (!bad) continue;
+    wrong.zeros = wrong.zeros && tensor.actual[e] == 0;
+    wrong.golden_zeros = wrong.golden_zeros && tensor.golden[e] == 0;
+    wrong.sums.add(tensor.actual[e], tensor.golden[e]);
+  }
+  return wrong;
+}
+
+// " (the part of tp 1)": the wrong indices of a dim are those of one rank of an axis; "" else.
+std::string shard_text(const Wrong& wrong, const std::vector<int64_t>& shape, const Mesh& mesh) {
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (wrong.at[d].size() == wrong.seen[d].size()) continue;
+    for (const MeshAxis& axis : mesh.axes()) {
+      if (axis.size == 1 || shape[d] % axis.size != 0) continue;
+      const int64_t length = shape[d] / axis.size;
+      const int64_t first = *wrong.at[d].begin();
+      if (first % length != 0 || static_cast<int64_t>(wrong.at[d].size()) != length ||
+          *wrong.at[d].rbegin() != first + length - 1) {
+        continue;
+      }
+      return fmt::format(" (the part of {} {})", axis.name, first / length);
+    }
+  }
+  return "";
+}
+
+std::string where_text(const Assembled& tensor, const Wrong& wrong) {
+  std::string where;
+  for (size_t d = 0; d < tensor.shape.size(); ++d) {
+    const std::set<int64_t>& at = wrong.at[d];
+    if (at.empty() || at.size() == wrong.seen[d].size()) continue;
+    const bool in_a_row = *at.rbegin() - *at.begin() + 1 == static_cast<int64_t>(at.size());
+    if (!in_a_row && 2 * at.size() > wrong.seen[d].size()) continue;
+    where += fmt::format("{}{} {}", where.empty() ? "" : ", ", dim_name(tensor, d), index_text(at));
+  }
+  return where;
+}
+
+// Whether the errors are as large as the case's own narrow dtype rounds, and go both ways. They are
+// wrong all the same, where more exact values are due.
+bool looks_rounded(const Symptoms& symptoms, double relative_error) {
+  if (symptoms.precision != "bfloat16" && symptoms.precision != "float16") return false;
+  const double eps = eps_of_precision(symptoms.precision);
+  if (!(relative_error < eps / 2 && relative_error > eps / 64)) return false;
+  bool above = false, below = false;
+  for (const Piece* piece : symptoms.pieces) {
+    for (size_t i = 0; i < piece->actual.size(); ++i) {
+      const double error = piece->actual[i] - piece->golden[i];
+      above = above || error > piece->allowance;
+      below = below || error < -piece->allowance;
+    }
+  }
+  return above && below;
+}
+
+}  // namespace
+
+bool may_be_rounding(const ResultRow& row) {
+  return row.rounding_only && row.worst_ratio < kLargestRounding;
+}
+
+std::optional<Proposal> propose_where(const Assembled& tensor, const Mesh& mesh) {
+  if (tensor.shape.empty()) return std::nullopt;
+  const Wrong wrong = wrong_elements(tensor);
+  if (wrong.at[0].empty()) return std::nullopt;
+  const std::string where = where_text(tensor, wrong);
+  Proposal out;
+  if (!where.empty()) {
+    out.pattern = "wrong only at " + where + shard_text(wrong, tensor.shape, mesh);
+  }
+  const std::string what = where.empty() ? "the wrong elements" : "which";
+  const auto append = [&](const std::string& text) {
+    out.pattern += (out.pattern.empty() ? "" : ", ") + what + " " + text;
+  };
+  if (wrong.golden_zeros) {
+    append("are exactly zero in the golden");
+    out.likely = "padding or dropped positions are counted";
+  } else if (wrong.zeros) {
+    append("are all zero");
+    out.likely = "one part was dropped or never filled";
+  } else if (wrong.sums.factor() != 0 && wrong.sums.count > 1 && wrong.sums.fits(1e-6)) {
+    append(fmt::format("are {:.6g} x golden", wrong.sums.factor()));
+  }
+  if (out.pattern.empty()) return std::nullopt;
+  for (const std::set<int64_t>& at : wrong.at) {
+    out.parameters.insert(out.parameters.end(), at.begin(), at.end());
+  }
+  return out;
+}
+
+Explanation words_by_size(const Difference& difference) {
+  const Symptoms& symptoms = difference.symptoms;
+  const Rows& wrong = difference.wrong;
+  const std::string on_ranks =
+      ranks_clause(symptoms.mesh, difference.ranks, ranks_of(symptoms.rows));
+  int64_t bad = 0, count = 0;
+  double largest = 0, scale = 0;
+  for (const ResultRow* row : wrong) {
+    bad += row->bad_count;
+    count += row->count;
+    largest = std::max(largest, row->worst_error);
+    scale = std::max(scale, row->golden_scale);
+  }
+  Explanation out;
+  if (wrong.front()->count == 1 && wrong.front()->golden_value != 0) {
+    out.pattern = fmt::format("the value is {:.8g} x golden {}",
+                              wrong.front()->actual_value / wrong.front()->golden_value, on_ranks);
+  } else {
+    out.pattern = fmt::format("{} of {} elements are wrong {}, by at most {:.2g}", bad, count,
+                              on_ranks, largest);
+    if (scale > 0) out.pattern += fmt::format(" ({:.2g} of the tensor's scale)", largest / scale);
+  }
+  const bool small = std::all_of(wrong.begin(), wrong.end(),
+                                 [](const ResultRow* row) { return may_be_rounding(*row); });
+  if (small) {
+    out.likely = "rounding, if the float64 case matches: the allowance is exceeded by less than 20";
+  } else if (symptoms.precision == "float64" && scale > 0 && largest / scale < 1e-5) {
+    out.likely = "computed or stored in float32 somewhere on the way";
+  } else if (scale > 0 && looks_rounded(symptoms, largest / scale)) {
+    out.likely = fmt::format(
+        "rounding, if the float64 case matches: off by as much as {} rounds, where more is due",
+        symptoms.precision);
+  }
+  return out;
+}
+
+}  // namespace shardproof::sim

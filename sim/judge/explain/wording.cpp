@@ -1,0 +1,55 @@
+#include "sim/judge/explain/wording.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace shardproof::sim {
+
+std::string ranks_clause(const Mesh& mesh, const std::vector<int64_t>& ranks,
+                         const std::vector<int64_t>& among) {
+  if (mesh.world_size() == 1) return "on the one rank";
+  if (ranks.size() == static_cast<size_t>(mesh.world_size())) return "on all ranks";
+  const size_t shown = std::min<size_t>(ranks.size(), 8);
+  std::string list = fmt::format("{}", fmt::join(ranks.begin(), ranks.begin() + shown, ", "));
+  if (ranks.size() > 8) list += fmt::format(" and {} more", ranks.size() - 8);
+  std::string clause = ranks.size() == 1 ? "on rank " + list + " only" : "on ranks " + list;
+  for (const MeshAxis& axis : mesh.axes()) {
+    if (axis.size == 1 || ranks.empty()) continue;
+    const int64_t coordinate = mesh.coordinate(axis.name, ranks.front());
+    std::vector<int64_t> there;
+    for (const int64_t rank : among) {
+      if (mesh.coordinate(axis.name, rank) == coordinate) there.push_back(rank);
+    }
+    if (there == ranks && there.size() < among.size()) {
+      return clause + fmt::format(" ({} {})", axis.name, coordinate);
+    }
+  }
+  return clause;
+}
+
+std::string rounding_note(const std::string& precision) {
+  return fmt::format("if the same case matches in float64, this is rounding in {}", precision);
+}
+
+Explanation words_for_copies(size_t count, const std::string& odd_ranks, bool values_are_right) {
+  return {fmt::format("{} different copies where one belongs; the odd one {}", count, odd_ranks),
+          values_are_right
+              ? "each rank computed or reduced it on its own: the values are right, the bits differ"
+              : ""};
+}
+
+Explanation words_for_lacking_addend(const std::string& lack, const std::string& axes) {
+  return {fmt::format("an addend is missing: {}", lack),
+          fmt::format("these ranks take no part in what is summed over {}, or declare it otherwise",
+                      axes)};
+}
+
+std::string words_for_empty_addends(const std::vector<int64_t>& ranks) {
+  const bool several = ranks.size() > 1;
+  return fmt::format("; the addend{} of rank{} {} {} 0 everywhere", several ? "s" : "",
+                     several ? "s" : "", fmt::join(ranks, ", "), several ? "are" : "is");
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,34 @@
+// The words about a difference that several hypotheses share, and those where none speaks. What a
+// hypothesis claims in words stands in its own file; no code reads any of these texts.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "mesh/mesh.h"
+#include "sim/judge/explain/diagnose.h"
+
+namespace shardproof::sim {
+
+// "on all ranks", "on rank 2 only", "on ranks 1, 3 (tp 1)".
+std::string ranks_clause(const Mesh& mesh, const std::vector<int64_t>& ranks,
+                         const std::vector<int64_t>& among);
+
+// After a claim about some of the wrong ranks.
+inline constexpr const char* kOthersDiffer = "; the other wrong ranks are wrong in another way";
+
+// "if the same case matches in float64, this is rounding in bfloat16".
+std::string rounding_note(const std::string& precision);
+
+// Differences that are no matter of values.
+Explanation words_for_copies(size_t count, const std::string& odd_ranks, bool values_are_right);
+inline const Explanation kUnobserved = {"the golden has it, no rank observed it",
+                                        "a slot was not called, or a gradient never arrived"};
+inline const Explanation kUncovered = {
+    "the ranks together do not hold every element of it exactly once",
+    "a sample, a token or a part of a parameter was dealt to no rank, or to two"};
+Explanation words_for_lacking_addend(const std::string& lack, const std::string& axes);
+// "; the addend of rank 1 is 0 everywhere".
+std::string words_for_empty_addends(const std::vector<int64_t>& ranks);
+
+}  // namespace shardproof::sim
