@@ -102,19 +102,13 @@ EndingVerdict judge_endings(const std::vector<RankEnding>& endings) {
 }
 
 EndingVerdict judge_findings(const std::vector<RankReport>& reports) {
-  std::string kind, message;
+  std::string message;
   for (const RankReport& report : reports) {
     for (const std::string& finding : report.findings) {
-      const std::string word = finding.substr(0, finding.find_first_of(": "));
-      if (kind.empty()) {
-        const bool known = std::find(kCauses.begin(), kCauses.end(), word) != kCauses.end();
-        kind = known ? word : "never_waited";
-      }
       message += (message.empty() ? "" : "\n") + finding;
     }
   }
-  if (kind.empty()) return {};
-  return {"failed", kind, message};
+  return message.empty() ? EndingVerdict{} : EndingVerdict{"failed", "never_waited", message};
 }
 
 }  // namespace shardproof::sim

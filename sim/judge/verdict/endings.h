@@ -17,8 +17,7 @@ struct EndingVerdict {
 // went on had not entered a collective. All finished: an empty verdict.
 EndingVerdict judge_endings(const std::vector<RankEnding>& endings);
 
-// "never_waited: rank 1 started ..." and the like from the reports of finished ranks; empty verdict
-// when there are none.
+// never_waited, with what finished ranks report of such calls; empty verdict when there are none.
 EndingVerdict judge_findings(const std::vector<RankReport>& reports);
 
 }  // namespace shardproof::sim

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "sim/judge/diff/addends.h"
 #include "sim/judge/explain/diagnose.h"
+#include "sim/judge/explain/wording.h"
 #include "sim/judge/verdict/endings.h"
 #include "sim/judge/verdict/expectations.h"
 #include "sim/judge/verdict/fault_effect.h"
@@ -55,8 +56,7 @@ std::string values_message(const Divergence& found, const CaseSpec& spec) {
                                     phase_name(found.phase), found.pattern);
   if (!found.likely.empty()) message += "; likely " + found.likely;
   if (found.kind == "values" && may_be_rounding(found.worst)) {
-    message += fmt::format("; if the same case matches in float64, this is rounding in {}",
-                           spec.precision);
+    message += "; " + rounding_note(spec.precision);
   }
   return message;
 }
@@ -83,18 +83,71 @@ std::string digests_message(const std::vector<DigestFinding>& digests) {
   return digests.front().message + (more > 0 ? fmt::format("; so in {} calls after it", more) : "");
 }
 
-// The one place where a case comes to match: nothing is wrong, and the account leaves nothing out.
-EndingVerdict verdict_on_values(const CaseResult& result) {
-  if (result.divergence) {
-    const bool metric = result.divergence->tensor.starts_with("metric.");
-    return {"mismatch", metric ? "metrics" : result.divergence->kind,
-            values_message(*result.divergence, result.spec)};
+struct Judged {
+  const std::vector<RankEnding>& endings;
+  EndingVerdict unreadable;  // of read_reports()
+  CaseResult& result;
+  bool compares_values = false;
+};
+
+EndingVerdict of_values(CaseResult& result) {
+  const StepMeshes meshes(result.spec);
+  const auto addends = settle_addends(meshes, result.reports);
+  add_totals(result);
+  result.divergence = first_divergence(result.spec, meshes, result.reports, addends);
+  if (!result.divergence) return {};
+  Divergence& found = *result.divergence;
+  // A call that did not deliver what was sent is a fact, and no hypothesis about its consequences.
+  if (!result.digests.empty() && result.digests.front().step <= found.step) {
+    found.likely = digests_message(result.digests);
   }
-  if (!result.digests.empty()) return {"mismatch", "digest", digests_message(result.digests)};
+  return {"mismatch", found.tensor.starts_with("metric.") ? "metrics" : found.kind,
+          values_message(found, result.spec)};
+}
+
+EndingVerdict of_digests(const CaseResult& result) {
+  if (result.digests.empty()) return {};
+  return {"mismatch", "digest", digests_message(result.digests)};
+}
+
+EndingVerdict of_schedule(const CaseResult& result) {
   const std::string collectives = unexpected_collectives(result.spec, result.reports);
-  if (!collectives.empty()) return {"mismatch", "schedule", collectives};
+  return collectives.empty() ? EndingVerdict{} : EndingVerdict{"mismatch", "schedule", collectives};
+}
+
+EndingVerdict of_account(const CaseResult& result) {
   const std::string not_judged = not_judged_text(result.account);
-  if (!not_judged.empty()) return {"internal", "not_judged", not_judged};
+  return not_judged.empty() ? EndingVerdict{} : EndingVerdict{"internal", "not_judged", not_judged};
+}
+
+// Who speaks for a case: the first that has something to say. Where nobody has, and only there, the
+// case is a match.
+constexpr EndingVerdict (*kDetectors[])(Judged& judged) = {
+    // A world that ended early holds values of unfinished work, which say nothing.
+    [](Judged& judged) { return judge_endings(judged.endings); },
+    // Without every rank's report no other detector has seen the whole case.
+    [](Judged& judged) { return judged.unreadable; },
+    // What a call still wrote when it was read is right or wrong by luck.
+    [](Judged& judged) { return judge_findings(judged.result.reports); },
+    // A wrong tensor names the place in the computation, and has the call that altered it beside
+    // it.
+    [](Judged& judged) {
+      judged.compares_values = true;
+      return of_values(judged.result);
+    },
+    // All values are right: a call altered what nobody compares.
+    [](Judged& judged) { return of_digests(judged.result); },
+    // All that was sent arrived: only now the number of calls is worth a word.
+    [](Judged& judged) { return of_schedule(judged.result); },
+    // Nothing is wrong in what was judged: was everything?
+    [](Judged& judged) { return of_account(judged.result); },
+};
+
+EndingVerdict first_said(Judged& judged) {
+  for (const auto detector : kDetectors) {
+    EndingVerdict verdict = detector(judged);
+    if (!verdict.verdict.empty()) return verdict;
+  }
   return {"match", "", ""};
 }
 
@@ -115,22 +168,13 @@ CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings) {
                               .printed = ending.printed});
   }
   result.replay = replay_command(spec);
-  EndingVerdict ending = judge_endings(endings);
-  const EndingVerdict unreadable = read_reports(endings, result);
-  if (ending.verdict.empty()) ending = unreadable;
-  if (ending.verdict.empty()) ending = judge_findings(result.reports);
+  Judged judged{endings, read_reports(endings, result), result};
   find_altered_calls(endings, result);
-  if (ending.verdict.empty()) {
-    const StepMeshes meshes(spec);
-    const auto addends = settle_addends(meshes, result.reports);
-    add_totals(result);
-    result.divergence = first_divergence(spec, meshes, result.reports, addends);
-    ending = verdict_on_values(result);
-  } else {
+  take(result, first_said(judged));
+  if (!judged.compares_values) {
     add_totals(result);
     result.account.not_judged.clear();  // a world that ended early claims nothing
   }
-  take(result, ending);
   drop_addends(result);
   result.outcome = fault_outcome(result);
   const std::string never_fired = faults_that_never_fired(result);

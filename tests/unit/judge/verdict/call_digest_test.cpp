@@ -98,27 +98,42 @@ TEST_CASE("a member that did not tell is passed over", "[digests]") {
   CHECK(messages_of({}).empty());
 }
 
-TEST_CASE("values outrank digests, digests outrank a match", "[digests]") {
-  const CaseSpec spec = spec_of(2, 1);
+TEST_CASE("endings outrank values, values digests, digests the schedule", "[digests]") {
+  CaseSpec spec = spec_of(2, 1);
   const JudgedWorld world(spec, {seen("grad.a", numbered({4}, 2))});
-  const auto altered = [&](const JudgedWorld::Plant& plant) {
+  const auto ended = [&](const JudgedWorld::Plant& plant) {
     std::vector<RankEnding> endings = world.endings(plant);
     endings[0].digests = {member("all_gather", {0, 1}, 0, {10}, {10, 11})};
     endings[1].digests = {member("all_gather", {0, 1}, 1, {11}, {12, 11})};
     endings[1].digests[0].step = 1;
-    return judge(spec, endings);
+    return endings;
   };
+  const auto altered = [&](const JudgedWorld::Plant& plant) { return judge(spec, ended(plant)); };
   const CaseResult alone = altered([](int64_t, Observation&) {});
   CHECK(alone.verdict == "mismatch");
   CHECK(alone.kind == "digest");
   CHECK_THAT(alone.message, Catch::StartsWith("rank 1 received from rank 0 something else"));
   CHECK(detectors_text(alone.outcome) ==
         "digest at step 1 (all_gather tp [4] float64 'o_proj forward')");
-  const CaseResult both = altered(
-      [](int64_t, Observation& observation) { observation.tensor = observation.tensor * 2; });
+  const auto twice = [](int64_t, Observation& observation) {
+    observation.tensor = observation.tensor * 2;
+  };
+  const CaseResult both = altered(twice);
   CHECK(both.kind == "values");
   CHECK_THAT(detectors_text(both.outcome), Catch::StartsWith("values at step"));
   CHECK_THAT(detectors_text(both.outcome), Catch::Contains(", then digest at step 1"));
+  REQUIRE(both.divergence);  // what the call did is the cause of what the values look like
+  CHECK_THAT(both.divergence->pattern, Catch::StartsWith("every element is 2.00 x golden"));
+  CHECK(both.divergence->likely == alone.message);
+  std::vector<RankEnding> dead = ended(twice);
+  dead[1].kind = "died";
+  CHECK(judge(spec, dead).kind == "died");
+  std::vector<RankEnding> unreadable = ended(twice);
+  unreadable[0].bytes = "x";
+  CHECK(judge(spec, unreadable).kind == "internal");
+  spec.expect.collectives = {{"tp", {{"all_reduce", 9}}}};
+  CHECK(altered([](int64_t, Observation&) {}).kind == "digest");
+  CHECK(judge(spec, world.endings()).kind == "schedule");
 }
 
 }  // namespace
