@@ -17,15 +17,18 @@ struct Suite {
   double seconds = 0;
 };
 
+// Of a case that did not end as expected: whether it ran, and came to other values.
+bool is_failure(const CaseResult& result) {
+  return result.verdict == "match" || result.verdict == "mismatch" || result.verdict == "refused";
+}
+
 std::string outcome_element(const CaseResult& result) {
   if (result.as_expected) return "";
-  const bool values =
-      result.verdict == "match" || result.verdict == "mismatch" || result.verdict == "refused";
   const std::string type =
       result.kind.empty() ? result.verdict : result.verdict + "." + result.kind;
   const std::string& message = result.unexpected.empty() ? result.message : result.unexpected;
   return fmt::format("      <{0} type=\"{1}\" message=\"{2}\">{3}</{0}>\n",
-                     values ? "failure" : "error", xml_text(type),
+                     is_failure(result) ? "failure" : "error", xml_text(type),
                      xml_text(message.substr(0, message.find('\n'))),
                      xml_text(describe_result(result, false)));
 }
@@ -48,7 +51,7 @@ Suite& suite_of(std::vector<Suite>& suites, const std::string& file) {
 void add_result(Suite& suite, const CaseResult& result) {
   std::string inside = outcome_element(result);
   if (!inside.empty()) {
-    ++(inside.find("<failure") != std::string::npos ? suite.failures : suite.errors);
+    ++(is_failure(result) ? suite.failures : suite.errors);
     if (!result.replay.empty()) {
       inside += fmt::format("      <system-out>replay: {}</system-out>\n", xml_text(result.replay));
     }
