@@ -112,7 +112,7 @@ std::string expectation_line(const ExpectSpec& expect) {
   if (!expect.kind.empty()) line += " (" + expect.kind + ")";
   if (!expect.tensor.empty()) line += ", first divergent tensor " + expect.tensor;
   if (!expect.collectives.is_null())
-    line += "\ncollectives of rank 0   " + expect.collectives.dump();
+    line += "\ncollectives of each rank   " + expect.collectives.dump();
   return line + "\n";
 }
 

@@ -47,6 +47,7 @@ class ShardedRun {
     RankReport report = recorder_->finish();
     report.rank = env_.rank;
     report.calls = trace_.calls();
+    report.call_counts = trace_.counts();
     report.timeline = env_.clock != nullptr ? env_.clock->timeline() : trace_.timeline();
     report.findings = trace_.findings();
     report.peak_tensor_bytes = memory.peak_bytes();

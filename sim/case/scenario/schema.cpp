@@ -317,7 +317,7 @@ std::vector<SchemaKey> outcome_keys() {
       {"expect.tensor", KeyType::kText, "", "First divergent tensor; \"\": any"},
       {"expect.detector", KeyType::kName, "", "Who sees it first; \"\": any", 0, 0,
        known_detectors()},
-      {"expect.collectives", KeyType::kMap, nullptr, "{axis: {op: count on rank 0}}"},
+      {"expect.collectives", KeyType::kMap, nullptr, "{axis: {op: count on each rank}}"},
   };
 }
 

@@ -1,7 +1,7 @@
 // A rank's report as CBOR:
 //
-//   [version, rank, [row ..], [call ..], timeline, metrics, [finding ..], [warning ..], peak bytes,
-//    seconds, compare seconds, [piece ..], [unobserved ..]]
+//   [version, rank, [row ..], [call ..], [axis, op, count, ..], timeline, metrics, [finding ..],
+//    [warning ..], peak bytes, seconds, compare seconds, [piece ..], [unobserved ..]]
 //
 // A row that matches has kShortFields fields, any other one kLongFields more. Timeline and metrics
 // are CBOR within a byte string. Names, dtypes and layouts repeat from row to row and are numbered
@@ -16,7 +16,7 @@
 namespace shardproof::sim {
 namespace {
 
-constexpr int64_t kVersion = 3;
+constexpr int64_t kVersion = 4;
 constexpr size_t kShortFields = 20, kLongFields = 15;
 
 class TextTable {
@@ -313,13 +313,19 @@ nlohmann::json take_json(CborReader& in) {
 std::string encode(const RankReport& report) {
   CborWriter out;
   TextTable texts;
-  out.array(13);
+  out.array(14);
   out.integer(kVersion);
   out.integer(report.rank);
   out.array(report.rows.size());
   for (const ResultRow& row : report.rows) put_row(out, texts, row);
   out.array(report.calls.size());
   for (const std::string& call : report.calls) texts.put(out, call);
+  out.array(3 * report.call_counts.size());
+  for (const auto& [of, count] : report.call_counts) {
+    out.text(of.first);
+    out.text(of.second);
+    out.integer(count);
+  }
   put_json(out, report.timeline);
   put_json(out, report.metrics);
   out.texts(report.findings);
@@ -345,7 +351,7 @@ std::string encode(const RankReport& report) {
 RankReport decode_rank_report(const std::string& bytes) {
   CborReader in(bytes);
   TextTable texts;
-  in.array(13);
+  in.array(14);
   if (in.integer() != kVersion) throw InternalError("a rank's report of another version");
   RankReport report;
   report.rank = in.integer();
@@ -354,6 +360,10 @@ RankReport decode_rank_report(const std::string& bytes) {
   for (size_t i = 0; i < rows; ++i) report.rows.push_back(take_row(in, texts, report.rank));
   report.calls.resize(in.array());
   for (std::string& call : report.calls) call = texts.take(in);
+  for (size_t left = in.array(); left >= 3; left -= 3) {
+    const std::string axis = in.text(), op = in.text();
+    report.call_counts[{axis, op}] = in.integer();
+  }
   report.timeline = take_json(in).get<std::vector<nlohmann::json>>();
   report.metrics = take_json(in);
   report.findings = in.texts();

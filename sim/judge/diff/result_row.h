@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -100,9 +101,11 @@ struct RankReport {
   int64_t rank = 0;
   std::vector<ResultRow> rows;     // in the order observed
   std::vector<std::string> calls;  // "all_reduce(sum) tp[0,1] [4,16,32] float64 <label>", in order
+  // How many of them by axis (the name of their group) and op: {"tp", "all_reduce"}.
+  std::map<std::pair<std::string, std::string>, int64_t> call_counts;
   std::vector<nlohmann::json> timeline;  // {"name","start_us","duration_us","kind"} wall time
   nlohmann::json metrics = nlohmann::json::object();  // loss, grad_norm, ...
-  std::vector<std::string> findings;                  // never_waited ...
+  std::vector<std::string> findings;                  // calls that were never waited for
   std::vector<std::string> warnings;                  // sentences: odd, but no verdict of the case
   int64_t peak_tensor_bytes = 0;
   double seconds = 0, compare_seconds = 0;

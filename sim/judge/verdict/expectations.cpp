@@ -1,8 +1,8 @@
 #include "sim/judge/verdict/expectations.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include <algorithm>
 #include <map>
 
 #include "sim/judge/verdict/fault_effect.h"
@@ -10,36 +10,38 @@
 namespace shardproof::sim {
 namespace {
 
-// "all_reduce(sum) tp[0,1] [4,16] float64 label" is an all_reduce along tp.
-std::pair<std::string, std::string> axis_and_op(const std::string& call) {
-  const size_t op_end = call.find_first_of("( ");
-  const size_t space = call.find(' ');
-  if (space == std::string::npos) return {"", call.substr(0, op_end)};
-  const size_t axis_end = call.find('[', space);
-  if (axis_end == std::string::npos) return {"", call.substr(0, op_end)};
-  return {call.substr(space + 1, axis_end - space - 1), call.substr(0, op_end)};
+// "ranks 0, 2 made 3 all_reduce along tp", for each count that is not the expected one.
+std::string other_counts(const std::vector<RankReport>& reports, int64_t world_size,
+                         const std::string& axis, const std::string& op, int64_t expected) {
+  std::map<int64_t, std::vector<int64_t>> ranks;
+  for (const RankReport& report : reports) {
+    if (report.rank >= world_size) continue;  // a rank that a policy refits has a mesh of its own
+    const auto count = report.call_counts.find({axis, op});
+    ranks[count == report.call_counts.end() ? 0 : count->second].push_back(report.rank);
+  }
+  std::string text;
+  for (const auto& [count, makers] : ranks) {
+    if (count == expected) continue;
+    text += fmt::format("{}{} {} made {} {} along {}, the scenario expects {}",
+                        text.empty() ? "" : "\n", makers.size() > 1 ? "ranks" : "rank",
+                        fmt::join(makers, ", "), count, op, axis, expected);
+  }
+  return text;
 }
 
 }  // namespace
 
 std::string unexpected_collectives(const CaseSpec& spec, const std::vector<RankReport>& reports) {
   if (!spec.expect.collectives.is_object()) return "";
-  const auto first = std::find_if(reports.begin(), reports.end(),
-                                  [](const RankReport& report) { return report.rank == 0; });
-  if (first == reports.end()) return "there is no report of rank 0 to count collectives in";
-  std::map<std::pair<std::string, std::string>, int64_t> counts;
-  for (const std::string& call : first->calls) ++counts[axis_and_op(call)];
-  std::string text;
+  const int64_t world_size = spec.parallel.mesh().world_size();
+  std::vector<std::string> texts;
   for (const auto& [axis, ops] : spec.expect.collectives.items()) {
-    if (!ops.is_object()) continue;
     for (const auto& [op, count] : ops.items()) {
-      const int64_t actual = counts[{axis, op}];
-      if (count.is_number_integer() && count.get<int64_t>() == actual) continue;
-      text += fmt::format("{}rank 0 made {} {} along {}, the scenario expects {}",
-                          text.empty() ? "" : "\n", actual, op, axis, count.dump());
+      std::string text = other_counts(reports, world_size, axis, op, count.get<int64_t>());
+      if (!text.empty()) texts.push_back(std::move(text));
     }
   }
-  return text;
+  return fmt::format("{}", fmt::join(texts, "\n"));
 }
 
 void compare_with_expectation(CaseResult& result) {

@@ -10,8 +10,8 @@ namespace shardproof::sim {
 // Sets as_expected and unexpected from the verdict, kind, first tensor of `result`.
 void compare_with_expectation(CaseResult& result);
 
-// "" when rank 0 made as many collectives per axis and op as the scenario expects, else what
-// differs. Axes and ops that the scenario does not name are not counted.
+// "" when every rank made as many collectives per axis and op as the scenario expects, else which
+// ranks made how many. Axes and ops that the scenario does not name are not counted.
 std::string unexpected_collectives(const CaseSpec& spec, const std::vector<RankReport>& reports);
 
 }  // namespace shardproof::sim

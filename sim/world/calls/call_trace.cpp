@@ -22,9 +22,7 @@ void CallTrace::before_call(const CollectiveCall& call) {
             .tag = call.tag, .sequence = call.sequence, .start = {}, .wait_start = {}, .end = {}};
   span.asynchronous = call.asynchronous;
   calls_.push_back(describe_call(call));
-  CallCount& count = counts_[{call.group.substr(0, call.group.find('[')), call.op}];
-  ++count.calls;
-  count.bytes += call.bytes;
+  ++counts_[{call.group.substr(0, call.group.find('[')), call.op}];
   span.start = Clock::now();
   spans_.push_back(std::move(span));
 }

@@ -14,11 +14,6 @@
 
 namespace shardproof::sim {
 
-struct CallCount {
-  int64_t calls = 0;
-  int64_t bytes = 0;  // of this rank's inputs
-};
-
 // Lives on one rank's thread. `forward` hears of each call before it runs (a watchdog, the
 // matching); `forward_wait` when the rank begins to wait for an asynchronous one. Either may be
 // empty.
@@ -38,7 +33,7 @@ class CallTrace : public CallListener {
   const std::vector<std::string>& calls() const { return calls_; }
   int64_t call_count() const { return static_cast<int64_t>(calls_.size()); }
   // By (axis, op): {"tp", "all_reduce"}; the axis is the group's name without its ranks.
-  const std::map<std::pair<std::string, std::string>, CallCount>& counts() const { return counts_; }
+  const std::map<std::pair<std::string, std::string>, int64_t>& counts() const { return counts_; }
   // {"name", "start_us", "duration_us", "kind": "communication" | "wait"}, microseconds after
   // `origin`; an asynchronous call lasts until its wait() has returned, its wait is a second entry.
   std::vector<nlohmann::json> timeline() const;
@@ -65,7 +60,7 @@ class CallTrace : public CallListener {
   Clock::time_point origin_;
   std::vector<std::string> calls_;
   std::vector<Span> spans_;
-  std::map<std::pair<std::string, std::string>, CallCount> counts_;
+  std::map<std::pair<std::string, std::string>, int64_t> counts_;
   std::vector<std::string> findings_;
 };
 

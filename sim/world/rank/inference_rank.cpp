@@ -103,6 +103,7 @@ RankReport run_inference_rank(const CaseSpec& spec, const RankEnv& env) {
   RankReport report = recorder.finish();
   to_world_ranks(report, first);
   report.calls = trace.calls();
+  report.call_counts = trace.counts();
   report.timeline = trace.timeline();
   report.findings = trace.findings();
   report.peak_tensor_bytes = memory.peak_bytes();

@@ -119,6 +119,7 @@ class CaseRun {
     RankReport report = recorder_->finish();
     report.rank = env_.rank;
     report.calls = trace_.calls();
+    report.call_counts = trace_.counts();
     report.timeline = env_.clock != nullptr ? env_.clock->timeline() : trace_.timeline();
     report.findings = trace_.findings();
     for (std::string& finding : trace_.left_pending()) {

@@ -94,6 +94,7 @@ class JudgedWorld {
         if (observation.tensor.defined()) recorder.observe(observation);
       }
       RankReport report = recorder.finish();
+      report.call_counts[{"tp", "all_reduce"}] = calls;
       for (int64_t i = 0; i < calls; ++i) {
         report.calls.push_back("all_reduce(sum) tp[0,1] [4] float64 call " + std::to_string(i));
       }

@@ -71,6 +71,7 @@ RankReport full_report() {
   report.rows = {good, failing_row(), partial, good};
   report.calls = {"all_reduce(sum) tp[0,1] [4] float64 a", "barrier tp[0,1]",
                   "all_reduce(sum) tp[0,1] [4] float64 a"};
+  report.call_counts = {{{"tp", "all_reduce"}, 2}, {{"tp", "barrier"}, 1}};
   report.timeline = {{{"name", "x"}, {"start_us", 1.5}, {"duration_us", 2}, {"kind", "call"}}};
   report.metrics = {{"loss", std::numeric_limits<double>::quiet_NaN()},
                     {"grad_norm", std::numeric_limits<double>::infinity()},
@@ -117,6 +118,7 @@ TEST_CASE("a report survives its way to the launcher, NaN and infinities include
   CHECK(std::isinf(back.rows[1].worst_ratio));
   CHECK(back.rows[2].partial_axes == std::vector<std::string>{"dp", "tp"});
   CHECK(back.calls == report.calls);
+  CHECK(back.call_counts == report.call_counts);
   CHECK(back.timeline == report.timeline);
   CHECK(std::isnan(back.metrics.at("loss").get<double>()));
   CHECK(std::isinf(back.metrics.at("grad_norm").get<double>()));

@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 
+#include "sim/judge/verdict/expectations.h"
 #include "tests/unit/judge/judged_world.h"
 
 using namespace shardproof;
@@ -150,7 +151,7 @@ TEST_CASE("an expectation has a verdict, a kind and a first tensor", "[verdict]"
   CHECK_FALSE(JudgedWorld(spec, golden).run(plant).as_expected);
 }
 
-TEST_CASE("collectives are counted along their axis on rank 0", "[verdict]") {
+TEST_CASE("collectives are counted along their axis on every rank", "[verdict]") {
   CaseSpec spec = spec_of(1, 2);
   const std::vector<Observation> golden{seen("grad.w", numbered({4}))};  // two calls
   spec.expect.collectives = {{"tp", {{"all_reduce", 2}}}};
@@ -162,7 +163,18 @@ TEST_CASE("collectives are counted along their axis on rank 0", "[verdict]") {
   const CaseResult result = JudgedWorld(spec, golden).run();
   CHECK(result.verdict == "mismatch");
   CHECK(result.kind == "schedule");
-  CHECK(result.message == "rank 0 made 2 all_reduce along tp, the scenario expects 3");
+  CHECK(result.message == "ranks 0, 1 made 2 all_reduce along tp, the scenario expects 3");
+
+  RankReport once;
+  once.rank = 1;
+  once.call_counts = {{{"tp", "all_reduce"}, 1}, {{"tp", "barrier"}, 4}};
+  RankReport twice;
+  twice.call_counts = {{{"tp", "all_reduce"}, 2}};
+  RankReport refitted = once;  // a rank beyond the mesh
+  refitted.rank = 2;
+  spec.expect.collectives = {{"tp", {{"all_reduce", 2}}}};
+  CHECK(unexpected_collectives(spec, {twice, once, refitted}) ==
+        "rank 1 made 1 all_reduce along tp, the scenario expects 2");
 }
 
 TEST_CASE("a match counts what it compared and names what came nearest to an allowance",
