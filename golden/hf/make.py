@@ -49,7 +49,9 @@ class Case:
     lengths: list
     dropped: list = dataclasses.field(default_factory=list)
     dtype: torch.dtype = torch.float32  # of the stored weights
+    norm_dtype: torch.dtype = None  # of the stored norms, where it is another
     sharded: bool = False
+    unaligned: bool = False  # no stored tensor begins at a multiple of its elements' size
 
 
 def config(**changes):
@@ -148,6 +150,9 @@ CASES = [
                    "sliding_attention": {"rope_type": "default", "rope_theta": 30.0}}),
          CLIPPED, ADAMW, [7, 12, 3]),
     Case("gemma3_images", 14, gemma_with_images(), NLL, ADAMW, [10, 12, 6]),
+    Case("llama_float16_float64_unaligned", 15,
+         config(num_key_value_heads=2, rope_parameters={"rope_type": "default", "rope_theta": 500.0}),
+         NLL, ADAMW, [8, 12, 3], dtype=torch.float16, norm_dtype=torch.float64, unaligned=True),
 ]
 
 
@@ -230,7 +235,8 @@ def draw_weights(case):
             value = 0.2 * normal
         else:
             value = 1.5 * normal / math.sqrt(like.shape[-1])
-        weights[name] = value.to(case.dtype).contiguous()
+        dtype = case.norm_dtype if name.endswith("norm.weight") and case.norm_dtype else case.dtype
+        weights[name] = value.to(dtype).contiguous()
     return weights
 
 
@@ -296,6 +302,8 @@ def write_weights(case, folder):
         return
     if not case.sharded:
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        if case.unaligned:
+            take_padding_off(folder / "model.safetensors")
         return
     names = list(weights)
     shards = [names[i:i + MAX_SHARD_TENSORS] for i in range(0, len(names), MAX_SHARD_TENSORS)]
@@ -305,6 +313,15 @@ def write_weights(case, folder):
         save_file({name: weights[name] for name in shard}, folder / file, metadata={"format": "pt"})
         index["weight_map"] |= {name: file for name in shard}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
+
+
+def take_padding_off(path):
+    """Makes the header of an odd length: the spaces at its end are there for alignment alone."""
+    content = path.read_bytes()
+    data = 8 + int.from_bytes(content[:8], "little")
+    header = content[8:data].rstrip(b" ")
+    header += b" " * (1 - len(header) % 2)
+    path.write_bytes(len(header).to_bytes(8, "little") + header + content[data:])
 
 
 # --- the truth -----------------------------------------------------------------------------------
