@@ -4,11 +4,13 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <functional>
+#include <optional>
 
 #include "base/error.h"
 #include "parallel/tp/async_linear.h"
 #include "parallel/tp/column_linear.h"
 #include "parallel/tp/row_linear.h"
+#include "sim/proofs/passes.h"
 
 namespace shardproof::sim {
 namespace {
@@ -30,9 +32,15 @@ void check_accumulated(const Options& options) {
          "known are column, row");
   refuse(stand_in != "none" && stand_in != "nan" && stand_in != "zeros",
          "option stand_in is '" + stand_in + "'", "known are none, nan, zeros");
-  refuse(is_row(options) && (options["deferred_limit"] != -1 || options["async_all_reduce"]),
-         "option layer: row with deferred_limit or async_all_reduce, which it does not have",
+  const bool not_alone = options["bias"] || options["external_weight"];
+  refuse(is_row(options) &&
+             (options["deferred_limit"] != -1 || options["async_all_reduce"] || not_alone),
+         "option layer: row with deferred_limit, async_all_reduce, bias or external_weight, which "
+         "it does not have",
          "leave them out, or take a column");
+  refuse(options["async_all_reduce"] && not_alone,
+         "option async_all_reduce with bias or external_weight: the product alone has neither",
+         "leave one of them out");
   refuse(options["async_all_reduce"] && options["deferred_limit"] != -1,
          "option async_all_reduce with deferred_limit: the product alone defers nothing",
          "leave one of them out");
@@ -52,17 +60,20 @@ Layout gradient_layout(const Options& options) {
 Layout accumulated_weight_layout(const Options& options) {
   return Layout({Cut::even(is_row(options) ? 1 : 0, "tp")});
 }
+Layout accumulated_bias_layout() { return Layout({Cut::even(0, "tp")}); }
 
 WorkloadTensors accumulated_inputs(Draw& draw, const Options& options) {
   check_accumulated(options);
   const int64_t count = options["microbatches"], tokens = options["tokens"];
   const int64_t in = options["in_features"], out = options["out_features"];
-  return {{"x", draw.normal({count, tokens, in}), input_layout(options)},
-          {"grad", draw.normal({count, tokens, out}), gradient_layout(options)},
-          {"weight", draw.normal({out, in}), accumulated_weight_layout(options)}};
+  WorkloadTensors inputs = {{"x", draw.normal({count, tokens, in}), input_layout(options)},
+                            {"grad", draw.normal({count, tokens, out}), gradient_layout(options)},
+                            {"weight", draw.normal({out, in}), accumulated_weight_layout(options)}};
+  if (options["bias"]) inputs.push_back({"bias", draw.normal({out}), accumulated_bias_layout()});
+  return inputs;
 }
 
-// y = (1 + 2 + .. + uses) x W^T; the definitions of its two gradients.
+// y = (1 + 2 + .. + uses) x W^T + uses b; the definitions of its gradients.
 WorkloadTensors plain_accumulated(const TensorsByName& full, const Options& options) {
   const at::NoGradGuard no_grad;
   const int64_t uses = options["uses"], count = options["microbatches"];
@@ -72,7 +83,9 @@ WorkloadTensors plain_accumulated(const TensorsByName& full, const Options& opti
   if (options["stand_in"] == "zeros") {
     main_grad = main_grad + weight * kOtherUse * static_cast<double>(count);
   }
-  return {{"main_grad", main_grad}, {"grad_x", grad.matmul(weight) * factor}};
+  WorkloadTensors outputs = {{"main_grad", main_grad}, {"grad_x", grad.matmul(weight) * factor}};
+  if (options["bias"]) outputs.push_back({"grad_bias", grad.flatten(0, 1).sum(0) * uses});
+  return outputs;
 }
 
 // What the passes back run through: a weight with its buffer, and products with it.
@@ -124,6 +137,18 @@ WorkloadTensors accumulated_over(const AccumulatedLayer& layer, const TensorsByN
           {"grad_x", at::stack(grad_x), input_layout(options)}};
 }
 
+// A weight that comes with each call, and its own buffer.
+LayerParameter callers_weight(const TensorsByName& local, const Communicator& tp,
+                              const Options& options) {
+  return make_layer_parameter({.name = "weight",
+                               .global_shape = {options["out_features"], options["in_features"]},
+                               .dim = 0,
+                               .blocks = {options["out_features"]},
+                               .dtype = local.at("weight").scalar_type(),
+                               .main_gradient = true},
+                              tp);
+}
+
 WorkloadTensors accumulated_column(const TensorsByName& local, Communicator& tp,
                                    const Options& options) {
   const int64_t limit = options["deferred_limit"];
@@ -131,21 +156,31 @@ WorkloadTensors accumulated_column(const TensorsByName& local, Communicator& tp,
   ColumnLinear layer({.label = kLabel,
                       .input_size = options["in_features"],
                       .output_size = options["out_features"],
-                      .bias = false,
+                      .bias = options["bias"],
+                      .external_weight = options["external_weight"],
                       .sequence_parallel = options["sequence_parallel"],
                       .dtype = local.at("weight").scalar_type(),
                       .main_gradient = true,
                       .deferred = deferred},
                      tp);
-  LayerParameter& weight = *layer.weight();
+  std::optional<LayerParameter> of_caller;
+  if (!layer.weight()) of_caller = callers_weight(local, tp, options);
+  LayerParameter& weight = of_caller ? *of_caller : *layer.weight();
+  if (layer.bias()) layer.bias()->tensor = local.at("bias").detach().requires_grad_();
   const bool alone = options["async_all_reduce"], sequence_parallel = options["sequence_parallel"];
-  const WorkloadTensors out = accumulated_over(
+  WorkloadTensors out = accumulated_over(
       {&weight,
        [&](const at::Tensor& x) {
-         return alone ? asked_product(x, weight, tp, sequence_parallel) : layer.forward(x).output;
+         if (alone) return asked_product(x, weight, tp, sequence_parallel);
+         if (!of_caller) return layer.forward(x).output;
+         return layer.forward(x, {.weight = weight.tensor, .main_gradient = weight.main_gradient})
+             .output;
        }},
       local, options);
   if (deferred) deferred->finish(weight.tensor, weight.main_gradient.get(), tp, kLabel);
+  if (layer.bias()) {
+    out.push_back({"grad_bias", gradient_of_leaf(layer.bias()->tensor), accumulated_bias_layout()});
+  }
   return out;
 }
 
@@ -186,7 +221,9 @@ Workload accumulated_linear_workload() {
                       {"deferred_limit", -1},
                       {"narrow", false},
                       {"stand_in", "none"},
-                      {"async_all_reduce", false}},
+                      {"async_all_reduce", false},
+                      {"bias", false},
+                      {"external_weight", false}},
           .inputs = accumulated_inputs,
           .plain = plain_accumulated,
           .sharded = sharded_accumulated};

@@ -18,6 +18,8 @@ namespace shardproof::sim {
 //                     tied one), which finish_main_gradient() adds behind each microbatch
 //   async_all_reduce  the product alone, asked for an all-reduce of its input's gradient also where
 //                     sequence_parallel asks for a reduce-scatter. Of a column
+//   bias              the layer adds one; another output is `grad_bias`. Of a column
+//   external_weight   the weight comes with each call, and its buffer with it. Of a column
 Workload accumulated_linear_workload();
 
 }  // namespace shardproof::sim

@@ -10,8 +10,10 @@
 #include "sim/proofs/broadcast_data_workload.h"
 #include "sim/proofs/checkpoint_workload.h"
 #include "sim/proofs/column_parallel_workload.h"
+#include "sim/proofs/context_logprob_workload.h"
 #include "sim/proofs/cross_entropy_workload.h"
 #include "sim/proofs/dropout_workload.h"
+#include "sim/proofs/fused_logprob_workload.h"
 #include "sim/proofs/inference_pair_workload.h"
 #include "sim/proofs/layer_parameters_workload.h"
 #include "sim/proofs/layers_in_flight_workload.h"
@@ -19,6 +21,7 @@
 #include "sim/proofs/mapping_workload.h"
 #include "sim/proofs/refit_workload.h"
 #include "sim/proofs/row_parallel_workload.h"
+#include "sim/proofs/ulysses_inputs_workload.h"
 #include "sim/proofs/vocab_embedding_workload.h"
 
 namespace shardproof::sim {
@@ -79,7 +82,9 @@ Workloads built_in_workloads() {
           dropout_workload(),         checkpoint_workload(),
           broadcast_data_workload(),  inference_pair_workload(),
           logprob_workload(),         layers_in_flight_workload(),
-          refit_workload(),           layer_parameters_workload()};
+          refit_workload(),           layer_parameters_workload(),
+          fused_logprob_workload(),   context_logprob_workload(),
+          ulysses_inputs_workload()};
 }
 
 }  // namespace shardproof::sim

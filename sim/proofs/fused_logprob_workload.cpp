@@ -1,0 +1,58 @@
+#include "sim/proofs/fused_logprob_workload.h"
+
+#include <ATen/ATen.h>
+
+#include "logprob/fused_logprob.h"
+
+namespace shardproof::sim {
+namespace {
+
+Layout of_rows() { return Layout({Cut::even(0, "dp")}); }
+Layout of_vocabulary() { return Layout({Cut::even(0, "tp")}); }
+
+WorkloadTensors fused_inputs(Draw& draw, const Options& options) {
+  const int64_t rows = options["rows"], hidden = options["hidden_size"];
+  const int64_t vocab = options["vocab_size"];
+  WorkloadTensors inputs = {{"hidden", draw.normal({rows, hidden}), of_rows()},
+                            {"weight", draw.normal({vocab, hidden}), of_vocabulary(), {"dp"}},
+                            {"target", draw.integers(vocab, {rows}), of_rows()}};
+  if (options["bias"]) inputs.push_back({"bias", draw.normal({vocab}), of_vocabulary(), {"dp"}});
+  return inputs;
+}
+
+WorkloadTensors plain_fused(const TensorsByName& full, const Options& options) {
+  at::Tensor logits = full.at("hidden").matmul(full.at("weight").t());
+  if (options["bias"]) logits = logits + full.at("bias");
+  const at::ScalarType wide = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor all =
+      at::log_softmax(logits.to(wide) / options["temperature"].get<double>(), -1);
+  return {{"logprobs", all.gather(-1, full.at("target").unsqueeze(-1)).squeeze(-1)}};
+}
+
+WorkloadTensors sharded_fused(const TensorsByName& local, MeshComm& comm, const Options& options) {
+  const at::Tensor bias = options["bias"] ? local.at("bias") : at::Tensor();
+  return {{"logprobs",
+           fused_vocab_parallel_logprob(
+               local.at("hidden"), local.at("weight"), bias, local.at("target"), comm.along("tp"),
+               options["vocab_size"],
+               {.temperature = options["temperature"], .block_rows = options["block_rows"]}),
+           of_rows()}};
+}
+
+}  // namespace
+
+Workload fused_logprob_workload() {
+  return {.name = "fused_logprob",
+          .about = "logprob of a target from each hidden state, output layer cut over tp",
+          .options = {{"rows", 6},
+                      {"hidden_size", 5},
+                      {"vocab_size", 36},
+                      {"bias", true},
+                      {"temperature", 1.0},
+                      {"block_rows", 0}},
+          .inputs = fused_inputs,
+          .plain = plain_fused,
+          .sharded = sharded_fused};
+}
+
+}  // namespace shardproof::sim
