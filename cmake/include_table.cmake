@@ -69,8 +69,8 @@ shardproof_folder(sim/world/rank src/base src/tensor src/observe src/comm src/mo
 
 # --- The program.
 shardproof_folder(sim/proofs src/base src/mesh src/tensor src/observe src/random src/comm
-  src/collective src/model src/logprob src/parallel/tp src/train src/policy sim/case
-  sim/case/scenario sim/case/record sim/judge/evidence sim/world/clock sim/world/calls
+  src/collective src/model src/logprob src/parallel/tp src/parallel/ulysses src/train src/policy
+  sim/case sim/case/scenario sim/case/record sim/judge/evidence sim/world/clock sim/world/calls
   sim/world/rank fmt json torch)
 shardproof_folder(sim/report src/base src/tensor sim/judge/verdict fmt json)
 shardproof_folder(sim/run src/base src/model src/parallel/tp sim/case sim/judge/verdict

@@ -7,16 +7,17 @@
 namespace shardproof::sim {
 namespace {
 
-Layout of_rows() { return Layout({Cut::even(0, "dp")}); }
-Layout of_vocabulary() { return Layout({Cut::even(0, "tp")}); }
+Layout rows_over_dp() { return Layout({Cut::even(0, "dp")}); }
+Layout vocabulary_over_tp() { return Layout({Cut::even(0, "tp")}); }
 
 WorkloadTensors fused_inputs(Draw& draw, const Options& options) {
   const int64_t rows = options["rows"], hidden = options["hidden_size"];
   const int64_t vocab = options["vocab_size"];
-  WorkloadTensors inputs = {{"hidden", draw.normal({rows, hidden}), of_rows()},
-                            {"weight", draw.normal({vocab, hidden}), of_vocabulary(), {"dp"}},
-                            {"target", draw.integers(vocab, {rows}), of_rows()}};
-  if (options["bias"]) inputs.push_back({"bias", draw.normal({vocab}), of_vocabulary(), {"dp"}});
+  WorkloadTensors inputs = {{"hidden", draw.normal({rows, hidden}), rows_over_dp()},
+                            {"weight", draw.normal({vocab, hidden}), vocabulary_over_tp(), {"dp"}},
+                            {"target", draw.integers(vocab, {rows}), rows_over_dp()}};
+  if (options["bias"])
+    inputs.push_back({"bias", draw.normal({vocab}), vocabulary_over_tp(), {"dp"}});
   return inputs;
 }
 
@@ -36,7 +37,7 @@ WorkloadTensors sharded_fused(const TensorsByName& local, MeshComm& comm, const 
                local.at("hidden"), local.at("weight"), bias, local.at("target"), comm.along("tp"),
                options["vocab_size"],
                {.temperature = options["temperature"], .block_rows = options["block_rows"]}),
-           of_rows()}};
+           rows_over_dp()}};
 }
 
 }  // namespace
