@@ -77,6 +77,11 @@ bool is_scored_logprobs(const GoldenTensor& golden) {
          golden.value.scalar_type() == at::kDouble;
 }
 
+// What a policy's worker returns of a call to score.
+bool is_policy_scores(const std::string& name) {
+  return name == "scores" || name == "reference_scores";
+}
+
 void fill_coverage(const GoldenTensor& golden, const IndexPlan& plan, ResultRow& row) {
   if (is_scored_logprobs(golden)) {
     cover_scored(golden, plan, row);
@@ -317,7 +322,9 @@ void RankRecorder::compare(const Observation& observation, const at::Tensor& loc
 void RankRecorder::check_roundings(const Observation& observation, const at::Tensor& local,
                                    const DiffTask& task, ResultRow& row) const {
   if (spec_.precision == "float64" || !at::isFloatingType(local.scalar_type())) return;
-  if (task.padding_is_zero) row.problem = rounded_through(local, spec_.precision);
+  if (task.padding_is_zero || is_policy_scores(observation.name)) {
+    row.problem = rounded_through(local, spec_.precision);
+  }
   if (has_prefix(observation.name, "grad.") && gradient_addends_->are_several(task.golden)) {
     row.problem = rounded_through(local, spec_.precision, kFewestOfGradient);
   }
