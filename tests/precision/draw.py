@@ -69,7 +69,8 @@ def draw_case(seed, precisions=PRECISIONS):
     return {"name": f"random/{seed}", "workload": "train", "precision": precision, "seed": rng.randint(1, 10**6),
             "model": model_of(rng, mesh[3], mesh[2]), "parallel": parallel_of(rng, mesh),
             "data": {"lengths": lengths, "sequence_length": longest},
-            "run": run_of(rng, precision, loss), "tags": ["random"]}
+            "run": run_of(rng, precision, loss), "world": {"deadline_s": 1200},  # on a loaded machine too
+            "tags": ["random"]}
 
 
 def write_cases(folder, seeds, precisions=PRECISIONS):

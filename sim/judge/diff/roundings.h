@@ -22,7 +22,9 @@ std::string rounded_through(const at::Tensor& values, const std::string& precisi
 
 // The tensor as a whole, below float64: <actual, golden> / <golden, golden> is a mean over all
 // elements, in which roundings cancel. It has to be as near to 1 as kFactorScatters times the
-// golden's members are. Tensors of fewer than kFewestOfFactor elements are too small to say.
+// golden's members are. It is asked before the first optimizer step alone: AdamW turns the sign of
+// a small gradient into an error of a parameter that all tokens share. Tensors of fewer than
+// kFewestOfFactor elements are too small to say.
 //
 // Correct runs use up to 3.7 (77,000 tensors of 150 random cases): a factor that all elements of a
 // few sequences share is one draw for each of them. Of a piece that holds the part q of the

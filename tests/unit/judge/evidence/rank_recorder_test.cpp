@@ -249,3 +249,18 @@ TEST_CASE("a step that only some correct runs skip is unresolved, done or not", 
   const auto sure = golden_with_member({skipped(1)}, {skipped(1)});
   CHECK(observe_all(spec, sure, {skipped(0), gradient}).rows[1].outcome == Outcome::kMismatch);
 }
+
+TEST_CASE("a factor of a whole tensor counts until the first optimizer step", "[recorder]") {
+  CaseSpec spec = spec_of(1, 1, "bfloat16");
+  spec.steps = 2;
+  const at::Tensor value = numbered({128});
+  for (const int64_t step : {1, 2}) {
+    const auto at_step = [step](const at::Tensor& tensor) {
+      return seen("model.norm.output", tensor, Phase::kForward, step);
+    };
+    const auto golden = golden_with_member({at_step(value)}, {at_step(value * 1.0001)});
+    const ResultRow row = observe_one(spec, golden, at_step(value * 1.004));
+    CHECK(row.outcome == (step == 1 ? Outcome::kMismatch : Outcome::kMatch));
+    CHECK(row.problem.empty() == (step == 2));
+  }
+}
