@@ -1,7 +1,11 @@
 #include "sim/proofs/logprob_workload.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
+#include <limits>
+
+#include "base/error.h"
 #include "logprob/vocab_parallel_entropy.h"
 #include "logprob/vocab_parallel_kl.h"
 #include "logprob/vocab_parallel_logprob.h"
@@ -17,15 +21,32 @@ Layout of_columns() {
   return layout;
 }
 
+// [rows, vocab]: the tokens that a sampler has ruled out, of both policies alike, never a target.
+at::Tensor ruled_out(int64_t every, const at::Tensor& target, int64_t vocab) {
+  if (every < 0) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("ruled_out_every is {}", every),
+                 .fix = "give 3 to rule out every third token, or 0 to rule out none"});
+  }
+  if (every == 0) return at::zeros({target.size(0), vocab}, at::kBool);
+  const at::Tensor columns = at::arange(vocab, at::kLong);
+  const at::Tensor rows = at::arange(target.size(0), at::kLong).unsqueeze(1);
+  return (columns + rows).remainder(every).eq(0).logical_and(columns.ne(target.unsqueeze(1)));
+}
+
 WorkloadTensors draw_rows(Draw& draw, const Options& options) {
   const int64_t rows = options["rows"], vocab = options["vocab_size"];
-  const auto logits = [&] {
+  const auto drawn_logits = [&] {
     const at::Tensor drawn = draw.normal({rows, vocab}) * options["spread"].get<double>();
     return drawn.to(at::kBFloat16).to(at::kDouble);
   };
-  return {{"logits", logits(), of_columns()},
-          {"logits_q", logits(), of_columns()},
-          {"target", draw.integers(vocab, {rows}), of_rows()}};
+  const at::Tensor p = drawn_logits(), q = drawn_logits();
+  const at::Tensor target = draw.integers(vocab, {rows});
+  const at::Tensor out = ruled_out(options["ruled_out_every"], target, vocab);
+  const double never = -std::numeric_limits<double>::infinity();
+  return {{"logits", p.masked_fill(out, never), of_columns()},
+          {"logits_q", q.masked_fill(out, never), of_columns()},
+          {"target", target, of_rows()}};
 }
 
 WorkloadTensors plain_functions(const TensorsByName& full, const Options& options) {
@@ -35,9 +56,13 @@ WorkloadTensors plain_functions(const TensorsByName& full, const Options& option
     return at::log_softmax(logits.to(wide) / options["temperature"].get<double>(), -1);
   };
   const at::Tensor p = log_softmax("logits"), q = log_softmax("logits_q");
+  // A token of probability 0 adds nothing: p log p goes to 0 with p.
+  const auto finite = [&p](const at::Tensor& values) {
+    return values.masked_fill(p.isneginf(), 0);
+  };
   return {{"logprobs", p.gather(-1, full.at("target").unsqueeze(-1)).squeeze(-1)},
-          {"entropy", -(p.exp() * p).sum(-1)},
-          {"kl", (p.exp() * (p - q)).sum(-1)}};
+          {"entropy", -(p.exp() * finite(p)).sum(-1)},
+          {"kl", (p.exp() * (finite(p) - finite(q))).sum(-1)}};
 }
 
 WorkloadTensors sharded_functions(const TensorsByName& local, MeshComm& comm,
@@ -69,7 +94,8 @@ Workload logprob_workload() {
                       {"vocab_size", 36},
                       {"spread", 4.0},
                       {"temperature", 1.0},
-                      {"block_rows", 0}},
+                      {"block_rows", 0},
+                      {"ruled_out_every", 0}},
           .inputs = draw_rows,
           .plain = plain_functions,
           .sharded = sharded_functions};
