@@ -1,5 +1,6 @@
 """The gate that every row runs: the default scenarios on the emulated world, then the cases of golden/hf.
-It stops at the first case that does not end as its scenario expects."""
+A row of code that only processes run has a few scenarios over Gloo before them. The gate stops at the first case
+that does not end as its scenario expects."""
 
 import json
 import shutil
@@ -9,6 +10,8 @@ from pathlib import Path
 from scratch import PLACE, ROOT
 
 LIMIT_S = 900
+# Every collective, and sums in each precision.
+OVER_GLOO = ["smoke/llama", "fsdp/meshes", "cp/layouts_rotations", "train/precisions", "policy/life_cycle"]
 
 
 def _finding(folder):
@@ -44,8 +47,8 @@ def _first_words(scenario, tree):
     return ""
 
 
-def _of_scenarios(program, words, out, scratch, jobs):
-    return _run(program, ["run", *words, "--backend", "emulated", "--fail-fast", "--jobs", jobs], out, scratch)
+def _of_scenarios(program, words, out, scratch, jobs, backend="emulated"):
+    return _run(program, ["run", *words, "--backend", backend, "--fail-fast", "--jobs", jobs], out, scratch)
 
 
 def _of_golden_hf(program, runs, name, scratch):
@@ -75,7 +78,10 @@ def run_gate(program, row, scratch):
     if row.scenario.startswith("golden/hf"):
         steps.reverse()
     elif first:
-        steps.insert(0, lambda: _of_scenarios(program, [first], runs / row.id, scratch, jobs))
+        steps.insert(0, lambda: _of_scenarios(program, [first], runs / row.id, scratch, jobs, row.backend))
+    if row.backend == "gloo":
+        files = [f"scenarios/{name}.yaml" for name in OVER_GLOO]
+        steps.insert(len(steps) - 2, lambda: _of_scenarios(program, files, runs / row.id, scratch, jobs, "gloo"))
     for step in steps:
         finding = step()
         if finding:

@@ -7,7 +7,8 @@ from cpp_tokens import BadText, spelling_of
 from plain_yaml import BadYaml, read_yaml
 
 FOLDER = Path(__file__).parent / "rows"
-KEYS = {"id", "source", "what", "scenario", "control", "survives", "expect", "plant", "edits"}
+KEYS = {"id", "source", "what", "scenario", "backend", "control", "survives", "expect", "plant", "edits"}
+BACKENDS = ("emulated", "gloo")
 EXPECT_KEYS = {"tensor", "ranks", "pattern", "verdict", "kind", "message"}
 EDIT_KEYS = {"file", "function", "nth", "from", "to"}
 
@@ -34,6 +35,7 @@ class Row:
     what: str
     edits: list
     scenario: str = ""  # where it shows: the gate begins there
+    backend: str = "emulated"  # of that scenario; gloo: only processes run the changed code
     control: bool = False  # an equivalent change: nothing may be reported
     survives: str = ""  # the known reason why the gate cannot see it
     expect: dict = field(default_factory=dict)
@@ -77,6 +79,8 @@ def _row(values, file):
     if not isinstance(edits, list) or not all(isinstance(each, dict) for each in edits):
         raise BadRow(f"{where}: 'plant' has the keys of an edit, 'edits' a list of those")
     row = Row(**values, edits=[_edit(each, where) for each in edits])
+    if row.backend not in BACKENDS:
+        raise BadRow(f"{where}: 'backend' is {row.backend}; known are {', '.join(BACKENDS)}")
     if row.control == bool(row.expect):
         raise BadRow(f"{where}: a bug says what to expect, a control nothing")
     if not isinstance(row.expect, dict):

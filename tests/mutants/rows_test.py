@@ -9,8 +9,10 @@ import tempfile
 import unittest
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parent))
+import gate
 from marks import marks_of
 from plain_yaml import BadYaml, read_yaml
 from plant import FOLDERS
@@ -81,6 +83,8 @@ class Reader(unittest.TestCase):
                                ("function: run", "method: run", "a-bug: unknown key 'method'"),
                                ("  source: issue 1\n", "", "a-bug: there is no source"),
                                ("    to: ''\n", "", "a-bug: there is no to"),
+                               ("source: issue 2", "source: issue 2\n  backend: nccl",
+                                "b-bug: 'backend' is nccl; known are emulated, gloo"),
                                ("id: b-bug", "id: a-bug", "two rows are named a-bug"),
                                ("  control: true\n", "", "b-bug: a bug says what to expect"),
                                ("  plant:", "  control: true\n  plant:", "a control nothing"),
@@ -149,6 +153,29 @@ class Tree(unittest.TestCase):
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 self.assertEqual(check(rows), status)
             self.assertIn(said, out.getvalue())
+
+
+class Gate(unittest.TestCase):
+    def worlds(self, row):
+        """The world and the first scenario of each step of the row's gate."""
+        steps = []
+        with mock.patch.object(gate, "_run", lambda program, words, out, scratch: steps.append(words)):
+            gate.run_gate(None, row, SimpleNamespace(tree=ROOT))
+        return [(words[words.index("--backend") + 1], words[1]) for words in steps if words[0] == "run"]
+
+    def test_code_that_only_processes_run_is_run_over_gloo_first(self):
+        row = Row("a", "", "", [], scenario="fsdp/modes[hybrid2]")
+        named, everything = ("emulated", "scenarios/fsdp/modes.yaml"), ("emulated", "scenarios/clock")
+        self.assertEqual(self.worlds(row), [named, everything])
+        row.backend = "gloo"
+        few = ("gloo", f"scenarios/{gate.OVER_GLOO[0]}.yaml")
+        self.assertEqual(self.worlds(row), [("gloo", named[1]), few, everything])
+        row.scenario = ""
+        self.assertEqual(self.worlds(row), [few, everything])
+
+    def test_the_scenarios_over_gloo_are_there(self):
+        for name in gate.OVER_GLOO:
+            self.assertTrue((ROOT / "scenarios" / f"{name}.yaml").is_file(), name)
 
 
 class Selection(unittest.TestCase):

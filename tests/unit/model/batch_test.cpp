@@ -163,6 +163,34 @@ TEST_CASE("Seeded tokens reach every part of the vocabulary, padding too", "[mod
   CHECK(share < 0.95);
 }
 
+TEST_CASE("Weights of a seeded mask are quarters up to 2, and 0 stays 0", "[model]") {
+  SeededBatchOptions asked = options();
+  asked.mask_weights = true;
+  const at::Tensor weights = seeded_batch(asked).token_mask;
+  CHECK(at::equal(weights.ne(0), seeded_batch(options()).token_mask.ne(0)));
+  CHECK(at::equal(weights * 4, (weights * 4).round()));
+  CHECK(weights.max().item<double>() == 2);
+  CHECK(weights.masked_select(weights.ne(0)).min().item<double>() == 0.25);
+}
+
+TEST_CASE("What a seeded batch does not count is not finite when asked for", "[model]") {
+  SeededBatchOptions asked = options();
+  asked.dropped_samples = {3};
+  const Batch plain = seeded_batch(asked);
+  asked.masked_not_finite = true;
+  const Batch batch = seeded_batch(asked);
+  const at::Tensor counted = batch.loss_mask().ne(0);
+  for (const auto tensor :
+       {&Batch::prev_logprobs, &Batch::reference_logprobs, &Batch::advantages}) {
+    CHECK(at::equal(at::isfinite(batch.*tensor), counted));
+    CHECK((batch.*tensor).isnan().any().item<bool>());
+    CHECK((batch.*tensor).isposinf().any().item<bool>());
+    CHECK((batch.*tensor).isneginf().any().item<bool>());
+    CHECK(
+        at::equal((batch.*tensor).masked_select(counted), (plain.*tensor).masked_select(counted)));
+  }
+}
+
 TEST_CASE("Dropped samples count for nothing; without seq_len the longest length counts",
           "[model]") {
   SeededBatchOptions asked = options();
