@@ -21,8 +21,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(OptimizerSpec, kind, lr, beta1, beta2, eps, w
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LossScaleSpec, init_scale, growth_factor, backoff_factor,
                                    growth_interval)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DataSpec, file, batch_size, seq_len, lengths, mask_probability,
-                                   dropped_samples, uneven, huge_advantage_sample,
-                                   huge_advantage_factor)
+                                   mask_weights, masked_not_finite, dropped_samples, uneven,
+                                   huge_advantage_sample, huge_advantage_factor)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(BatchingSpec, kind, tokens, logprob_tokens, algorithm,
                                    length_round)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FsdpSpec, replicate_size, reshard_after_forward, prefetch,

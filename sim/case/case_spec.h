@@ -60,9 +60,11 @@ struct LossScaleSpec {
 struct DataSpec {
   std::string file;  // "" when generated
   int64_t batch_size = 4;
-  int64_t seq_len = 16;           // S of the padded batch; 0: the longest length
-  std::vector<int64_t> lengths;   // one per sample; empty: every sample is seq_len long
-  double mask_probability = 0.8;  // share of tokens that token_mask counts, drawn from the seed
+  int64_t seq_len = 16;            // S of the padded batch; 0: the longest length
+  std::vector<int64_t> lengths;    // one per sample; empty: every sample is seq_len long
+  double mask_probability = 0.8;   // share of tokens that token_mask counts, drawn from the seed
+  bool mask_weights = false;       // generated: token_mask holds weights of 0.25 to 2, not 1
+  bool masked_not_finite = false;  // generated: NaN and infinities where the loss mask is 0
   std::vector<int64_t> dropped_samples;  // their sample_mask is 0
   bool uneven = false;                   // train: allow a global batch that dp does not divide
   int64_t huge_advantage_sample = -1;    // generated: this sample's advantages are multiplied; -1

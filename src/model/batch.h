@@ -42,6 +42,8 @@ struct SeededBatchOptions {
   int64_t seq_len = 16;
   std::vector<int64_t> lengths = {};
   double mask_probability = 0.8;
+  bool mask_weights = false;       // counted tokens weigh 0.25 to 2 in token_mask, not 1
+  bool masked_not_finite = false;  // NaN and infinities wherever the loss mask is 0
   std::vector<int64_t> dropped_samples = {};
   int64_t huge_advantage_sample = -1;  // its advantages are multiplied; -1: of none
   double huge_advantage_factor = 1;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "base/seed.h"
@@ -71,6 +72,25 @@ at::Tensor draw_ids(int64_t count, int64_t vocab_size, int64_t seed) {
   return at::cat(rounds).narrow(0, 0, count);
 }
 
+// 0 for a token that does not count. Weights are multiples of a quarter: their sums are exact.
+at::Tensor draw_token_mask(const SeededBatchOptions& options) {
+  const std::vector<int64_t> shape{options.batch_size, options.seq_len};
+  const auto uniform = [&](const char* name) {
+    return at::rand(shape, stream(options.seed, name), at::TensorOptions().dtype(at::kDouble));
+  };
+  const at::Tensor counted = uniform("token_mask").lt(options.mask_probability).to(at::kDouble);
+  if (!options.mask_weights) return counted;
+  return counted * uniform("token_mask weights").mul_(8).floor_().add_(1).div_(4);
+}
+
+// `values` where the mask counts; elsewhere NaN, infinity and minus infinity in turn.
+at::Tensor finite_where_counted(const at::Tensor& values, const at::Tensor& mask) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const at::Tensor never = at::tensor({std::nan(""), kInfinity, -kInfinity}, at::kDouble);
+  const at::Tensor turn = at::arange(values.numel(), at::kLong).remainder(3);
+  return at::where(mask.ne(0), values, never.index_select(0, turn).view(values.sizes()));
+}
+
 }  // namespace
 
 Batch seeded_batch(const SeededBatchOptions& asked) {
@@ -83,10 +103,7 @@ Batch seeded_batch(const SeededBatchOptions& asked) {
   batch.input_ids =
       draw_ids(options.batch_size * options.seq_len, options.vocab_size, options.seed).view(shape);
   batch.input_lengths = at::tensor(options.lengths, at::kLong);
-  batch.token_mask =
-      at::rand(shape, stream(options.seed, "token_mask"), at::TensorOptions().dtype(at::kDouble))
-          .lt(options.mask_probability)
-          .to(at::kDouble);
+  batch.token_mask = draw_token_mask(options);
   batch.sample_mask = at::ones({options.batch_size}, at::kDouble);
   for (const int64_t sample : options.dropped_samples) batch.sample_mask[sample] = 0.0;
   // Around a uniform prediction, so that clipped_pg clips some ratios on either side and not
@@ -97,6 +114,13 @@ Batch seeded_batch(const SeededBatchOptions& asked) {
   batch.advantages = normal("advantages");
   if (options.huge_advantage_sample >= 0) {
     batch.advantages[options.huge_advantage_sample] *= options.huge_advantage_factor;
+  }
+  if (options.masked_not_finite) {
+    const at::Tensor mask = batch.loss_mask();
+    for (at::Tensor* values :
+         {&batch.prev_logprobs, &batch.reference_logprobs, &batch.advantages}) {
+      *values = finite_where_counted(*values, mask);
+    }
   }
   return batch;
 }

@@ -49,6 +49,8 @@ TP, CP, DP, ULYSSES = (f"parallel.{axis}_size" for axis in
 # Prefix of a key: the settings of which one must be in effect for the key to have one. The longest prefix counts.
 NEEDS = {
     "data.uneven": [{DP: MORE}],
+    "data.token_mask_weights": TRAINS,
+    "data.masked_not_finite": TRAINS,
     "parallel.custom_parallel_plan": [{TP: MORE}],
     "parallel.sequence_parallel": [{TP: MORE}],
     "parallel.context_": [{CP: MORE}],

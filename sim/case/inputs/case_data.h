@@ -19,6 +19,8 @@ inline Batch load_case_batch(const CaseSpec& spec, int64_t vocab_size) {
                        .seq_len = spec.data.seq_len,
                        .lengths = spec.data.lengths,
                        .mask_probability = spec.data.mask_probability,
+                       .mask_weights = spec.data.mask_weights,
+                       .masked_not_finite = spec.data.masked_not_finite,
                        .dropped_samples = spec.data.dropped_samples,
                        .huge_advantage_sample = spec.data.huge_advantage_sample,
                        .huge_advantage_factor = spec.data.huge_advantage_factor,

@@ -165,6 +165,8 @@ void set_data(const Settings& settings, CaseSpec& spec) {
   set_batch_size(settings, spec.data);
   set_dropped(settings, spec.data);
   spec.data.mask_probability = settings.get<double>("data.token_mask_probability");
+  spec.data.mask_weights = settings.get<bool>("data.token_mask_weights");
+  spec.data.masked_not_finite = settings.get<bool>("data.masked_not_finite");
 }
 
 // The policy configuration has it among the options of generation.
