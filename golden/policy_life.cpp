@@ -53,6 +53,7 @@ class Life {
   }
 
   void train(const sim::StageSpec& stage) {
+    if (stage.fails) return;
     const double rate = learning_rate(spec_.optimizer, calls_);
     for (int64_t first = 0; first < batch_.size(); first += stage.global_batch_size) {
       const Batch batch = batch_.slice(first, stage.global_batch_size);

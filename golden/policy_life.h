@@ -1,7 +1,8 @@
 // A policy's life on one device: the stages of workload policy, one after another.
 //
 //   moment m (sim/case/policy_stages.h)   observed
-//   train           what training step m observes; in eval mode logprobs, loss and metrics
+//   train           what training step m observes; in eval mode logprobs, loss and metrics; of one
+//                   that fails nothing: it is as if it had not been asked for
 //   score           the forward of all samples, then "scores" [B, S]
 //   reference       the same with the first weights, then "reference_scores"
 //   refit           "refit.<parameter>" as the receivers get it

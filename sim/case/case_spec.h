@@ -115,6 +115,7 @@ struct StageSpec {
   int64_t global_batch_size = 0;  // train: samples of an optimizer step
   int64_t micro_batch_size = 0;   // train, score, reference: of a dp rank; 0: its share at once
   bool eval_mode = false;         // train: no gradients, no optimizer step
+  bool fails = false;             // train: every rank throws in its first backward
   ParallelSpec parallel = {};     // where it happens; a load changes it
 };
 

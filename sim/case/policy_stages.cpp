@@ -18,6 +18,7 @@ size_t stage_at(const CaseSpec& spec, int64_t step) {
 }  // namespace
 
 int64_t moments_of(const StageSpec& stage, int64_t samples) {
+  if (stage.fails) return 0;
   if (stage.kind == "train") return samples / stage.global_batch_size;
   return stage.kind == "offload" || stage.kind == "save" ? 0 : 1;
 }

@@ -13,7 +13,7 @@
 
 namespace shardproof::sim {
 
-// How many a stage of a batch of `samples` has.
+// How many a stage of a batch of `samples` has; one that fails has none.
 int64_t moments_of(const StageSpec& stage, int64_t samples);
 int64_t moments_of_life(const CaseSpec& spec);
 

@@ -23,6 +23,7 @@ const std::vector<StageKey>& stage_keys() {
   static const std::vector<StageKey> keys = {{"train_global_batch_size", {"train"}},
                                              {"train_micro_batch_size", {"train"}},
                                              {"eval_mode", {"train"}},
+                                             {"fails", {"train"}},
                                              {"logprob_batch_size", {"score", "reference"}},
                                              {"data_parallel_size", {"load"}},
                                              {"context_parallel_size", {"load"}},
@@ -80,6 +81,10 @@ class StageReader {
   void set_train(StageSpec& stage, const json& record) const {
     const int64_t samples = spec_.data.batch_size;
     stage.eval_mode = record["eval_mode"];
+    stage.fails = record["fails"];
+    if (stage.fails && stage.eval_mode) {
+      fail("an evaluation has no backward to fail in", "remove fails or eval_mode");
+    }
     stage.global_batch_size =
         size_of(record, "train_global_batch_size", "run.train_global_batch_size", samples);
     stage.micro_batch_size =

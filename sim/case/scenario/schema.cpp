@@ -180,6 +180,8 @@ std::vector<SchemaKey> run_keys() {
        "score, reference: without it as run says", 0, 1e6},
       {"run.stages[].eval_mode", KeyType::kBool, false,
        "train: the same metrics, but no gradients and no optimizer step"},
+      {"run.stages[].fails", KeyType::kBool, false,
+       "train: every rank throws in its first backward; nothing of the stage may stay"},
       {"run.stages[].data_parallel_size", KeyType::kInteger, 0,
        "load: onto this mesh; without any size onto the one before", 0, kMaxRanks},
       {"run.stages[].context_parallel_size", KeyType::kInteger, 0, "load", 0, kMaxRanks},

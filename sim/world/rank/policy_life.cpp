@@ -35,19 +35,32 @@ PolicyOptions policy_options(const CaseSpec& spec) {
   return options;
 }
 
+// What a stage that fails throws.
+struct PlannedFailure : std::exception {
+  const char* what() const noexcept override { return "a stage of the scenario that fails"; }
+};
+
 }  // namespace
 
-// The moment in place of the trainer's step.
+// The moment in place of the trainer's step. A stage that fails tells of nothing, and throws when
+// the backward has left the last layers: their gradients are there.
 class PolicyLife::StageProbe final : public Probe {
  public:
   explicit StageProbe(Probe& probe) : probe_(probe) {}
-  bool listens(Phase phase) const override { return probe_.listens(phase); }
+  bool listens(Phase phase) const override {
+    return fails ? phase == Phase::kBackward : probe_.listens(phase);
+  }
   void observe(const Observation& observation) override {
+    if (fails) {
+      if (observation.name.starts_with("model.layers.")) throw PlannedFailure();
+      return;
+    }
     Observation at_moment = observation;
     at_moment.step = moment;
     probe_.observe(at_moment);
   }
   int64_t moment = 0;
+  bool fails = false;
 
  private:
   Probe& probe_;
@@ -180,7 +193,20 @@ void PolicyLife::next_moment() {
   if (env_.on_step) env_.on_step(probe_->moment);
 }
 
+void PolicyLife::fail_to_train(const StageSpec& stage) {
+  probe_->fails = true;
+  try {
+    place_->worker.train(batch_, {.global_batch_size = stage.global_batch_size,
+                                  .micro_batch_size = stage.micro_batch_size});
+  } catch (const PlannedFailure&) {
+    probe_->fails = false;
+    return;
+  }
+  SHARDPROOF_ASSERT(false, "a backward reaches the layers");
+}
+
 void PolicyLife::train(const StageSpec& stage) {
+  if (stage.fails) return fail_to_train(stage);
   metrics_ = place_->worker
                  .train(batch_, {.global_batch_size = stage.global_batch_size,
                                  .micro_batch_size = stage.micro_batch_size,

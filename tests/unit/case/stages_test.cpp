@@ -58,6 +58,16 @@ TEST_CASE("A stage has what it says, else what run says", "[scenario][PW-2]") {
   CHECK(there_and_back.colocated);
 }
 
+TEST_CASE("A stage that fails has no moment and no step", "[scenario][PW-2]") {
+  const CaseSpec spec = policy_case(
+      "{train_global_batch_size: 3, stages: [{do: train}, {do: train, fails: true}, {do: train}]}");
+  CHECK(moments_of(spec.stages[1], 6) == 0);
+  CHECK(moments_of_life(spec) == 4);
+  CHECK(stage_text(spec, 3) == "stage 3 (train)");
+  CHECK(steps_behind(spec, 3) == std::vector<int64_t>{1, 2, 3});
+  CHECK(case_spec_from_json(to_json(spec)).stages[1].fails);
+}
+
 TEST_CASE("Moments are counted over stages and lives", "[scenario][PW-2]") {
   const CaseSpec spec = policy_case(
       "{train_global_batch_size: 3, lives: 2, stages: [{do: train}, {do: save}, {do: score},\n"
@@ -134,6 +144,9 @@ TEST_CASE("What is wrong with stages is said where it stands", "[scenario][PW-1]
   says("{stages: [{eval_mode: true}]}", "has no do");
   says("{stages: [{do: score, eval_mode: true}]}", "stage 1: score has no eval_mode");
   says("{stages: [{do: train, tensor_parallel_size: 2}]}", "train has no tensor_parallel_size");
+  says("{stages: [{do: load, fails: true}]}", "stage 1: load has no fails");
+  says("{stages: [{do: train, fails: true, eval_mode: true}]}",
+       "stage 1: an evaluation has no backward to fail in");
   says("{stages: [{do: train, train_global_batch_size: 4}]}",
        "stage 1: 6 samples do not divide into global batches of 4");
   says("{stages: [{do: train}, {do: load}]}", "stage 2: there is nothing to load yet");
