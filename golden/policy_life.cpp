@@ -49,6 +49,7 @@ class Life {
     if (stage.kind == "refit") return refit();
     if (stage.kind == "save") return save();
     if (stage.kind == "load") return load();
+    if (stage.kind == "export") return observe_weights();
     SHARDPROOF_ASSERT(stage.kind == "offload", "no stage '" + stage.kind + "'");
   }
 
@@ -83,6 +84,14 @@ class Life {
     for (size_t i = 0; i < model_.parameters().size(); ++i) {
       model_.observe("refit." + model_.parameters()[i]->name, Phase::kStep, moment_,
                      model_.masters()[i].to(dtype_));
+    }
+    ++moment_;
+  }
+
+  void observe_weights() {
+    for (size_t i = 0; i < model_.parameters().size(); ++i) {
+      model_.observe("param." + model_.parameters()[i]->name, Phase::kStep, moment_,
+                     model_.masters()[i]);
     }
     ++moment_;
   }

@@ -32,7 +32,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ParallelSpec, dp, cp, ulysses, tp, sequence_p
                                    activation_checkpointing, grad_norm_counts, custom_plan,
                                    inference_tp)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StageSpec, kind, global_batch_size, micro_batch_size, eval_mode,
-                                   fails, parallel)
+                                   fails, max_file_bytes, parallel)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(LinkSpec, latency_us, gb_per_s, per_node)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StragglerSpec, rank, compute, links)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorldSpec, backend, device, hang_s, deadline_s,

@@ -116,6 +116,7 @@ struct StageSpec {
   int64_t micro_batch_size = 0;   // train, score, reference: of a dp rank; 0: its share at once
   bool eval_mode = false;         // train: no gradients, no optimizer step
   bool fails = false;             // train: every rank throws in its first backward
+  int64_t max_file_bytes = 0;     // export: of one file's tensors; 0: all are in one
   ParallelSpec parallel = {};     // where it happens; a load changes it
 };
 

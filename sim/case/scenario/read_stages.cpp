@@ -24,6 +24,7 @@ const std::vector<StageKey>& stage_keys() {
                                              {"train_micro_batch_size", {"train"}},
                                              {"eval_mode", {"train"}},
                                              {"fails", {"train"}},
+                                             {"max_file_bytes", {"export"}},
                                              {"logprob_batch_size", {"score", "reference"}},
                                              {"data_parallel_size", {"load"}},
                                              {"context_parallel_size", {"load"}},
@@ -53,6 +54,7 @@ class StageReader {
       fail("there are no inference ranks to refit", "set run.refit.tensor_parallel_size");
     }
     if (stage.kind == "save") saved_ = true;
+    if (stage.kind == "export") stage.max_file_bytes = record["max_file_bytes"];
     if (stage.kind == "load") set_mesh(record);
     stage.parallel = parallel_;
     return stage;

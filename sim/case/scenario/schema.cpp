@@ -182,6 +182,8 @@ std::vector<SchemaKey> run_keys() {
        "train: the same metrics, but no gradients and no optimizer step"},
       {"run.stages[].fails", KeyType::kBool, false,
        "train: every rank throws in its first backward; nothing of the stage may stay"},
+      {"run.stages[].max_file_bytes", KeyType::kInteger, 0,
+       "export: of one file's tensors; 0: all are in one file", 0, 1e15},
       {"run.stages[].data_parallel_size", KeyType::kInteger, 0,
        "load: onto this mesh; without any size onto the one before", 0, kMaxRanks},
       {"run.stages[].context_parallel_size", KeyType::kInteger, 0, "load", 0, kMaxRanks},

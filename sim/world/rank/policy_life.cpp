@@ -8,6 +8,8 @@
 
 #include "base/error.h"
 #include "model/precision.h"
+#include "model/weights.h"
+#include "parallel/hf/save_weights.h"
 #include "parallel/hf/scatter_weights.h"
 #include "sim/case/policy_stages.h"
 #include "sim/world/clock/rank_clock.h"
@@ -180,6 +182,7 @@ void PolicyLife::run_stage(const StageSpec& stage) {
   if (stage.kind == "reference") return refer(stage);
   if (stage.kind == "refit") return refit();
   if (stage.kind == "load") return load(stage);
+  if (stage.kind == "export") return export_weights(stage);
   if (stage.kind == "save") {
     saved_ = place_->worker.save(folder_->path());
     return;
@@ -265,6 +268,27 @@ void PolicyLife::load(const StageSpec& stage) {
   place_->worker.load(saved_);
   next_moment();
   place_->worker.trainer().observe_state();
+}
+
+// Rank 0 writes and reads; what it read is judged in the shards of every rank.
+void PolicyLife::export_weights(const StageSpec& stage) {
+  next_moment();
+  const std::string folder = folder_->path() + "/exported";
+  const Trainer& trainer = place_->worker.trainer();
+  SaveOptions options{.dtype = wider_type(place_->setup.dtype), .device = trainer.device()};
+  if (stage.max_file_bytes > 0) options.max_file_bytes = stage.max_file_bytes;
+  save_weights(folder, spec_.model, trainer.parameters(), trainer.masters(), options, place_->comm);
+  const auto read = env_.rank == 0 ? load_weights(folder, inputs_.config) : nullptr;
+  const std::vector<at::Tensor> pieces =
+      scatter_weights(trainer.parameters(), read.get(), place_->comm, trainer.device());
+  if (!probe_->listens(Phase::kStep)) return;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const Parameter& parameter = *trainer.parameters()[i];
+    probe_->observe({.name = "param." + parameter.name,
+                     .phase = Phase::kStep,
+                     .tensor = pieces[i],
+                     .layout = parameter.layout});
+  }
 }
 
 }  // namespace shardproof::sim

@@ -43,6 +43,7 @@ class PolicyLife {
   void refer(const StageSpec& stage);
   void refit();
   void load(const StageSpec& stage);
+  void export_weights(const StageSpec& stage);
   void next_moment();
   void feed_optimizer();
   void observe_scores(const std::string& name, const at::Tensor& scores);

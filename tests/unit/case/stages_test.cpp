@@ -68,6 +68,15 @@ TEST_CASE("A stage that fails has no moment and no step", "[scenario][PW-2]") {
   CHECK(case_spec_from_json(to_json(spec)).stages[1].fails);
 }
 
+TEST_CASE("An export has one moment, and parameters as of the steps before", "[scenario][PW-2]") {
+  const CaseSpec spec = policy_case(
+      "{train_global_batch_size: 3, stages: [{do: train}, {do: export, max_file_bytes: 9},\n"
+      "  {do: train}]}");
+  CHECK(case_spec_from_json(to_json(spec)).stages[1].max_file_bytes == 9);
+  CHECK(moments_of_life(spec) == 5);
+  CHECK(steps_behind(spec, 3) == std::vector<int64_t>{1, 2});
+}
+
 TEST_CASE("Moments are counted over stages and lives", "[scenario][PW-2]") {
   const CaseSpec spec = policy_case(
       "{train_global_batch_size: 3, lives: 2, stages: [{do: train}, {do: save}, {do: score},\n"
@@ -145,6 +154,7 @@ TEST_CASE("What is wrong with stages is said where it stands", "[scenario][PW-1]
   says("{stages: [{do: score, eval_mode: true}]}", "stage 1: score has no eval_mode");
   says("{stages: [{do: train, tensor_parallel_size: 2}]}", "train has no tensor_parallel_size");
   says("{stages: [{do: load, fails: true}]}", "stage 1: load has no fails");
+  says("{stages: [{do: save, max_file_bytes: 9}]}", "stage 1: save has no max_file_bytes");
   says("{stages: [{do: train, fails: true, eval_mode: true}]}",
        "stage 1: an evaluation has no backward to fail in");
   says("{stages: [{do: train, train_global_batch_size: 4}]}",
