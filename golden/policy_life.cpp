@@ -2,9 +2,13 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
+
 #include "base/error.h"
+#include "golden/kept_streams.h"
 #include "golden/learning_rate.h"
 #include "golden/plain_model.h"
+#include "sim/case/policy_stages.h"
 
 namespace shardproof::golden {
 namespace {
@@ -26,6 +30,7 @@ class Life {
         model_(spec, data, options, probe),
         optimizer_(spec.optimizer, model_.masters()),
         reference_(copies(model_.masters())),
+        streams_(spec.seed, spec.parallel.tp),
         moment_(moment) {}
 
   // The moment after the last.
@@ -40,6 +45,8 @@ class Life {
     std::shared_ptr<const WitnessOptimizer::Saved> optimizer;  // null: nothing was saved yet
     int64_t calls = 0;
     OverflowSkips::State loss_scale = {};
+    std::optional<KeptStreams> streams = {};
+    int64_t steps = 0;
   };
 
   void run_stage(const sim::StageSpec& stage) {
@@ -48,7 +55,8 @@ class Life {
     if (stage.kind == "reference") return refer();
     if (stage.kind == "refit") return refit();
     if (stage.kind == "save") return save();
-    if (stage.kind == "load") return load();
+    if (stage.kind == "load") return load(stage);
+    if (stage.kind == "draw") return draw();
     if (stage.kind == "export") return observe_weights();
     SHARDPROOF_ASSERT(stage.kind == "offload", "no stage '" + stage.kind + "'");
   }
@@ -62,6 +70,7 @@ class Life {
         model_.evaluate(batch, moment_++);
       } else {
         model_.train(batch, moment_++, optimizer_, rate);
+        ++steps_;
       }
     }
     if (!stage.eval_mode) ++calls_;
@@ -97,16 +106,29 @@ class Life {
   }
 
   void save() {
-    saved_ = {.optimizer = optimizer_.save(), .calls = calls_, .loss_scale = model_.loss_scale()};
+    saved_ = {.optimizer = optimizer_.save(),
+              .calls = calls_,
+              .loss_scale = model_.loss_scale(),
+              .streams = streams_,
+              .steps = steps_};
   }
 
-  void load() {
+  void load(const sim::StageSpec& stage) {
     SHARDPROOF_ASSERT(saved_.optimizer != nullptr, "a load comes after a save");
     optimizer_.load(*saved_.optimizer);
     model_.set_masters(copies(model_.masters()));  // the leaves follow
     model_.set_loss_scale(saved_.loss_scale);
     calls_ = saved_.calls;
+    steps_ = saved_.steps;
+    streams_ = *saved_.streams;
+    streams_.load(stage.parallel.tp, steps_);
     model_.observe_state(moment_++, optimizer_);
+  }
+
+  void draw() {
+    model_.observe("draw.alike", Phase::kStep, moment_, streams_.draw_alike(sim::kNumbersDrawn));
+    model_.observe("draw.parts", Phase::kStep, moment_, streams_.draw_parts(sim::kNumbersDrawn));
+    ++moment_;
   }
 
   const sim::CaseSpec& spec_;
@@ -115,9 +137,11 @@ class Life {
   PlainModel model_;
   WitnessOptimizer optimizer_;
   std::vector<at::Tensor> reference_;
+  KeptStreams streams_;
   Saved saved_;
   int64_t moment_;
   int64_t calls_ = 0;  // of train, each a step of the scheduler
+  int64_t steps_ = 0;  // of the optimizer
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 //   score           the forward of all samples, then "scores" [B, S]
 //   reference       the same with the first weights, then "reference_scores"
 //   refit           "refit.<parameter>" as the receivers get it
+//   draw            "draw.alike" [1, 1, 5] and "draw.parts" [tp, 1, 5] (observe/draw_log.h)
 //   export          "param.<parameter>" as the folder holds it
 //   load            parameters and optimizer state as they were saved; the schedule and float16's
 //                   loss scale go on from there too

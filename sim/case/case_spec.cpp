@@ -7,6 +7,8 @@
 #include <chrono>
 #include <filesystem>
 
+#include "sim/case/policy_stages.h"
+
 namespace shardproof::sim {
 
 using nlohmann::json;
@@ -83,14 +85,16 @@ std::vector<std::string> weights_identity(const std::string& folder) {
   return identities;
 }
 
-// What is asked of the policy, wherever and in whatever microbatches.
+// What is asked of the policy, wherever and in whatever microbatches. Draws are of each tp rank.
 json golden_stages(const CaseSpec& spec) {
   json stages = json::array();
+  const bool draws = draws_numbers(spec);
   for (const StageSpec& stage : spec.stages) {
     stages.push_back({{"kind", stage.kind},
                       {"global_batch_size", stage.global_batch_size},
                       {"eval_mode", stage.eval_mode},
-                      {"fails", stage.fails}});
+                      {"fails", stage.fails},
+                      {"tp", draws ? stage.parallel.tp : 0}});
   }
   return stages;
 }

@@ -18,7 +18,7 @@ inline bool is_model_workload(const std::string& name) {
 }
 // What a policy is asked to do (sim/case/scenario/read_stages.h).
 inline std::vector<std::string> known_stages() {
-  return {"train", "score", "reference", "refit", "offload", "save", "load", "export"};
+  return {"train", "score", "reference", "refit", "offload", "save", "load", "export", "draw"};
 }
 inline std::vector<std::string> known_precisions() {
   return {"float64", "float32", "bfloat16", "float16"};

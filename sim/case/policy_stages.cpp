@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace shardproof::sim {
 namespace {
 
@@ -27,6 +29,11 @@ int64_t moments_of_life(const CaseSpec& spec) {
   int64_t moments = 0;
   for (const StageSpec& stage : spec.stages) moments += moments_of(stage, spec.data.batch_size);
   return moments;
+}
+
+bool draws_numbers(const CaseSpec& spec) {
+  return std::any_of(spec.stages.begin(), spec.stages.end(),
+                     [](const StageSpec& stage) { return stage.kind == "draw"; });
 }
 
 int64_t life_begin(const CaseSpec& spec, int64_t step) {

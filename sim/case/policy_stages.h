@@ -13,9 +13,14 @@
 
 namespace shardproof::sim {
 
+// That a draw takes from each stream.
+inline constexpr int64_t kNumbersDrawn = 6;
+
 // How many a stage of a batch of `samples` has; one that fails has none.
 int64_t moments_of(const StageSpec& stage, int64_t samples);
 int64_t moments_of_life(const CaseSpec& spec);
+// Whether some stage draws: the policy keeps random streams then, seeded with the case's seed.
+bool draws_numbers(const CaseSpec& spec);
 
 // Where the observations of step `step` were made: of other workloads always spec.parallel.
 const ParallelSpec& parallel_at(const CaseSpec& spec, int64_t step);

@@ -7,6 +7,7 @@
 #include "policy/checkpoint.h"
 #include "policy/noise.h"
 #include "policy/worker_calls.h"
+#include "random/rng_seeds.h"
 
 namespace shardproof {
 namespace {
@@ -52,6 +53,7 @@ PolicyWorker::PolicyWorker(const RankSetup& setup, const ModelConfig& config,
       model_(planned_model(setup, config, std::move(weights), options)),
       trainer_(std::make_unique<Trainer>(setup, *model_, options.train)) {
   if (options_.keeps_reference) reference_.emplace(*trainer_);
+  seed_rng();
 }
 
 PolicyWorker::~PolicyWorker() = default;
@@ -69,11 +71,28 @@ Trainer& PolicyWorker::trainer() {
   return *trainer_;
 }
 
+void PolicyWorker::seed_rng() {
+  if (!options_.random_seed) return;
+  rng_.emplace(options_.draw_log);
+  seed_streams(
+      *rng_, *options_.random_seed,
+      {.tp_rank = setup_.mesh.coordinate("tp", setup_.rank), .tp_size = setup_.mesh.size("tp")});
+}
+
+RngTracker& PolicyWorker::rng() {
+  check_alive();
+  if (rng_) return *rng_;
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = "the worker keeps no random streams",
+               .fix = "make it with a random_seed"});
+}
+
 void PolicyWorker::begin_with(const std::vector<at::Tensor>& masters) {
   Trainer& trainer = this->trainer();
   trainer.restore(masters, std::vector<OptimizerState>(masters.size()), /*step=*/0);
   trainer.set_loss_scale({.scale = trainer.options().loss_scale.init_scale});
   if (reference_) reference_.emplace(trainer);
+  seed_rng();
 }
 
 std::vector<StepMetrics> PolicyWorker::train(const Batch& data, const TrainCall& call) {
@@ -145,11 +164,11 @@ void PolicyWorker::reload() {
 }
 
 std::string PolicyWorker::save(const std::string& root) {
-  return save_checkpoint(root, trainer(), setup_.comm);
+  return save_checkpoint(root, trainer(), setup_.comm, {.rng = rng_ ? &*rng_ : nullptr});
 }
 
 void PolicyWorker::load(const std::string& folder) {
-  load_checkpoint(folder, trainer(), setup_.comm);
+  load_checkpoint(folder, trainer(), setup_.comm, rng_ ? &*rng_ : nullptr);
 }
 
 WorkerReport PolicyWorker::report() const {
@@ -186,6 +205,7 @@ void PolicyWorker::shutdown() {
   profile_.reset();
   offloaded_.reset();
   reference_.reset();
+  rng_.reset();
   trainer_.reset();
   model_.reset();
 }

@@ -23,6 +23,7 @@
 #include "policy/reference.h"
 #include "policy/refit.h"
 #include "policy/worker_memory.h"
+#include "random/rng_tracker.h"
 #include "train/trainer.h"
 
 namespace shardproof {
@@ -35,6 +36,8 @@ struct PolicyOptions {
   BatchingOptions score_batching = {};  // of score() and reference_logprobs()
   int64_t logprob_batch_size = 0;       // <= 0: the rank's whole share at once
   bool keeps_reference = true;          // the weights as they are at the start
+  std::optional<int64_t> random_seed = {};  // of its random streams; none: it keeps none
+  DrawLog* draw_log = nullptr;              // hears of every draw from them; outlives the worker
 };
 
 // What one call may choose for itself.
@@ -67,8 +70,8 @@ class PolicyWorker {
   PolicyWorker& operator=(const PolicyWorker&) = delete;
 
   // Begins anew from these weights, one per parameter, of this rank's shapes: no step was taken,
-  // the loss scale is the first one, and the reference is they. For weights that another rank has
-  // read (parallel/hf/scatter_weights.h). No communication.
+  // the loss scale is the first one, random streams are where they began, and the reference is
+  // they. For weights that another rank has read (parallel/hf/scatter_weights.h). No communication.
   void begin_with(const std::vector<at::Tensor>& masters);
 
   // One optimizer step for each global batch, neighbouring samples of `data`, then one of the
@@ -100,7 +103,12 @@ class PolicyWorker {
   void offload(Offloaded::What what);
   void reload();
 
-  // checkpoint.h: of everything that training goes on from. Every rank calls them.
+  // The standard streams (rng_seeds.h), each tp rank with its own model parallel one. Throws
+  // Error(kBadInput): no random_seed was given.
+  RngTracker& rng();
+
+  // checkpoint.h: of everything that training goes on from, random streams too if it keeps any.
+  // Every rank calls them.
   std::string save(const std::string& root);
   void load(const std::string& folder);
 
@@ -119,6 +127,7 @@ class PolicyWorker {
 
  private:
   void check_alive() const;
+  void seed_rng();
   at::Tensor score_now(const Batch& data, int64_t logprob_batch_size);
 
   RankSetup setup_;
@@ -127,6 +136,7 @@ class PolicyWorker {
   std::unique_ptr<Decoder> model_;
   std::unique_ptr<Trainer> trainer_;
   std::optional<ReferenceWeights> reference_;
+  std::optional<RngTracker> rng_;
   std::optional<Offloaded> offloaded_;
   std::unique_ptr<OpProfile> profile_;
 };

@@ -6,6 +6,7 @@
 //   refit       the policy's weights to inference ranks outside of the mesh
 //   offload     parameters and optimizer to the host, and back where the next stage needs them
 //   save, load  a checkpoint; onto another mesh, where a load names one
+//   draw        numbers from two of the random streams that the policy keeps
 //   export      the policy's weights to a Hugging Face folder, always the same, and read back
 #pragma once
 

@@ -28,12 +28,14 @@ BatchingOptions score_batching(const CaseSpec& spec, const BatchingOptions& trai
   return batching;
 }
 
-PolicyOptions policy_options(const CaseSpec& spec) {
+PolicyOptions policy_options(const CaseSpec& spec, DrawLog& draws) {
   PolicyOptions options{.train = train_options(spec),
                         .tensor_parallel = {.sequence_parallel = spec.parallel.sequence_parallel,
                                             .custom_plan = spec.parallel.custom_plan},
                         .context_parallel = context_parallel_options(spec)};
   options.score_batching = score_batching(spec, options.train.batching);
+  if (draws_numbers(spec)) options.random_seed = spec.seed;
+  options.draw_log = &draws;
   return options;
 }
 
@@ -70,7 +72,7 @@ class PolicyLife::StageProbe final : public Probe {
 
 struct PolicyLife::Place {
   Place(const CaseSpec& case_spec, const RankEnv& env, const CaseInputs& inputs,
-        CallListener* listener, Probe& probe)
+        CallListener* listener, Probe& probe, DrawLog& draws)
       : spec(case_spec),
         mesh(spec.parallel.mesh()),
         comm(mesh, env.rank, env.make_backend, listener),
@@ -82,7 +84,7 @@ struct PolicyLife::Place {
               .device = at::Device(env.device)},
         worker(setup, inputs.config,
                root_deals_weights(spec) ? weights_to_come(inputs.config) : inputs.weights,
-               policy_options(spec)) {}
+               policy_options(spec, draws)) {}
   const CaseSpec spec;  // with this place's mesh
   const Mesh mesh;
   MeshComm comm;
@@ -151,7 +153,7 @@ void PolicyLife::begin(const ParallelSpec& parallel) {
   place_.reset();
   CaseSpec here = spec_;
   here.parallel = parallel;
-  place_ = std::make_unique<Place>(here, env_, inputs_, listener_, *probe_);
+  place_ = std::make_unique<Place>(here, env_, inputs_, listener_, *probe_, draws_);
   if (root_deals_weights(spec_)) take_weights();
   observe_initial(trainer(), *probe_);
 }
@@ -183,6 +185,7 @@ void PolicyLife::run_stage(const StageSpec& stage) {
   if (stage.kind == "refit") return refit();
   if (stage.kind == "load") return load(stage);
   if (stage.kind == "export") return export_weights(stage);
+  if (stage.kind == "draw") return draw();
   if (stage.kind == "save") {
     saved_ = place_->worker.save(folder_->path());
     return;
@@ -289,6 +292,26 @@ void PolicyLife::export_weights(const StageSpec& stage) {
                      .tensor = pieces[i],
                      .layout = parameter.layout});
   }
+}
+
+// From the stream that all ranks have alike, and from the one of each tp rank.
+void PolicyLife::draw() {
+  next_moment();
+  draws_.clear();
+  RngTracker& rng = place_->worker.rng();
+  rng.uniform({kNumbersDrawn}, "alike");
+  {
+    const auto region = rng.fork();
+    rng.uniform({kNumbersDrawn}, "parts");
+  }
+  if (!probe_->listens(Phase::kStep)) return;
+  const auto observe = [this](const std::string& place, const Layout& layout) {
+    Observation drawn = draw_observation(draws_, place, layout, probe_->moment);
+    drawn.phase = Phase::kStep;
+    probe_->observe(drawn);
+  };
+  observe("alike", Layout());
+  observe("parts", Layout({Cut::even(0, "tp")}));
 }
 
 }  // namespace shardproof::sim

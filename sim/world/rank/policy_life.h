@@ -44,6 +44,7 @@ class PolicyLife {
   void refit();
   void load(const StageSpec& stage);
   void export_weights(const StageSpec& stage);
+  void draw();
   void next_moment();
   void feed_optimizer();
   void observe_scores(const std::string& name, const at::Tensor& scores);
@@ -55,6 +56,7 @@ class PolicyLife {
   CallListener* listener_;
   std::unique_ptr<StageProbe> probe_;
   std::unique_ptr<SharedFolder> folder_;
+  DrawLog draws_;
   std::unique_ptr<Communicator> receivers_;  // rank 0 and the inference ranks; null elsewhere
   std::unique_ptr<Place> place_;             // the mesh that the worker is on, and the worker
   std::vector<at::Tensor> dealt_;  // the first weights as they came there; none: all have them

@@ -139,6 +139,8 @@ TEST_CASE("The golden of a policy knows its stages, not its meshes", "[scenario]
         key("{do: load}, {do: train, train_global_batch_size: 3}"));
   CHECK(key("{do: train}") != key("{do: train, eval_mode: true}"));
   CHECK(key("{do: train}") == key("{do: train, train_micro_batch_size: 1}"));
+  // But for draws, of which each tp rank has its own.
+  CHECK(key("{do: load}, {do: draw}") != key("{do: load, tensor_parallel_size: 2}, {do: draw}"));
 }
 
 TEST_CASE("What is wrong with stages is said where it stands", "[scenario][PW-1]") {

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "tests/unit/policy/dropping_run.h"
+#include "tests/unit/policy/small_worker.h"
 
 namespace shardproof::tests {
 namespace {
@@ -151,6 +152,32 @@ TEST_CASE("streams that dp ranks had drawn from differently begin anew on anothe
     DroppingRun once{.trial = steps_on(mesh, 2), .load = resumed.load}, twice = once;
     CHECK(difference(once.run(), twice.run(), 0) == "");
   }
+}
+
+TEST_CASE("a worker with a seed keeps random streams, and they go along in its checkpoint",
+          "[policy][PW-8]") {
+  const ScratchRoot root;
+  WorkerTrial trial{.mesh = Mesh::training(2, 1, 1, 2)};
+  with_workers(trial, [](PolicyWorker& worker, MeshComm&, int64_t) {
+    must_throw("keeps no random streams", [&] { worker.rng(); });
+  });
+  trial.options.random_seed = 5;
+  with_workers(trial, [&](PolicyWorker& worker, MeshComm& comm, int64_t) {
+    const auto numbers = [&worker] {
+      const auto region = worker.rng().fork();
+      return worker.rng().uniform({4}, "numbers");
+    };
+    const at::Tensor first = numbers();
+    const at::Tensor of_tp = comm.along("tp").all_gather(first, 0, "numbers");
+    MUST(!of_tp.narrow(0, 0, 4).equal(of_tp.narrow(0, 4, 4)));
+    const std::string saved = worker.save(root.path);
+    const at::Tensor next = numbers();
+    worker.load(saved);
+    MUST(numbers().equal(next));
+    const std::vector<at::Tensor> masters = worker.trainer().masters();
+    worker.begin_with(masters);
+    MUST(numbers().equal(first));
+  });
 }
 
 TEST_CASE("without saved streams a tracker is refused, and a trainer alone still loads",
