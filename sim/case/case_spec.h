@@ -23,7 +23,7 @@ struct LossSpec {
 
 // One of torch.optim.lr_scheduler, with its constants under PyTorch's names.
 struct SchedulerSpec {
-  std::string kind = {};                            // known_schedulers()
+  std::string kind = {};                            // the names are in its row
   double factor = 1.0 / 3;                          // ConstantLR
   double start_factor = 1.0 / 3, end_factor = 1.0;  // LinearLR
   int64_t total_iters = 5;                          // ConstantLR, LinearLR
@@ -111,7 +111,7 @@ struct ParallelSpec {
 
 // One thing that a policy is asked to do; nothing is left to a default.
 struct StageSpec {
-  std::string kind;               // known_stages()
+  std::string kind;               // the names are in its row
   int64_t global_batch_size = 0;  // train: samples of an optimizer step
   int64_t micro_batch_size = 0;   // train, score, reference: of a dp rank; 0: its share at once
   bool eval_mode = false;         // train: no gradients, no optimizer step
@@ -123,7 +123,7 @@ struct StageSpec {
 // A fault that the scenario plants at run time, to see that it is found and by whom. What each kind
 // does: sim/world/calls/fault_injection.h.
 struct FaultSpec {
-  std::string kind;  // known_faults()
+  std::string kind;  // the names are in its row
   int64_t rank = 0;
   std::string label;           // calls whose label contains this text, * standing for any; "" any
   int64_t at_call = 0;         // acts at the k-th matching call, from 0
@@ -141,7 +141,7 @@ struct ExpectSpec {
   std::string kind;                      // "" any
   std::string tensor;                    // first divergent tensor; "" any
   nlohmann::json collectives = nullptr;  // {axis: {op: count per rank 0}}; null: not checked
-  std::string detector = {};             // who saw it first, known_detectors(); "" any
+  std::string detector = {};             // who saw it first; "" any
 };
 
 struct CaseSpec {

@@ -2,18 +2,19 @@
 #include "sim/cli/arguments.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 
 #include "base/error.h"
 #include "sim/case/names.h"
+#include "sim/case/option.h"
+#include "sim/case/scenario/schema.h"
 #include "sim/cli/version.h"
 
 namespace shardproof::sim {
 
 namespace {
-
-constexpr double kMaxSeconds = 1e6;
 
 // Names like CLI::IsMember, with the nearest one in the message.
 CLI::Validator one_of(const std::vector<std::string>& known) {
@@ -87,17 +88,54 @@ void add_run(CLI::App& app, RunArguments& run) {
                "Start no case after the first that is not as expected");
 }
 
+// "What dp does to parameters (replicate, fsdp, hybrid; without the flag fsdp)"
+std::string flag_doc(const CaseOption& option) {
+  std::string names = fmt::format("{}", fmt::join(option.choices, ", "));
+  if (*option.flag.otherwise != '\0') {
+    names += fmt::format("; without the flag {}", option.flag.otherwise);
+  }
+  if (!names.empty()) return fmt::format("{} ({})", option.doc, names);
+  return option.default_value == true ? "Turns this off: " + option.doc : option.doc;
+}
+
+// The flag of one row of the option table. A switch turns the default around.
+void add_flag(CLI::App& app, const CaseOption& option, std::string& text) {
+  const std::string names = option.flag.names;
+  if (option.type == KeyType::kBool) {
+    const char* switched = option.default_value == true ? "false" : "true";
+    app.add_flag_callback(
+        names, [&text, switched] { text = switched; }, flag_doc(option));
+    return;
+  }
+  const auto check = [&option](std::string& given) -> std::string {
+    try {
+      Schema::checked_flag(option, given);
+      return "";
+    } catch (const Error& error) {  // CLI11 writes the flag's name before it, too
+      return std::string(error.what()).substr(option.flag_name().size() + 1);
+    }
+  };
+  const bool alone = !option.of_bool.empty();  // it may stand without a value
+  CLI::Option* flag =
+      alone ? app.add_flag(names + "{" + option.of_bool.back() + "}", text, flag_doc(option))
+            : app.add_option(names, text, flag_doc(option));
+  flag->check(CLI::Validator(check, "", "option"));
+  if (option.type == KeyType::kInteger || option.type == KeyType::kNumber) {
+    flag->type_name(fmt::format("NUMBER in [{} - {}]", option.low, option.high));
+  }
+}
+
+void add_flags(CLI::App& app, CheckArguments& check, Flag::Of of) {
+  for (const CaseOption& option : case_options()) {
+    if (option.flag_name().empty() || option.flag.of != of) continue;
+    add_flag(app, option, check.flags[option.flag_name()]);
+  }
+}
+
 void add_case(CLI::App& app, CheckArguments& check, const std::string& what) {
   app.add_option("case", check.case_path, what)->required();
-  app.add_option("--precision", check.precision, "float64, float32, bfloat16 or float16")
-      ->check(one_of(known_precisions()));
-  app.add_option("--steps", check.steps, "Optimizer steps (default: what case.json says)")
-      ->check(CLI::Range(1, 100000));
-  app.add_option("--seed", check.seed, "Replaces the seed")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 62));
+  add_flags(app, check, Flag::Of::kEveryCommand);
   app.add_flag("--no-cache", check.world.no_cache, "Compute the golden anew");
-  app.add_option("--deadline", check.deadline_s, "Seconds that the whole case may take")
-      ->check(CLI::Range(0.01, kMaxSeconds));
 }
 
 void add_check(CLI::App& app, CheckArguments& check) {
@@ -107,43 +145,15 @@ void add_check(CLI::App& app, CheckArguments& check) {
       ->check(CLI::Range(1, 65536));
   app.add_option("--world-size", check.world_size, "Ranks that --mesh must come to")
       ->check(CLI::Range(1, 65536));
-  app.add_flag("--sequence-parallel", check.sequence_parallel,
-               "Shard the sequence over tp in norms");
+  add_flags(app, check, Flag::Of::kCheck);
   app.add_flag("--packed", check.packed, "Pack the sequences into one row");
-  app.add_option("--data-parallel", check.data_parallel,
-                 "What dp, cp and ulysses do to parameters: fsdp (default), hybrid or replicate")
-      ->check(one_of(known_data_parallel()));
-  app.add_flag("--fsdp-no-reshard", check.fsdp_no_reshard,
-               "fsdp, hybrid: parameters stay whole between forward and backward");
-  app.add_option("--replicate-size", check.replicate_size, "hybrid: copies of the model along dp")
-      ->check(CLI::PositiveNumber);
-  app.add_flag("--activation-checkpointing{mlp}", check.activation_checkpointing,
-               "Compute again in backward: mlp (the default of the flag) or layer")
-      ->check(one_of(known_checkpointing()));
-  app.add_option("--context-layout", check.context_layout,
-                 "Which tokens of a sequence a cp rank holds: zigzag or contiguous")
-      ->check(one_of(known_context_layouts()));
-  app.add_option("--context-rotation", check.context_rotation,
-                 "How a ring's keys go round: send_recv, all_to_all or all_gather")
-      ->check(one_of(known_context_rotations()));
   app.add_option("--custom-plan", check.custom_plan, "JSON file with {slot name pattern: style}");
-  app.add_option("--microbatch,--micro-batch", check.micro_batch_size,
-                 "Samples per microbatch of a dp rank, where tokens do not decide")
-      ->check(CLI::Range(1, 1 << 30));
   app.add_option("--dynamic-batching", check.dynamic_tokens,
                  "Microbatches of like length, rows times length at most so many tokens")
       ->check(CLI::Range(1, 1 << 30));
-  app.add_option("--backend", check.backend, "emulated, gloo or nccl")
-      ->check(one_of(known_backends()));
-  app.add_option("--device", check.world.device, "cpu or cuda")->check(one_of(known_devices()));
   app.add_flag("--fresh", check.world.fresh, "Make a new world");
-  app.add_option("--hang", check.hang_s,
-                 "Seconds without progress after which a rank counts as hung")
-      ->check(CLI::Range(0.01, kMaxSeconds));
   app.add_option("--dump", check.dump, "Write the sharded run's own full tensors here");
   app.add_option("--save", check.save, "Write the trained model here, as a Hugging Face folder");
-  app.add_option("--save-file-bytes", check.save_file_bytes, "The largest file of --save")
-      ->check(CLI::PositiveNumber);
   app.add_option("--out", check.out, "Folder for the results (default: none)");
 }
 

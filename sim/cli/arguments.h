@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -45,17 +46,18 @@ struct CheckArguments {
   std::string case_path;    // a case folder; golden also takes a scenario
   std::string result_file;  // judge
   std::string mesh = "dp=1";
-  std::optional<int64_t> ulysses, world_size, steps, micro_batch_size, dynamic_tokens, seed;
-  bool sequence_parallel = false, packed = false, fsdp_no_reshard = false;
-  std::string activation_checkpointing = "none";
-  int64_t replicate_size = 1;
-  std::string data_parallel = "fsdp", precision = "float64", backend = "emulated";
-  std::string context_layout = "zigzag", context_rotation = "send_recv";
+  std::optional<int64_t> ulysses, world_size, dynamic_tokens;
+  bool packed = false;
+  // What the flags of the option table (sim/case/option.h) say, by flag: {"--steps", "3"}. "" is
+  // not given.
+  std::map<std::string, std::string> flags = {};
+  std::string flag(const std::string& name) const {
+    const auto found = flags.find(name);
+    return found == flags.end() ? "" : found->second;
+  }
   std::string custom_plan;  // file with {pattern: style}
-  double hang_s = 2.0, deadline_s = 120.0;
   std::string dump, out, only;
-  std::string save;                            // the trained model as a Hugging Face folder
-  int64_t save_file_bytes = int64_t{5} << 30;  // of one of its files
+  std::string save;  // the trained model as a Hugging Face folder
   WorldArguments world;
   std::vector<KnownWorkload> workloads;  // as in RunArguments
 };

@@ -7,8 +7,10 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "sim/case/option.h"
 #include "sim/case/scenario/case_folder.h"
 #include "sim/case/scenario/read_text.h"
+#include "sim/case/scenario/schema.h"
 
 namespace shardproof::sim {
 
@@ -49,7 +51,6 @@ void set_batching(const CheckArguments& arguments, CaseSpec& spec) {
   if (arguments.packed && arguments.dynamic_tokens) {
     bad_option("--packed and --dynamic-batching are both given", "give one of them");
   }
-  if (arguments.micro_batch_size) spec.micro_batch_size = *arguments.micro_batch_size;
   if (arguments.packed) spec.batching.kind = "packed";
   if (!arguments.dynamic_tokens) return;
   spec.batching.kind = "dynamic";
@@ -92,31 +93,27 @@ std::string writable_path(const std::string& option, const std::string& path) {
   return whole.string();
 }
 
+void set_flags(const CheckArguments& arguments, CaseSpec& spec) {
+  for (const CaseOption& option : case_options()) {
+    const std::string text = arguments.flag(option.flag_name());
+    if (!text.empty()) option.set(spec, Schema::checked_flag(option, text));
+  }
+}
+
 CaseSpec make_check_case(const CheckArguments& arguments) {
   CaseSpec spec = read_case_folder(arguments.case_path);
   set_mesh(arguments, spec.parallel);
-  spec.parallel.sequence_parallel = arguments.sequence_parallel;
-  spec.parallel.data_parallel = arguments.data_parallel;
-  spec.parallel.fsdp.reshard_after_forward = !arguments.fsdp_no_reshard;
-  spec.parallel.fsdp.replicate_size = arguments.replicate_size;
-  spec.parallel.activation_checkpointing = arguments.activation_checkpointing;
-  spec.parallel.context_layout = arguments.context_layout;
-  spec.parallel.context_rotation = arguments.context_rotation;
+  for (const CaseOption& option : case_options()) {
+    if (*option.flag.otherwise != '\0') option.set(spec, option.flag.otherwise);
+  }
+  set_flags(arguments, spec);
   if (!arguments.custom_plan.empty()) {
     spec.parallel.custom_plan = read_json_object(arguments.custom_plan);
   }
   spec.data.uneven = true;  // the refusal of uneven shares is for scenarios
-  spec.precision = arguments.precision;
-  spec.world.backend = arguments.backend;
-  spec.world.device = arguments.world.device;
-  spec.world.hang_s = arguments.hang_s;
-  spec.world.deadline_s = arguments.deadline_s;
-  if (arguments.steps) spec.steps = *arguments.steps;
-  if (arguments.seed) spec.seed = *arguments.seed;
   set_batching(arguments, spec);
   spec.dump_file = writable_path("--dump", arguments.dump);
   spec.save_folder = folder_to_make("--save", arguments.save);
-  spec.save_file_bytes = arguments.save_file_bytes;
   return spec;
 }
 

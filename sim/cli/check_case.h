@@ -10,6 +10,9 @@ namespace shardproof::sim {
 // be written. Error(kRefused): an option that is not supported.
 CaseSpec make_check_case(const CheckArguments& arguments);
 
+// Sets what the given flags of the option table say.
+void set_flags(const CheckArguments& arguments, CaseSpec& spec);
+
 // `path` made absolute; "" stays "". Throws Error(kBadInput), naming `option`, when no file can be
 // written there.
 std::string writable_path(const std::string& option, const std::string& path);

@@ -50,8 +50,7 @@ int golden_command(const CheckArguments& arguments, WorldPool& pool) {
   folder.dump = "";
   const bool is_folder = std::filesystem::is_directory(arguments.case_path);
   CaseSpec spec = is_folder ? make_check_case(folder) : scenario_case(arguments);
-  if (arguments.steps) spec.steps = *arguments.steps;
-  if (arguments.seed) spec.seed = *arguments.seed;
+  set_flags(arguments, spec);
   check_case(spec);
   const std::string dump = writable_path("--dump", arguments.dump);
   GoldenStore goldens(pool, false);

@@ -2,27 +2,26 @@
 
 #include <fmt/format.h>
 
+#include "sim/case/option.h"
 #include "sim/judge/verdict/replay.h"
 
 namespace shardproof::sim {
 
-namespace {
-
-std::string flag_text(const char* flag, const std::optional<int64_t>& value) {
-  return value ? fmt::format(" {} {}", flag, *value) : "";
-}
-
-}  // namespace
-
 std::string with_replay_flags(const std::string& command, const RunArguments& arguments) {
-  return command.empty() ? "" : command + flag_text("--seed", arguments.seed);
+  if (command.empty() || !arguments.seed) return command;
+  return command + fmt::format(" --seed {}", *arguments.seed);
 }
 
 std::string with_replay_flags(const std::string& command, const CheckArguments& arguments) {
   if (command.empty()) return "";
+  std::string flags;
+  for (const CaseOption& option : case_options()) {
+    const std::string text = arguments.flag(option.flag_name());
+    if (option.flag.replay != Flag::Replay::kWhenGiven || text.empty()) continue;
+    flags += " " + option.flag_name() + " " + text;
+  }
   const std::string& plan = arguments.custom_plan;
-  return command + flag_text("--steps", arguments.steps) + flag_text("--seed", arguments.seed) +
-         (plan.empty() ? "" : " --custom-plan " + shell_word(plan));
+  return command + flags + (plan.empty() ? "" : " --custom-plan " + shell_word(plan));
 }
 
 }  // namespace shardproof::sim

@@ -15,7 +15,7 @@ using nlohmann::json;
 namespace {
 
 // The last part of a key's path, or its short name.
-std::string short_name(const SchemaKey& key) {
+std::string short_name(const Option& key) {
   if (!key.short_name.empty()) return key.short_name;
   const size_t dot = key.path.rfind('.');
   return dot == std::string::npos ? key.path : key.path.substr(dot + 1);
@@ -68,7 +68,7 @@ class MatrixReader {
 
  private:
   MatrixRow key_row(const YamlEntry& entry, const YamlNode& value, size_t index) const {
-    const SchemaKey& key = *schema_.find(entry.key);
+    const Option& key = *schema_.find(entry.key);
     if (key.path == "name" || key.path == "world.backend") {
       fail_at(file_, entry.line, entry.column, fmt::format("{} is not swept", key.path),
               "each scenario runs on every backend by itself");
@@ -116,7 +116,7 @@ class MatrixReader {
 
   [[noreturn]] void unknown_list(const YamlEntry& entry) const {
     std::vector<std::string> paths;
-    for (const SchemaKey& key : schema_.keys()) paths.push_back(key.path);
+    for (const Option& key : schema_.keys()) paths.push_back(key.path);
     std::string nearest;
     for (const std::string& path : paths) {
       if (nearest.empty() && path.ends_with("." + entry.key)) nearest = path;

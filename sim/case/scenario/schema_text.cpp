@@ -1,5 +1,8 @@
 // The table of keys for people and for editors.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
 
 #include "sim/case/scenario/schema.h"
 
@@ -9,46 +12,27 @@ using nlohmann::json;
 
 namespace {
 
-std::string type_text(const SchemaKey& key) {
-  switch (key.type) {
-    case KeyType::kText:
-      return "text";
-    case KeyType::kInteger:
-      return "integer";
-    case KeyType::kNumber:
-      return "number";
-    case KeyType::kBool:
-      return "true|false";
-    case KeyType::kNumberPair:
-      return "[number, number]";
-    case KeyType::kIntegers:
-      return "[integer, ..]";
-    case KeyType::kTexts:
-      return "[text, ..]";
-    case KeyType::kMap:
-      return "map";
-    case KeyType::kRecords:
-      return "[map, ..]";
-    case KeyType::kName:
-    case KeyType::kNames:
-      break;
-  }
-  std::string names;
-  for (const std::string& choice : key.choices) names += (names.empty() ? "" : "|") + choice;
-  return names + (key.of_bool.empty() ? "" : "|true|false");
+std::string type_text(const Option& key) {
+  // In the order of KeyType; of names the choices.
+  constexpr std::array kTexts = {
+      "text",          "integer",    "number",           "true|false", "",         "",
+      "[integer, ..]", "[text, ..]", "[number, number]", "map",        "[map, ..]"};
+  const bool named = key.type == KeyType::kName || key.type == KeyType::kNames;
+  if (!named) return kTexts.at(static_cast<size_t>(key.type));
+  return fmt::format("{}{}", fmt::join(key.choices, "|"), key.of_bool.empty() ? "" : "|true|false");
 }
 
-json name_schema(const SchemaKey& key) {
+json name_schema(const Option& key) {
   json names = key.choices;
   if (!key.of_bool.empty()) names.insert(names.end(), {true, false});
   return {{"enum", names}};
 }
 
-json number_schema(const SchemaKey& key) {
+json number_schema(const Option& key) {
   return {{"type", "number"}, {"minimum", key.low}, {"maximum", key.high}};
 }
 
-json integer_schema(const SchemaKey& key) {
+json integer_schema(const Option& key) {
   return {{"type", "integer"},
           {"minimum", static_cast<int64_t>(key.low)},
           {"maximum", static_cast<int64_t>(key.high)}};
@@ -56,7 +40,7 @@ json integer_schema(const SchemaKey& key) {
 
 json list_schema(json items) { return {{"type", "array"}, {"items", std::move(items)}}; }
 
-json type_schema(const SchemaKey& key) {
+json type_schema(const Option& key) {
   switch (key.type) {
     case KeyType::kText:
       return {{"type", "string"}};
@@ -82,12 +66,13 @@ json type_schema(const SchemaKey& key) {
     case KeyType::kMap:
       return {{"type", "object"}};
     case KeyType::kRecords:
+    case KeyType::kNone:
       break;
   }
   return list_schema({{"type", "object"}, {"additionalProperties", false}});
 }
 
-json key_schema(const SchemaKey& key) {
+json key_schema(const Option& key) {
   json schema = type_schema(key);
   if (key.nullable) schema = {{"anyOf", {schema, {{"type", "null"}}}}};
   schema["description"] = key.doc;
@@ -138,7 +123,7 @@ json Schema::json_schema() const {
                {"title", "shardproof scenario"},
                {"type", "object"},
                {"additionalProperties", false}};
-  for (const SchemaKey& key : keys_) {
+  for (const CaseOption& key : keys_) {
     std::string name;
     json& block = place(root, key.path, name);
     block["properties"][name] = key_schema(key);
@@ -150,9 +135,11 @@ json Schema::json_schema() const {
 
 std::string Schema::describe_keys() const {
   std::string text;
-  for (const SchemaKey& key : keys_) {
+  for (const CaseOption& key : keys_) {
     const std::string given = key.default_value.is_null() ? "-" : key.default_value.dump();
-    text += fmt::format("{:<40} {:<24} {:<14} {}\n", key.path, type_text(key), given, key.doc);
+    const std::string flag = key.flag_name().empty() ? "" : " (" + key.flag_name() + ")";
+    text +=
+        fmt::format("{:<40} {:<24} {:<14} {}{}\n", key.path, type_text(key), given, key.doc, flag);
   }
   text +=
       fmt::format("{:<40} {:<24} {:<14} {}\n", "matrix", "map of lists", "-",

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "base/error.h"
 #include "sim/case/names.h"
 #include "sim/case/scenario/schema.h"
 
@@ -17,11 +18,12 @@ constexpr size_t kMaxText = 4096;
 
 // One value being checked: the key it belongs to, where it stands, and how to complain about it.
 struct Checked {
-  const SchemaKey& key;
+  const Option& key;
   const std::string& file;
 
   [[noreturn]] void fail(const YamlNode& node, const std::string& what,
                          const std::string& fix) const {
+    if (file.empty()) throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
     fail_at(file, node.line, node.column, what, fix);
   }
   [[noreturn]] void wrong_type(const YamlNode& node, const std::string& wanted) const {
@@ -108,7 +110,7 @@ struct Checked {
 
 }  // namespace
 
-json Schema::checked(const SchemaKey& key, const YamlNode& node, const std::string& file) const {
+json Schema::checked(const Option& key, const YamlNode& node, const std::string& file) {
   const Checked check{key, file};
   const bool nothing = node.value().is_null() && node.kind != YamlNode::Kind::kMap;
   if (nothing && key.nullable) return nullptr;
@@ -137,12 +139,22 @@ json Schema::checked(const SchemaKey& key, const YamlNode& node, const std::stri
     case KeyType::kMap:
       if (node.kind != YamlNode::Kind::kMap) check.wrong_type(node, "a map");
       return node.value();
+    case KeyType::kNone:
     case KeyType::kRecords:
       break;  // read key by key by whoever owns the records
   }
   const bool records = node.kind == YamlNode::Kind::kList || node.kind == YamlNode::Kind::kMap;
   if (!records) check.wrong_type(node, "a list of maps");
   return json::array();
+}
+
+json Schema::checked_flag(const Option& option, const std::string& text) {
+  Option named = option;
+  named.path = option.flag_name();
+  YamlNode node;
+  node.kind = YamlNode::Kind::kScalar;
+  node.text = text;
+  return checked(named, node, "");
 }
 
 }  // namespace shardproof::sim

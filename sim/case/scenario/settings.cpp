@@ -30,7 +30,7 @@ std::string policy_key(const std::string& name) {
 
 // The path in the table that ends in this name, when it stands in another block. "" none.
 std::string path_ending_in(const Schema& schema, const std::string& name) {
-  for (const SchemaKey& key : schema.keys()) {
+  for (const Option& key : schema.keys()) {
     if (key.path.ends_with("." + name)) return key.path;
   }
   return "";
@@ -64,7 +64,7 @@ void Settings::add_block(const YamlNode& map, const std::string& block,
 }
 
 void Settings::add_key(const YamlEntry& entry, const std::string& path) {
-  const SchemaKey& key = *schema_->find(path);
+  const Option& key = *schema_->find(path);
   if (given(path)) {
     fail_at(file_, entry.line, entry.column,
             fmt::format("{} was given before, in line {}", path, settings_.at(path).line),
@@ -100,7 +100,7 @@ void Settings::overlay(const Settings& row) {
 json Settings::value(const std::string& path) const {
   const auto found = settings_.find(path);
   if (found != settings_.end()) return found->second.value;
-  const SchemaKey* key = schema_->find(path);
+  const Option* key = schema_->find(path);
   SHARDPROOF_ASSERT(key != nullptr, "no key " + path + " in the table");
   return key->default_value;
 }
@@ -137,13 +137,13 @@ json read_records(const Schema& schema, const std::string& records_path, const Y
     }
     json record = json::object();
     std::vector<std::string> known;
-    for (const SchemaKey& key : schema.keys()) {
+    for (const Option& key : schema.keys()) {
       if (!key.path.starts_with(prefix)) continue;
       known.push_back(key.path.substr(prefix.size()));
       record[known.back()] = key.default_value;
     }
     for (const YamlEntry& entry : item.entries) {
-      const SchemaKey* key = schema.find(prefix + entry.key);
+      const Option* key = schema.find(prefix + entry.key);
       if (key == nullptr) {
         const std::string nearest = nearest_name(entry.key, known);
         fail_at(file, entry.line, entry.column,

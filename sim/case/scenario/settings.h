@@ -38,6 +38,7 @@ class Settings {
   [[noreturn]] void fail(const std::string& path, const std::string& what,
                          const std::string& fix) const;
   const std::string& file() const { return file_; }
+  const Schema& schema() const { return *schema_; }
 
  private:
   void add_block(const YamlNode& map, const std::string& block,

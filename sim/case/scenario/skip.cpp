@@ -15,10 +15,10 @@ namespace {
 
 SkipCondition read_condition(const Schema& schema, const std::string& file,
                              const YamlEntry& entry) {
-  const SchemaKey* key = schema.find(entry.key);
+  const Option* key = schema.find(entry.key);
   if (key == nullptr || entry.key.find('[') != std::string::npos) {
     std::vector<std::string> paths;
-    for (const SchemaKey& known : schema.keys()) paths.push_back(known.path);
+    for (const Option& known : schema.keys()) paths.push_back(known.path);
     const std::string nearest = nearest_name(entry.key, paths);
     fail_at(file, entry.line, entry.column, fmt::format("unknown key '{}' in skip.when", entry.key),
             nearest.empty() ? "name a key by its whole path"

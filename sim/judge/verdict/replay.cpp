@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "sim/case/option.h"
+
 namespace shardproof::sim {
 namespace {
 
@@ -13,28 +15,33 @@ bool is_scenario(const std::string& file) {
   return ends(".yaml") || ends(".yml");
 }
 
+// " --context-layout contiguous", " --sequence-parallel", " --activation-checkpointing=mlp".
+std::string flag_text(const CaseOption& option, const nlohmann::json& value) {
+  if (value.is_boolean()) return " " + option.flag_name();
+  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  return " " + option.flag_name() + (option.of_bool.empty() ? " " : "=") + text;
+}
+
 // The mesh and whatever is not as `check` has it when nothing is said.
 std::string check_flags(const CaseSpec& spec) {
   const ParallelSpec& parallel = spec.parallel;
-  std::string flags = fmt::format(" --mesh dp={},cp={},ulysses={},tp={}", parallel.dp, parallel.cp,
-                                  parallel.ulysses, parallel.tp);
-  const auto add = [&flags](bool differs, const std::string& flag) {
-    if (differs) flags += " --" + flag;
-  };
-  add(parallel.sequence_parallel, "sequence-parallel");
-  add(parallel.data_parallel != "fsdp", "data-parallel " + parallel.data_parallel);
-  add(!parallel.fsdp.reshard_after_forward, "fsdp-no-reshard");
-  add(parallel.fsdp.replicate_size != 1,
-      fmt::format("replicate-size {}", parallel.fsdp.replicate_size));
-  add(parallel.activation_checkpointing != "none",
-      "activation-checkpointing=" + parallel.activation_checkpointing);
-  add(spec.batching.kind == "packed", "packed");
-  add(spec.batching.kind == "dynamic", fmt::format("dynamic-batching {}", spec.batching.tokens));
-  add(parallel.context_layout != "zigzag", "context-layout " + parallel.context_layout);
-  add(parallel.context_rotation != "send_recv", "context-rotation " + parallel.context_rotation);
-  add(spec.micro_batch_size > 0, fmt::format("microbatch {}", spec.micro_batch_size));
-  add(spec.precision != "float64", "precision " + spec.precision);
-  return flags;
+  const std::string mesh = fmt::format(" --mesh dp={},cp={},ulysses={},tp={}", parallel.dp,
+                                       parallel.cp, parallel.ulysses, parallel.tp);
+  std::string sharding, others;
+  for (const CaseOption& option : case_options()) {
+    if (option.flag_name().empty() || option.flag.replay != Flag::Replay::kWhenSet) continue;
+    const nlohmann::json value = option.get(spec, Extent::kAll);
+    const bool named = *option.flag.otherwise != '\0';
+    if (value == (named ? nlohmann::json(option.flag.otherwise) : option.get({}, Extent::kAll))) {
+      continue;
+    }
+    (option.path.starts_with("parallel.") ? sharding : others) += flag_text(option, value);
+  }
+  if (spec.batching.kind == "packed") sharding += " --packed";
+  if (spec.batching.kind == "dynamic") {
+    sharding += fmt::format(" --dynamic-batching {}", spec.batching.tokens);
+  }
+  return mesh + sharding + others;
 }
 
 }  // namespace

@@ -122,20 +122,27 @@ TEST_CASE("check takes a case, a mesh and flags", "[cli]") {
                                 "64"});
   CHECK(all.check.case_path == "case");
   CHECK(all.check.mesh == "dp=1,cp=2,tp=2");
-  CHECK(all.check.sequence_parallel);
+  const auto flag = [&all](const char* name) { return all.check.flags.at(name); };
+  CHECK(flag("--sequence-parallel") == "true");
+  CHECK(flag("--fsdp-no-reshard").empty());
   CHECK(all.check.ulysses == 2);
   CHECK(all.check.packed);
-  CHECK(all.check.context_layout == "contiguous");
-  CHECK(all.check.context_rotation == "all_gather");
-  CHECK(all.check.data_parallel == "fsdp");
-  CHECK(all.check.precision == "bfloat16");
-  CHECK(all.check.backend == "gloo");
-  CHECK(all.check.steps == 4);
+  CHECK(flag("--context-layout") == "contiguous");
+  CHECK(flag("--context-rotation") == "all_gather");
+  CHECK(flag("--data-parallel") == "fsdp");
+  CHECK(flag("--precision") == "bfloat16");
+  CHECK(flag("--backend") == "gloo");
+  CHECK(flag("--steps") == "4");
   CHECK(all.check.dump == "d");
   CHECK(all.check.world_size == 8);
-  CHECK(all.check.micro_batch_size == 3);
+  CHECK(flag("--microbatch") == "3");
   CHECK(all.check.dynamic_tokens == 64);
-  CHECK(parsed({"check", "case", "--micro-batch", "2"}).check.micro_batch_size == 2);
+  CHECK(parsed({"check", "case", "--micro-batch", "2"}).check.flags.at("--microbatch") == "2");
+  CHECK(parsed({"check", "case", "--fsdp-no-reshard"}).check.flags.at("--fsdp-no-reshard") ==
+        "false");
+  for (const char* word : {"--activation-checkpointing", "--activation-checkpointing=mlp"}) {
+    CHECK(parsed({"check", word, "case"}).check.flags.at("--activation-checkpointing") == "mlp");
+  }
 }
 
 TEST_CASE("What is misspelt is refused with the nearest known word", "[cli]") {
@@ -143,12 +150,14 @@ TEST_CASE("What is misspelt is refused with the nearest known word", "[cli]") {
   CHECK_THAT(refusal_of({"chek", "x"}), Contains("did you mean check?"));
   CHECK_THAT(refusal_of({"run", "--bakend", "gloo"}),
              Contains("run has no option --bakend; did you mean --backend?"));
-  CHECK_THAT(refusal_of({"check", "x", "--context-rotation", "allgather"}),
-             Contains("'allgather' is unknown; known are send_recv, all_to_all, all_gather"));
+  CHECK_THAT(
+      refusal_of({"check", "x", "--context-rotation", "allgather"}),
+      Contains("--context-rotation: is 'allgather'; known are send_recv, all_to_all, all_gather"));
   CHECK_THAT(refusal_of({"run", "--bakend=gloo"}), Contains("did you mean --backend?"));
   CHECK_THAT(refusal_of({"run", "--backend", "glo"}), Contains("did you mean gloo?"));
   CHECK_THAT(refusal_of({"check", "c", "--precision", "float46"}),
-             Contains("did you mean float64?"));
+             Contains("shardproof: --precision: is 'float46'; known are float64,") &&
+                 Contains("did you mean float64?"));
   CHECK_THAT(refusal_of({"check"}), Contains("case"));
 }
 
@@ -157,7 +166,9 @@ TEST_CASE("Numbers out of range are refused", "[cli]") {
   refusal_of({"run", "--jobs", "many"});
   refusal_of({"run", "--time-budget", "-1"});
   refusal_of({"run", "--seed", "-1"});
-  refusal_of({"check", "c", "--steps", "0"});
+  CHECK_THAT(refusal_of({"check", "c", "--steps", "0"}),
+             Contains("--steps: is 0; it must be from 1 to 100000"));
+  CHECK_THAT(refusal_of({"check", "c", "--deadline", "soon"}), Contains("it must be a number"));
   refusal_of({"check", "c", "--world-size", "65537"});
   for (const char* shard : {"0/4", "5/4", "1", "1/", "/4", "a/b", "1/4x", "-1/4", "1/0"}) {
     INFO(shard);

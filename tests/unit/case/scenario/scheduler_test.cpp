@@ -1,7 +1,6 @@
 // The learning rate's schedulers and the families of models, as a scenario writes them.
 #include <catch2/catch.hpp>
 
-#include "sim/case/scenario/read_scheduler.h"
 #include "sim/case/scenario/scenario.h"
 #include "tests/unit/case/scenario/one_case.h"
 #include "tests/unit/case/scenario/refusal.h"

@@ -15,7 +15,7 @@ using nlohmann::json;
 TEST_CASE("No key is in the table twice, and none is also a block", "[scenario]") {
   const Schema schema;
   std::set<std::string> paths;
-  for (const SchemaKey& key : schema.keys()) {
+  for (const Option& key : schema.keys()) {
     INFO(key.path);
     CHECK(paths.insert(key.path).second);
     CHECK_FALSE(schema.is_block(key.path));
@@ -25,7 +25,7 @@ TEST_CASE("No key is in the table twice, and none is also a block", "[scenario]"
 
 TEST_CASE("Every default is of its key's own type and in its range", "[scenario]") {
   const Schema schema;
-  for (const SchemaKey& key : schema.keys()) {
+  for (const Option& key : schema.keys()) {
     const bool checkable = !key.default_value.is_null() && key.type != KeyType::kRecords;
     if (!checkable || key.default_value == "") continue;
     INFO(key.path);

@@ -1,18 +1,19 @@
-#include "sim/case/scenario/read_batching.h"
-
+// How a dp rank's samples become microbatches, as a scenario file says it.
 #include <fmt/format.h>
+
+#include "sim/case/scenario/blocks.h"
 
 namespace shardproof::sim {
 namespace {
 
 void set_micro_batch(const Settings& settings, CaseSpec& spec) {
-  const std::string path =
-      spec.workload == "logprobs" ? "run.logprob_batch_size" : "run.train_micro_batch_size";
-  if (settings.given(path)) spec.micro_batch_size = settings.get<int64_t>(path);
+  if (spec.workload != "logprobs") return;
+  const std::string path = "run.logprob_batch_size";
+  spec.micro_batch_size = settings.given(path) ? settings.get<int64_t>(path) : 0;
 }
 
 // sequence_packing or dynamic_batching, or neither.
-void set_batching(const Settings& settings, CaseSpec& spec) {
+void set_kind(const Settings& settings, CaseSpec& spec) {
   const std::string packing = "run.sequence_packing.", dynamic = "run.dynamic_batching.";
   const bool packed = settings.get<bool>(packing + "enabled");
   const bool dynamically = settings.get<bool>(dynamic + "enabled");
@@ -33,15 +34,13 @@ void set_batching(const Settings& settings, CaseSpec& spec) {
   if (settings.given(tokens)) spec.batching.tokens = settings.get<int64_t>(tokens);
   const std::string scored = chosen + "logprob_mb_tokens";
   if (settings.given(scored)) spec.batching.logprob_tokens = settings.get<int64_t>(scored);
-  spec.batching.algorithm = settings.get<std::string>(packing + "algorithm");
-  spec.batching.length_round = settings.get<int64_t>(dynamic + "sequence_length_round");
 }
 
 }  // namespace
 
-void read_batching(const Settings& settings, CaseSpec& spec) {
+void set_batching(const Settings& settings, CaseSpec& spec) {
   set_micro_batch(settings, spec);
-  set_batching(settings, spec);
+  set_kind(settings, spec);
 }
 
 }  // namespace shardproof::sim

@@ -1,11 +1,15 @@
-#include "sim/case/scenario/read_scheduler.h"
-
+// The learning rate's schedulers of a scenario, as the policy's configuration writes them.
+//
+//   scheduler: {name: torch.optim.lr_scheduler.LinearLR, kwargs: {start_factor: 0.1}}
+//   scheduler: [{name: LinearLR, kwargs: {..}}, {name: ConstantLR, kwargs: {..}}, {milestones:
+//   [5]}]
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "sim/case/names.h"
-#include "sim/case/scenario/optimizer_keys.h"
+#include "sim/case/option.h"
+#include "sim/case/scenario/blocks.h"
 
 namespace shardproof::sim {
 namespace {
@@ -126,7 +130,7 @@ void check_milestones(const Settings& settings, const OptimizerSpec& optimizer) 
 
 }  // namespace
 
-void read_scheduler(const Settings& settings, OptimizerSpec& optimizer) {
+void set_schedulers(const Settings& settings, OptimizerSpec& optimizer) {
   bool ended = false;
   for (const json& record : settings.value(kPath)) {
     const std::string kind = record["name"];

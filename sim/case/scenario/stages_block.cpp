@@ -1,10 +1,19 @@
-#include "sim/case/scenario/read_stages.h"
-
+// What a policy is asked to do, stage by stage, as a scenario file says it.
+//
+//   train       optimizer steps, one for each global batch in the data; one of the scheduler
+//   score       the policy's logprobs, which are the prev_logprobs of what follows
+//   reference   the first weights' logprobs, the reference_logprobs of what follows
+//   refit       the policy's weights to inference ranks outside of the mesh
+//   offload     parameters and optimizer to the host, and back where the next stage needs them
+//   save, load  a checkpoint; onto another mesh, where a load names one
+//   draw        numbers from two of the random streams that the policy keeps
+//   export      the policy's weights to a Hugging Face folder, always the same, and read back
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "base/error.h"
+#include "sim/case/scenario/blocks.h"
 
 namespace shardproof::sim {
 namespace {
@@ -130,7 +139,7 @@ bool has_stages(const Settings& settings) {
   return settings.get<std::string>("workload") == "policy";
 }
 
-void read_stages(const Settings& settings, CaseSpec& spec) {
+void set_stages(const Settings& settings, CaseSpec& spec) {
   if (!has_stages(settings)) {
     for (const char* path : {"run.stages", "run.lives", "run.refit.tensor_parallel_size"}) {
       if (!settings.given(path)) continue;
@@ -143,12 +152,6 @@ void read_stages(const Settings& settings, CaseSpec& spec) {
     if (!settings.given(path)) continue;
     settings.fail(path, fmt::format("workload policy has no {}", path),
                   "remove it; run.stages say what happens");
-  }
-  spec.lives = settings.get<int64_t>("run.lives");
-  spec.colocated = settings.get<bool>("run.generation.colocated.enabled");
-  spec.refit_bytes = settings.get<int64_t>("run.refit.budget_bytes");
-  if (settings.given("run.refit.tensor_parallel_size")) {
-    spec.parallel.inference_tp = settings.get<int64_t>("run.refit.tensor_parallel_size");
   }
   StageReader reader(settings, spec);
   for (const json& record : settings.value(kStages)) spec.stages.push_back(reader.next(record));

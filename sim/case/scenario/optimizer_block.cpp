@@ -1,12 +1,15 @@
-#include "sim/case/scenario/read_optimizer.h"
-
+// The optimizer of a scenario under PyTorch's names, and the norm that gradients are clipped to.
+//
+// `foreach` and `fused` say how PyTorch computes a step, not which: they are checked as PyTorch
+// checks them, and the step is the same. `amsgrad`, `maximize`, `capturable` and `differentiable`
+// are understood, but no step here has them.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
 
-#include "sim/case/scenario/read_scheduler.h"
+#include "sim/case/scenario/blocks.h"
 
 namespace shardproof::sim {
 namespace {
@@ -62,40 +65,30 @@ void check_momentum(const Settings& settings, const OptimizerSpec& optimizer) {
                 "it needs a momentum above 0 and no dampening");
 }
 
+}  // namespace
+
 // "2", "1.5", "inf": as few characters as say it, since it is part of the golden's key.
-std::string norm_type(const Settings& settings) {
-  const std::string path = "run.grad_norm.type", text = settings.get<std::string>(path);
-  if (text == "inf") return text;
+void set_norm_type(const Settings& settings, OptimizerSpec& optimizer) {
+  const std::string path = "run.grad_norm.type", text = optimizer.norm_type;
+  if (text == "inf") return;
   double type = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), type);
   if (error != std::errc{} || end != text.data() + text.size() || !(type > 0) || type > 1000) {
     settings.fail(path, fmt::format("{} is '{}'", path, text),
                   "write a number above 0 and at most 1000, or inf");
   }
-  return fmt::format("{}", type);
+  optimizer.norm_type = fmt::format("{}", type);
 }
 
-}  // namespace
-
-void read_optimizer(const Settings& settings, OptimizerSpec& optimizer) {
-  const std::string kwargs = kKwargs;
-  const json betas = settings.value(kwargs + "betas");
-  const json max_norm = settings.value("run.max_grad_norm");
-  optimizer.kind = settings.get<std::string>("run.optimizer.name");
+void set_optimizer(const Settings& settings, OptimizerSpec& optimizer) {
   check_constants(settings, optimizer.kind);
   check_ways(settings);
-  optimizer.lr = settings.get<double>(kwargs + "lr");
+  const json betas = settings.value(std::string(kKwargs) + "betas");
   optimizer.beta1 = betas[0].get<double>();
   optimizer.beta2 = betas[1].get<double>();
-  optimizer.eps = settings.get<double>(kwargs + "eps");
-  optimizer.weight_decay = settings.get<double>(kwargs + "weight_decay");
-  optimizer.momentum = settings.get<double>(kwargs + "momentum");
-  optimizer.dampening = settings.get<double>(kwargs + "dampening");
-  optimizer.nesterov = settings.get<bool>(kwargs + "nesterov");
+  if (settings.value("run.max_grad_norm").is_null()) optimizer.max_norm = 0;
   check_momentum(settings, optimizer);
-  optimizer.norm_type = norm_type(settings);
-  optimizer.max_norm = max_norm.is_null() ? 0.0 : max_norm.get<double>();
-  read_scheduler(settings, optimizer);
+  set_schedulers(settings, optimizer);
 }
 
 }  // namespace shardproof::sim

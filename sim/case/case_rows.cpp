@@ -1,0 +1,198 @@
+// Options of a case as a whole, of its batch and of how it must end.
+#include <algorithm>
+#include <iterator>
+
+#include "sim/case/names.h"
+#include "sim/case/row.h"
+
+namespace shardproof::sim {
+namespace {
+
+using enum KeyType;
+using enum Flag::Of;
+using enum Flag::Replay;
+
+// What a scenario says in blocks of their own, and what no key says.
+OptionRows<CaseSpec> general_rows() {
+  using Spec = CaseSpec;
+  constexpr auto ignores = Golden::kIgnores;
+  return {
+      key<CaseSpec>("name", kText, nullptr, "Name of the scenario; without it the file's name"),
+      row<&Spec::workload>(
+          "workload",
+          "What a rank runs: train, logprobs, policy, or the name of a registered workload"),
+      row<&Spec::options>("options", "Options of a registered workload; `describe` shows them"),
+      row<&Spec::precision>("precision", "Type of weights and activations",
+                            Choices{known_precisions()}, Flag{"--precision", kEveryCommand}),
+      row<&Spec::seed>("seed", "Draws weights, batch and everything else", Range{0, kMaxSeed},
+                       Flag{"--seed", kEveryCommand, kWhenGiven}),
+      row<&Spec::judged>("judged", "false: run only, compare nothing", ignores),
+      row<&Spec::record_activations>(
+          "record_activations", "false: compare gradients, parameters, losses and logprobs only"),
+      row<&Spec::tags>("tags", "For --filter; cases tagged slow or manual run only when asked for",
+                       ignores),
+      member<&Spec::name>(ignores),
+      member<&Spec::file>(ignores),
+      member<&Spec::line>(ignores),
+      member<&Spec::model>(),
+      member<&Spec::weights_folder>(),
+      member<&Spec::expected_file>(ignores),
+      member<&Spec::skip>(ignores),
+      member<&Spec::dump_file>(ignores),
+      member<&Spec::save_folder>(ignores),
+      row<&Spec::save_file_bytes>("", "The largest file of --save", Range{1, 1e18}, ignores,
+                                  Flag{"--save-file-bytes", kCheck, kNever}),
+  };
+}
+
+OptionRows<CaseSpec> run_rows() {
+  using Spec = CaseSpec;
+  constexpr auto ignores = Golden::kIgnores;
+  constexpr Range samples{1, 1e6};
+  return {
+      row<&Spec::steps>("run.steps", "Optimizer steps, each on the same batch", Range{1, 100000},
+                        Flag{"--steps", kEveryCommand, kWhenGiven}),
+      key<CaseSpec>("run.stages", kRecords, nlohmann::json::array(),
+                    "policy: what it is asked to do, in order: [{do: train}, {do: score}, ..]"),
+      member<&Spec::stages>(),
+      row<&Spec::refit_bytes>("run.refit.budget_bytes", "Full tensors that are under way at a time",
+                              Range{1, 1e15}, ignores),
+      row<&Spec::lives>("run.lives",
+                        "policy: all stages so often in one process, each time from the start",
+                        Range{1, 100}),
+      key<CaseSpec>("run.train_global_batch_size", kInteger, nullptr,
+                    "As data.batch_size; policy: samples of an optimizer step, which divide it",
+                    samples),
+      row<&Spec::micro_batch_size>(
+          "run.train_micro_batch_size",
+          "Samples of a dp rank's microbatch; without it its whole share at once", samples, ignores,
+          Default::kFollows, ShortName{"mbs"}, Flag{"--microbatch,--micro-batch"}),
+      key<CaseSpec>("run.logprob_batch_size", kInteger, nullptr,
+                    "Samples of a dp rank's microbatch where logprobs are scored", samples),
+      member<&Spec::batching>(ignores),
+      member<&Spec::loss_scale>(),
+      row<&Spec::noise_std>(
+          "run.noise_std",
+          "train: normal noise on every weight before the first step, of this size, from the seed",
+          Range{0, kMaxConstant}),
+      member<&Spec::loss>(),
+      row<&Spec::colocated>(
+          "run.generation.colocated.enabled",
+          "policy: a refit goes through the host's shared memory instead of a broadcast", ignores),
+      member<&Spec::optimizer>(),
+      member<&Spec::parallel>(ignores),
+  };
+}
+
+void append(OptionRows<CaseSpec>& rows, const OptionRows<CaseSpec>& more) {
+  rows.insert(rows.end(), more.begin(), more.end());
+}
+
+// Where a key stands in the table: its first part, in the order of a scenario file.
+size_t place_of(const CaseOption& option) {
+  static const std::vector<std::string> blocks = {"model", "parallel", "data",  "run",
+                                                  "world", "faults",   "expect"};
+  const std::string block = option.path.substr(0, option.path.find_first_of(".["));
+  const auto found = std::find(blocks.begin(), blocks.end(), block);
+  return found == blocks.end() ? 0 : 1 + static_cast<size_t>(found - blocks.begin());
+}
+
+void collect(const OptionRows<CaseSpec>& rows, std::vector<CaseOption>& options) {
+  for (const CaseOption& row : rows) {
+    if (row.type != kNone) options.push_back(row);
+    collect(row.inside, options);
+  }
+}
+
+}  // namespace
+
+const OptionRows<CaseSpec>& rows_of(const CaseSpec&) {
+  using Spec = CaseSpec;
+  static const OptionRows<CaseSpec> rows = [] {
+    OptionRows<CaseSpec> all = general_rows();
+    append(all, model_keys());
+    append(all, run_rows());
+    append(
+        all,
+        {
+            member<&Spec::data>(),
+            row<&Spec::backends>("world.backend",
+                                 "The only backends that this scenario is for; without it all",
+                                 Choices{known_backends()}, Default::kFollows, Golden::kIgnores),
+            member<&Spec::world>(Golden::kIgnores),
+            row<&Spec::faults>("faults", "What goes wrong at run time, planted", Golden::kIgnores),
+            member<&Spec::expect>(Golden::kIgnores),
+        });
+    return all;
+  }();
+  return rows;
+}
+
+const OptionRows<DataSpec>& rows_of(const DataSpec&) {
+  using Spec = DataSpec;
+  constexpr Range size{1, kMaxSize};
+  static const OptionRows<DataSpec> rows = {
+      key<DataSpec>(
+          "data.case", kText, nullptr,
+          "Case folder, beside the scenario: its model, weights, batch, loss and optimizer"),
+      member<&Spec::file>(),
+      row<&Spec::batch_size>(
+          "data.batch_size",
+          "B, samples of the global batch; without it the number of lengths, or 4", Range{1, 1e6},
+          Default::kFollows),
+      row<&Spec::seq_len>("data.sequence_length",
+                          "S of the padded batch; without it the longest length, or 16", size,
+                          Default::kFollows, ShortName{"seq"}),
+      row<&Spec::lengths>("data.lengths", "Tokens of each sample; without it all S", size,
+                          Default::kFollows),
+      row<&Spec::mask_probability>("data.token_mask_probability",
+                                   "Share of tokens that the loss counts", Range{0, 1}),
+      row<&Spec::mask_weights>("data.token_mask_weights",
+                               "Counted tokens weigh 0.25 to 2 in token_mask, instead of 1"),
+      row<&Spec::masked_not_finite>("data.masked_not_finite",
+                                    "Advantages, previous and reference logprobs are NaN or "
+                                    "infinite where nothing counts"),
+      row<&Spec::dropped_samples>("data.dropped_samples", "Samples whose sample_mask is 0",
+                                  Range{0, 1e6}),
+      row<&Spec::uneven>("data.uneven", "Allow a global batch that dp does not divide",
+                         Golden::kIgnores),
+      row<&Spec::huge_advantage_sample>(
+          "data.huge_advantage.sample",
+          "Advantages of this sample are multiplied, as one that overflows float16; -1: of none",
+          Range{-1, 1e6}),
+      row<&Spec::huge_advantage_factor>(
+          "data.huge_advantage.factor",
+          "What the advantages of data.huge_advantage.sample are multiplied by",
+          Range{-1e30, 1e30}),
+  };
+  return rows;
+}
+
+const OptionRows<ExpectSpec>& rows_of(const ExpectSpec&) {
+  using Spec = ExpectSpec;
+  static const OptionRows<ExpectSpec> rows = {
+      row<&Spec::verdict>("expect.verdict", "How the case ends",
+                          Choices{{"match", "mismatch", "refused", "failed"}}, ShortName{"expect"}),
+      row<&Spec::kind>("expect.kind", "Kind of that verdict; \"\": any"),
+      row<&Spec::tensor>("expect.tensor", "First divergent tensor; \"\": any"),
+      row<&Spec::detector>("expect.detector", "Who sees it first; \"\": any",
+                           Choices{{"values", "replicas", "norm", "digest", "matching", "watchdog",
+                                    "process", "exception"}}),
+      row<&Spec::collectives>("expect.collectives", "{axis: {op: count on each rank}}"),
+  };
+  return rows;
+}
+
+const std::vector<CaseOption>& case_options() {
+  static const std::vector<CaseOption> options = [] {
+    std::vector<CaseOption> all;
+    collect(rows_of(CaseSpec{}), all);
+    std::stable_sort(all.begin(), all.end(), [](const CaseOption& a, const CaseOption& b) {
+      return place_of(a) < place_of(b);
+    });
+    return all;
+  }();
+  return options;
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,62 @@
+// The keys of `model`: a config.json in small, or the folder of a whole one.
+#include "sim/case/row.h"
+
+namespace shardproof::sim {
+
+OptionRows<CaseSpec> model_keys() {
+  constexpr auto key = [](auto&&... about) { return sim::key<CaseSpec>(about...); };
+  using enum KeyType;
+  constexpr Range size{1, kMaxSize};
+  constexpr std::nullptr_t none = nullptr;
+  return {
+      key("model.folder", kText, none,
+          "Hugging Face folder with config.json and weights, beside the scenario; instead of "
+          "sizes"),
+      key("model.family", kText, "llama", "Architecture: llama, qwen2, qwen3, gemma3",
+          ShortName{"family"}),
+      key("model.vocab_size", kInteger, 96, "V, tokens of the vocabulary", size),
+      key("model.hidden_size", kInteger, 48, "E, width of the model", size),
+      key("model.intermediate_size", kInteger, 96, "Width of the MLP", size),
+      key("model.num_hidden_layers", kInteger, 2, "Layers", Range{1, 10000}),
+      key("model.num_attention_heads", kInteger, 4, "Query heads", size),
+      key("model.num_key_value_heads", kInteger, none,
+          "Key and value heads; without it as many as query heads", size, ShortName{"kv_heads"}),
+      key("model.head_dim", kInteger, none, "Without it hidden_size / num_attention_heads", size),
+      key("model.max_position_embeddings", kInteger, none, "As in config.json", Range{1, 1e9}),
+      key("model.rms_norm_eps", kNumber, 1e-6, "Added to the mean square", Range{0, 1}),
+      key("model.rope_theta", kNumber, none,
+          "Base of the rotary frequencies (gemma3 1e6, others 10000)", Range{1e-6, 1e12}),
+      key("model.rope_scaling", kMap, none,
+          "Rotary scaling in the spelling of transformers 4: rope_type linear or llama3, factor, "
+          "..",
+          Null::kAllowed),
+      key("model.rope_parameters", kMap, none,
+          "Rotary base and scaling in the spelling of transformers 5", Null::kAllowed),
+      key("model.tie_word_embeddings", kBool, none,
+          "lm_head uses the embedding's weight (gemma3 true, others false)", ShortName{"tied"}),
+      key("model.attention_bias", kBool, false, "Biases of q, k, v and o"),
+      key("model.mlp_bias", kBool, false, "Biases of gate, up and down"),
+      key("model.hidden_act", kText, none,
+          "Activation of the MLP: silu, gelu_pytorch_tanh (gemma3's)"),
+      key("model.pad_token_id", kInteger, none,
+          "This row of the embedding gets no gradient (gemma3 0, others none)", Range{0, kMaxSize},
+          Null::kAllowed),
+      key("model.query_pre_attn_scalar", kNumber, none,
+          "gemma3: scores times its root's inverse; without it head_dim", Range{1e-6, kMaxSize}),
+      key("model.use_sliding_window", kBool, none,
+          "qwen2, qwen3: the layers from max_window_layers on have a window (false)"),
+      key("model.sliding_window", kInteger, none,
+          "Tokens that a query of a sliding layer sees, itself among them (4096)", size,
+          Null::kAllowed, ShortName{"window"}),
+      key("model.sliding_window_pattern", kInteger, none,
+          "gemma3: all but every so many-th layer have a window (6)", Range{1, 10000}),
+      key("model.max_window_layers", kInteger, none, "qwen2, qwen3: layers without a window (28)",
+          Range{0, 10000}),
+      key("model.layer_types", kTexts, none,
+          "full_attention or sliding_attention of each layer, instead of the family's rule"),
+      key("model.rope_local_base_freq", kNumber, none,
+          "gemma3: base of the rotary frequencies of sliding layers (10000)", Range{1e-6, 1e12}),
+  };
+}
+
+}  // namespace shardproof::sim

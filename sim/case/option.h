@@ -1,0 +1,120 @@
+// One row of the option table. An option is named here once: its key in a scenario file, its place
+// in the case, its type, range and default, its flag, its sentence for the docs, and whether the
+// golden depends on it. Reading, JSON, flags, replays, the golden's key, the JSON Schema and the
+// table of keys are generated from the rows.
+//
+//   const OptionRows<FsdpSpec>& rows_of(const FsdpSpec&) {
+//     static const OptionRows<FsdpSpec> rows = {
+//         row<&FsdpSpec::prefetch>("parallel.fsdp.prefetch", "The next layer is gathered .."), ..};
+//     return rows;
+//   }
+//
+// The type, the default and the name in a case's JSON come from the member. The rows of each struct
+// lie in sim/case/*_rows.cpp; sim/case/row.h has `row` and its fellows.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "sim/case/case_spec.h"
+
+namespace shardproof::sim {
+
+enum class KeyType {
+  kText,
+  kInteger,
+  kNumber,
+  kBool,
+  kName,        // one of `choices`
+  kNames,       // one of `choices`, or a list of them
+  kIntegers,    // a list
+  kTexts,       // a list
+  kNumberPair,  // a list of two
+  kMap,         // free keys, checked by whoever reads it
+  kRecords,     // a list of maps; their keys are in the table as "faults[].kind"
+  kNone,        // no key of its own: a struct, or constants that lie in a map
+};
+
+// Whether the single-device answer changes with an option.
+enum class Golden { kDepends, kIgnores };
+
+// The flag by which a command about a case folder sets an option.
+struct Flag {
+  const char* names = "";  // "--microbatch,--micro-batch"; "" none. The first one is replayed
+  enum class Of { kCheck, kEveryCommand } of = Of::kCheck;  // judge and golden take it too
+  // kWhenGiven: what the flag replaces stands in a file, and the case does not tell the two apart.
+  enum class Replay { kWhenSet, kWhenGiven, kNever } replay = Replay::kWhenSet;
+  const char* otherwise = "";  // a name that check takes without the flag; "": the default
+};
+
+// What is known of an option without the struct that holds it.
+struct Option {
+  std::string path = {};  // key in a scenario file: "parallel.tensor_parallel_size"; "" none
+  KeyType type = KeyType::kText;
+  nlohmann::json default_value = nullptr;  // null: none
+  std::string doc = {};
+  double low = 0, high = 0;  // of numbers, and of each number of a list
+  std::vector<std::string> choices = {};
+  bool nullable = false;        // `null` may be written, with its own meaning
+  std::string short_name = {};  // in the names of swept cases; "": the last part of the path
+  std::vector<std::string> of_bool = {};  // kName: the choices that false and true stand for
+  Golden golden = Golden::kDepends;
+  Flag flag = {};
+
+  // "--microbatch", "" without a flag.
+  std::string flag_name() const {
+    const std::string names = flag.names;
+    return names.substr(0, names.find(','));
+  }
+};
+
+// How much of a case is written: all of it, or what the golden depends on.
+enum class Extent { kAll, kGolden };
+
+template <class Spec>
+struct OptionRow : Option {
+  std::string member = {};  // its name in the JSON of Spec; "": a key without a member of its own
+  // Null where the value lies in no single member; whoever builds the case reads the key then.
+  std::function<nlohmann::json(const Spec&, Extent)> get = nullptr;
+  std::function<void(Spec&, const nlohmann::json&)> set = nullptr;
+  std::vector<OptionRow> inside = {};  // of a struct, or of the items of a list of structs
+};
+template <class Spec>
+using OptionRows = std::vector<OptionRow<Spec>>;
+
+// The rows of each struct, in the order of the table of keys.
+const OptionRows<CaseSpec>& rows_of(const CaseSpec&);
+const OptionRows<DataSpec>& rows_of(const DataSpec&);
+const OptionRows<BatchingSpec>& rows_of(const BatchingSpec&);
+const OptionRows<LossSpec>& rows_of(const LossSpec&);
+const OptionRows<LossScaleSpec>& rows_of(const LossScaleSpec&);
+const OptionRows<OptimizerSpec>& rows_of(const OptimizerSpec&);
+const OptionRows<SchedulerSpec>& rows_of(const SchedulerSpec&);
+const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&);
+const OptionRows<FsdpSpec>& rows_of(const FsdpSpec&);
+const OptionRows<StageSpec>& rows_of(const StageSpec&);
+const OptionRows<WorldSpec>& rows_of(const WorldSpec&);
+const OptionRows<LinkSpec>& rows_of(const LinkSpec&);
+const OptionRows<StragglerSpec>& rows_of(const StragglerSpec&);
+const OptionRows<FaultSpec>& rows_of(const FaultSpec&);
+const OptionRows<ExpectSpec>& rows_of(const ExpectSpec&);
+// The keys of `model`, which go into the config.json that a scenario describes.
+OptionRows<CaseSpec> model_keys();
+
+// Every option of a case, blocks flattened: `get` and `set` reach into the whole case, `member` is
+// "parallel.fsdp.prefetch". Keys of a list's items ("faults[].kind") have neither.
+using CaseOption = OptionRow<CaseSpec>;
+const std::vector<CaseOption>& case_options();
+
+// Bounds of several options.
+constexpr double kMaxSize = 1e7;  // of one dimension of a model or batch
+constexpr double kMaxSeconds = 1e6;
+constexpr double kMaxConstant = 1e6;  // of a loss or an optimizer
+constexpr double kMaxSeed = 9e15;     // exact in a double, so in every reader of JSON
+constexpr double kMaxRanks = static_cast<double>(Mesh::kMaxWorldSize);
+// The most steps that a scheduler may count; exact in a double.
+constexpr double kManySteps = 9e15;
+
+}  // namespace shardproof::sim

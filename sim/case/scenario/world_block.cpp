@@ -1,0 +1,85 @@
+// The nodes, the stragglers and the faults of a scenario's world, held to its number of ranks.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "sim/case/names.h"
+#include "sim/case/scenario/blocks.h"
+
+namespace shardproof::sim {
+namespace {
+
+int64_t ranks_per_node(const Settings& settings, int64_t world_size) {
+  const bool by_nodes = settings.given("world.nodes");
+  if (!by_nodes && !settings.given("world.ranks_per_node")) return 0;
+  const std::string path = by_nodes ? "world.nodes" : "world.ranks_per_node";
+  const auto count = settings.get<int64_t>(path);
+  if (world_size % count != 0) {
+    settings.fail(path,
+                  fmt::format("{} is {}, which does not divide {} ranks", path, count, world_size),
+                  "put equally many ranks on every node");
+  }
+  const int64_t per_node = by_nodes ? world_size / count : count;
+  if (by_nodes && settings.given("world.ranks_per_node") &&
+      settings.get<int64_t>("world.ranks_per_node") != per_node) {
+    settings.fail("world.ranks_per_node",
+                  fmt::format("{} nodes of {} ranks do not come to {} ranks", count,
+                              settings.get<int64_t>("world.ranks_per_node"), world_size),
+                  fmt::format("remove one of the two, or write ranks_per_node: {}", per_node));
+  }
+  return per_node;
+}
+
+void check_stragglers(const Settings& settings, const std::vector<StragglerSpec>& stragglers,
+                      int64_t world_size) {
+  for (const StragglerSpec& straggler : stragglers) {
+    if (straggler.rank < world_size) continue;
+    settings.fail(
+        "world.stragglers",
+        fmt::format("a straggler is rank {}, but there are {} ranks", straggler.rank, world_size),
+        "name a rank of the mesh");
+  }
+}
+
+void check_axis(const Settings& settings, const std::string& text) {
+  std::vector<std::string> known = known_axes();
+  known.push_back("world");
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('+', begin), text.size());
+    const std::string axis = text.substr(begin, end - begin);
+    if (std::find(known.begin(), known.end(), axis) == known.end()) {
+      settings.fail("faults", fmt::format("unknown axis '{}' in a fault", axis),
+                    known_names(axis, known));
+    }
+    begin = end + 1;
+  }
+}
+
+void check_faults(const Settings& settings, const std::vector<FaultSpec>& faults,
+                  int64_t world_size) {
+  for (const FaultSpec& fault : faults) {
+    if (fault.rank >= world_size) {
+      settings.fail("faults",
+                    fmt::format("a fault is planted on rank {}, but there are {} ranks", fault.rank,
+                                world_size),
+                    "name a rank of the mesh");
+    }
+    check_axis(settings, fault.axis);
+    if (fault.kind == "stale" && fault.at_call == 0) {
+      settings.fail("faults", "a stale buffer at the first matching call: none was sent before it",
+                    "set at_call to 1 or more");
+    }
+  }
+}
+
+}  // namespace
+
+void set_world(const Settings& settings, CaseSpec& spec) {
+  const int64_t world_size = spec.parallel.world_size();
+  spec.world.ranks_per_node = ranks_per_node(settings, world_size);
+  check_stragglers(settings, spec.world.stragglers, world_size);
+  check_faults(settings, spec.faults, world_size);
+  spec.world.digests = spec.world.digests || !spec.faults.empty();
+}
+
+}  // namespace shardproof::sim

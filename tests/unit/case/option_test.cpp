@@ -1,0 +1,98 @@
+#include "sim/case/option.h"
+
+#include <catch2/catch.hpp>
+#include <set>
+#include <string>
+
+using namespace shardproof::sim;
+using nlohmann::json;
+
+namespace {
+
+// A value that the option does not have; lists of records are left to the tests of their structs.
+json other_value(const CaseOption& option, const json& value) {
+  switch (option.type) {
+    case KeyType::kBool:
+      return !value.get<bool>();
+    case KeyType::kInteger:
+      return value.get<int64_t>() + 1;
+    case KeyType::kNumber:
+      return value.get<double>() / 2 + 0.125;
+    case KeyType::kName:
+      return option.choices.at(value == option.choices.front() ? 1 : 0);
+    case KeyType::kNames:
+      return json::array({option.choices.front()});
+    case KeyType::kTexts:
+      return json::array({"other"});
+    case KeyType::kIntegers:
+      return json::array({3});
+    case KeyType::kMap:
+      return json{{"other", 1}};
+    default:
+      return value == "" ? "other" : value.get<std::string>() + ".5";
+  }
+}
+
+bool can_change(const CaseOption& option) { return option.get && option.type != KeyType::kRecords; }
+
+}  // namespace
+
+TEST_CASE("Every option reaches a place of its own in a case", "[option]") {
+  std::set<json> cases = {to_json({})};
+  int64_t changed = 0;
+  for (const CaseOption& option : case_options()) {
+    if (!can_change(option)) continue;
+    INFO(option.path << " " << option.member);
+    CaseSpec spec;
+    const json other = other_value(option, option.get(spec, Extent::kAll));
+    option.set(spec, other);
+    CHECK(option.get(spec, Extent::kAll) == other);
+    // A key without a member's name reaches into a block, whose own rows came before.
+    CHECK(cases.insert(to_json(spec)).second != option.member.empty());
+    ++changed;
+  }
+  CHECK(changed > 90);
+}
+
+TEST_CASE("The golden's key changes with the options that are marked so, and with no other",
+          "[option]") {
+  const std::string key = golden_key({});
+  int64_t ignored = 0;
+  for (const CaseOption& option : case_options()) {
+    if (!can_change(option)) continue;
+    INFO(option.path << " " << option.member);
+    CaseSpec spec;
+    option.set(spec, other_value(option, option.get(spec, Extent::kAll)));
+    CHECK((golden_key(spec) == key) == (option.golden == Golden::kIgnores));
+    ignored += option.golden == Golden::kIgnores ? 1 : 0;
+  }
+  CHECK(ignored > 40);
+}
+
+TEST_CASE("Of a stage the golden's key has what it does, not where and in which microbatches",
+          "[option]") {
+  CaseSpec spec;
+  spec.stages = {{.kind = "train", .global_batch_size = 4}};
+  const std::string key = golden_key(spec);
+  CaseSpec elsewhere = spec;
+  elsewhere.stages[0].parallel.tp = 2;
+  elsewhere.stages[0].micro_batch_size = 1;
+  CHECK(golden_key(elsewhere) == key);
+  spec.stages[0].eval_mode = true;
+  CHECK(golden_key(spec) != key);
+  spec.stages = {{.kind = "train", .global_batch_size = 2}};
+  CHECK(golden_key(spec) != key);
+}
+
+TEST_CASE("A flag is spelt once, and its option has a member", "[option]") {
+  std::set<std::string> flags;
+  for (const CaseOption& option : case_options()) {
+    if (option.flag_name().empty()) continue;
+    INFO(option.flag.names);
+    CHECK(option.flag_name().starts_with("--"));
+    CHECK(flags.insert(option.flag_name()).second);
+    CHECK(option.set);
+    CHECK_FALSE(option.doc.empty());
+  }
+  CHECK(flags.count("--context-rotation") == 1);
+}
