@@ -157,7 +157,7 @@ TEST_CASE("streams that dp ranks had drawn from differently begin anew on anothe
 TEST_CASE("a worker with a seed keeps random streams, and they go along in its checkpoint",
           "[policy][PW-8]") {
   const ScratchRoot root;
-  WorkerTrial trial{.mesh = Mesh::training(2, 1, 1, 2)};
+  WorkerTrial trial{.mesh = Mesh::training(2, 1, 1, 3)};
   with_workers(trial, [](PolicyWorker& worker, MeshComm&, int64_t) {
     must_throw("keeps no random streams", [&] { worker.rng(); });
   });
