@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 namespace shardproof::sim {
@@ -19,10 +20,16 @@ struct Format {
   int least;
 };
 
+template <class Value>
+Format format() {
+  using Limits = std::numeric_limits<Value>;
+  return {Limits::digits, Limits::min_exponent - Limits::digits};
+}
+
 Format format_of(at::ScalarType dtype) {
-  if (dtype == at::kBFloat16) return {8, -133};
-  if (dtype == at::kHalf) return {11, -24};
-  return {24, -149};
+  if (dtype == at::kBFloat16) return format<c10::BFloat16>();
+  if (dtype == at::kHalf) return format<c10::Half>();
+  return format<float>();
 }
 
 // Half of the distance between two neighbours of the format around `value`.

@@ -31,7 +31,7 @@ bool has_gradient(const double* row, int64_t width) {
 std::string rounded_through(const at::Tensor& values, const std::string& precision, size_t fewest) {
   if (values.scalar_type() != at::kFloat) return "";
   if (precision != "bfloat16" && precision != "float16") return "";
-  const uint32_t beyond = bits_beyond(precision == "bfloat16" ? 8 : 11);
+  const uint32_t beyond = bits_beyond(1 - std::ilogb(eps_of_precision(precision)));
   std::set<uint32_t> different;
   const float* data = values.const_data_ptr<float>();
   for (int64_t i = 0; i < values.numel(); ++i) {

@@ -134,7 +134,7 @@ RankRecorder::RankRecorder(const CaseSpec& spec, const Mesh& mesh, int64_t rank,
   if (golden_) {
     observed_.assign(golden_->tensors().size(), false);
     own_optimizer_.emplace(spec_, *golden_);
-    gradient_addends_.emplace(*golden_);
+    if (spec_.precision != "float64") gradient_addends_.emplace(*golden_);
   }
   report_.rank = rank;
 }
@@ -298,9 +298,7 @@ void RankRecorder::compare(const Observation& observation, const at::Tensor& loc
   row.outcome = result.bad_count > 0 ? Outcome::kMismatch
                 : row.reason.empty() ? Outcome::kMatch
                                      : Outcome::kUnresolved;
-  if (!fed && row.outcome == Outcome::kMatch) {
-    check_roundings(observation, local, task, row);
-  }
+  if (!fed && row.outcome == Outcome::kMatch) check_roundings(observation, local, task, row);
   if (row.outcome != Outcome::kMismatch) return;
   row.rounding_only = spec_.precision != "float64";
   row.golden_value = result.golden_value;
@@ -325,8 +323,10 @@ void RankRecorder::check_roundings(const Observation& observation, const at::Ten
   if (task.padding_is_zero || is_policy_scores(observation.name)) {
     row.problem = rounded_through(local, spec_.precision);
   }
-  if (has_prefix(observation.name, "grad.") && gradient_addends_->are_several(task.golden)) {
+  if (has_prefix(observation.name, "grad.")) {
     row.problem = rounded_through(local, spec_.precision, kFewestOfGradient);
+    const bool is_wrong = !row.problem.empty() && gradient_addends_->are_several(task.golden);
+    if (!is_wrong) row.problem.clear();
   }
   if (row.problem.empty()) row.problem = own_norm_problem(spec_, observation, local);
   // An optimizer step makes of roundings what many elements share, and then nothing cancels.
