@@ -91,12 +91,12 @@ class Mapping {
 };
 
 void put_entry(IndexWriter& index, const GoldenTensor& tensor, const at::Tensor& value,
-               int64_t offset, double phase_scale) {
+               int64_t offset, double scale, double phase_scale) {
   index.put(static_cast<int8_t>(tensor.phase));
   index.put(tensor.step);
   index.put_text(tensor.name);
   index.put(static_cast<int8_t>(tensor.token_dims));
-  index.put(tensor.scale);
+  index.put(scale);
   index.put(phase_scale);
   index.put(tensor.scatter);
   index.put(tensor.factor_scatter);
@@ -165,7 +165,6 @@ void GoldenRecorder::observe(const Observation& observation) {
   kept.step = observation.step;
   kept.name = observation.name;
   kept.token_dims = observation.token_map.defined();
-  kept.scale = largest_magnitude(kept.value);
   kept.kept_in_float32 = kept.phase == Phase::kForward && kept.value.numel() > 1 &&
                          observation.tensor.scalar_type() == at::kFloat;
   versions_.push_back(kept.value.is_inference() ? 0 : static_cast<uint32_t>(kept.value._version()));
@@ -183,11 +182,11 @@ void GoldenRecorder::add_member(const GoldenRecorder& member) {
     }
     const GoldenTensor& rounded = member.tensors_[found->second];
     tensor.kept_in_float32 = rounded.kept_in_float32;
-    if (all_finite(tensor.value) && !all_finite(rounded.value)) {
+    const Distance distance = distance_between(tensor.value, rounded.value);
+    if (distance.a_finite && !distance.b_finite) {
       tensor.scatter = tensor.factor_scatter = std::numeric_limits<double>::infinity();
       continue;
     }
-    const Distance distance = distance_between(tensor.value, rounded.value);
     tensor.scatter = std::max(tensor.scatter, distance.largest);
     tensor.square = distance.square;
     if (distance.square > 0) {
@@ -208,6 +207,7 @@ std::map<std::string, double> GoldenRecorder::scatter() const {
 void GoldenRecorder::write(int fd, const std::map<std::string, std::string>& metadata) const {
   const at::NoGradGuard no_grad;
   std::map<std::pair<Phase, int64_t>, double> phase_scales;
+  std::vector<double> scales;
   NamedTensors blob;
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const GoldenTensor& tensor = tensors_[i];
@@ -216,9 +216,10 @@ void GoldenRecorder::write(int fd, const std::map<std::string, std::string>& met
     if (must_be_finite(tensor) && !all_finite(tensor.value)) {
       golden_fault(tensor, "is not finite");
     }
+    scales.push_back(largest_magnitude(tensor.value));
     if (!is_metric(tensor)) {
       double& largest = phase_scales[{tensor.phase, tensor.step}];
-      largest = std::max(largest, tensor.scale);
+      largest = std::max(largest, scales.back());
     }
     blob.emplace_back(record_key(tensor.phase, tensor.step, tensor.name),
                       judged_value(tensor.value));
@@ -240,7 +241,7 @@ void GoldenRecorder::write(int fd, const std::map<std::string, std::string>& met
   IndexWriter index;
   index.put(static_cast<uint32_t>(tensors_.size()));
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    put_entry(index, tensors_[i], blob[i].second, offsets[i],
+    put_entry(index, tensors_[i], blob[i].second, offsets[i], scales[i],
               phase_scales[{tensors_[i].phase, tensors_[i].step}]);
   }
   index.put(static_cast<uint32_t>(metadata.size()));

@@ -13,6 +13,7 @@ namespace shardproof::sim {
 namespace {
 
 constexpr int64_t kBlock = 512;
+constexpr int64_t kLanes = 4;
 
 // Calls use(values, count) with blocks of `tensor` as doubles.
 template <class Use>
@@ -57,17 +58,29 @@ bool all_finite(const at::Tensor& tensor) {
 
 Distance distance_between(const at::Tensor& a, const at::Tensor& b) {
   SHARDPROOF_ASSERT(a.sizes() == b.sizes(), "comparing tensors of different shapes");
-  const at::Tensor x = a.to(at::kDouble).contiguous();
-  const at::Tensor y = b.to(at::kDouble).contiguous();
-  const double* left = x.const_data_ptr<double>();
-  const double* right = y.const_data_ptr<double>();
+  const at::Tensor doubles = a.to(at::kDouble);
+  const double* left = doubles.const_data_ptr<double>();
+  std::array<Distance, kLanes> lanes;  // sums that do not wait for each other
+  in_blocks_of_doubles(b, [&](const double* right, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      Distance& lane = lanes[i % kLanes];
+      const double difference = right[i] - left[i], size = std::fabs(difference);
+      lane.a_finite &= std::isfinite(left[i]);
+      lane.b_finite &= std::isfinite(right[i]);
+      if (!(size <= kLargestCounted)) continue;
+      lane.largest = std::max(lane.largest, size);
+      lane.square += left[i] * left[i];
+      lane.along += difference * left[i];
+    }
+    left += count;
+  });
   Distance distance;
-  for (int64_t i = 0; i < x.numel(); ++i) {
-    const double difference = right[i] - left[i], size = std::fabs(difference);
-    if (!(size <= kLargestCounted)) continue;
-    distance.largest = std::max(distance.largest, size);
-    distance.square += left[i] * left[i];
-    distance.along += difference * left[i];
+  for (const Distance& lane : lanes) {
+    distance.largest = std::max(distance.largest, lane.largest);
+    distance.square += lane.square;
+    distance.along += lane.along;
+    distance.a_finite &= lane.a_finite;
+    distance.b_finite &= lane.b_finite;
   }
   return distance;
 }
