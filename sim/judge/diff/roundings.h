@@ -45,8 +45,10 @@ class GradientAddends {
   explicit GradientAddends(const GoldenRecord& golden) : golden_(golden) {}
   // Every observation, in the order made.
   void see(const Observation& observation);
-  // False also where the golden does not tell, or where a row of the weight has no gradient at all:
-  // rows that are looked up may each have one addend.
+  // False also where the golden does not tell, and for weights other than the head and those that
+  // write to the residual stream, the only ones that get a gradient from every token: a sample that
+  // repeats one token has none of queries and keys, an activation or a softmax may saturate, and a
+  // row that is looked up has one addend.
   bool are_several(const GoldenTensor& gradient) const;
 
  private:
