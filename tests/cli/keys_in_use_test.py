@@ -18,12 +18,8 @@ except ImportError:
 ROOT = pathlib.Path(__file__).parents[2]
 MANY = 6  # values that a line shows
 
-# Key: why no default scenario sets it, or that it is still to be done.
 NOT_IN_USE = {
-    "data.case": "golden/hf has the case folders; their tests run them with check",
     "judged": "nothing is compared then",
-    "model.rope_parameters": "still to be done; golden/hf has configs in that spelling",
-    "run.generation.temperature": "still to be done; the same option as run.temperature",
     "run.optimizer.kwargs.amsgrad": "only false is accepted",
     "run.optimizer.kwargs.capturable": "only false is accepted",
     "run.optimizer.kwargs.differentiable": "only false is accepted",
@@ -31,9 +27,6 @@ NOT_IN_USE = {
     "world.compute_cost.factor": "of measured time, which differs in every run",
     "world.deadline_s": "a case that reaches it takes as long",
     "world.device": "cuda alone would skip the case where there is no GPU",
-    "world.nodes": "still to be done; world.ranks_per_node says the same",
-    "world.size": "still to be done",
-    "world.strict": "still to be done",
 }
 
 

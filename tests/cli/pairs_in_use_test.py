@@ -35,7 +35,12 @@ SCHEMA = json.loads((keys_in_use.ROOT / "scenarios/schema.json").read_text())
 LEDGER = pathlib.Path(__file__).with_name("pairs_not_combined.yaml")
 BLOCKS = ("model", "parallel", "data", "run")
 ALONE = ("workload", "precision", "world.backend")
-NO_OPTION = {"run.grad_norm.counts": "each_of_tp is wrong on purpose, and a case of it a mismatch"}
+NO_OPTION = {
+    "run.grad_norm.counts": "each_of_tp is wrong on purpose, and a case of it a mismatch",
+    "model.rope_parameters": "another spelling of model.rope_scaling",
+    "run.generation.temperature": "another name of run.temperature",
+    "data.case": "a folder that brings its own model, data and optimizer",
+}
 WORKLOADS = {"train", "logprobs", "policy"}
 MORE = "more"  # a number that is not off
 GIVEN = "given"  # what may be null and is not
