@@ -107,7 +107,12 @@ def summary_of(results):
     totals = results["totals"]
     tiles = [(verdict, totals.get(verdict, 0)) for verdict in run_data.VERDICTS if totals.get(verdict)]
     unexpected = totals.get("unexpected", 0)
-    if results["run"].get("interrupted"):
+    not_run = len(results.get("not_run", []))
+    if not_run:
+        headline = f"{len(results['cases'])} of {len(results['cases']) + not_run} cases were run"
+        if unexpected:
+            headline += f", {unexpected} did not end as expected"
+    elif results["run"].get("interrupted"):
         headline = "Interrupted"
     elif not results["cases"]:
         headline = "No case was run"
@@ -115,7 +120,7 @@ def summary_of(results):
         headline = "Every case ended as expected"
     else:
         headline = f"{unexpected} of {len(results['cases'])} cases did not end as expected"
-    return {"tiles": tiles, "headline": headline, "good": unexpected == 0 and bool(results["cases"])}
+    return {"tiles": tiles, "headline": headline, "good": unexpected == 0 and not not_run and bool(results["cases"])}
 
 
 def render(results, timelines, everything=False, folder=None):

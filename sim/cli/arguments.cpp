@@ -79,13 +79,21 @@ void add_run(CLI::App& app, RunArguments& run) {
                  "Cases at the same time (default: one more than cores; over Gloo one)")
       ->check(CLI::Range(1, 1024));
   app.add_option("--time-budget", run.time_budget_s, "Start no case after so many seconds")
-      ->check(CLI::Range(0.0, kMaxSeconds));
+      ->check(CLI::Range(0.0, kMaxSeconds))
+      ->check(CLI::Validator(
+          [](std::string& text) { return text.find("nan") == text.npos ? "" : "is no number"; }, "",
+          "number"));
   app.add_option("--out", run.out, "Folder for the results (default: runs/<time>)");
+  app.add_flag("--force", run.force, "Use the folder of --out even if it holds other files");
   app.add_flag("--no-skips", run.no_skips, "A skipped case makes the exit status 2");
   app.add_flag("--no-unresolved", run.no_unresolved,
                "A tensor that its precision cannot resolve makes the exit status 1");
-  app.add_flag("--fail-fast", run.fail_fast,
-               "Start no case after the first that is not as expected");
+  app.add_option("--maxfail", run.max_fail, "Start no case after so many that are not as expected")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+  app.add_flag_callback(
+      "--fail-fast", [&run] { run.max_fail = 1; }, "The same as --maxfail 1");
+  app.add_flag("--allow-partial", run.allow_partial,
+               "Selected cases that were not run do not make the exit status 2");
 }
 
 // "What dp does to parameters (replicate, fsdp, hybrid; without the flag fsdp)"
@@ -155,6 +163,7 @@ void add_check(CLI::App& app, CheckArguments& check) {
   app.add_option("--dump", check.dump, "Write the sharded run's own full tensors here");
   app.add_option("--save", check.save, "Write the trained model here, as a Hugging Face folder");
   app.add_option("--out", check.out, "Folder for the results (default: none)");
+  app.add_flag("--force", check.force, "Write --dump, --save and --out even where other files are");
 }
 
 // One subcommand with its options.
@@ -169,6 +178,8 @@ const Command kCommands[] = {
      [](CLI::App& app, Arguments& a) {
        add_run(app, a.run);
        app.add_option("--dump", a.run.dump, "Of one case: write its own full tensors here");
+       app.add_option("--resume", a.run.resume,
+                      "Run what an earlier run, of this folder, did not come to");
      }},
     {"list", "The cases that run would run",
      [](CLI::App& app, Arguments& a) {
@@ -191,6 +202,7 @@ const Command kCommands[] = {
        add_case(app, a.check, "Case folder or scenario file");
        app.add_option("--only", a.check.only, "Of a scenario: the case of exactly this name");
        app.add_option("--dump", a.check.dump, "Write it here, named as expected.safetensors");
+       app.add_flag("--force", a.check.force, "Replace a file that is no safetensors file, too");
      }},
     {"rank", "One rank, under torchrun, srun or mpirun",
      [](CLI::App& app, Arguments& a) { add_run(app, a.run); }},
@@ -290,6 +302,13 @@ ParsedArguments parse_arguments(int argc, char** argv) {
                               with_nearest(error.what(), app, argc, argv));
   }
   return parsed;
+}
+
+ParsedArguments parse_arguments(const std::vector<std::string>& words) {
+  std::vector<std::string> copies = words;
+  std::vector<char*> argv;
+  for (std::string& word : copies) argv.push_back(word.data());
+  return parse_arguments(static_cast<int>(argv.size()), argv.data());
 }
 
 }  // namespace shardproof::sim

@@ -30,10 +30,13 @@ struct RunArguments {
   std::optional<int64_t> shuffle;  // seed of the order
   std::optional<int64_t> seed;     // replaces every scenario's seed
   std::string out;                 // run folder; "": runs/<time>
+  bool force = false;              // `out` may hold files that are not of a run
+  std::string resume;              // run: folder of an earlier run to go on with; "": none
   std::string dump;                // run: file for the one case's own full tensors; "": none
   bool no_skips = false;
   bool no_unresolved = false;  // a tensor that cannot be resolved makes the exit status 1
-  bool fail_fast = false;      // start no case after the first that is not as expected
+  int64_t max_fail = 0;        // start no case after so many that are not as expected; 0: all
+  bool allow_partial = false;  // cases that were not run leave the exit status as it is
   bool all_tags = false;       // also the cases tagged slow or manual
   bool keys = false;           // list: the keys of a scenario file instead of cases
   std::optional<int64_t>
@@ -57,7 +60,8 @@ struct CheckArguments {
   }
   std::string custom_plan;  // file with {pattern: style}
   std::string dump, out, only;
-  std::string save;  // the trained model as a Hugging Face folder
+  bool force = false;  // `out`, `dump` and `save` may replace files of other kinds
+  std::string save;    // the trained model as a Hugging Face folder
   WorldArguments world;
   std::vector<KnownWorkload> workloads;  // as in RunArguments
 };
@@ -89,5 +93,7 @@ struct ParsedArguments {
 };
 
 ParsedArguments parse_arguments(int argc, char** argv);
+// `words` begins with the program's name.
+ParsedArguments parse_arguments(const std::vector<std::string>& words);
 
 }  // namespace shardproof::sim

@@ -2,19 +2,15 @@
 #include "sim/cli/check_case.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
-
-#include <filesystem>
 
 #include "base/error.h"
 #include "sim/case/option.h"
 #include "sim/case/scenario/case_folder.h"
 #include "sim/case/scenario/read_text.h"
 #include "sim/case/scenario/schema.h"
+#include "sim/cli/outputs.h"
 
 namespace shardproof::sim {
-
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -57,41 +53,7 @@ void set_batching(const CheckArguments& arguments, CaseSpec& spec) {
   spec.batching.tokens = *arguments.dynamic_tokens;
 }
 
-// `path` made absolute, and a folder now: said before the run what would stop it at the end.
-std::string folder_to_make(const std::string& option, const std::string& path) {
-  if (path.empty()) return "";
-  const fs::path whole = fs::absolute(path).lexically_normal();
-  if (fs::exists(whole) && !fs::is_directory(whole)) {
-    bad_option(fmt::format("{} {} is no folder", option, path), "name a folder");
-  }
-  std::error_code error;
-  fs::create_directories(whole, error);
-  if (error || ::access(whole.c_str(), W_OK) != 0) {
-    bad_option(fmt::format("{} {}: the folder cannot be made or written", option, path),
-               "name a folder of your own");
-  }
-  return whole.string();
-}
-
 }  // namespace
-
-// The file is written by a worker at the end; say now what would stop it then.
-std::string writable_path(const std::string& option, const std::string& path) {
-  if (path.empty()) return "";
-  const fs::path whole = fs::absolute(path).lexically_normal();
-  if (fs::is_directory(whole))
-    bad_option(fmt::format("{} {} is a folder", option, path), "name a file");
-  if (!fs::is_directory(whole.parent_path())) {
-    bad_option(
-        fmt::format("{} {}: there is no folder {}", option, path, whole.parent_path().string()),
-        "make the folder first");
-  }
-  if (::access(whole.parent_path().c_str(), W_OK) != 0) {
-    bad_option(fmt::format("{} {}: the folder cannot be written", option, path),
-               "name a file in a folder of your own");
-  }
-  return whole.string();
-}
 
 void set_flags(const CheckArguments& arguments, CaseSpec& spec) {
   for (const CaseOption& option : case_options()) {
@@ -112,8 +74,9 @@ CaseSpec make_check_case(const CheckArguments& arguments) {
   }
   spec.data.uneven = true;  // the refusal of uneven shares is for scenarios
   set_batching(arguments, spec);
-  spec.dump_file = writable_path("--dump", arguments.dump);
-  spec.save_folder = folder_to_make("--save", arguments.save);
+  const auto inputs = inputs_of(spec);
+  spec.dump_file = output_file("--dump", arguments.dump, inputs, arguments.force);
+  spec.save_folder = output_folder("--save", arguments.save, inputs, arguments.force);
   return spec;
 }
 

@@ -6,15 +6,11 @@
 
 namespace shardproof::sim {
 
-// Throws Error(kBadInput): as read_case_folder; a mesh that no model could run; a dump that cannot
-// be written. Error(kRefused): an option that is not supported.
+// Throws Error(kBadInput): as read_case_folder; a mesh that no model could run; an
+// output that cannot be written (outputs.h). Error(kRefused): an option that is not supported.
 CaseSpec make_check_case(const CheckArguments& arguments);
 
 // Sets what the given flags of the option table say.
 void set_flags(const CheckArguments& arguments, CaseSpec& spec);
-
-// `path` made absolute; "" stays "". Throws Error(kBadInput), naming `option`, when no file can be
-// written there.
-std::string writable_path(const std::string& option, const std::string& path);
 
 }  // namespace shardproof::sim

@@ -65,8 +65,7 @@ CaseSpec case_of(const CheckArguments& arguments) {
 
 }  // namespace
 
-int check_command(const CheckArguments& arguments, const std::string& command_line,
-                  WorldPool& pool) {
+int check_command(const CheckArguments& arguments, const CommandLine& command, WorldPool& pool) {
   const CaseSpec spec = case_of(arguments);
   check_case(spec);
   const std::string reason = why_not(spec.world.backend, spec.world.device);
@@ -76,6 +75,8 @@ int check_command(const CheckArguments& arguments, const std::string& command_li
                                      spec.world.backend, spec.world.device),
                  .fix = reason});
   }
+  const std::string& out = arguments.out;
+  const std::string folder = out.empty() ? "" : create_run_folder(out, arguments.force);
   GoldenStore goldens(pool, !arguments.world.no_cache);
   CaseRunner runner(pool, goldens, arguments.world.fresh);
   const bool color = ::isatty(STDOUT_FILENO) != 0;
@@ -91,13 +92,14 @@ int check_command(const CheckArguments& arguments, const std::string& command_li
   std::cout << describe_result(result, color) << '\n';
   result = with_witness(std::move(result), witness, color);
   const int status = exit_status({result});
-  if (!arguments.out.empty()) {
+  if (!folder.empty()) {
     RunInfo info;
-    info.command = command_line;
+    info.command = command.text;
     info.version = version_text();
     info.seconds = result.seconds;
     info.exit_status = status;
-    std::cout << "results in " << write_run_folder(arguments.out, {result}, info) << '\n';
+    write_run_files(folder, {result}, info);
+    std::cout << "results in " << folder << '\n';
   }
   return status;
 }

@@ -15,19 +15,20 @@ namespace shardproof::sim {
 
 namespace {
 
-std::string joined(int argc, char** argv) {
-  std::string line = "shardproof";
+CommandLine command_line(int argc, char** argv) {
+  CommandLine line{.text = "shardproof", .words = {}};
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     const bool plain = !word.empty() && word.find_first_of(" \t\n'\"[]*?$&;|<>(){}\\") == word.npos;
-    line += plain ? " " + word : " '" + word + "'";
+    line.text += plain ? " " + word : " '" + word + "'";
+    line.words.push_back(word);
   }
   return line;
 }
 
 // Commands that start workers get the pool: it forks the zygote before anything else happens.
 // `rank` makes its own, after its ranks.
-int dispatch(const Arguments& arguments, const std::string& line,
+int dispatch(const Arguments& arguments, const CommandLine& line,
              const WorkerFunctions& functions) {
   const std::string& command = arguments.command;
   if (command == "list") return list_command(arguments.run);
@@ -83,7 +84,7 @@ int run_cli(int argc, char** argv, const WorkerFunctions& functions,
     (parsed.status == 0 ? std::cout : std::cerr) << parsed.text;
     if (!parsed.arguments) return parsed.status;
     parsed.arguments->run.workloads = parsed.arguments->check.workloads = workloads;
-    const int status = dispatch(*parsed.arguments, joined(argc, argv), functions);
+    const int status = dispatch(*parsed.arguments, command_line(argc, argv), functions);
     std::cout.flush();
     return std::cout ? status : 5;
   });

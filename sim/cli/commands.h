@@ -3,19 +3,19 @@
 
 #include "base/error.h"
 #include "sim/cli/arguments.h"
+#include "sim/cli/run_cases.h"
 #include "sim/world/launch/world_pool.h"
 
 namespace shardproof::sim {
 
-int run_command(const RunArguments& arguments, const std::string& command_line, WorldPool& pool);
+int run_command(const RunArguments& arguments, const CommandLine& command, WorldPool& pool);
 // One process of those that another launcher started: rank 0 runs and judges the cases like `run`
 // and returns; the other ranks serve and leave with its status.
-int rank_command(const RunArguments& arguments, const std::string& command_line,
+int rank_command(const RunArguments& arguments, const CommandLine& command,
                  const WorkerFunctions& functions);
 int list_command(const RunArguments& arguments);
 int describe_command(const RunArguments& arguments);
-int check_command(const CheckArguments& arguments, const std::string& command_line,
-                  WorldPool& pool);
+int check_command(const CheckArguments& arguments, const CommandLine& command, WorldPool& pool);
 int judge_command(const CheckArguments& arguments, WorldPool& pool);
 int golden_command(const CheckArguments& arguments, WorldPool& pool);
 int report_command(const std::string& folder);

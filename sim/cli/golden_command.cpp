@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "sim/cli/check_case.h"
 #include "sim/cli/commands.h"
+#include "sim/cli/outputs.h"
 #include "sim/cli/selection.h"
 #include "sim/run/case_check.h"
 #include "sim/run/golden_store.h"
@@ -52,7 +53,7 @@ int golden_command(const CheckArguments& arguments, WorldPool& pool) {
   CaseSpec spec = is_folder ? make_check_case(folder) : scenario_case(arguments);
   set_flags(arguments, spec);
   check_case(spec);
-  const std::string dump = writable_path("--dump", arguments.dump);
+  const std::string dump = output_file("--dump", arguments.dump, inputs_of(spec), arguments.force);
   GoldenStore goldens(pool, false);
   const auto golden = goldens.make(spec, dump);
   if (pool.interrupted()) return 130;

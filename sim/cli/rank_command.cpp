@@ -26,8 +26,7 @@ std::string backend_of(const RunArguments& arguments) {
 
 // Whatever happens here, the other ranks hear with which status to exit. What there is to say is
 // said before: a launcher may end rank 0 as soon as another rank has exited.
-int run_and_dismiss(const RunArguments& arguments, const std::string& command_line,
-                    WorldPool& pool) {
+int run_and_dismiss(const RunArguments& arguments, const CommandLine& command, WorldPool& pool) {
   int status = 0;
   try {
     Selection selection = select_cases(arguments);
@@ -36,7 +35,7 @@ int run_and_dismiss(const RunArguments& arguments, const std::string& command_li
                    .what = fmt::format("no selected case is for {} ranks", *arguments.world_size),
                    .fix = "start as many ranks as the mesh has, or choose other cases"});
     }
-    status = run_cases(arguments, command_line, std::move(selection), pool);
+    status = run_cases(arguments, command, std::move(selection), pool);
   } catch (const Error& error) {
     status = exit_status_of(error);
     std::cerr << "shardproof: " << error.what() << std::endl;
@@ -48,7 +47,7 @@ int run_and_dismiss(const RunArguments& arguments, const std::string& command_li
 
 }  // namespace
 
-int rank_command(const RunArguments& given, const std::string& command_line,
+int rank_command(const RunArguments& given, const CommandLine& command,
                  const WorkerFunctions& functions) {
   const ExternalPlace place = external_place(process_environment());
   RunArguments arguments = given;
@@ -60,7 +59,7 @@ int rank_command(const RunArguments& given, const std::string& command_line,
   ExternalHost host(place, backend, arguments.world.device, functions);
   WorldPool pool(functions);
   pool.adopt(host, backend, arguments.world.device);
-  return run_and_dismiss(arguments, command_line, pool);
+  return run_and_dismiss(arguments, command, pool);
 }
 
 }  // namespace shardproof::sim

@@ -5,10 +5,12 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <iostream>
 
 #include "base/error.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/machine.h"
+#include "sim/report/earlier_run.h"
 
 namespace shardproof::sim {
 
@@ -18,13 +20,28 @@ namespace {
   throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
 }
 
+// Of a run that was ended: what the cases that had finished say.
+void write_results_of_ended(const std::string& folder) {
+  EarlierRun earlier = read_earlier_run(folder);
+  earlier.info.not_run = earlier.missing("the run ended before this case had");
+  earlier.info.interrupted = true;
+  earlier.info.exit_status = -1;
+  write_results(folder, earlier.results(), earlier.info);
+  std::cout << fmt::format(
+      "{} of {} cases had run when the run was ended; shardproof run --resume {} goes on with it\n",
+      earlier.finished.size(), earlier.selected.size(), folder);
+  std::cout.flush();  // another program takes over
+}
+
 }  // namespace
 
 int report_command(const std::string& given) {
   const std::string folder = given.empty() ? "runs/latest" : given;
-  if (!std::filesystem::is_regular_file(folder + "/results.json")) {
-    bad_report(fmt::format("{} holds no results.json", folder),
-               "name the folder of a finished run");
+  const bool has_results = std::filesystem::is_regular_file(folder + "/results.json");
+  if (!has_results && holds_journal(folder)) {
+    write_results_of_ended(folder);
+  } else if (!has_results) {
+    bad_report(fmt::format("{} holds no results.json", folder), "name the folder of a run");
   }
   const std::string script = find_in_repository("reports/report.py");
   if (script.empty()) bad_report("reports/report.py is not here", "run it from the repository");

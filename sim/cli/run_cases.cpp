@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <iostream>
+#include <memory>
 #include <thread>
 
 #include "base/elapsed.h"
@@ -24,48 +26,65 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kInterrupted = 130;
+constexpr int kBadInput = 2;
 
 // One run: what is to do, what was done.
 class Run {
  public:
   Run(const RunArguments& arguments, WorldPool& pool, Selection selection,
-      const std::string& folder)
-      : files(folder),
-        arguments_(arguments),
+      const std::optional<EarlierRun>& earlier)
+      : arguments_(arguments),
         pool_(pool),
         goldens_(pool, !arguments.world.no_cache),
         runner_(pool, goldens_, arguments.world.fresh),
-        selection_(std::move(selection)),
-        progress_(std::cout, ::isatty(STDOUT_FILENO) != 0,
-                  static_cast<int64_t>(selection_.cases.size())) {
-    info.skipped = selection_.skipped;
+        cases_(std::move(selection.cases)),
+        results_(cases_.size()) {
+    info.skipped = std::move(selection.skipped);
+    if (!earlier) return;
+    for (const auto& [place, result] : earlier->finished) results_[place] = result;
   }
 
-  void run_all() {
+  const std::vector<CaseSpec>& cases() const { return cases_; }
+
+  // Runs the cases that have no result yet; each is in `files` before it is said to have finished.
+  void run_all(RunFiles& files) {
     const Clock::time_point start = Clock::now();
-    for (const CaseSpec& spec : selection_.cases) {
-      wait_for_room(spec);
+    Progress progress(std::cout, ::isatty(STDOUT_FILENO) != 0, missing_count());
+    for (size_t place = 0; place < cases_.size(); ++place) {
+      if (is_finished(place)) continue;
+      wait_for_room(cases_[place]);
       if (pool_.interrupted()) break;
-      if (arguments_.fail_fast && failed_) {
-        skip(spec, "an earlier case was not as expected (--fail-fast)");
-        continue;
-      }
-      if (arguments_.time_budget_s && seconds_since(start) > *arguments_.time_budget_s) {
-        skip(spec, fmt::format("the time budget of {} s was used up", *arguments_.time_budget_s));
-        continue;
-      }
-      start_one(spec);
+      reason_ = why_to_stop(seconds_since(start));
+      if (!reason_.empty()) break;
+      start_one(place, progress, files);
     }
     runner_.wait_until_at_most(0);
     info.seconds = seconds_since(start);
     info.interrupted = pool_.interrupted();
+    if (info.interrupted) reason_ = "the run was interrupted";
+    list_missing();
   }
 
-  std::vector<CaseResult> results;  // those as expected without reports, which are in the files
+  // Of the cases that ran; those as expected without reports, which are in the files.
+  std::vector<CaseResult> results() const {
+    std::vector<CaseResult> finished;
+    for (size_t place = 0; place < cases_.size(); ++place) {
+      if (is_finished(place)) finished.push_back(results_[place]);
+    }
+    return finished;
+  }
+
   RunInfo info;
-  RunFiles files;
 
  private:
+  bool is_finished(size_t place) const { return !results_[place].verdict.empty(); }
+
+  int64_t missing_count() const {
+    int64_t count = 0;
+    for (size_t place = 0; place < cases_.size(); ++place) count += !is_finished(place);
+    return count;
+  }
+
   void wait_for_room(const CaseSpec& spec) {
     if (arguments_.jobs > 0) {
       runner_.wait_until_at_most(arguments_.jobs - 1);
@@ -76,66 +95,115 @@ class Run {
     }
   }
 
-  void start_one(const CaseSpec& spec) {
-    progress_.started(spec.name);
-    const size_t place = results.size();
-    results.emplace_back().spec = spec;  // in the order of the selection, whatever ends first
-    runner_.start(spec, [this, place](CaseResult result) {
+  // "" to go on.
+  std::string why_to_stop(double seconds) const {
+    if (arguments_.max_fail > 0 && failed_ >= arguments_.max_fail) {
+      return fmt::format("{} {} not as expected (--maxfail {})", failed_,
+                         failed_ == 1 ? "case was" : "cases were", arguments_.max_fail);
+    }
+    if (arguments_.time_budget_s && !(seconds <= *arguments_.time_budget_s)) {
+      return fmt::format("the time budget of {} s was used up", *arguments_.time_budget_s);
+    }
+    return "";
+  }
+
+  void start_one(size_t place, Progress& progress, RunFiles& files) {
+    progress.started(cases_[place].name);
+    runner_.start(cases_[place], [this, place, &progress, &files](CaseResult result) {
       if (pool_.interrupted()) return;  // how it ended says nothing about it
       result.replay = with_replay_flags(result.replay, arguments_);
-      failed_ = failed_ || !result.as_expected;
-      progress_.finished(result);
+      failed_ += result.as_expected ? 0 : 1;
       files.add(place, result, info);
+      progress.finished(result);
       if (result.as_expected) result.reports = {};
-      results[place] = std::move(result);
+      results_[place] = std::move(result);
     });
   }
 
-  void skip(CaseSpec spec, const std::string& reason) {
-    spec.skip = reason;
-    info.skipped.push_back(std::move(spec));
+  void list_missing() {
+    for (size_t place = 0; place < cases_.size(); ++place) {
+      if (is_finished(place)) continue;
+      info.not_run.push_back(cases_[place]);
+      info.not_run.back().skip = reason_;
+    }
   }
 
   const RunArguments& arguments_;
   WorldPool& pool_;
   GoldenStore goldens_;
   CaseRunner runner_;
-  Selection selection_;
-  Progress progress_;
+  std::vector<CaseSpec> cases_;
+  std::vector<CaseResult> results_;  // by place; without a verdict: not run
+  std::string reason_;               // why the missing cases were not run
   const int64_t cores_ = std::max<int64_t>(1, std::thread::hardware_concurrency());
-  bool failed_ = false;  // some case was not as expected
+  int64_t failed_ = 0;  // cases that were not as expected
 };
 
-int status_of(const Run& run, const RunArguments& arguments) {
-  if (run.info.interrupted) return kInterrupted;
-  const int status = exit_status(run.results, arguments.no_unresolved);
-  const bool skipped_counts = arguments.no_skips && !run.info.skipped.empty();
-  return skipped_counts && status != 5 ? 2 : status;
+int status_of(const std::vector<CaseResult>& results, const RunInfo& info,
+              const RunArguments& arguments) {
+  if (info.interrupted) return kInterrupted;
+  const int status = exit_status(results, arguments.no_unresolved);
+  const bool skipped_counts = arguments.no_skips && !info.skipped.empty();
+  if (skipped_counts && status != 5) return kBadInput;
+  const bool partial = !info.not_run.empty() && !arguments.allow_partial;
+  return status == 0 && partial ? kBadInput : status;
+}
+
+// The cases must be those of the earlier run, or results of two programs would lie in one folder.
+void require_same_cases(const EarlierRun& earlier, const Selection& selection) {
+  const std::string fix = "start a new run instead";
+  if (earlier.info.version != version_text()) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("{} made the run, and this is {}", earlier.info.version,
+                                     version_text()),
+                 .fix = fix});
+  }
+  const size_t count = selection.cases.size();
+  if (earlier.selected.size() != count) {
+    throw Error(
+        {.kind = ErrorKind::kBadInput,
+         .what = fmt::format("the run had selected {} cases, and its command selects {} now",
+                             earlier.selected.size(), count),
+         .fix = fix});
+  }
+  for (size_t place = 0; place < count; ++place) {
+    if (case_digest(selection.cases[place]) == earlier.digests[place]) continue;
+    throw Error(
+        {.kind = ErrorKind::kBadInput,
+         .what = fmt::format("the case {} has changed since the run", selection.cases[place].name),
+         .fix = fix});
+  }
 }
 
 }  // namespace
 
-int run_cases(const RunArguments& arguments, const std::string& command_line, Selection selection,
-              WorldPool& pool) {
+int run_cases(const RunArguments& arguments, const CommandLine& command, Selection selection,
+              WorldPool& pool, const std::optional<EarlierRun>& earlier) {
   if (selection.cases.empty() && selection.skipped.empty()) {
     throw Error(
         {.kind = ErrorKind::kBadInput,
          .what = "no case was selected",
          .fix = "loosen --filter, --only, --shard or --rerun-failed; `shardproof list` shows all"});
   }
-  const std::string folder = create_run_folder(arguments.out);
-  Run run(arguments, pool, std::move(selection), folder);
-  run.run_all();
-  std::erase_if(run.results, [](const CaseResult& result) { return result.verdict.empty(); });
-  run.info.command = command_line;
+  if (earlier) require_same_cases(*earlier, selection);
+  const std::string folder =
+      earlier ? arguments.resume : create_run_folder(arguments.out, arguments.force);
+  Run run(arguments, pool, std::move(selection), earlier);
+  run.info.command = command.text;
+  run.info.arguments = command.words;
+  run.info.directory = std::filesystem::current_path().string();
   run.info.version = version_text();
-  run.info.exit_status = status_of(run, arguments);
-  run.files.finish(run.results, run.info);
-  std::cout << summary_text({.results = run.results,
+  auto files = earlier ? std::make_unique<RunFiles>(folder)
+                       : std::make_unique<RunFiles>(folder, run.info, run.cases());
+  run.run_all(*files);
+  const std::vector<CaseResult> results = run.results();
+  run.info.exit_status = status_of(results, run.info, arguments);
+  files->finish(results, run.info);
+  std::cout << summary_text({.results = results,
                              .skipped = run.info.skipped,
+                             .not_run = run.info.not_run,
                              .seconds = run.info.seconds,
                              .exit_status = run.info.exit_status,
-                             .interrupted = run.info.interrupted,
                              .run_folder = folder},
                             ::isatty(STDOUT_FILENO) != 0);
   return run.info.exit_status;

@@ -1,17 +1,27 @@
 // Every selected case, judged; then what happened, in words and as a folder.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "sim/cli/arguments.h"
 #include "sim/cli/selection.h"
+#include "sim/report/earlier_run.h"
 #include "sim/world/launch/world_pool.h"
 
 namespace shardproof::sim {
 
-// Returns the exit status. Throws Error(kBadInput): nothing selected, a run folder that cannot be
-// made.
-int run_cases(const RunArguments& arguments, const std::string& command_line, Selection selection,
-              WorldPool& pool);
+// What the user typed.
+struct CommandLine {
+  std::string text;                // to be shown
+  std::vector<std::string> words;  // without the program's name
+};
+
+// Returns the exit status. `earlier`: the run of the folder arguments.resume, with which this one
+// goes on. Throws Error(kBadInput): nothing selected, other cases than those of `earlier`, a run
+// folder that cannot be made or written.
+int run_cases(const RunArguments& arguments, const CommandLine& command, Selection selection,
+              WorldPool& pool, const std::optional<EarlierRun>& earlier = std::nullopt);
 
 }  // namespace shardproof::sim

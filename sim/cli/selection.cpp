@@ -15,7 +15,7 @@
 #include "sim/case/scenario/read_text.h"
 #include "sim/case/scenario/scenario.h"
 #include "sim/cli/machine.h"
-#include "sim/report/run_folder.h"
+#include "sim/report/earlier_run.h"
 #include "sim/run/case_check.h"
 
 namespace shardproof::sim {

@@ -48,21 +48,12 @@ Suite& suite_of(std::vector<Suite>& suites, const std::string& file) {
   return suites.back();
 }
 
-void add_result(Suite& suite, const CaseResult& result) {
-  std::string inside = outcome_element(result);
-  if (!inside.empty()) {
-    ++(is_failure(result) ? suite.failures : suite.errors);
-    if (!result.replay.empty()) {
-      inside += fmt::format("      <system-out>replay: {}</system-out>\n", xml_text(result.replay));
-    }
-  }
-  const std::string unresolved = unresolved_text(result.account, result.spec.precision);
-  if (!unresolved.empty()) {
-    inside += fmt::format("      <system-err>{}</system-err>\n", xml_text(unresolved));
-  }
+void add_skipped(std::vector<Suite>& suites, const CaseSpec& spec, const std::string& reason) {
+  Suite& suite = suite_of(suites, spec.file);
   ++suite.tests;
-  suite.seconds += result.seconds;
-  suite.body += case_element(result.spec, result.seconds, inside);
+  ++suite.skipped;
+  suite.body +=
+      case_element(spec, 0, fmt::format("      <skipped message=\"{}\"/>\n", xml_text(reason)));
 }
 
 std::string suite_element(const Suite& suite, const std::string& started) {
@@ -75,16 +66,37 @@ std::string suite_element(const Suite& suite, const std::string& started) {
 
 }  // namespace
 
-std::string junit_xml(const std::vector<CaseResult>& results, const RunInfo& info) {
-  std::vector<Suite> suites;
-  for (const auto& result : results) add_result(suite_of(suites, result.spec.file), result);
-  for (const auto& spec : info.skipped) {
-    Suite& suite = suite_of(suites, spec.file);
-    ++suite.tests;
-    ++suite.skipped;
-    suite.body += case_element(
-        spec, 0, fmt::format("      <skipped message=\"{}\"/>\n", xml_text(spec.skip)));
+std::string junit_part(const CaseResult& result) {
+  std::string inside = outcome_element(result);
+  if (!inside.empty() && !result.replay.empty()) {
+    inside += fmt::format("      <system-out>replay: {}</system-out>\n", xml_text(result.replay));
   }
+  const std::string unresolved = unresolved_text(result.account, result.spec.precision);
+  if (!unresolved.empty()) {
+    inside += fmt::format("      <system-err>{}</system-err>\n", xml_text(unresolved));
+  }
+  const bool failed = !result.as_expected && is_failure(result);
+  return nlohmann::json{{"file", valid_utf8(result.spec.file)},
+                        {"failed", failed},
+                        {"in_error", !result.as_expected && !failed},
+                        {"seconds", result.seconds},
+                        {"xml", case_element(result.spec, result.seconds, inside)}}
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string junit_xml(const std::vector<std::string>& parts, const RunInfo& info) {
+  std::vector<Suite> suites;
+  for (const std::string& part : parts) {
+    const auto one = nlohmann::json::parse(part);
+    Suite& suite = suite_of(suites, one["file"]);
+    ++suite.tests;
+    suite.failures += one["failed"].get<bool>();
+    suite.errors += one["in_error"].get<bool>();
+    suite.seconds += one["seconds"].get<double>();
+    suite.body += one["xml"].get<std::string>();
+  }
+  for (const CaseSpec& spec : info.skipped) add_skipped(suites, spec, spec.skip);
+  for (const CaseSpec& spec : info.not_run) add_skipped(suites, spec, "not run: " + spec.skip);
   Suite all;
   std::string body;
   const std::string started = info.started.empty() ? utc_now() : info.started;
@@ -99,6 +111,12 @@ std::string junit_xml(const std::vector<CaseResult>& results, const RunInfo& inf
       "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"shardproof\" tests=\"{}\" "
       "failures=\"{}\" errors=\"{}\" skipped=\"{}\" time=\"{:.3f}\">\n{}</testsuites>\n",
       all.tests, all.failures, all.errors, all.skipped, info.seconds, body);
+}
+
+std::string junit_xml(const std::vector<CaseResult>& results, const RunInfo& info) {
+  std::vector<std::string> parts;
+  for (const CaseResult& result : results) parts.push_back(junit_part(result));
+  return junit_xml(parts, info);
 }
 
 }  // namespace shardproof::sim

@@ -8,8 +8,14 @@
 
 namespace shardproof::sim {
 
-// As expected: passed. An unexpected mismatch, refusal or match: failure. Anything else unexpected
-// (a failed world, bad input, a fault in shardproof): error. Skips carry their reason.
+// One case of it as a line of JSON: `file`, `failed`, `in_error`, `seconds`, `xml`. As expected: it
+// passed. An unexpected mismatch, refusal or match: failure. Anything else unexpected (a failed
+// world, bad input, a fault in shardproof): error.
+std::string junit_part(const CaseResult& result);
+
+// The whole file, of the parts of all cases that ran. Skipped cases and those that did not run are
+// test cases too, skipped with their reason.
+std::string junit_xml(const std::vector<std::string>& parts, const RunInfo& info);
 std::string junit_xml(const std::vector<CaseResult>& results, const RunInfo& info);
 
 }  // namespace shardproof::sim

@@ -190,6 +190,7 @@ Json totals_json(const std::vector<CaseResult>& results, const RunInfo& info) {
                  {"bad_input", 0},
                  {"internal", 0},
                  {"skipped", info.skipped.size()},
+                 {"not_run", info.not_run.size()},
                  {"unexpected", 0}};
   int64_t unexpected = 0;
   std::map<std::string, int64_t> verdicts;
@@ -210,7 +211,7 @@ Json run_json(const RunInfo& info) {
           {"started", info.started.empty() ? utc_now() : valid_utf8(info.started)},
           {"seconds", json_number(info.seconds)},
           {"interrupted", info.interrupted},
-          {"exit_status", info.exit_status},
+          {"exit_status", info.exit_status < 0 ? Json(nullptr) : Json(info.exit_status)},
           {"environment", environment}};
 }
 
@@ -239,9 +240,10 @@ std::string utc_now() {
 
 std::string results_head(const std::vector<CaseResult>& results, const RunInfo& info) {
   return fmt::format(
-      "{{\"format\": \"{}\",\n\"run\": {},\n\"totals\": {},\n\"skipped\": {},\n\"cases\": [\n",
+      "{{\"format\": \"{}\",\n\"run\": {},\n\"totals\": {},\n\"skipped\": {},\n\"not_run\": "
+      "{},\n\"cases\": [\n",
       kResultsFormat, line_of(run_json(info)), line_of(totals_json(results, info)),
-      line_of(skipped_json(info.skipped)));
+      line_of(skipped_json(info.skipped)), line_of(skipped_json(info.not_run)));
 }
 
 std::string results_entry(size_t index, const CaseResult& result, const RunInfo& info) {

@@ -4,6 +4,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
@@ -13,6 +14,7 @@
 
 #include "base/error.h"
 #include "sim/report/case_files.h"
+#include "sim/report/earlier_run.h"
 #include "sim/report/escape.h"
 #include "sim/report/failing_tensors.h"
 #include "sim/report/junit.h"
@@ -57,24 +59,37 @@ void write_text(const fs::path& path, const std::string& text) {
   write_file(path, [&text](std::ostream& stream) { stream << text; });
 }
 
-// Where the cases that have ended wait for the end of the run.
-fs::path parts_folder(const fs::path& folder) { return folder / ".parts"; }
+// What a run leaves besides its journal.
+constexpr const char* kFiles[] = {"results.json", "junit.xml", "timeline.json", "report.html"};
+constexpr const char* kFolders[] = {"logs", "replay", "tensors"};
 
-fs::path part_file(const fs::path& folder, size_t index, const char* what) {
-  return parts_folder(folder) / fmt::format("{}.{}", index, what);
+bool is_of_a_run(const fs::path& folder) {
+  return fs::exists(folder / "results.json") || holds_journal(folder.string());
 }
 
-void join_parts(const fs::path& path, const std::string& head, const std::set<size_t>& parts,
-                const char* what, const char* end) {
+void remove_earlier(const fs::path& folder) {
+  std::error_code error;
+  for (const char* name : kFiles) fs::remove(folder / name, error);
+  for (const char* name : kFolders) fs::remove_all(folder / name, error);
+}
+
+// `head`, this part of each case with a comma between them, `end`.
+void join_parts(const fs::path& path, const std::string& head, JournalReader& journal,
+                const char* kind, const char* end) {
   write_file(path, [&](std::ostream& stream) {
     stream << head;
     const char* between = "";
-    for (const size_t part : parts) {
-      stream << std::exchange(between, ",\n");
-      stream << std::ifstream(part_file(path.parent_path(), part, what), std::ios::binary).rdbuf();
+    for (const size_t number : journal.numbers("case")) {
+      stream << std::exchange(between, ",\n") << journal.text(kind, number);
     }
     stream << end;
   });
+}
+
+// Records are lines.
+std::string in_one_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
 }
 
 // runs/20260131-120000-1: the first number that is free. mkdir decides between concurrent runs.
@@ -132,44 +147,70 @@ std::string case_id(size_t index, const CaseSpec& spec) {
   return fmt::format("{:03}-{}", index, file_slug(spec.name));
 }
 
-std::string create_run_folder(const std::string& out_dir) {
-  if (!out_dir.empty()) {
-    make_folder(out_dir);
-    return out_dir;
+std::string create_run_folder(const std::string& out_dir, bool force) {
+  if (out_dir.empty()) {
+    const fs::path folder = make_numbered_folder("runs");
+    point_latest_at(folder);
+    return folder.string();
   }
-  const fs::path folder = make_numbered_folder("runs");
-  point_latest_at(folder);
-  return folder.string();
+  make_folder(out_dir);
+  std::error_code error;
+  if (!force && !fs::is_empty(out_dir, error) && !error && !is_of_a_run(out_dir)) {
+    throw Error(
+        {.kind = ErrorKind::kBadInput,
+         .what = fmt::format("{} holds files that are not of a run", out_dir),
+         .fix = "name an empty folder or one of an earlier run with --out, or add --force"});
+  }
+  return out_dir;
 }
 
-RunFiles::RunFiles(const std::string& folder) : folder_(folder) {
-  std::error_code error;
-  fs::remove(fs::path(folder) / "results.json", error);  // of an earlier run into the same --out
+RunFiles::RunFiles(const std::string& folder, const RunInfo& info,
+                   const std::vector<CaseSpec>& selected)
+    : folder_(folder) {
+  const bool earlier = is_of_a_run(folder);
+  journal_ = std::make_unique<JournalWriter>(folder, JournalWriter::Earlier::kDropped);
+  if (earlier) remove_earlier(folder);
+  journal_->add({{"head", 0, journal_head(info, selected)}});
 }
 
-RunFiles::~RunFiles() {
+RunFiles::RunFiles(const std::string& folder)
+    : folder_(folder),
+      journal_(std::make_unique<JournalWriter>(folder, JournalWriter::Earlier::kKept)) {
   std::error_code error;
-  if (!added_.empty()) fs::remove_all(parts_folder(folder_), error);
+  fs::remove(fs::path(folder) / "results.json", error);  // it says that the run has ended
 }
 
 void RunFiles::add(size_t index, const CaseResult& result, const RunInfo& info) {
   write_case(folder_, result, case_id(index, result.spec));
-  make_folder(parts_folder(folder_));
-  added_.insert(index);
-  write_text(part_file(folder_, index, "case"), results_entry(index, result, info));
-  write_text(part_file(folder_, index, "events"), timeline_events(index, result));
+  journal_->add({{"events", index, in_one_line(timeline_events(index, result))},
+                 {"junit", index, junit_part(result)},
+                 {"case", index, results_entry(index, result, info)}});
 }
 
 void RunFiles::finish(const std::vector<CaseResult>& results, const RunInfo& info) {
-  const fs::path path(folder_);
-  join_parts(path / "timeline.json", kTimelineHead, added_, "events", kTimelineEnd);
-  write_text(path / "junit.xml", junit_xml(results, info));
-  join_parts(path / "results.json", results_head(results, info), added_, "case", kResultsEnd);
+  write_results(folder_, results, info);
+  std::error_code error;
+  if (info.not_run.empty()) fs::remove(journal_path(folder_), error);
+}
+
+void write_results(const std::string& folder, const std::vector<CaseResult>& results,
+                   const RunInfo& info) {
+  const fs::path path(folder);
+  JournalReader journal(folder);
+  join_parts(path / "timeline.json", kTimelineHead, journal, "events", kTimelineEnd);
+  std::vector<std::string> parts;
+  for (const size_t number : journal.numbers("case")) {
+    parts.push_back(journal.text("junit", number));
+  }
+  write_text(path / "junit.xml", junit_xml(parts, info));
+  join_parts(path / "results.json", results_head(results, info), journal, "case", kResultsEnd);
 }
 
 void write_run_files(const std::string& folder, const std::vector<CaseResult>& results,
                      const RunInfo& info) {
-  RunFiles files(folder);
+  std::vector<CaseSpec> selected;
+  for (const CaseResult& result : results) selected.push_back(result.spec);
+  RunFiles files(folder, info, selected);
   for (size_t i = 0; i < results.size(); ++i) files.add(i, results[i], info);
   files.finish(results, info);
 }

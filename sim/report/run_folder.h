@@ -7,58 +7,71 @@
 //   logs/<case>/rank<k>.log          calls and findings of one rank
 //   replay/<case>.json               the expanded case of each one that did not end as expected
 //   tensors/<case>.safetensors       golden and actual of the tensors that failed first
+//   journal             while the run goes on, and after one that did not come to its end: all of
+//   the
+//                       above that is made of finished cases (journal.h)
 #pragma once
 
 #include <map>
-#include <set>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "sim/judge/verdict/verdict.h"
+#include "sim/report/journal.h"
 
 namespace shardproof::sim {
 
 // What is true of the run as a whole.
 struct RunInfo {
-  std::string command;       // as it was typed
-  std::string version;       // of shardproof
-  std::string started;       // UTC, "2026-01-31T12:00:00Z"; "": now
-  double seconds = 0;        // of the whole run, wall time
-  bool interrupted = false;  // ended by a signal: not all cases ran
-  int exit_status = 0;
+  std::string command;                      // as it was typed
+  std::vector<std::string> arguments = {};  // the same as words, without the program's name
+  std::string directory = {};               // where it was started
+  std::string version;                      // of shardproof
+  std::string started;                      // UTC, "2026-01-31T12:00:00Z"; "": now
+  double seconds = 0;                       // of the whole run, wall time
+  bool interrupted = false;                 // ended by a signal: not all cases ran
+  int exit_status = 0;                      // negative: the run was ended before it had one
   std::map<std::string, std::string>
       environment;  // what matters for a replay: host, cpu, torch, ...
-  // Cases that were not run; the reason of each is its spec.skip.
+  // Cases that the scenario or this machine skips; the reason of each is its spec.skip.
   std::vector<CaseSpec> skipped;
+  // Selected cases that were not run, or not to their end; the reason of each is its spec.skip.
+  std::vector<CaseSpec> not_run = {};
   // Files that belong to a case (by its name), for example tensors that its ranks wrote.
   std::map<std::string, std::vector<std::string>> files;
 };
 
 // Makes `out_dir`, or runs/<UTC time>-<n> below the current folder when it is "", and points the
 // link `latest` beside a folder of that kind at it. Returns its path. Throws Error(kBadInput) when
-// it cannot be made or is a file.
-std::string create_run_folder(const std::string& out_dir);
+// it cannot be made, is a file, or holds something that is not of a run, unless `force`.
+std::string create_run_folder(const std::string& out_dir, bool force = false);
 
 // Writes the files above into an existing folder while cases end, so that a run of a thousand cases
-// holds no more than one of them. Each file is written whole and then renamed, results.json last.
-// Throws Error(kBadInput) when the folder cannot be written.
+// holds no more than one of them, and one that is ended leaves all that it had found. Each file is
+// written whole and then renamed, results.json last; the journal goes when every selected case has
+// run. Throws Error(kBadInput): the folder cannot be written; another process writes there.
 class RunFiles {
  public:
+  // A new run; files of an earlier one in the same folder go.
+  RunFiles(const std::string& folder, const RunInfo& info, const std::vector<CaseSpec>& selected);
+  // Goes on with a run that left a journal.
   explicit RunFiles(const std::string& folder);
-  ~RunFiles();  // what finish() has not put together is dropped
-  RunFiles(const RunFiles&) = delete;
-  RunFiles& operator=(const RunFiles&) = delete;
 
-  // The case at place `index` of the results; each place once, in any order.
+  // The case at place `index` of the selected; each place once, in any order.
   void add(size_t index, const CaseResult& result, const RunInfo& info);
-  // `results`: the cases that were added, in order. Those that ended as expected may have lost
+  // `results`: the cases that were added, now or by the earlier run, in order. They may have lost
   // their reports by now.
   void finish(const std::vector<CaseResult>& results, const RunInfo& info);
 
  private:
   std::string folder_;
-  std::set<size_t> added_;
+  std::unique_ptr<JournalWriter> journal_;
 };
+
+// results.json, junit.xml and timeline.json from the journal, which stays.
+void write_results(const std::string& folder, const std::vector<CaseResult>& results,
+                   const RunInfo& info);
 
 // All at once.
 void write_run_files(const std::string& folder, const std::vector<CaseResult>& results,
@@ -67,9 +80,5 @@ void write_run_files(const std::string& folder, const std::vector<CaseResult>& r
 // Both; returns the folder.
 std::string write_run_folder(const std::string& out_dir, const std::vector<CaseResult>& results,
                              const RunInfo& info);
-
-// The names of the cases of an earlier run that did not end as expected, for --rerun-failed.
-// Throws Error(kBadInput): no results.json there, or not one of ours.
-std::vector<std::string> unexpected_cases(const std::string& folder);
 
 }  // namespace shardproof::sim

@@ -44,7 +44,9 @@ std::string totals(const SummaryParts& parts, bool color) {
     ++counts[result.verdict];
     unexpected += result.as_expected ? 0 : 1;
   }
-  std::string text = count_of(parts.results.size(), "case");
+  const size_t selected = parts.results.size() + parts.not_run.size();
+  std::string text = count_of(selected, "case");
+  if (!parts.not_run.empty()) text = fmt::format("{} of {}", parts.results.size(), text);
   const char* separator = ": ";
   for (const char* verdict : kVerdicts) {
     if (counts[verdict] == 0) continue;
@@ -52,10 +54,14 @@ std::string totals(const SummaryParts& parts, bool color) {
     separator = ", ";
   }
   if (!parts.skipped.empty()) text += fmt::format("; {} skipped", parts.skipped.size());
+  if (!parts.not_run.empty()) text += fmt::format("; {} not run", parts.not_run.size());
   text += fmt::format("   {:.1f} s   ", parts.seconds);
-  return text + (unexpected == 0
-                     ? painted("all as expected", kGreen, color)
-                     : painted(fmt::format("{} not as expected", unexpected), kRed, color));
+  if (unexpected > 0) {
+    return text + painted(fmt::format("{} not as expected", unexpected), kRed, color);
+  }
+  if (!parts.not_run.empty()) return text + painted("not all were run", kYellow, color);
+  if (parts.results.empty()) return text + painted("nothing was run", kYellow, color);
+  return text + painted("all as expected", kGreen, color);
 }
 
 std::string unexpected_lines(const SummaryParts& parts, bool color) {
@@ -82,13 +88,13 @@ std::string unresolved_line(const std::vector<CaseResult>& results) {
 }
 
 // One line per reason, with how many cases it kept from running.
-std::string skip_lines(const std::vector<CaseSpec>& skipped) {
+std::string reason_lines(const char* what, const std::vector<CaseSpec>& cases) {
   std::map<std::string, std::vector<std::string>> by_reason;
-  for (const auto& spec : skipped) by_reason[spec.skip].push_back(spec.name);
+  for (const auto& spec : cases) by_reason[spec.skip].push_back(spec.name);
   std::string text;
   for (const auto& [reason, names] : by_reason) {
     text +=
-        fmt::format("  skipped    {}{}   {}\n", names.front(),
+        fmt::format("  {:9}  {}{}   {}\n", what, names.front(),
                     names.size() > 1 ? fmt::format(" and {} more", names.size() - 1) : "", reason);
   }
   return text;
@@ -137,7 +143,7 @@ std::string exit_status_text(int exit_status) {
     case 1:
       return "1: a mismatch, or with --no-unresolved a tensor that is not resolvable";
     case 2:
-      return "2: bad input, or no case selected";
+      return "2: bad input, no case selected, or selected cases that were not run";
     case 3:
       return "3: a world failed";
     case 4:
@@ -153,14 +159,16 @@ std::string exit_status_text(int exit_status) {
 
 std::string summary_text(const SummaryParts& parts, bool color) {
   std::string text = "\n" + totals(parts, color) + "\n" + unexpected_lines(parts, color) +
-                     skip_lines(parts.skipped);
-  text += unresolved_line(parts.results);
-  if (parts.interrupted) text += "  interrupted: the remaining cases were not run\n";
+                     reason_lines("skipped", parts.skipped) +
+                     reason_lines("not run", parts.not_run) + unresolved_line(parts.results);
   if (!parts.run_folder.empty()) {
     text +=
         fmt::format("  results    {0}   (pictures: ./shardproof report {0})\n", parts.run_folder);
+    if (!parts.not_run.empty()) {
+      text += fmt::format("  go on with shardproof run --resume {}\n", parts.run_folder);
+    }
   }
-  if (parts.exit_status != 0) {
+  if (parts.exit_status > 0) {
     text += fmt::format("  exit status {}\n", exit_status_text(parts.exit_status));
   }
   return text;

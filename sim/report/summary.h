@@ -48,14 +48,14 @@ std::string warning_lines(const CaseResult& result);
 struct SummaryParts {
   const std::vector<CaseResult>& results;
   const std::vector<CaseSpec>& skipped;
+  const std::vector<CaseSpec>& not_run;  // selected, and not run to their end
   double seconds = 0;
-  int exit_status = 0;
-  bool interrupted = false;
+  int exit_status = 0;          // negative: none
   std::string run_folder = {};  // "": none was written
 };
 
-// Totals, what was unexpected (one line each), skips with their reasons, where the results are, and
-// what the exit status means. Ends with a newline.
+// Totals, what was unexpected (one line each), skips and cases that were not run with their
+// reasons, where the results are, and what the exit status means. Ends with a newline.
 std::string summary_text(const SummaryParts& parts, bool color);
 
 // "0: every case as expected", "3: a world failed", ...

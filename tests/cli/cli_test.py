@@ -6,6 +6,7 @@ Usage: cli_test.py PROGRAM [unittest arguments]
 import glob
 import json
 import os
+import pathlib
 import shlex
 import shutil
 import signal
@@ -173,19 +174,20 @@ class Check(CommandTest):
     def test_what_is_saved_from_one_mesh_runs_on_another_to_the_bit(self):
         self.make_case()
         for folder, mesh in (("four", "tp=4,dp=2"), ("one", "dp=1")):
-            self.call("check", self.case, "--mesh", "dp=2,tp=2", "--save", self.path("saved"),
+            saved_to = self.path("saved_" + folder)
+            self.call("check", self.case, "--mesh", "dp=2,tp=2", "--save", saved_to,
                       "--save-file-bytes", "1000", "--dump", self.path("trained"))
             for name in ("batch.safetensors", "case.json"):
-                shutil.copy(os.path.join(self.case, name), self.path("saved"))
-            with open(self.path("saved", "model.safetensors.index.json")) as file:
+                shutil.copy(os.path.join(self.case, name), saved_to)
+            with open(os.path.join(saved_to, "model.safetensors.index.json")) as file:
                 index = json.load(file)["weight_map"]
             trained = read_safetensors(self.path("trained"))
             self.assertLess(3, len(set(index.values())))
             for name, file in index.items():
-                saved = read_safetensors(self.path("saved", file))[name]
+                saved = read_safetensors(os.path.join(saved_to, file))[name]
                 self.assertEqual(saved[2], trained[f"step1.param.{name}"][2], name)
             for backend in ("emulated", "gloo"):
-                self.call("check", self.path("saved"), "--mesh", mesh, "--backend", backend,
+                self.call("check", saved_to, "--mesh", mesh, "--backend", backend,
                           "--save", self.path(folder))
             self.assertTrue(os.path.exists(self.path(folder, "model.safetensors")))
 
@@ -195,6 +197,28 @@ class Check(CommandTest):
         self.assertIn("is no folder", text)
         text = self.call("check", self.case, "--save", "/proc/nowhere/model", status=2)
         self.assertIn("cannot be made", text)
+
+    def test_no_output_replaces_an_input_a_device_or_other_files(self):
+        self.make_case()
+        mine = self.write("notes.txt", "mine")
+        os.mkfifo(self.path("pipe"))
+        os.mkdir(self.path("other"))
+        shutil.copy(mine, self.path("other", "notes.txt"))
+        before = {file.name: file.read_bytes() for file in pathlib.Path(self.case).iterdir()}
+        for command in ("golden", "check"):
+            for path, said in ((os.path.join(self.case, "batch.safetensors"), "the same command reads this file"),
+                               (os.path.join(self.case, "model.safetensors"), "the same command reads this file"),
+                               (self.path("pipe"), "a device, a socket or a pipe"), ("/dev/null", "a device"),
+                               (mine, "not a safetensors file"), (self.scratch, "a folder")):
+                self.assertIn(said, self.call(command, self.case, "--dump", path, status=2))
+        for path, said in ((self.case, "the same command reads files of this folder"),
+                           (self.path("other"), "holds notes.txt, which is not of a model")):
+            self.assertIn(said, self.call("check", self.case, "--save", path, status=2))
+        self.assertIn("not of a run", self.call("check", self.case, "--out", self.path("other"), status=2))
+        self.assertEqual(before, {file.name: file.read_bytes() for file in pathlib.Path(self.case).iterdir()})
+        self.assertEqual("mine", pathlib.Path(mine).read_text())
+        self.call("golden", self.case, "--dump", mine, "--force")
+        self.assertIn("loss", read_safetensors(mine))
 
     def test_refused_meshes_leave_no_dump(self):
         self.make_case()
@@ -369,8 +393,12 @@ matrix: {workload: [train, logprobs], parallel.data_parallel: [replicate, fsdp]}
         self.call("run", skipped, "--backend", "emulated", "--no-skips", status=2)
 
     def test_a_time_budget_starts_no_further_case(self):
-        text = self.call("run", self.write("s.yaml", SMALL), "--backend", "emulated", "--time-budget", "0")
-        self.assertIn("6 skipped", text)
+        small = self.write("s.yaml", SMALL)
+        text = self.call("run", small, "--backend", "emulated", "--time-budget", "0", status=2)
+        self.assertIn("0 of 6 cases; 6 not run", text)
+        self.assertNotIn("all as expected", text)
+        self.call("run", small, "--backend", "emulated", "--time-budget", "0", "--allow-partial")
+        self.call("run", small, "--time-budget", "nan", status=2)
 
     def test_order_and_parallel_cases_change_no_verdict(self):
         small = self.write("small.yaml", SMALL)

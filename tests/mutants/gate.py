@@ -48,7 +48,7 @@ def _first_words(scenario, tree):
 
 
 def _of_scenarios(program, words, out, scratch, jobs, backend="emulated"):
-    return _run(program, ["run", *words, "--backend", backend, "--fail-fast", "--jobs", jobs], out, scratch)
+    return _run(program, ["run", *words, "--backend", backend, "--maxfail", "1", "--jobs", jobs], out, scratch)
 
 
 def _of_golden_hf(program, runs, name, scratch):

@@ -16,6 +16,7 @@ LIBRARIES = {
     "json": ("nlohmann/",),
     "yaml": ("yaml-cpp/",),
     "cli": ("CLI/",),
+    "crc": ("boost/crc.hpp",),
     "asio": ("boost/",),
     "gloo": ("gloo/",),
     "cuda": ("cuda", "nccl"),

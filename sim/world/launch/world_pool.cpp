@@ -61,6 +61,10 @@ struct WorldPool::Impl {
       : functions(std::move(given)),
         workers(std::make_unique<Workers>(io, functions)),
         signals(io, SIGINT, SIGTERM) {
+    struct sigaction hang_up {};
+    const bool ignored =  // under nohup
+        ::sigaction(SIGHUP, nullptr, &hang_up) == 0 && hang_up.sa_handler == SIG_IGN;
+    if (!ignored) signals.add(SIGHUP);
     wait_for_signal();
   }
 

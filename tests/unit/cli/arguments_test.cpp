@@ -64,8 +64,15 @@ TEST_CASE("run takes paths, selections and how to run", "[cli]") {
                                 "--seed",
                                 "9",
                                 "--dump",
-                                "d"});
+                                "d",
+                                "--maxfail",
+                                "4",
+                                "--allow-partial",
+                                "--force"});
   CHECK(all.command == "run");
+  CHECK(all.run.max_fail == 4);
+  CHECK(all.run.allow_partial);
+  CHECK(all.run.force);
   CHECK(all.run.paths == std::vector<std::string>{"a.yaml", "b"});
   CHECK(all.run.backends == std::vector<std::string>{"emulated", "gloo"});
   CHECK(all.run.filters == std::vector<std::string>{"tp", "sp"});
@@ -165,6 +172,8 @@ TEST_CASE("Numbers out of range are refused", "[cli]") {
   refusal_of({"run", "--jobs", "0"});
   refusal_of({"run", "--jobs", "many"});
   refusal_of({"run", "--time-budget", "-1"});
+  refusal_of({"run", "--time-budget", "nan"});
+  refusal_of({"run", "--maxfail", "0"});
   refusal_of({"run", "--seed", "-1"});
   CHECK_THAT(refusal_of({"check", "c", "--steps", "0"}),
              Contains("--steps: is 0; it must be from 1 to 100000"));

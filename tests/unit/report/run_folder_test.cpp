@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "sim/report/earlier_run.h"
 #include "sim/report/junit.h"
 #include "sim/report/results_json.h"
 #include "sim/report/timeline.h"
@@ -108,7 +109,7 @@ TEST_CASE("results.json says for every case how it ended, with hostile text and 
   CHECK(death["ranks"][1]["printed"].get<std::string>().starts_with("loading\nNCCL <warn> no "));
   CHECK_FALSE(death["ranks"][0].contains("printed"));
   CHECK(death["files"] == json{"extra.safetensors"});
-  CHECK(std::count(text.begin(), text.end(), '\n') == 9);  // one line per case
+  CHECK(std::count(text.begin(), text.end(), '\n') == 10);  // one line per case
 }
 
 TEST_CASE("tensors are gathered over ranks in the golden's order", "[report]") {
@@ -298,6 +299,43 @@ TEST_CASE("unexpected cases are read back, and what is no run's folder is a sent
              Contains("not whole"));
   CHECK_THAT(refusal(R"({"format": "shardproof-results/1", "cases": [{"as_expected": "no"}]})"),
              Contains("not whole"));
+}
+
+TEST_CASE("a folder of other files is used only by force", "[report]") {
+  const InTemporaryFolder here;
+  fs::create_directory("mine");
+  std::ofstream("mine/notes") << "mine";
+  CHECK_THROWS_WITH(create_run_folder("mine"), Catch::Matchers::Contains("not of a run"));
+  CHECK(create_run_folder("mine", /*force=*/true) == "mine");
+  write_run_files("mine", {example_match()}, {});
+  CHECK(text_of("mine/notes") == "mine");
+  CHECK(create_run_folder("mine") == "mine");  // a run's now
+}
+
+TEST_CASE("what an ended run leaves is read back", "[report]") {
+  const InTemporaryFolder here;
+  fs::create_directory("out");
+  std::vector<CaseSpec> selected;
+  for (const CaseResult& result : examples()) selected.push_back(result.spec);
+  {
+    RunFiles files("out", example_info(), selected);
+    files.add(2, examples()[2], {});
+    files.add(0, examples()[0], {});
+  }
+  const EarlierRun earlier = read_earlier_run("out");
+  CHECK(earlier.selected.size() == 3);
+  CHECK(earlier.digests[1] == case_digest(selected[1]));
+  CHECK(earlier.info.skipped[0].skip == "no GPU & no <driver>");
+  REQUIRE(earlier.results().size() == 2);
+  CHECK(earlier.results()[0].verdict == "match");
+  CHECK(earlier.results()[1].kind == "died");
+  REQUIRE(earlier.missing("why").size() == 1);
+  CHECK(earlier.missing("why")[0].skip == "why");
+  CHECK(exit_status(earlier.results()) == 3);
+  CHECK(unexpected_cases("out") == std::vector<std::string>{"faults/kill"});
+  write_results("out", earlier.results(), earlier.info);
+  CHECK(json::parse(text_of("out/results.json"))["cases"].size() == 2);
+  CHECK(json::parse(text_of("out/timeline.json")).contains("traceEvents"));
 }
 
 TEST_CASE("a run without cases writes a whole folder too", "[report]") {

@@ -92,6 +92,7 @@ TEST_CASE("the summary counts verdicts, lists what was unexpected and groups ski
                                        skipped("slow/c", "takes an hour")};
   const std::string text = summary_text({.results = results,
                                          .skipped = skips,
+                                         .not_run = {},
                                          .seconds = 12.34,
                                          .exit_status = 3,
                                          .run_folder = "runs/x"},
@@ -110,9 +111,25 @@ TEST_CASE("the summary counts verdicts, lists what was unexpected and groups ski
 
 TEST_CASE("a clean run ends in one line and where the results are", "[summary]") {
   const std::vector<CaseResult> results = {example_match()};
-  const std::string text = summary_text({.results = results, .skipped = {}, .seconds = 1}, false);
+  const std::string text =
+      summary_text({.results = results, .skipped = {}, .not_run = {}, .seconds = 1}, false);
   CHECK_THAT(text, Contains("1 case: 1 match   1.0 s   all as expected"));
   CHECK(text.find("exit status") == std::string::npos);
+}
+
+TEST_CASE("a run of some of the selected cases is not called whole", "[summary]") {
+  const std::vector<CaseResult> results = {example_match()};
+  const std::vector<CaseSpec> left = {skipped("tp/a", "the run was interrupted"),
+                                      skipped("tp/b", "the run was interrupted")};
+  const std::string text = summary_text(
+      {.results = results, .skipped = {}, .not_run = left, .exit_status = 130, .run_folder = "r"},
+      false);
+  CHECK_THAT(text, Contains("1 of 3 cases: 1 match; 2 not run"));
+  CHECK_THAT(text, Contains("not run    tp/a and 1 more   the run was interrupted"));
+  CHECK_THAT(text, Contains("go on with shardproof run --resume r"));
+  CHECK(text.find("all as expected") == std::string::npos);
+  const std::string nothing = summary_text({.results = {}, .skipped = left, .not_run = {}}, false);
+  CHECK(nothing.find("all as expected") == std::string::npos);
 }
 
 TEST_CASE("what a precision cannot resolve is counted, and named in its case", "[summary]") {
@@ -124,7 +141,8 @@ TEST_CASE("what a precision cannot resolve is counted, and named in its case", "
   CHECK_THAT(case_line(result, false),
              Contains("1 of 3 tensors not resolvable in float16 (first: loss of step 8)"));
   const std::vector<CaseResult> results = {result, example_match()};
-  const std::string text = summary_text({.results = results, .skipped = {}, .seconds = 1}, false);
+  const std::string text =
+      summary_text({.results = results, .skipped = {}, .not_run = {}, .seconds = 1}, false);
   CHECK_THAT(text, Contains("unresolved 1 tensor in 1 case"));
   CHECK_THAT(text, Contains("--no-unresolved"));
   CHECK_THAT(junit_xml(results, {}),

@@ -1,0 +1,119 @@
+#include "sim/cli/outputs.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "tensor/safetensors.h"
+
+namespace shardproof::sim {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& option, const std::string& path, const std::string& why,
+                         const std::string& fix) {
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = fmt::format("{} {}: {}", option, path, why),
+               .fix = fix});
+}
+
+bool same_file(const fs::path& a, const fs::path& b) {
+  std::error_code error;
+  return fs::equivalent(a, b, error) && !error;
+}
+
+bool is_safetensors(const fs::path& file) {
+  try {
+    SafetensorsFile::open(file.string());
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+bool is_of_a_model(const fs::path& file) {
+  const std::string name = file.filename().string();
+  return name == "config.json" || name == "model.safetensors.index.json" ||
+         (name.starts_with("model") && name.ends_with(".safetensors"));
+}
+
+// Files that a command reads beside each other.
+void add_folder(const fs::path& folder, std::vector<fs::path>& inputs) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    if (is_of_a_model(entry.path())) inputs.push_back(entry.path());
+  }
+}
+
+}  // namespace
+
+std::vector<fs::path> inputs_of(const CaseSpec& spec) {
+  std::vector<fs::path> inputs;
+  for (const std::string& file : {spec.file, spec.data.file}) {
+    if (!file.empty()) inputs.emplace_back(file);
+  }
+  if (!spec.file.empty() && fs::is_directory(spec.file)) {
+    inputs.push_back(fs::path(spec.file) / "case.json");
+    add_folder(spec.file, inputs);
+  }
+  if (!spec.weights_folder.empty()) add_folder(spec.weights_folder, inputs);
+  return inputs;
+}
+
+std::string output_file(const std::string& option, const std::string& path,
+                        const std::vector<fs::path>& inputs, bool force) {
+  if (path.empty()) return "";
+  const fs::path whole = fs::absolute(path).lexically_normal();
+  const fs::path folder = whole.parent_path();
+  if (fs::is_directory(whole)) refuse(option, path, "this is a folder", "name a file");
+  if (fs::exists(whole) && !fs::is_regular_file(whole)) {
+    refuse(option, path, "this is a device, a socket or a pipe", "name a regular file");
+  }
+  if (!fs::is_directory(folder)) {
+    refuse(option, path, fmt::format("there is no folder {}", folder.string()),
+           "make the folder first");
+  }
+  if (::access(folder.c_str(), W_OK) != 0) {
+    refuse(option, path, "the folder cannot be written", "name a file in a folder of your own");
+  }
+  if (std::any_of(inputs.begin(), inputs.end(),
+                  [&](const fs::path& input) { return same_file(input, whole); })) {
+    refuse(option, path, "the same command reads this file", "name another file");
+  }
+  if (!force && fs::exists(whole) && !is_safetensors(whole)) {
+    refuse(option, path, "this is not a safetensors file, which would be replaced",
+           "name another file, or add --force");
+  }
+  return whole.string();
+}
+
+std::string output_folder(const std::string& option, const std::string& path,
+                          const std::vector<fs::path>& inputs, bool force) {
+  if (path.empty()) return "";
+  const fs::path whole = fs::absolute(path).lexically_normal();
+  if (fs::exists(whole) && !fs::is_directory(whole)) {
+    refuse(option, path, "this is no folder", "name a folder");
+  }
+  std::error_code error;
+  fs::create_directories(whole, error);
+  if (error || ::access(whole.c_str(), W_OK) != 0) {
+    refuse(option, path, "the folder cannot be made or written", "name a folder of your own");
+  }
+  if (std::any_of(inputs.begin(), inputs.end(),
+                  [&](const fs::path& input) { return same_file(input.parent_path(), whole); })) {
+    refuse(option, path, "the same command reads files of this folder", "name another folder");
+  }
+  for (const fs::directory_entry& entry : fs::directory_iterator(whole)) {
+    if (force || is_of_a_model(entry.path())) continue;
+    refuse(option, path,
+           fmt::format("it holds {}, which is not of a model", entry.path().filename().string()),
+           "name an empty folder or one of a saved model, or add --force");
+  }
+  return whole.string();
+}
+
+}  // namespace shardproof::sim

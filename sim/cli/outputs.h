@@ -1,0 +1,27 @@
+// Where a command writes what its options name. All of this is said before anything runs.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "sim/case/case_spec.h"
+
+namespace shardproof::sim {
+
+// The files that a command reads for this case: weights, config, batch, scenario or case.json.
+std::vector<std::filesystem::path> inputs_of(const CaseSpec& spec);
+
+// `path` made absolute; "" stays "". Throws Error(kBadInput): a folder, a device or another file
+// that is not regular; one of `inputs`; a file that is no safetensors file, unless `force`; a
+// folder above it that is missing or cannot be written.
+std::string output_file(const std::string& option, const std::string& path,
+                        const std::vector<std::filesystem::path>& inputs, bool force);
+
+// `path` made absolute, and made a folder; "" stays "". Throws Error(kBadInput): it cannot be made
+// or written; it holds one of `inputs`; it holds other files than those of a saved model, unless
+// `force`.
+std::string output_folder(const std::string& option, const std::string& path,
+                          const std::vector<std::filesystem::path>& inputs, bool force);
+
+}  // namespace shardproof::sim

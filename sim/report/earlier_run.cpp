@@ -1,0 +1,178 @@
+// Reads back what a run left.
+#include "sim/report/earlier_run.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "sim/report/escape.h"
+#include "sim/report/journal.h"
+#include "sim/report/results_json.h"
+
+namespace shardproof::sim {
+namespace {
+
+constexpr const char* kJournalFormat = "shardproof-journal/1";
+
+[[noreturn]] void refuse(const std::string& path, const std::string& what) {
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = fmt::format("{}: {}", path, what),
+               .fix = "name the folder of an earlier run, for example runs/latest"});
+}
+
+nlohmann::json case_of_head(const CaseSpec& spec) {
+  return {{"name", valid_utf8(spec.name)},
+          {"file", valid_utf8(spec.file)},
+          {"backend", spec.world.backend}};
+}
+
+CaseSpec spec_of(const nlohmann::json& entry) {
+  CaseSpec spec;
+  spec.name = entry.at("name");
+  spec.file = entry.at("file");
+  spec.world.backend = entry.at("backend");
+  return spec;
+}
+
+// What the summary, the exit status and the totals read of a result.
+CaseResult result_of(const nlohmann::json& entry) {
+  CaseResult result;
+  result.spec = spec_of(entry);
+  result.spec.precision = entry.at("precision");
+  result.verdict = entry.at("verdict");
+  result.kind = entry.at("kind");
+  result.message = entry.at("message");
+  result.as_expected = entry.at("as_expected");
+  result.unexpected = entry.at("unexpected");
+  result.replay = entry.at("replay");
+  for (const nlohmann::json& one : entry.at("unresolved")) {
+    result.account.unresolved.push_back({.tensor = one.at("tensor"), .reason = one.at("reason")});
+  }
+  if (const nlohmann::json& divergence = entry.at("divergence"); !divergence.is_null()) {
+    result.divergence.emplace();
+    result.divergence->tensor = divergence.at("tensor");
+    result.divergence->pattern = divergence.at("pattern");
+    result.divergence->likely = divergence.at("likely");
+  }
+  return result;
+}
+
+void read_head(const nlohmann::json& head, EarlierRun& run) {
+  run.info.command = head.at("command");
+  run.info.arguments = head.at("arguments");
+  run.info.directory = head.at("directory");
+  run.info.version = head.at("version");
+  run.info.started = head.at("started");
+  for (const nlohmann::json& entry : head.at("skipped")) {
+    run.info.skipped.push_back(spec_of(entry));
+    run.info.skipped.back().skip = entry.at("reason");
+  }
+  for (const nlohmann::json& entry : head.at("selected")) {
+    run.selected.push_back(spec_of(entry));
+    run.digests.push_back(entry.at("digest"));
+  }
+}
+
+}  // namespace
+
+std::string case_digest(const CaseSpec& spec) {
+  return crc32_text(to_json(spec).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
+                    golden_key(spec));
+}
+
+std::string journal_head(const RunInfo& info, const std::vector<CaseSpec>& selected) {
+  nlohmann::json head = {{"format", kJournalFormat},
+                         {"command", valid_utf8(info.command)},
+                         {"arguments", nlohmann::json::array()},
+                         {"directory", valid_utf8(info.directory)},
+                         {"version", info.version},
+                         {"started", info.started.empty() ? utc_now() : info.started},
+                         {"skipped", nlohmann::json::array()},
+                         {"selected", nlohmann::json::array()}};
+  for (const std::string& word : info.arguments) head["arguments"].push_back(valid_utf8(word));
+  for (const CaseSpec& spec : info.skipped) {
+    nlohmann::json entry = case_of_head(spec);
+    entry["reason"] = valid_utf8(spec.skip);
+    head["skipped"].push_back(std::move(entry));
+  }
+  for (const CaseSpec& spec : selected) {
+    nlohmann::json entry = case_of_head(spec);
+    entry["digest"] = case_digest(spec);
+    head["selected"].push_back(std::move(entry));
+  }
+  return head.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+bool holds_journal(const std::string& folder) {
+  return std::filesystem::is_regular_file(journal_path(folder));
+}
+
+EarlierRun read_earlier_run(const std::string& folder) {
+  JournalReader journal(folder);
+  if (!journal.is_there()) {
+    refuse(folder, std::filesystem::exists(folder + "/results.json")
+                       ? "nothing is left to run there"
+                       : "there is no run that was ended early");
+  }
+  EarlierRun run;
+  try {
+    const nlohmann::json head = nlohmann::json::parse(journal.text("head", 0));
+    if (head.at("format") != kJournalFormat) {
+      refuse(journal_path(folder), fmt::format("is not of the format {}", kJournalFormat));
+    }
+    read_head(head, run);
+    for (const size_t number : journal.numbers("case")) {
+      run.finished[number] = result_of(nlohmann::json::parse(journal.text("case", number)));
+    }
+  } catch (const nlohmann::json::exception& error) {
+    refuse(journal_path(folder), fmt::format("a record in it is not whole ({})", error.what()));
+  }
+  return run;
+}
+
+std::vector<CaseResult> EarlierRun::results() const {
+  std::vector<CaseResult> all;
+  for (const auto& [place, result] : finished) all.push_back(result);
+  return all;
+}
+
+std::vector<CaseSpec> EarlierRun::missing(const std::string& reason) const {
+  std::vector<CaseSpec> cases;
+  for (size_t place = 0; place < selected.size(); ++place) {
+    if (finished.count(place) != 0) continue;
+    cases.push_back(selected[place]);
+    cases.back().skip = reason;
+  }
+  return cases;
+}
+
+std::vector<std::string> unexpected_cases(const std::string& folder) {
+  const std::string path = folder + "/results.json";
+  std::vector<std::string> names;
+  if (!std::filesystem::exists(path) && holds_journal(folder)) {
+    for (const CaseResult& result : read_earlier_run(folder).results()) {
+      if (!result.as_expected) names.push_back(result.spec.name);
+    }
+    return names;
+  }
+  std::ifstream stream(path);
+  if (!stream) refuse(path, "cannot be read");
+  const auto results = nlohmann::json::parse(stream, nullptr, false);
+  if (!results.is_object()) refuse(path, "is not JSON of a run");
+  if (results.value("format", nlohmann::json()) != kResultsFormat) {
+    refuse(path, fmt::format("is not of the format {}", kResultsFormat));
+  }
+  try {
+    for (const auto& entry : results.at("cases")) {
+      if (!entry.at("as_expected").get<bool>()) names.push_back(entry.at("name"));
+    }
+  } catch (const nlohmann::json::exception& error) {
+    refuse(path, fmt::format("a case in it is not whole ({})", error.what()));
+  }
+  return names;
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,141 @@
+// Checked lines of a file that several processes may want to write.
+#include "sim/report/journal.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <boost/crc.hpp>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <optional>
+
+#include "base/error.h"
+
+namespace shardproof::sim {
+namespace {
+
+constexpr std::chrono::seconds kFlushEvery{1};
+constexpr size_t kCrcDigits = 8;
+
+[[noreturn]] void cannot_write(const std::string& path, int error) {
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = fmt::format("cannot write {}: {}", path, std::strerror(error)),
+               .fix = "make room there and go on with `shardproof run --resume`, or name another "
+                      "folder with --out"});
+}
+
+std::string line_of(const JournalRecord& record) {
+  const std::string rest = fmt::format("{} {} {}", record.kind, record.number, record.text);
+  return fmt::format("{} {}\n", crc32_text(rest), rest);
+}
+
+// Where the text begins in a line, and what it is of; nothing when the line is not whole.
+struct Head {
+  std::string kind;
+  size_t number = 0;
+  size_t text = 0;
+};
+std::optional<Head> head_of(const std::string& line) {
+  if (line.size() <= kCrcDigits || line[kCrcDigits] != ' ') return std::nullopt;
+  const size_t kind = kCrcDigits + 1;
+  if (crc32_text(std::string_view(line).substr(kind)) != line.substr(0, kCrcDigits)) {
+    return std::nullopt;
+  }
+  const size_t number = line.find(' ', kind) + 1, text = line.find(' ', number) + 1;
+  if (number == 0 || text == 0) return std::nullopt;
+  Head head{.kind = line.substr(kind, number - 1 - kind), .text = text};
+  const char* end = line.data() + text - 1;
+  const auto [last, error] = std::from_chars(line.data() + number, end, head.number);
+  if (error != std::errc() || last != end) return std::nullopt;
+  return head;
+}
+
+}  // namespace
+
+std::string journal_path(const std::string& folder) { return folder + "/journal"; }
+
+std::string crc32_text(std::string_view bytes) {
+  boost::crc_32_type crc;
+  crc.process_bytes(bytes.data(), bytes.size());
+  return fmt::format("{:08x}", crc.checksum());
+}
+
+JournalWriter::JournalWriter(const std::string& folder, Earlier earlier)
+    : path_(journal_path(folder)) {
+  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd_ < 0) cannot_write(path_, errno);
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  if (::fcntl(fd_, F_OFD_SETLK, &whole) != 0) {
+    const bool locked = errno == EAGAIN || errno == EACCES;
+    const int error = errno;
+    ::close(fd_);
+    if (!locked) cannot_write(path_, error);
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("another run is writing into {}", folder),
+                 .fix = "wait until it has ended, or name another folder with --out"});
+  }
+  if (earlier == Earlier::kDropped && ::ftruncate(fd_, 0) != 0) cannot_write(path_, errno);
+  const off_t size = ::lseek(fd_, 0, SEEK_END);
+  char last = '\n';
+  if (size > 0 && ::pread(fd_, &last, 1, size - 1) == 1 && last != '\n') write("\n");
+}
+
+JournalWriter::~JournalWriter() { ::close(fd_); }
+
+void JournalWriter::add(const std::vector<JournalRecord>& records) {
+  std::string bytes;
+  for (const JournalRecord& record : records) bytes += line_of(record);
+  write(bytes);
+  const auto now = std::chrono::steady_clock::now();
+  if (now - flushed_ < kFlushEvery) return;
+  if (::fdatasync(fd_) != 0 && errno != EINVAL) cannot_write(path_, errno);
+  flushed_ = now;
+}
+
+void JournalWriter::write(const std::string& bytes) {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t count = ::write(fd_, bytes.data() + done, bytes.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) cannot_write(path_, errno);
+    done += static_cast<size_t>(count);
+  }
+}
+
+JournalReader::JournalReader(const std::string& folder)
+    : stream_(journal_path(folder), std::ios::binary), is_there_(stream_.is_open()) {
+  std::streamoff start = 0;
+  for (std::string line; std::getline(stream_, line);) {
+    const std::streamoff size = static_cast<std::streamoff>(line.size());
+    if (const auto head = head_of(line); head && !stream_.eof()) {
+      places_[head->kind][head->number] = {start + static_cast<std::streamoff>(head->text),
+                                           line.size() - head->text};
+    }
+    start += size + 1;
+  }
+}
+
+std::string JournalReader::text(const std::string& kind, size_t number) {
+  const auto records = places_.find(kind);
+  if (records == places_.end()) return "";
+  const auto record = records->second.find(number);
+  if (record == records->second.end()) return "";
+  std::string text(record->second.size, '\0');
+  stream_.clear();
+  stream_.seekg(record->second.start);
+  stream_.read(text.data(), static_cast<std::streamsize>(text.size()));
+  return text;
+}
+
+std::vector<size_t> JournalReader::numbers(const std::string& kind) const {
+  std::vector<size_t> numbers;
+  const auto records = places_.find(kind);
+  if (records == places_.end()) return numbers;
+  for (const auto& [number, place] : records->second) numbers.push_back(number);
+  return numbers;
+}
+
+}  // namespace shardproof::sim

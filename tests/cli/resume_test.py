@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Runs that are ended before all of their cases have run: nothing is lost, nothing partial is called whole.
+
+Usage: resume_test.py PROGRAM [unittest arguments]
+"""
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+import cli_test  # noqa: E402
+
+MANY = """
+name: t/many
+model: {vocab_size: 24, hidden_size: 16, intermediate_size: 24, num_hidden_layers: 2}
+data: {lengths: [5, 3, 4, 2]}
+run: {steps: 4}
+matrix:
+  parallel.tensor_parallel_size: [1, 2, 4]
+  parallel.data_parallel_size: [1, 2]
+  seed: [1, 2, 3, 4, 5]
+"""
+CASES = 30
+TIMES = {"seconds", "golden_seconds", "compare_seconds", "text", "metrics", "peak_tensor_bytes", "virtual_time"}
+
+
+def without_times(value):
+    """What two runs of the same cases have in common."""
+    if isinstance(value, dict):
+        return {key: without_times(one) for key, one in value.items() if key not in TIMES}
+    return [without_times(one) for one in value] if isinstance(value, list) else value
+
+
+class EndedRun(cli_test.CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.scenario = self.write("many.yaml", MANY)
+        self.words = [cli_test.PROGRAM, "run", self.scenario, "--backend", "emulated", "--jobs", "2"]
+
+    def start(self, out):
+        return subprocess.Popen([*self.words, "--out", out], cwd=self.scratch, env=self.environment,
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                text=True)
+
+    def finished(self, folder):
+        """Cases in the journal."""
+        with open(os.path.join(folder, "journal"), "rb") as file:
+            return len(re.findall(rb"^[0-9a-f]{8} case \d+ ", file.read(), re.M))
+
+    def end_early(self, out, how):
+        """A run that got `how` when some cases had finished; its output."""
+        process = self.start(out)
+        head = [process.stdout.readline() for _ in range(4)]
+        process.send_signal(how)
+        rest = process.communicate(timeout=cli_test.LIMIT_S)[0]
+        self.assertTrue(all(line.startswith("match") for line in head), head)
+        said = sum(line.startswith("match") for line in [*head, *rest.splitlines()])
+        self.assertLess(said, CASES)
+        self.assertGreaterEqual(self.finished(out), said)
+        return process.returncode, "".join(head) + rest
+
+    def check_resumed(self, out):
+        """The folder becomes that of an undisturbed run."""
+        text = self.call("run", "--resume", out)
+        self.assertIn(f"{CASES} cases: {CASES} match", text)
+        self.assertIn("all as expected", text)
+        if not os.path.exists(self.path("whole")):
+            self.call(*self.words[1:], "--out", self.path("whole"))
+        ours, whole = self.results(out), self.results(self.path("whole"))
+        for one, other in zip(whole["cases"], ours["cases"], strict=True):
+            self.assertTrue(without_times(one) == without_times(other), one["name"])
+        self.assertEqual(whole["totals"], ours["totals"])
+        for name in ("junit.xml", "timeline.json"):
+            self.assertTrue(os.path.exists(os.path.join(out, name)))
+        self.assertFalse(os.path.exists(os.path.join(out, "journal")))
+        self.assertIn("nothing is left to run", self.call("run", "--resume", out, status=2))
+
+    def test_after_a_signal_the_rest_is_said_and_can_be_run(self):
+        for how in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            with self.subTest(how):
+                out = self.path(how.name)
+                status, text = self.end_early(out, how)
+                self.assertEqual(130, status)
+                self.assertNotIn("all as expected", text)
+                results = self.results(out)
+                ran = len(results["cases"])
+                self.assertRegex(text, rf"{ran} of {CASES} cases: {ran} match; {CASES - ran} not run")
+                self.assertIn("the run was interrupted", text)
+                self.assertEqual([CASES - ran] * 2, [len(results["not_run"]), results["totals"]["not_run"]])
+                self.assertEqual(130, results["run"]["exit_status"])
+                with open(os.path.join(out, "junit.xml")) as file:
+                    self.assertEqual(CASES - ran, file.read().count('<skipped message="not run: '))
+                self.check_resumed(out)
+
+    def test_after_a_kill_the_report_says_what_there_is(self):
+        out = self.path("killed")
+        status, _ = self.end_early(out, signal.SIGKILL)
+        self.assertEqual(-signal.SIGKILL, status)
+        self.assertFalse(os.path.exists(os.path.join(out, "results.json")))
+        ran = self.finished(out)
+        shutil.copytree(out, self.path("copy"))
+        done = subprocess.run([cli_test.PROGRAM, "report", self.path("copy")], env=self.environment,
+                              stdout=subprocess.PIPE, text=True, timeout=cli_test.LIMIT_S, check=False)
+        self.assertIn(f"{ran} of {CASES} cases had run", done.stdout)
+        results = self.results(self.path("copy"))
+        self.assertEqual([ran, CASES - ran], [len(results["cases"]), len(results["not_run"])])
+        self.assertIsNone(results["run"]["exit_status"])
+        self.assertEqual(CASES, len(results["cases"]) + len(results["not_run"]))
+        self.check_resumed(out)
+
+    def test_a_line_that_is_cut_off_or_altered_is_a_case_that_did_not_run(self):
+        out = self.path("torn")
+        self.end_early(out, signal.SIGKILL)
+        ran = self.finished(out)
+        with open(os.path.join(out, "journal"), "rb") as file:
+            lines = file.read().split(b"\n")
+        case = next(i for i, line in enumerate(lines) if line[9:].startswith(b"case "))
+        lines[case] = lines[case].replace(b'"verdict":"match"', b'"verdict":"match "')
+        with open(os.path.join(out, "journal"), "wb") as file:
+            file.write(b"\n".join(lines)[:-40])
+        text = self.call("run", "--resume", out)
+        again = sum(line.startswith("match") for line in text.splitlines())
+        self.assertGreaterEqual(again, CASES - ran + 2)
+        self.assertEqual(CASES, len(self.results(out)["cases"]))
+
+    def test_a_full_disk_loses_nothing_that_had_finished(self):
+        """On a disk of 1 MiB in a mount namespace of its own; what lies there is kept."""
+        disk, kept = self.path("disk"), self.path("kept")
+        os.mkdir(disk)
+        namespace = ["unshare", "-m", "sh", "-c"]
+        mounts = f"mount -t tmpfs -o size=1m none {disk}"
+        if subprocess.run([*namespace, mounts], stderr=subprocess.DEVNULL, check=False).returncode != 0:
+            self.skipTest("no disk can be mounted here")
+        run = shlex.join([*self.words, "--out", disk + "/run"])
+        done = subprocess.run([*namespace, f"{mounts} && {run}; echo status $?; cp -a {disk}/run {kept}"],
+                              cwd=self.scratch, env=self.environment, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=cli_test.LIMIT_S, check=True)
+        self.assertIn("cannot write", done.stdout)
+        self.assertIn("No space left", done.stdout)
+        self.assertIn("status 2", done.stdout)
+        said = sum(line.startswith("match") for line in done.stdout.splitlines())
+        self.assertGreater(said, 0)
+        self.assertGreaterEqual(self.finished(kept), said)
+        self.check_resumed(kept)
+
+    def test_what_has_changed_is_not_resumed(self):
+        out = self.path("changed")
+        self.end_early(out, signal.SIGKILL)
+        self.write("many.yaml", MANY.replace("steps: 4", "steps: 3"))
+        self.assertIn("has changed since the run", self.call("run", "--resume", out, status=2))
+        self.write("many.yaml", MANY.replace("[1, 2, 3, 4, 5]", "[1, 2]"))
+        self.assertIn("had selected 30 cases", self.call("run", "--resume", out, status=2))
+        self.assertIn("no run that was ended", self.call("run", "--resume", self.path("none"), status=2))
+
+    def test_two_runs_do_not_share_a_folder(self):
+        out = self.path("shared")
+        process = self.start(out)
+        process.stdout.readline()
+        self.assertIn("another run is writing", self.call("run", self.scenario, "--out", out, status=2))
+        self.assertIn("another run is writing", self.call("run", "--resume", out, status=2))
+        process.communicate(timeout=cli_test.LIMIT_S)
+        self.assertEqual(CASES, len(self.results(out)["cases"]))
+
+    def test_maxfail_keeps_the_status_of_the_failure(self):
+        wrong = self.write("wrong.yaml", MANY + "expect: {verdict: mismatch}\n")
+        text = self.call("run", wrong, "--backend", "emulated", "--jobs", "1", "--maxfail", "2", status=1)
+        self.assertIn("2 of 30 cases", text)
+        self.assertIn("2 cases were not as expected (--maxfail 2)", text)
+
+
+if __name__ == "__main__":
+    cli_test.PROGRAM = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
