@@ -1,4 +1,4 @@
-// Options of a case as a whole, of its batch and of how it must end.
+// Options of a whole case, of its batch and of its expected result.
 #include <algorithm>
 #include <iterator>
 
@@ -12,7 +12,7 @@ using enum KeyType;
 using enum Flag::Of;
 using enum Flag::Replay;
 
-// What a scenario says in blocks of their own, and what no key says.
+// The keys outside of all blocks, and members without a key.
 OptionRows<CaseSpec> general_rows() {
   using Spec = CaseSpec;
   constexpr auto ignores = Golden::kIgnores;
@@ -88,7 +88,7 @@ void append(OptionRows<CaseSpec>& rows, const OptionRows<CaseSpec>& more) {
   rows.insert(rows.end(), more.begin(), more.end());
 }
 
-// Where a key stands in the table: its first part, in the order of a scenario file.
+// The position of a key's block in the table, in the order of a scenario file.
 size_t place_of(const CaseOption& option) {
   static const std::vector<std::string> blocks = {"model", "parallel", "data",  "run",
                                                   "world", "faults",   "expect"};

@@ -1,4 +1,4 @@
-// The keys of `model`: a config.json in small, or the folder of a whole one.
+// The keys of `model`: those of a small config.json, or the folder of a whole one.
 #include "sim/case/row.h"
 
 namespace shardproof::sim {

@@ -1,4 +1,4 @@
-// Options of the mesh and of what is sharded over it.
+// Options of the mesh and of the sharding over it.
 #include "sim/case/names.h"
 #include "sim/case/row.h"
 

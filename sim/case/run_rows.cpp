@@ -1,4 +1,4 @@
-// Options of what a case does: microbatches, stages, loss, optimizer.
+// Options of a case's computation: microbatches, stages, loss, optimizer.
 #include "sim/case/names.h"
 #include "sim/case/row.h"
 
@@ -153,7 +153,7 @@ const OptionRows<OptimizerSpec>& rows_of(const OptimizerSpec&) {
                             "SGD with momentum: share of the gradient that is left out",
                             Range{0, 1}),
       row<&Spec::nesterov>("run.optimizer.kwargs.nesterov", "SGD with momentum: Nesterov's step"),
-      // Switches that change how PyTorch makes a step, or that no step here has. null: PyTorch
+      // Options that change how PyTorch makes a step, or that no step here supports. null: PyTorch
       // chooses.
       key("run.optimizer.kwargs.foreach", kBool, nullptr,
           "How PyTorch loops over parameters; the values are the same", Null::kAllowed),

@@ -1,4 +1,4 @@
-// Options of the ranks' world, and of the faults that are planted in it.
+// Options of the ranks' world, and of the faults planted in it.
 #include "sim/case/names.h"
 #include "sim/case/row.h"
 
