@@ -49,12 +49,12 @@ struct ResultRow {
   std::string layout;             // "S(0)tp"; "" for replicated
   std::vector<int64_t> replicas;  // ranks that must hold an equal copy, including this one
   bool redundant = false;
-  uint64_t digest = 0;       // of the local bytes
+  uint64_t digest = 0;  // of the local bytes
   std::string problem;  // unknown to the golden, wrong shape, wrong dtype, ...: then a mismatch
   int64_t calls_before = 0;  // collective calls that this rank had made when it was observed
   bool partial = false;      // one addend over partial_axes: kAddend until all are summed
   std::vector<std::string> partial_axes;
-  uint64_t tokens = 0;  // digest of the token map, equal for replicas; 0: no tokens
+  uint64_t tokens = 0;            // digest of the token map, equal for replicas; 0: no tokens
   bool compares_replicas = true;  // false: only padding, whose content is unspecified
   // The golden elements that this row covered, as a sum of hashes: over disjoint shards it adds up
   // to `coverage_of_all`. Both are 0 where coverage is not required (activations).

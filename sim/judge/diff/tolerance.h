@@ -25,12 +25,12 @@ inline constexpr double kRelativeToScale = 1e-10;
 inline constexpr double kFloat64Eps = 2.220446049250313e-16;
 inline constexpr double kPhaseRoundings = 64;  // that a neighbor may show, of its size
 inline constexpr double kFedRelativeToScale =
-    1e-12;                                    // the optimizer that is fed with the golden gradients
-inline constexpr double kScatters = 6;        // times the largest distance of a member
+    1e-12;                                   // the optimizer that is fed with the golden gradients
+inline constexpr double kScatters = 6;       // times the largest distance of a member
 inline constexpr double kLeastScatters = 2;  // the fewest, where more would hide half of the tensor
 // In eps of the tensor's dtype, for a tensor whose members do not scatter.
 inline constexpr double kFloorRoundings = 4;
-inline constexpr double kClipEps = 1e-6;      // torch.nn.utils.clip_grad_norm_
+inline constexpr double kClipEps = 1e-6;  // torch.nn.utils.clip_grad_norm_
 
 // The gap above 1 of "float64", "float32", "bfloat16" or "float16".
 double eps_of_precision(const std::string& precision);

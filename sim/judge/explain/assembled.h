@@ -20,9 +20,9 @@ struct Assembled {
   double allowance = 0;
   // Ranks hold values of one element that differ by more than the allowance.
   bool copies_differ = false;
-  double golden_size = 0;      // root mean square of the known golden elements
-  int64_t wrong = 0;           // known elements whose error exceeds the allowance
-  double difference = 0;       // sum of (actual - golden)^2 over the known elements
+  double golden_size = 0;  // root mean square of the known golden elements
+  int64_t wrong = 0;       // known elements whose error exceeds the allowance
+  double difference = 0;   // sum of (actual - golden)^2 over the known elements
 
   bool is_wrong(size_t element) const;
   // Whether the element is zero by definition, so that its value is no evidence of its origin.

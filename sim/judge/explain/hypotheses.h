@@ -43,10 +43,10 @@ struct Proposal {
   double description = 0;
   std::vector<int64_t> ranks = {};      // ranks of the claim; empty: all whose values came
   std::vector<double> parameters = {};  // distinguish it from other proposals of its hypothesis
-  double share = -1;  // of the squared difference; -1 for a fact or a single number
-  double covered = 1;                   // share of the wrong elements that it covers
-  double left = 0;                      // root mean square of the remaining error of those
-  bool names_ranks = false;             // whether the pattern names the ranks
+  double share = -1;         // of the squared difference; -1 for a fact or a single number
+  double covered = 1;        // share of the wrong elements that it covers
+  double left = 0;           // root mean square of the remaining error of those
+  bool names_ranks = false;  // whether the pattern names the ranks
 
   // Takes share, covered and left from `sums` over a tensor that has `wrong` wrong elements.
   Proposal&& explaining(const Explained& sums, int64_t wrong) &&;
