@@ -8,8 +8,9 @@
 
 namespace shardproof::sim {
 
-// As expected: passed. An unexpected mismatch, refusal or match: failure. Anything else unexpected
-// (a failed world, bad input, a fault in shardproof): error. Skips carry their reason.
+// A case that ended as expected passes. An unexpected mismatch, refusal or match is a failure. Any
+// other unexpected result (a failed world, bad input, an error of shardproof) is an error. Skipped
+// cases have their reason.
 std::string junit_xml(const std::vector<CaseResult>& results, const RunInfo& info);
 
 }  // namespace shardproof::sim

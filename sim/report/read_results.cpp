@@ -1,4 +1,4 @@
-// Reads back what --rerun-failed needs of an earlier run.
+// Reads the results of an earlier run for --rerun-failed.
 #include <fmt/format.h>
 
 #include <fstream>

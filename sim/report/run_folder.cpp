@@ -1,4 +1,5 @@
-// Makes the folder and fills it. results.json comes last: where it stands, the others stand too.
+// Makes the folder and fills it. results.json is written last, so its presence proves that the
+// other files are complete.
 #include "sim/report/run_folder.h"
 
 #include <fmt/chrono.h>
@@ -38,7 +39,7 @@ void make_folder(const fs::path& path) {
   if (!fs::is_directory(path, error)) cannot_write(path, "a file of that name is in the way");
 }
 
-// A file, whole or not at all; `write` fills it.
+// Writes a whole file or none; `write` fills it.
 template <class Write>
 void write_file(const fs::path& path, const Write& write) {
   const fs::path part = path.string() + ".part";
@@ -57,7 +58,7 @@ void write_text(const fs::path& path, const std::string& text) {
   write_file(path, [&text](std::ostream& stream) { stream << text; });
 }
 
-// Where the cases that have ended wait for the end of the run.
+// The folder of the cases that have ended, until the run ends.
 fs::path parts_folder(const fs::path& folder) { return folder / ".parts"; }
 
 fs::path part_file(const fs::path& folder, size_t index, const char* what) {
@@ -77,7 +78,7 @@ void join_parts(const fs::path& path, const std::string& head, const std::set<si
   });
 }
 
-// runs/20260131-120000-1: the first number that is free. mkdir decides between concurrent runs.
+// runs/20260131-120000-1: the first free number. mkdir decides between concurrent runs.
 fs::path make_numbered_folder(const fs::path& parent) {
   make_folder(parent);
   const std::string time = fmt::format("{:%Y%m%d-%H%M%S}", fmt::gmtime(std::time(nullptr)));
@@ -89,7 +90,7 @@ fs::path make_numbered_folder(const fs::path& parent) {
   }
 }
 
-// A convenience: that it could not be made is no reason to fail a run.
+// Makes the link `latest`. An error is ignored: the link is only a convenience.
 void point_latest_at(const fs::path& folder) {
   const fs::path link = folder.parent_path() / "latest";
   const fs::path part = folder.parent_path() / (".latest-" + folder.filename().string());
@@ -144,7 +145,7 @@ std::string create_run_folder(const std::string& out_dir) {
 
 RunFiles::RunFiles(const std::string& folder) : folder_(folder) {
   std::error_code error;
-  fs::remove(fs::path(folder) / "results.json", error);  // of an earlier run into the same --out
+  fs::remove(fs::path(folder) / "results.json", error);  // of an earlier run with the same --out
 }
 
 RunFiles::~RunFiles() {

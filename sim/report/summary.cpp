@@ -81,7 +81,7 @@ std::string unresolved_line(const std::vector<CaseResult>& results) {
                      count_of(tensors, "tensor"), count_of(cases, "case"));
 }
 
-// One line per reason, with how many cases it kept from running.
+// One line per reason, with the number of cases that it skipped.
 std::string skip_lines(const std::vector<CaseSpec>& skipped) {
   std::map<std::string, std::vector<std::string>> by_reason;
   for (const auto& spec : skipped) by_reason[spec.skip].push_back(spec.name);
