@@ -1,4 +1,4 @@
-// The case that `check`, `judge` and `golden` are about.
+// Makes the case of `check`, `judge` and `golden`.
 #include "sim/cli/check_case.h"
 
 #include <fmt/format.h>
@@ -46,7 +46,7 @@ void set_mesh(const CheckArguments& arguments, ParallelSpec& parallel) {
   }
 }
 
-// How the samples become microbatches: by number, in packed rows, or under a budget of tokens.
+// Sets how samples become microbatches: by number, in packed rows, or within a token budget.
 void set_batching(const CheckArguments& arguments, CaseSpec& spec) {
   if (arguments.packed && arguments.dynamic_tokens) {
     bad_option("--packed and --dynamic-batching are both given", "give one of them");
@@ -57,7 +57,7 @@ void set_batching(const CheckArguments& arguments, CaseSpec& spec) {
   spec.batching.tokens = *arguments.dynamic_tokens;
 }
 
-// `path` made absolute, and a folder now: said before the run what would stop it at the end.
+// Makes `path` absolute. Throws now for errors that would otherwise stop the run at its end.
 std::string folder_to_make(const std::string& option, const std::string& path) {
   if (path.empty()) return "";
   const fs::path whole = fs::absolute(path).lexically_normal();
@@ -75,7 +75,7 @@ std::string folder_to_make(const std::string& option, const std::string& path) {
 
 }  // namespace
 
-// The file is written by a worker at the end; say now what would stop it then.
+// A worker writes the file at the end; this reports now what would stop it then.
 std::string writable_path(const std::string& option, const std::string& path) {
   if (path.empty()) return "";
   const fs::path whole = fs::absolute(path).lexically_normal();
@@ -110,7 +110,7 @@ CaseSpec make_check_case(const CheckArguments& arguments) {
   if (!arguments.custom_plan.empty()) {
     spec.parallel.custom_plan = read_json_object(arguments.custom_plan);
   }
-  spec.data.uneven = true;  // the refusal of uneven shares is for scenarios
+  spec.data.uneven = true;  // only scenarios refuse uneven shares
   set_batching(arguments, spec);
   spec.dump_file = writable_path("--dump", arguments.dump);
   spec.save_folder = folder_to_make("--save", arguments.save);

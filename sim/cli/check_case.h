@@ -1,4 +1,4 @@
-// The case that `check`, `judge` and `golden` are about: a folder, and what the flags change.
+// Makes the case of `check`, `judge` and `golden` from a folder and flags.
 #pragma once
 
 #include "sim/case/case_spec.h"
@@ -6,15 +6,15 @@
 
 namespace shardproof::sim {
 
-// Throws Error(kBadInput): as read_case_folder; a mesh that no model could run; a dump that cannot
-// be written. Error(kRefused): an option that is not supported.
+// Throws Error(kBadInput) as read_case_folder does, for a mesh that no model could run, and for a
+// dump that cannot be written. Throws Error(kRefused) for an unsupported option.
 CaseSpec make_check_case(const CheckArguments& arguments);
 
-// Sets what the given flags of the option table say.
+// Applies the given flags of the option table.
 void set_flags(const CheckArguments& arguments, CaseSpec& spec);
 
-// `path` made absolute; "" stays "". Throws Error(kBadInput), naming `option`, when no file can be
-// written there.
+// `path` made absolute; "" stays "". Throws Error(kBadInput), naming `option`, if it is not
+// writable.
 std::string writable_path(const std::string& option, const std::string& path);
 
 }  // namespace shardproof::sim

@@ -25,8 +25,8 @@ std::string joined(int argc, char** argv) {
   return line;
 }
 
-// Commands that start workers get the pool: it forks the zygote before anything else happens.
-// `rank` makes its own, after its ranks.
+// Commands that start workers get the pool, which forks the zygote before anything else happens.
+// `rank` makes its own pool after its ranks.
 int dispatch(const Arguments& arguments, const std::string& line,
              const WorkerFunctions& functions) {
   const std::string& command = arguments.command;
@@ -61,7 +61,7 @@ int exit_status_of(const Error& error) {
 
 namespace {
 
-// The exit status of what was thrown, after saying it.
+// Prints the exception of `run`, if any, and returns its exit status.
 int report_failure(const std::function<int()>& run) {
   try {
     return run();

@@ -24,8 +24,8 @@ std::string backend_of(const RunArguments& arguments) {
   throw Error({.kind = ErrorKind::kBadInput, .what = backend + " cannot run here", .fix = reason});
 }
 
-// Whatever happens here, the other ranks hear with which status to exit. What there is to say is
-// said before: a launcher may end rank 0 as soon as another rank has exited.
+// Sends the other ranks their exit status in every case. Rank 0 prints before it sends because a
+// launcher may end it as soon as another rank has exited.
 int run_and_dismiss(const RunArguments& arguments, const std::string& command_line,
                     WorldPool& pool) {
   int status = 0;

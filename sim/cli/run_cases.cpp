@@ -1,4 +1,4 @@
-// Every selected case, judged; then what happened, in words and as a folder.
+// Runs and judges the selected cases, then prints the results and writes the run folder.
 #include "sim/cli/run_cases.h"
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kInterrupted = 130;
 
-// One run: what is to do, what was done.
+// One run: its cases and its results.
 class Run {
  public:
   Run(const RunArguments& arguments, WorldPool& pool, Selection selection,
@@ -61,7 +61,7 @@ class Run {
     info.interrupted = pool_.interrupted();
   }
 
-  std::vector<CaseResult> results;  // those as expected without reports, which are in the files
+  std::vector<CaseResult> results;  // expected ones have no reports; the files have them
   RunInfo info;
   RunFiles files;
 
@@ -70,7 +70,7 @@ class Run {
     if (arguments_.jobs > 0) {
       runner_.wait_until_at_most(arguments_.jobs - 1);
     } else if (spec.world.backend != "emulated") {
-      runner_.wait_until_at_most(0);  // its ranks take every core: side by side is no faster
+      runner_.wait_until_at_most(0);  // its ranks use every core, so parallel cases are not faster
     } else {
       runner_.wait_for_room(spec.parallel.world_size(), cores_);
     }
@@ -79,9 +79,9 @@ class Run {
   void start_one(const CaseSpec& spec) {
     progress_.started(spec.name);
     const size_t place = results.size();
-    results.emplace_back().spec = spec;  // in the order of the selection, whatever ends first
+    results.emplace_back().spec = spec;  // in the order of the selection, not of the endings
     runner_.start(spec, [this, place](CaseResult result) {
-      if (pool_.interrupted()) return;  // how it ended says nothing about it
+      if (pool_.interrupted()) return;  // an interrupted case has no result
       result.replay = with_replay_flags(result.replay, arguments_);
       failed_ = failed_ || !result.as_expected;
       progress_.finished(result);
@@ -103,7 +103,7 @@ class Run {
   Selection selection_;
   Progress progress_;
   const int64_t cores_ = std::max<int64_t>(1, std::thread::hardware_concurrency());
-  bool failed_ = false;  // some case was not as expected
+  bool failed_ = false;  // some case had an unexpected result
 };
 
 int status_of(const Run& run, const RunArguments& arguments) {

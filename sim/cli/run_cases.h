@@ -1,4 +1,4 @@
-// Every selected case, judged; then what happened, in words and as a folder.
+// Runs and judges the selected cases, then prints the results and writes the run folder.
 #pragma once
 
 #include <string>
@@ -9,8 +9,7 @@
 
 namespace shardproof::sim {
 
-// Returns the exit status. Throws Error(kBadInput): nothing selected, a run folder that cannot be
-// made.
+// Returns the exit status. Throws Error(kBadInput) without cases or without a run folder.
 int run_cases(const RunArguments& arguments, const std::string& command_line, Selection selection,
               WorldPool& pool);
 

@@ -1,4 +1,4 @@
-// run: the selected cases on worlds of our own.
+// run: runs the selected cases on worlds that this program starts.
 #include <fmt/format.h>
 
 #include "base/error.h"
@@ -11,7 +11,7 @@ namespace shardproof::sim {
 
 namespace {
 
-// A file holds the tensors of one case.
+// One file holds the tensors of one case.
 void set_dump(const std::string& file, Selection& selection) {
   if (selection.cases.size() != 1) {
     throw Error(
