@@ -5,7 +5,7 @@
 //
 //   const OptionRows<FsdpSpec>& rows_of(const FsdpSpec&) {
 //     static const OptionRows<FsdpSpec> rows = {
-//         row<&FsdpSpec::prefetch>("parallel.fsdp.prefetch", "The next layer is gathered .."), ..};
+//         row<&FsdpSpec::prefetch>("parallel.fsdp.prefetch", "Gather the next layer .."), ..};
 //     return rows;
 //   }
 //

@@ -88,7 +88,7 @@ void add_run(CLI::App& app, RunArguments& run) {
                "Start no case after the first that is not as expected");
 }
 
-// "What dp does to parameters (replicate, fsdp, hybrid; without the flag fsdp)"
+// "How dp holds parameters (replicate, fsdp, hybrid; without the flag fsdp)"
 std::string flag_doc(const CaseOption& option) {
   std::string names = fmt::format("{}", fmt::join(option.choices, ", "));
   if (*option.flag.otherwise != '\0') {
