@@ -1,8 +1,7 @@
-// What the benchmark's cases cannot go below, measured on the machine at hand.
+// Lower bounds of the benchmark's cases, measured on the machine at hand.
 //
-//   shardproof-bench arithmetic FILE   one JSON line per case: the seconds of all its ranks one
-//   after
-//                                      another, each collective a local copy; its collectives
+//   shardproof-bench arithmetic FILE   one JSON line per case: the seconds of all its ranks in
+//                                      turn, each collective a local copy; its collectives
 //   shardproof-bench gloo RANKS        seconds of one bare ProcessGroupGloo all_reduce of 256 KiB
 //   shardproof-bench start             links LibTorch, makes a tensor, ends
 #include <ATen/ATen.h>
@@ -57,7 +56,7 @@ Bare run_bare(const sim::CaseSpec& spec, sim::CaseInputsCache& inputs) {
   return bare;
 }
 
-// The best of three: what the arithmetic costs, not what else the machine does.
+// The best of three runs, to exclude other work of the machine.
 int arithmetic(const std::string& file) {
   constexpr int kRepeats = 3;
   sim::prepare_rank_thread();

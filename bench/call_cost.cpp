@@ -1,5 +1,5 @@
-// What central matching costs per collective call: two ranks sum four numbers again and again, with
-// every call told to control and matched there, and without.
+// The cost of central matching per collective call: two ranks sum four numbers again and again,
+// with and without reporting every call to control, which matches it.
 //
 //   shardproof-call-cost [CALLS]
 #include <fmt/format.h>
@@ -44,8 +44,8 @@ double cpu_microseconds() {
   return 1e6 * static_cast<double>(now.tv_sec) + 1e-3 * static_cast<double>(now.tv_nsec);
 }
 
-// All that matching adds to a call, without waiting: the line made, put into shared memory, taken
-// on the other side and matched. CPU time per call and rank, whatever else runs on the machine.
+// The whole cost of matching for a call, without waiting: the line is made, put into shared memory,
+// read on the other side and matched. CPU time per call and rank, independent of other work.
 double matching_alone(int64_t ranks, int64_t calls) {
   CallLines lines(ranks);
   Matcher matcher(ranks);
@@ -75,9 +75,9 @@ double matching_alone(int64_t ranks, int64_t calls) {
 
 void measure(WorldPool& pool, const std::string& backend, int64_t ranks, int64_t calls) {
   constexpr int kRounds = 5;
-  double with = once(pool, backend, ranks, calls / 10, false);  // warms the world up
+  double with = once(pool, backend, ranks, calls / 10, false);  // a warm-up
   double without = with;
-  for (int round = 0; round < kRounds; ++round) {  // the least disturbed of each counts
+  for (int round = 0; round < kRounds; ++round) {  // the fastest round of each counts
     const double untold = once(pool, backend, ranks, calls, true);
     const double told = once(pool, backend, ranks, calls, false);
     without = round == 0 ? untold : std::min(without, untold);

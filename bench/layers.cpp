@@ -1,11 +1,11 @@
-// Single layers at a real size, in this process, without communication: bench/layers.py runs it
-// beside the same algorithms in PyTorch.
+// Single layers at a real size, in this process, without communication. bench/layers.py compares
+// them with the same algorithms in PyTorch.
 //
 //   shardproof-layer-bench cross_entropy DTYPE ROWS COLUMNS SMOOTHING RUNS
 //   shardproof-layer-bench inference_pair DTYPE TOKENS WIDTH FEATURES RUNS
 //
-// Prints one line of JSON: best seconds (of the pair: CPU seconds), and how far the peak memory of
-// the process grew.
+// Prints one line of JSON: best seconds (for the pair: CPU seconds), and the growth of the
+// process's peak memory.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -26,7 +26,7 @@
 namespace shardproof {
 namespace {
 
-// From here on the process's peak memory is counted anew.
+// Restarts the peak memory of the process.
 void forget_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
 // "VmRSS" or "VmHWM" (the peak) of this process.
@@ -47,7 +47,7 @@ double seconds_of(clockid_t clock) {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// The best of some runs: on the wall, and of all threads of the process.
+// The best of several runs: wall time, and CPU time of all threads of the process.
 struct Taken {
   double seconds = 1e9, cpu_seconds = 1e9;
 };
@@ -122,7 +122,7 @@ int main(int count, char** words) {
     shardproof::cross_entropy(dtype, std::atoll(words[3]), std::atoll(words[4]),
                               std::atof(words[5]), runs);
   } else {
-    ::mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the most: freed memory stays, see bench/layers.py
+    ::mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the maximum: freed memory stays, see bench/layers.py
     ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
     shardproof::inference_pair(dtype, std::atoll(words[3]), std::atoll(words[4]),
                                std::atoll(words[5]), runs);

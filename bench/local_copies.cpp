@@ -18,7 +18,7 @@ class Done : public c10d::Work {
   bool wait(std::chrono::milliseconds) override { return true; }
 };
 
-// As many elements as fit; zeros after them.
+// Copies as many elements as fit and fills the rest with zeros.
 void fill_from(const at::Tensor& output, const at::Tensor& input) {
   const int64_t count = std::min(output.numel(), input.numel());
   if (!output.is_contiguous()) {
@@ -34,7 +34,7 @@ class LocalCopies : public c10d::Backend {
  public:
   using Backend::Backend;
 
-  // So that communicators compose nothing: the emulated world does every operation by itself.
+  // With this name communicators expect every operation and compose none from others.
   const std::string getBackendName() const override { return "emulated"; }
 
   WorkPtr allreduce(Tensors&, const c10d::AllreduceOptions&) override { return done(); }

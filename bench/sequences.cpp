@@ -1,5 +1,5 @@
-// What the functions over long sequences cost: logprobs over a sharded vocabulary, and a ring
-// beside the same attention on one device. Lines of JSON; bench/sequences.py holds them against
+// The cost of functions over long sequences: logprobs over a sharded vocabulary, and a ring beside
+// the same attention on one device. Prints lines of JSON, which bench/sequences.py compares with
 // others.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -28,7 +28,7 @@ at::Tensor drawn(const std::vector<int64_t>& shape, uint64_t seed) {
                    at::TensorOptions().dtype(at::kFloat));
 }
 
-// Of one thread, in milliseconds: what passed, and what it computed.
+// Wall time and CPU time of one thread, in milliseconds.
 struct Stopwatch {
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   double cpu_start = cpu_ms();
@@ -131,7 +131,7 @@ double ring_cpu_seconds(int64_t cp_size, Rotation rotation) {
 }
 
 void print_rings() {
-  ring_cpu_seconds(1, Rotation::kSendRecv);  // warm
+  ring_cpu_seconds(1, Rotation::kSendRecv);  // a warm-up
   const double one = ring_cpu_seconds(1, Rotation::kSendRecv);
   for (const auto rotation : {Rotation::kSendRecv, Rotation::kAllToAll, Rotation::kAllGather}) {
     std::cout << nlohmann::json{{"rotation", rotation_name(rotation)},

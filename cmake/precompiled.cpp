@@ -1,1 +1,1 @@
-// Carries the precompiled header (precompiled.h); holds nothing itself.
+// Compiles the precompiled header (precompiled.h).

@@ -1,4 +1,4 @@
-// The one precompiled header: LibTorch's heavy headers, parsed once. Every folder that uses
+// The precompiled header with LibTorch's heavy headers, parsed once. Every folder that uses
 // LibTorch reuses it; our own headers include at most ATen/core/Tensor.h.
 #pragma once
 #include <ATen/ATen.h>

@@ -1,4 +1,4 @@
-// The single-device run of one case, in a process of its own.
+// Runs one case on a single device, in its own process.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -21,7 +21,7 @@
 namespace shardproof::golden {
 namespace {
 
-// What the report says beside the tensors.
+// The data of the report besides the tensors.
 std::map<std::string, std::string> metadata_of(const sim::CaseSpec& spec, const Batch& batch) {
   const at::Tensor mask = batch.loss_mask();
   return {{"workload", spec.workload},
@@ -31,7 +31,7 @@ std::map<std::string, std::string> metadata_of(const sim::CaseSpec& spec, const 
           {"counted_sequences", fmt::format("{}", mask.ne(0).any(1).sum().item<int64_t>())}};
 }
 
-constexpr int64_t kFirstMembers = 4;  // of kPerturbed: they say how far logprobs scatter
+constexpr int64_t kFirstMembers = 4;  // of kPerturbed: they show how far logprobs scatter
 
 int64_t last_step_of(const sim::CaseSpec& spec) {
   return spec.workload == "train" ? spec.steps : -1;
@@ -58,10 +58,10 @@ void run_members(int64_t first, int64_t last, const sim::CaseSpec& spec, const C
   beside.get();
 }
 
-// The float64 run goes to `recorder`, and then the scatter of the members around it.
+// Runs in float64 into `recorder`, then adds the scatter of the members.
 void run_ensemble(const sim::CaseSpec& spec, const CaseData& data, at::ScalarType dtype,
                   sim::GoldenRecorder& recorder) {
-  // Overflows are for the unperturbed run to find, and the float64 run skips the same steps.
+  // The unperturbed run finds the overflows, and the float64 run skips the same steps.
   const RunOptions plain{.dtype = dtype};
   sim::GoldenRecorder rounded(spec.record_activations, last_step_of(spec));
   run_single_device(spec, data, plain, rounded);
@@ -69,19 +69,19 @@ void run_ensemble(const sim::CaseSpec& spec, const CaseData& data, at::ScalarTyp
   recorder.add_member(rounded);
   Perturbation::Errors errors = recorder.scatter();
   run_members(1, kFirstMembers, spec, data, dtype, errors, recorder);
-  // How far logprobs move decides which tokens are near a clip edge: one run says too little of it.
+  // The distance of logprobs decides which tokens are near a clip edge. One run is a poor estimate.
   for (auto& [key, error] : errors) {
     if (key.ends_with(" logprobs")) error = recorder.scatter().at(key);
   }
   run_members(kFirstMembers + 1, sim::kPerturbed, spec, data, dtype, errors, recorder);
 }
 
-// Larger goldens give their memory back before the next one is asked for.
+// Larger goldens return their memory before the next request.
 constexpr int64_t kKeptBytes = int64_t{64} << 20;
 
 std::string run(const std::string& request, int golden_fd, const std::string& dump_path) {
   const auto start = std::chrono::steady_clock::now();
-  at::set_num_threads(1);  // the same sums in every run, and no fight with the ranks for cores
+  at::set_num_threads(1);  // the same sums in every run, and cores for the ranks
   const sim::CaseSpec spec = sim::case_spec_from_json(nlohmann::json::parse(request));
   const at::ScalarType dtype = dtype_of_precision(spec.precision);
   const CaseData data = load_case_data(spec);

@@ -23,7 +23,7 @@ KeptStreams::KeptStreams(int64_t seed, int64_t tp_size)
   }
 }
 
-// What was drawn before is drawn again: a stream is its seed and its place.
+// Draws all earlier numbers again: a stream is its seed and its offset.
 at::Tensor KeptStreams::draw(Stream& stream, int64_t count) {
   const auto generator = at::detail::createCPUGenerator(stream.seed);
   at::rand({stream.offset}, generator, at::TensorOptions().dtype(at::kFloat));
@@ -50,7 +50,7 @@ void KeptStreams::load(int64_t tp_size, int64_t step) {
   if (saved == tp_size) return;
   const Stream first = parts_.front();
   parts_.assign(static_cast<size_t>(tp_size), first);
-  if (saved == 1) return;  // all ranks had it alike
+  if (saved == 1) return;  // all ranks had the same part
   for (int64_t rank = 0; rank < tp_size; ++rank) {
     const std::string anew =
         fmt::format("{} from step {} on rank {} of {}", kParts, step, rank, tp_size);

@@ -14,7 +14,7 @@
 
 namespace shardproof::golden {
 
-// Of the (steps + 1)-th optimizer step.
+// The rate of optimizer step `steps` + 1.
 double learning_rate(const sim::OptimizerSpec& spec, int64_t steps);
 
 }  // namespace shardproof::golden

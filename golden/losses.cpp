@@ -12,8 +12,7 @@
 namespace shardproof::golden {
 namespace {
 
-// `values` where the mask counts, else 0: a NaN or an overflow in what is not counted cannot
-// spread.
+// `values` where the mask is not 0, else 0, so that NaN or infinity elsewhere cannot spread.
 at::Tensor counted(const at::Tensor& values, const at::Tensor& mask) {
   return at::where(mask.ne(0), values, at::zeros_like(values));
 }
@@ -51,8 +50,8 @@ at::Tensor clipped_policy_gradient(const at::Tensor& logprobs, const Batch& batc
   return gain + loss.beta * (d.exp() - d - 1.0);
 }
 
-// One number per pair of samples 2i (chosen), 2i + 1 (rejected): beta * ((chosen - its reference) -
-// (rejected - its reference)), each a sum over counted tokens, or their mean.
+// For samples 2i (chosen) and 2i + 1 (rejected): beta * ((chosen - its reference) - (rejected - its
+// reference)), each a sum or a mean over counted tokens.
 struct Pair {
   bool counts;
   at::Tensor margin;
@@ -89,7 +88,7 @@ at::Tensor preference(const at::Tensor& logprobs, const Batch& batch, const at::
   double count = 0;
   for (const Pair& pair : preference_pairs(logprobs, batch, mask, loss)) {
     if (!pair.counts) continue;
-    // log(1 + exp(-margin)), whose exponential overflows where the margin is far below 0.
+    // log(1 + exp(-margin)), whose exponential would overflow for a very negative margin.
     sum = sum + at::logaddexp(at::zeros_like(pair.margin), -pair.margin);
     ++count;
   }
@@ -168,7 +167,7 @@ std::vector<Metric> dense_metrics(const at::Tensor& logprobs, const Batch& batch
     for (const Pair& pair : preference_pairs(logprobs.detach(), batch, mask, loss)) {
       if (!pair.counts) continue;
       margin += pair.margin.item<double>();
-      // Equal but for the rounding of the sums is no win.
+      // A margin that differs from 0 only by the rounding of the sums is no win.
       won += pair.margin.item<double>() > 1e-9 * std::abs(loss.beta) ? 1 : 0;
       ++count;
     }

@@ -1,8 +1,9 @@
-// Dynamic loss scaling on one device, and which training steps an overflow skips.
+// Dynamic loss scaling on one device, and the training steps that overflows skip.
 //
-//   step    gradients of loss * scale; one not finite: the step is skipped, scale * backoff_factor
-//           else the gradients / scale count; growth_interval such steps: scale * growth_factor,
-//           unless float32 cannot hold that
+//   step    computes the gradients of loss * scale. If one is not finite, the step is skipped and
+//           the scale becomes scale * backoff_factor. Otherwise the step uses gradients / scale;
+//           after growth_interval such steps the scale becomes scale * growth_factor, if float32
+//           can hold that
 //
 // Source: torch.amp.GradScaler.
 #pragma once
@@ -18,17 +19,18 @@ namespace shardproof::golden {
 
 class OverflowSkips {
  public:
-  // `overflows`: written by a run in float16, read by one in float64, where nothing overflows: both
-  // skip the same steps. In cases of other precisions the scale stays 1 and no step is skipped.
+  // `overflows` is written by a float16 run and read by a float64 run, which never overflows: both
+  // skip the same steps. In other precisions the scale stays 1 and no step is skipped.
   OverflowSkips(const sim::CaseSpec& spec, bool finds_them,
                 std::shared_ptr<std::vector<bool>> overflows);
   bool active() const { return active_; }
   double scale() const { return state_.scale; }
-  // Divides by the scale in place; whether the step is skipped. Once a step: the scale moves on.
+  // Divides by the scale in place and updates the scale. Returns whether the step is skipped. Call
+  // it once per step.
   bool unscale(const std::vector<at::Tensor>& grads);
 
-  // What a checkpoint keeps of it, as torch.amp.GradScaler.state_dict does: the scale and the good
-  // steps since it last changed.
+  // The state in a checkpoint, as in torch.amp.GradScaler.state_dict: the scale, and the number of
+  // good steps since it last changed.
   struct State {
     double scale = 1;
     int64_t good_steps = 0;

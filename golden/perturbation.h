@@ -1,15 +1,14 @@
-// Random moves of one member of a golden's ensemble: runs of one device in a lower precision that
-// differ from each other as correct sharded runs do, by roundings. How far the members lie from the
-// float64 run is how far rounding may carry a correct run (sim/judge/diff/tolerance.h).
+// Random perturbations of one member of a golden's ensemble. Members are single-device runs in a
+// lower precision that differ by roundings, as correct sharded runs do. Their distance from the
+// float64 run shows how far rounding may carry a correct run (sim/judge/diff/tolerance.h).
 //
 //   slot output           moved by a rounding (sim/case/record/rounding_noise.h), and in the
-//   backward
-//                         its gradient with it
-//   parameter's gradient  moved by a rounding; then, for the optimizer, each element smaller than
-//                         the unperturbed run's largest error in that gradient by up to that
-//                         error: AdamW follows its sign, whatever its size
-//   clipped tokens        a decision whose ratio is as near to an edge as the logprobs of the
-//                         first members are wrong falls at random
+//                         backward its gradient too
+//   parameter's gradient  moved by a rounding. For the optimizer each element smaller than the
+//                         unperturbed run's largest error in that gradient is also moved by up to
+//                         that error: AdamW follows its sign, whatever its size
+//   clipped tokens        a random decision when the ratio is nearer to an edge than the error of
+//                         the first members' logprobs
 //
 // Sources: Monte Carlo arithmetic (Parker, UCLA CSD-970002), as in Verificarlo (Denis et al.,
 // arXiv:1509.01347).
@@ -28,21 +27,20 @@ namespace shardproof::golden {
 
 class Perturbation {
  public:
-  // By sim::record_key: how far the unperturbed run is from the float64 run, at most.
+  // The largest error of the unperturbed run against the float64 run, by sim::record_key.
   using Errors = std::map<std::string, double>;
-  // Member 1, 2, .. of the ensemble; every member draws from streams of its own.
+  // Member 1, 2, .. of the ensemble; every member draws from its own streams.
   Perturbation(int64_t member, int64_t seed, Errors errors = {});
 
-  // `value`, any floating dtype and shape, moved; differentiable. `stream` names the draw and is
-  // used once in a run.
+  // Returns `value`, of any floating dtype and shape, perturbed; differentiable. `stream` names the
+  // draw; use each name once in a run.
   at::Tensor moved(const at::Tensor& value, const std::string& stream) const;
-  // A parameter's reduced gradient with the elements moved that lie within its error.
+  // A parameter's reduced gradient, perturbed in the elements that are within its error.
   at::Tensor doubted_gradient(const at::Tensor& gradient, const std::string& parameter,
                               int64_t step) const;
-  // [B, S], of the dtype of `logprobs`: what a token's ratio is multiplied by where it is compared
-  // with a clip edge, and nowhere else.
+  // [B, S] in the dtype of `logprobs`: factors of the ratios in comparisons with a clip edge.
   at::Tensor doubt(const at::Tensor& logprobs, int64_t step) const;
-  // Wraps the layer of every slot so that its output is moved.
+  // Wraps the layer of every slot so that its output is perturbed.
   void wrap(Decoder& model) const;
 
  private:

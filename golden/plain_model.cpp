@@ -92,7 +92,7 @@ void PlainModel::observe_state(int64_t step, const WitnessOptimizer& optimizer) 
 
 void PlainModel::observe_metrics(const at::Tensor& logprobs, const Batch& batch, int64_t step) {
   for (const Metric& metric : dense_metrics(logprobs, batch, spec_.loss)) {
-    // In lower precisions a rounding turns decisions: a token is clipped or is not.
+    // In lower precisions roundings change the decision whether a token is clipped.
     const bool counts = metric.name == "tokens" || metric.name == "sequences";
     if (!counts && spec_.precision != "float64") continue;
     observe("metric." + metric.name, Phase::kStep, step,

@@ -1,5 +1,5 @@
-// The model with its plain layers on one device: a batch scored, a loss evaluated, a training step,
-// every value told to a probe.
+// The model with its plain layers on one device: scores a batch, evaluates a loss or makes a
+// training step, and gives every value to a probe.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,29 +16,30 @@ namespace shardproof::golden {
 
 class PlainModel {
  public:
-  // What is given outlives it.
+  // The arguments must outlive it.
   PlainModel(const sim::CaseSpec& spec, const CaseData& data, const RunOptions& options,
              Probe& probe);
 
-  // One per parameter, in the wider type, written to by an optimizer over them.
+  // One per parameter, in the wider type; the optimizer over them writes to them.
   const std::vector<at::Tensor>& masters() const { return masters_; }
   void set_masters(const std::vector<at::Tensor>& masters);
-  // Normal noise on every weight, drawn from the seed and the weight's name; observed as of step 0.
+  // Adds normal noise to every weight, drawn from the seed and the weight's name, and observes the
+  // weights in step 0.
   void add_noise(double std, int64_t seed);
 
-  // [B, S], as dense_logprobs.
+  // Returns [B, S], as dense_logprobs does.
   at::Tensor score(const Batch& batch, int64_t step);
-  // What a step reports of the batch: loss and metrics.
+  // Observes the loss and metrics of the batch.
   void evaluate(const Batch& batch, int64_t step);
-  // `optimizer` is over masters().
+  // Makes one training step. `optimizer` must be over masters().
   void train(const Batch& batch, int64_t step, WitnessOptimizer& optimizer, double rate);
-  // Parameters and optimizer state as they are.
+  // Observes the current parameters and optimizer state.
   void observe_state(int64_t step, const WitnessOptimizer& optimizer);
-  // A value of the step phase under a name of its own.
+  // Observes a value under the given name.
   void observe(const std::string& name, Phase phase, int64_t step, const at::Tensor& tensor,
                const at::Tensor& token_map = {});
   const std::vector<ParameterPtr>& parameters() const { return parameters_; }
-  // Of a float16 run; of others it stays as it is.
+  // Changes only in a float16 run.
   const OverflowSkips::State& loss_scale() const { return skips_.state(); }
   void set_loss_scale(const OverflowSkips::State& state) { skips_.set_state(state); }
 

@@ -19,7 +19,7 @@ std::vector<at::Tensor> copies(const std::vector<at::Tensor>& tensors) {
   return out;
 }
 
-// One life, from the first weights.
+// Runs the stages once, from the first weights.
 class Life {
  public:
   Life(const sim::CaseSpec& spec, const CaseData& data, const RunOptions& options, Probe& probe,
@@ -33,14 +33,14 @@ class Life {
         streams_(spec.seed, spec.parallel.tp),
         moment_(moment) {}
 
-  // The moment after the last.
+  // Returns the moment after the last one.
   int64_t run() {
     for (const sim::StageSpec& stage : spec_.stages) run_stage(stage);
     return moment_;
   }
 
  private:
-  // All that training goes on from.
+  // The state from which training continues.
   struct Saved {
     std::shared_ptr<const WitnessOptimizer::Saved> optimizer;  // null: nothing was saved yet
     int64_t calls = 0;
@@ -116,7 +116,7 @@ class Life {
   void load(const sim::StageSpec& stage) {
     SHARDPROOF_ASSERT(saved_.optimizer != nullptr, "a load comes after a save");
     optimizer_.load(*saved_.optimizer);
-    model_.set_masters(copies(model_.masters()));  // the leaves follow
+    model_.set_masters(copies(model_.masters()));  // copies the masters to the leaves
     model_.set_loss_scale(saved_.loss_scale);
     calls_ = saved_.calls;
     steps_ = saved_.steps;
@@ -140,7 +140,7 @@ class Life {
   KeptStreams streams_;
   Saved saved_;
   int64_t moment_;
-  int64_t calls_ = 0;  // of train, each a step of the scheduler
+  int64_t calls_ = 0;  // of train; each is a step of the scheduler
   int64_t steps_ = 0;  // of the optimizer
 };
 

@@ -1,5 +1,5 @@
-// One case on one device: the model with its plain layers, the whole batch at once, every value
-// told to a probe.
+// One case on one device: the model with its plain layers processes the whole batch at once and
+// gives every value to a probe.
 //
 //   each step k = 1..steps (k = 0, and the forward phase alone, for workload logprobs):
 //   forward   every slot's output in the order of the run, "logprobs" [B, S], "loss"
@@ -28,20 +28,20 @@ struct CaseData {
   Batch batch;
 };
 
-// How one run of the case computes.
+// The options of one run of a case.
 struct RunOptions {
-  at::ScalarType dtype;  // precision.h
-  // Of a float16 case's training steps in order, whether a gradient overflowed: a float16 run finds
-  // it and leaves it here, a float64 run, where nothing overflows, takes it over.
+  at::ScalarType dtype;  // a dtype of precision.h
+  // Whether a gradient overflowed in each training step of a float16 case. A float16 run writes it;
+  // a float64 run, which never overflows, reads it.
   std::shared_ptr<std::vector<bool>> overflows = std::make_shared<std::vector<bool>>();
-  const Perturbation* perturbation = nullptr;  // null: the run as it is
+  const Perturbation* perturbation = nullptr;  // null: no perturbation
 };
 
-// Throws Error: a config, weights or batch that cannot be read.
+// Throws Error for a config, weights or a batch that cannot be read.
 CaseData load_case_data(const sim::CaseSpec& spec);
 
-// Runs spec.workload. Throws Error(kBadInput): an unknown workload, loss or optimizer, fewer than
-// one training step.
+// Runs spec.workload. Throws Error(kBadInput) for an unknown workload, loss or optimizer, and for
+// fewer than one training step.
 void run_single_device(const sim::CaseSpec& spec, const CaseData& data, const RunOptions& options,
                        Probe& probe);
 

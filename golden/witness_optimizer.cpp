@@ -35,7 +35,7 @@ std::unique_ptr<torch::optim::Optimizer> make(const sim::OptimizerSpec& spec,
 
 using ParamState = torch::optim::OptimizerParamState;
 
-// The state's own clone() shares its tensors.
+// A deep copy: the state's clone() shares its tensors.
 std::unique_ptr<ParamState> copy_of(const ParamState& state) {
   std::unique_ptr<ParamState> copy = state.clone();
   if (auto* adam = dynamic_cast<torch::optim::AdamWParamState*>(copy.get())) {

@@ -1,5 +1,5 @@
-// Clipping and optimizer steps by LibTorch's own torch::optim and torch::nn::utils, as independent
-// witnesses against src/optim.
+// Clipping and optimizer steps by LibTorch's torch::optim and torch::nn::utils, which are
+// independent witnesses against src/optim.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,14 +18,14 @@ namespace shardproof::golden {
 
 class WitnessOptimizer {
  public:
-  // `masters` are updated in place. Throws Error(kBadInput): an unknown optimizer.
+  // Updates `masters` in place. Throws Error(kBadInput) for an unknown optimizer.
   WitnessOptimizer(const sim::OptimizerSpec& spec, std::vector<at::Tensor> masters);
   ~WitnessOptimizer();
 
-  // Clips and takes one step at `learning_rate`. `grads`, one per master, of its shape and dtype;
-  // they are used up (clipped in place). Returns the norm of all gradients before clipping.
+  // Clips and makes one step at `learning_rate`. `grads` has one tensor per master, of its shape
+  // and dtype, and is clipped in place. Returns the norm of all gradients before clipping.
   double step(std::vector<at::Tensor> grads, double learning_rate);
-  // Copies of the masters and of all state, and back.
+  // Copies of the masters and of all state.
   struct Saved;
   std::shared_ptr<const Saved> save() const;
   void load(const Saved& saved);

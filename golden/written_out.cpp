@@ -20,7 +20,7 @@ at::Tensor unseen_keys(int64_t seq_len, int64_t window, const at::Tensor& sequen
   return hidden.logical_or(ids.unsqueeze(0).ne(ids.unsqueeze(1)));
 }
 
-// All scores of a sample at once.
+// Computes all scores of a sample at once.
 class WrittenOutAttention : public Layer {
  public:
   explicit WrittenOutAttention(AttentionOptions options) : options_(options) {}

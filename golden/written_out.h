@@ -1,13 +1,13 @@
-// Attention, norms and gates written out operation by operation, differentiated by LibTorch. The
-// model's own keep less of the forward and have backwards of their own; the golden trusts none.
+// Attention, norms and gates written out operation by operation and differentiated by LibTorch. The
+// model's own layers keep less of the forward and have their own backwards.
 #pragma once
 
 #include "model/decoder.h"
 
 namespace shardproof::golden {
 
-// Replaces every attention, norm and gate of `model`, which has no plan; parameters and options
-// stay.
+// Replaces the attention, norms and gates of `model`, which has no plan. Parameters and
+// options stay.
 void write_out(Decoder& model);
 
 }  // namespace shardproof::golden

@@ -1,4 +1,4 @@
-// A sharded layer of one's own beside its plain twin: a gelu MLP, cut over tp.
+// A custom sharded layer beside its plain twin: a gelu MLP, cut over tp.
 #include <ATen/ATen.h>
 
 #include "collective/mappings.h"
@@ -7,7 +7,7 @@
 using namespace shardproof;
 using namespace shardproof::sim;
 
-// What it takes: full tensors from the seed, and how the ranks hold each.
+// The inputs: full tensors from the seed, and how the ranks hold each.
 WorkloadTensors inputs(Draw& draw, const Options& options) {
   const int64_t width = options["width"], hidden = options["hidden"];
   return {{"x", draw.normal({3, 5, width})},
@@ -16,13 +16,13 @@ WorkloadTensors inputs(Draw& draw, const Options& options) {
           {"bias", draw.normal({width})}};
 }
 
-// What it means, on one device.
+// The computation on one device.
 WorkloadTensors plain(const TensorsByName& full, const Options&) {
   const at::Tensor h = at::gelu(full.at("x").matmul(full.at("up").t()));
   return {{"h", h}, {"y", h.matmul(full.at("down").t()) + full.at("bias")}};
 }
 
-// What each rank does with its parts.
+// The computation of each rank with its parts.
 WorkloadTensors sharded(const TensorsByName& local, MeshComm& comm, const Options&) {
   Communicator& tp = comm.along("tp");
   const at::Tensor x = copy_with_all_reduce_backward(local.at("x"), tp, "own_layer x");

@@ -1,5 +1,5 @@
-// The same layer with two mistakes, each a workload: found, placed and named by the judge. Beside
-// it a weight that data parallel ranks share, with the mistake that its option names.
+// The same layer with two mistakes, each a workload, which the judge finds and explains. Another
+// workload has a weight that data parallel ranks share, with the mistake that its option names.
 #include <ATen/ATen.h>
 
 #include <cstdio>
@@ -26,7 +26,7 @@ WorkloadTensors plain(const TensorsByName& full, const Options&) {
   return {{"h", h}, {"y", h.matmul(full.at("down").t()) + full.at("bias")}};
 }
 
-// The bias is added before the sum over tp: it counts tp times.
+// The bias is added before the sum over tp, so it counts tp times.
 WorkloadTensors bias_in_every_addend(const TensorsByName& local, MeshComm& comm, const Options&) {
   Communicator& tp = comm.along("tp");
   const at::Tensor x = copy_with_all_reduce_backward(local.at("x"), tp, "own_layer x");
@@ -36,7 +36,7 @@ WorkloadTensors bias_in_every_addend(const TensorsByName& local, MeshComm& comm,
   return {{"h", h, Layout({Cut::chunk(2, "tp")})}, {"y", y}};
 }
 
-// x enters without its backward sum: forward is right, the gradient of x is one addend.
+// x enters without its backward sum: the forward is right, but the gradient of x is one addend.
 WorkloadTensors no_sum_in_backward(const TensorsByName& local, MeshComm& comm, const Options&) {
   Communicator& tp = comm.along("tp");
   const at::Tensor h = at::gelu(local.at("x").matmul(local.at("up").t()));
@@ -45,7 +45,7 @@ WorkloadTensors no_sum_in_backward(const TensorsByName& local, MeshComm& comm, c
   return {{"h", h, Layout({Cut::chunk(2, "tp")})}, {"y", y + local.at("bias")}};
 }
 
-// A batch that the dp ranks share, a weight that each of them holds: its gradient is a sum over dp.
+// A batch is split over the dp ranks, which share a weight: its gradient is a sum over dp.
 WorkloadTensors shared_inputs(Draw& draw, const Options& options) {
   const int64_t rows = options["rows"], width = options["width"];
   return {{"x", draw.normal({4, width}), Layout({Cut::chunk(0, "dp")})},
@@ -56,7 +56,7 @@ WorkloadTensors shared_plain(const TensorsByName& full, const Options&) {
   return {{"y", full.at("x").matmul(full.at("w").t())}};
 }
 
-// The mistake is that of the rank with dp 1, and none of them changes y.
+// The rank with dp 1 makes the mistake; no mistake changes y.
 WorkloadTensors shared_weight(const TensorsByName& local, MeshComm& comm, const Options& options) {
   const bool here = comm.along("dp").rank() == 1;
   const std::string mistake = here ? options["mistake"] : "none";

@@ -1,4 +1,4 @@
-// Options of a case as a whole, of its batch and of how it must end.
+// Options of a whole case, of its batch and of its expected result.
 #include <algorithm>
 #include <iterator>
 
@@ -12,24 +12,26 @@ using enum KeyType;
 using enum Flag::Of;
 using enum Flag::Replay;
 
-// What a scenario says in blocks of their own, and what no key says.
+// The keys outside of all blocks, and members without a key.
 OptionRows<CaseSpec> general_rows() {
   using Spec = CaseSpec;
   constexpr auto ignores = Golden::kIgnores;
   return {
-      key<CaseSpec>("name", kText, nullptr, "Name of the scenario; without it the file's name"),
+      key<CaseSpec>("name", kText, nullptr, "Name of the scenario; default: the file's name"),
       row<&Spec::workload>(
           "workload",
           "What a rank runs: train, logprobs, policy, or the name of a registered workload"),
       row<&Spec::options>("options", "Options of a registered workload; `describe` shows them"),
       row<&Spec::precision>("precision", "Type of weights and activations",
                             Choices{known_precisions()}, Flag{"--precision", kEveryCommand}),
-      row<&Spec::seed>("seed", "Draws weights, batch and everything else", Range{0, kMaxSeed},
+      row<&Spec::seed>("seed", "Seed of weights, batch and all other draws", Range{0, kMaxSeed},
                        Flag{"--seed", kEveryCommand, kWhenGiven}),
-      row<&Spec::judged>("judged", "false: run only, compare nothing", ignores),
+      row<&Spec::judged>("judged", "false: run without a comparison", ignores),
       row<&Spec::record_activations>(
           "record_activations", "false: compare gradients, parameters, losses and logprobs only"),
-      row<&Spec::tags>("tags", "For --filter; cases tagged slow or manual run only when asked for",
+      row<&Spec::tags>("tags",
+                       "Words for --filter; cases tagged slow or manual run only with --all or "
+                       "when selected by tag, name or file",
                        ignores),
       member<&Spec::name>(ignores),
       member<&Spec::file>(ignores),
@@ -40,7 +42,7 @@ OptionRows<CaseSpec> general_rows() {
       member<&Spec::skip>(ignores),
       member<&Spec::dump_file>(ignores),
       member<&Spec::save_folder>(ignores),
-      row<&Spec::save_file_bytes>("", "The largest file of --save", Range{1, 1e18}, ignores,
+      row<&Spec::save_file_bytes>("", "Largest file of --save, in bytes", Range{1, 1e18}, ignores,
                                   Flag{"--save-file-bytes", kCheck, kNever}),
   };
 }
@@ -53,27 +55,30 @@ OptionRows<CaseSpec> run_rows() {
       row<&Spec::steps>("run.steps", "Optimizer steps, each on the same batch", Range{1, 100000},
                         Flag{"--steps", kEveryCommand, kWhenGiven}),
       key<CaseSpec>("run.stages", kRecords, nlohmann::json::array(),
-                    "policy: what it is asked to do, in order: [{do: train}, {do: score}, ..]"),
+                    "policy: the stages in order: [{do: train}, {do: score}, ..]"),
       member<&Spec::stages>(),
-      row<&Spec::refit_bytes>("run.refit.budget_bytes", "Full tensors that are under way at a time",
+      row<&Spec::refit_bytes>("run.refit.budget_bytes",
+                              "policy: bytes of full tensors that a refit holds at a time",
                               Range{1, 1e15}, ignores),
-      row<&Spec::lives>("run.lives",
-                        "policy: all stages so often in one process, each time from the start",
-                        Range{1, 100}),
+      row<&Spec::lives>(
+          "run.lives",
+          "policy: number of times that all stages run in one process, each time from the start",
+          Range{1, 100}),
       key<CaseSpec>("run.train_global_batch_size", kInteger, nullptr,
-                    "As data.batch_size; policy: samples of an optimizer step, which divide it",
+                    "Same as data.batch_size; policy: samples of an optimizer step, a divisor of "
+                    "data.batch_size",
                     samples),
-      row<&Spec::micro_batch_size>(
-          "run.train_micro_batch_size",
-          "Samples of a dp rank's microbatch; without it its whole share at once", samples, ignores,
-          Default::kFollows, ShortName{"mbs"}, Flag{"--microbatch,--micro-batch"}),
+      row<&Spec::micro_batch_size>("run.train_micro_batch_size",
+                                   "Samples of a dp rank's microbatch; default: its whole share",
+                                   samples, ignores, Default::kFollows, ShortName{"mbs"},
+                                   Flag{"--microbatch,--micro-batch"}),
       key<CaseSpec>("run.logprob_batch_size", kInteger, nullptr,
-                    "Samples of a dp rank's microbatch where logprobs are scored", samples),
+                    "Samples of a dp rank's microbatch when logprobs are scored", samples),
       member<&Spec::batching>(ignores),
       member<&Spec::loss_scale>(),
       row<&Spec::noise_std>(
           "run.noise_std",
-          "train: normal noise on every weight before the first step, of this size, from the seed",
+          "train: standard deviation of normal noise on every weight before the first step",
           Range{0, kMaxConstant}),
       member<&Spec::loss>(),
       row<&Spec::colocated>(
@@ -88,7 +93,7 @@ void append(OptionRows<CaseSpec>& rows, const OptionRows<CaseSpec>& more) {
   rows.insert(rows.end(), more.begin(), more.end());
 }
 
-// Where a key stands in the table: its first part, in the order of a scenario file.
+// The position of a key's block in the table, in the order of a scenario file.
 size_t place_of(const CaseOption& option) {
   static const std::vector<std::string> blocks = {"model", "parallel", "data",  "run",
                                                   "world", "faults",   "expect"};
@@ -112,17 +117,16 @@ const OptionRows<CaseSpec>& rows_of(const CaseSpec&) {
     OptionRows<CaseSpec> all = general_rows();
     append(all, model_keys());
     append(all, run_rows());
-    append(
-        all,
-        {
-            member<&Spec::data>(),
-            row<&Spec::backends>("world.backend",
-                                 "The only backends that this scenario is for; without it all",
-                                 Choices{known_backends()}, Default::kFollows, Golden::kIgnores),
-            member<&Spec::world>(Golden::kIgnores),
-            row<&Spec::faults>("faults", "What goes wrong at run time, planted", Golden::kIgnores),
-            member<&Spec::expect>(Golden::kIgnores),
-        });
+    append(all, {
+                    member<&Spec::data>(),
+                    row<&Spec::backends>(
+                        "world.backend", "The only backends for this scenario; default: all",
+                        Choices{known_backends()}, Default::kFollows, Golden::kIgnores),
+                    member<&Spec::world>(Golden::kIgnores),
+                    row<&Spec::faults>("faults", "Faults that are planted at run time",
+                                       Golden::kIgnores),
+                    member<&Spec::expect>(Golden::kIgnores),
+                });
     return all;
   }();
   return rows;
@@ -134,36 +138,35 @@ const OptionRows<DataSpec>& rows_of(const DataSpec&) {
   static const OptionRows<DataSpec> rows = {
       key<DataSpec>(
           "data.case", kText, nullptr,
-          "Case folder, beside the scenario: its model, weights, batch, loss and optimizer"),
+          "Case folder with model, weights, batch, loss and optimizer; relative to the scenario"),
       member<&Spec::file>(),
-      row<&Spec::batch_size>(
-          "data.batch_size",
-          "B, samples of the global batch; without it the number of lengths, or 4", Range{1, 1e6},
-          Default::kFollows),
+      row<&Spec::batch_size>("data.batch_size",
+                             "B, samples of the global batch; default: the number of lengths, or 4",
+                             Range{1, 1e6}, Default::kFollows),
       row<&Spec::seq_len>("data.sequence_length",
-                          "S of the padded batch; without it the longest length, or 16", size,
-                          Default::kFollows, ShortName{"seq"}),
-      row<&Spec::lengths>("data.lengths", "Tokens of each sample; without it all S", size,
+                          "S, length of the padded batch; default: the greatest length, or 16",
+                          size, Default::kFollows, ShortName{"seq"}),
+      row<&Spec::lengths>("data.lengths", "Tokens of each sample; default: all S", size,
                           Default::kFollows),
       row<&Spec::mask_probability>("data.token_mask_probability",
                                    "Share of tokens that the loss counts", Range{0, 1}),
-      row<&Spec::mask_weights>("data.token_mask_weights",
-                               "Counted tokens weigh 0.25 to 2 in token_mask, instead of 1"),
+      row<&Spec::mask_weights>(
+          "data.token_mask_weights",
+          "Counted tokens have weights of 0.25 to 2 in token_mask instead of 1"),
       row<&Spec::masked_not_finite>("data.masked_not_finite",
                                     "Advantages, previous and reference logprobs are NaN or "
-                                    "infinite where nothing counts"),
+                                    "infinite where the loss mask is 0"),
       row<&Spec::dropped_samples>("data.dropped_samples", "Samples whose sample_mask is 0",
                                   Range{0, 1e6}),
       row<&Spec::uneven>("data.uneven", "Allow a global batch that dp does not divide",
                          Golden::kIgnores),
       row<&Spec::huge_advantage_sample>(
           "data.huge_advantage.sample",
-          "Advantages of this sample are multiplied, as one that overflows float16; -1: of none",
+          "Sample whose advantages are multiplied, for example to overflow float16; -1: none",
           Range{-1, 1e6}),
-      row<&Spec::huge_advantage_factor>(
-          "data.huge_advantage.factor",
-          "What the advantages of data.huge_advantage.sample are multiplied by",
-          Range{-1e30, 1e30}),
+      row<&Spec::huge_advantage_factor>("data.huge_advantage.factor",
+                                        "Factor of the advantages of data.huge_advantage.sample",
+                                        Range{-1e30, 1e30}),
   };
   return rows;
 }
@@ -171,14 +174,16 @@ const OptionRows<DataSpec>& rows_of(const DataSpec&) {
 const OptionRows<ExpectSpec>& rows_of(const ExpectSpec&) {
   using Spec = ExpectSpec;
   static const OptionRows<ExpectSpec> rows = {
-      row<&Spec::verdict>("expect.verdict", "How the case ends",
+      row<&Spec::verdict>("expect.verdict", "Expected verdict",
                           Choices{{"match", "mismatch", "refused", "failed"}}, ShortName{"expect"}),
-      row<&Spec::kind>("expect.kind", "Kind of that verdict; \"\": any"),
-      row<&Spec::tensor>("expect.tensor", "First divergent tensor; \"\": any"),
-      row<&Spec::detector>("expect.detector", "Who sees it first; \"\": any",
+      row<&Spec::kind>("expect.kind", "Expected kind of the verdict; \"\": any"),
+      row<&Spec::tensor>("expect.tensor", "Expected first divergent tensor; \"\": any"),
+      row<&Spec::detector>("expect.detector",
+                           "Detector that is expected to see the error first; \"\": any",
                            Choices{{"values", "replicas", "norm", "digest", "matching", "watchdog",
                                     "process", "exception"}}),
-      row<&Spec::collectives>("expect.collectives", "{axis: {op: count on each rank}}"),
+      row<&Spec::collectives>("expect.collectives",
+                              "Expected collectives: {axis: {op: count on each rank}}"),
   };
   return rows;
 }

@@ -1,4 +1,4 @@
-// A case as JSON, the form in which it travels between processes, and what its golden depends on.
+// A case as JSON, in which it travels between processes, and the key of its golden.
 #include "sim/case/case_spec.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ using nlohmann::json;
 
 namespace {
 
-// "path:bytes:modification time in ns" of one file, "path:absent" when there is none.
+// "path:bytes:modification time in ns" of a file; "path:absent" when it does not exist.
 std::string file_identity(const std::filesystem::path& path) {
   std::error_code error;
   const auto bytes = std::filesystem::file_size(path, error);

@@ -1,6 +1,5 @@
-// One case, checked: everything that a golden, a rank or a judge needs to know. A scenario file
-// expands to a list of these; `check CASE` makes one. It travels between processes as JSON. No
-// LibTorch here.
+// One checked case: the data that a golden, a rank or a judge needs. A scenario file expands to a
+// list of cases; `check CASE` makes one. It travels between processes as JSON.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +15,20 @@ namespace shardproof::sim {
 struct LossSpec {
   std::string kind = "nll";  // nll | clipped_pg | preference
   double eps = 0.2;          // clipped_pg: the ratio is clamped to 1 +- eps
-  double beta = 0.01;        // clipped_pg: weight of the KL term; preference: of the margin
+  double beta = 0.01;        // clipped_pg: weight of the KL term; preference: weight of the margin
   std::string normalization = "token";  // token | sequence
-  double temperature = 1;               // logits are divided by it, for scoring too
+  double temperature = 1;               // divides the logits, for scoring too
 };
 
-// One of torch.optim.lr_scheduler, with its constants under PyTorch's names.
+// A scheduler of torch.optim.lr_scheduler; its constants have PyTorch's names.
 struct SchedulerSpec {
-  std::string kind = {};                            // the names are in its row
+  std::string kind = {};                            // the row lists the names
   double factor = 1.0 / 3;                          // ConstantLR
   double start_factor = 1.0 / 3, end_factor = 1.0;  // LinearLR
   int64_t total_iters = 5;                          // ConstantLR, LinearLR
   int64_t t_max = 1;                                // CosineAnnealingLR
   double eta_min = 0.0;                             // CosineAnnealingLR
-  std::vector<double> lr_lambda = {1.0};            // LambdaLR: of each step; the last one stays
+  std::vector<double> lr_lambda = {1.0};  // LambdaLR: one per step; the last one continues
 };
 
 struct OptimizerSpec {
@@ -43,49 +42,50 @@ struct OptimizerSpec {
   double dampening = 0.0;                      // SGD
   bool nesterov = false;                       // SGD
   double max_norm = 1.0;                       // <= 0: no clipping
-  std::string norm_type = "2";                 // of the gradient norm: p, or inf
-  std::vector<SchedulerSpec> schedulers = {};  // of the learning rate; none: it stays
+  std::string norm_type = "2";                 // p of the gradient norm, or inf
+  std::vector<SchedulerSpec> schedulers = {};  // of the learning rate; empty: constant
   std::vector<int64_t> milestones = {};        // steps at which the next scheduler takes over
 };
 
-// Dynamic loss scaling of a float16 run (src/train/loss_scale.h), torch.amp.GradScaler's constants.
+// Dynamic loss scaling in float16 (src/train/loss_scale.h); constants of torch.amp.GradScaler.
 struct LossScaleSpec {
   double init_scale = 65536;
   double growth_factor = 2;
   double backoff_factor = 0.5;
-  int64_t growth_interval = 2000;  // steps without an overflow after which the scale grows
+  int64_t growth_interval = 2000;  // the scale grows after so many steps without an overflow
 };
 
-// Where the batch comes from: `file` (batch.safetensors), or generated from the seed.
+// The source of the batch: `file` (batch.safetensors), or the seed.
 struct DataSpec {
   std::string file;  // "" when generated
   int64_t batch_size = 4;
-  int64_t seq_len = 16;            // S of the padded batch; 0: the longest length
-  std::vector<int64_t> lengths;    // one per sample; empty: every sample is seq_len long
+  int64_t seq_len = 16;            // S of the padded batch; 0: the greatest length
+  std::vector<int64_t> lengths;    // one per sample; empty: every sample has seq_len tokens
   double mask_probability = 0.8;   // share of tokens that token_mask counts, drawn from the seed
   bool mask_weights = false;       // generated: token_mask holds weights of 0.25 to 2, not 1
   bool masked_not_finite = false;  // generated: NaN and infinities where the loss mask is 0
-  std::vector<int64_t> dropped_samples;  // their sample_mask is 0
+  std::vector<int64_t> dropped_samples;  // samples whose sample_mask is 0
   bool uneven = false;                   // train: allow a global batch that dp does not divide
-  int64_t huge_advantage_sample = -1;    // generated: this sample's advantages are multiplied; -1
-  double huge_advantage_factor = 1;      // none
+  // Generated: advantages of this sample are multiplied; -1: none.
+  int64_t huge_advantage_sample = -1;
+  double huge_advantage_factor = 1;
 };
 
-// How a dp rank's samples become microbatches (src/train/batching.h).
+// How the samples of a dp rank become microbatches (src/train/batching.h).
 struct BatchingSpec {
   std::string kind = "fixed";  // fixed | packed | dynamic
-  int64_t tokens = 0;  // packed, dynamic: budget of a microbatch; 0: the whole share at once
-  int64_t logprob_tokens = 0;                      // the same where a policy scores
-  std::string algorithm = "first_fit_decreasing";  // packed; or balanced
-  int64_t length_round = 1;                        // dynamic: rows are that much rounded up
+  int64_t tokens = 0;          // packed, dynamic: budget of a microbatch; 0: the rank's whole share
+  int64_t logprob_tokens = 0;  // budget where a policy scores; 0: the rank's whole share
+  std::string algorithm = "first_fit_decreasing";  // packed: first_fit_decreasing | balanced
+  int64_t length_round = 1;  // dynamic: row lengths are rounded up to a multiple of it
 };
 
 // How parameters are sharded over dp, cp and ulysses (data_parallel: fsdp, hybrid).
 struct FsdpSpec {
-  int64_t replicate_size = 1;  // hybrid: copies along dp
+  int64_t replicate_size = 1;  // hybrid: number of copies along dp
   bool reshard_after_forward = true;
   bool prefetch = true;                // gather the next unit while this one computes
-  bool reduce_each_microbatch = true;  // false: after the last one only
+  bool reduce_each_microbatch = true;  // false: reduce after the last one only
   bool cpu_offload = false;            // shards and optimizer on the CPU
 };
 
@@ -100,92 +100,95 @@ struct ParallelSpec {
   std::string context_rotation = "send_recv";  // send_recv | all_to_all | all_gather: of the keys
   FsdpSpec fsdp = {};
   std::string activation_checkpointing = "none";  // none | mlp | layer
-  std::string grad_norm_counts = "once";          // once | each_of_tp: of parameters that tp copies
-  nlohmann::json custom_plan = nullptr;  // {pattern: style}, null: the architecture's own plan
-  // policy: ranks behind those of the mesh, which hold the weights that a refit gives them over tp.
+  // How often parameters that tp copies count: once | each_of_tp.
+  std::string grad_norm_counts = "once";
+  nlohmann::json custom_plan = nullptr;  // {pattern: style}; null: the architecture's own plan
+  // policy: inference ranks after those of the mesh; a refit gives them the weights over tp.
   int64_t inference_tp = 0;
   Mesh mesh() const { return Mesh::training(dp, cp, ulysses, tp); }
   Mesh inference_mesh() const { return Mesh::training(1, 1, 1, inference_tp); }
   int64_t world_size() const { return dp * cp * ulysses * tp + inference_tp; }
 };
 
-// One thing that a policy is asked to do; nothing is left to a default.
+// One stage of a policy. Every value is set; none is left to a default.
 struct StageSpec {
-  std::string kind;               // the names are in its row
+  std::string kind;               // the row lists the names
   int64_t global_batch_size = 0;  // train: samples of an optimizer step
-  int64_t micro_batch_size = 0;   // train, score, reference: of a dp rank; 0: its share at once
+  int64_t micro_batch_size = 0;   // train, score, reference: of a dp rank; 0: its whole share
   bool eval_mode = false;         // train: no gradients, no optimizer step
   bool fails = false;             // train: every rank throws in its first backward
-  int64_t max_file_bytes = 0;     // export: of one file's tensors; 0: all are in one
-  ParallelSpec parallel = {};     // where it happens; a load changes it
+  int64_t max_file_bytes = 0;     // export: tensor bytes of one file; 0: one file has all
+  ParallelSpec parallel = {};     // mesh of the stage; a load changes it
 };
 
-// A fault that the scenario plants at run time, to see that it is found and by whom. What each kind
-// does: sim/world/calls/fault_injection.h.
+// A fault that the scenario plants at run time. sim/world/calls/fault_injection.h says what each
+// kind does.
 struct FaultSpec {
-  std::string kind;  // the names are in its row
+  std::string kind;  // the row lists the names
   int64_t rank = 0;
-  std::string label;           // calls whose label contains this text, * standing for any; "" any
+  std::string label;           // calls whose label contains this text (* is a wildcard); "" any
   int64_t at_call = 0;         // acts at the k-th matching call, from 0
   std::string op = {};         // "all_reduce", ..; "" any
   std::string axis = {};       // of the call's group; "" any
   int64_t step = 0;            // calls of this training step, from 1; 0: any
-  double seconds = 0.2;        // delay: for how long
+  double seconds = 0.2;        // delay: duration
   std::string side = "input";  // corrupt: input | output
-  int64_t bit = -1;            // corrupt: from the lowest; -1: the lowest bit of the exponent
-  int64_t element = -1;        // corrupt: in row-major order; -1: the largest
+  int64_t bit = -1;      // corrupt: counted from the lowest; -1: the lowest bit of the exponent
+  int64_t element = -1;  // corrupt: row-major index; -1: the element of largest magnitude
 };
 
 struct ExpectSpec {
   std::string verdict = "match";         // match | mismatch | refused | failed
   std::string kind;                      // "" any
   std::string tensor;                    // first divergent tensor; "" any
-  nlohmann::json collectives = nullptr;  // {axis: {op: count per rank 0}}; null: not checked
-  std::string detector = {};             // who saw it first; "" any
+  nlohmann::json collectives = nullptr;  // {axis: {op: count per rank}}; null: not checked
+  std::string detector = {};             // the detector that sees it first; "" any
 };
 
 struct CaseSpec {
-  std::string name;                // "tp/llama_tp2_sp[precision=float64]": stable
+  std::string name;                // "tp/llama_tp2_sp[precision=float64]"
   std::string file;                // scenario file or case folder
-  int64_t line = 0;                // of the scenario's name, for messages; 0 unknown
+  int64_t line = 0;                // of the scenario's name, for messages; 0: unknown
   std::string workload = "train";  // train | logprobs | policy | a registered name
   nlohmann::json options = nlohmann::json::object();  // of function-level workloads
-  nlohmann::json model;               // a Hugging Face config.json (sizes filled in)
-  std::string weights_folder;         // "" : seeded weights
-  std::string expected_file;          // expected.safetensors, "" when there is none
-  std::string precision = "float64";  // float64 | float32 | bfloat16 | float16
+  nlohmann::json model;                               // a Hugging Face config.json with all sizes
+  std::string weights_folder;                         // "" : seeded weights
+  std::string expected_file;                          // expected.safetensors; "" when there is none
+  std::string precision = "float64";                  // float64 | float32 | bfloat16 | float16
   int64_t seed = 0;
   int64_t steps = 1;                       // train: optimizer steps
-  std::vector<StageSpec> stages = {};      // policy: what it is asked to do, in order
-  int64_t refit_bytes = int64_t{1} << 30;  // policy: full tensors that are under way at a time
-  bool colocated = false;                  // policy: a refit's weights go through the host's memory
-  int64_t lives = 1;               // policy: how often, from the start each time, in one process
-  int64_t micro_batch_size = 0;    // per dp rank; 0: the rank's whole share at once
-  bool judged = true;              // false: run only (bench at scale)
+  std::vector<StageSpec> stages = {};      // policy: in order
+  int64_t refit_bytes = int64_t{1} << 30;  // policy: full tensors that a refit holds at a time
+  bool colocated = false;          // policy: a refit sends weights through the host's memory
+  int64_t lives = 1;               // policy: how often all stages run in one process
+  int64_t micro_batch_size = 0;    // per dp rank; 0: the rank's whole share
+  bool judged = true;              // false: run without a comparison (bench at scale)
   bool record_activations = true;  // false: gradients, parameters, losses and logprobs only
   DataSpec data;
   BatchingSpec batching;
   LossSpec loss;
   OptimizerSpec optimizer;
   LossScaleSpec loss_scale;
-  double noise_std = 0;  // train: of the noise on the weights before the first step; 0: none
+  double noise_std = 0;  // train: noise on the weights before the first step; 0: none
   ParallelSpec parallel;
   WorldSpec world;
   std::vector<FaultSpec> faults;
   ExpectSpec expect;
   std::vector<std::string> tags;
-  std::string skip;  // reason; "" runs
-  std::string
-      dump_file;  // "" or where the run leaves its own full tensors (expected.safetensors names)
-  std::string save_folder = {};  // "" or where the run leaves its model as a Hugging Face folder
-  int64_t save_file_bytes = int64_t{5} << 30;  // of one file of it
-  std::vector<std::string> backends;           // the scenario's own restriction; empty: any
+  std::string skip;  // why the case is skipped; "": it runs
+  // Where the run writes its full tensors (expected.safetensors names); "": nowhere.
+  std::string dump_file;
+  // Where the run writes its model as a Hugging Face folder; "": nowhere.
+  std::string save_folder = {};
+  int64_t save_file_bytes = int64_t{5} << 30;  // of one file of that model
+  std::vector<std::string> backends;           // backends of the scenario; empty: any
 };
 
 nlohmann::json to_json(const CaseSpec& spec);
 CaseSpec case_spec_from_json(const nlohmann::json& json);
-// What the golden's values depend on, canonical: the same text means the same golden (no mesh,
-// world, expectations, names). Weights and batch files count by path, size and modification time.
+// The inputs of the golden in canonical form: equal texts mean equal goldens. The mesh, the world,
+// expectations and names are not inputs. Weights and batch files count by path, size and
+// modification time.
 std::string golden_key(const CaseSpec& spec);
 
 }  // namespace shardproof::sim

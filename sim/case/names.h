@@ -1,4 +1,4 @@
-// The names that a scenario, a case or the command line may use, each list written once.
+// The names that a scenario, a case or the command line may use. Each list is written once.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@ namespace shardproof::sim {
 
 inline std::vector<std::string> known_losses() { return {"nll", "clipped_pg", "preference"}; }
 inline std::vector<std::string> known_optimizers() { return {"AdamW", "SGD"}; }
-// Those that every program knows: a whole model, trained or scored.
+// The workloads that every program has: a whole model is trained, scored or run as a policy.
 inline std::vector<std::string> known_workloads() { return {"train", "logprobs", "policy"}; }
 inline bool is_model_workload(const std::string& name) {
   return name == "train" || name == "logprobs" || name == "policy";

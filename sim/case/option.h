@@ -1,16 +1,16 @@
-// One row of the option table. An option is named here once: its key in a scenario file, its place
-// in the case, its type, range and default, its flag, its sentence for the docs, and whether the
+// One row of the option table. The row names the option once: its key in a scenario file, its
+// member of the case, its type, range and default, its flag, its documentation, and whether the
 // golden depends on it. Reading, JSON, flags, replays, the golden's key, the JSON Schema and the
 // table of keys are generated from the rows.
 //
 //   const OptionRows<FsdpSpec>& rows_of(const FsdpSpec&) {
 //     static const OptionRows<FsdpSpec> rows = {
-//         row<&FsdpSpec::prefetch>("parallel.fsdp.prefetch", "The next layer is gathered .."), ..};
+//         row<&FsdpSpec::prefetch>("parallel.fsdp.prefetch", "Gather the next layer .."), ..};
 //     return rows;
 //   }
 //
-// The type, the default and the name in a case's JSON come from the member. The rows of each struct
-// lie in sim/case/*_rows.cpp; sim/case/row.h has `row` and its fellows.
+// The member gives the type, the default and the name in a case's JSON. The rows of each struct are
+// in sim/case/*_rows.cpp; sim/case/row.h has `row` and the functions beside it.
 #pragma once
 
 #include <functional>
@@ -32,54 +32,55 @@ enum class KeyType {
   kIntegers,    // a list
   kTexts,       // a list
   kNumberPair,  // a list of two
-  kMap,         // free keys, checked by whoever reads it
+  kMap,         // free keys, checked by the code that reads them
   kRecords,     // a list of maps; their keys are in the table as "faults[].kind"
-  kNone,        // no key of its own: a struct, or constants that lie in a map
+  kNone,        // no key: a struct, or constants of a map
 };
 
 // Whether the single-device answer changes with an option.
 enum class Golden { kDepends, kIgnores };
 
-// The flag by which a command about a case folder sets an option.
+// The flag by which a command on a case folder sets an option.
 struct Flag {
-  const char* names = "";  // "--microbatch,--micro-batch"; "" none. The first one is replayed
-  enum class Of { kCheck, kEveryCommand } of = Of::kCheck;  // judge and golden take it too
-  // kWhenGiven: what the flag replaces stands in a file, and the case does not tell the two apart.
+  const char* names = "";  // "--microbatch,--micro-batch"; "" none. Replays use the first
+  // kEveryCommand: judge and golden take it too.
+  enum class Of { kCheck, kEveryCommand } of = Of::kCheck;
+  // kWhenGiven: the flag replaces a value of a file, and the case does not show which it was.
   enum class Replay { kWhenSet, kWhenGiven, kNever } replay = Replay::kWhenSet;
-  const char* otherwise = "";  // a name that check takes without the flag; "": the default
+  const char* otherwise = "";  // value that `check` uses without the flag; "": the default
 };
 
-// What is known of an option without the struct that holds it.
+// The properties of an option that do not depend on its struct.
 struct Option {
-  std::string path = {};  // key in a scenario file: "parallel.tensor_parallel_size"; "" none
+  std::string path = {};  // key in a scenario file: "parallel.tensor_parallel_size"; "": none
   KeyType type = KeyType::kText;
   nlohmann::json default_value = nullptr;  // null: none
   std::string doc = {};
   double low = 0, high = 0;  // of numbers, and of each number of a list
   std::vector<std::string> choices = {};
-  bool nullable = false;        // `null` may be written, with its own meaning
+  bool nullable = false;        // `null` is allowed and has its own meaning
   std::string short_name = {};  // in the names of swept cases; "": the last part of the path
-  std::vector<std::string> of_bool = {};  // kName: the choices that false and true stand for
+  std::vector<std::string> of_bool = {};  // kName: the choices for false and true
   Golden golden = Golden::kDepends;
   Flag flag = {};
 
-  // "--microbatch", "" without a flag.
+  // "--microbatch"; "" without a flag.
   std::string flag_name() const {
     const std::string names = flag.names;
     return names.substr(0, names.find(','));
   }
 };
 
-// How much of a case is written: all of it, or what the golden depends on.
+// The part of a case to write: all of it, or what the golden depends on.
 enum class Extent { kAll, kGolden };
 
 template <class Spec>
 struct OptionRow : Option {
-  std::string member = {};  // its name in the JSON of Spec; "": a key without a member of its own
-  // Null where the value lies in no single member; whoever builds the case reads the key then.
+  std::string member = {};  // name in the JSON of Spec; "": a key without its own member
+  // Null when the value is not one member; then the builder of the case reads the key.
   std::function<nlohmann::json(const Spec&, Extent)> get = nullptr;
   std::function<void(Spec&, const nlohmann::json&)> set = nullptr;
-  std::vector<OptionRow> inside = {};  // of a struct, or of the items of a list of structs
+  std::vector<OptionRow> inside = {};  // rows of a struct, or of the items of a list of structs
 };
 template <class Spec>
 using OptionRows = std::vector<OptionRow<Spec>>;
@@ -103,12 +104,12 @@ const OptionRows<ExpectSpec>& rows_of(const ExpectSpec&);
 // The keys of `model`, which go into the config.json that a scenario describes.
 OptionRows<CaseSpec> model_keys();
 
-// Every option of a case, blocks flattened: `get` and `set` reach into the whole case, `member` is
-// "parallel.fsdp.prefetch". Keys of a list's items ("faults[].kind") have neither.
+// Every option of a case, with blocks flattened: `get` and `set` take the whole case, and `member`
+// is "parallel.fsdp.prefetch". Keys of list items ("faults[].kind") have no `get` and `set`.
 using CaseOption = OptionRow<CaseSpec>;
 const std::vector<CaseOption>& case_options();
 
-// Bounds of several options.
+// Bounds that several options share.
 constexpr double kMaxSize = 1e7;  // of one dimension of a model or batch
 constexpr double kMaxSeconds = 1e6;
 constexpr double kMaxConstant = 1e6;  // of a loss or an optimizer

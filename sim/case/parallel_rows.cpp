@@ -1,4 +1,4 @@
-// Options of the mesh and of what is sharded over it.
+// Options of the mesh and of the sharding over it.
 #include "sim/case/names.h"
 #include "sim/case/row.h"
 
@@ -9,7 +9,7 @@ const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&) {
   constexpr Range ranks{1, kMaxRanks};
   static const OptionRows<ParallelSpec> rows = {
       row<&Spec::dp>("parallel.data_parallel_size",
-                     "Ranks of axis dp; without it world.size over the other axes, or 1", ranks,
+                     "Ranks of axis dp; default: world.size divided by the other axes, or 1", ranks,
                      Default::kFollows, ShortName{"dp"}),
       row<&Spec::cp>("parallel.context_parallel_size", "Ranks of axis cp", ranks, ShortName{"cp"}),
       row<&Spec::ulysses>("parallel.ulysses_size", "Ranks of axis ulysses", ranks,
@@ -18,32 +18,32 @@ const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&) {
       row<&Spec::sequence_parallel>("parallel.sequence_parallel",
                                     "Shard the sequence over tp in norms", ShortName{"sp"},
                                     Flag{"--sequence-parallel"}),
-      row<&Spec::data_parallel>("parallel.data_parallel", "What dp does to parameters",
+      row<&Spec::data_parallel>("parallel.data_parallel", "How dp holds parameters",
                                 Choices{known_data_parallel()},
                                 Flag{.names = "--data-parallel", .otherwise = "fsdp"}),
       member<&Spec::fsdp>(),
       row<&Spec::activation_checkpointing>(
           "parallel.activation_checkpointing",
-          "What backward computes again instead of keeping it; true: mlp",
+          "Part of a layer that the backward recomputes; true: mlp",
           Choices{{"none", "mlp", "layer"}}, OfBool{"none", "mlp"}, ShortName{"checkpointing"},
           Flag{"--activation-checkpointing"}),
       row<&Spec::context_layout>(
           "parallel.context_layout", "Which tokens of a sequence a cp rank holds",
           Choices{{"zigzag", "contiguous"}}, ShortName{"layout"}, Flag{"--context-layout"}),
       row<&Spec::context_rotation>("parallel.context_rotation",
-                                   "How the keys and values of a ring reach the other cp ranks",
+                                   "How cp ranks exchange keys and values",
                                    Choices{{"send_recv", "all_to_all", "all_gather"}},
                                    ShortName{"rotation"}, Flag{"--context-rotation"}),
       row<&Spec::custom_plan>("parallel.custom_parallel_plan",
                               "{slot name pattern: style}, instead of the architecture's own plan",
                               Null::kAllowed, ShortName{"plan"}),
-      row<&Spec::grad_norm_counts>(
-          "run.grad_norm.counts",
-          "each_of_tp: a parameter that tp copies counts once a rank, which is too much",
-          Choices{{"once", "each_of_tp"}}, ShortName{"counts"}),
+      row<&Spec::grad_norm_counts>("run.grad_norm.counts",
+                                   "each_of_tp: a parameter that tp copies counts once per rank, "
+                                   "so that the norm is too large",
+                                   Choices{{"once", "each_of_tp"}}, ShortName{"counts"}),
       row<&Spec::inference_tp>(
           "run.refit.tensor_parallel_size",
-          "policy: inference ranks outside of the mesh, which a refit sends the weights to",
+          "policy: inference ranks outside of the mesh, to which a refit sends the weights",
           Range{1, 1024}, Default::kFollows),
   };
   return rows;
@@ -54,21 +54,22 @@ const OptionRows<FsdpSpec>& rows_of(const FsdpSpec&) {
   static const OptionRows<FsdpSpec> rows = {
       row<&Spec::reshard_after_forward>(
           "parallel.fsdp.reshard_after_forward",
-          "Parameters of a layer are freed after its forward and gathered again for its backward",
+          "Free the parameters of a layer after its forward and gather them again for its backward",
           ShortName{"reshard"}, Flag{"--fsdp-no-reshard"}),
       row<&Spec::replicate_size>(
           "parallel.replicate_size",
-          "hybrid: copies of the model along dp; each is sharded over the rest",
+          "hybrid: copies of the model along dp; each copy is sharded over the other ranks",
           Range{1, kMaxRanks}, ShortName{"copies"}, Flag{"--replicate-size"}),
       row<&Spec::prefetch>("parallel.fsdp.prefetch",
-                           "The next layer is gathered while this one computes"),
+                           "Gather the next layer while the current one computes"),
       row<&Spec::reduce_each_microbatch>(
           "parallel.fsdp.reduce_each_microbatch",
-          "false: whole gradients are kept, and reduced after the last microbatch",
+          "false: keep whole gradients and reduce them after the last microbatch",
           ShortName{"reduce_each"}),
-      row<&Spec::cpu_offload>("parallel.cpu_offload",
-                              "fsdp, hybrid: shards, their gradients and the optimizer on the CPU",
-                              ShortName{"offload"}),
+      row<&Spec::cpu_offload>(
+          "parallel.cpu_offload",
+          "fsdp, hybrid: keep shards, their gradients and the optimizer on the CPU",
+          ShortName{"offload"}),
   };
   return rows;
 }

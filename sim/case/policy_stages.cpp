@@ -7,7 +7,7 @@
 namespace shardproof::sim {
 namespace {
 
-// The stage of a moment; as many as there are: none.
+// The index of the stage that `step` is in; the number of stages when there is none.
 size_t stage_at(const CaseSpec& spec, int64_t step) {
   int64_t left = step - life_begin(spec, step) + 1;
   for (size_t i = 0; i < spec.stages.size(); ++i) {

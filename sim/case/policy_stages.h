@@ -1,8 +1,9 @@
-// The moments of a policy's life. Golden and ranks number what they observe by them, from 1, in
-// place of training steps:
+// The moments of a policy: the steps of its stages. Golden and ranks number observations by
+// moments, from 1, in place of training steps. A policy runs its stages once or several times; each
+// run is a life:
 //
-//   stages     train (2 global batches)   score   save   load   train       and so on in the
-//   moments    1 2                        3       -      4      5 6         next life, from 7
+//   stages     train (2 global batches)   score   save   load   train       the next life goes on
+//   moments    1 2                        3       -      4      5 6         at moment 7
 #pragma once
 
 #include <cstdint>
@@ -13,25 +14,26 @@
 
 namespace shardproof::sim {
 
-// That a draw takes from each stream.
+// How many numbers a draw takes from each stream.
 inline constexpr int64_t kNumbersDrawn = 6;
 
-// How many a stage of a batch of `samples` has; one that fails has none.
+// The number of moments of a stage over a batch of `samples`; 0 when it fails.
 int64_t moments_of(const StageSpec& stage, int64_t samples);
 int64_t moments_of_life(const CaseSpec& spec);
-// Whether some stage draws: the policy keeps random streams then, seeded with the case's seed.
+// Whether a stage draws numbers; then the policy keeps random streams from the case's seed.
 bool draws_numbers(const CaseSpec& spec);
 
-// Where the observations of step `step` were made: of other workloads always spec.parallel.
+// The mesh of the observations of step `step`; always spec.parallel for other workloads.
 const ParallelSpec& parallel_at(const CaseSpec& spec, int64_t step);
-// The first moment of the life that `step` is in; of other workloads 1.
+// The first moment of the life that `step` is in; 1 for other workloads.
 int64_t life_begin(const CaseSpec& spec, int64_t step);
-// Samples that `step` works on, of a batch of `samples`.
+// The number of samples that `step` processes, of a batch of `samples`.
 int64_t samples_at(const CaseSpec& spec, int64_t step, int64_t samples);
-// The training steps that parameters and optimizer state as of `step` come from, in order, `step`
-// itself last if it is one. Those that a load gave up are not among them; of other workloads all.
+// The training steps, in order, that led to the parameters and optimizer state after `step`; `step`
+// itself is last if it is one. They exclude steps that a load discarded. For other workloads they
+// are 1 to `step`.
 std::vector<int64_t> steps_behind(const CaseSpec& spec, int64_t step);
-// "stage 4 (load), life 2 of 2", "" of other workloads.
+// For example "stage 4 (load), life 2 of 2"; "" for other workloads.
 std::string stage_text(const CaseSpec& spec, int64_t step);
 
 }  // namespace shardproof::sim

@@ -1,4 +1,4 @@
-// Rows of the option table, made from pointers to members. For sim/case/*_rows.cpp.
+// Rows of the option table from pointers to members, for sim/case/*_rows.cpp.
 #pragma once
 
 #include <string_view>
@@ -9,7 +9,7 @@
 
 namespace shardproof::sim {
 
-// What a row says beside its path, its doc and its member.
+// The properties of a row besides its path, doc and member.
 struct Range {
   double low, high;
 };
@@ -19,7 +19,7 @@ struct ShortName {
 struct Choices {
   std::vector<std::string> names;
 };
-struct OfBool {  // the choices that false and true stand for
+struct OfBool {  // the choices for false and true
   const char *when_false, *when_true;
 };
 enum class Default { kFollows };  // without the key, the value follows from other options
@@ -42,7 +42,7 @@ inline void add_to(Option& option, Null) { option.nullable = true; }
 inline void add_to(Option& option, Golden golden) { option.golden = golden; }
 inline void add_to(Option& option, Flag flag) { option.flag = flag; }
 
-// --- Values: what a member is as a type of key, and as JSON
+// --- Values: the type of a member's key, and a member as JSON
 template <class Type>
 struct ItemOf {
   using type = void;
@@ -105,7 +105,7 @@ void read_value(Type& member, const nlohmann::json& value) {
 }
 
 // --- Rows
-// "prefetch" of &FsdpSpec::prefetch, as the compiler spells it.
+// "prefetch" of &FsdpSpec::prefetch, in the compiler's spelling.
 template <auto Member>
 constexpr std::string_view name_of_member() {
   std::string_view text = __PRETTY_FUNCTION__;
@@ -115,7 +115,7 @@ constexpr std::string_view name_of_member() {
 }
 static_assert(name_of_member<&LinkSpec::gb_per_s>() == "gb_per_s");
 
-// The rows of a struct inside, as options of the outer struct.
+// The row of an inner struct as an option of the outer struct.
 template <class Outer, class Inner>
 OptionRow<Outer> lifted(const OptionRow<Inner>& row, Inner Outer::*block, const std::string& name) {
   OptionRow<Outer> out{static_cast<const Option&>(row)};
@@ -136,7 +136,7 @@ void ignore_inside(OptionRow<Spec>& row) {
   }
 }
 
-// Instantiated for each struct and type, not for each member: rows are many.
+// Instantiated for each struct and type, not for each of the many members.
 template <class Spec, class Type>
 OptionRow<Spec> row_of(Type Spec::*member, std::string_view name, const char* path,
                        const char* doc) {
@@ -175,13 +175,13 @@ auto row(const char* path, const char* doc, const About&... about) {
   return with(row_of(Member, name_of_member<Member>(), path, doc), about...);
 }
 
-// A member that no key sets by itself, or a struct whose rows are taken over.
+// A member without a key, or a struct whose rows are included.
 template <auto Member, class... About>
 auto member(const About&... about) {
   return row<Member>("", "", about...);
 }
 
-// A key to a member of a struct inside, where two members are the same struct.
+// A key of a member of an inner struct, where two members have the same struct type.
 template <auto Block, auto Member, class... About>
 auto row(const char* path, const char* doc, const About&... about) {
   auto made = lifted(row<Member>(path, doc, about...), Block, "");
@@ -189,7 +189,7 @@ auto row(const char* path, const char* doc, const About&... about) {
   return made;
 }
 
-// A key that is kept in no member of its own: whoever builds the case reads it.
+// A key without its own member; the builder of the case reads it.
 template <class Spec, class... About>
 OptionRow<Spec> key(const char* path, KeyType type, nlohmann::json default_value, const char* doc,
                     const About&... about) {

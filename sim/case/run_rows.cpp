@@ -1,4 +1,4 @@
-// Options of what a case does: microbatches, stages, loss, optimizer.
+// Options of a case's computation: microbatches, stages, loss, optimizer.
 #include "sim/case/names.h"
 #include "sim/case/row.h"
 
@@ -11,35 +11,37 @@ const OptionRows<StageSpec>& rows_of(const StageSpec&) {
   constexpr auto key = [](auto&&... about) { return sim::key<StageSpec>(about...); };
   constexpr Range samples{0, 1e6}, ranks{0, kMaxRanks};
   static const OptionRows<StageSpec> rows = {
-      row<&Spec::kind>("run.stages[].do", "What the policy does in this stage",
+      row<&Spec::kind>("run.stages[].do", "Kind of the stage",
                        Choices{{"train", "score", "reference", "refit", "offload", "save", "load",
                                 "export", "draw"}},
                        Default::kFollows),
-      row<&Spec::global_batch_size>("run.stages[].train_global_batch_size",
-                                    "train: samples of an optimizer step; without it as run says",
-                                    samples),
-      row<&Spec::micro_batch_size>("run.stages[].train_micro_batch_size",
-                                   "train: without it as run says", samples, Golden::kIgnores),
+      row<&Spec::global_batch_size>(
+          "run.stages[].train_global_batch_size",
+          "train: samples of an optimizer step; 0: run.train_global_batch_size", samples),
+      row<&Spec::micro_batch_size>(
+          "run.stages[].train_micro_batch_size",
+          "train: samples of a dp rank's microbatch; 0: run.train_micro_batch_size", samples,
+          Golden::kIgnores),
       key("run.stages[].logprob_batch_size", kInteger, 0,
-          "score, reference: without it as run says", samples),
+          "score, reference: samples of a dp rank's microbatch; 0: run.logprob_batch_size",
+          samples),
       row<&Spec::eval_mode>("run.stages[].eval_mode",
-                            "train: the same metrics, but no gradients and no optimizer step"),
+                            "train: compute the metrics, without gradients and optimizer step"),
       row<&Spec::fails>(
           "run.stages[].fails",
-          "train: every rank throws in its first backward; nothing of the stage may stay"),
+          "train: every rank throws in its first backward; the stage must have no effect"),
       row<&Spec::max_file_bytes>("run.stages[].max_file_bytes",
-                                 "export: bytes of one file's tensors; 0: all are in one file",
+                                 "export: tensor bytes of one file; 0: one file has all tensors",
                                  Range{0, 1e15}, Golden::kIgnores),
       key("run.stages[].data_parallel_size", kInteger, 0,
-          "load: ranks of axis dp; without any size the mesh stays as it is", ranks),
+          "load: ranks of axis dp; the mesh stays when no size is given", ranks),
       key("run.stages[].context_parallel_size", kInteger, 0, "load: ranks of axis cp", ranks),
       key("run.stages[].ulysses_size", kInteger, 0, "load: ranks of axis ulysses", ranks),
       key("run.stages[].tensor_parallel_size", kInteger, 0, "load: ranks of axis tp", ranks),
       key("run.stages[].sequence_parallel", kBool, false,
           "load: shard the sequence over tp in norms"),
       key("run.stages[].data_parallel", kText, "",
-          "load: what dp does to parameters; without it what it did before",
-          Choices{known_data_parallel()}),
+          "load: how dp holds parameters; default: as before", Choices{known_data_parallel()}),
       member<&Spec::parallel>(Golden::kIgnores),
   };
   return rows;
@@ -54,27 +56,25 @@ const OptionRows<BatchingSpec>& rows_of(const BatchingSpec&) {
       member<&Spec::tokens>(),
       member<&Spec::logprob_tokens>(),
       key("run.sequence_packing.enabled", kBool, false,
-          "Sequences one behind the other in rows, each attending to itself alone",
-          ShortName{"packing"}),
+          "Pack sequences into rows; each attends only to itself", ShortName{"packing"}),
       key("run.sequence_packing.train_mb_tokens", kInteger, nullptr,
-          "Positions of a row; without it a dp rank's whole share in one", tokens,
+          "Positions of a packed row; default: one row with a dp rank's whole share", tokens,
           ShortName{"mb_tokens"}),
       key("run.sequence_packing.logprob_mb_tokens", kInteger, nullptr,
-          "Positions of a row where logprobs are scored", tokens),
+          "Positions of a packed row when logprobs are scored", tokens),
       row<&Spec::algorithm>(
           "run.sequence_packing.algorithm",
-          "Each dp rank packs its own share, or rows of like size over the whole batch",
+          "Packing of each dp rank's own share, or into rows of similar size over the whole batch",
           Choices{{"first_fit_decreasing", "balanced"}}, ShortName{"bins"}),
       key("run.dynamic_batching.enabled", kBool, false,
-          "Rows of like length, as many as fit the tokens of a microbatch", ShortName{"dynamic"}),
+          "Group rows of similar length, as many as the tokens of a microbatch allow",
+          ShortName{"dynamic"}),
       key("run.dynamic_batching.train_mb_tokens", kInteger, nullptr,
-          "Rows times their length; without it a dp rank's whole share at once", tokens),
+          "Most rows times length in a microbatch; default: a dp rank's whole share", tokens),
       key("run.dynamic_batching.logprob_mb_tokens", kInteger, nullptr,
-          "Rows times their length where logprobs are scored", tokens),
-      row<&Spec::length_round>(
-          "run.dynamic_batching.sequence_length_round",
-          "Rows are as long as their longest sample, rounded up to a multiple of this",
-          Range{1, 1e6}),
+          "Most rows times length in a microbatch when logprobs are scored", tokens),
+      row<&Spec::length_round>("run.dynamic_batching.sequence_length_round",
+                               "Row lengths are rounded up to a multiple of this", Range{1, 1e6}),
   };
   return rows;
 }
@@ -82,17 +82,17 @@ const OptionRows<BatchingSpec>& rows_of(const BatchingSpec&) {
 const OptionRows<LossSpec>& rows_of(const LossSpec&) {
   using Spec = LossSpec;
   static const OptionRows<LossSpec> rows = {
-      row<&Spec::temperature>("run.temperature", "Logits are divided by it", Range{1e-6, 1e6}),
+      row<&Spec::temperature>("run.temperature", "Divisor of the logits", Range{1e-6, 1e6}),
       key<LossSpec>("run.generation.temperature", kNumber, nullptr,
-                    "Another name of run.temperature", Range{1e-6, 1e6}),
-      row<&Spec::kind>("run.loss.kind", "Which loss is trained", Choices{known_losses()},
+                    "Another name for run.temperature", Range{1e-6, 1e6}),
+      row<&Spec::kind>("run.loss.kind", "Kind of the loss", Choices{known_losses()},
                        ShortName{"loss"}),
       row<&Spec::eps>("run.loss.eps", "clipped_pg: the ratio is clamped to 1 +- eps",
                       Range{0, kMaxConstant}),
       row<&Spec::beta>("run.loss.beta",
-                       "clipped_pg: weight of the KL term; preference: of the margin",
+                       "clipped_pg: weight of the KL term; preference: weight of the margin",
                        Range{-kMaxConstant, kMaxConstant}),
-      row<&Spec::normalization>("run.loss.normalization", "What the loss is a mean over",
+      row<&Spec::normalization>("run.loss.normalization", "Items over which the loss is a mean",
                                 Choices{{"token", "sequence"}}),
   };
   return rows;
@@ -101,18 +101,16 @@ const OptionRows<LossSpec>& rows_of(const LossSpec&) {
 const OptionRows<LossScaleSpec>& rows_of(const LossScaleSpec&) {
   using Spec = LossScaleSpec;
   static const OptionRows<LossScaleSpec> rows = {
-      row<&Spec::init_scale>(
-          "run.loss_scale.init_scale",
-          "float16: the loss is multiplied by it; torch.amp.GradScaler's constants",
-          Range{1e-6, 1e30}),
+      row<&Spec::init_scale>("run.loss_scale.init_scale",
+                             "float16: initial factor of the loss, as in torch.amp.GradScaler",
+                             Range{1e-6, 1e30}),
       row<&Spec::growth_factor>(
           "run.loss_scale.growth_factor",
-          "What the loss scale grows by after growth_interval steps without an overflow",
+          "Factor of the loss scale after growth_interval steps without an overflow",
           Range{1, kMaxConstant}),
       row<&Spec::backoff_factor>(
           "run.loss_scale.backoff_factor",
-          "What the loss scale shrinks by at an overflow, whose step all ranks skip",
-          Range{1e-6, 1}),
+          "Factor of the loss scale after an overflow, whose step all ranks skip", Range{1e-6, 1}),
       row<&Spec::growth_interval>("run.loss_scale.growth_interval",
                                   "Steps without an overflow after which the loss scale grows",
                                   Range{1, 1e9}),
@@ -126,16 +124,16 @@ const OptionRows<OptimizerSpec>& rows_of(const OptimizerSpec&) {
   constexpr Range constant{0, kMaxConstant};
   const OptimizerSpec plain;
   static const OptionRows<OptimizerSpec> rows = {
-      row<&Spec::max_norm>("run.max_grad_norm", "Gradients are clipped to it; null: never",
+      row<&Spec::max_norm>("run.max_grad_norm",
+                           "Norm to which gradients are clipped; null: no clipping",
                            Range{0, 1e300}, Null::kAllowed),
-      row<&Spec::norm_type>("run.grad_norm.type", "p of the gradient norm, above 0, or inf",
-                            ShortName{"norm"}),
+      row<&Spec::norm_type>("run.grad_norm.type",
+                            "p of the gradient norm: a number above 0, or inf", ShortName{"norm"}),
       key("run.scheduler", kRecords, nlohmann::json::array(),
-          "Learning rates over steps: a scheduler, or a list of them that ends with {milestones: "
-          "..}"),
+          "Learning-rate scheduler, or a list of schedulers that ends with {milestones: ..}"),
       member<&Spec::schedulers>(),
       member<&Spec::milestones>(),
-      row<&Spec::kind>("run.optimizer.name", "torch.optim.AdamW is the same name",
+      row<&Spec::kind>("run.optimizer.name", "Optimizer; torch.optim.AdamW is the same as AdamW",
                        Choices{known_optimizers()}, ShortName{"optimizer"}),
       row<&Spec::lr>("run.optimizer.kwargs.lr", "Learning rate", constant),
       member<&Spec::beta1>(),
@@ -148,21 +146,22 @@ const OptionRows<OptimizerSpec>& rows_of(const OptimizerSpec&) {
       row<&Spec::weight_decay>("run.optimizer.kwargs.weight_decay",
                                "Weight decay of every parameter, with SGD too", constant),
       row<&Spec::momentum>("run.optimizer.kwargs.momentum",
-                           "SGD: share of the last step that is kept", constant),
+                           "SGD: share of the previous step that is kept", constant),
       row<&Spec::dampening>("run.optimizer.kwargs.dampening",
                             "SGD with momentum: share of the gradient that is left out",
                             Range{0, 1}),
-      row<&Spec::nesterov>("run.optimizer.kwargs.nesterov", "SGD with momentum: Nesterov's step"),
-      // Switches that change how PyTorch makes a step, or that no step here has. null: PyTorch
+      row<&Spec::nesterov>("run.optimizer.kwargs.nesterov",
+                           "SGD with momentum: make Nesterov's step"),
+      // Options that change how PyTorch makes a step, or that no step here supports. null: PyTorch
       // chooses.
       key("run.optimizer.kwargs.foreach", kBool, nullptr,
-          "How PyTorch loops over parameters; the values are the same", Null::kAllowed),
+          "PyTorch's loop over parameters; the values do not change", Null::kAllowed),
       key("run.optimizer.kwargs.fused", kBool, nullptr,
-          "How PyTorch computes a step, which foreach excludes; the same values", Null::kAllowed),
-      key("run.optimizer.kwargs.amsgrad", kBool, false, "AdamW: false is all there is"),
-      key("run.optimizer.kwargs.maximize", kBool, false, "false is all there is"),
-      key("run.optimizer.kwargs.capturable", kBool, false, "AdamW: false is all there is"),
-      key("run.optimizer.kwargs.differentiable", kBool, false, "false is all there is"),
+          "PyTorch's fused step, which excludes foreach; the values do not change", Null::kAllowed),
+      key("run.optimizer.kwargs.amsgrad", kBool, false, "AdamW: only false is supported"),
+      key("run.optimizer.kwargs.maximize", kBool, false, "Only false is supported"),
+      key("run.optimizer.kwargs.capturable", kBool, false, "AdamW: only false is supported"),
+      key("run.optimizer.kwargs.differentiable", kBool, false, "Only false is supported"),
   };
   return rows;
 }
@@ -171,10 +170,12 @@ const OptionRows<SchedulerSpec>& rows_of(const SchedulerSpec&) {
   using Spec = SchedulerSpec;
   constexpr auto key = [](auto&&... about) { return sim::key<SchedulerSpec>(about...); };
   static const OptionRows<SchedulerSpec> rows = {
-      row<&Spec::kind>("run.scheduler[].name", "torch.optim.lr_scheduler.LinearLR is the same name",
+      row<&Spec::kind>("run.scheduler[].name",
+                       "Scheduler; torch.optim.lr_scheduler.LinearLR is the same as LinearLR",
                        Choices{{"ConstantLR", "LinearLR", "CosineAnnealingLR", "LambdaLR"}}),
       key("run.scheduler[].kwargs", kMap, nlohmann::json::object(),
-          "Its constants under PyTorch's names; lr_lambda is a factor, or a list of one per step"),
+          "Constants of the scheduler under PyTorch's names; lr_lambda is a factor, or a list with "
+          "one per step"),
       key("run.scheduler[].milestones", kIntegers, nlohmann::json::array(),
           "Steps after which the next scheduler takes over", Range{0, kManySteps}),
       member<&Spec::factor>(),

@@ -1,4 +1,4 @@
-// On which mesh each step of a case runs: a policy's stages may change it.
+// The mesh of each step of a case, which a policy's stages may change.
 #pragma once
 
 #include <map>
@@ -15,7 +15,7 @@ class StepMeshes {
       of_step_.emplace(step, parallel_at(spec, step).mesh());
     }
   }
-  // The case's own mesh for a step that no stage has.
+  // The case's own mesh for a step outside of all stages.
   const Mesh& at(int64_t step) const {
     const auto found = of_step_.find(step);
     return found == of_step_.end() ? mesh_ : found->second;

@@ -1,4 +1,4 @@
-// Where the ranks of a case run, and what their network costs.
+// Where the ranks of a case run, and the costs of their network.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +7,18 @@
 
 namespace shardproof::sim {
 
-// What a byte and a message cost on the emulated world's virtual clock.
+// The cost of bytes and messages on the emulated world's virtual clock.
 struct LinkSpec {
   double latency_us = 0;
   double gb_per_s = 0;    // of one rank, in one direction; 0: bytes cost nothing
-  bool per_node = false;  // between nodes: of one node instead; its ranks share it
+  bool per_node = false;  // between nodes: gb_per_s is a node's, which its ranks share
 };
 
 // A rank that is slower than the others.
 struct StragglerSpec {
   int64_t rank = 0;
-  double compute = 1;  // its computing takes so many times as long
-  double links = 1;    // every collective that it is a member of takes so many times as long
+  double compute = 1;  // factor on the time of its computing
+  double links = 1;    // factor on the time of every collective with this rank
 };
 
 struct WorldSpec {
@@ -26,17 +26,17 @@ struct WorldSpec {
   std::string device = "cpu";        // cpu | cuda
   double hang_s = 2.0;
   double deadline_s = 120.0;  // of the whole case
-  // The rest: the emulated world only.
-  bool strict = true;                // buffers of asynchronous calls are watched until wait()
+  // The members below concern the emulated world only.
+  bool strict = true;                // watch the buffers of asynchronous calls until wait()
   int64_t ranks_per_node = 0;        // rank r is on node r / ranks_per_node; 0: all on one
   LinkSpec in_node, inter_node;      // default: communication costs nothing
   std::string compute = "measured";  // measured: the thread's CPU time | fixed: a cost per op
   double compute_factor = 1;         // measured: virtual seconds per CPU second
-  double op_us = 1;                  // fixed: of every op
-  double gflop_per_s = 0;            // fixed: matrix products on top of it; 0: they cost an op
+  double op_us = 1;                  // fixed: time of every op
+  double gflop_per_s = 0;  // fixed: matrix products in addition to op_us; 0: no extra time
   std::vector<StragglerSpec> stragglers;
-  // Every world again: what each call sent and delivered is hashed, and the judge compares its
-  // members' hashes. Always so with faults.
+  // In every world: each call's inputs and outputs are hashed, and the judge compares the members'
+  // hashes. Always on with faults.
   bool digests = false;
 };
 

@@ -1,4 +1,4 @@
-// What the command line said, typed.
+// Parses the command line into typed arguments.
 #include "sim/cli/arguments.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ namespace shardproof::sim {
 
 namespace {
 
-// Names like CLI::IsMember, with the nearest one in the message.
+// Validates names as CLI::IsMember does; its message has the nearest known name.
 CLI::Validator one_of(const std::vector<std::string>& known) {
   const auto check = [known](std::string& word) -> std::string {
     for (const std::string& name : known) {
@@ -96,7 +96,7 @@ void add_run(CLI::App& app, RunArguments& run) {
                "Selected cases that were not run do not make the exit status 2");
 }
 
-// "What dp does to parameters (replicate, fsdp, hybrid; without the flag fsdp)"
+// "How dp holds parameters (replicate, fsdp, hybrid; without the flag fsdp)"
 std::string flag_doc(const CaseOption& option) {
   std::string names = fmt::format("{}", fmt::join(option.choices, ", "));
   if (*option.flag.otherwise != '\0') {
@@ -106,7 +106,7 @@ std::string flag_doc(const CaseOption& option) {
   return option.default_value == true ? "Turns this off: " + option.doc : option.doc;
 }
 
-// The flag of one row of the option table. A switch turns the default around.
+// Adds the flag of one row of the option table. A switch inverts the default.
 void add_flag(CLI::App& app, const CaseOption& option, std::string& text) {
   const std::string names = option.flag.names;
   if (option.type == KeyType::kBool) {
@@ -119,11 +119,11 @@ void add_flag(CLI::App& app, const CaseOption& option, std::string& text) {
     try {
       Schema::checked_flag(option, given);
       return "";
-    } catch (const Error& error) {  // CLI11 writes the flag's name before it, too
+    } catch (const Error& error) {  // CLI11 adds the flag's name too
       return std::string(error.what()).substr(option.flag_name().size() + 1);
     }
   };
-  const bool alone = !option.of_bool.empty();  // it may stand without a value
+  const bool alone = !option.of_bool.empty();  // the flag may stand without a value
   CLI::Option* flag =
       alone ? app.add_flag(names + "{" + option.of_bool.back() + "}", text, flag_doc(option))
             : app.add_option(names, text, flag_doc(option));
@@ -246,7 +246,7 @@ std::vector<std::string> command_names() {
   return names;
 }
 
-// The long options of a command, for the nearest one to a misspelt one.
+// The long options of a command, to suggest the nearest one.
 std::vector<std::string> option_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {

@@ -1,4 +1,4 @@
-// What the command line said, typed; nothing is run or read here.
+// The typed arguments of the command line; parsing reads no files.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@
 
 namespace shardproof::sim {
 
-// How worlds are made and what is kept; shared by the commands that run ranks.
+// How worlds are made and what is kept, for the commands that run ranks.
 struct WorldArguments {
   std::string device = "cpu";
   bool fresh = false;     // a new world for every case
-  bool no_cache = false;  // goldens are computed, never taken from the cache of earlier runs
+  bool no_cache = false;  // compute goldens; do not use the cache of earlier runs
 };
 
 struct RunArguments {
-  std::vector<std::string> paths;      // files and folders; empty: scenarios/
-  std::vector<std::string> backends;   // empty: every one that this machine can run
-  std::vector<std::string> filters;    // each a piece of a case's name or a whole tag; all must fit
-  std::string only;                    // the exact name of one case
-  int64_t jobs = 0;                    // cases at the same time; 0: what the machine's cores can do
+  std::vector<std::string> paths;     // files and folders; empty: scenarios/
+  std::vector<std::string> backends;  // empty: every one that this machine can run
+  std::vector<std::string> filters;   // each a part of a case's name or a whole tag; all must match
+  std::string only;                   // the exact name of one case
+  int64_t jobs = 0;                   // cases at a time; 0: as many as the cores allow
   int64_t shard = 1, shard_count = 1;  // --shard I/N, I from 1
   std::optional<double> time_budget_s;
   std::string rerun_failed;        // folder of an earlier run
@@ -42,7 +42,7 @@ struct RunArguments {
   std::optional<int64_t>
       world_size;  // cases of another size are skipped: the ranks are there already
   WorldArguments world;
-  std::vector<KnownWorkload> workloads;  // of this program, beside train and logprobs
+  std::vector<KnownWorkload> workloads;  // of this program, besides train, logprobs and policy
 };
 
 struct CheckArguments {
@@ -51,8 +51,7 @@ struct CheckArguments {
   std::string mesh = "dp=1";
   std::optional<int64_t> ulysses, world_size, dynamic_tokens;
   bool packed = false;
-  // What the flags of the option table (sim/case/option.h) say, by flag: {"--steps", "3"}. "" is
-  // not given.
+  // The values of flags of the option table (sim/case/option.h): {"--steps", "3"}; "" when absent.
   std::map<std::string, std::string> flags = {};
   std::string flag(const std::string& name) const {
     const auto found = flags.find(name);
@@ -66,7 +65,7 @@ struct CheckArguments {
   std::vector<KnownWorkload> workloads;  // as in RunArguments
 };
 
-// The planted bugs: handed on to tests/mutants/run.py.
+// The planted bugs; the arguments go to tests/mutants/run.py.
 struct MutantArguments {
   std::string filter;
   int64_t jobs = 1, sample = 0;  // sample 0: all rows
@@ -85,7 +84,7 @@ struct Arguments {
   MutantArguments mutants;
 };
 
-// What parsing came to: arguments, or text to print and the status to leave with.
+// The result of parsing: arguments, or text to print and the exit status.
 struct ParsedArguments {
   std::optional<Arguments> arguments;
   int status = 0;

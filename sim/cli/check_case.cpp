@@ -1,4 +1,4 @@
-// The case that `check`, `judge` and `golden` are about.
+// Makes the case of `check`, `judge` and `golden`.
 #include "sim/cli/check_case.h"
 
 #include <fmt/format.h>
@@ -42,7 +42,7 @@ void set_mesh(const CheckArguments& arguments, ParallelSpec& parallel) {
   }
 }
 
-// How the samples become microbatches: by number, in packed rows, or under a budget of tokens.
+// Sets how samples become microbatches: by number, in packed rows, or within a token budget.
 void set_batching(const CheckArguments& arguments, CaseSpec& spec) {
   if (arguments.packed && arguments.dynamic_tokens) {
     bad_option("--packed and --dynamic-batching are both given", "give one of them");
@@ -72,7 +72,7 @@ CaseSpec make_check_case(const CheckArguments& arguments) {
   if (!arguments.custom_plan.empty()) {
     spec.parallel.custom_plan = read_json_object(arguments.custom_plan);
   }
-  spec.data.uneven = true;  // the refusal of uneven shares is for scenarios
+  spec.data.uneven = true;  // only scenarios refuse uneven shares
   set_batching(arguments, spec);
   const auto inputs = inputs_of(spec);
   spec.dump_file = output_file("--dump", arguments.dump, inputs, arguments.force);

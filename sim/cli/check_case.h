@@ -1,4 +1,4 @@
-// The case that `check`, `judge` and `golden` are about: a folder, and what the flags change.
+// Makes the case of `check`, `judge` and `golden` from a folder and flags.
 #pragma once
 
 #include "sim/case/case_spec.h"
@@ -10,7 +10,7 @@ namespace shardproof::sim {
 // output that cannot be written (outputs.h). Error(kRefused): an option that is not supported.
 CaseSpec make_check_case(const CheckArguments& arguments);
 
-// Sets what the given flags of the option table say.
+// Applies the given flags of the option table.
 void set_flags(const CheckArguments& arguments, CaseSpec& spec);
 
 }  // namespace shardproof::sim

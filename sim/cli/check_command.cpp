@@ -1,4 +1,4 @@
-// check: a case folder, run sharded and judged.
+// check: runs a case folder sharded and judges it.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -22,15 +22,15 @@ namespace shardproof::sim {
 
 namespace {
 
-// The case's own answers are a second witness of the golden, held against it before anything is
-// run: a file that is wrong leaves no result behind. Nothing when there is no such file.
+// The case's own answers are a second witness of the golden. They are compared with it before the
+// run, so that a wrong file leaves no result. Returns nothing when there is no such file.
 std::optional<CaseResult> judge_expected(const CaseSpec& spec, GoldenStore& goldens,
                                          WorldPool& pool) {
   if (spec.expected_file.empty()) return std::nullopt;
   return judge_file(spec, goldens, pool, spec.expected_file);
 }
 
-// What the sharded run was compared with. The result that counts: the first that does not match.
+// Prints what the run was compared with. Returns the first result that does not match.
 CaseResult with_witness(CaseResult result, const std::optional<CaseResult>& witness, bool color) {
   if (result.verdict != "match" && result.verdict != "mismatch") return result;
   if (!witness) {
@@ -52,7 +52,7 @@ CaseResult with_witness(CaseResult result, const std::optional<CaseResult>& witn
   return result.verdict == "match" ? *witness : result;
 }
 
-// Of a case folder: its own answers are about its own steps.
+// The case of a folder. Its own answers hold only for its own number of steps.
 CaseSpec case_of(const CheckArguments& arguments) {
   CaseSpec spec = make_check_case(arguments);
   const bool other_steps = read_case_folder(arguments.case_path).steps != spec.steps;

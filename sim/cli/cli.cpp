@@ -62,7 +62,7 @@ int exit_status_of(const Error& error) {
 
 namespace {
 
-// The exit status of what was thrown, after saying it.
+// Prints the exception of `run`, if any, and returns its exit status.
 int report_failure(const std::function<int()>& run) {
   try {
     return run();

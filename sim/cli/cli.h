@@ -8,8 +8,8 @@
 
 namespace shardproof::sim {
 
-// Runs one command. `functions` is what workers run; `workloads` are those that scenarios may name
-// beside train and logprobs. Returns the exit status (docs/running.md).
+// Runs one command. Workers run `functions`; scenarios may name `workloads` besides train, logprobs
+// and policy. Returns the exit status (docs/running.md).
 int run_cli(int argc, char** argv, const WorkerFunctions& functions,
             const std::vector<KnownWorkload>& workloads = {});
 

@@ -1,4 +1,4 @@
-// The commands. Each returns its exit status; what a person caused is thrown as Error(kBadInput).
+// The commands. Each returns its exit status and throws Error(kBadInput) for errors of the user.
 #pragma once
 
 #include "base/error.h"
@@ -19,13 +19,13 @@ int check_command(const CheckArguments& arguments, const CommandLine& command, W
 int judge_command(const CheckArguments& arguments, WorldPool& pool);
 int golden_command(const CheckArguments& arguments, WorldPool& pool);
 int report_command(const std::string& folder);
-// 0: the same to the bit; 1: some tensor differs.
+// Returns 0 when all tensors are equal to the bit, 1 otherwise.
 int compare_runs_command(const std::string& a, const std::string& b);
 int mutants_command(const MutantArguments& arguments);
 int doctor_command();
 int schema_command();  // prints the JSON Schema of scenario files
 
-// Of what a command threw: 2 bad input, 4 refused, 3 failed.
+// The exit status for an error of a command: 2 bad input, 4 refused, 3 failed.
 int exit_status_of(const Error& error);
 
 }  // namespace shardproof::sim

@@ -1,4 +1,4 @@
-// compare-runs: the first tensor whose bits differ between two runs.
+// compare-runs: finds the first tensor whose bits differ between two runs.
 #include <iostream>
 
 #include "sim/cli/commands.h"

@@ -1,4 +1,4 @@
-// describe: what a scenario would run, without running it.
+// describe: shows what a scenario would run, without running it.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -41,7 +41,7 @@ std::string options_line(const CaseSpec& spec) {
   return options.empty() ? "" : "options    " + options + "\n";
 }
 
-// "train, score, load (dp=1 tp=2)": what it is asked to do.
+// "train, score, load (dp=1 tp=2)": the stages of a policy.
 std::string policy_line(const CaseSpec& spec) {
   std::string stages;
   for (const StageSpec& stage : spec.stages) {
@@ -88,7 +88,7 @@ std::string memory_lines(const MemoryEstimate& memory) {
          line("at most at once", memory.total());
 }
 
-// Exact, in contrast to what a step needs at most: results.json has the same of what ranks
+// The exact size, where a step needs at most an estimate. results.json has the sizes that ranks
 // measured.
 std::string held_lines(const CaseSpec& spec, const ModelConfig& config) {
   std::string lines = "held between steps\n";
@@ -116,7 +116,7 @@ std::string expectation_line(const ExpectSpec& expect) {
   return line + "\n";
 }
 
-// What the plan makes of it, or why it is refused.
+// The plan of the case, or why it is refused.
 std::string plan_part(const CaseSpec& spec) {
   try {
     const ModelConfig config = ModelConfig::from_json(spec.model);
@@ -134,7 +134,7 @@ std::string plan_part(const CaseSpec& spec) {
   }
 }
 
-// The same case on several backends is described once.
+// Describes a case that runs on several backends once.
 std::string describe_case(const CaseSpec& spec, const std::string& about) {
   const bool model = is_model_workload(spec.workload);
   return fmt::format("{}\n{}\n{}{}{}{}{}{}", spec.name, std::string(spec.name.size(), '-'),

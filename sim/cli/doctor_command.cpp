@@ -1,4 +1,4 @@
-// doctor: what is installed, which worlds can run here, why not.
+// doctor: lists what is installed and which worlds can run here, with reasons.
 #include <fmt/format.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -34,7 +34,7 @@ std::string world_line(const std::string& backend, const std::string& device) {
                      reason.empty() ? "yes" : "no: " + reason);
 }
 
-// Built is not tested: where there is no GPU nothing has ever run them.
+// Built kernels are not tested kernels: they never ran on a machine without a GPU.
 std::string kernels_line() {
   const std::string no_gpu = why_no_cuda();
   std::string state = "no: libshardproof_cuda.so was not built (no nvcc at build time)";

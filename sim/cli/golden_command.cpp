@@ -1,4 +1,4 @@
-// golden: the single-device result alone, of a case folder or of one case of a scenario.
+// golden: computes only the single-device result of a case folder or of one case of a scenario.
 #include <fmt/format.h>
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// judge: a result file that any framework wrote, against our own golden.
+// judge: compares a result file of any framework with the golden.
 #include <unistd.h>
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// list: the cases that run would run, one line each.
+// list: prints one line for each case that `run` would run.
 #include <fmt/format.h>
 
 #include <cstdio>

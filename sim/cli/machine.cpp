@@ -1,4 +1,4 @@
-// What this machine can run, and where the program finds its own files.
+// The worlds that this machine can run, and the paths of the program's own files.
 #include "sim/cli/machine.h"
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// What this machine can run, and where the program finds its own files.
+// The worlds that this machine can run, and the paths of the program's own files.
 #pragma once
 
 #include <string>
@@ -6,11 +6,11 @@
 
 namespace shardproof::sim {
 
-// Why a world cannot run here, in one sentence with what to do; "" when it can.
+// A sentence that says why a world cannot run here and how to fix that; "" when it can.
 std::string why_not(const std::string& backend, const std::string& device);
-// The backends that can run here on that device, in the order in which a run takes them.
+// The backends that can run here on that device, in the order in which `run` uses them.
 std::vector<std::string> runnable_backends(const std::string& device);
-// A file or folder of the repository: below the current folder, or else above the program. "" none.
+// A path in the repository, relative to the current folder or else to the program; "" when absent.
 std::string find_in_repository(const std::string& relative_path);
 
 }  // namespace shardproof::sim

@@ -1,4 +1,4 @@
-// mutants: hands over to the Python script that plants the known bugs and runs the gate on each.
+// mutants: runs the Python script that plants the known bugs and runs the gate on each.
 #include <fmt/format.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// What a replay needs beside the case: flags that took the place of what its file says.
+// Adds to a replay the flags that replaced values of its file.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// report: hands a run folder to the Python script that draws it.
+// report: runs the Python script that draws a run folder.
 #include <fmt/format.h>
 #include <unistd.h>
 

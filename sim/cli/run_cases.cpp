@@ -1,4 +1,4 @@
-// Every selected case, judged; then what happened, in words and as a folder.
+// Runs and judges the selected cases, then prints the results and writes the run folder.
 #include "sim/cli/run_cases.h"
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kInterrupted = 130;
 constexpr int kBadInput = 2;
 
-// One run: what is to do, what was done.
+// One run: its cases and its results.
 class Run {
  public:
   Run(const RunArguments& arguments, WorldPool& pool, Selection selection,
@@ -89,7 +89,7 @@ class Run {
     if (arguments_.jobs > 0) {
       runner_.wait_until_at_most(arguments_.jobs - 1);
     } else if (spec.world.backend != "emulated") {
-      runner_.wait_until_at_most(0);  // its ranks take every core: side by side is no faster
+      runner_.wait_until_at_most(0);  // its ranks use every core, so parallel cases are not faster
     } else {
       runner_.wait_for_room(spec.parallel.world_size(), cores_);
     }

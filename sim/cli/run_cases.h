@@ -1,4 +1,4 @@
-// Every selected case, judged; then what happened, in words and as a folder.
+// Runs and judges the selected cases, then prints the results and writes the run folder.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// run: the selected cases on worlds of our own.
+// run: runs the selected cases on worlds that this program starts.
 #include <fmt/format.h>
 
 #include <filesystem>

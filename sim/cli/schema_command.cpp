@@ -1,5 +1,4 @@
-// schema: the JSON Schema of scenario files, for editors. Hidden; scenarios/schema.json holds its
-// output.
+// schema: prints the JSON Schema of scenario files (scenarios/schema.json) for editors. Hidden.
 #include <iostream>
 
 #include "sim/case/scenario/schema.h"

@@ -1,4 +1,4 @@
-// Which cases a command is about.
+// Selects the cases of a command.
 #include "sim/cli/selection.h"
 
 #include <fmt/format.h>
@@ -54,7 +54,7 @@ void add_folder(const fs::path& folder, std::vector<std::string>& files) {
   files.insert(files.end(), found.begin(), found.end());
 }
 
-// The expanded case of an earlier run (replay/<case>.json).
+// Reads the expanded case of an earlier run (replay/<case>.json).
 CaseSpec read_replay(const std::string& path) {
   const nlohmann::json parsed = read_json_object(path);
   try {
@@ -65,7 +65,7 @@ CaseSpec read_replay(const std::string& path) {
   }
 }
 
-// Those asked for, all of which must run here; or those that can.
+// The backends of --backend, all of which must run here; without it, those that can.
 std::vector<std::string> wanted_backends(const RunArguments& arguments) {
   const std::string& device = arguments.world.device;
   for (const std::string& backend : arguments.backends) {
@@ -82,7 +82,7 @@ std::vector<std::string> wanted_backends(const RunArguments& arguments) {
   return backends;
 }
 
-// Reads every file for every backend. The first problem of each file; all of them in one error.
+// Reads every file for every backend. Throws one error with the first problem of each file.
 class Reader {
  public:
   explicit Reader(const RunArguments& arguments) : arguments_(arguments) {}
@@ -130,12 +130,12 @@ class Reader {
         .cases;
   }
 
-  // What no mesh could run is found before anything runs.
+  // Throws before anything runs for a case that no mesh could run.
   static void require_right(const CaseSpec& spec) {
     try {
       check_case(spec);
     } catch (const Error& error) {
-      if (error.kind() == ErrorKind::kRefused) return;  // a verdict, for when the case runs
+      if (error.kind() == ErrorKind::kRefused) return;  // a verdict, given when the case runs
       bad_selection(fmt::format("{}:{}: {}: {}", spec.file, spec.line, spec.name, error.fact()),
                     error.fix());
     }
@@ -163,8 +163,7 @@ bool passes_filters(const RunArguments& arguments, const CaseSpec& spec) {
                      });
 }
 
-// Cases tagged slow or manual run when they are asked for: --all, their tag, their name or their
-// file.
+// Cases tagged slow or manual run only with --all or with their tag, name or file.
 bool asked_for(const RunArguments& arguments, const CaseSpec& spec) {
   if (arguments.all_tags || !arguments.only.empty() || has(arguments.paths, spec.file)) return true;
   for (const char* tag : {"slow", "manual"}) {
@@ -176,11 +175,11 @@ bool asked_for(const RunArguments& arguments, const CaseSpec& spec) {
 void shuffle(std::vector<CaseSpec>& cases, int64_t seed) {
   std::mt19937_64 generator(static_cast<uint64_t>(seed));
   for (size_t left = cases.size(); left > 1; --left) {
-    std::swap(cases[left - 1], cases[generator() % left]);  // the same on every standard library
+    std::swap(cases[left - 1], cases[generator() % left]);  // the same with every standard library
   }
 }
 
-// Why the ranks that are there cannot run the case; "" when they can.
+// Why the started ranks cannot run the case; "" when they can.
 std::string wrong_size(const RunArguments& arguments, const CaseSpec& spec) {
   const int64_t size = spec.parallel.world_size();
   if (!arguments.world_size || size == *arguments.world_size) return "";

@@ -1,4 +1,4 @@
-// Which cases a command is about: files, expanded, filtered, dealt and ordered.
+// Selects the cases of a command: expands, filters, shards and orders the files.
 #pragma once
 
 #include <string>
@@ -11,14 +11,14 @@ namespace shardproof::sim {
 
 struct Selection {
   std::vector<CaseSpec> cases;    // to run, in this order
-  std::vector<CaseSpec> skipped;  // selected and not run; the reason is in `skip`
+  std::vector<CaseSpec> skipped;  // selected but not run; `skip` has the reason
 };
 
-// Throws Error(kBadInput): whatever is wrong in any of the files (each file's first problem), a
-// path that is no scenario, nothing selected.
+// Throws Error(kBadInput) with the first problem of each file, for a path that is no scenario, and
+// when nothing is selected.
 Selection select_cases(const RunArguments& arguments);
 
-// The scenario files that `paths` name: files as they are, folders searched for *.yaml, sorted.
+// The scenario files of `paths`, sorted: files themselves, and *.yaml below folders.
 std::vector<std::string> find_scenario_files(const std::vector<std::string>& paths);
 
 }  // namespace shardproof::sim

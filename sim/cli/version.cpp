@@ -1,4 +1,4 @@
-// Which build this is.
+// The version of this build.
 #include "sim/cli/version.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// What a rank makes of one microbatch and keeps for its backward, in bytes, from sizes alone.
+// Bytes that a rank makes of one microbatch and keeps for its backward, from sizes alone.
 #include "sim/describe/activation_estimate.h"
 
 #include <ATen/ATen.h>
@@ -13,21 +13,21 @@
 namespace shardproof::sim {
 namespace {
 
-// What the layers' tensors have in common.
+// The sizes that tensors of the layers share.
 struct Sizes {
   int64_t tokens;          // of one rank in one microbatch
   int64_t row;             // positions of a row that attention sees
-  int64_t element, wide;   // bytes of the precision, and of what norms and attention compute in
-  int64_t hidden, stream;  // of a token: whole, and as the residual stream is cut
+  int64_t element, wide;   // bytes of the precision, and of the type of norms and attention
+  int64_t hidden, stream;  // of a token: whole, and in the cut residual stream
   int64_t mlp, q, kv, heads, vocabulary;  // this rank's share
   bool sequence_parallel;
-  bool ring;           // attention over cp: scores are made again in the backward
-  int64_t tile;        // of a ring: queries and keys whose scores there are at once
+  bool ring;           // attention over cp: the backward recomputes scores
+  int64_t tile;        // in a ring: queries and keys with scores at a time
   int64_t bare_norms;  // width of a layer's norms that no linear reads, this rank's share
 };
 
-// Norms of heads are read by the rotation, which keeps nothing of them; those of what attention and
-// MLP give by the residual sum.
+// The rotation reads norms of heads and keeps nothing of them; the residual sum reads the output
+// norms of attention and MLP.
 int64_t bare_norms(const Sizes& sizes, const FamilyTraits& family) {
   return (family.qk_norm ? sizes.q + sizes.kv : 0) + (family.output_norms ? 2 * sizes.stream : 0);
 }
@@ -63,15 +63,15 @@ Sizes sizes_of(const CaseSpec& spec, const ModelConfig& config, const Microbatch
   return sizes;
 }
 
-// A norm keeps its input; what comes out is kept by the linears that read it, under sequence
-// parallelism once by each, gathered.
+// A norm keeps its input, and the linears keep its output. Under sequence parallelism each of them
+// keeps it once, gathered.
 int64_t norm_bytes(const Sizes& sizes, int64_t readers) {
   const int64_t read = sizes.sequence_parallel ? readers * sizes.hidden : sizes.hidden;
   return sizes.tokens * (sizes.stream + read) * sizes.element;
 }
 
-// Plain: q, k and v. A ring: the same, its output in the wider type and a number per head. The
-// output is what the next linear reads.
+// Plain attention keeps q, k and v. A ring also keeps its output in the wider type and a number per
+// head. The next linear keeps the output.
 int64_t attention_bytes(const Sizes& sizes) {
   const int64_t given = sizes.q + 2 * sizes.kv;
   if (!sizes.ring) return sizes.tokens * (given + sizes.q) * sizes.element;
@@ -84,13 +84,13 @@ int64_t mlp_bytes(const Sizes& sizes) {
   return norm_bytes(sizes, 2) + sizes.tokens * 3 * sizes.mlp * sizes.element;
 }
 
-// What autograd keeps of one layer.
+// Bytes that autograd keeps of one layer.
 int64_t layer_bytes(const Sizes& sizes) {
   const int64_t bare = sizes.tokens * sizes.bare_norms * sizes.element;
   return norm_bytes(sizes, 3) + attention_bytes(sizes) + bare + mlp_bytes(sizes);
 }
 
-// Scores that plain attention has at once: of a block of queries, each with the keys up to it.
+// Scores that plain attention holds at once: a block of queries with all keys up to its end.
 int64_t block_scores(const Sizes& sizes) {
   const int64_t heads = sizes.tokens * sizes.heads / sizes.row;  // of all rows
   const int64_t queries =
@@ -100,9 +100,9 @@ int64_t block_scores(const Sizes& sizes) {
   return heads * std::max(queries * in_full_blocks, last) * sizes.wide;
 }
 
-// What a layer's attention makes in its backward. Both: queries and gradients by head, keys and
-// values with their gradients. Plain: the weights of a block three times. A ring: blocks of keys on
-// their way, and the scores of two tiles.
+// Bytes of a layer's attention in its backward: queries and gradients by head, keys and values with
+// their gradients. Plain attention adds the weights of a block three times. A ring adds blocks of
+// keys in transit and the scores of two tiles.
 int64_t attention_backward(const Sizes& sizes) {
   if (!sizes.ring) {
     return sizes.tokens * (2 * sizes.q + 4 * sizes.kv) * sizes.wide + 3 * block_scores(sizes);
@@ -111,8 +111,8 @@ int64_t attention_backward(const Sizes& sizes) {
          2 * sizes.heads * sizes.tile * sizes.tile * sizes.wide;
 }
 
-// What comes on top while the backward is at the last layers: the logits twice, or the gradient of
-// the head beside attention's backward, when what the layer's MLP kept is gone.
+// Extra bytes while the backward is at the last layers: the logits twice, or the gradient of the
+// head beside attention's backward, after the layer's MLP has freed what it kept.
 int64_t backward_bytes(const Sizes& sizes) {
   const int64_t logits = 2 * sizes.tokens * sizes.vocabulary * sizes.wide;
   const int64_t head = sizes.vocabulary * sizes.hidden * sizes.element;
@@ -149,10 +149,10 @@ int64_t training_bytes(const CaseSpec& spec, const ModelConfig& config,
          backward_bytes(sizes);
 }
 
-// What one block of the forward has made when it works on its largest tensors. Those of attention
-// beside the stream: q, k and v, turned and not, what Ulysses exchanges of them, and of plain
-// attention keys and values by head and the scores of a block twice. Those of the MLP: the stream
-// before, between and after, and the gate's. Or the logits twice.
+// Bytes of one block of the forward at its largest. Attention holds beside the stream: q, k and v
+// with and without rotation, their exchanged copies under Ulysses, and for plain attention keys and
+// values by head and the scores of a block twice. The MLP holds the stream before, between and
+// after, and the tensors of its gate. The head holds the logits twice.
 int64_t scoring_bytes(const CaseSpec& spec, const ModelConfig& config, const MicrobatchRows& rows) {
   const Sizes sizes = sizes_of(spec, config, rows);
   const int64_t exchanged = spec.parallel.ulysses > 1 ? 2 * sizes.q + 2 * sizes.kv : 0;

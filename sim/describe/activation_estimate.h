@@ -1,4 +1,4 @@
-// What a rank makes of one microbatch and keeps for its backward, in bytes, from sizes alone.
+// Bytes that a rank makes of one microbatch and keeps for its backward, from sizes alone.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,20 @@
 
 namespace shardproof::sim {
 
-// A microbatch as one rank works on it. A packed one is a single row of several sequences.
+// A microbatch on one rank. A packed one is a single row of several sequences.
 struct MicrobatchRows {
   int64_t count = 0;    // rows
-  int64_t length = 0;   // positions of a row, padding included
-  int64_t held = 0;     // of them, what this rank has: length over cp and ulysses
+  int64_t length = 0;   // positions of a row, including padding
+  int64_t held = 0;     // positions that this rank holds: length over cp and ulysses
   int64_t longest = 0;  // tokens of the longest sequence
 };
 
-// What the rank goes through, one after another. Throws as deal_batches.
+// The microbatches of the rank, in order. Throws as deal_batches does.
 std::vector<MicrobatchRows> microbatch_rows(const CaseSpec& spec, const Batch& batch, int64_t rank);
 
-// The most at once while the microbatch is trained on, at the start of its backward.
+// The most bytes at once in training, at the start of the backward.
 int64_t training_bytes(const CaseSpec& spec, const ModelConfig& config, const MicrobatchRows& rows);
-// The same while it is scored: nothing is kept.
+// The most bytes at once in scoring, which keeps nothing.
 int64_t scoring_bytes(const CaseSpec& spec, const ModelConfig& config, const MicrobatchRows& rows);
 
 }  // namespace shardproof::sim

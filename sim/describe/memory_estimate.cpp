@@ -1,4 +1,4 @@
-// What one rank of a case holds, in bytes, from its sizes alone.
+// Bytes that one rank of a case holds, from its sizes alone.
 #include "sim/describe/memory_estimate.h"
 
 #include <algorithm>
@@ -17,15 +17,15 @@ namespace shardproof::sim {
 
 namespace {
 
-constexpr int64_t kBucket = 16 << 20;  // what average_gradients sends at a time
+constexpr int64_t kBucket = 16 << 20;  // bytes that average_gradients sends at a time
 
-// Elements of parameters: this rank's shards of all, and whole ones by layer ("" the root).
+// Parameter elements: this rank's shards of all, and whole ones by layer ("" is the root).
 struct ParameterCount {
   int64_t shards = 0;
   std::map<std::string, int64_t> whole;
 };
 
-// "model.layers.3" of a parameter of that layer, "" of any other.
+// "model.layers.3" for a parameter of that layer, else "".
 std::string layer_of(const std::string& parameter) {
   const std::string layers = "model.layers.";
   if (!parameter.starts_with(layers)) return "";
@@ -58,8 +58,8 @@ int64_t largest_layer(const ParameterCount& count) {
   return largest;
 }
 
-// Whole parameters at once: the root, the layer at work beside the buffer that it is copied from,
-// and the next one on its way; without freeing, all of them when the backward begins.
+// Elements of whole parameters held at once: the root, the current layer beside its source buffer,
+// and the next one in transit. Without resharding, all of them when the backward begins.
 int64_t gathered_elements(const CaseSpec& spec, const ParameterCount& count) {
   int64_t all = 0;
   for (const auto& [layer, elements] : count.whole) all += elements;
@@ -70,7 +70,7 @@ int64_t gathered_elements(const CaseSpec& spec, const ParameterCount& count) {
   return count.whole.at("") + largest * (spec.parallel.fsdp.prefetch ? 3 : 2);
 }
 
-// Bytes of an element in the precision, and in what the optimizer works in.
+// Bytes of an element in the precision, and in the optimizer's type.
 struct Element {
   int64_t precision, wide;
 };
@@ -80,8 +80,8 @@ Element element_of(const CaseSpec& spec) {
   return {.precision = bytes, .wide = std::max<int64_t>(bytes, 4)};
 }
 
-// The most at once over all microbatches of a rank; from the second on the gradients of the first,
-// `gradients` bytes, are there already.
+// The most bytes at once over all microbatches of a rank. From the second on, `gradients` bytes of
+// the first are held too.
 int64_t activations_of_rank(const CaseSpec& spec, const ModelConfig& config, const Batch& batch,
                             int64_t rank, int64_t gradients) {
   int64_t most = 0, before = 0;
@@ -96,7 +96,7 @@ int64_t activations_of_rank(const CaseSpec& spec, const ModelConfig& config, con
   return most;
 }
 
-// Of the rank that has the longest rows: ranks differ along dp alone.
+// The value of the rank with the longest rows; ranks differ along dp alone.
 int64_t most_activations(const CaseSpec& spec, const ModelConfig& config, const Batch& batch,
                          int64_t gradients) {
   const Mesh mesh = spec.parallel.mesh();
@@ -146,8 +146,8 @@ MemoryEstimate estimate_memory(const CaseSpec& spec, const ModelConfig& config,
   memory.masters = sharded || element.wide == element.precision ? 0 : count * element.wide;
   memory.gradients = count * element.wide;
   if (sharded) {
-    // Of one layer: the flat buffer, its copy on the way and the shard of the sum. The next layer's
-    // gradients, which backward has made meanwhile, take what its own whole parameters took.
+    // For one layer: the flat buffer, its copy in transit and the shard of the sum. The next
+    // layer's gradients, which backward has made meanwhile, replace its whole parameters.
     const int64_t layer = largest_layer(counted), layers = config.num_hidden_layers;
     memory.bucket = layer * 2 * element.wide + layer * element.wide / token_ranks;
     memory.activations_left = memory.activations * (layers - 1) / layers;

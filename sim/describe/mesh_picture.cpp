@@ -1,4 +1,4 @@
-// The ranks of a mesh as a picture in text.
+// Draws the ranks of a mesh as text.
 #include "sim/describe/mesh_picture.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ std::vector<MeshAxis> wide_axes(const Mesh& mesh) {
   return axes;
 }
 
-// "dp 1  cp 0": where the row's ranks are on every axis but the columns'.
+// "dp 1  cp 0": the coordinates of a row's ranks on every axis except that of the columns.
 std::string row_label(const Mesh& mesh, const std::vector<MeshAxis>& axes, int64_t rank) {
   std::string label;
   for (size_t i = 0; i + 1 < axes.size(); ++i) {

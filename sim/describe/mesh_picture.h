@@ -1,4 +1,4 @@
-// The ranks of a mesh as a picture in text.
+// Draws the ranks of a mesh as text.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace shardproof::sim {
 //            tp 0   1   2
 //   dp 0        0   1   2
 //   dp 1        3   4   5
-// Columns are the innermost axis with more than one rank, rows the others. At most `max_rows` rows.
+// Columns are the innermost axis with more than one rank, rows the others, `max_rows` at most.
 std::string mesh_picture(const Mesh& mesh, int64_t max_rows = 32);
 
 }  // namespace shardproof::sim

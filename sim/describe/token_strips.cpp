@@ -14,9 +14,9 @@ namespace shardproof::sim {
 namespace {
 
 constexpr std::array<int, 8> kBackgrounds = {75,  215, 114, 174,
-                                             141, 180, 80,  149};  // of 256 colours
+                                             141, 180, 80,  149};  // of 256 colors
 
-// Samples beyond the alphabets share their letters.
+// More than 52 samples share letters.
 char letter_of(int64_t sample) {
   const auto at = sample % 52;
   return static_cast<char>(at < 26 ? 'A' + at : 'a' + at - 26);
@@ -35,7 +35,7 @@ std::string strip_of(const std::vector<TokenRun>& runs, bool color) {
   return strip;
 }
 
-// "A 0-1 6, B 0": the positions in their sequences, in the order in which the rank has them.
+// "A 0-1 6, B 0": the positions in their sequences, in the rank's order.
 std::string words_of(const std::vector<TokenRun>& runs) {
   std::string words;
   int64_t last = -1;
@@ -51,7 +51,7 @@ std::string words_of(const std::vector<TokenRun>& runs) {
   return words.empty() ? "padding alone" : words;
 }
 
-// Lines of one width of label, up to a limit.
+// Lines whose labels have one width, up to a limit.
 class Strips {
  public:
   Strips(bool color, int64_t most_columns, int64_t most_lines)
@@ -76,7 +76,7 @@ class Strips {
   std::string text_;
 };
 
-// "cp 0 ulysses 1": the axes that have more than one rank.
+// "cp 0 ulysses 1": coordinates on the axes that have more than one rank.
 std::string place_of(const Mesh& mesh, int64_t rank, const std::vector<std::string>& axes) {
   std::string place;
   for (const std::string& axis : axes) {
@@ -96,7 +96,7 @@ void add_batch(Strips& strips, const Batch& batch) {
   }
 }
 
-// What one dp rank goes through: each row as it is, then cut.
+// Adds the rows of one dp rank: each row whole, then cut.
 void add_rows(Strips& strips, const Mesh& mesh, const std::vector<int64_t>& ranks,
               const Batch& batch, const TrainOptions& options) {
   std::vector<std::vector<HeldTokens>> held;

@@ -14,7 +14,7 @@
 namespace shardproof::sim {
 namespace {
 
-// The workload of a request and its case; null for those of a whole model.
+// The workload of a request and its case; null for a whole model.
 struct Asked {
   Asked(const std::string& request, const Workloads& workloads) {
     nlohmann::json json = nlohmann::json::parse(request);

@@ -1,16 +1,16 @@
-// The whole program with the workloads that it is given: `shardproof` itself, and anyone's own.
+// The whole program with given workloads: `shardproof` itself, or a program with its own workloads.
 #pragma once
 
 #include "sim/proofs/workloads.h"
 
 namespace shardproof::sim {
 
-// Runs one command of the command line. Scenario files may name these workloads beside `train` and
-// `logprobs`. Returns the exit status that main returns.
+// Runs one command. Scenario files may name these workloads besides train, logprobs and policy.
+// Returns the exit status for main.
 int run_program(int argc, char** argv, const Workloads& workloads);
 
-// Ends the process at once: what was printed is flushed, but nothing that lives until the end is
-// destroyed. LibTorch's operator tables alone would take 0.1 s, a tenth of a small judged case.
+// Ends the process at once: flushes output, but destroys no static objects. Destroying LibTorch's
+// operator tables alone would take 0.1 s, a tenth of a small judged case.
 [[noreturn]] void end_program(int status);
 
 }  // namespace shardproof::sim

@@ -1,4 +1,4 @@
-// Where the files of one case lie within a run folder.
+// The paths of one case's files in a run folder.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace shardproof::sim {
 
-// "003-tp.llama_tp2[precision=float64]": unique in the run because of the index.
+// "003-tp.llama_tp2[precision=float64]"; the index makes it unique in the run.
 std::string case_id(size_t index, const CaseSpec& spec);
 
 inline std::string log_folder(const std::string& id) { return "logs/" + id; }
@@ -18,9 +18,9 @@ inline std::string log_file(const std::string& id, int64_t rank) {
 inline std::string replay_file(const std::string& id) { return "replay/" + id + ".json"; }
 inline std::string tensor_file(const std::string& id) { return "tensors/" + id + ".safetensors"; }
 
-// A case that a person will want to run again: not as expected.
+// Whether the case is worth another run: it did not end as expected.
 inline bool wants_replay(const CaseResult& result) { return !result.as_expected; }
-// True when ranks sent tensors that were wrong.
+// True when ranks sent wrong tensors.
 bool has_failing_tensors(const CaseResult& result);
 
 }  // namespace shardproof::sim

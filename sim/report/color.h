@@ -1,4 +1,4 @@
-// The colours of verdicts on a terminal.
+// The colors of verdicts on a terminal.
 #pragma once
 
 #include <string>

@@ -22,7 +22,7 @@ using nlohmann::json;
   throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
 }
 
-// The cases of a run's folder, or of a results.json itself.
+// The cases of a run folder, or of a results.json.
 json cases_of(const std::string& given) {
   const std::string path = std::filesystem::is_directory(given) ? given + "/results.json" : given;
   std::ifstream stream(path, std::ios::binary);
@@ -71,7 +71,7 @@ void note_difference(CaseComparison& found, const json& tensor, const std::strin
   found.where = where;
 }
 
-// Tensors come in the order of execution; what only B has comes last.
+// Compares tensors in the order of execution; those that only B has come last.
 void compare_tensors(const json& a, const json& b, CaseComparison& found) {
   std::map<ObservedName, const json*> of_b;
   for (const json& tensor : b.at("tensors")) of_b[key_of(tensor)] = &tensor;
@@ -112,7 +112,7 @@ CaseComparison compare_case(const json& a, const json& b) {
   return found;
 }
 
-// The case of `others` that is the same as `one` of `cases`; null when there is none.
+// The case of `others` that equals `one` of `cases`; null when there is none.
 const json* same_case(const json& one, const json& cases, const json& others) {
   const json* found = nullptr;
   int64_t count = 0;

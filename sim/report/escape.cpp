@@ -1,4 +1,4 @@
-// UTF-8 is decoded by hand so that no byte of a rank's message can make a file unreadable.
+// UTF-8 is decoded here so that no byte of a rank's message can make a file unreadable.
 #include "sim/report/escape.h"
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@ constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
 struct Decoded {
   char32_t code = 0;
-  size_t bytes = 0;  // 0: invalid here
+  size_t bytes = 0;  // 0: invalid
 };
 
 Decoded decode(std::string_view text) {
@@ -32,7 +32,7 @@ Decoded decode(std::string_view text) {
   return {code, bytes};
 }
 
-// Calls `each(code, bytes)` for every character; invalid bytes come one by one as U+FFFD.
+// Calls `each(code, bytes)` for every character; each invalid byte is one U+FFFD.
 template <class Each>
 void for_each_character(std::string_view text, Each each) {
   while (!text.empty()) {

@@ -1,4 +1,4 @@
-// Text and numbers made fit for JSON, XML and file names, whatever they hold.
+// Converts any text and number to valid JSON, XML and file names.
 #pragma once
 
 #include <cstddef>
@@ -11,17 +11,17 @@ namespace shardproof::sim {
 // `text` with every invalid byte sequence replaced by U+FFFD.
 std::string valid_utf8(std::string_view text);
 
-// For XML 1.0 text and attribute values: markup escaped, characters that XML forbids left out.
+// Text and attribute values of XML 1.0: escapes markup and drops characters that XML forbids.
 std::string xml_text(std::string_view text);
 
-// Fit for a file name on any system, at most 100 characters: letters, digits and .=,+-_[] stay,
-// '/' becomes '.', everything else '_'.
+// A file name for any system, at most 100 characters: letters, digits and .=,+-_[] stay, '/'
+// becomes '.', everything else '_'.
 std::string file_slug(std::string_view text);
 
-// A number, or the text "nan", "inf" or "-inf", which JSON numbers cannot be.
+// A number, or the text "nan", "inf" or "-inf", which JSON numbers cannot represent.
 nlohmann::ordered_json json_number(double value);
 
-// The same for every number anywhere in `value`.
+// Applies json_number to every number in `value`.
 nlohmann::ordered_json json_finite(const nlohmann::json& value);
 
 }  // namespace shardproof::sim

@@ -1,4 +1,4 @@
-// Pieces carry doubles and the index of each position; here they become a file.
+// Writes pieces, which have doubles and the index of each position, to a file.
 #include "sim/report/failing_tensors.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// The XML is written by hand: five elements, every text through xml_text.
+// Writes the XML directly: it has five elements, and all text passes through xml_text.
 #include "sim/report/junit.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ struct Suite {
   double seconds = 0;
 };
 
-// Of a case that did not end as expected: whether it ran, and came to other values.
+// Whether a case that did not end as expected ran and gave other values.
 bool is_failure(const CaseResult& result) {
   return result.verdict == "match" || result.verdict == "mismatch" || result.verdict == "refused";
 }

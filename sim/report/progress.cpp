@@ -1,4 +1,4 @@
-// Lines of finished cases, and on a terminal a status line below them.
+// Prints a line for each finished case, and a status line below them on a terminal.
 #include <fmt/format.h>
 
 #include "sim/report/color.h"

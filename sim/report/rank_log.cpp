@@ -1,4 +1,4 @@
-// Plain text, most important first.
+// Plain text with the most important parts first.
 #include "sim/report/rank_log.h"
 
 #include <fmt/format.h>

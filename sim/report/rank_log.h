@@ -1,4 +1,4 @@
-// The log of one rank of one case: how it ended, what it called, what it found.
+// The log of one rank of one case: its ending, its calls and its findings.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace shardproof::sim {
 
-// Either may be null: a rank that died left no report.
+// Either pointer may be null: a rank that died left no report.
 std::string rank_log(const CaseResult& result, int64_t rank, const RankEnding* ending,
                      const RankReport* report);
 

@@ -1,4 +1,4 @@
-// From case results to JSON, field by field.
+// Converts case results to JSON, field by field.
 #include "sim/report/results_json.h"
 
 #include <fmt/chrono.h>
@@ -43,7 +43,7 @@ Json divergence_json(const Divergence& divergence) {
           {"worst", json_finite(to_json(divergence.worst))}};
 }
 
-// Who saw it, what the planted faults did, and what the gradients say.
+// The detectors that saw the error, the effects of the planted faults, and the gradients.
 Json outcome_json(const FaultOutcome& outcome) {
   auto detections = Json::array();
   for (const Detection& seen : outcome.detections) {
@@ -78,7 +78,7 @@ Json unjudged_json(const std::vector<UnjudgedTensor>& tensors) {
   return out;
 }
 
-// Elements over all ranks: demanded = judged + excused, or the case is no match.
+// Elements over all ranks. A case matches only if demanded = judged + excused.
 Json coverage_json(const Coverage& elements) {
   Json excused = Json::object();
   for (const auto& [excuse, count] : elements.excused) excused[excuse_name(excuse)] = count;

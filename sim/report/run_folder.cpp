@@ -1,4 +1,5 @@
-// Makes the folder and fills it. results.json comes last: where it stands, the others stand too.
+// Makes the folder and fills it. results.json is written last, so its presence proves that the
+// other files are complete.
 #include "sim/report/run_folder.h"
 
 #include <fmt/chrono.h>
@@ -40,7 +41,7 @@ void make_folder(const fs::path& path) {
   if (!fs::is_directory(path, error)) cannot_write(path, "a file of that name is in the way");
 }
 
-// A file, whole or not at all; `write` fills it.
+// Writes a whole file or none; `write` fills it.
 template <class Write>
 void write_file(const fs::path& path, const Write& write) {
   const fs::path part = path.string() + ".part";
@@ -104,7 +105,7 @@ fs::path make_numbered_folder(const fs::path& parent) {
   }
 }
 
-// A convenience: that it could not be made is no reason to fail a run.
+// Makes the link `latest`. An error is ignored: the link is only a convenience.
 void point_latest_at(const fs::path& folder) {
   const fs::path link = folder.parent_path() / "latest";
   const fs::path part = folder.parent_path() / (".latest-" + folder.filename().string());

@@ -1,4 +1,4 @@
-// The folder that a run leaves: results for programs and people, logs, and what replays each
+// The folder that a run writes: results for programs and people, logs, and files to replay each
 // failure.
 //
 //   results.json        everything, in the schema of reports/README.md
@@ -22,7 +22,7 @@
 
 namespace shardproof::sim {
 
-// What is true of the run as a whole.
+// Properties of the whole run.
 struct RunInfo {
   std::string command;                      // as it was typed
   std::vector<std::string> arguments = {};  // the same as words, without the program's name
@@ -77,7 +77,7 @@ void write_results(const std::string& folder, const std::vector<CaseResult>& res
 void write_run_files(const std::string& folder, const std::vector<CaseResult>& results,
                      const RunInfo& info);
 
-// Both; returns the folder.
+// Makes a run folder, writes its files and returns its path.
 std::string write_run_folder(const std::string& out_dir, const std::vector<CaseResult>& results,
                              const RunInfo& info);
 

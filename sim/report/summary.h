@@ -1,4 +1,4 @@
-// What a run says while it runs and when it ends, for people.
+// The output of a run for people, during the run and at its end.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,20 @@
 
 namespace shardproof::sim {
 
-// One line per finished case. On a terminal also a last line that shows how far the run is and what
-// runs now; it is rewritten in place. Not thread-safe: the control process has one thread.
+// Prints one line per finished case. On a terminal it also rewrites a last line with the progress
+// and the running cases. Not thread-safe: the control process has one thread.
 class Progress {
  public:
-  // `case_count`: cases that will run, skipped ones not counted.
+  // `case_count` does not include skipped cases.
   Progress(std::ostream& out, bool terminal, int64_t case_count);
   ~Progress();  // clears the rewritten line
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
   void started(const std::string& case_name);
-  // As expected: one line. Else the finding in full (describe_result).
+  // Prints one line for an expected result, else the full finding (describe_result).
   void finished(const CaseResult& result);
-  // A line of its own between the others.
+  // Prints a separate line.
   void note(const std::string& text);
 
  private:
@@ -42,7 +42,8 @@ class Progress {
 // "match     0.12 s  tp/llama_tp2[precision=float64]   212 tensors, at most 3.1% of the allowance"
 std::string case_line(const CaseResult& result, bool color);
 
-// "\n             warning  rank 0, 1: .." for each sentence, with the ranks that said it; "" none.
+// "\n             warning  rank 0, 1: .." for each sentence, with its ranks; "" when there are
+// none.
 std::string warning_lines(const CaseResult& result);
 
 struct SummaryParts {

@@ -1,4 +1,4 @@
-// One entry per (phase, step, name); per rank only the two numbers that a picture needs.
+// One entry per (phase, step, name); for each rank only the two numbers of the picture.
 #include "sim/report/tensor_table.h"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ namespace shardproof::sim {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr size_t kFullRows = 8;  // of the rows that are wrong, per tensor
+constexpr size_t kFullRows = 8;  // wrong rows that are listed in full, per tensor
 
 using TensorKey = std::tuple<Phase, int64_t, std::string>;
 
@@ -26,7 +26,7 @@ struct Gathered {
 
 bool is_larger(double a, double b) { return !std::isnan(b) && !(a <= b); }  // NaN is the largest
 
-// How far from a match: not judged is worse than unresolved, wrong is the worst.
+// The distance from a match: not judged is worse than unresolved, and wrong is the worst.
 int severity(const ResultRow& row) {
   if (row.is_wrong()) return 3;
   if (row.outcome == Outcome::kMatch) return 0;
@@ -44,7 +44,7 @@ const ResultRow& worst_of(const Gathered& tensor) {
   return *worst;
 }
 
-// The largest of a rank's microbatches; null where the rank has no row.
+// The largest value over a rank's microbatches; null where the rank has no row.
 Json per_rank(const Gathered& tensor, int64_t world_size, double ResultRow::*field) {
   auto values = Json::array();
   for (int64_t rank = 0; rank < world_size; ++rank) values.push_back(nullptr);
@@ -59,8 +59,8 @@ Json per_rank(const Gathered& tensor, int64_t world_size, double ResultRow::*fie
   return values;
 }
 
-// 16 hexadecimal digits per rank, of all that it observed under this name in order; null where the
-// rank has no row.
+// 16 hexadecimal digits per rank: the digest of its observations under this name, in order; null
+// where the rank has no row.
 Json digests_by_rank(const Gathered& tensor, int64_t world_size) {
   std::map<int64_t, uint64_t> digests;
   for (const ResultRow* row : tensor.rows) {
@@ -75,7 +75,7 @@ Json digests_by_rank(const Gathered& tensor, int64_t world_size) {
   return values;
 }
 
-// The first row that knows it: rows that are right may travel without shapes.
+// The field of the first row that has it: rows that match may lack shapes.
 template <class Field>
 const Field& first_known(const Gathered& tensor, Field ResultRow::*field) {
   for (const ResultRow* row : tensor.rows) {

@@ -1,4 +1,4 @@
-// The rows of all ranks of a case gathered by tensor: what the heatmap of the report draws.
+// Groups the rows of all ranks of a case by tensor, for the heatmap of the report.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,7 +7,7 @@
 
 namespace shardproof::sim {
 
-// An array in the golden's order; what the golden does not have comes last. See reports/README.md.
+// An array in the golden's order; tensors that the golden lacks come last. See reports/README.md.
 nlohmann::ordered_json tensor_table(const CaseResult& result);
 
 }  // namespace shardproof::sim

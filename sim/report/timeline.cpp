@@ -1,4 +1,4 @@
-// Trace events: "M" names processes and threads, "X" is a stretch of time in microseconds.
+// Trace events: "M" names processes and threads, "X" is an interval in microseconds.
 #include "sim/report/timeline.h"
 
 #include <cmath>
@@ -68,13 +68,13 @@ class EventList {
   std::string text_;
 };
 
-// Threads beside those of the ranks, numbered from above them as they appear.
+// Threads besides those of the ranks, numbered after them in order of appearance.
 class Lanes {
  public:
   Lanes(EventList& events, size_t pid, const CaseResult& result) : events_(events), pid_(pid) {
     for (const auto& report : result.reports) next_ = std::max(next_, report.rank + 1);
   }
-  // Where the transfers of this rank in this group go: they do not overlap each other.
+  // The lane of this rank's transfers in this group, which do not overlap each other.
   int64_t transfers(int64_t rank, const std::string& group) {
     return lane("rank " + std::to_string(rank) + " in " + valid_utf8(group));
   }

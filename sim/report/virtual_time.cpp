@@ -1,4 +1,4 @@
-// Sums over the entries of RankClock::timeline(), and the critical path walked from its end.
+// Sums over the entries of RankClock::timeline(), and the critical path, found from its end.
 #include "sim/report/virtual_time.h"
 
 #include <fmt/format.h>
@@ -13,9 +13,9 @@ namespace shardproof::sim {
 namespace {
 
 constexpr size_t kListedShares = 4;
-constexpr double kRounding = 1e-9;  // of a time, relative: two of these are the same moment
+constexpr double kRounding = 1e-9;  // relative; two times within it are equal
 
-// A call that a rank was blocked in, or found done.
+// A call that blocked a rank, or that was complete when the rank waited for it.
 struct Call {
   std::string name, group;
   double begin_us = 0, end_us = 0, ready_us = 0, blocked_from_us = 0;
@@ -74,9 +74,8 @@ std::map<int64_t, RankEntries> entries_of(const CaseResult& result) {
   return ranks;
 }
 
-// Walks back from the end of the rank that ends last: before a moment at which a rank was released
-// from a call lies that call's transfer, before the transfer the previous one of its group or the
-// member that came last.
+// Walks back from the end of the rank that ends last. Before the release of a rank from a call lies
+// the call's transfer. Before that lies the group's previous transfer or the last member.
 class PathWalk {
  public:
   explicit PathWalk(const std::map<int64_t, RankEntries>& ranks) : ranks_(ranks) {
@@ -84,7 +83,7 @@ class PathWalk {
   }
 
   std::vector<PathStep> from(int64_t rank, double end_us) {
-    // Each turn ends at an earlier event; the bound holds for entries that somebody made up.
+    // Each turn ends at an earlier event; the bound protects against invalid entries.
     for (size_t turn = 0; turn <= 2 * calls_ + 1 && end_us > 0; ++turn) {
       const Call* call = released_before(rank, end_us);
       step(rank, true, "compute", call != nullptr ? std::min(call->end_us, end_us) : 0, end_us);
@@ -106,7 +105,7 @@ class PathWalk {
  private:
   static double later(double time) { return time * (1 + kRounding) + kRounding; }
 
-  // The last call that blocked the rank and was over by then.
+  // The last call that blocked the rank and ended by then.
   const Call* released_before(int64_t rank, double time) const {
     const Call* found = nullptr;
     for (const Call& call : ranks_.at(rank).calls) {
@@ -115,7 +114,7 @@ class PathWalk {
     }
     return found;
   }
-  // The call of the same group whose transfer this one had to wait for.
+  // The earlier call of the same group whose transfer delayed this one.
   const Call* queued_behind(int64_t rank, const Call& next) const {
     const Call* found = nullptr;
     for (const Call& call : ranks_.at(rank).calls) {
@@ -140,14 +139,14 @@ class PathWalk {
   std::vector<PathStep> path_;
 };
 
-// What the scenario says about time: without it CPU time is all there is.
+// Whether the scenario defines virtual time; otherwise only CPU time counts.
 bool declared(const WorldSpec& world) {
   const auto any = [](const LinkSpec& link) { return link.latency_us > 0 || link.gb_per_s > 0; };
   return world.compute == "fixed" || any(world.in_node) || any(world.inter_node) ||
          !world.stragglers.empty();
 }
 
-// "all_reduce(sum) tp[2,3]" of "all_reduce(sum) tp[2,3] [4] float64 'label'".
+// "all_reduce(sum) tp[2,3]" from "all_reduce(sum) tp[2,3] [4] float64 'label'".
 std::string op_and_group(const std::string& name) {
   const size_t group = name.find(']');
   return group == std::string::npos ? name : name.substr(0, group + 1);

@@ -1,4 +1,4 @@
-// Field by field.
+// Converts virtual time to JSON, field by field.
 #include "sim/report/virtual_time_json.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kMostSteps = 40;
 constexpr size_t kMostShares = 12;
 
-// How long a step must last to be among the longest kMostSteps.
+// The shortest duration among the kMostSteps longest steps.
 double shortest_listed(const std::vector<PathStep>& path) {
   if (path.size() <= kMostSteps) return 0;
   std::vector<double> durations;

@@ -1,4 +1,4 @@
-// What is wrong with one case and can be seen without tensors.
+// Checks one case for errors that can be found without tensors.
 #include "sim/run/case_check.h"
 
 #include <fmt/format.h>
@@ -26,8 +26,7 @@ double parameter_count(const ModelConfig& config) {
          embeddings;
 }
 
-// The golden holds the weights, a gradient and the optimizer's state in float64; the ranks as much
-// again.
+// The golden holds weights, a gradient and optimizer state in float64; the ranks hold as much.
 void check_memory(const ModelConfig& config) {
   constexpr double kCopies = 4;
   const double needed = parameter_count(config) * 8 * kCopies;
@@ -48,7 +47,7 @@ void check_plan(const CaseSpec& spec, const ModelConfig& config) {
     resolve_plan(config, {.sequence_parallel = spec.parallel.sequence_parallel,
                           .custom_plan = spec.parallel.custom_plan});
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kRefused) throw;  // the ranks refuse it
+    if (error.kind() != ErrorKind::kRefused) throw;  // the ranks will refuse it
   }
 }
 
@@ -56,7 +55,8 @@ void check_plan(const CaseSpec& spec, const ModelConfig& config) {
 
 void check_case(const CaseSpec& spec) {
   spec.parallel.mesh();
-  if (!is_model_workload(spec.workload)) return;  // its options were checked where they stand
+  // Its options were checked when the scenario was read.
+  if (!is_model_workload(spec.workload)) return;
   const ModelConfig config = ModelConfig::from_json(spec.model);
   check_plan(spec, config);
   for (const StageSpec& stage : spec.stages) stage.parallel.mesh();

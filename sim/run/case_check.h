@@ -1,13 +1,13 @@
-// What is wrong with one case and can be seen without tensors, before anything is started.
+// Checks one case for errors that can be found without tensors, before anything starts.
 #pragma once
 
 #include "sim/case/case_spec.h"
 
 namespace shardproof::sim {
 
-// Throws Error(kBadInput): a config without sizes, a mesh that no model could run, a custom plan
-// that fits no model, more parameters than this machine's memory holds. Error(kRefused): an
-// architecture that is not supported. What a mesh cannot cut is for the ranks to refuse.
+// Throws Error(kBadInput) for a config without sizes, a mesh that no model could run, a custom plan
+// that fits no model, and more parameters than this machine's memory holds. Throws Error(kRefused)
+// for an unsupported architecture. The ranks themselves refuse a model that their mesh cannot cut.
 void check_case(const CaseSpec& spec);
 
 }  // namespace shardproof::sim

@@ -1,4 +1,4 @@
-// Cases through their stages: golden, world, verdict.
+// Runs cases: golden, world, verdict.
 #include "sim/run/case_runner.h"
 
 #include <chrono>
@@ -16,7 +16,7 @@ constexpr int64_t kRanksPerCore = 8;
 
 using Clock = std::chrono::steady_clock;
 
-// What is wrong, with the file that it is about: the message's own, or else the case's.
+// The message with a file: the one that it names already, or else a file of the case.
 std::string with_file(const CaseSpec& spec, const std::string& message) {
   for (const std::string& file : {spec.weights_folder, spec.data.file, spec.file}) {
     if (!file.empty() && message.find(file) != std::string::npos) return message;
@@ -25,7 +25,7 @@ std::string with_file(const CaseSpec& spec, const std::string& message) {
   return file + ": " + message;
 }
 
-// How the case ends when it did not come to its ranks.
+// The ending of a case whose golden failed.
 RankEnding ending_of(const CaseSpec& spec, const TaskOutcome& outcome) {
   RankEnding ending;
   ending.kind =
@@ -43,7 +43,7 @@ RankEnding ending_of(const CaseSpec& spec, const Error& error) {
   return ending;
 }
 
-// A world that failed, or whose replicas differ, is made anew.
+// Whether the world can run another case. One that failed, or whose replicas differ, is replaced.
 bool leaves_world_whole(const CaseResult& result) {
   return result.verdict == "match" || result.verdict == "refused" ||
          (result.verdict == "mismatch" && result.kind == "values");

@@ -1,5 +1,5 @@
-// Cases through their stages: golden (taken from an earlier case where it is the same), world,
-// verdict. Several may be under way; everything happens on the calling thread.
+// Runs cases: golden (reused from an earlier case with the same key), world, verdict. Several cases
+// may run at a time; everything here happens on the calling thread.
 #pragma once
 
 #include <functional>
@@ -18,22 +18,22 @@ class CaseRunner {
  public:
   using Done = std::function<void(CaseResult)>;
 
-  // `fresh`: a new world for every case.
+  // With `fresh`, every case gets a new world.
   CaseRunner(WorldPool& pool, GoldenStore& goldens, bool fresh)
       : pool_(pool), goldens_(goldens), fresh_(fresh) {}
 
-  // `done` is called once: now, or later from wait_until. Nothing that the case did is thrown.
+  // Calls `done` once, now or later in wait_until. Errors of the case are results, not exceptions.
   void start(const CaseSpec& spec, Done done);
-  // Serves what is under way until at most `count` cases are.
+  // Serves the running cases until at most `count` are left.
   void wait_until_at_most(int64_t count);
-  // Serves until a case of `ranks` ranks may start: one case more than `cores` may then be under
-  // way, with 8 ranks a core in all; a larger case runs alone.
+  // Serves until a case of `ranks` ranks may start. At most `cores` + 1 cases then run, with at
+  // most 8 ranks per core in all; a larger case runs alone.
   void wait_for_room(int64_t ranks, int64_t cores);
-  // One case from start to end.
+  // Runs one case to its end.
   CaseResult run(const CaseSpec& spec);
 
  private:
-  struct Under;  // a case under way
+  struct Under;  // a running case
   void start_world(const std::shared_ptr<Under>& under, const GoldenStore::Golden& golden);
   void finish(const std::shared_ptr<Under>& under, const std::vector<RankEnding>& endings);
 

@@ -1,4 +1,4 @@
-// A result file held against the golden of a case.
+// Compares a result file with the golden of a case.
 #pragma once
 
 #include <string>
@@ -8,9 +8,8 @@
 
 namespace shardproof::sim {
 
-// judge_result_file with the golden of `spec`, which is made if it is not there yet. What the
-// golden throws is thrown here: Error(kBadInput) or kRefused; InternalError when its process
-// failed.
+// Calls judge_result_file with the golden of `spec`, which is computed if needed. Rethrows the
+// golden's Error(kBadInput) or Error(kRefused); throws InternalError when its process failed.
 CaseResult judge_file(const CaseSpec& spec, GoldenStore& goldens, WorldPool& pool,
                       const std::string& path);
 

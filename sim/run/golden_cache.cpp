@@ -54,7 +54,7 @@ std::string name_of(const std::string& key) {
                      digest_of(key.data(), key.size(), 2));
 }
 
-// What LibTorch's kernels and those of its libraries choose by: the processor's instruction sets
+// The inputs of kernel selection in LibTorch and its libraries: the processor's instruction sets,
 // and the variables that hide some of them.
 std::string instruction_sets() {
   std::set<std::string> names;
@@ -147,7 +147,7 @@ std::optional<OwnedFd> GoldenCache::find(const std::string& key) const {
   if (!mapped.valid() || *entry != key_file_text(key, mapped.digest(), mapped.size())) {
     return std::nullopt;
   }
-  ::futimens(blob.get(), nullptr);  // used just now
+  ::futimens(blob.get(), nullptr);  // marks it as just used
   return blob;
 }
 

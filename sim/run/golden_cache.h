@@ -1,10 +1,10 @@
-// Goldens kept between runs, outside the tree, by content: the same key is the same bytes.
+// Goldens kept between runs, outside of the tree. Equal keys mean equal bytes.
 //
 //   <folder>/<hash of the key>.golden   the blob as the golden wrote it
 //   <folder>/<hash of the key>.key      digest of the blob, its size, then the key itself
 //
 // Both are written under a temporary name and renamed, the blob first, so that a reader sees a
-// whole entry or none; an entry whose digest does not fit is a miss.
+// whole entry or none. An entry whose digest does not fit is a miss.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +18,19 @@ namespace shardproof::sim {
 
 class GoldenCache {
  public:
-  // An empty folder: nothing is found and nothing is kept.
+  // With an empty folder, nothing is found and nothing is kept.
   explicit GoldenCache(std::filesystem::path folder, int64_t max_bytes = int64_t{2} << 30)
       : folder_(std::move(folder)), max_bytes_(max_bytes) {}
-  // $XDG_CACHE_HOME or ~/.cache, then shardproof/golden; empty when neither is known.
+  // $XDG_CACHE_HOME/shardproof/golden or ~/.cache/shardproof/golden; empty when neither is known.
   static std::filesystem::path default_folder();
-  // The case's golden_key with what else its values depend on: the golden's own code
+  // The case's golden_key plus everything else that its values depend on: the golden's code
   // (golden_code.h), LibTorch's version, the processor's capability and the number of threads.
   static std::string full_key(const std::string& golden_key);
 
   std::optional<OwnedFd> find(const std::string& key) const;  // open for reading
   // Keeps the blob in `fd`. A cache that cannot be written (read-only, full disk) keeps nothing.
   void keep(const std::string& key, int fd) const;
-  // Removes the entries used longest ago until the folder is within its limit.
+  // Removes the least recently used entries until the folder is within its limit.
   void trim() const;
 
  private:
@@ -38,7 +38,7 @@ class GoldenCache {
   int64_t max_bytes_;
 };
 
-// FNV-1a over 8-byte words, seeded; used for names and for noticing torn files, not against malice.
+// FNV-1a over 8-byte words, seeded. It names entries and detects torn files, not malice.
 uint64_t digest_of(const void* bytes, size_t size, uint64_t seed);
 
 }  // namespace shardproof::sim

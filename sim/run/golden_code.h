@@ -1,11 +1,10 @@
-// Which code goldens come from.
+// The version of the code that computes goldens.
 #pragma once
 
 namespace shardproof::sim {
 
-// A digest of every source file of ours that a golden's values depend on, and of the compiler and
-// its flags; made by the build (cmake/golden_code.cmake). Two programs that give the same text
-// compute the same goldens, whatever else differs in them.
+// A digest of every source file that a golden's values depend on, of the compiler and of its flags;
+// the build makes it (cmake/golden_code.cmake). Equal digests mean equal goldens.
 const char* golden_code();
 
 }  // namespace shardproof::sim

@@ -11,7 +11,7 @@ namespace shardproof::sim {
 
 namespace {
 
-// What stays in memory: a sweep over meshes asks for the same few goldens again and again.
+// The limit of goldens in memory: a sweep over meshes uses the same few again and again.
 constexpr int64_t kMaxBytes = int64_t{1} << 30;
 constexpr int64_t kMaxGoldens = 16;  // each is an open file
 
@@ -64,7 +64,7 @@ void GoldenStore::get(const CaseSpec& spec, Ready ready) {
   const auto entry = std::make_shared<Entry>();
   entry->key = key;
   entries_.push_front(entry);
-  // The key knows the code of the models' goldens, not that of a registered workload.
+  // The key covers the code of the models' goldens, not that of a registered workload.
   const std::string full_key =
       is_model_workload(spec.workload) ? GoldenCache::full_key(key) : std::string();
   if (auto cached = from_cache(full_key)) {
@@ -108,7 +108,7 @@ std::shared_ptr<const GoldenStore::Golden> GoldenStore::make(const CaseSpec& spe
   return golden;
 }
 
-// Those in use stay open through their shared pointers.
+// Goldens in use stay open through their shared pointers.
 void GoldenStore::forget_old() {
   int64_t bytes = 0, count = 0;
   for (auto at = entries_.begin(); at != entries_.end();) {

@@ -1,5 +1,4 @@
-// The goldens of one run: each is computed once, however many cases ask for it, or comes from the
-// cache of earlier runs.
+// The goldens of one run: each is computed once, or comes from the cache of earlier runs.
 #pragma once
 
 #include <functional>
@@ -19,19 +18,20 @@ class GoldenStore {
   struct Golden {
     TaskOutcome outcome;
     OwnedFd fd;           // the blob
-    bool cached = false;  // of an earlier run
+    bool cached = false;  // from an earlier run
   };
   using Ready = std::function<void(std::shared_ptr<const Golden>)>;
 
-  // `use_cache` false: goldens of earlier runs do not count, and none are kept.
+  // With `use_cache` false, goldens of earlier runs are not used, and none are kept.
   GoldenStore(WorldPool& pool, bool use_cache);
-  ~GoldenStore();  // the cache is brought back within its limit
+  ~GoldenStore();  // trims the cache
   GoldenStore(const GoldenStore&) = delete;
   GoldenStore& operator=(const GoldenStore&) = delete;
 
-  // `ready` is called once: now, or later from the pool's wait_until.
+  // Calls `ready` once, now or later in the pool's wait_until.
   void get(const CaseSpec& spec, Ready ready);
-  // Computes it anew, waits, and leaves its tensors in `dump_path` unless that is "".
+  // Computes the golden anew, waits for it, and writes its tensors to `dump_path` unless that is
+  // "".
   std::shared_ptr<const Golden> make(const CaseSpec& spec, const std::string& dump_path);
 
  private:
@@ -49,9 +49,9 @@ class GoldenStore {
 
   WorldPool& pool_;
   bool use_cache_;
-  bool kept_ = false;  // something was added to the cache
+  bool kept_ = false;  // the cache has a new entry
   GoldenCache cache_;
-  std::list<std::shared_ptr<Entry>> entries_;  // the latest first
+  std::list<std::shared_ptr<Entry>> entries_;  // latest first
 };
 
 }  // namespace shardproof::sim

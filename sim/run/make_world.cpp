@@ -27,7 +27,7 @@ WorldSession emulated_world(const WorldSetup& setup, const RankMain& main) {
           .exchange = {}};
 }
 
-// The world's store, joined when it is first asked for, so that a failure is the asker's.
+// The world's store. The first get() joins it, so its caller gets the error.
 class LazyStore {
  public:
   explicit LazyStore(StoreAddress address) : address_(std::move(address)) {}

@@ -1,5 +1,4 @@
-// The worlds that workers hold, put together from what a rank does and what the launcher wants to
-// hear.
+// Makes the worlds that workers hold.
 #pragma once
 
 #include "sim/world/process/worker_functions.h"
@@ -7,8 +6,7 @@
 
 namespace shardproof::sim {
 
-// `setup.rank` -1: an emulated world with all ranks in this process; else one process rank. `main`
-// is what each rank runs.
+// With `setup.rank` -1 an emulated world with all ranks, else one rank. Each rank runs `main`.
 WorldSession make_world(WorldSetup setup, const RankMain& main = rank_main);
 
 }  // namespace shardproof::sim

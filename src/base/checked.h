@@ -1,4 +1,4 @@
-// Integer arithmetic that says when it would overflow, and division that rounds up.
+// Integer arithmetic that detects overflow, and division that rounds up.
 #pragma once
 
 #include <cstdint>

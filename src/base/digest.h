@@ -1,7 +1,7 @@
 // A fast 64-bit digest of bytes: equal tensors on replicas have equal digests.
 //
-// Four independent lanes of one wide product per 16 bytes, mixed at the end. Not cryptographic: it
-// guards against faults, not against people.
+// It has four independent lanes of one wide product per 16 bytes, mixed at the end. It is not
+// cryptographic: it detects faults, not attacks.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace shardproof {
 
-// The 128 bits of a product, folded: each bit of the one factor reaches most of the result.
+// Folds the 128 bits of a product: each bit of one factor reaches most of the result.
 inline uint64_t folded_product(uint64_t a, uint64_t b) {
   __extension__ using Wide = unsigned __int128;
   const Wide product = static_cast<Wide>(a) * b;
@@ -32,7 +32,7 @@ inline uint64_t digest_of(const void* data, size_t bytes) {
   const auto with = [](uint64_t lane, const unsigned char* two) {
     return folded_product(word_at(two) ^ kFirst, word_at(two + 8) ^ lane ^ kSecond);
   };
-  // Four names, no array: a compiler that does not unroll keeps them in registers too.
+  // Four variables, not an array, stay in registers even if the compiler does not unroll.
   uint64_t a = kFirst + kSecond, b = kSecond, c = 1, d = ~kFirst;
   size_t rest = bytes;
   for (; rest >= 64; rest -= 64, at += 64) {

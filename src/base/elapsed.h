@@ -1,4 +1,4 @@
-// How long ago something was.
+// Elapsed time.
 #pragma once
 
 #include <chrono>

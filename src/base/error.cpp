@@ -11,10 +11,11 @@ void fail_assertion(const char* condition, const char* file, int line, const std
                       " (violated: " + condition + ")");
 }
 
-// A letter more, less or another costs 1, and so do neighbours that changed places (the "optimal
+// An inserted, deleted or replaced letter costs 1, and so does a swap of neighbors (the "optimal
 // string alignment" distance): float46 is as near to float64 as to float16.
 size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> before, last(b.size() + 1), row(b.size() + 1);  // of a's first i-2, i-1, i
+  // Of a's first i-2, i-1 and i letters.
+  std::vector<size_t> before, last(b.size() + 1), row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (size_t i = 1; i <= a.size(); ++i) {
     before = std::exchange(last, row);

@@ -1,5 +1,5 @@
-// The two kinds of failure. A person can cause it: Error (the fact with its numbers, then the fix).
-// Only we can cause it: SHARDPROOF_ASSERT, on in every build.
+// The two kinds of failure. A user can cause an Error (the fact with its numbers, then the fix).
+// Only a bug in shardproof can fail a SHARDPROOF_ASSERT, which is on in every build.
 #pragma once
 
 #include <stdexcept>
@@ -34,7 +34,7 @@ class Error : public std::runtime_error {
   Parts parts_;
 };
 
-// A fault in shardproof itself. Exit status 5.
+// A bug in shardproof. Exit status 5.
 class InternalError : public std::logic_error {
  public:
   using std::logic_error::logic_error;

@@ -7,14 +7,14 @@
 namespace shardproof {
 namespace {
 
-constexpr int kLargestKept = 32 << 20;  // the C library takes no more
+constexpr int kLargestKept = 32 << 20;  // the maximum of the C library
 
 }  // namespace
 
 void keep_freed_memory() {
   ::mallopt(M_MMAP_THRESHOLD, kLargestKept);
   ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
-  ::mallopt(M_ARENA_MAX, 1);  // what one thread frees serves the others too
+  ::mallopt(M_ARENA_MAX, 1);  // every thread can use memory that another freed
 }
 
 void return_freed_memory(int64_t bytes) {

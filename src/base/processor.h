@@ -1,9 +1,9 @@
-// What the processor at hand can do, for loops that are compiled more than once.
+// The abilities of the processor at hand, for loops that are compiled more than once.
 #pragma once
 
 namespace shardproof {
 
-// AVX2, and FMA with it. False on processors of another kind.
+// Whether the processor has AVX2 and FMA; false for other architectures.
 bool has_avx2_and_fma();
 
 }  // namespace shardproof

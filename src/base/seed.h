@@ -1,5 +1,4 @@
-// One seed replays everything: every drawn quantity takes its own stream from the seed and its
-// name.
+// One seed replays everything: every drawn quantity has its own stream from the seed and its name.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +6,8 @@
 
 namespace shardproof {
 
-// splitmix64's finaliser (Steele, Lea and Flood, "Fast splittable pseudorandom number generators").
+// The finalizer of splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+// generators").
 constexpr uint64_t mix_bits(uint64_t bits) {
   bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9ULL;
   bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebULL;

@@ -11,7 +11,7 @@ namespace shardproof {
 void write_text_file(const std::string& path, const std::string& text) {
   std::ofstream out(path, std::ios::binary);
   out << text;
-  out.close();  // the last bytes leave only here, and a full disk says so only now
+  out.close();  // writes the last bytes, which may find the disk full
   if (out) return;
   throw Error({.kind = ErrorKind::kBadInput,
                .what = fmt::format("'{}' cannot be written", path),

@@ -1,12 +1,12 @@
-// Text files, written whole or refused.
+// Writes whole text files.
 #pragma once
 
 #include <string>
 
 namespace shardproof {
 
-// Writes `text` to the file, in place of what it held. Throws Error(kBadInput): a file that cannot
-// be made, or a disk that did not take all of it; what is there then is not to be used.
+// Replaces the contents of the file by `text`. Throws Error(kBadInput) when the file cannot be made
+// or the disk is full; do not use the file then.
 void write_text_file(const std::string& path, const std::string& text);
 
 }  // namespace shardproof

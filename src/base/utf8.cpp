@@ -3,8 +3,8 @@
 namespace shardproof {
 namespace {
 
-// Length of the UTF-8 sequence that starts with `lead`; 0: no lead byte. C0, C1 and F5.. are never
-// valid.
+// Length of the UTF-8 sequence that starts with `lead`; 0 when no sequence does. C0, C1 and F5..
+// are never valid.
 size_t sequence_length(unsigned char lead) {
   if (lead < 0x80) return 1;
   if (lead >= 0xC2 && lead <= 0xDF) return 2;
@@ -13,7 +13,7 @@ size_t sequence_length(unsigned char lead) {
   return 0;
 }
 
-// The second byte rules out overlong forms, surrogates and code points over U+10FFFF.
+// The second byte excludes overlong forms, surrogates and code points over U+10FFFF.
 bool second_byte_fits(unsigned char lead, unsigned char second) {
   if (lead == 0xE0) return second >= 0xA0;
   if (lead == 0xED) return second <= 0x9F;
@@ -22,7 +22,7 @@ bool second_byte_fits(unsigned char lead, unsigned char second) {
   return true;
 }
 
-// Bytes of the valid sequence at `at`, or 0.
+// The number of bytes of the valid sequence at `at`, or 0.
 size_t valid_length(std::string_view text, size_t at) {
   const auto lead = static_cast<unsigned char>(text[at]);
   const size_t length = sequence_length(lead);

@@ -63,7 +63,7 @@ at::Tensor sequence_to_hidden(const at::Tensor& local, Communicator& axis, std::
   const int64_t part = divide(local.size(-1), axis, "hidden size");
   const at::Tensor rows = rows_of(local);
   if (axis.size() == 1) return rows;
-  // [T_i, n, part] -> the features of rank 0 first, for all tokens, then those of rank 1, ..
+  // [T_i, n, part] -> first the features for rank 0 of all tokens, then those for rank 1, ..
   const at::Tensor by_rank =
       rows.view({rows.size(0), axis.size(), part}).movedim(1, 0).reshape({-1, part});
   if (tokens.empty()) return all_to_all_with_all_to_all_backward(by_rank, axis, label);

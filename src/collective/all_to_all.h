@@ -1,13 +1,12 @@
-// Differentiable all-to-all: every rank gives each other rank a part of its rows.
+// Differentiable all-to-all: every rank sends each other rank a part of its rows.
 //
 //   forward    rows of dim 0, part i to rank i            all_to_all
-//   backward   the rows' gradients go back where they     all_to_all, the sizes changed over
-//              came from
+//   backward   the rows' gradients return             all_to_all with the sizes exchanged
 //
-// Common to all: any floating dtype, any strides (also of the gradient), zero-sized parts; inputs
-// and incoming gradients are never written to. Recorded under `label` with " forward" or
-// " backward". An axis of one rank communicates nothing. A backward whose
-// communicator has ended throws Error(kBadInput). No second derivatives (asserted).
+// Common to all: any floating dtype, any strides (also of the gradient), zero-sized parts. Inputs
+// and incoming gradients are never written to. Calls are recorded under `label` with " forward" or
+// " backward". An axis of one rank communicates nothing. A backward whose communicator has ended
+// throws Error(kBadInput). No second derivatives (asserted).
 //
 // Source: Megatron-LM mappings.py, _AllToAll.
 #pragma once
@@ -21,9 +20,9 @@
 
 namespace shardproof {
 
-// `input_sizes`: rows for each rank; `output_sizes`: rows that come from each. Empty: even parts;
-// rows that do not divide are an Error(kRefused) with both numbers. Sizes that the ranks do not
-// agree on are found where calls are matched.
+// `input_sizes` are the rows for each rank and `output_sizes` the rows from each. Empty: even
+// parts; throws Error(kRefused) with both numbers when rows do not divide. The matching of calls
+// reports sizes on which the ranks disagree.
 at::Tensor all_to_all_with_all_to_all_backward(const at::Tensor& input, Communicator& axis,
                                                std::string_view label,
                                                const std::vector<int64_t>& input_sizes = {},
@@ -37,9 +36,9 @@ at::Tensor all_to_all_with_all_to_all_backward(const at::Tensor& input, Communic
 //   sequence_to_hidden    [.., H] with T_i tokens on rank i -> [T, H/n]
 //   hidden_to_sequence    [.., H/n] with T tokens -> [T_i, H]
 //
-// Leading dims are flattened to tokens. `tokens`: T_i of each rank, where they differ. Throws
-// Error(kRefused) with both numbers: H, or without `tokens` T, that does not divide.
-// Each is the other's backward.
+// Leading dims are flattened to tokens. `tokens` has the T_i of each rank if they differ. Throws
+// Error(kRefused) with both numbers when H, or without `tokens` T, does not divide. Each function
+// is the other's backward.
 at::Tensor sequence_to_hidden(const at::Tensor& local, Communicator& axis, std::string_view label,
                               const std::vector<int64_t>& tokens = {});
 at::Tensor hidden_to_sequence(const at::Tensor& local, Communicator& axis, std::string_view label,

@@ -4,8 +4,8 @@
 //   flat chunk    [..]     -> [numel/n]   this rank's run of the elements in row-major order
 //   vocabulary    ids of rank r: [r * V/n, (r + 1) * V/n)
 //
-// What does not divide is an Error(kRefused) that names both numbers. (Megatron-LM drops the last
-// numel % n elements of a flat chunk without a word.)
+// A size that does not divide throws Error(kRefused) with both numbers. (Megatron-LM silently drops
+// the last numel % n elements of a flat chunk.)
 //
 // Source: Megatron-LM utils.py; megatron/core/utils.py, divide.
 #pragma once
@@ -23,20 +23,20 @@ namespace shardproof {
 int64_t divide(int64_t value, int64_t parts, std::string_view what, std::string_view axis = "tp");
 int64_t divide(int64_t value, const Communicator& axis, std::string_view what);
 
-// Views along the last dim; the second has each part contiguous, in memory of its own.
+// Views along the last dim; the second function returns contiguous copies.
 std::vector<at::Tensor> split_along_last_dim(const at::Tensor& tensor, int64_t parts);
 std::vector<at::Tensor> split_along_last_dim_contiguous(const at::Tensor& tensor, int64_t parts);
 
-// This rank's flat chunk: a view where `tensor` is contiguous; the second is always a copy. Any
-// strides (row-major order of the elements counts, not of the memory). No gradient.
+// This rank's flat chunk: a view where `tensor` is contiguous; the second function always copies.
+// Strides may be any: elements count in row-major order, not in memory order. No gradient.
 at::Tensor flat_chunk(const at::Tensor& tensor, const Communicator& axis);
 at::Tensor flat_chunk_copy(const at::Tensor& tensor, const Communicator& axis);
 
-// All ranks' flat chunks in rank order, [n * numel]: the flat tensor again. No gradient.
+// All ranks' flat chunks in rank order, [n * numel]: the whole flat tensor. No gradient.
 at::Tensor gather_flat_chunks(const at::Tensor& chunk, Communicator& axis, std::string_view label);
 
 struct IndexRange {
-  int64_t first = 0, end = 0;  // end is not part of it
+  int64_t first = 0, end = 0;  // `end` is excluded
   bool operator==(const IndexRange&) const = default;
 };
 constexpr IndexRange vocab_range_of_part(int64_t part_size, int64_t rank) {

@@ -9,7 +9,7 @@
 namespace shardproof {
 namespace {
 
-// The buffer itself is one user of its storage; every tensor on it is another.
+// The buffer is one user of its storage; every tensor on it is another.
 bool is_free(const c10::Storage& memory) { return memory.use_count() == 1; }
 
 std::vector<int64_t> gathered_shape(const at::Tensor& local, int64_t dim, const Communicator& axis,
@@ -29,7 +29,7 @@ at::Tensor GatherBuffer::lend(at::IntArrayRef shape, const at::Tensor& like) {
   const auto fits = [&](const c10::Storage& memory) {
     return memory.device() == like.device() && static_cast<int64_t>(memory.nbytes()) >= bytes;
   };
-  // The smallest free one that is large enough; of those too small for it one is given up.
+  // Takes the smallest free memory that is large enough; if none is, replaces one of them.
   c10::Storage* best = nullptr;
   for (c10::Storage& memory : memories_) {
     if (!is_free(memory) || !fits(memory)) continue;

@@ -1,4 +1,4 @@
-// A communicator among what an autograd function keeps for its backward.
+// Keeps a communicator among the data that an autograd function saves for its backward.
 #pragma once
 
 #include "comm/communicator.h"
@@ -10,7 +10,7 @@ struct IValue;
 namespace shardproof {
 
 c10::IValue keep_communicator(Communicator& communicator);
-// Throws Error(kBadInput): it has ended.
+// Throws Error(kBadInput) when it has ended.
 Communicator& kept_communicator(const c10::IValue& kept);
 
 }  // namespace shardproof

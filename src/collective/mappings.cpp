@@ -17,7 +17,7 @@ namespace {
 
 enum class Step : int64_t { kIdentity, kAllReduce, kAllGather, kReduceScatter, kSlice };
 
-// One mapping: what runs forward and what backward, on which axis and dim.
+// One mapping: its forward and backward, and their axis and dim.
 struct Mapping {
   Step forward;
   Step backward;
@@ -53,8 +53,8 @@ at::Tensor own_part(const at::Tensor& full, const Mapping& mapping) {
   return full.narrow(mapping.dim, start, length).clone();
 }
 
-// Of `tensor` nothing is written: it may be a gradient that flows elsewhere too. (Megatron-LM
-// reduces it in place, and throws the sum of a strided one away with the copy that it made for it.)
+// Does not write to `tensor`, which may be a gradient that flows elsewhere too. (Megatron-LM
+// reduces it in place, and loses the sum of a strided one with the copy that it made for it.)
 at::Tensor run(Step step, const at::Tensor& tensor, const Mapping& mapping, const char* direction) {
   const std::string label = mapping.label + direction;
   switch (step) {
@@ -102,7 +102,7 @@ struct MappingFunction : torch::autograd::Function<MappingFunction> {
   }
 };
 
-// The pair, applied. Where no gradient will flow back there is nothing to remember.
+// Applies the pair. Without gradients nothing is saved.
 at::Tensor apply(const at::Tensor& input, const Mapping& mapping) {
   if (mapping.axis->size() == 1) return input;
   SHARDPROOF_ASSERT(

@@ -20,7 +20,7 @@ at::Tensor list_tensor(const std::vector<int64_t>& list, at::Device device) {
   return at::tensor(list, at::TensorOptions().dtype(at::kLong)).to(device);
 }
 
-// Of each local position: where in the row the token is that it predicts, -1 where it predicts
+// For each local position, the index in the row of the token that it predicts; -1 where it predicts
 // none.
 std::vector<int64_t> predicted(const SequenceLayout& layout, int64_t cp_rank) {
   std::vector<int64_t> next;
@@ -55,7 +55,7 @@ void check_shapes(const at::Tensor& logits, const at::Tensor& target, int64_t cp
   }
 }
 
-// The shared end of all layouts: shards in, the first S - 1 positions out.
+// The common end for all layouts: takes shards and returns the first S - 1 positions.
 at::Tensor scored_in_order(const at::Tensor& logits, const at::Tensor& target,
                            const SequenceLayout& layout, const LogprobAxes& axes,
                            SequenceGather gather, const LogprobOptions& options) {
@@ -65,8 +65,7 @@ at::Tensor scored_in_order(const at::Tensor& logits, const at::Tensor& target,
       .narrow(1, 0, std::max<int64_t>(target.size(1) - 1, 0));
 }
 
-// [N, width] of a row [T]: row i is what lies from sequence i's start on, `length - 1` long, then
-// 0.
+// [N, width] from a row [T]: row i holds `length - 1` entries from the start of sequence i, then 0.
 at::Tensor unpack_scored(const at::Tensor& row, const SequenceLayout& layout, int64_t width) {
   const auto count = static_cast<int64_t>(layout.sequences().size());
   std::vector<int64_t> source(static_cast<size_t>(count * width), row.size(0));

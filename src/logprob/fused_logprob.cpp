@@ -12,10 +12,10 @@
 namespace shardproof {
 namespace {
 
-// A matrix product of few rows reads all of `weight` for little work.
+// With fewer rows a matrix product reads all of `weight` for little work.
 constexpr int64_t kFewestRows = 64;
 
-// The output layer cut to the columns that count, and the rows that go through it.
+// The output layer, cut to the counted columns, and its input rows.
 struct OutputLayer {
   at::Tensor rows;    // [R, E]
   at::Tensor weight;  // [counted, E]
@@ -117,7 +117,7 @@ at::Tensor fused_vocab_parallel_logprob(const at::Tensor& hidden, const at::Tens
       "one target per row of hidden states");
   check_targets(target, vocab_size);
   const VocabShard shard = VocabShard::of(weight.size(0), vocab_size, tp, options);
-  // An autograd function takes no undefined tensor: no bias is one without entries.
+  // An autograd function takes no undefined tensor, so an empty tensor stands for no bias.
   const at::Tensor given_bias = bias.defined() ? bias : at::empty({0}, weight.options());
   if (keeps_nothing(options)) {
     const at::NoGradGuard no_grad;

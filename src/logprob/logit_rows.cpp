@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// The leading dims as one, where strides allow it without a copy.
+// The leading dims merged into one, if the strides allow that without a copy.
 std::optional<at::Tensor> as_rows(const at::Tensor& logits) {
   if (logits.dim() == 1) return logits.unsqueeze(0);
   int64_t rows = 1;
@@ -139,7 +139,7 @@ at::Tensor empty_gradient(const at::Tensor& logits) {
     const auto begin = reinterpret_cast<uintptr_t>(out.mutable_data_ptr());
     const uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
     const uintptr_t end = (begin + out.nbytes()) / kHugePage * kHugePage;
-    // An advice: where it is not taken nothing changes.
+    // This is only a hint, and its failure has no effect.
     ::madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
   }
 #endif

@@ -1,6 +1,6 @@
-// Logits walked a block of rows at a time, so that nothing else of their size is ever held.
+// Processes logits by blocks of rows, so that no other tensor of their size is held.
 //
-// Every block works in one buffer of the wider type that is made once and used again.
+// Every block uses one buffer of the wider type, which is allocated once.
 //
 // Legend: R rows (all leading dims), V_tp columns of this rank, r rows of one block.
 #pragma once
@@ -21,16 +21,15 @@ struct AutogradContext;
 
 namespace shardproof {
 
-// What every function over a sharded vocabulary is told.
+// Options of the functions over a sharded vocabulary.
 struct LogprobOptions {
-  // true: nothing is kept for a backward. Default: when gradients are off.
+  // true: keeps nothing for a backward. Default: true when gradients are off.
   std::optional<bool> inference_only = std::nullopt;
-  // Of the collectives: "<label> max", "<label> sum", "<label> picked".
+  // Labels of the collectives are "<label> max", "<label> sum", "<label> picked".
   std::string label = "logprobs";
-  // Logits are divided by it first. Above 0.
+  // Divides the logits. Must be above 0.
   double temperature = 1.0;
-  // Rows worked on at a time; 0: as many as fit a buffer of kBlockBytes. Values do not depend on
-  // it.
+  // Rows per block; 0: as many as fit a buffer of kBlockBytes. Values do not depend on it.
   int64_t block_rows = 0;
 };
 constexpr int64_t kBlockBytes = int64_t{1} << 21;
@@ -41,7 +40,7 @@ bool keeps_nothing(const LogprobOptions& options);
 // float64 stays float64; everything else becomes float32.
 at::ScalarType logprob_type(at::ScalarType logits);
 
-// This rank's columns and the axis that holds the others.
+// This rank's columns, and the axis over which the others lie.
 struct VocabShard {
   VocabRange range = {};
   Communicator* tp = nullptr;  // null: this rank holds every column
@@ -49,44 +48,44 @@ struct VocabShard {
   double temperature = 1.0;
   int64_t block_rows = 0;
 
-  // Throws Error(kBadInput): a temperature that is not above 0. Asserts that `columns` are this
+  // Throws Error(kBadInput) for a temperature that is not above 0. Asserts that `columns` are this
   // rank's share of `vocab_size` ids, or all of them.
   static VocabShard of(int64_t columns, int64_t vocab_size, Communicator& tp,
                        const LogprobOptions& options);
-  // For a backward, which needs neither the communicator nor the label.
+  // Saves and loads what a backward needs, without the communicator and the label.
   void save(torch::autograd::AutogradContext& context) const;
   static VocabShard load(torch::autograd::AutogradContext& context, int64_t columns);
-  // Over tp, recorded as "<label><what>"; `tensor` itself where nothing is split.
+  // Reduces over tp with the label "<label><what>"; returns `tensor` itself where nothing is split.
   at::Tensor reduce(const at::Tensor& tensor, ReduceOp op, const char* what) const;
 };
 
 // Throws Error(kBadInput) when a target is outside 0..vocab_size-1.
 void check_targets(const at::Tensor& target, int64_t vocab_size);
 
-// r neighbouring rows, counted as if the leading dims were one, in row-major order.
+// r neighboring rows, indexed as if the leading dims were one, in row-major order.
 struct RowBlock {
   int64_t first = 0;
   int64_t count = 0;
   at::Tensor logits;  // [r, counted], a view
 };
-// The blocks of logits [.., V_tp] of any strides. Makes views only.
+// The blocks of logits [.., V_tp] of any strides, as views.
 std::vector<RowBlock> row_blocks(const at::Tensor& logits, const VocabShard& shard);
-// How many rows of `columns` columns one block has.
+// The number of rows of a block with `columns` columns; `asked` rows if that is positive.
 int64_t rows_per_block(int64_t columns, at::ScalarType wide, int64_t asked);
 
-// Whether row_kernels.h works on `rows` [r, counted]: float32 or bfloat16 in main memory, columns
-// side by side, at a temperature whose inverse float32 holds.
+// Whether row_kernels.h can process `rows` [r, counted]: float32 or bfloat16 in main memory,
+// contiguous columns, and a temperature whose inverse fits float32.
 bool has_row_kernels(const at::Tensor& rows, const VocabShard& shard);
 
-// Uninitialised memory for a gradient of `logits`. A large one in main memory comes fresh from the
-// system: it is asked for in pages of 2 MiB, which are there several times as fast as small ones.
+// Uninitialized memory for a gradient of `logits`. A large one in main memory is requested in pages
+// of 2 MiB, which the system provides several times as fast as small ones.
 at::Tensor empty_gradient(const at::Tensor& logits);
 
 // The reused buffer.
 class BlockBuffer {
  public:
   explicit BlockBuffer(at::ScalarType wide) : wide_(wide) {}
-  // A part of it of this shape, whatever it holds.
+  // A part of the buffer with the shape of `logits`; its contents are undefined.
   at::Tensor part(const at::Tensor& logits);
   // [r, counted]: (logits - max[:, None]) / temperature, written to the buffer.
   at::Tensor shifted(const at::Tensor& logits, const at::Tensor& max, double temperature);
@@ -96,15 +95,15 @@ class BlockBuffer {
   at::Tensor memory_;
 };
 
-// Of each row over this rank's counted columns, [r] in the wider type: the largest logit, whatever
+// [r] in the wider type: the largest logit of each row over this rank's counted columns, without
 // the temperature. -infinity where there is no column or all are -infinity.
 at::Tensor row_max(const at::Tensor& logits, at::ScalarType wide);
 
-// `difference` of two logits, divided by the temperature in its place. Differences are what is
-// divided: logits far from 0 would lose their last digits to it.
+// Divides `difference`, of two logits, in place by the temperature. Divide differences only: logits
+// far from 0 would lose their last digits.
 at::Tensor tempered(at::Tensor difference, double temperature);
 
-// What a subtraction may use in its place: 0 where it is -infinity.
+// `max` for use in a subtraction: 0 where it is -infinity.
 at::Tensor finite_max(const at::Tensor& max);
 
 }  // namespace shardproof

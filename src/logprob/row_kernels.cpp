@@ -1,4 +1,4 @@
-// Which instructions there are. Compiled by itself with -O3 (CMakeLists.txt).
+// Selects the kernels for this processor. Compiled separately with -O3 (CMakeLists.txt).
 #include "logprob/row_kernels.h"
 
 #include "base/processor.h"

@@ -1,11 +1,11 @@
-// One row of logits in main memory, worked on in registers: the largest and the sum of exponentials
-// in one reading, the gradient in one reading and one writing. What tensor operations do in five
-// passes, each of which costs more than its arithmetic.
+// Kernels for one row of logits in main memory that work in registers: one read gives the largest
+// logit and the sum of exponentials; one read and one write give the gradient. Tensor operations
+// need five passes, each of which costs more than its arithmetic.
 //
-// exp is within 2 units in the last place of float32 for what a softmax gives it (0 and below);
-// below -87 it is 0. A NaN stays one. bfloat16 is given as its bits. `scale` is 1 / temperature: it
-// multiplies differences, so that logits far from 0 lose nothing to it. No tensors here:
-// logit_rows.h says where these are used.
+// exp is within 2 units in the last place of float32 for the arguments of a softmax (0 and below).
+// Below -87 it is 0; a NaN stays NaN. bfloat16 is passed as bits. `scale` is 1 / temperature; it
+// multiplies differences, so that logits far from 0 lose no digits. There are no tensors here:
+// logit_rows.h says where these kernels are used.
 #pragma once
 
 #include <cstdint>
@@ -23,16 +23,16 @@ struct ExpTerms {
   float max = 0;
   float scale = 1;
   float factor = 1;
-  float addend = -0.0f;  // adds nothing, to the bit
+  float addend = -0.0f;  // adding it changes no bit
 };
 
 struct RowKernels {
   RowSum (*sum_float)(const float* logits, int64_t columns, float scale);
   RowSum (*sum_bfloat16)(const uint16_t* logits, int64_t columns, float scale);
-  // The sum of logits[i] - base. -infinity where a logit is.
+  // The sum of logits[i] - base; -infinity where a logit is.
   float (*total_float)(const float* logits, int64_t columns, float base);
   float (*total_bfloat16)(const uint16_t* logits, int64_t columns, float base);
-  // out[i] from logits[i], rounded once; `out` does not overlap the logits.
+  // Computes out[i] from logits[i] and rounds once. `out` must not overlap the logits.
   void (*exp_float)(const float* logits, int64_t columns, const ExpTerms& terms, float* out);
   void (*exp_bfloat16)(const uint16_t* logits, int64_t columns, const ExpTerms& terms,
                        uint16_t* out);
@@ -40,11 +40,11 @@ struct RowKernels {
                                 float* out);
 };
 
-// The widest that this processor has.
+// The widest kernels that this processor can run.
 RowKernels row_kernels();
 
-// Both written once, in row_loops.h, and compiled for each.
+// Both are instances of row_loops.h.
 RowKernels row_kernels_of_any_processor();
-RowKernels row_kernels_of_avx2();  // and FMA
+RowKernels row_kernels_of_avx2();  // needs FMA too
 
 }  // namespace shardproof

@@ -1,4 +1,4 @@
-// The loops for processors with AVX2 and FMA. Compiled by itself with -O3 (CMakeLists.txt).
+// The loops for processors with AVX2 and FMA. Compiled separately with -O3 (CMakeLists.txt).
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -6,7 +6,7 @@
 #include "logprob/row_kernels.h"
 
 #if defined(__x86_64__)
-// From here on; what is included above stays as it is for every processor.
+// This applies to the code below only; the headers above stay generic.
 #pragma GCC target("avx2,fma")
 #endif
 #include "logprob/row_loops.h"

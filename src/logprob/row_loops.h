@@ -1,4 +1,4 @@
-// The loops of row_kernels.h in vectors of eight lanes, for the instructions of who includes it.
+// The loops of row_kernels.h in vectors of eight lanes, for the instructions of the including file.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include "tensor/float_lanes.h"
 
 namespace shardproof {
-namespace {  // each file that includes this has its own, for its own instructions
+namespace {  // each file that includes this has its own copy, for its own instructions
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
@@ -55,7 +55,7 @@ inline float largest_of(const Element* logits, int64_t columns) {
 
 template <class Element>
 RowSum row_sum(const Element* logits, int64_t columns, float scale) {
-  constexpr int64_t kStretch = 1024;  // float32 sums of so many columns, these added in float64
+  constexpr int64_t kStretch = 1024;  // float32 sums of so many columns are added in float64
   const float max = largest_of(logits, columns);
   const float base = max == kMinusInfinity ? 0 : max;
   double total = 0;
@@ -99,7 +99,7 @@ inline Floats exp_terms(Floats logits, const ExpTerms& terms) {
 
 template <class Element, class Out>
 void exp_row(const Element* logits, int64_t columns, const ExpTerms& given, Out* out) {
-  const ExpTerms terms = given;  // what is written to cannot be these
+  const ExpTerms terms = given;  // a copy cannot overlap `out`
   int64_t i = 0;
   for (; i + kLanes <= columns; i += kLanes) {
     store_lanes(exp_terms(load_lanes(logits + i), terms), out + i);

@@ -17,15 +17,15 @@ const uint16_t* bits_of(const at::Tensor& tensor) {
   return reinterpret_cast<const uint16_t*>(tensor.const_data_ptr<at::BFloat16>());
 }
 
-// What the sums of rows are written to; `total` may be null.
+// The outputs of the sums over rows; `total` may be null.
 struct RowSums {
   float* max;
   float* sum;
   float* total;
 };
 
-// Of every row of float32 or bfloat16 logits [r, counted], counted > 0: its own largest, its sum of
-// exponentials and, where it is asked for, its sum of (logit - largest) * scale.
+// Computes for every row of float32 or bfloat16 logits [r, counted], counted > 0: its largest
+// logit, its sum of exponentials and, if `total` is not null, its sum of (logit - largest) * scale.
 void add_rows(const at::Tensor& logits, float scale, const RowSums& out) {
   const RowKernels kernels = row_kernels();
   const int64_t columns = logits.size(1), stride = logits.stride(0);
@@ -48,12 +48,12 @@ void add_rows(const at::Tensor& logits, float scale, const RowSums& out) {
   }
 }
 
-// What the gradient of one row depends on.
+// The inputs of the gradient of one row.
 struct RowGradient {
   ExpTerms terms;
   int64_t target;  // -1: not among these columns
   float at_target;
-  bool none;  // exactly 0 everywhere
+  bool none;  // the gradient is exactly 0 everywhere
 };
 
 void set(float& place, float value) { place = value; }
@@ -147,7 +147,7 @@ LogprobGradient::LogprobGradient(const VocabShard& shard, at::Tensor max, at::Te
     grad_at_target_.mul_(1 - mean.share);
     everywhere_ = scaled * (mean.share / static_cast<double>(mean.vocab_size));
   }
-  softmax_factor_ = scaled.neg() / sum;  // all fresh, so that rows lie side by side
+  softmax_factor_ = scaled.neg() / sum;  // all are fresh tensors, so rows are contiguous
 }
 
 bool LogprobGradient::has_kernels(const at::Tensor& logits) const {

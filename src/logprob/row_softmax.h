@@ -1,8 +1,7 @@
-// The softmax of sharded rows: what each rank finds in its columns, and what all of them make of
-// it.
+// The softmax of sharded rows: partial results of each rank's columns, and their combination.
 //
-// Each rank takes its own largest logit out before exp and rescales once the global one is known:
-// the logits are read once, and a sum is at least 1 on the rank that holds the largest.
+// Each rank subtracts its own largest logit before exp and rescales once the global one is known.
+// The logits are read once, and a sum is at least 1 on the rank that holds the largest.
 //
 // Legend: R rows, r rows of one block, V_tp columns of this rank.
 #pragma once
@@ -13,55 +12,55 @@
 
 namespace shardproof {
 
-// Where each row's target is among this rank's columns.
+// The position of each row's target among this rank's columns.
 struct LocalTarget {
-  at::Tensor column;  // [R] int64; 0 where it is not owned
+  at::Tensor column;  // [R] int64; 0 where this rank does not own it
   at::Tensor owned;   // [R] bool
   static LocalTarget of(const at::Tensor& target, const VocabRange& range);  // target [R]
 };
 
-// Filled block by block, then reduced over tp. All [R], in the wider type.
+// Filled block by block, then reduced over tp. All tensors are [R], in the wider type.
 class RowSoftmax {
  public:
-  // kSumOfLogits: of each row sum_of_shifted() as well, for means over the vocabulary.
+  // kSumOfLogits: also computes sum_of_shifted() of each row, for means over the vocabulary.
   enum Also { kNoMore, kSumOfLogits };
   RowSoftmax(int64_t rows, const VocabShard& shard, const at::TensorOptions& wide,
              Also also = kNoMore);
-  // Rows `first`.. of this rank's counted columns, [r, counted].
+  // Adds rows `first`.. of this rank's counted columns, [r, counted].
   void add(int64_t first, const at::Tensor& logits, const LocalTarget& target);
-  // all_reduce(max), all_reduce(sum of exp), all_reduce(picked logit): the logprob of each target.
-  // kSumOfLogits: all_reduce(sum of logits - max) behind them.
+  // Returns the logprob of each target by all_reduce(max), all_reduce(sum of exp) and
+  // all_reduce(picked logit); with kSumOfLogits then all_reduce(sum of logits - max).
   at::Tensor reduce(const LocalTarget& target);
   // After reduce(): the largest logit over tp and the sum of exp((logit - max) / temperature).
   const at::Tensor& max() const { return max_; }
   const at::Tensor& sum() const { return sum_; }
-  // After reduce(), kSumOfLogits: the sum of (logit - max) / temperature over the counted columns
-  // of tp.
+  // After reduce() with kSumOfLogits: the sum of (logit - max) / temperature over the counted
+  // columns of tp.
   const at::Tensor& sum_of_shifted() const { return shifted_; }
 
  private:
   const VocabShard& shard_;
   BlockBuffer buffer_;
   at::Tensor max_, sum_, picked_;
-  at::Tensor shifted_;  // undefined: not asked for
+  at::Tensor shifted_;  // undefined without kSumOfLogits
 };
 
-// A share of the mean over the vocabulary: the gradient is of (1 - share) * logprob of the target
-// + share * mean of all logprobs.
+// The share of the mean over the vocabulary: the gradient is that of (1 - share) * logprob of the
+// target + share * mean of all logprobs.
 struct VocabMean {
   double share = 0;
   int64_t vocab_size = 1;
 };
 
 // d logprob / d logit[v] = ((v is the target) - softmax[v]) / temperature, times each row's
-// gradient. A row whose gradient is 0 gives exactly 0, whatever its logits are (NaN included).
+// gradient. A row whose gradient is 0 gets exactly 0, whatever its logits are (NaN included).
 class LogprobGradient {
  public:
   LogprobGradient(const VocabShard& shard, at::Tensor max, at::Tensor sum, LocalTarget target,
                   const at::Tensor& grad, VocabMean mean = {});  // max, sum, grad [R]
-  // [r, counted] in the wider type, in a buffer that the next call writes again.
+  // [r, counted] in the wider type, in a buffer that the next call overwrites.
   at::Tensor block(int64_t first, const at::Tensor& logits);
-  // The same, cast to its place: `out` [r, counted] in the logits' dtype, in other memory.
+  // Writes the same, cast to the logits' dtype, to `out` [r, counted], which must be other memory.
   void write(int64_t first, const at::Tensor& logits, const at::Tensor& out);
 
  private:
@@ -74,7 +73,7 @@ class LogprobGradient {
   LocalTarget target_;
   at::Tensor grad_at_target_;  // [R], 0 where another rank owns the target
   at::Tensor softmax_factor_;  // [R] -grad / (temperature * sum)
-  at::Tensor everywhere_;      // [R] of every column, or undefined
+  at::Tensor everywhere_;      // [R] addend of every column, or undefined
   at::Tensor no_gradient_;     // [R] bool
 };
 

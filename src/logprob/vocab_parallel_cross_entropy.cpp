@@ -14,7 +14,7 @@ namespace {
   throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
 }
 
-// How much of the loss is the mean over the vocabulary.
+// The share of the mean over the vocabulary in the loss.
 double mean_share(double label_smoothing, int64_t vocab_size) {
   if (!(label_smoothing >= 0 && label_smoothing < 1)) {
     refuse_loss(fmt::format("a label smoothing of {}", label_smoothing),
@@ -38,7 +38,7 @@ void check_can_be_overwritten(const at::Tensor& logits) {
   }
 }
 
-// What forward and backward both need, beside tensors.
+// The inputs of forward and backward besides tensors.
 struct Smoothed {
   VocabShard shard;
   double mean_share = 0;
@@ -73,7 +73,7 @@ CrossEntropyResult distributed_loss(const at::Tensor& logits, const at::Tensor& 
   return out;
 }
 
-// The gradient block by block, into new memory or into that of the logits.
+// Computes the gradient block by block, into new memory or into that of the logits.
 at::Tensor loss_gradient(const at::Tensor& logits, const Smoothed& how, LogprobGradient gradient,
                          bool overwrite) {
   const int64_t columns = logits.size(-1);

@@ -8,7 +8,7 @@
 namespace shardproof {
 namespace {
 
-// Of each row, [R] in the wider type. With x the logits and e = exp((x - max) / temperature):
+// Sums of each row, [R] in the wider type. With x the logits and e = exp((x - max) / temperature):
 struct EntropySums {
   at::Tensor max;  // over tp
   at::Tensor sum;  // of e, over tp

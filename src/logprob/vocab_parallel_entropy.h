@@ -17,7 +17,7 @@ namespace shardproof {
 //   returns  [..]         float32, or float64 for float64 logits; equal on every tp rank
 //
 // Forward   all_reduce(max), all_reduce(sums of exp and of exp times logit) over tp
-// Backward  none: -p (log p + entropy) of this rank's columns. Its incoming gradient must be the
+// Backward  none: -p (log p + entropy) of this rank's columns. The incoming gradient must be the
 //           whole one on every tp rank. A row whose incoming gradient is 0 gets exactly 0.
 // Memory    as vocab_parallel_logprob
 // Throws    Error(kBadInput): a temperature that is not above 0

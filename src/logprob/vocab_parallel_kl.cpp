@@ -10,8 +10,8 @@
 namespace shardproof {
 namespace {
 
-// Of each row, in the wider type, over tp. y = (x - max) / temperature and e = exp(y) of either
-// policy.
+// Sums of each row over tp, in the wider type, with y = (x - max) / temperature and e = exp(y) of
+// each policy.
 struct KlSums {
   at::Tensor max;  // [2, R] of p and of q
   at::Tensor sum;  // [2, R] of e
@@ -20,7 +20,7 @@ struct KlSums {
   at::Tensor kl() const { return dot / sum[0] + log_ratio(); }
 };
 
-// Both policies' blocks of the same rows: strides may cut them differently.
+// The blocks of the same rows of both policies, which strides may cut differently.
 struct Pair {
   RowBlock p, q;
 };

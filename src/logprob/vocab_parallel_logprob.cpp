@@ -32,8 +32,8 @@ Result distributed_logprob(const at::Tensor& logits, const at::Tensor& target,
   return out;
 }
 
-// No one-hot tensor and no softmax of the logits' size: each block of the gradient is computed and
-// rounded into its place.
+// Computes each block of the gradient and rounds it into its position, without a one-hot tensor or
+// a softmax of the logits' size.
 at::Tensor logits_gradient(const at::Tensor& logits, const VocabShard& shard,
                            LogprobGradient gradient) {
   at::Tensor out = empty_gradient(logits);
@@ -89,7 +89,7 @@ at::Tensor next_token_logprobs(const at::Tensor& logits, const at::Tensor& input
                                Communicator& tp, int64_t vocab_size,
                                const LogprobOptions& options) {
   SHARDPROOF_ASSERT(logits.dim() == 3 && input_ids.dim() == 2, "logits [b, s, V_tp], ids [b, s]");
-  // The last position's target is one that is there (the first token): its result is dropped.
+  // The last position gets an existing target (the first token); its result is dropped.
   const at::Tensor target = input_ids.roll(-1, 1);
   const at::Tensor shifted = vocab_parallel_logprob(logits, target, tp, vocab_size, options);
   const int64_t seq_len = input_ids.size(1);

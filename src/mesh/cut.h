@@ -1,4 +1,4 @@
-// What one cut keeps of a row of indices. The arithmetic under Layout.
+// The arithmetic of one cut of a Layout: the indices that it keeps of a row.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace shardproof {
 std::vector<int64_t> apply_cut(const Cut& cut, const std::vector<int64_t>& indices,
                                int64_t axis_size, int64_t coordinate);
 
-// Which of the distinct pieces of this cut the coordinate holds: equal numbers hold equal copies.
+// The number of the piece of this cut that the coordinate holds; equal numbers hold equal copies.
 int64_t piece_of(const Cut& cut, int64_t axis_size, int64_t coordinate);
 
 std::string describe_cut(const Cut& cut);

@@ -1,4 +1,4 @@
-// An ordered list of cuts applied to shapes, ranks and indices.
+// Applies an ordered list of cuts to shapes, ranks and indices.
 #include "mesh/layout.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 namespace shardproof {
 namespace {
 
-// The same number for ranks that hold equal copies.
+// A number that is equal for ranks with equal copies.
 int64_t piece_key(const std::vector<Cut>& cuts, const Mesh& mesh, int64_t rank) {
   int64_t key = 0;
   for (const Cut& cut : cuts) {

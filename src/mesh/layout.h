@@ -1,11 +1,10 @@
-// How a full tensor is cut over a mesh: an ordered list of cuts. Plain arithmetic, no tensors.
+// How a full tensor is cut over a mesh: an ordered list of cuts. Arithmetic only, no tensors.
 //
 //   Layout({})                                      Replicate: every rank holds the full tensor
 //   Layout({Cut::even(0, "tp")})                    Shard(0) over tp, sizes must divide
-//   Layout({Cut::even(0, "tp"), Cut::chunk(0, "dp")})   FSDP on what tensor parallelism left
+//   Layout({Cut::even(0, "tp"), Cut::chunk(0, "dp")})   FSDP of a shard of tensor parallelism
 //
-// A cut maps the indices that the earlier cuts left along its dim to the ones that this
-// coordinate keeps.
+// A cut keeps, at this coordinate, some of the indices that the earlier cuts left along its dim.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +24,7 @@ struct Cut {
     kBlocks,          // the dim is a row of blocks (fused gate|up, q|k|v): each block is cut evenly
     kZigzag,          // 2*size chunks, coordinate r keeps chunks r and 2*size-1-r
     kSequenceZigzag,  // zigzag within each sequence; `blocks` holds the sequence lengths
-    kRepeated,        // `parts` even parts, size/parts neighbouring ranks hold each of them
+    kRepeated,        // `parts` even parts, each held by size/parts neighboring ranks
   };
   int64_t dim = 0;
   std::string axis;
@@ -59,13 +58,13 @@ class Layout {
   // -1 where the position is padding. Throws Error(kRefused) when a cut does not fit the size.
   std::vector<int64_t> indices(int64_t dim, int64_t global_size, const Mesh& mesh,
                                int64_t rank) const;
-  // The same layout with every dim counted from the front, for a tensor of `dim_count` dims.
-  // Throws Error(kBadInput) when a cut names a dim that the tensor does not have.
+  // The same layout with every dim counted from the front, for a tensor of `dim_count` dims. Throws
+  // Error(kBadInput) when a cut names a dim that the tensor does not have.
   Layout resolved(int64_t dim_count) const;
   // Local shape of a tensor of `global_shape` at `rank`. Negative dims in cuts count from the end.
   std::vector<int64_t> local_shape(const std::vector<int64_t>& global_shape, const Mesh& mesh,
                                    int64_t rank) const;
-  // Ranks that must hold equal copies, as groups that cover the world; singletons included.
+  // Groups of ranks that must hold equal copies. They cover the world and include singletons.
   std::vector<std::vector<int64_t>> replica_groups(const Mesh& mesh) const;
   std::vector<int64_t> replicas_of(const Mesh& mesh, int64_t rank) const;
   // "R", "S(0)tp", "S(0)tp S(0)dp"; padded "S(0)tp:padded96", blocks "B(0)tp:4|4", zigzag "Z(1)cp",

@@ -1,5 +1,5 @@
-// Ranks are numbered with the innermost axis fastest: rank = (((dp * cp) + cp_rank) * ..) +
-// tp_rank.
+// The innermost axis varies fastest: rank = ((dp_rank * cp + cp_rank) * ulysses + ulysses_rank) *
+// tp + tp_rank.
 #include "mesh/mesh.h"
 
 #include <fmt/format.h>
@@ -216,7 +216,7 @@ std::vector<int64_t> Mesh::peers_along(const std::vector<std::string>& axes, int
   const auto varies = [&](const MeshAxis& axis) {
     return std::find(axes.begin(), axes.end(), axis.name) != axes.end();
   };
-  std::vector<int64_t> peers = {0};  // built outer to inner, so they come out ascending
+  std::vector<int64_t> peers = {0};  // built from outer to inner, so in ascending order
   for (const auto& axis : axes_) {
     const int64_t own = coordinate(axis.name, rank);
     std::vector<int64_t> next;

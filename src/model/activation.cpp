@@ -1,5 +1,5 @@
 // The elementwise layers: the gated activations of the MLP and the residual sum. A gate keeps its
-// two inputs; what it is a product of is made again in the backward.
+// two inputs; its backward recomputes the factors of the product.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 

@@ -1,16 +1,16 @@
-// Causal attention over the heads it is given: scores, mask, softmax, weighted sum.
+// Causal attention over the given heads: scores, mask, softmax, weighted sum.
 //
 //   q        [B, S, H, D]      H is a multiple of H_kv: query head h uses kv head h / (H / H_kv)
 //   k, v     [B, S, H_kv, D]
 //   returns  [B, S, H*D]       in q's dtype; everything between is in the wider type
 //
-// A query sees the keys up to itself, with a window W only the last W of them; of a packed row
-// (StepContext::sequence_ids) only those of its own sequence.
+// A query sees at most the keys up to itself: with a window W only the last W of them, in a packed
+// row (StepContext::sequence_ids) only those of its own sequence.
 //
 // The H / H_kv query heads of one kv head are rows of one matrix product, so k and v are not
-// repeated. Queries are taken a block of positions at a time, each with all keys that some of them
-// sees: scores of a block are all that there is at once. Of the forward q, k and v alone are kept;
-// the backward makes the weights of each block again (Rabe and Staats, arXiv:2112.05682).
+// repeated. The queries are processed in blocks of positions, each with all keys that one of them
+// sees, and only the scores of one block exist at a time. The forward keeps only q, k and v; the
+// backward recomputes the weights of each block (Rabe and Staats, arXiv:2112.05682).
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -24,14 +24,14 @@
 namespace shardproof {
 namespace {
 
-// What decides which keys a query sees, and how much they count.
+// Which keys a query sees, and the scale of their scores.
 struct AttentionRule {
   double scale;
   int64_t window;           // 0: none
   at::Tensor sequence_ids;  // [S] or undefined
 };
 
-// Queries [first, first + count) of each head, and the keys that some of them sees.
+// Queries [first, first + count) of each head, and the keys that at least one of them sees.
 struct QueryBlock {
   int64_t first, count;
   int64_t first_key, keys;
@@ -54,7 +54,7 @@ std::vector<QueryBlock> query_blocks(const at::Tensor& q, const AttentionRule& r
 at::Tensor hidden_keys(const QueryBlock& block, const AttentionRule& rule, at::Device device) {
   const at::Tensor all =
       at::ones({block.count, block.keys}, at::TensorOptions().dtype(at::kBool).device(device));
-  const int64_t own_key = block.first - block.first_key;  // of the first query
+  const int64_t own_key = block.first - block.first_key;  // key of the first query
   at::Tensor hidden = all.triu(own_key + 1);
   if (rule.window > 0) hidden = hidden.logical_or_(all.tril(own_key - rule.window));
   if (!rule.sequence_ids.defined()) return hidden;
@@ -69,15 +69,15 @@ at::Tensor by_head(const at::Tensor& x) {
   return x.to(wider_type(x.scalar_type())).transpose(1, 2);
 }
 
-// The queries' rows of x [B, S, H, D], those of one kv head one after another:
-// [B, H_kv, group * count, D].
+// The queries' rows of x [B, S, H, D] as [B, H_kv, group * count, D]; the rows of one kv head
+// follow each other.
 at::Tensor query_rows(const at::Tensor& x, const QueryBlock& block, int64_t kv_heads) {
   const int64_t group = x.size(2) / kv_heads;
   return by_head(x.narrow(1, block.first, block.count))
       .reshape({x.size(0), kv_heads, group * block.count, x.size(3)});
 }
 
-// Such rows back in their place of x [B, S, H, D].
+// Writes such rows to their position in x [B, S, H, D].
 void put_rows(const at::Tensor& x, const QueryBlock& block, const at::Tensor& rows) {
   x.narrow(1, block.first, block.count)
       .copy_(rows.view({x.size(0), x.size(2), block.count, x.size(3)}).transpose(1, 2));

@@ -14,7 +14,7 @@ namespace {
   throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
 }
 
-// One batch file and the checks of what it holds, each with the file's name.
+// One batch file; each failed check names the file.
 class BatchFile {
  public:
   explicit BatchFile(const std::string& path) : file_(SafetensorsFile::open(path)) {}
@@ -58,7 +58,7 @@ class BatchFile {
               "give it the shape of the batch");
   }
 
-  // Every element within low..high; `what` says what that range is.
+  // Checks that every element is within low..high; `what` describes that range.
   void check_range(const std::string& name, const at::Tensor& tensor, int64_t low, int64_t high,
                    const char* what) const {
     const at::Tensor wrong = at::nonzero((tensor < low).logical_or(tensor > high));
@@ -79,7 +79,7 @@ class BatchFile {
   SafetensorsFile file_;
 };
 
-// `part` of each tensor that there is.
+// Applies `part` to each defined tensor.
 template <class Part>
 Batch parts_of(const Batch& batch, const Part& part) {
   Batch parts;

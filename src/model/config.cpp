@@ -31,7 +31,7 @@ Architecture architecture_called(const char* Architecture::*field, const std::st
   return {};
 }
 
-// From 'architectures' or 'model_type', or both, which then must agree.
+// Reads 'architectures' or 'model_type', or both, which then must agree.
 Architecture read_architecture(const ConfigFields& config) {
   const Json* named = config.find("architectures");
   const std::string model_type = config.text_or("model_type", "");
@@ -92,7 +92,7 @@ Activation read_activation(const ConfigFields& config, const FamilyTraits& famil
                 "supported: silu, gelu_pytorch_tanh");
 }
 
-// A size that some families have a default for.
+// A size that has a default in some families.
 int64_t size_of_family(const ConfigFields& config, const char* key, int64_t default_of_family) {
   return default_of_family > 0 ? config.size_or(key, default_of_family) : config.size(key);
 }
@@ -130,7 +130,7 @@ void read_heads(const ConfigFields& config, ModelConfig& model) {
   }
 }
 
-// As torch.nn.Embedding's padding_idx: a negative one counts from the end of the vocabulary.
+// As padding_idx of torch.nn.Embedding: a negative id counts from the end of the vocabulary.
 int64_t read_pad_token(const ConfigFields& config, const ModelConfig& model) {
   if (config.is_null("pad_token_id")) return -1;
   if (!config.has("pad_token_id")) return model.traits().pad_token_id;
@@ -143,7 +143,7 @@ int64_t read_pad_token(const ConfigFields& config, const ModelConfig& model) {
   return id < 0 ? id + vocab_size : id;
 }
 
-// Which layers have a sliding window, where config.json lists them.
+// Which layers have a sliding window, from the list in config.json.
 std::vector<bool> read_layer_types(const ConfigFields& config, int64_t layers) {
   const Json& types = *config.find("layer_types");
   if (!types.is_array()) config.wrong_type("layer_types", types, "a list of names");
@@ -192,7 +192,7 @@ void read_windows(const ConfigFields& config, ModelConfig& model) {
   if (!listed) model.sliding_layers = sliding_layers_by_rule(config, model);
 }
 
-// Of a model that reads images too, the tie is said beside its text part.
+// A model that also reads images has the key outside of its text part.
 bool read_tie(const ConfigFields& whole, const ConfigFields& text, const FamilyTraits& family) {
   const char* key = "tie_word_embeddings";
   const bool of_text = text.flag_or(key, family.tied);

@@ -35,16 +35,16 @@ struct ModelConfig {
   double query_pre_attn_scalar = 0;  // 0: head_dim
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
-  double rope_local_theta = 10000.0;  // of sliding layers, in families with a base of their own
+  double rope_local_theta = 10000.0;  // of sliding layers, in families where they have their own
   RopeScaling rope_local_scaling;
-  int64_t sliding_window = 0;             // keys that a query sees, itself among them
+  int64_t sliding_window = 0;             // keys that a query sees, including its own
   std::vector<bool> sliding_layers = {};  // one per layer; empty: none
   bool tie_word_embeddings = false;
   bool attention_bias = false;  // q, k, v and o
   bool mlp_bias = false;
 
   const FamilyTraits& traits() const { return family_traits(family); }
-  // Of a linear of a layer: "self_attn.q_proj", "mlp.up_proj", ..
+  // Whether a linear of a layer has a bias: "self_attn.q_proj", "mlp.up_proj", ..
   bool has_bias(const std::string& linear) const;
   // 0: the layer sees all tokens before.
   int64_t window_of_layer(int64_t layer) const;
@@ -52,10 +52,10 @@ struct ModelConfig {
   double score_scale() const;      // of q k^T
   double embedding_scale() const;  // of the embedding's output
 
-  // From config.json, in the spelling of transformers 4 (rope_theta, rope_scaling) or 5
-  // (rope_parameters). Of Gemma3ForConditionalGeneration its text part. Throws Error(kBadInput): a
-  // missing or ill-typed size; kRefused: an architecture or option (activation, rope type) that is
-  // not supported.
+  // Reads a config.json in the spelling of transformers 4 (rope_theta, rope_scaling) or 5
+  // (rope_parameters). For Gemma3ForConditionalGeneration it reads the text part. Throws
+  // Error(kBadInput) for a missing or ill-typed size, and Error(kRefused) for an unsupported
+  // architecture or option (activation, rope type).
   static ModelConfig from_json(const nlohmann::json& config);
 };
 

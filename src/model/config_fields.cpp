@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMaxConfigFact = 800;  // bytes of a message, which may quote the file
 
-// A JSON value as a message shows it: short, on one line.
+// A JSON value for a message: short, on one line.
 std::string shown_value(const nlohmann::json& value) {
   const std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   return text.size() <= 60 ? text : text.substr(0, 57) + "...";

@@ -1,4 +1,4 @@
-// Checked access to one JSON object of a Hugging Face config, and how its readers complain. No
+// Checked access to one JSON object of a Hugging Face config, and the errors of its readers. No
 // LibTorch here.
 #pragma once
 
@@ -9,21 +9,20 @@
 
 namespace shardproof {
 
-// Null counts as missing, as in Hugging Face configs. What a key holds of the wrong type, or out of
-// range, is an Error(kBadInput) that names it.
+// Null counts as missing, as in Hugging Face configs. A value of the wrong type or out of range
+// throws an Error(kBadInput) with its key.
 class ConfigFields {
  public:
-  static constexpr int64_t kMaxSize = 1
-                                      << 24;  // of any one: products of two stay far from overflow
+  static constexpr int64_t kMaxSize = 1 << 24;  // of any one: products of two cannot overflow
 
-  // `where`: how messages call the object. Throws Error(kBadInput): not an object.
+  // `where` names the object in messages. Throws Error(kBadInput) when it is not an object.
   ConfigFields(const nlohmann::json& object, std::string where);
 
   const nlohmann::json* find(const char* key) const;  // null: missing
   bool has(const char* key) const { return find(key) != nullptr; }
-  bool is_null(const char* key) const;  // there, and null
+  bool is_null(const char* key) const;  // present, and null
 
-  // 1..largest.
+  // An integer in 1..largest.
   int64_t size(const char* key, int64_t largest = kMaxSize) const;
   int64_t size_or(const char* key, int64_t otherwise, int64_t largest = kMaxSize) const;
   int64_t integer_or(const char* key, int64_t otherwise) const;
@@ -44,7 +43,7 @@ class ConfigFields {
 
 [[noreturn]] void bad_config(std::string what, std::string fix);     // Error(kBadInput)
 [[noreturn]] void refuse_config(std::string what, std::string fix);  // Error(kRefused)
-// Refuses a name that is not among the known ones, with the nearest that is.
+// Throws Error(kRefused) for a name that is not known, with the nearest known one.
 void refuse_unknown(const char* what, const std::string& name,
                     const std::vector<std::string>& known);
 

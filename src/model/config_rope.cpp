@@ -5,8 +5,8 @@
 namespace shardproof {
 namespace {
 
-// Llama 3's rope names the context length that the model was first trained with; where it does not,
-// Hugging Face takes max_position_embeddings.
+// The context length with which the model was first trained. If it is absent, Hugging Face takes
+// max_position_embeddings.
 int64_t read_original_context(const ConfigFields& config, const ConfigFields& rope) {
   const char* key = "original_max_position_embeddings";
   if (config.has(key) && rope.has(key) && config.size(key) != rope.size(key)) {
@@ -46,7 +46,7 @@ struct RopeOfLayers {
   RopeScaling& scaling;
 };
 
-// One object of rope_parameters, or of one kind of layer in it.
+// Reads one object of rope_parameters, or of one kind of layer in it.
 void read_rope_object(const ConfigFields& config, const nlohmann::json& object,
                       const std::string& where, RopeOfLayers rope) {
   const ConfigFields fields(object, where);

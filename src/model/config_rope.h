@@ -8,13 +8,13 @@ namespace shardproof {
 
 // Fills the rope fields of `model`, whose family is known.
 //
-//   transformers 4   rope_theta, rope_scaling; Gemma3: rope_local_base_freq, and the scaling
-//                    counts for the layers without a sliding window
+//   transformers 4   rope_theta, rope_scaling; Gemma3: rope_local_base_freq, and rope_scaling
+//                    applies only to layers without a sliding window
 //   transformers 5   rope_parameters: {rope_theta, rope_type, ..}; Gemma3: one such object for
 //                    "full_attention" and one for "sliding_attention"
 //
-// Throws Error(kBadInput): both spellings that differ, a constant that is missing; kRefused: a kind
-// of scaling that is not supported.
+// Throws Error(kBadInput) when both spellings are present and differ, and for a missing constant;
+// Error(kRefused) for an unsupported kind of scaling.
 void read_rope(const ConfigFields& config, ModelConfig& model);
 
 }  // namespace shardproof

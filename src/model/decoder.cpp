@@ -11,7 +11,7 @@
 
 namespace shardproof {
 
-// Null: the family has no such norm.
+// A null slot is a norm that the family does not have.
 struct Decoder::Block {
   bool sliding;
   Slot *input_layernorm, *q_proj, *k_proj, *v_proj, *q_norm, *k_norm, *attention, *o_proj;
@@ -34,13 +34,12 @@ std::unique_ptr<Layer> gate_of(Activation activation) {
   return std::make_unique<SiluGate>();
 }
 
-// A null slot passes its input on.
+// Returns `x` for a null slot.
 at::Tensor through(Slot* slot, const at::Tensor& x, const StepContext& context) {
   return slot == nullptr ? x : (*slot)({x}, context);
 }
 
-// Times the family's factor, which is rounded to the dtype of the weights first, as Hugging Face
-// does.
+// Multiplies by the family's factor in the dtype of the weights, as Hugging Face does.
 at::Tensor scaled_embedding(const at::Tensor& embedded, double scale) {
   if (scale == 1.0) return embedded;
   return embedded * at::scalar_tensor(scale, embedded.options());
@@ -208,8 +207,8 @@ at::Tensor Decoder::forward(const at::Tensor& input_ids, const StepContext& cont
   return model_region_.run(input_ids, context, whole);
 }
 
-// x [b, s, E] -> [b, s, E]; under a plan the residual stream may be a shard of the sequence, so the
-// number of tokens that attention sees is read from the projections.
+// x [b, s, E] -> [b, s, E]. Under a plan the residual stream may be a shard of the sequence, so the
+// projections give the number of tokens that attention sees.
 at::Tensor Decoder::run_attention(const Block& block, const at::Tensor& x,
                                   const StepContext& context, const at::Tensor& rotary) const {
   const auto heads = [&](const at::Tensor& projected) {  // [b, s, H*D] -> [b, s, H, D]

@@ -1,7 +1,7 @@
-// A decoder-only transformer for ONE device, as a tree of named slots. No parallel code: a plan
-// replaces what the slots hold. Shapes below are those of one device; head counts and widths inside
-// forward are read from the local tensors. One definition for all families: what differs is in
-// family.h.
+// A decoder-only transformer for ONE device, as a tree of named slots. It has no parallel code: a
+// plan replaces the layers in the slots. Shapes below are those of one device; forward reads head
+// counts and widths from the local tensors. One definition serves all families; family.h has the
+// differences.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,8 +21,8 @@ namespace shardproof {
 
 class Decoder {
  public:
-  // Slots with plain layers over read-only full weights. Dtype and device come with materialise().
-  // Throws Error(kBadInput) when a weight is missing or has another shape than the config says.
+  // Slots with plain layers over read-only full weights. materialise() sets dtype and device.
+  // Throws Error(kBadInput) when a weight is missing or its shape contradicts the config.
   Decoder(const ModelConfig& config, std::shared_ptr<const WeightMap> weights);
   ~Decoder();
   Decoder(Decoder&&) noexcept;
@@ -33,17 +33,17 @@ class Decoder {
   // lm_head.
   std::vector<Slot*> slots();
   Slot& slot(const std::string& name);
-  Region& region(const std::string& name);  // region.h has the names; asserts that there is one
-  // Every parameter once (a tied one once), in forward order.
+  Region& region(const std::string& name);  // region.h has the names; asserts that it exists
+  // Every parameter once, including tied ones, in forward order.
   std::vector<ParameterPtr> parameters() const;
 
-  // Gives this rank its own leaves (once): each parameter's cut by its layout, cast as precision.h
-  // says and moved. Parameters that are not trainable take no gradient. Those that have a master
-  // already are somebody else's (fsdp) and stay as they are.
+  // Gives this rank its own leaves. Call it once. Each parameter is cut by its layout, cast as
+  // precision.h says, and moved. Parameters that are not trainable take no gradient. Parameters
+  // that already have a master belong to fsdp and stay unchanged.
   void materialise(const Mesh& mesh, int64_t rank, at::ScalarType dtype, at::Device device);
 
-  // input_ids [b, s] int64, context.positions [b, s] -> logits [b, s, V] (or what the plan left:
-  // [b, s, V_tp]).
+  // input_ids [b, s] int64, context.positions [b, s] -> logits [b, s, V], under a plan [b, s,
+  // V_tp].
   at::Tensor forward(const at::Tensor& input_ids, const StepContext& context);
 
  private:
@@ -70,11 +70,11 @@ class Decoder {
   Slot* norm_ = nullptr;
   Slot* lm_head_ = nullptr;
   bool materialised_ = false;
-  // [head_dim / 2], in the wider type; of sliding layers only where there are any.
+  // [head_dim / 2], in the wider type; those of sliding layers only if there are any.
   at::Tensor inverse_frequencies_, sliding_inverse_frequencies_;
 };
 
-// The plain layers, which the plans' layers take their parameters from.
+// The plain layers, from which the layers of plans take their parameters.
 class Linear : public Layer {  // weight [out, in], bias [out] or null
  public:
   Linear(ParameterPtr weight, ParameterPtr bias)
@@ -94,7 +94,7 @@ class Embedding : public Layer {  // weight [V, E]; the row of pad_token_id (>= 
   int64_t pad_token_id;
 };
 
-// weight [E], or [D] for heads; computed in the wider type. `unit_offset`: times 1 + weight.
+// weight [E], or [D] for heads; computed in the wider type. `unit_offset`: factor 1 + weight.
 class RmsNorm : public Layer {
  public:
   RmsNorm(ParameterPtr weight, double eps, bool unit_offset = false)
@@ -108,11 +108,11 @@ class RmsNorm : public Layer {
 
 struct AttentionOptions {
   double scale = 0;    // of the scores; 0: D^-0.5
-  int64_t window = 0;  // keys that a query sees at most, itself among them; 0: all before
+  int64_t window = 0;  // most keys that a query sees, including its own; 0: no limit
 };
 
-// Query positions whose scores attention has at once, each batch * heads * seq_len numbers of
-// `element` bytes: as many as a core's cache holds, but no fewer than make a product worth it.
+// Query positions whose scores attention holds at once; each has batch * heads * seq_len numbers of
+// `element` bytes. They fit a core's cache, but are not too few for an efficient product.
 int64_t attention_block_rows(int64_t batch, int64_t seq_len, int64_t heads, int64_t element);
 
 class CausalAttention : public Layer {  // q [B,S,H,D], k, v [B,S,H_kv,D] -> [B,S,H*D]

@@ -1,19 +1,19 @@
-// The families of decoders, and what each does differently from the others. No LibTorch here.
+// The families of decoders and their differences. No LibTorch here.
 //
 //                              llama      qwen2        qwen3        gemma3
 //   biases of q, k and v       option     always       option       option
 //   bias of o                  option     never        option       option
 //   biases of the MLP          option     never        never        never
-//   q and k normalised         -          -            per head     per head
+//   q and k normalized         -          -            per head     per head
 //   norms multiply by          weight     weight       weight       1 + weight
-//   norms of what attention
-//   and MLP give               -          -            -            before the residual sum
+//   norms of the outputs of
+//   attention and MLP          -          -            -            before the residual sum
 //   embedding                  as it is   as it is     as it is     times sqrt(hidden_size)
 //   scores times               D^-0.5     D^-0.5       D^-0.5       query_pre_attn_scalar^-0.5
 //   sliding window             -          last layers  last layers  all but every sixth layer
 //   rope base                  one        one          one          another where the window slides
 //
-// The rest is one definition: decoder.h.
+// Everything else has one definition (decoder.h).
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ enum class WindowRule {
 struct FamilyTraits {
   const char* name;  // "qwen2"
   bool attention_bias_option = false, mlp_bias_option = false;
-  bool qkv_bias = false;  // always, and none of o
+  bool qkv_bias = false;  // always for q, k and v, never for o
   bool qk_norm = false;
   bool unit_offset_norm = false;
   bool output_norms = false;
@@ -39,21 +39,21 @@ struct FamilyTraits {
   bool own_score_scale = false;  // query_pre_attn_scalar
   bool local_rope = false;
   WindowRule window = WindowRule::kNone;
-  // What a config.json means that leaves the key out, as Hugging Face has it. 0: no default.
+  // Hugging Face's values for keys that a config.json leaves out. 0: no default.
   const char* activation_key = "hidden_act";
   const char* activation = "silu";
   bool tied = false;
   int64_t pad_token_id = -1;  // -1: none
   int64_t vocab_size = 0, num_attention_heads = 0;
-  int64_t num_key_value_heads = 0;  // 0: as many as query heads
+  int64_t num_key_value_heads = 0;  // 0: equal to the number of query heads
   int64_t head_dim = 0;             // 0: hidden_size / num_attention_heads
   double rope_theta = 10000.0;
 };
 
-// The row of a family; asserts that there is one.
+// The row of a family; asserts that it exists.
 const FamilyTraits& family_traits(const std::string& name);
 
-// How config.json names a family. `text_inside`: its decoder is described in "text_config".
+// A name of a family in config.json. With `text_inside` its decoder is described in "text_config".
 struct Architecture {
   const char* name;  // "Gemma3ForCausalLM"
   const char* model_type;

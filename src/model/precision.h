@@ -1,4 +1,4 @@
-// Which dtype each quantity has: one rule, the same in the golden and on every rank.
+// The dtype of each quantity, by one rule for the golden and for every rank.
 //
 //   precision   forward and backward   wide layers   reduced gradients and optimizer
 //   float64     float64                float64       float64
@@ -23,21 +23,20 @@
 
 namespace shardproof {
 
-// The dtype of forward and backward. Throws Error(kRefused) at a name that no golden and no rank
-// computes in.
+// The dtype of forward and backward. Throws Error(kRefused) for an unsupported precision.
 at::ScalarType dtype_of_precision(const std::string& precision);
 
 // float64 stays float64; everything else becomes float32.
 at::ScalarType wider_type(at::ScalarType dtype);
 
-// The tensor that the optimizer updates and that "param.<name>" shows: the master, or the leaf
-// itself where the leaf has the wider type already. An alias without gradient history.
+// The tensor that the optimizer updates and that "param.<name>" shows: the master, or the leaf if
+// it has the wider type already. The result is an alias without gradient history.
 at::Tensor master_of(const Parameter& parameter);
 
 // The leaf's gradient in the wider type, before any reduction; zeros where backward left none.
 at::Tensor gradient_of(const Parameter& parameter);
 
-// Copies the master into the leaf after an optimizer step. Does nothing where they are one.
+// Copies the master into the leaf after an optimizer step. Does nothing when they are one tensor.
 void refresh_leaf(const Parameter& parameter);
 
 }  // namespace shardproof

@@ -1,9 +1,9 @@
-// A stretch of the model, one tensor in and one out, around which something may be put from
-// outside: activation checkpointing, a unit of fsdp.
+// A part of the model with one input and one output tensor. Activation checkpointing and units of
+// fsdp are wrapped around it from outside.
 //
 //   model                   input_ids -> logits
 //   model.layers.<i>        the residual stream before a layer -> after it
-//   model.layers.<i>.mlp    what the layer's MLP reads -> what it adds
+//   model.layers.<i>.mlp    the input of the layer's MLP -> its output
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,22 +16,22 @@
 
 namespace shardproof {
 
-// What a region computes. A copy may be kept and run again, as long as the model and what the
-// context points to live.
+// The computation of a region. A copy may be kept and run again while the model and the objects
+// behind the context exist.
 using RegionBody = std::function<at::Tensor(const at::Tensor& x, const StepContext& context)>;
 
 class RegionWrap {
  public:
   virtual ~RegionWrap() = default;
-  // Calls `body` once, with `x` or an alias of it; the gradient of x and of the parameters is that
-  // of the body.
+  // Calls `body` once with `x` or an alias of it. The gradients of x and of the parameters must be
+  // those of the body.
   virtual at::Tensor run(const at::Tensor& x, const StepContext& context,
                          const RegionBody& body) = 0;
 };
 
 class Region {
  public:
-  // What comes later goes around what is there already.
+  // Each new wrap goes around the earlier ones.
   void wrap(std::unique_ptr<RegionWrap> wrap) { wraps_.push_back(std::move(wrap)); }
   at::Tensor run(const at::Tensor& x, const StepContext& context, const RegionBody& body) const;
 

@@ -1,6 +1,6 @@
 // Root mean square norm (Zhang and Sennrich, arXiv:1910.07467): x / sqrt(mean(x^2) + eps) * weight,
-// over the last dim; Gemma's multiply by 1 + weight. Of the forward the input and one number a row
-// are kept.
+// over the last dim; Gemma multiplies by 1 + weight. The forward keeps the input and a number per
+// row.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -10,7 +10,7 @@
 namespace shardproof {
 namespace {
 
-// What the normalised values are multiplied by, in the wider type.
+// The factor of the normalized values, in the wider type.
 at::Tensor norm_factor(const at::Tensor& weight, at::ScalarType wide, bool unit_offset) {
   const at::Tensor factor = weight.to(wide);
   return unit_offset ? factor + 1.0 : factor;
@@ -30,7 +30,7 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
     return (x * inverse_root).mul_(norm_factor(weight, wide, unit_offset)).to(input.scalar_type());
   }
 
-  // With n = x / root and g what flows to it: (g - n mean(g n)) / root.
+  // With n = x / root and incoming gradient g: (g - n mean(g n)) / root.
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "the norm has no second derivative");

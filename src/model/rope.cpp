@@ -8,7 +8,7 @@
 namespace shardproof {
 namespace {
 
-// Llama 3.1: long wavelengths are stretched by `factor`, short ones kept, those between
+// Llama 3.1: long wavelengths are stretched by `factor`, short ones are kept, and those between are
 // interpolated.
 double llama3_frequency(double frequency, const RopeScaling& scaling) {
   const double context = static_cast<double>(scaling.original_max_position_embeddings);

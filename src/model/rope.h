@@ -1,4 +1,4 @@
-// Rotary position embeddings (Su et al., "RoFormer", arXiv:2104.09864), as Hugging Face pairs them:
+// Rotary position embeddings (Su et al., "RoFormer", arXiv:2104.09864), in Hugging Face's pairing:
 // element i turns with element i + head_dim/2.
 #pragma once
 
@@ -8,15 +8,15 @@
 
 namespace shardproof {
 
-// [head_dim / 2] float64 on CPU, after the config's scaling (default, linear, llama3). `sliding`:
-// of the layers with a sliding window, which have a base of their own in some families.
+// [head_dim / 2] float64 on CPU, after the config's scaling (default, linear, llama3). `sliding`
+// selects the layers with a sliding window, which have their own base in some families.
 at::Tensor inverse_frequencies(const ModelConfig& config, bool sliding = false);
 
 // positions [b, s] int64, frequencies [D/2] -> [2, b, s, 1, D/2]: cosines, then sines, in the dtype
 // of the frequencies.
 at::Tensor rotary_table(const at::Tensor& positions, const at::Tensor& frequencies);
 
-// x [b, s, H, D] turned by the table of its tokens; computed in the table's dtype, returned in x's.
+// x [b, s, H, D], rotated by the table of its tokens in the table's dtype, then cast to x's.
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& table);
 
 }  // namespace shardproof

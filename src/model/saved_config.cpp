@@ -7,7 +7,7 @@
 namespace shardproof {
 namespace {
 
-// The architecture of the decoder alone.
+// The architecture whose config describes only the decoder.
 Architecture text_architecture(const std::string& family) {
   for (const Architecture& known : known_architectures()) {
     if (family == known.family && !known.text_inside) return known;

@@ -1,4 +1,4 @@
-// The config.json that stands beside saved weights.
+// The config.json beside saved weights.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,8 +7,8 @@
 
 namespace shardproof {
 
-// `config` (one that ModelConfig::from_json reads) as transformers reads it too: architecture and
-// dtype are filled in. Of Gemma3ForConditionalGeneration the text part, as Gemma3ForCausalLM.
+// Completes `config` (one that ModelConfig::from_json reads) for transformers with architecture and
+// dtype. For Gemma3ForConditionalGeneration it returns the text part, as Gemma3ForCausalLM.
 nlohmann::json saved_config(const nlohmann::json& config, at::ScalarType dtype);
 
 }  // namespace shardproof

@@ -1,4 +1,4 @@
-// A batch drawn from one seed.
+// Draws a batch from one seed.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ void require(bool good, std::string what, std::string fix) {
     throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
 }
 
-// The lengths as asked for: one per sample, or all seq_len; seq_len 0 means the longest.
+// Checks the options and fills in seq_len (0: the greatest length) and absent lengths (seq_len).
 SeededBatchOptions checked(SeededBatchOptions options) {
   require(options.vocab_size >= 1, fmt::format("vocab_size={} is not positive", options.vocab_size),
           "give the model a vocabulary");
@@ -62,7 +62,7 @@ at::Generator stream(int64_t seed, const char* name) {
   return at::detail::createCPUGenerator(stream_seed(seed, std::string("batch.") + name));
 }
 
-// Whole shuffled vocabularies one after another: `count` tokens with every part of it among them.
+// Draws `count` tokens as whole shuffled vocabularies, so that every part of the vocabulary occurs.
 at::Tensor draw_ids(int64_t count, int64_t vocab_size, int64_t seed) {
   const at::Generator generator = stream(seed, "input_ids");
   std::vector<at::Tensor> rounds;
@@ -72,7 +72,7 @@ at::Tensor draw_ids(int64_t count, int64_t vocab_size, int64_t seed) {
   return at::cat(rounds).narrow(0, 0, count);
 }
 
-// 0 for a token that does not count. Weights are multiples of a quarter: their sums are exact.
+// 0 for a token that does not count. Weights are multiples of a quarter, so their sums are exact.
 at::Tensor draw_token_mask(const SeededBatchOptions& options) {
   const std::vector<int64_t> shape{options.batch_size, options.seq_len};
   const auto uniform = [&](const char* name) {
@@ -83,7 +83,7 @@ at::Tensor draw_token_mask(const SeededBatchOptions& options) {
   return counted * uniform("token_mask weights").mul_(8).floor_().add_(1).div_(4);
 }
 
-// `values` where the mask counts; elsewhere NaN, infinity and minus infinity in turn.
+// `values` where the mask counts; NaN, infinity and minus infinity in turn elsewhere.
 at::Tensor finite_where_counted(const at::Tensor& values, const at::Tensor& mask) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const at::Tensor never = at::tensor({std::nan(""), kInfinity, -kInfinity}, at::kDouble);
@@ -106,8 +106,7 @@ Batch seeded_batch(const SeededBatchOptions& asked) {
   batch.token_mask = draw_token_mask(options);
   batch.sample_mask = at::ones({options.batch_size}, at::kDouble);
   for (const int64_t sample : options.dropped_samples) batch.sample_mask[sample] = 0.0;
-  // Around a uniform prediction, so that clipped_pg clips some ratios on either side and not
-  // others.
+  // Values around a uniform prediction, so that clipped_pg clips some ratios on either side.
   const double uniform = -std::log(static_cast<double>(options.vocab_size));
   batch.prev_logprobs = uniform + 0.5 * normal("prev_logprobs");
   batch.reference_logprobs = uniform + 0.5 * normal("reference_logprobs");

@@ -1,4 +1,4 @@
-// Weights drawn from one seed: each tensor from its own stream, so that none depends on the others.
+// Draws weights from one seed, each tensor from its own stream, independent of the others.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
@@ -29,8 +29,7 @@ void check_size(const std::map<std::string, std::vector<int64_t>>& shapes) {
   }
 }
 
-// Matrices keep the size of what they multiply; what norms multiply by lies around 1, biases around
-// 0, never on them.
+// Matrices preserve the size of their inputs. Factors of norms lie around 1 and biases around 0.
 at::Tensor draw(const std::string& name, const std::vector<int64_t>& shape, int64_t seed,
                 bool unit_offset_norm) {
   const at::Generator generator = at::detail::createCPUGenerator(stream_seed(seed, name));

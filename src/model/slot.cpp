@@ -37,8 +37,8 @@ void watch_gradient(const Slot& slot, const at::Tensor& own, size_t index,
 }  // namespace
 
 at::Tensor Slot::operator()(at::TensorList inputs, const StepContext& context) {
-  // Each slot sees aliases of its inputs, whose gradients are what flows back through this slot
-  // alone. Unwatched runs make them too: gradients are summed in the same order, so that watching a
+  // Each slot gets aliases of its inputs, whose gradients flow back through this slot alone. Runs
+  // without a probe make them too, so that gradients are summed in the same order and watching a
   // run changes no bit of it.
   std::vector<at::Tensor> own;
   if (at::GradMode::is_enabled()) {

@@ -51,15 +51,14 @@ std::set<std::string> weight_files(const std::string& folder) {
   return files;
 }
 
-// Rotary frequencies, which follow from the config, in old checkpoints; what sees images, and what
-// brings that into the text.
+// Rotary frequencies (of old checkpoints), which the config gives, and vision parts of a model.
 bool ignorable(const std::string& name) {
   const std::string own = name.starts_with("model.") ? name.substr(6) : name;
   return name.ends_with(".rotary_emb.inv_freq") || own.starts_with("vision_tower.") ||
          own.starts_with("multi_modal_projector.");
 }
 
-// A model that reads images too keeps its text part under a prefix: transformers 4 wrote
+// A model that also reads images keeps its text part under a prefix: transformers 4 writes
 // "language_model.model." and "language_model.lm_head.", 5 writes "model.language_model.".
 std::string text_name(const std::string& name) {
   const std::string_view outer = "language_model.", inner = "model.language_model.";
@@ -86,7 +85,7 @@ void check_tensor(const std::string& name, const at::Tensor& tensor,
   }
 }
 
-// A tied model stores the shared matrix once; a second copy must at least be equal.
+// A tied model stores the shared matrix once; a second copy must be equal.
 void take_tied_head(WeightMap& weights) {
   const auto head = weights.find("lm_head.weight");
   if (head == weights.end()) return;

@@ -1,4 +1,4 @@
-// The full weights of a model by Hugging Face name: from a folder, or drawn from one seed.
+// The full weights of a model by Hugging Face name, from a folder or drawn from one seed.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,16 +11,16 @@
 
 namespace shardproof {
 
-// name -> full tensor on CPU; views of a mapped file, or drawn once. Never written to, so that all
-// ranks of a process share it. Tied models have no lm_head.weight here.
+// Maps a name to its full tensor on the CPU: a view of a mapped file, or drawn once. No code may
+// write to it, so that all ranks of a process can share it. Tied models have no lm_head.weight.
 using WeightMap = std::map<std::string, at::Tensor>;
 
-// The names and shapes that a model of this config has.
+// The names and shapes of the weights of a model with this config.
 std::map<std::string, std::vector<int64_t>> weight_shapes(const ModelConfig& config);
 
-// model.safetensors, or the sharded files that model.safetensors.index.json names; of
+// Loads model.safetensors, or the sharded files of model.safetensors.index.json; for
 // Gemma3ForConditionalGeneration the text part, under the names of Gemma3ForCausalLM. Throws
-// Error(kBadInput): a missing or unexpected tensor, a wrong shape, a non-finite weight.
+// Error(kBadInput) for a missing or unexpected tensor, a wrong shape, and a non-finite weight.
 std::shared_ptr<const WeightMap> load_weights(const std::string& folder, const ModelConfig& config);
 
 // The same names and shapes, every element 0, in no memory to speak of: for a rank that is given

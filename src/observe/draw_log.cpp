@@ -7,7 +7,7 @@
 namespace shardproof {
 namespace {
 
-// What a double holds exactly: the judge reads every tensor as doubles.
+// A double holds these bits exactly; the judge reads every tensor as doubles.
 constexpr uint64_t kExactBits = (uint64_t{1} << 52) - 1;
 
 }  // namespace

@@ -1,13 +1,13 @@
-// Who drew random numbers, from which stream, and where in it: what tells two ranks that share a
-// mask from two that only look alike.
+// A log of drawn random numbers with their stream and offset. It shows whether two equal masks come
+// from one stream.
 //
 // A place is a name in the code ("attention dropout"), the same on every rank. The draws of a place
-// are judged as one integer tensor beside those that one device says each rank should have made:
+// are one integer tensor, which is compared with the golden's draws for each rank:
 //
-//   "draw.<place>"   [1, n, 5] int64, n draws in order; of the golden [streams, n, 5]
+//   "draw.<place>"   [1, n, 5] int64, n draws in order; in the golden [streams, n, 5]
 //   columns          stream (stream_id), seed, offset, count, state
 //
-// Ranks that must draw alike hold the same row of it, ranks that must differ another one each.
+// Ranks that must draw the same numbers hold the same row, others hold different rows.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,11 +24,11 @@ namespace shardproof {
 struct RandomDraw {
   std::string place;
   std::string stream;  // "model-parallel-rng"
-  uint64_t seed = 0;   // that the stream began with
-  int64_t offset = 0;  // numbers drawn from it before
-  int64_t count = 0;   // numbers drawn here
-  uint64_t state = 0;  // generator_digest() before: also draws that nobody told of move it
-  Phase phase = Phase::kForward;  // kRecompute: made again in a backward
+  uint64_t seed = 0;   // initial seed of the stream
+  int64_t offset = 0;  // numbers drawn from it before this draw
+  int64_t count = 0;   // numbers of this draw
+  uint64_t state = 0;  // generator_digest() before this draw; unlogged draws change it too
+  Phase phase = Phase::kForward;  // kRecompute: drawn again in a backward
 };
 
 enum DrawColumn : int64_t {
@@ -40,12 +40,12 @@ enum DrawColumn : int64_t {
   kDrawColumns
 };
 
-// The prefix of what is observed of a place.
+// The name prefix of observed draws.
 inline constexpr const char* kDrawPrefix = "draw.";
 
-// One stream's number in the column, below 2^52; the same in every process.
+// The number of a stream in the column, below 2^52; the same in every process.
 int64_t stream_id(std::string_view stream);
-// Of a generator's whole state, below 2^52. Reads it only.
+// A digest below 2^52 of a generator's whole state, which it does not change.
 uint64_t generator_digest(const at::Generator& generator);
 
 // The draws of one rank, in the order in which they were made.
@@ -54,18 +54,18 @@ class DrawLog {
   void add(RandomDraw draw) { draws_.push_back(std::move(draw)); }
   const std::vector<RandomDraw>& draws() const { return draws_; }
   void clear() { draws_.clear(); }
-  // [1, n, 5] int64 of this place in this phase; n = 0 when nothing was drawn there.
+  // [1, n, 5] int64 with the draws of this place in this phase; n = 0 when there are none.
   at::Tensor tensor(std::string_view place, Phase phase = Phase::kForward) const;
 
  private:
   std::vector<RandomDraw> draws_;
 };
 
-// The same of a list of draws, each of which counts whatever its place.
+// [1, n, 5] int64 with all draws of the list, whatever their place.
 at::Tensor draw_tensor(const std::vector<RandomDraw>& draws);
 
-// "draw.<place>" for a probe. `layout` says which ranks must differ: Shard(0) over those axes;
-// over all others they must draw alike.
+// The observation "draw.<place>" for a probe. `layout` is Shard(0) over the axes on which ranks
+// must differ; over all others they must draw the same numbers.
 Observation draw_observation(const DrawLog& log, const std::string& place, const Layout& layout,
                              int64_t step);
 

@@ -1,5 +1,5 @@
 // AdamW and SGD on plain tensors. A sharded optimizer is this one on local shards: every update is
-// elementwise, so that a shard's step is the shard of the step.
+// elementwise, so the step of a shard is the shard of the step.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,11 +21,12 @@ struct OptimizerOptions {
   double weight_decay =
       0.01;                // AdamW: decoupled (Loshchilov and Hutter); SGD: added to the gradient
   double momentum = 0.0;   // SGD
-  double dampening = 0.0;  // SGD: of what joins the momentum, from the second step on
-  bool nesterov = false;   // SGD: a step ahead along the momentum; PyTorch wants no dampening then
+  double dampening = 0.0;  // SGD: of the gradient that joins the momentum, from the second step on
+  // SGD: a step ahead along the momentum; requires dampening 0, as in PyTorch.
+  bool nesterov = false;
 };
 
-// One parameter's state. Undefined tensors: no step taken yet.
+// The state of one parameter. Its tensors are undefined before the first step.
 struct OptimizerState {
   int64_t step = 0;
   at::Tensor exp_avg;          // AdamW
@@ -33,8 +34,8 @@ struct OptimizerState {
   at::Tensor momentum_buffer;  // SGD with momentum > 0
 };
 
-// Updates `parameter` and `state` in place, `parameter` [..], `grad` the same shape and dtype.
-// No communication.
+// Updates `parameter` and `state` in place. `grad` must have the shape and dtype of `parameter`
+// [..]. No communication.
 void optimizer_step(const at::Tensor& parameter, const at::Tensor& grad, OptimizerState& state,
                     const OptimizerOptions& options);
 

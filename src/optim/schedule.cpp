@@ -55,7 +55,7 @@ LrSchedule::LrSchedule(ScheduleOptions options, double initial_lr)
   start();
 }
 
-// The first one makes its initial step; the others have not begun.
+// The first stage makes its initial step; the others have not begun.
 void LrSchedule::start() {
   steps_ = 0;
   rate_ = initial_;
@@ -63,7 +63,7 @@ void LrSchedule::start() {
   if (options_.stages.empty()) return;
   const ScheduleStage& first = options_.stages.front();
   epochs_[0] = 0;
-  // Its cosine starts from the rate as it is.
+  // A cosine starts from the unchanged rate.
   if (first.kind != ScheduleKind::kCosine) rate_ = next_rate(first, 0);
 }
 

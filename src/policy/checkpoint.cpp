@@ -42,7 +42,7 @@ constexpr const char* kStateFile = "state.json";
 
 std::string step_name(int64_t step) { return fmt::format("step_{:08}", step); }
 
-// The way back: none of a name that no save gives.
+// The step of a folder name; none for a name that no save gives.
 std::optional<int64_t> step_of(const std::string& folder_name) {
   const size_t digits = folder_name.find('_') + 1;
   int64_t step = 0;
@@ -58,7 +58,7 @@ constexpr StatePart kStateParts[] = {{"exp_avg.", &OptimizerState::exp_avg},
                                      {"exp_avg_sq.", &OptimizerState::exp_avg_sq},
                                      {"momentum_buffer.", &OptimizerState::momentum_buffer}};
 
-// What the files hold; on every rank, since all take part in gathering it.
+// The contents of the files, on every rank, because all take part in gathering them.
 struct Contents {
   json state = {};
   NamedTensors model = {}, optimizer = {}, streams = {};
@@ -71,7 +71,7 @@ int64_t most_optimizer_steps(const Trainer& trainer) {
   return most;
 }
 
-// By name, those of parameters that took fewer steps than others: they are or were frozen.
+// By name, the parameters that took fewer steps than others because they are or were frozen.
 json fewer_optimizer_steps(const Trainer& trainer) {
   json fewer = json::object();
   const int64_t most = most_optimizer_steps(trainer);
@@ -150,7 +150,7 @@ void write_contents(const fs::path& folder, const Contents& contents) {
   sync_to_disk(folder);
 }
 
-// Gives the folder its name; where there is one of that name already, they change places.
+// Renames the folder to its final name; an existing folder of that name is exchanged with it.
 void publish(const fs::path& written, const fs::path& final_name) {
   if (::renameat2(AT_FDCWD, written.c_str(), AT_FDCWD, final_name.c_str(), RENAME_NOREPLACE) != 0) {
     if (errno != EEXIST || ::renameat2(AT_FDCWD, written.c_str(), AT_FDCWD, final_name.c_str(),
@@ -200,7 +200,7 @@ json read_state(const fs::path& folder) {
   return state;
 }
 
-// One that earlier versions did not write has `otherwise`.
+// Returns `otherwise` for a number that earlier versions did not write.
 int64_t number_of(const json& state, const char* key, int64_t otherwise) {
   const auto found = state.find(key);
   return found != state.end() && found->is_number_integer() ? found->get<int64_t>() : otherwise;
@@ -300,7 +300,7 @@ LoadedCheckpoint load_checkpoint(const std::string& folder, Trainer& trainer, co
     }
   }
   LoadedCheckpoint loaded{.step = step, .data_position = number_of(state, "data_position", 0)};
-  // Of the steps that throw the trainer's comes last: nothing is changed by a bad checkpoint.
+  // The trainer is restored last of the steps that throw, so that a bad checkpoint changes nothing.
   std::optional<RngStates> before;
   if (rng != nullptr) {
     before = rng->states();

@@ -1,4 +1,4 @@
-// Noise on the weights, for tests of what follows weights that changed.
+// Adds noise to the weights, for tests of code that uses changed weights.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,14 +11,15 @@
 
 namespace shardproof {
 
-// Adds normal noise of size `std` to every trainable weight, the master's and so the forward's.
+// Adds normal noise of size `std` to every trainable weight: to the master, and so to the forward.
 //
-// Each full tensor's noise is drawn from the seed and its name, then cut as the weight is: equal
-// on all copies, and the same model whatever the mesh. A tied weight is noised once. One full
-// tensor of noise is held at a time. No communication.
+// Each full tensor's noise is drawn from the seed and its name, then cut like the weight. So all
+// copies are equal, and the model does not depend on the mesh. A tied weight gets noise once. One
+// full tensor of noise is held at a time. No communication.
 //
-// Source: NeMo-RL dtensor_policy_worker.py, _add_noise_to_weights: there each rank draws for its
-// own shard from the process's generator, so that copies part and a mesh's size decides what is
+// Source: NeMo-RL dtensor_policy_worker.py, _add_noise_to_weights. There each rank draws for its
+// own shard from the process's generator, so that copies diverge and the noise depends on the
+// mesh's size.
 // added.
 void add_noise(Trainer& trainer, const MeshComm& comm, double std, int64_t seed);
 

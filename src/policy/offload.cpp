@@ -6,7 +6,7 @@
 
 namespace shardproof {
 
-// It delegates, so that a copy that fails runs the destructor, which brings back what has gone.
+// It delegates, so that a failed copy runs the destructor, which moves the other tensors back.
 Offloaded::Offloaded(const Trainer& trainer, What what) : Offloaded() {
   const at::NoGradGuard no_grad;
   for (const OptimizerState& state : trainer.states()) {
@@ -19,7 +19,7 @@ Offloaded::Offloaded(const Trainer& trainer, What what) : Offloaded() {
   for (const ParameterPtr& parameter : trainer.parameters()) move(parameter->tensor);
 }
 
-// A leaf that is its own master has been moved with it; a sharded one has no memory between steps.
+// A leaf that is its own master was moved with it; a sharded leaf has no memory between steps.
 void Offloaded::move(const at::Tensor& tensor) {
   if (!tensor.defined() || memory_bytes(tensor) == 0) return;
   moved_.push_back({tensor, tensor.detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true)});

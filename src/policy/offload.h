@@ -1,4 +1,4 @@
-// A trainer's memory moved to the host while something else needs the device, and back.
+// Moves a trainer's memory to the host while something else needs the device, and back.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,10 +9,10 @@
 
 namespace shardproof {
 
-// While it lives, the tensors named are copies on the host and their own memory is free. They come
-// back to the bit when it ends, or at reload(). Nothing may use them in between: no step, no
-// scoring. Between two steps only. No communication. Where memory for a copy, or for its way back,
-// is missing, it throws and no value is lost: what had gone comes back, or waits for another
+// While this object exists, the chosen tensors are copies on the host and their own memory is free.
+// Its end, or reload(), moves them back bit for bit. No code may use them in between: no step and
+// no scoring. Use it between two steps only. No communication. When memory for a copy or for the
+// return is missing, it throws and loses no value: moved tensors return, or wait for another
 // reload().
 //
 // Source   NeMo-RL dtensor_policy_worker.py, offload_before_refit, offload_after_refit,

@@ -1,4 +1,4 @@
-// Ops are heard of through LibTorch's RecordFunction.
+// Observes ops through LibTorch's RecordFunction.
 #include "policy/op_profile.h"
 
 #include <ATen/record_function.h>
@@ -16,8 +16,7 @@ namespace {
 
 using ProfileClock = std::chrono::steady_clock;
 
-// RecordFunction's callbacks are plain functions: this is how they find the profile of their
-// thread.
+// The profile of each thread, for the callbacks of RecordFunction, which are plain functions.
 thread_local std::map<std::string, OpCost>* costs_of_thread = nullptr;
 
 struct StartedOp final : at::ObserverContext {

@@ -1,4 +1,4 @@
-// Which ops one thread runs between start and stop, how often and for how long.
+// Counts and times the ops that one thread runs between start and stop.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@ namespace shardproof {
 
 struct OpCost {
   int64_t calls = 0;
-  double seconds = 0;  // wall time, ops that it calls included
+  double seconds = 0;  // wall time, including the ops that it calls
 };
 
-// Counts the ops of the thread that made it, while it lives; one at a time on a thread.
+// Counts the ops of the thread that made it. A thread can have one at a time.
 class OpProfile {
  public:
   OpProfile();

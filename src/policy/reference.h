@@ -12,12 +12,12 @@ namespace shardproof {
 // Copies of a trainer's masters, this rank's shards, on the host.
 class ReferenceWeights {
  public:
-  explicit ReferenceWeights(const Trainer& trainer);  // as they are now
+  explicit ReferenceWeights(const Trainer& trainer);  // copies the current masters
   const std::vector<at::Tensor>& masters() const { return masters_; }
 
-  // While it lives, the trainer's model has the reference's weights: score with it, do not train.
-  // The policy's own come back to the bit, however it ends. Between two steps only; one at a time.
-  // No communication.
+  // While this object exists, the trainer's model has the reference's weights: score with it, do
+  // not train. Its end restores the policy's own weights bit for bit, even after an exception. Use
+  // one at a time, between two steps. No communication.
   //
   // Source   NeMo-RL dtensor_policy_worker.py, use_reference_model
   class InUse {
@@ -28,7 +28,7 @@ class ReferenceWeights {
     InUse& operator=(const InUse&) = delete;
 
    private:
-    explicit InUse(Trainer& trainer);  // puts the policy's weights aside
+    explicit InUse(Trainer& trainer);  // copies the policy's weights
     Trainer& trainer_;
     std::vector<at::Tensor> aside_;
   };

@@ -19,11 +19,11 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kRoot = 0;        // of the refit group
-constexpr int64_t kAlignment = 16;  // of a tensor in a bucket: of the widest dtype
+constexpr int64_t kRoot = 0;        // in the refit group
+constexpr int64_t kAlignment = 16;  // of tensors in a bucket: the bytes of the widest dtype
 constexpr const char* kTakes = "refit can be taken";
 
-// What the trainer's rank 0 tells the receivers first.
+// The trainer's rank 0 sends this to the receivers first.
 struct Announcement {
   RefitInfo info;
   int64_t budget_bytes = 0;
@@ -60,7 +60,7 @@ Announcement from_json(const json& told) {
   return out;
 }
 
-// A text from the root to everybody.
+// Broadcasts a text from the root to all.
 std::string broadcast_text(const std::string& text, Communicator& group, at::Device device) {
   const at::Tensor size =
       group.broadcast(at::scalar_tensor(static_cast<int64_t>(text.size()), at::kLong).to(device),
@@ -72,7 +72,7 @@ std::string broadcast_text(const std::string& text, Communicator& group, at::Dev
   return {letters, letters + bytes.numel()};
 }
 
-// Whether anybody in the group has a problem.
+// Whether any member of the group has a problem.
 bool anybody(bool problem, Communicator& group, at::Device device) {
   const at::Tensor flag = at::scalar_tensor(problem ? 1 : 0, at::kLong).to(device);
   return group.all_reduce(flag, ReduceOp::kMax, kTakes).item<int64_t>() != 0;
@@ -113,7 +113,7 @@ std::string bucket_label(const RefitInfo& info, const RefitBucket& bucket) {
   throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
 }
 
-// Where each sent tensor goes, in the order of sending.
+// The destination of each sent tensor, in the order of sending.
 std::vector<const HeldTensor*> match(const RefitInfo& info, const std::vector<HeldTensor>& wanted) {
   std::map<std::string, const HeldTensor*> by_key;
   std::vector<std::string> keys;
@@ -170,7 +170,7 @@ class Outlet {
     if (pages_) return pages_->bytes().narrow(0, 0, bytes);
     return at::zeros({bytes}, at::TensorOptions().dtype(at::kByte).device(device_));
   }
-  // Returns when nobody reads the room any more.
+  // Returns when no receiver reads `room` any more.
   void hand_over(const at::Tensor& room, const std::string& label, Communicator& group) const {
     if (!pages_) return group.broadcast_into(room, kRoot, label);
     group.barrier(label + " is written");

@@ -18,7 +18,7 @@ using nlohmann::json;
 
 const char* const kMeshAxes[] = {"dp", "cp", "ulysses", "tp"};
 
-// One stream as all ranks had it, or one row when they had it alike.
+// One stream with a row per rank, or with one row when all ranks had the same.
 struct SavedStream {
   std::vector<uint64_t> seeds;
   std::vector<int64_t> drawn;
@@ -34,7 +34,7 @@ struct SavedStream {
     return seeds[a] == seeds[b] && drawn[a] == drawn[b] &&
            states[static_cast<int64_t>(a)].equal(states[static_cast<int64_t>(b)]);
   }
-  // The row that all of `ranks` have; none where they differ, or there are none.
+  // The row that all of `ranks` have; none when they differ or there are none.
   std::optional<size_t> row_of_all(const std::vector<int64_t>& ranks) const {
     if (ranks.empty()) return std::nullopt;
     const size_t first = row_of(ranks.front());
@@ -65,7 +65,7 @@ SavedStream saved_stream(const json& numbers, const at::Tensor& states, const Me
   return stream;
 }
 
-// The row that `rank` of `mesh` goes on with.
+// The row with which `rank` of `mesh` continues.
 std::optional<size_t> row_for(const SavedStream& stream, const Mesh& saved, const Mesh& mesh,
                               int64_t rank) {
   if (saved == mesh) return stream.row_of(rank);

@@ -1,14 +1,15 @@
-// The random streams of all ranks in a checkpoint, and what a rank of another mesh takes of them.
+// The random streams of all ranks in a checkpoint, and those with which a rank of another mesh
+// continues.
 //
 //   rng.safetensors   "<stream>" [ranks, bytes] uint8, the generators' states; one row where all
 //                     ranks have the same
 //   state.json        "rng": {"mesh": {axis: size}, "streams": {name: {"seeds": [..], "drawn":
 //                     [..]}}}, one entry per row
 //
-// On the mesh that saved it each rank goes on with its own streams. On another one a stream goes on
-// that all ranks had alike, and, when tp has the same size, one that differed over tp alone. Others
-// begin anew from their seed and the step: what they would have drawn was for parts that no rank
-// has any more.
+// On the mesh that saved it each rank continues its own streams. On another mesh it continues a
+// stream that all ranks shared and, when tp has the same size, one that differed over tp only.
+// Other streams restart from their seed and the step: their numbers were for parts that no rank
+// holds any more.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -21,14 +22,15 @@
 
 namespace shardproof {
 
-// Every rank calls it, with streams of the same names. Fills `tensors` for the file on every rank.
+// Every rank must call it with streams of the same names. Fills `tensors` for the file on every
+// rank.
 //
 // Forward   per stream an all_gather over the world of its state and of its two numbers
 nlohmann::json gather_streams(const RngTracker& rng, MeshComm& comm, at::Device device,
                               NamedTensors& tensors);
 
-// Sets the tracker; gives the names of streams that begin anew. No communication. Throws
-// Error(kBadInput), the tracker unchanged: what gather_streams never wrote.
+// Sets the tracker and returns the names of streams that restart. No communication. Throws
+// Error(kBadInput), with the tracker unchanged, for data that gather_streams never wrote.
 std::vector<std::string> set_streams(const nlohmann::json& saved, const SafetensorsFile& file,
                                      int64_t step, const MeshComm& comm, RngTracker& rng);
 

@@ -3,7 +3,7 @@
 //   owner    SharedPages pages = SharedPages::create(bytes);   writes pages.bytes()
 //   others   SharedPages::open(pages.address())                reads the same pages
 //
-// It goes when the last of them has let go, also when a process is killed.
+// The memory is freed when the last process has closed it, or was killed.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,28 +12,28 @@
 
 namespace shardproof {
 
-// Enough to find the pages from another process, and to notice when others are found there.
+// Enough to find the pages from another process, and to detect that other pages are found there.
 struct SharedAddress {
   int64_t process = 0, descriptor = 0;
   int64_t bytes = 0;
   int64_t inode = 0;
-  int64_t host = 0;  // of the boot id of the owner's kernel
+  int64_t host = 0;  // a hash of the boot id of the owner's kernel
 };
 
 class SharedPages {
  public:
-  // Throws Error(kFailed): no memory for them.
+  // Throws Error(kFailed) when there is no memory for them.
   static SharedPages create(int64_t bytes);
-  // Read only. Throws Error(kRefused): on another host, or in a container that keeps the owner's
-  // descriptors from this process.
+  // Opens the pages read-only. Throws Error(kRefused) on another host, and in a container that
+  // hides the owner's descriptors from this process.
   static SharedPages open(const SharedAddress& address);
   ~SharedPages();
   SharedPages(SharedPages&& other) noexcept;
   SharedPages& operator=(SharedPages&&) = delete;
 
   const SharedAddress& address() const { return address_; }
-  // [bytes] uint8 on CPU, over the pages; no longer than this lives. Only the owner's may be
-  // written.
+  // [bytes] uint8 on CPU, over the pages; valid only while this object exists. Only the owner may
+  // write to it.
   at::Tensor bytes() const;
 
  private:

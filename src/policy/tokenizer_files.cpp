@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What transformers' save_pretrained writes, over the tokenizers of the families here.
+// The files that save_pretrained of transformers writes for the tokenizers of these families.
 constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
                                            "tokenizer_config.json",
                                            "special_tokens_map.json",

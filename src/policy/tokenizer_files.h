@@ -1,4 +1,4 @@
-// The files of a Hugging Face tokenizer, which go where the weights go.
+// The files of a Hugging Face tokenizer, which are saved with the weights.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace shardproof {
 
-// Copies those that `from` has into `to`, which exists; gives their names. Nothing else is copied.
-// Throws Error(kBadInput): a folder without any, or a file that cannot be copied.
+// Copies the tokenizer files of `from` to the existing folder `to` and returns their names. Copies
+// nothing else. Throws Error(kBadInput) for a folder without any, or a file that cannot be copied.
 std::vector<std::string> copy_tokenizer(const std::string& from, const std::string& to);
 
 }  // namespace shardproof

@@ -22,7 +22,7 @@ std::unique_ptr<Decoder> planned_model(const RankSetup& setup, const ModelConfig
   return model;
 }
 
-// What a call chose for itself ends with it.
+// Restores at its end the options that a call changed.
 class CallChoices {
  public:
   explicit CallChoices(Trainer& trainer)
@@ -121,7 +121,7 @@ at::Tensor PolicyWorker::score_now(const Batch& data, int64_t logprob_batch_size
   trainer_->set_batching(options_.score_batching,
                          logprob_batch_size > 0 ? logprob_batch_size : options_.logprob_batch_size);
   const at::Tensor own = trainer_->score(data);
-  // Sums to what one dp rank has: its equal copies over the other axes stay where they are.
+  // The sum is the value of one dp rank; equal copies over the other axes are not added.
   return setup_.comm.along("dp").all_reduce(own, ReduceOp::kSum, "logprobs of all samples");
 }
 

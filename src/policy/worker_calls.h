@@ -1,4 +1,4 @@
-// What a policy's calls ask of their data, and the global batches in it.
+// The requirements of a policy's calls on their data, and the global batches in it.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace shardproof {
 
-// Dim 1 of every tensor that has one is the sequence. Throws Error(kBadInput).
+// Throws Error(kBadInput) unless dim 1 of every tensor that has one is the sequence.
 void check_sequence_dims(const Batch& data);
-// The masks that a loss counts by; without a token_mask a loss over sequences counts every token.
-// Throws Error(kBadInput): no sample_mask; a loss over tokens and no token_mask.
+// The masks by which a loss counts. Without a token_mask a loss over sequences counts every token.
+// Throws Error(kBadInput) without a sample_mask, and for a loss over tokens without a token_mask.
 Batch with_masks(Batch data, const LossOptions& loss);
-// Neighbouring samples, `size` at a time; <= 0: all of them. Views. Throws Error(kBadInput): they
-// do not divide.
+// Views of neighboring samples, `size` at a time; <= 0: all of them. Throws Error(kBadInput) when
+// `size` does not divide them.
 std::vector<Batch> global_batches(const Batch& data, int64_t size);
 
 }  // namespace shardproof

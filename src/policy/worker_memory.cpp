@@ -22,11 +22,11 @@ class PassingMeter final : public c10::MemoryReportingInfoBase {
   }
   bool memoryProfilingEnabled() const override { return true; }
 
-  // Gloo's thread reports too what it makes for a call of the rank's.
+  // Gloo's thread also reports its allocations for the rank's calls.
   std::atomic<int64_t> current = 0, peak = 0;
 
  private:
-  c10::MemoryReportingInfoBase* before_;  // outlives this: it was pushed earlier
+  c10::MemoryReportingInfoBase* before_;  // outlives this, because it was pushed earlier
 };
 
 c10::MemoryReportingInfoBase* listening_now() {

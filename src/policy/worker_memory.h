@@ -1,4 +1,4 @@
-// Tensor memory that one thread makes and drops, with a peak that can be set back.
+// Tensor memory that one thread allocates and frees, with a peak that can be reset.
 #pragma once
 
 #include <cstdint>
@@ -6,18 +6,18 @@
 
 namespace shardproof {
 
-// Hears of allocations on the thread that made it, while it lives, and of what a backend's thread
-// makes for its calls, and passes them on to whoever listened before. Of two, the one made later
-// ends first. Other memory that another thread frees counts there.
+// Counts allocations of the thread that made this object, and those that a backend's thread makes
+// for its calls, and forwards them to the earlier listener. Of two objects, the later one must end
+// first. Other memory that another thread frees counts there.
 class WorkerMemory {
  public:
   WorkerMemory();
   ~WorkerMemory();
   WorkerMemory(const WorkerMemory&) = delete;
   WorkerMemory& operator=(const WorkerMemory&) = delete;
-  int64_t current_bytes() const;  // made since its birth and not dropped
-  int64_t peak_bytes() const;     // since its birth, or since reset_peak()
-  void reset_peak();              // to what there is now
+  int64_t current_bytes() const;  // allocated since construction and not freed
+  int64_t peak_bytes() const;     // since construction, or since reset_peak()
+  void reset_peak();              // sets it to the current bytes
 
  private:
   struct Impl;

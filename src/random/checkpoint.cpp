@@ -10,18 +10,18 @@ namespace {
 
 using torch::autograd::variable_list;
 
-// What the backward needs beside tensors.
+// The data for the backward besides tensors.
 struct CheckpointRun : torch::CustomClassHolder {
   CheckpointBody body;
   RngTracker* rng = nullptr;
   RngMoment moment;
   KeptActivation* first_input = nullptr;
   std::vector<int64_t> first_shape;
-  std::vector<bool> takes_gradient;  // by input
+  std::vector<bool> takes_gradient;  // one per input
 };
 
 struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
-  // `anchor` takes a gradient, so that the body's parameters get theirs whatever the inputs are.
+  // `anchor` takes a gradient, so that the body's parameters always get theirs.
   static variable_list forward(torch::autograd::AutogradContext* ctx,
                                const c10::intrusive_ptr<CheckpointRun>& run,
                                const at::Tensor& anchor, at::TensorList inputs) {
@@ -53,7 +53,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
     }
     inputs.clear();
     backward_through(run_again(run->body, leaves, run->rng, run->moment), grads);
-    variable_list out(2);  // of the run, of the anchor
+    variable_list out(2);  // of the run and of the anchor
     for (const at::Tensor& leaf : leaves) out.push_back(leaf.grad());
     return out;
   }

@@ -1,18 +1,18 @@
-// Activation checkpointing: a part of the model keeps its inputs only, and runs again in the
-// backward pass, drawing the same random numbers.
+// Activation checkpointing: a part of the model keeps only its inputs, and runs again in the
+// backward pass with the same random numbers.
 //
-//   forward    outputs = body(inputs), without a graph; kept: the inputs, the streams' states
-//   backward   the streams as they were, in the fork they were in; body again, with a graph;
-//              its backward; the streams as they were before the backward
+//   forward    outputs = body(inputs), without a graph; keeps the inputs and the streams' states
+//   backward   restores the streams and the fork of the forward; runs the body with a graph, then
+//              its backward; restores the streams that the backward found
 //
-// Parameters that the body holds get their gradients from the second run. Collectives in the body
-// are called again in the backward, in the order of the forward.
+// Parameters that the body holds get their gradients from the second run. The backward calls the
+// body's collectives again, in the order of the forward.
 //
 // Source: Megatron-LM random.py, CheckpointFunction. Differences: there an argument that is spread
-// over tp is overwritten with its chunk, so whoever else holds that tensor finds a vector; here
-// only the kept copy is a chunk. There a body none of whose inputs takes a gradient silently gives
-// its parameters none; here they get theirs. There the process's generators are restored too; here
-// only the tracker's, which are all that dropout (dropout.h) draws from.
+// over tp is overwritten with its chunk, so that other users of that tensor find a vector; here
+// only the kept copy is a chunk. There the parameters of a body without an input that takes a
+// gradient silently get none; here they get theirs. There the process's generators are restored
+// too; here only those of the tracker, from which dropout (dropout.h) draws.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,27 +27,28 @@ namespace shardproof {
 
 using CheckpointBody = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
-// How the first input is kept between forward and backward: whole, or this rank's share of it.
+// How the first input is kept between forward and backward: whole, or as this rank's share.
 class KeptActivation {
  public:
   virtual ~KeptActivation() = default;
-  // What is kept of `full`; shares no memory with it. Its shape is remembered by the checkpoint.
+  // Returns what to keep of `full`, in new memory. The checkpoint remembers the shape.
   virtual at::Tensor keep(const at::Tensor& full) = 0;
-  // `full` again, of `shape`.
+  // Returns `full`, of `shape`, from what was kept.
   virtual at::Tensor restore(const at::Tensor& kept, at::IntArrayRef shape) = 0;
 };
 
 struct CheckpointOptions {
-  // Of the first input. Null: the input itself, without a copy. Must outlive the backward.
+  // Keeps the first input. Null: the input itself is kept, without a copy. Must outlive the
+  // backward.
   KeptActivation* first_input = nullptr;
 };
 
-// body(inputs), recomputed in the backward. `body` and `rng` must outlive the backward pass; `rng`
-// may be null: nothing is drawn. Without gradients (NoGradGuard) it is body(inputs).
-// An input that is written to in between is told by autograd. Inputs may be undefined or integers.
-// Throws InternalError when the body gives another number of outputs the second time;
-// Error(kRefused) in the backward of a call that asked for the gradients of chosen tensors, grad():
-// the body's parameters would get theirs beside it, unasked. Use backward().
+// Returns body(inputs) and recomputes it in the backward. `body` and `rng` must outlive the
+// backward pass; with `rng` null nothing is drawn. Without gradients (NoGradGuard) it only returns
+// body(inputs). Autograd reports an input that was written to in between. Inputs may be undefined
+// or integers. Throws InternalError when the second run gives another number of outputs, and in the
+// backward Error(kRefused) for grad(), which requests chosen gradients: the body's parameters would
+// get theirs too. Use backward().
 std::vector<at::Tensor> checkpoint(CheckpointBody body, const std::vector<at::Tensor>& inputs,
                                    RngTracker* rng, const CheckpointOptions& options = {});
 

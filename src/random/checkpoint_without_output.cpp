@@ -11,16 +11,16 @@
 
 namespace shardproof {
 
-// No member leads back to the autograd node that holds this.
+// No member may refer to the autograd node that holds this.
 struct CheckpointWithoutOutput::State {
   CheckpointBody body;
   RngTracker* rng = nullptr;
   RngMoment moment;
   std::vector<at::Tensor> inputs;      // leaves of the second run
-  std::vector<uint32_t> versions;      // of the inputs, when the body ran first
-  std::vector<at::Tensor> outputs;     // detached; their memory goes and comes back
-  std::vector<bool> memory_is_own;     // by output
-  std::vector<at::Tensor> recomputed;  // of the second run, with its graph
+  std::vector<uint32_t> versions;      // of the inputs, when the body first ran
+  std::vector<at::Tensor> outputs;     // detached; their memory is freed and allocated again
+  std::vector<bool> memory_is_own;     // one per output
+  std::vector<at::Tensor> recomputed;  // outputs of the second run, with its graph
   const torch::autograd::Node* node = nullptr;
   bool discarded = false;
 };
@@ -30,7 +30,7 @@ namespace {
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// Takes the memory from under a tensor; sizes and strides stay.
+// Frees the memory of a tensor; sizes and strides stay.
 int64_t release_memory(const at::Tensor& tensor) {
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   const auto bytes = static_cast<int64_t>(storage->nbytes());
@@ -39,7 +39,7 @@ int64_t release_memory(const at::Tensor& tensor) {
   return bytes;
 }
 
-// Puts the memory of `from` under a tensor that had its own taken. Both share it from then on.
+// Gives the memory of `from` to a tensor whose own was freed. Both share it from then on.
 void share_memory(const at::Tensor& tensor, const at::Tensor& from) {
   const c10::Storage owner = from.storage();
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
@@ -48,7 +48,7 @@ void share_memory(const at::Tensor& tensor, const at::Tensor& from) {
   storage->set_nbytes(owner.nbytes());
 }
 
-// Whether the way back from `from` reaches `target`.
+// Whether the backward from `from` reaches `target`.
 bool leads_to(const std::shared_ptr<Node>& from, const Node* target) {
   std::vector<Node*> open = {from.get()};
   std::set<Node*> seen;
@@ -62,9 +62,8 @@ bool leads_to(const std::shared_ptr<Node>& from, const Node* target) {
   return false;
 }
 
-// Whether nothing but these outputs holds the memory of output i: no input, and nothing that the
-// body kept. A view holds the tensor that it is a view of, which is then one more holder; that one
-// may have no others.
+// Whether only these outputs hold the memory of output i: no input and no object of the body does.
+// A view also holds its base, which is one more holder; only these views may hold the base.
 bool owns_memory(const variable_list& outputs, const std::vector<at::Tensor>& inputs, size_t i) {
   for (const at::Tensor& input : inputs) {
     if (input.is_alias_of(outputs[i])) return false;
@@ -118,7 +117,7 @@ void second_run(State& state) {
   }
 }
 
-// Lets the autograd node hold the state.
+// Makes the autograd node hold the state.
 template <class State>
 struct Holder : torch::CustomClassHolder {
   explicit Holder(std::shared_ptr<State> state) : state(std::move(state)) {}
@@ -139,11 +138,11 @@ struct WithoutOutputFunction : torch::autograd::Function<WithoutOutputFunction<S
     const auto holder =
         c10::static_intrusive_pointer_cast<Holder<State>>(ctx->saved_data["state"].toCapsule());
     State& state = *holder->state;
-    second_run(state);  // nothing to do where the hook came first
+    second_run(state);  // does nothing if the hook came first
     const std::vector<at::Tensor> outputs = std::move(state.recomputed);
     state.recomputed.clear();
     backward_through(outputs, grads);
-    variable_list out(2);  // of the state, of the anchor
+    variable_list out(2);  // of the state and of the anchor
     for (const at::Tensor& leaf : state.inputs) out.push_back(leaf.grad());
     return out;
   }

@@ -1,4 +1,4 @@
-// What both kinds of checkpoint do in a backward: run the body again as the forward ran it.
+// The common part of both kinds of checkpoint in a backward: runs the body again as in the forward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,28 +12,28 @@
 
 namespace shardproof {
 
-// The random streams as they were when a body ran first, and the fork that it ran in.
+// The random streams at the first run of a body, and the fork in which it ran.
 struct RngMoment {
   RngStates states = {};
   std::string stream = {};
   static RngMoment of(const RngTracker* rng);
 };
 
-// `body` of the defined ones of `inputs` only, which keeps those: autograd takes no others.
+// `body` of only the defined ones of `inputs`, which keeps those: autograd takes no undefined ones.
 CheckpointBody of_defined(CheckpointBody body, std::vector<at::Tensor>& inputs);
 
-// Leaves without a graph behind them, which take gradients where `inputs` do.
+// Leaves without a graph, which take gradients where `inputs` do.
 std::vector<at::Tensor> detached_inputs(const std::vector<at::Tensor>& inputs);
 
-// body(inputs) with a graph, from that moment's streams; afterwards the streams are as before,
-// also when the body throws.
+// Returns body(inputs) with a graph, from the streams of that moment. The streams are restored
+// afterwards, even when the body throws.
 std::vector<at::Tensor> run_again(const CheckpointBody& body, const std::vector<at::Tensor>& inputs,
                                   RngTracker* rng, const RngMoment& moment);
 
-// Throws Error(kRefused) where a backward only asks for chosen gradients.
+// Throws Error(kRefused) when a backward requests only chosen gradients.
 void refuse_grad_call();
 
-// Back through `outputs` (those that have a graph) from `grads`; the leaves hold their gradients.
+// Runs the backward of `outputs` (those that have a graph) from `grads`; the leaves get gradients.
 void backward_through(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& grads);
 
 }  // namespace shardproof

@@ -1,11 +1,11 @@
-// Which stream a dropout draws from, by how the tensor is held over tp.
+// Chooses the stream of a dropout by how the tensor is held over tp.
 //
-//   kAlike   every tp rank holds the same elements, and must drop the same ones: the stream of
-//            where it stands (outside of forks: the data parallel one, equal on all tp ranks)
+//   kAlike   every tp rank holds the same elements and must drop the same ones: the current stream
+//            (outside of forks the data parallel one, equal on all tp ranks)
 //   kParts   each tp rank holds other elements (features, heads, or with sequence parallelism
 //            tokens) and must drop independently: the model parallel stream
 //
-// Over dp both agree: the streams do not depend on it.
+// The streams are the same for all dp ranks.
 #pragma once
 
 #include "random/dropout.h"
@@ -14,7 +14,7 @@ namespace shardproof {
 
 enum class HeldOverTp { kAlike, kParts };
 
-// As dropout(), in the right stream.
+// Calls dropout() with the right stream.
 at::Tensor region_dropout(const at::Tensor& x, double p, HeldOverTp held, RngTracker& rng,
                           std::string_view place);
 

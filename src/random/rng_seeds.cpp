@@ -17,7 +17,7 @@ constexpr int64_t kExpertStride = 100;
                .fix = "use fewer expert parallel ranks: two streams of one seed draw the same"});
 }
 
-// Over every pair of ranks of the mesh, whatever this rank is.
+// Checks every pair of ranks of the mesh, on every rank.
 void check_seeds_differ(const RngPlace& place) {
   if (place.etp_size > kExpertStride) {
     refuse_mesh(fmt::format(

@@ -18,7 +18,7 @@ struct RngTracker::Stream {
 
 namespace {
 
-// All threads of the process share it: whoever draws from it holds its mutex.
+// All threads of the process share the generator; drawing from it requires its mutex.
 uint64_t default_generator_digest() {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   const std::lock_guard<std::mutex> lock(generator.mutex());
@@ -95,8 +95,8 @@ void RngTracker::leave_fork() {
   forks_.pop_back();
 }
 
-// Called wherever the innermost fork changes: what has moved since the last call moved in that one.
-// Nobody else can reach the generators of the streams.
+// Called wherever the innermost fork changes: any move since the last call happened in that fork.
+// No other code can reach the generators of the streams.
 void RngTracker::notice_stray_draws() {
   const uint64_t digest = default_generator_digest();
   if (!forks_.empty() && digest != default_digest_) {

@@ -1,4 +1,4 @@
-// The random streams of one rank, by name: each with its own generator, chosen by a fork.
+// The named random streams of one rank, each with its own generator; a fork selects one.
 //
 //   RngTracker rng(&log);
 //   seed_streams(rng, seed, {.tp_rank = tp.rank()});     rng_seeds.h
@@ -8,15 +8,15 @@
 //     y = dropout(y, 0.1, rng, "attention dropout");
 //   }
 //
-// Code that draws does not know where it runs: it asks the tracker, and gets the stream of the
-// innermost fork. Nothing is global and no default generator is touched: the ranks of an emulated
-// world are threads of one process and share it.
+// Code that draws does not know where it runs: the tracker gives it the stream of the innermost
+// fork. Nothing is global, and no default generator is used, because the ranks of an emulated world
+// are threads of one process and share it.
 //
 // Source: Megatron-LM random.py, CudaRNGStatesTracker. Differences: there a fork loads the stream
-// into the device's default generator and takes it back; an exception between add's two checks left
-// the seed taken but the stream missing. There the default generator and the stream
-// "data-parallel-rng" begin with one seed and so draw the same numbers for two purposes; here
-// outside of all forks the data parallel stream itself is drawn from.
+// into the device's default generator and takes it back, and an exception between the two checks of
+// add leaves the seed taken but the stream missing. There the default generator and the stream
+// "data-parallel-rng" have the same seed and so draw the same numbers for two purposes; here draws
+// outside of all forks come from the data parallel stream itself.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,19 +38,19 @@ inline constexpr const char* kDataParallelRng = "data-parallel-rng";
 inline constexpr const char* kModelParallelRng = "model-parallel-rng";
 inline constexpr const char* kExpertParallelRng = "expert-parallel-rng";
 
-// What a stream was and is: enough to go on from there.
+// The state of a stream, from which it can continue.
 struct RngState {
   uint64_t seed = 0;
-  int64_t offset = 0;  // numbers drawn since
-  at::Tensor state;    // the generator's own, a copy
+  int64_t offset = 0;  // numbers drawn since the seed
+  at::Tensor state;    // the generator's state, copied
 };
 using RngStates = std::map<std::string, RngState>;
 
 class RngTracker {
  public:
-  // `log` hears of every draw; may be null, must outlive the tracker.
+  // `log` gets every draw; it may be null and must outlive the tracker.
   explicit RngTracker(DrawLog* log = nullptr);
-  // Inference: add, fork and set_states do nothing, and whoever draws is refused.
+  // A tracker for inference: add, fork and set_states do nothing, and draws are refused.
   static RngTracker for_inference();
   ~RngTracker();
   RngTracker(RngTracker&&) noexcept;
@@ -58,13 +58,13 @@ class RngTracker {
 
   bool is_initialized() const { return initialized_; }  // add() or set_states() since reset()
   bool is_inference() const { return inference_; }
-  // No streams, no seeds. Not inside a fork (asserted).
+  // Removes all streams and seeds. Must not be called inside a fork (asserted).
   void reset();
-  // Throws Error(kBadInput): a seed or a name that there is already; nothing is changed then.
+  // Throws Error(kBadInput), with nothing changed, for a seed or a name that exists already.
   void add(const std::string& name, uint64_t seed);
 
-  // The stream of all draws until it goes out of scope, also when that is by an exception. Forks
-  // nest; the last made goes first. Throws Error(kBadInput): a stream that was never added.
+  // Selects the stream of all draws until it goes out of scope, even by an exception. Forks nest
+  // and must end in reverse order. Throws Error(kBadInput) for a stream that was never added.
   class [[nodiscard]] Fork {
    public:
     Fork(Fork&& other) noexcept;
@@ -77,23 +77,23 @@ class RngTracker {
     RngTracker* tracker_;
   };
   Fork fork(const std::string& name = kModelParallelRng);
-  // Of the innermost fork; outside kDataParallelRng.
+  // The stream of the innermost fork; kDataParallelRng outside of forks.
   std::string current_stream() const;
 
-  // Copies: later draws do not change them, and the tracker may be given them more than once.
+  // Copies: later draws do not change them, and they may be set more than once.
   RngStates states() const;
-  // From now on these streams and no others, each going on where its state was taken. Seeds are
-  // taken over too: there they stayed those of the streams before. Throws Error(kBadInput): no
-  // state of a stream that an open fork draws from; nothing is changed then.
+  // Replaces all streams by these, each at the position of its state. Replaces the seeds too (in
+  // Megatron-LM those of the old streams stay). Throws Error(kBadInput), with nothing changed, when
+  // the state of a stream that an open fork uses is missing.
   void set_states(const RngStates& states);
 
-  // [shape] float32 in [0, 1), float64 normal: from the current stream, told to the log under
-  // `place`. The same numbers whatever the number of threads. Throws Error(kBadInput): no such
-  // stream was added; Error(kRefused): an inference tracker.
+  // [shape] float32 in [0, 1), or float64 normal, from the current stream, logged under `place`.
+  // The numbers do not depend on the number of threads. Throws Error(kBadInput) for a stream that
+  // was not added, and Error(kRefused) for an inference tracker.
   at::Tensor uniform(at::IntArrayRef shape, std::string_view place);
   at::Tensor normal(at::IntArrayRef shape, std::string_view place);
 
-  // Says of further draws that they are made again, until it goes out of scope.
+  // Marks draws as recomputed until it goes out of scope.
   class [[nodiscard]] Recomputing {
    public:
     explicit Recomputing(RngTracker& tracker) : tracker_(tracker), before_(tracker.phase_) {
@@ -108,8 +108,8 @@ class RngTracker {
     Phase before_;
   };
 
-  // Sentences: inside a fork the process's default generator moved: those numbers do not come from
-  // where the code says. Each move is told once, of the fork that was the innermost.
+  // Sentences about moves of the process's default generator inside a fork: those numbers came from
+  // another generator. Each move is reported once, for the innermost fork.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
@@ -125,12 +125,12 @@ class RngTracker {
   bool initialized_ = false;
   Phase phase_ = Phase::kForward;
   std::map<std::string, std::unique_ptr<Stream>> streams_;
-  std::vector<std::string> forks_;  // the streams of those that are open, the innermost last
-  uint64_t default_digest_ = 0;     // of the process's default generator as of the last notice
+  std::vector<std::string> forks_;  // streams of the open forks, the innermost last
+  uint64_t default_digest_ = 0;     // of the process's default generator at the last check
   std::vector<std::string> warnings_;
 };
 
-// All streams go back to where they were when this goes out of scope, also by an exception.
+// Restores all streams when it goes out of scope, even by an exception.
 class KeepRngStates {
  public:
   explicit KeepRngStates(RngTracker& tracker) : tracker_(tracker), states_(tracker.states()) {}

@@ -24,7 +24,7 @@ void check_lengths(const std::vector<int64_t>& lengths) {
   }
 }
 
-// Indices by length, those of equal length in their own order.
+// Indices ordered by length; those of equal length keep their order.
 std::vector<int64_t> by_length(const std::vector<int64_t>& lengths, bool longest_first) {
   std::vector<int64_t> order(lengths.size());
   std::iota(order.begin(), order.end(), 0);

@@ -8,13 +8,13 @@
 
 namespace shardproof {
 
-// lengths {3, 1, 0} -> {0, 3, 4, 4}. Each length is rounded up to `multiple` first.
-// Throws Error(kBadInput): a negative length, a sum beyond int64.
+// lengths {3, 1, 0} -> {0, 3, 4, 4}. Each length is first rounded up to a multiple of `multiple`.
+// Throws Error(kBadInput) for a negative length, and for a sum that exceeds int64.
 std::vector<int64_t> cu_seqlens_of(const std::vector<int64_t>& lengths, int64_t multiple = 1);
 
-// The list of an int32 or int64 tensor [N+1] on any device.
-// Throws Error(kBadInput): another dtype or shape, no entry, not from 0, a falling entry, or a last
-// entry that is not `num_positions` (-1: any).
+// The list of an int32 or int64 tensor [N+1] on any device. Throws Error(kBadInput) for another
+// dtype or shape, no entry, a first entry other than 0, a decreasing entry, and a last entry other
+// than `num_positions` (-1: any).
 std::vector<int64_t> read_cu_seqlens(const at::Tensor& cu_seqlens, int64_t num_positions = -1);
 
 // int32 [N+1] on CPU. Throws Error(kBadInput) when the last entry does not fit int32.

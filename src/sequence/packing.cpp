@@ -16,7 +16,7 @@ at::Tensor list_tensor(const std::vector<int64_t>& list) {
   return at::tensor(list, at::TensorOptions().dtype(at::kLong));
 }
 
-// rows[index[i]], or `value` where index[i] is the number of rows. `rows` [R, ..].
+// rows[index[i]], or `value` where index[i] is the number of rows. `rows` is [R, ..].
 at::Tensor select_or(const at::Tensor& rows, const std::vector<int64_t>& index, double value) {
   std::vector<int64_t> one(rows.sizes().begin(), rows.sizes().end());
   one[0] = 1;
@@ -35,7 +35,7 @@ Place place_of(const Pack& plan, int64_t sequence) {
           .padded_length = plan.cu_seqlens_padded[i + 1] - plan.cu_seqlens_padded[i]};
 }
 
-// One number per position of the row: of its sequence and the position within it.
+// One number per position of the row, from its sequence and the position within it.
 template <class Value>
 at::Tensor per_position(const Pack& plan, const Value& value) {
   std::vector<int64_t> out;

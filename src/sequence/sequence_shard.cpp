@@ -18,8 +18,8 @@ void check_size(const at::Tensor& tensor, int64_t dim, int64_t size, const char*
                                                           tensor.size(dim), what, size));
 }
 
-// Where in the padded row the tokens are, and for every position of the padded row which token it
-// holds (the number of tokens: none).
+// The positions of the tokens in the padded row, and the token at every position of the padded row
+// (the number of tokens where there is none).
 struct Places {
   std::vector<int64_t> of_tokens;
   std::vector<int64_t> in_row;

@@ -1,9 +1,9 @@
-// Cutting tensors along the sequence by a SequenceLayout, restoring them, and the differentiable
-// gather over the context-parallel axis.
+// Cuts tensors along the sequence by a SequenceLayout, restores them, and gathers them
+// differentiably over the context-parallel axis.
 //
 //   sequence_shard     [.., T, ..]    -> [.., T_cp, ..]   one rank's positions, in its local order
 //   sequence_unshard   [.., T, ..] gathered in rank order -> [.., T, ..] in sequence order
-//   pad_sequences      [.., n, ..]    -> [.., T, ..]      tokens without padding, laid out padded
+//   pad_sequences      [.., n, ..]    -> [.., T, ..]      adds padding between the sequences
 //
 // Legend: n tokens of all sequences without padding, T positions of the padded row, T_cp = T / cp,
 // {U_cp} not yet summed over cp. Any dtype, any strides, any dim (negative ones count from the
@@ -19,23 +19,23 @@
 
 namespace shardproof {
 
-// The positions that `cp_rank` holds. No communication; backward: zero where another rank holds it.
+// The positions that `cp_rank` holds. No communication. The gradient is zero where another rank
+// holds the position.
 at::Tensor sequence_shard(const at::Tensor& row, const SequenceLayout& layout, int64_t cp_rank,
                           int64_t dim);
 
-// Puts a row that was concatenated in rank order back into sequence order. No communication.
+// Restores the sequence order of a row that was concatenated in rank order. No communication.
 at::Tensor sequence_unshard(const at::Tensor& gathered, const SequenceLayout& layout, int64_t dim);
 
-// Lays tokens out with the layout's padding between them, and takes the padding out again. A
-// padding position holds `value`; no gradient comes from it.
+// Adds the layout's padding, which holds `value` and gives no gradient, and removes it.
 at::Tensor pad_sequences(const at::Tensor& tokens, const SequenceLayout& layout, int64_t dim,
                          double value = 0);
 at::Tensor unpad_sequences(const at::Tensor& row, const SequenceLayout& layout, int64_t dim);
 
-// All-gathers `dim` over cp and undoes the layout. The two differ in what the ranks do next:
+// All-gathers `dim` over cp and restores the sequence order. Choose by what the ranks compute next:
 //
-//   with_reduce_scatter_backward   each rank goes on with ITS PART of the loss: what it sends back
-//                                  is an addend, {U_cp}, and the sum over cp is the gradient
+//   with_reduce_scatter_backward   each rank computes ITS PART of the loss: its gradient is an
+//                                  addend, {U_cp}, and the backward sums over cp
 //   with_slice_backward            all ranks compute THE SAME loss: each holds the whole gradient
 //                                  and keeps its own positions; a sum would be cp times too large
 //

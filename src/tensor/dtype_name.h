@@ -1,4 +1,4 @@
-// The names of dtypes, as PyTorch and Hugging Face write them.
+// The names of dtypes in PyTorch and Hugging Face.
 #pragma once
 
 #include <ATen/core/Tensor.h>

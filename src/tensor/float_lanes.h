@@ -1,12 +1,12 @@
-// Eight float32 at a time, read from and written to float32 or the bits of bfloat16, for the
-// instructions of who includes it: loops over rows in main memory.
+// Vectors of eight float32, read from and written to float32 or the bits of bfloat16. They use the
+// instructions for which the including file is compiled, for loops over rows in main memory.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
 namespace shardproof {
-namespace {  // each file that includes this has its own, for its own instructions
+namespace {  // each file that includes this has its own copy, for its own instructions
 
 constexpr int64_t kLanes = 8;
 using Floats = float __attribute__((vector_size(32)));
@@ -27,7 +27,7 @@ inline Floats load_lanes(const uint16_t* from) {
 
 inline void store_lanes(Floats lanes, float* to) { std::memcpy(to, &lanes, sizeof lanes); }
 
-// To the nearest, ties to even, as c10::BFloat16 rounds.
+// Rounds to nearest, ties to even, as c10::BFloat16 does.
 inline void store_lanes(Floats lanes, uint16_t* to) {
   const Words bits = (Words)lanes;
   const Words nearest = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
@@ -44,7 +44,7 @@ inline float float_of(uint16_t bits) {
   return out;
 }
 
-// The last columns, fewer than the lanes: the others are `filling`.
+// Loads the last `count` < kLanes columns; the other lanes get `filling`.
 template <class Element>
 inline Floats load_rest(const Element* from, int64_t count, float filling) {
   float lanes[kLanes];

@@ -1,4 +1,4 @@
-// The memory behind a tensor, which may go and come back while the tensor and its views stay.
+// The memory of a tensor, which can be freed and allocated again under the tensor and its views.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,13 +7,14 @@
 
 namespace shardproof {
 
-// Frees it: of the tensor and everything that shares it. No element may be read until it is back.
+// Frees the memory of the tensor and of everything that shares it. Do not read elements before
+// allocate_memory.
 void free_memory(const at::Tensor& tensor);
-// New memory for the tensor's elements, uninitialised. `tensor` starts at its storage's beginning
-// and is contiguous.
+// Allocates uninitialized memory for the tensor's elements. `tensor` must be contiguous and start
+// at the beginning of its storage.
 void allocate_memory(const at::Tensor& tensor);
 int64_t memory_bytes(const at::Tensor& tensor);  // 0 while it is freed
-// Of all of them; what several share counts once, what is undefined nothing.
+// The bytes of all tensors. Shared memory counts once, undefined tensors count nothing.
 int64_t memory_of(const std::vector<at::Tensor>& tensors);
 
 }  // namespace shardproof

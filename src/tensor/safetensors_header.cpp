@@ -1,5 +1,5 @@
-// Parses event by event: duplicate keys are seen, nothing is kept of what is not asked for, and
-// deep nesting is refused at its second level.
+// Parses event by event, so that it finds duplicate keys, keeps only the entries that it needs, and
+// refuses deep nesting at its second level.
 #include "tensor/safetensors_header.h"
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ struct DtypeBytes {
 constexpr DtypeBytes kDtypes[] = {{"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8},
                                   {"I32", 4}, {"I16", 2}, {"I8", 1},  {"U8", 1},   {"BOOL", 1}};
 
-// Text from a hostile file, fit for a message.
+// Makes text of a hostile file fit for a message.
 std::string name_text(std::string_view text) { return "'" + printable(text, 120) + "'"; }
 
 class HeaderReader final : public nlohmann::json_sax<Json> {
@@ -45,7 +45,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   }
   bool binary(Json::binary_t&) override { return unexpected("binary data"); }
 
-  bool number_integer(int64_t value) override {  // nlohmann gives only negative ones here
+  bool number_integer(int64_t value) override {  // nlohmann passes only negative integers here
     return number(value, std::to_string(value));
   }
 
@@ -206,7 +206,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-// Sizes of 0 count as 1 here, so that strides cannot overflow either.
+// Counts sizes of 0 as 1, so that strides cannot overflow either.
 std::optional<int64_t> byte_count(const SafetensorsEntry& entry, int64_t element_bytes) {
   int64_t bytes = element_bytes;
   bool empty = false;
@@ -241,7 +241,7 @@ void check_entry(const SafetensorsEntry& entry, int64_t data_bytes, const Header
   }
 }
 
-// The data must be covered once, without holes.
+// Checks that the entries cover the data once, without holes.
 void check_cover(const std::vector<SafetensorsEntry>& entries, int64_t data_bytes,
                  const HeaderReader& reader) {
   int64_t covered = 0;

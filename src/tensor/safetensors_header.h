@@ -1,5 +1,5 @@
-// The header of a safetensors file: parsed, checked against the size of the data, and written.
-// No tensors here, so that it can be fuzzed alone.
+// Parses the header of a safetensors file, checks it against the size of the data, and writes it.
+// It uses no tensors, so that it can be fuzzed alone.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ constexpr int64_t kMaxSafetensorsDims = 32;
 // Bytes per element; 0 for an unknown name.
 int64_t safetensors_dtype_bytes(std::string_view dtype);
 
-// `text` is the JSON, `data_bytes` what follows it. Throws Error(kBadInput) whose fact starts with
-// `file_name`; see SafetensorsFile::open for what is checked.
+// `text` is the JSON and `data_bytes` the number of bytes after it. Throws Error(kBadInput) whose
+// fact starts with `file_name`; SafetensorsFile::open lists the checks.
 SafetensorsHeader parse_safetensors_header(std::string_view text, int64_t data_bytes,
                                            const std::string& file_name);
 

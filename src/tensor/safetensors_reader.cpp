@@ -1,4 +1,4 @@
-// Maps a safetensors file and hands out tensors that keep the mapping alive.
+// Maps a safetensors file and returns tensors that keep the mapping alive.
 #include <ATen/ATen.h>
 #include <fcntl.h>
 #include <fmt/format.h>

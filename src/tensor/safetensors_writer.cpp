@@ -1,4 +1,4 @@
-// Writes tensors as a safetensors file: the widest dtypes first, so that all data is aligned.
+// Writes tensors as a safetensors file, the widest dtypes first, so that all data is aligned.
 #include <ATen/ATen.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -92,7 +92,7 @@ void write_file(int fd, const NamedTensors& tensors, const Metadata& metadata,
   }
 }
 
-// A new file beside `path` that is renamed to it, or removed when that does not come about.
+// A new file beside `path`, which is renamed to it, or removed after a failure.
 class ReplacingFile {
  public:
   explicit ReplacingFile(const std::string& path)

@@ -1,4 +1,4 @@
-// Cutting and reassembling are index arithmetic per dim: a range becomes a narrow, else an index.
+// Cuts and reassembles by indices per dim: a range becomes a narrow, anything else an index.
 #include "tensor/shard.h"
 
 #include <ATen/ATen.h>
@@ -36,7 +36,7 @@ at::Tensor take(const at::Tensor& full, int64_t dim, const Indices& indices) {
     sources[i] = 0;
     padding.push_back(static_cast<int64_t>(i));
   }
-  if (padding.size() == indices.size()) {  // `full` may be empty here: there is no row 0 to take
+  if (padding.size() == indices.size()) {  // `full` may be empty and have no row 0
     auto shape = full.sizes().vec();
     shape[dim] = static_cast<int64_t>(indices.size());
     return at::zeros(shape, full.options());
@@ -46,7 +46,7 @@ at::Tensor take(const at::Tensor& full, int64_t dim, const Indices& indices) {
   return piece;
 }
 
-// One rank's piece as (destination indices per dim, the piece without padding).
+// The destination indices per dim of one rank's piece, and the piece without padding.
 struct Placed {
   std::vector<Indices> destinations;
   at::Tensor piece;

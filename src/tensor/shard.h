@@ -1,4 +1,4 @@
-// Cuts tensors by layouts and puts them together again.
+// Cuts tensors by layouts and reassembles them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,8 +12,8 @@ namespace shardproof {
 // This rank's piece of `full`, a fresh contiguous tensor. Padding positions are 0.
 at::Tensor cut(const at::Tensor& full, const Layout& layout, const Mesh& mesh, int64_t rank);
 
-// The full tensor from every rank's piece (index = rank). Where ranks hold equal copies the lowest
-// rank's counts; padding is dropped. Elements that nobody holds are an Error(kBadInput).
+// Makes the full tensor from every rank's piece (index = rank). Among equal copies the lowest
+// rank's counts; padding is dropped. Throws Error(kBadInput) for elements that no rank holds.
 at::Tensor reassemble(const std::vector<at::Tensor>& pieces,
                       const std::vector<int64_t>& global_shape, const Layout& layout,
                       const Mesh& mesh);

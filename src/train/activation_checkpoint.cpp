@@ -11,7 +11,7 @@
 namespace shardproof {
 namespace {
 
-// What the backward needs to compute the region again, beside its input.
+// The data for recomputing the region, besides its input.
 struct KeptRegion : torch::CustomClassHolder {
   KeptRegion(RegionBody body, const StepContext& context)
       : body(std::move(body)), context(context) {
@@ -30,7 +30,7 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
     return body(x, context);
   }
 
-  // The region's parameters get their gradients here, in a backward of its own.
+  // Runs a separate backward, in which the region's parameters get their gradients.
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
     const auto kept =

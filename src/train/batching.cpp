@@ -21,14 +21,14 @@ std::vector<int64_t> lengths_of(const Batch& batch) {
   return {data, data + list.numel()};
 }
 
-// What each sequence takes of a budget.
+// The share of each sequence in a budget.
 std::vector<int64_t> taken(const std::vector<int64_t>& lengths, int64_t multiple) {
   std::vector<int64_t> out;
   for (const int64_t length : lengths) out.push_back(round_up(length, multiple));
   return out;
 }
 
-// `work` on the lengths of a rank's share; its indices become the batch's.
+// Applies `work` to the lengths of a rank's share and converts its indices to those of the batch.
 template <class Work>
 Bins bins_of_share(const std::vector<int64_t>& lengths, const SampleRange& share,
                    const Work& work) {
@@ -49,7 +49,7 @@ int64_t sum(const std::vector<int64_t>& lengths) {
 Bins packed_bins(const std::vector<int64_t>& lengths, int64_t dp_size, int64_t dp_rank,
                  const BatchingOptions& options, const SequencePadding& padding) {
   const std::vector<int64_t> places = taken(lengths, padding.sequence_multiple);
-  // A full row must still be cut: a budget that is no multiple is cut down to one.
+  // A full row must still be divisible, so the budget is rounded down to a multiple.
   const int64_t budget = options.token_budget / padding.row_multiple * padding.row_multiple;
   if (options.algorithm == PackAlgorithm::kBalanced) {
     const Bins bins = options.token_budget > 0 ? pack_balanced_within(places, budget, dp_size)
@@ -78,7 +78,7 @@ Bins dynamic_bins(const std::vector<int64_t>& lengths, int64_t dp_size, int64_t 
                        });
 }
 
-// What packed and dynamic microbatches have in common: everything but the model's inputs.
+// The parts of packed and dynamic microbatches other than the model's inputs.
 Microbatch microbatch_of(const Batch& batch, const std::vector<int64_t>& samples, bool dummy) {
   Microbatch micro;
   micro.batch = batch.select(samples);
@@ -144,8 +144,8 @@ std::vector<Microbatch> deal_batches(const Batch& batch, int64_t dp_size, int64_
   }
   const std::vector<int64_t> lengths = lengths_of(batch);
   const int64_t length_multiple = std::lcm(options.length_round, padding.row_multiple);
-  if (options.token_budget > 0) {  // here, where a sequence's index is the sample's
-    // What it takes alone. Packed: a row, which fits the budget where the sequence fits the cut
+  if (options.token_budget > 0) {  // here a sequence's index is the sample's
+    // Positions of a sequence alone. A packed row fits the budget if its sequence fits the rounded
     // one.
     check_token_budget(taken(lengths, packed ? padding.row_multiple : length_multiple),
                        options.token_budget);

@@ -21,7 +21,7 @@ bool counts_here(const Parameter& parameter, const MeshComm& comm) {
   return false;
 }
 
-// The axis beside tp that cuts parameters; "" when there is none. All are cut by the same one.
+// The axis besides tp that cuts parameters, the same for all of them; "" when there is none.
 std::string shard_axis(const std::vector<ParameterPtr>& parameters) {
   for (const ParameterPtr& parameter : parameters) {
     for (const Cut& cut : parameter->layout.cuts()) {
@@ -31,7 +31,7 @@ std::string shard_axis(const std::vector<ParameterPtr>& parameters) {
   return "";
 }
 
-// What is summed over all elements; of the infinity norm the largest magnitude.
+// The sum over all elements of |g|^p; for the infinity norm the largest magnitude.
 at::Tensor power_sum(const at::Tensor& grad, double type) {
   if (grad.numel() == 0) return at::zeros({}, grad.options());
   if (std::isinf(type)) return grad.abs().max();

@@ -11,16 +11,16 @@
 
 namespace shardproof {
 
-// Of which copies the norm counts a parameter that several ranks hold alike.
+// Which copies of a parameter that several ranks hold count in the norm.
 enum class NormCopies {
-  kOnce,     // of the first of them: each element of the full gradient once
-  kEachOfTp  // of every tp rank, as NeMo-RL's get_grad_norm does: too large
+  kOnce,     // the first one: each element of the full gradient counts once
+  kEachOfTp  // that of every tp rank, as in NeMo-RL's get_grad_norm: too large
 };
 
 struct GradNormOptions {
   double type = 2;  // p > 0, or infinity: the largest magnitude
   NormCopies copies = NormCopies::kOnce;
-  // Where the communicators move tensors; none: where the gradients are.
+  // The device on which the communicators move tensors; none: that of the gradients.
   std::optional<at::Device> device = {};
 };
 
@@ -30,13 +30,13 @@ struct GradNormOptions {
 //   returns   scalar in the gradients' dtype, on `device`, the same on every rank
 //
 // Forward   all_reduce(sum; max for infinity) of one number over the axes that shard a parameter
-//           over data-parallel ranks, then over tp. Every rank makes both calls, also one that
-//           holds no element.
+//           over data-parallel ranks, then over tp. Every rank makes both calls, even if it holds
+//           no element.
 at::Tensor grad_norm(const std::vector<ParameterPtr>& parameters,
                      const std::vector<at::Tensor>& grads, MeshComm& comm,
                      const GradNormOptions& options = {});
 
-// Scales `grads` in place by min(1, max_norm / (norm + 1e-6)); max_norm <= 0: leaves them alone.
+// Multiplies `grads` in place by min(1, max_norm / (norm + 1e-6)); does nothing for max_norm <= 0.
 void clip_grads(const std::vector<at::Tensor>& grads, const at::Tensor& norm, double max_norm);
 
 }  // namespace shardproof

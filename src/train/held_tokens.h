@@ -1,5 +1,5 @@
-// Which tokens of the global batch a rank works on: the batch dealt over dp, laid out in
-// microbatches, cut over cp and ulysses.
+// The tokens of the global batch that a rank works on: the batch is split over dp into microbatches
+// and cut over cp and ulysses.
 //
 //   batch [3, 4]      microbatch of dp rank 0, packed     cp = 2, zigzag
 //   a b c d           a b c d e f . .                     cp 0   a d | e .
@@ -19,18 +19,18 @@
 
 namespace shardproof {
 
-// What the rank's dp group goes through, one after another. Throws as deal_batches. In training the
-// samples that the loss compares stay together; in scoring each stands for itself.
+// The microbatches of the rank's dp group, in order. Throws as deal_batches does. In training the
+// samples that the loss compares stay together; in scoring samples are independent.
 enum class Pass { kScoring, kTraining };
 std::vector<Microbatch> microbatches_of(const Batch& batch, const Mesh& mesh, int64_t rank,
                                         const TrainOptions& options, Pass pass);
-// How the ranks of cp and ulysses cut a microbatch's rows.
+// The cut of a microbatch's rows over cp and ulysses.
 ContextCut context_cut_of(const Microbatch& micro, const Mesh& mesh, int64_t rank,
                           const TrainOptions& options);
 
-// One per microbatch, equal on all ranks of tp; under sequence parallelism norms work on a tp
-// rank's share of it. What a trainer of these options trains on, without a model. No
-// communication. Throws as deal_batches.
+// The tokens of each microbatch, as a trainer with these options has them, without a model. They
+// are equal on all tp ranks; under sequence parallelism norms use a tp rank's share. No
+// communication. Throws as deal_batches does.
 std::vector<HeldTokens> held_tokens(const Batch& batch, const Mesh& mesh, int64_t rank,
                                     const TrainOptions& options);
 

@@ -26,7 +26,7 @@ at::Tensor ratio_of(const LossInputs& inputs, const at::Tensor& counted,
   return (logprobs - needed(inputs.prev_logprobs, "prev_logprobs", logprobs, counted)).exp();
 }
 
-// exp(d) - d - 1, d = reference - now: at least 0, 0 where they agree.
+// exp(d) - d - 1 with d = reference - now: at least 0, and 0 where they agree.
 at::Tensor kl_of(const LossInputs& inputs, const at::Tensor& counted, const at::Tensor& logprobs) {
   const at::Tensor distance =
       needed(inputs.reference_logprobs, "reference_logprobs", logprobs, counted) - logprobs;
@@ -51,8 +51,8 @@ at::Tensor divisor_of(const at::Tensor& tokens_of_sequence) {
 
 double weight_of(double count) { return count > 0 ? 1 / count : 0; }
 
-// Of each pair: whether it counts, and how much further the chosen sequence has moved from the
-// reference than the rejected one. [b / 2]
+// For each pair [b / 2]: whether it counts, and how much farther the chosen sequence moved from the
+// reference than the rejected one.
 struct Margins {
   at::Tensor counted, values;
 };
@@ -117,7 +117,7 @@ std::vector<LossMetric> loss_metrics(const LossInputs& inputs, const LossCounts&
   } else if (options.kind == LossKind::kPreference) {
     const Margins margins = margins_of(inputs, counted, logprobs, options);
     const double weight = weight_of(counts.pairs);
-    // Equal but for the rounding of the sums is no win.
+    // A margin that differs from 0 only by the rounding of the sums is no win.
     const double rounding = 1e-9 * std::abs(options.kl_beta);
     const at::Tensor won = (margins.values > rounding).to(mask.scalar_type());
     metrics.push_back({"margin", counted_only(margins.values, margins.counted).sum() * weight});

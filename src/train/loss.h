@@ -16,7 +16,7 @@ enum class LossKind {
   kClippedPolicyGradient,
   kPreference,  // samples 2i (chosen) and 2i+1 (rejected) are a pair (Rafailov et al., 2305.18290)
 };
-// Neighboring samples that one term of the loss compares.
+// The number of neighboring samples that one term of the loss compares.
 inline int64_t samples_compared(LossKind kind) { return kind == LossKind::kPreference ? 2 : 1; }
 // kPreference: a sequence's logprob is the sum over its counted tokens, or their mean.
 enum class LossNormalization { kToken, kSequence };
@@ -25,14 +25,14 @@ struct LossOptions {
   LossKind kind = LossKind::kNll;
   LossNormalization normalization = LossNormalization::kToken;
   double clip_eps = 0.2;  // kClippedPolicyGradient: the ratio is clamped to 1 +- clip_eps
-  double kl_beta = 0.01;  // weight of the KL term; kPreference: of the margin
+  double kl_beta = 0.01;  // weight of the KL term; kPreference: weight of the margin
 };
 
-// What is summed over the whole global batch before any loss is computed.
+// Sums over the whole global batch, which must be known before any loss is computed.
 struct LossCounts {
   double tokens = 0;     // sum of the mask over all microbatches and dp ranks
   double sequences = 0;  // sequences with at least one counted token
-  double pairs = 0;      // pairs of which both sequences have one
+  double pairs = 0;      // pairs whose sequences both have a counted token
 };
 
 struct LossInputs {
@@ -43,15 +43,14 @@ struct LossInputs {
   at::Tensor advantages = {};          // [b, s], kClippedPolicyGradient
 };
 
-// This microbatch's addend of the global loss, a scalar: the sum over all microbatches and dp ranks
-// is the loss. Positions with mask 0 count for nothing, whatever stands in them (NaN included).
-// With zero counts the loss and its gradient are 0. No communication. Source: NeMo-RL
-// dtensor_policy_worker.py, train. kPreference: b is even, pairs are neighbours.
+// This microbatch's addend of the global loss, a scalar: the loss is the sum over all microbatches
+// and dp ranks. Positions with mask 0 have no effect, whatever their values (NaN included). With
+// zero counts the loss and its gradient are 0. No communication. Source: NeMo-RL
+// dtensor_policy_worker.py, train. For kPreference b must be even; pairs are neighbors.
 at::Tensor loss_addend(const LossInputs& inputs, const LossCounts& counts,
                        const LossOptions& options);
 
-// One metric of a loss beside its value. Each addend, summed over all microbatches and dp ranks, is
-// the metric.
+// One metric besides the loss: the sum of its addends over all microbatches and dp ranks.
 struct LossMetric {
   const char* name;
   at::Tensor addend;  // scalar, without gradient
@@ -59,12 +58,13 @@ struct LossMetric {
 
 // kClippedPolicyGradient, means over counted tokens: "ratio", "kl" (with kl_beta != 0),
 // "clip_fraction" of tokens whose ratio is outside 1 +- clip_eps. kPreference, means over pairs:
-// "margin", "accuracy" (margins above 1e-9 * |kl_beta|: a policy equal to its reference wins none,
-// however its sums round). kNll: none. As to masks, counts and communication as loss_addend.
+// "margin", "accuracy" (margins above 1e-9 * |kl_beta|, so that a policy equal to its reference
+// wins none, however its sums round). kNll: none. Masks and counts apply as in loss_addend. No
+// communication.
 std::vector<LossMetric> loss_metrics(const LossInputs& inputs, const LossCounts& counts,
                                      const LossOptions& options);
 
-// What counts in one microbatch, from its mask [b, s]: addends of LossCounts.
+// This microbatch's addends of LossCounts, from its mask [b, s].
 LossCounts counts_of(const at::Tensor& mask);
 
 }  // namespace shardproof

@@ -1,13 +1,12 @@
 // Dynamic loss scaling, so that the gradients of a float16 run neither vanish nor overflow.
 //
 //   loss * scale --backward--> gradients * scale --mean, * ranks / scale--> gradients
-//   one is not finite, on any rank   all ranks skip the step together; scale *= backoff_factor
+//   one is not finite, on any rank   all ranks skip the step; scale *= backoff_factor
 //   none for growth_interval steps   scale *= growth_factor, where float32 can hold it
 //
-// Source: torch.amp.GradScaler (scale, unscale_, step, update). There each rank looks at its own
-// gradients; here all agree, as a rank that holds a shard alone sees what is in that shard. Seed
-// 001 multiplies the loss by the number of ranks before the backward: in float16 that costs its
-// range.
+// Source: torch.amp.GradScaler (scale, unscale_, step, update). There each rank checks its own
+// gradients. Here all ranks agree, because a rank that holds a shard sees only that shard. NeMo-RL
+// multiplies the loss by the number of ranks before the backward, which costs range in float16.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -40,13 +39,13 @@ class LossScale {
   const LossScaleState& state() const { return state_; }
   void set_state(const LossScaleState& state);
 
-  // Multiplies reduced gradients by `mean_over` / scale, in place: they are a mean over so many
-  // ranks, which no loss factor undoes. Whether one is not finite on any rank, so that the step is
-  // skipped. The scale stays as it is.
-  //   all_reduce(max) over the world of a flag; nothing at all when it is not enabled
+  // Multiplies reduced gradients, which are a mean over `mean_over` ranks, by `mean_over` / scale
+  // in place. Returns whether one is not finite on any rank, so that the step is skipped. The scale
+  // stays.
+  //   all_reduce(max) of a flag over the world; nothing when loss scaling is not enabled
   bool unscale(const std::vector<at::Tensor>& grads, Communicator& world, at::Device device,
                double mean_over = 1) const;
-  // Ends a step: the scale backs off or grows. Does nothing when it is not enabled.
+  // Ends a step: reduces or increases the scale. Does nothing when it is not enabled.
   void update(bool overflow);
 
  private:

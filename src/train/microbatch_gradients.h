@@ -9,15 +9,15 @@
 
 namespace shardproof {
 
-// Sums what each backward leaves in the leaves in the wider type (model/precision.h): autograd
-// itself adds to a low-precision leaf in that precision, and loses small addends. Fully sharded
-// units sum in the wider type likewise.
+// Sums the gradients of each backward in the wider type (model/precision.h). Autograd itself adds
+// to a low-precision leaf in that precision and loses small addends. Fully sharded units also sum
+// in the wider type.
 class MicrobatchGradients {
  public:
-  // After a microbatch's backward. Leaves that have the wider type keep what they hold.
+  // Call it after a microbatch's backward. Leaves of the wider type keep their gradients.
   void keep(const std::vector<ParameterPtr>& parameters);
-  // The sums, one per parameter in the wider type; zeros where no backward left any. The leaves and
-  // this are empty afterwards. No communication.
+  // Returns the sums, one per parameter in the wider type, with zeros where no backward left any,
+  // and clears the leaves and this object. No communication.
   std::vector<at::Tensor> take(const std::vector<ParameterPtr>& parameters);
   void drop() { kept_.clear(); }
 

@@ -13,12 +13,12 @@
 namespace shardproof {
 namespace {
 
-// ids[next], 0 where `next` is -1: nothing follows in that sequence.
+// ids[next], and 0 where `next` is -1 because the sequence ends.
 at::Tensor next_tokens(const at::Tensor& ids, const at::Tensor& next) {
   return ids.gather(1, next.clamp_min(0)).masked_fill_(next.lt(0), 0);
 }
 
-// The loss and its metrics, microbatch after microbatch.
+// Adds the loss and its metrics of one microbatch.
 void add_up(std::vector<LossMetric>& sums, const at::Tensor& loss,
             const std::vector<LossMetric>& metrics) {
   std::vector<LossMetric> addends = {{"loss", loss}};
@@ -55,17 +55,18 @@ bool Trainer::shards_parameters() const {
   return !shard_axes(setup_.mesh, options_.data_parallel).shard.empty();
 }
 
-// Of the loss: undoes the mean of gradients over the ranks that hold tokens. With a loss scale,
-// which a golden's loss is multiplied by too, the reduced gradients are multiplied instead: they
-// are float32, and the way back in float16 overflows at the scales at which one device's does.
+// The factor of the loss. It cancels the mean of gradients over the ranks that hold tokens. With a
+// loss scale, which also multiplies a golden's loss, the reduced float32 gradients are multiplied
+// instead, so that the backward in float16 overflows at the same scales as on one device.
 double Trainer::grad_factor() const {
   return loss_scale_.enabled() ? loss_scale_.scale() : mean_over();
 }
 
 double Trainer::mean_over() const { return static_cast<double>(token_rank_count(setup_.mesh)); }
 
-// [b, S]: of each token given those before it. The shift comes before the cut: what follows a
-// rank's last token is on another rank. Within a packed row each sequence is shifted by itself.
+// [b, S]: the logprob of each token given those before it. The shift comes before the cut because
+// the successor of a rank's last token is on another rank. Each sequence of a packed row is shifted
+// separately.
 at::Tensor Trainer::sequence_logprobs(const Microbatch& micro, const ContextCut& cut,
                                       const StepContext& context) {
   const at::Tensor ids = micro.input_ids.to(setup_.device);
@@ -73,7 +74,7 @@ at::Tensor Trainer::sequence_logprobs(const Microbatch& micro, const ContextCut&
   const LogprobOptions scoring{.temperature = options_.temperature};
   const int64_t vocab_size = model_.config().vocab_size, seq_len = micro.batch.seq_len();
   Communicator& tp = setup_.comm.along("tp");
-  // [b, n] to [b, S]: rows shorter than the batch's have no scored token beyond.
+  // [b, n] to [b, S]: rows shorter than the batch's have no scored token after their end.
   const auto to_batch = [seq_len](const at::Tensor& rows) {
     return at::constant_pad_nd(rows, {0, seq_len - rows.size(1)}, 0);
   };
@@ -91,7 +92,7 @@ at::Tensor Trainer::sequence_logprobs(const Microbatch& micro, const ContextCut&
 }
 
 at::Tensor Trainer::logprobs_of(const Microbatch& micro, int64_t index, int64_t step) {
-  // Lives on: a checkpointed region reads it again in backward.
+  // A member, because a checkpointed region reads it again in the backward.
   const ContextCut& cut = cut_.emplace(context_cut_of(micro, setup_.mesh, setup_.rank, options_));
   const StepContext context{
       .probe = setup_.probe,
@@ -129,7 +130,7 @@ at::Tensor Trainer::score(const Batch& batch) {
   for (size_t i = 0; i < microbatches.size(); ++i) {
     const at::Tensor logprobs = logprobs_of(microbatches[i], static_cast<int64_t>(i), /*step=*/0);
     const at::Tensor place = microbatches[i].result_map.to(setup_.device);
-    const at::Tensor real = place.ge(0);  // none in a dummy
+    const at::Tensor real = place.ge(0);  // empty for a dummy
     all.view({-1}).index_copy_(0, place.masked_select(real), logprobs.masked_select(real));
   }
   return all;
@@ -199,7 +200,7 @@ StepMetrics Trainer::evaluate(const Batch& batch) {
   return metrics;
 }
 
-// Until it is finished: the way back of a step that throws.
+// Cleans up after a step that throws before finish().
 class Trainer::UnfinishedStep {
  public:
   explicit UnfinishedStep(Trainer& trainer) : trainer_(trainer) { ++trainer_.step_; }
@@ -215,7 +216,7 @@ class Trainer::UnfinishedStep {
   bool finished_ = false;
 };
 
-// Waits for nobody: other ranks may be elsewhere.
+// Does not wait for other ranks, which may be elsewhere in the program.
 void Trainer::abandon_step() {
   --step_;
   for (const ParameterPtr& parameter : parameters_) {
@@ -244,13 +245,13 @@ StepMetrics Trainer::step_at_same_rate(const Batch& batch) {
         loss_inputs(microbatches[i], logprobs_of(microbatches[i], static_cast<int64_t>(i), step_));
     const at::Tensor addend = loss_addend(inputs, counts, options_.loss);
     add_up(sums, addend.detach(), loss_metrics(inputs, counts, options_.loss));
-    // Gradients are averaged over dp, cp and ulysses later: the factor undoes that mean.
+    // Gradients are later averaged over dp, cp and ulysses; the factor cancels that mean.
     (addend * grad_factor()).backward();
     if (sharded_) sharded_->finish_backward();
     if (!sharded_) kept_.keep(parameters_);
   }
-  // Before the ranks wait for each other in anything else: what a rank holds while it waits, all
-  // ranks hold at once.
+  // Finishes before the ranks wait for each other elsewhere: all ranks hold at once what one holds
+  // while it waits.
   const std::vector<at::Tensor> grads = finish_gradients();
   StepMetrics metrics = reduce_metrics(sums, counts);
   observe_scalar("loss", Phase::kForward, step_, metrics.loss);
@@ -262,7 +263,7 @@ StepMetrics Trainer::step_at_same_rate(const Batch& batch) {
     clip_grads(grads, norm, options_.max_norm);
   }
   update(grads);
-  unfinished.finish();  // what throws from here on finds the step taken
+  unfinished.finish();  // an exception after this leaves the step done
   if (!metrics.skipped && !options_.schedule.stages.empty()) {
     observe_scalar("lr", Phase::kStep, step_, schedule_.after(schedule_steps_));
   }
@@ -274,20 +275,20 @@ StepMetrics Trainer::step_at_same_rate(const Batch& batch) {
 void Trainer::observe_metrics(const StepMetrics& metrics, int64_t step) {
   observe_scalar("metric.tokens", Phase::kStep, step, metrics.tokens);
   observe_scalar("metric.sequences", Phase::kStep, step, metrics.sequences);
-  // In lower precisions a rounding turns decisions: a token is clipped or is not.
+  // In lower precisions roundings change the decision whether a token is clipped.
   if (setup_.dtype != at::kDouble) return;
   for (const auto& [name, value] : metrics.of_loss) {
     observe_scalar("metric." + name, Phase::kStep, step, value);
   }
 }
 
-// Not yet summed over tp, nor without fsdp averaged over data-parallel ranks.
+// Not yet summed over tp, and without fsdp not yet averaged over data-parallel ranks.
 std::vector<at::Tensor> Trainer::local_gradients() {
   if (sharded_) return sharded_->take_gradients();
   return kept_.take(parameters_);
 }
 
-// None when one overflowed, on any rank.
+// Empty when a gradient overflowed on any rank.
 std::vector<at::Tensor> Trainer::finish_gradients() {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> grads = local_gradients();

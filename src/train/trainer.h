@@ -1,6 +1,6 @@
 // Trains and scores one rank's share of a sharded model: microbatches, loss, gradients over the
-// mesh, norm, clipping, optimizer. Everything that a judge wants to see is told to the probe.
-// Dtypes follow model/precision.h.
+// mesh, norm, clipping, optimizer. The probe gets every value that is compared. Dtypes follow
+// model/precision.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,7 +29,7 @@
 
 namespace shardproof {
 
-// One rank's surroundings, made once and passed down by reference.
+// One rank's environment, made once and passed by reference.
 struct RankSetup {
   const Mesh& mesh;
   int64_t rank;
@@ -42,13 +42,14 @@ struct RankSetup {
 struct TrainOptions {
   LossOptions loss = {};
   OptimizerOptions optimizer = {};
-  ScheduleOptions schedule = {};   // of optimizer.lr, one scheduler step per training step
-  double temperature = 1.0;        // logits are divided by it
+  ScheduleOptions schedule = {};   // of optimizer.lr, with one scheduler step per training step
+  double temperature = 1.0;        // divides the logits
   double max_norm = 1.0;           // <= 0: no clipping
   int64_t micro_batch_size = 0;    // <= 0: the rank's whole share
-  BatchingOptions batching = {};   // its micro_batch_size is the one above
+  BatchingOptions batching = {};   // with the micro_batch_size above
   bool sequence_parallel = false;  // pads sequences to a multiple of tp
-  // Of sequences over cp. Their length is padded to what cp, ulysses and tp can cut.
+  // The cut of sequences over cp. Their length is padded to a multiple that cp, ulysses and tp can
+  // cut.
   ContextLayout context_layout = ContextLayout::kZigzag;
   FsdpOptions data_parallel = {};
   CheckpointedRegions checkpointed = CheckpointedRegions::kNone;
@@ -61,12 +62,12 @@ struct StepMetrics {
   double grad_norm = 0;
   double tokens = 0;                           // counted by the loss, global
   double sequences = 0;                        // with at least one counted token, global
-  std::map<std::string, double> of_loss = {};  // what loss_metrics names, global
+  std::map<std::string, double> of_loss = {};  // the metrics of loss_metrics, global
   bool skipped = false;                        // a gradient overflowed: nothing was updated
 };
 
-// Bytes of tensor memory that a rank holds between two steps, and of the gradients that its last
-// update took. Memory that tensors share counts once.
+// Bytes of tensor memory that a rank holds between two steps, and of the gradients of its last
+// update. Memory that tensors share counts once.
 struct HeldBytes {
   int64_t parameters = 0;  // leaves and masters
   int64_t gradients = 0;
@@ -75,71 +76,72 @@ struct HeldBytes {
 
 class Trainer {
  public:
-  // `model` has its plan applied but is not materialised yet: the trainer does that.
+  // `model` must have its plan applied and not be materialized; the trainer materializes it.
   Trainer(const RankSetup& setup, Decoder& model, const TrainOptions& options);
 
-  // One optimizer step on the whole global batch (every rank gets the same batch and takes its
-  // share).
+  // Makes one optimizer step on the whole global batch. Every rank gets the same batch and takes
+  // its share.
   //
-  // The ranks of cp and ulysses hold parts of the same sequences. Each gathers the logprobs of the
-  // whole ones and computes the same loss; the backward keeps its own tokens.
+  // The ranks of cp and ulysses hold parts of the same sequences. Each gathers the logprobs of
+  // whole sequences and computes the same loss; the backward keeps its own tokens.
   //
   // Forward   those of the model; all_gather of the logprobs over cp and ulysses; all_reduce(sum)
-  // of
-  //           the counts and the loss over dp
-  // Backward  those of the model, and of fsdp; all_reduce(sum) of partial gradients over tp;
-  //           without fsdp all_reduce(avg) of gradients over dp, cp and ulysses; what grad_norm
-  //           does
+  //           of the counts and the loss over dp
+  // Backward  those of the model and of fsdp; all_reduce(sum) of partial gradients over tp;
+  //           without fsdp all_reduce(avg) of gradients over dp, cp and ulysses; those of grad_norm
   //
-  // One that throws before its update leaves parameters, optimizer, scheduler and loss scale as
-  // they were, and the trainer ready for another: its gradients are dropped, gathered parameters
-  // freed. The update calls nobody; a probe that throws when it is told of it finds the step taken.
+  // A step that throws before its update leaves parameters, optimizer, scheduler and loss scale
+  // unchanged, and the trainer ready for another step: it drops gradients and frees gathered
+  // parameters. The update makes no collective. If a probe throws when it gets the update, the step
+  // is done.
   //
-  // Parameters that are not trainable stay as they are: the optimizer has no state of them.
+  // Parameters that are not trainable stay unchanged, and the optimizer has no state for them.
   StepMetrics step(const Batch& batch);
-  // The same, but the scheduler stays: for one of several global batches of a call, which
+  // Makes a step without a scheduler step, for one of several global batches of a call, which
   // advance_schedule() ends (NeMo-RL dtensor_policy_worker.py, train: "increment scheduler after
   // all batches").
   StepMetrics step_at_same_rate(const Batch& batch);
   void advance_schedule() { ++schedule_steps_; }
-  // What step() would report of this batch, without gradients: nothing is updated, the norm is 0.
-  // The probe hears of it as of step 0.
+  // The metrics that step() would report of this batch, without gradients: nothing is updated, and
+  // the norm is 0. The probe gets them as step 0.
   //
-  // Forward   those of the model, its parameters gathered once as in score(); the logprobs, counts
-  //           and loss as in step()
+  // Forward   those of the model, with its parameters gathered once as in score(); the logprobs,
+  //           counts and loss as in step()
   StepMetrics evaluate(const Batch& batch);
   // Logprobs of this rank's samples, microbatch by microbatch, without gradients. Sharded
-  // parameters are gathered once, before the first, and freed however it ends.
+  // parameters are gathered once, before the first microbatch, and freed at the end, even after an
+  // exception.
   //
   //   returns   [B, S] wider float, in the batch's order; 0 in the rows of other dp ranks
   at::Tensor score(const Batch& batch);
 
-  // What the last step or scoring pass worked on, microbatch by microbatch.
+  // The tokens of each microbatch of the last step or scoring pass.
   const std::vector<HeldTokens>& held() const { return held_; }
-  // What the optimizer works on: one per parameter, this rank's shard in the wider type.
+  // The tensors that the optimizer updates: one per parameter, this rank's shard in the wider type.
   const std::vector<at::Tensor>& masters() const { return masters_; }
   const std::vector<OptimizerState>& states() const { return states_; }
   const std::vector<ParameterPtr>& parameters() const { return parameters_; }
   HeldBytes held_bytes() const;
-  // Tells the probe of parameters and optimizer state as they are, as of the last step.
+  // Gives the probe the current parameters and optimizer state, as those of the last step.
   void observe_state();
-  int64_t step_count() const { return step_; }  // steps taken
+  int64_t step_count() const { return step_; }  // steps made
   const LossScaleState& loss_scale() const { return loss_scale_.state(); }
   void set_loss_scale(const LossScaleState& state) { loss_scale_.set_state(state); }
   int64_t schedule_steps() const { return schedule_steps_; }  // of the scheduler
   const TrainOptions& options() const { return options_; }
-  // What calls may choose anew; between two of them.
+  // Options that calls may change between two steps.
   void set_loss(const LossOptions& loss) { options_.loss = loss; }
   void set_batching(const BatchingOptions& batching, int64_t micro_batch_size);
   at::Device device() const { return setup_.device; }
-  // Puts back what masters(), states(), step_count() and schedule_steps() gave, on any mesh, each
-  // of this rank's shape and dtype. Without `schedule_steps` the scheduler made one with each step.
-  // Throws Error(kBadInput), nothing changed: states of another optimizer.
+  // Restores the values of masters(), states(), step_count() and schedule_steps() from any mesh,
+  // each of this rank's shape and dtype. Without `schedule_steps` the scheduler made one step with
+  // each training step. Throws Error(kBadInput), with nothing changed, for states of another
+  // optimizer.
   void restore(const std::vector<at::Tensor>& masters, std::vector<OptimizerState> states,
                int64_t step, std::optional<int64_t> schedule_steps = {});
-  // Other weights for the same model, one per parameter, of masters()' shapes: what the forward
-  // uses follows. Optimizer and scheduler stay. No communication, but a step that threw may have
-  // left a gather under way, which is waited for.
+  // Sets other weights of the same model, one per parameter, with the shapes of masters(), and
+  // updates the leaves. Optimizer and scheduler stay. No communication, but it waits for a gather
+  // that a step may have left in flight when it threw.
   void set_masters(const std::vector<at::Tensor>& masters);
 
  private:
@@ -172,7 +174,7 @@ class Trainer {
   std::vector<OptimizerState> states_;
   LrSchedule schedule_;
   LossScale loss_scale_;
-  MicrobatchGradients kept_;  // without sharded_
+  MicrobatchGradients kept_;  // used without sharded_
   std::vector<HeldTokens> held_;
   std::unique_ptr<FullyShardedModel> sharded_;  // null: parameters are replicated
   std::optional<ContextCut> cut_;               // of the microbatch whose backward comes next

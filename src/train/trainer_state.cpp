@@ -1,5 +1,4 @@
-// What a trainer keeps from step to step: masters and optimizer state, their update, and what puts
-// others in their place.
+// The state of a trainer between steps: masters and optimizer state, and how it changes.
 #include <ATen/ATen.h>
 
 #include "base/error.h"
@@ -10,7 +9,7 @@
 namespace shardproof {
 namespace {
 
-// AdamW has moments once it has taken a step, and SGD never.
+// AdamW has moments after its first step, and SGD never.
 void check_of_optimizer(const OptimizerState& state, OptimizerKind kind) {
   const bool adamw = kind == OptimizerKind::kAdamW;
   const bool moments = state.exp_avg.defined();
@@ -23,8 +22,8 @@ void check_of_optimizer(const OptimizerState& state, OptimizerKind kind) {
 
 }  // namespace
 
-// In place, so that no second copy of masters and states is held. Nothing here fails half way: no
-// rank is waited for and nobody is told.
+// Updates in place, so that no second copy of masters and states is held. It cannot fail half way:
+// it waits for no rank and calls no probe.
 void Trainer::update(const std::vector<at::Tensor>& grads) {
   const at::NoGradGuard no_grad;
   const bool skipped = grads.empty();

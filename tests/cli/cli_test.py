@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The commands through the real program: what they say, leave behind and exit with.
+"""Tests the output, the files and the exit status of every command of the real program.
 
 Usage: cli_test.py PROGRAM [unittest arguments]
 """
@@ -290,7 +290,7 @@ matrix:
                 self.assertRegex(text, r"warning  ranks? [01, ]+: " + said)
                 with_it, without = sorted(self.results(out)["cases"], key=lambda case: "none" in case["name"])
                 warned = [any(said in warning for warning in rank["warnings"]) for rank in with_it["ranks"]]
-                if backend == "gloo":  # a process each; ranks that are threads share the generator
+                if backend == "gloo":  # one process per rank; ranks that are threads share the generator
                     self.assertEqual([True, True], warned)
                 self.assertIn(True, warned)
                 self.assertEqual("match", with_it["verdict"])

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The virtual clock through the real program: the same times in every run, overlap, a straggler, bad input.
+"""Tests the virtual clock of the real program: equal times in every run, overlap, a straggler, bad input.
 
   clock_test.py SHARDPROOF-BIN
 """
@@ -56,7 +56,7 @@ class Clock(unittest.TestCase):
         prefetch, late, kept = (self.times[f"clock/prefetch[{name}]"]["ranks"]
                                 for name in ("prefetch", "no_prefetch", "no_reshard"))
         for with_it, without, once in zip(prefetch, late, kept):
-            # The same calls; what differs is how much of them is waited for.
+            # The calls are the same; only the waiting for them differs.
             self.assertAlmostEqual(with_it["communication_us"], without["communication_us"], delta=1e-6)
             self.assertLess(with_it["exposed_us"], 0.6 * without["exposed_us"])
             self.assertLess(with_it["total_us"], without["total_us"])

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""compare-runs, and scenarios that name a registered workload, through the real program.
+"""Tests compare-runs, and scenarios that name a registered workload, with the real program.
 
 Usage: compare_runs_test.py PROGRAM [unittest arguments]
 """

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""For each key of a scenario file, the values that the default scenarios set it to.
+"""Lists the values that the default scenarios give to each key of a scenario file.
 
-Prints the table, and fails for a key that none sets to anything but its default: a bug in what it does would
-pass. The keys of NOT_IN_USE are known to be unset; the list may only shrink. Exit status 77: no PyYAML."""
+Prints the table, and fails for a key that has only its default in all scenarios: a bug in its effect would pass.
+NOT_IN_USE lists the keys that are known to be unset; it may only shrink. Exit status 77: no PyYAML."""
 
 import collections
 import json
@@ -46,7 +46,7 @@ def leaves(schema, path=""):
 
 
 def settings(block, keys, path=""):
-    """(key, value) of all that a block of a scenario sets, records and nested blocks flattened."""
+    """(key, value) of all settings of a block of a scenario, with records and nested blocks flattened."""
     for name, value in block.items():
         key = f"{path}.{name}" if path else str(name)
         if key in keys:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The memory that `describe` predicts, held against what the ranks measured.
+"""Compares the memory that `describe` predicts with the ranks' measurements.
 
   memory_test.py PROGRAM
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "build/dev/shardproof-bin"
 
-# What decides the peak differs: activations, logits, gradients on their way, optimizer state.
+# The peak has different causes: activations, logits, gradients in transit, optimizer state.
 SCENARIO = """
 name: memory
 workload: train
@@ -47,7 +47,7 @@ matrix:
     - {name: scoring, workload: logprobs, data.batch_size: 16}
 """
 
-# Rows whose number and length the batch decides, and parts of them.
+# Rows whose number and length depend on the batch, and parts of them.
 ROWS = """
 name: rows
 judged: false
@@ -82,7 +82,7 @@ matrix:
 
 class Memory(unittest.TestCase):
     def held_between_steps(self, cases, described):
-        """To the byte, of the first and the last rank."""
+        """The prediction for the first and the last rank is exact to the byte."""
         described = iter(described)
         for case in cases:
             for rank in dict.fromkeys((0, case["world_size"] - 1)):
@@ -95,7 +95,7 @@ class Memory(unittest.TestCase):
         self.assertIsNone(next(described, None))
 
     def run_and_describe(self, text, backend="emulated"):
-        """The cases of a scenario as they ran, and what `describe` says of them."""
+        """The results of a scenario's cases, and the output of `describe` for them."""
         with tempfile.TemporaryDirectory() as folder:
             scenario, out = Path(folder) / "memory.yaml", Path(folder) / "run"
             scenario.write_text(text)
@@ -106,7 +106,7 @@ class Memory(unittest.TestCase):
             return json.loads((out / "results.json").read_text())["cases"], described
 
     def held_within(self, cases, described, low, high, only=re.compile("")):
-        """What is predicted, as a share of the most that any rank measured."""
+        """The prediction as a share of the largest measurement of a rank."""
         predicted = [int(text) for text in re.findall(r"at most at once +(\d+) bytes", described)]
         self.assertEqual(len(predicted), len(cases))
         for case, bytes_predicted in zip(cases, predicted):
@@ -130,8 +130,8 @@ class Memory(unittest.TestCase):
         self.held_within(cases, described, 0.9, 1.1, only=re.compile(r"one_row|rows_of_48|balanced|dynamic|rounded"))
 
     def test_over_gloo_a_rank_holds_no_more_after_many_steps(self):
-        """What Gloo's threads let go of late is counted as dropped where the rank has waited for it. What they have
-        for themselves meets now this and now that of the rank's: so not to the byte."""
+        """Memory that Gloo's threads free late counts as freed when the rank has waited for the call. Their own memory
+        overlaps with the rank's in varying ways, so this test is not exact to the byte."""
         text = SCENARIO[:SCENARIO.index("matrix:")] + """
 parallel: {data_parallel_size: 2}
 matrix:

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Which pairs of option values no default scenario combines, against a ledger that may only shrink.
+"""Checks the pairs of option values that no default scenario combines against a ledger that may only shrink.
 
-    pairs_in_use_test.py [PROGRAM]              the table, and the test; PROGRAM must refuse what is said to be refused
-    pairs_in_use_test.py --shrink               takes out of the ledger what is combined by now
-    pairs_in_use_test.py --try TEXT PROGRAM     runs a small case of each pair of the ledger whose line holds TEXT
+    pairs_in_use_test.py [PROGRAM]              the table, and the test; PROGRAM must refuse the ledger's refused pairs
+    pairs_in_use_test.py --shrink               removes pairs from the ledger that a scenario combines
+    pairs_in_use_test.py --try TEXT PROGRAM     runs a small case of each pair of the ledger whose line contains TEXT
 
-The schema chooses the options. Beside workload, precision and world.backend they are the keys of the blocks model,
+The schema determines the options. They are workload, precision and world.backend, and the keys of the blocks model,
 parallel, data and run that have an enum (each of its values), a boolean (the value that is not the default), a text
-with a default (each value in use), a null (set, or null where that is not the default), the sizes of axes (more than
-1), and numbers of run whose default 0 or 1 means off (another number). Other numbers say how much and not which, and
-what stands under kwargs is an optimizer's or a scheduler's own.
+with a default (each value in use), a null (set, or null if that is not the default), the sizes of axes (more than 1),
+and numbers of run whose default 0 or 1 means off (another number). Other numbers choose an amount, not a behavior, and
+the keys under kwargs belong to an optimizer or a scheduler.
 
-A value counts where it has an effect (NEEDS), in a case that is expected to match. Two values that cannot have an
-effect together are no pair. The ledger, pairs_not_combined.yaml, has the pairs that the program refuses, and those
-that no default scenario combines. Exit status 77: no PyYAML."""
+A value counts if it has an effect (NEEDS) in a case that is expected to match. Two values that cannot have an effect
+together are no pair. The ledger, pairs_not_combined.yaml, has the pairs that the program refuses, and those that no
+default scenario combines. Exit status 77: no PyYAML."""
 
 import collections
 import itertools
@@ -43,7 +43,7 @@ NO_OPTION = {
 }
 WORKLOADS = {"train", "logprobs", "policy"}
 MORE = "more"  # a number that is not off
-GIVEN = "given"  # what may be null and is not
+GIVEN = "given"  # set, where null is possible
 
 TRAINS = [{"workload": "train"}, {"workload": "policy", "run.stages[].do": "train"}]
 SCORES = [{"workload": "logprobs"}, {"workload": "policy", "run.stages[].do": "score"}]
@@ -51,7 +51,7 @@ SHARDS = [{"parallel.data_parallel": "fsdp"}, {"parallel.data_parallel": "hybrid
 TP, CP, DP, ULYSSES = (f"parallel.{axis}_size" for axis in
                        ("tensor_parallel", "context_parallel", "data_parallel", "ulysses"))
 
-# Prefix of a key: the settings of which one must be in effect for the key to have one. The longest prefix counts.
+# Prefix of a key: the settings of which one must be in effect for the key to have an effect. The longest prefix counts.
 NEEDS = {
     "data.uneven": [{DP: MORE}],
     "data.token_mask_weights": TRAINS,
@@ -89,7 +89,7 @@ def is_number(schema):
 
 
 def value_of(schema, given):
-    """The value that an option counts with where a case gives it this one; None where it is off."""
+    """The value that counts for an option when a case sets `value`; None when that means off."""
     if is_number(schema):
         return MORE if given not in (None, 1, schema.get("default")) else None
     if isinstance(given, str):
@@ -116,7 +116,7 @@ def is_option(key, schema):
 
 
 def options():
-    """{key: its schema}, of the keys that this table is about."""
+    """{key: its schema} of the keys in this table."""
     def walk(block, path=""):
         for name, child in block.get("properties", {}).items():
             key = f"{path}.{name}" if path else name
@@ -131,7 +131,7 @@ def options():
 
 
 def flattened(blocks, keys):
-    """{key: all its values} of blocks of which a later one replaces what an earlier one sets."""
+    """{key: all its values} of blocks; later blocks replace the settings of earlier ones."""
     case = collections.defaultdict(list)
     for block in blocks:
         own = collections.defaultdict(list)
@@ -145,7 +145,7 @@ def flattened(blocks, keys):
 
 
 def cases(scenario, keys):
-    """What each case of a scenario sets, without those that are skipped."""
+    """The settings of each case of a scenario, without skipped cases."""
     matrix = scenario.get("matrix") or {}
     rules = scenario.get("skip") or []
     for row in itertools.product(*matrix.values()):
@@ -199,7 +199,7 @@ def combined(table):
 
 
 def values_of(key, schema, used):
-    """The values that an option counts with, in use or not."""
+    """The values that count for an option, in use or not."""
     if "enum" in schema:
         found = {value_of(schema, one) for one in schema["enum"] if not isinstance(one, bool)}
     elif schema.get("type") == "boolean":
@@ -210,7 +210,7 @@ def values_of(key, schema, used):
 
 
 def brought_about(values, settled=frozenset()):
-    """The smallest sets of values with which these all have an effect; none where they exclude each other."""
+    """The smallest sets of values that give all of these an effect; none when they exclude each other."""
     for key, value in sorted(values - settled):
         if "[]" not in key and any(one == key for one, other in settled if other != value):
             return
@@ -221,7 +221,7 @@ def brought_about(values, settled=frozenset()):
     yield settled
 
 
-# What a small case gives an option that is only MORE, GIVEN or null.
+# The value in a small case of an option that is only MORE, GIVEN or null.
 SMALL = {
     "parallel.data_parallel_size": 4,
     "parallel.replicate_size": 2,
@@ -270,7 +270,7 @@ def small_case(values):
 
 
 def how_it_ends(program, values):
-    """(exit status, what is said) of a small case in which these have their effects."""
+    """(exit status, output) of a small case in which these have their effects."""
     row = {"name": "pair", **small_case(values)}
     with tempfile.TemporaryDirectory() as folder:
         case = pathlib.Path(folder, "pair.yaml")
@@ -295,7 +295,7 @@ def possible_pairs(values):
 
 
 def findings(missing, ledger):
-    """What is wrong with the ledger, and the pairs of it that have to go."""
+    """The errors of the ledger, and the pairs that must be removed from it."""
     lines = {line_of(pair) for pair in missing}
     known = set(ledger["not_combined"]) | set(ledger["refused"])
     stale = sorted(known - lines)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The scenarios that are too wide for every run: sequences shared by 1 to 16 ranks, and what golden/hf pins to
-Hugging Face transformers, on every small mesh. All of them on the emulated world.
+"""Runs scenarios that are too wide for every run: sequences over 1 to 16 ranks, and the cases that golden/hf pins to
+Hugging Face transformers on every small mesh. All run in the emulated world.
 
   wide_meshes_test.py PROGRAM [BACKEND]
 """
@@ -19,7 +19,7 @@ PROGRAM, BACKEND = ROOT / "build/dev/shardproof-bin", "emulated"
 
 
 def run_all(*scenarios):
-    """(exit status, cases, what was printed last) of everything in these files and folders."""
+    """(exit status, cases, last output) of a run of these files and folders."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run([PROGRAM, "run", *scenarios, "--all", "--backend", BACKEND, "--no-skips", "--out", folder],
                               cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -37,7 +37,7 @@ class WideMeshes(unittest.TestCase):
         status, cases, text = run_all("scenarios/families/hugging_face.yaml",
                                       "scenarios/families/hugging_face_3_heads.yaml")
         self.assertEqual(status, 0, text)
-        # Four heads are not cut by 3, nor three by 2 and 4.
+        # Four heads do not divide by 3, nor three by 2 and 4.
         self.assertEqual(Counter(case["verdict"] for case in cases), {"match": 516, "refused": 84})
 
     def test_every_case_of_golden_hf_is_in_it_and_agrees_with_the_golden(self):

@@ -1,4 +1,4 @@
-// Every input of the corpus through its reader, without libFuzzer.
+// Passes every input of the corpus through its reader, without libFuzzer.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -35,7 +35,7 @@ Replay replay(const std::string& reader, const std::function<Ending(std::string_
 
 }  // namespace
 
-// Both endings must occur: a corpus that is only refused at its first byte would test nothing.
+// Both endings must occur: inputs that are all refused at their first byte would test nothing.
 TEST_CASE("the corpus of each reader keeps that reader's promise", "[fuzz]") {
   const auto [name, read] = GENERATE(
       std::pair<std::string, std::function<Ending(std::string_view)>>("scenario", read_scenario),

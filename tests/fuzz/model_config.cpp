@@ -1,4 +1,4 @@
-// The reader of a model's config.json under any text.
+// Tests the reader of a model's config.json with any text.
 #include <cmath>
 
 #include "model/config.h"

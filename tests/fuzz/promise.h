@@ -1,4 +1,4 @@
-// The two endings that a reader may have.
+// Checks the two endings that a reader may have.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ inline void promise(bool kept, const std::string& what) {
   if (!kept) throw BrokenPromise(what);
 }
 
-// `read` gives a value or throws an Error with a sentence fit for a terminal and for JSON.
+// `read` must return a value, or throw an Error with a sentence fit for a terminal and for JSON.
 template <class Read>
 Ending value_or_sentence(const Read& read) {
   try {

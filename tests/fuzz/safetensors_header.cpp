@@ -1,4 +1,4 @@
-// The safetensors header reader under any bytes.
+// Tests the safetensors header reader with any bytes.
 #include "tensor/safetensors_header.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The scenario reader under any text.
+// Tests the scenario reader with any text.
 #include "sim/case/scenario/scenario.h"
 
 #include <set>
@@ -11,7 +11,7 @@ namespace {
 using sim::CaseSpec;
 
 constexpr int64_t kMostRanks = 65536;
-constexpr size_t kCheckedCases = 20;  // of a matrix: a scenario may have thousands
+constexpr size_t kCheckedCases = 20;  // of a matrix; a scenario may have thousands
 
 const sim::WorldChoice& world() {
   static const sim::WorldChoice choice{

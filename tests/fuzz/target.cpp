@@ -1,5 +1,5 @@
-// One reader as libFuzzer calls it. A broken promise is not caught: the process aborts and
-// libFuzzer keeps the input.
+// One reader for libFuzzer. A broken promise is not caught: the process aborts and libFuzzer keeps
+// the input.
 #include <cstddef>
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-// Ranks that another launcher started: here this test is that launcher, and forks them.
+// Ranks that another launcher started: this test is that launcher and forks them.
 #include <netinet/in.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -27,7 +27,7 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
-// Ranks 1.. as forked processes; rank 0's process is the test itself.
+// Ranks 1 and up as forked processes; rank 0's process is the test.
 class Launched {
  public:
   explicit Launched(int64_t world_size) {
@@ -86,7 +86,7 @@ TEST_CASE("ranks that another launcher started run the cases and share one exit 
   CHECK(launched.exit_statuses() == std::vector<int>{7, 7});
 }
 
-// A right case after others on the same pool.
+// Checks a correct case after others on the same pool.
 void check_that_all_finish(WorldPool& pool, int64_t world_size) {
   const auto endings = pool.run_case(small_case("gloo", world_size), -1, false);
   REQUIRE(endings.size() == static_cast<size_t>(world_size));
@@ -156,7 +156,7 @@ TEST_CASE("ranks that cannot start again leave a sentence for each later case", 
   ExternalHost host(launched.place, "gloo", "cpu", small_workers());
   WorldPool pool(small_workers());
   pool.adopt(host, "gloo", "cpu");
-  for (const pid_t pid : launched.pids) ::kill(pid, SIGKILL);  // its rank goes with it
+  for (const pid_t pid : launched.pids) ::kill(pid, SIGKILL);  // its rank ends with it
   launched.exit_statuses();
   pool.run_case(small_case("gloo", 2), -1, false);
   const auto later = pool.run_case(small_case("gloo", 2), -1, false);

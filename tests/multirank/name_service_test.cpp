@@ -1,6 +1,5 @@
-// Worlds of processes on one host are made without asking the name service,
-// which may take seconds to answer: then all worlds that are just being made
-// would look hung.
+// Worlds of processes on one host start without the name service, which may take seconds to answer,
+// so that all worlds that are starting would look hung.
 #include <dlfcn.h>
 #include <netdb.h>
 #include <sys/wait.h>
@@ -23,7 +22,7 @@ std::atomic<int> names_asked_for = 0;
 
 }  // namespace
 
-// In front of the C library's, for LibTorch too.
+// Replaces the C library's function, for LibTorch too.
 extern "C" __attribute__((visibility("default"))) int getnameinfo(
     const sockaddr* address, socklen_t address_bytes, char* host, socklen_t host_bytes,
     char* service, socklen_t service_bytes, int flags) {
@@ -63,8 +62,8 @@ TEST_CASE("several worlds at once are made however slow the name service is", "[
   CHECK(kinds == std::vector<std::string>(10, "finished"));
 }
 
-// Else the test above shows nothing. In a process of its own: the store starts threads, and worlds
-// are forked from this one.
+// Proves that the test above can fail. It runs in a separate process: the store starts threads, and
+// worlds are forked from this one.
 TEST_CASE("c10d's store over TCP does ask it", "[multirank]") {
   const pid_t child = ::fork();
   REQUIRE(child >= 0);

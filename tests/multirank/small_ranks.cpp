@@ -33,7 +33,7 @@ std::string small_rank_main(const std::string& request, const RankEnv& env) {
   const std::string act = spec.options.value(fmt::format("rank {}", env.rank), "");
   CallForwarder listener(env);
   const Mesh mesh({{"dp", env.world_size}});
-  const bool silent = spec.options.value("silent", false);  // nobody hears of the calls
+  const bool silent = spec.options.value("silent", false);  // no listener gets the calls
   MeshComm comm(mesh, env.rank, env.make_backend, silent ? nullptr : &listener);
   const bool unchecked = spec.options.value("unchecked", false);
   const int64_t calls = spec.options.value("calls", 3);
@@ -42,7 +42,7 @@ std::string small_rank_main(const std::string& request, const RankEnv& env) {
     const std::string label = fmt::format("layer {}", call);
     if (call == 1 && act == "leave") return "left";
     if (call == 1 && act == "stray") throw std::runtime_error("stray exception");
-    if (call == 1 && act == "pipe") ::raise(SIGPIPE);  // what a write to a dead rank's socket does
+    if (call == 1 && act == "pipe") ::raise(SIGPIPE);  // as a write to a dead rank's socket does
     if (call == 1 && act == "gather") comm.world().all_gather(mine, 0, label);
     const at::Tensor sum = comm.world().all_reduce(mine, ReduceOp::kSum, label);
     const int64_t n = env.world_size;

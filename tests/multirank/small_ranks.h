@@ -1,5 +1,5 @@
-// Worlds of real ranks with a small rank function instead of a model: a few all_reduces over
-// "world" and over pairs, as the case's options say.
+// Worlds of real ranks with a small rank function instead of a model: it makes a few all_reduces
+// over "world" and over pairs, as the case's options say.
 //
 //   options: {"calls": 3, "silent": false, "rank 1": "leave" | "gather" | "stray" | "pipe"}
 #pragma once

@@ -1,4 +1,5 @@
-// The same small rank as threads and as Gloo processes: what it computes, and how it may fail.
+// The same small rank as threads and as Gloo processes: its results, and the ways in which it
+// fails.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -76,7 +77,7 @@ TEST_CASE("a rank that never enters a collective is the one that hung", "[multir
     CHECK(endings[2].kind == "hung");
     CHECK(endings[0].kind == "aborted");
     CHECK(endings[1].kind == "aborted");
-    // By the rule, and not by the deadline of 30 s.
+    // By the rule, not by the deadline of 30 s.
     CHECK_THAT(endings[2].message, Catch::Contains("for 1 s no rank entered a collective"));
   }
 }

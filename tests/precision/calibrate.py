@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measures the rule for lower precisions (sim/judge/diff/tolerance.h) on correct runs.
 
-Runs random cases that nobody tuned (draw.py), or given scenarios over many seeds, and prints how much of the
-allowance correct runs use, which cases are false alarms and how many tensors are unresolved.
+Runs random, untuned cases (draw.py), or given scenarios over many seeds. Prints the share of the allowance that
+correct runs use, the cases that are false alarms, and the number of unresolved tensors.
 
   python3 tests/precision/calibrate.py --random 300
   python3 tests/precision/calibrate.py --seeds 1-8 scenarios/train/precisions.yaml scenarios/policy/float16.yaml

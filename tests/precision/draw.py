@@ -1,4 +1,4 @@
-"""Draws random training cases in lower precisions that nobody tuned, as scenario files."""
+"""Draws random, untuned training cases in lower precisions as scenario files."""
 
 import json
 import random
@@ -59,7 +59,7 @@ def parallel_of(rng, mesh):
 
 
 def draw_case(seed, precisions=PRECISIONS):
-    """A scenario, as a dict; the same for the same seed."""
+    """A scenario as a dict; equal seeds give equal scenarios."""
     rng = random.Random(seed)
     precision, mesh = rng.choice(precisions), rng.choice(MESHES)
     loss = rng.choice(["nll", "clipped_pg", "preference"])
@@ -74,7 +74,7 @@ def draw_case(seed, precisions=PRECISIONS):
 
 
 def write_cases(folder, seeds, precisions=PRECISIONS):
-    """One file a case; JSON is YAML."""
+    """Writes one file per case; JSON is YAML."""
     for seed in seeds:
         text = json.dumps(draw_case(seed, precisions), indent=1)
         (folder / f"random_{seed:05d}.yaml").write_text(text + "\n")

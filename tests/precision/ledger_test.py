@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Which default scenarios of models leave tensors unresolved: none but those of unresolved.yaml, and none of
-float32 at step 1."""
+"""Checks that only the default scenarios of unresolved.yaml leave tensors unresolved, and none in float32 at step 1."""
 
 import json
 import pathlib
@@ -20,7 +19,7 @@ def read_ledger():
 
 
 def low_precision_files():
-    """Those of models: a registered workload computes too little to scatter."""
+    """The scenarios of models; a registered workload computes too little to scatter."""
     for path in sorted((ROOT / "scenarios").rglob("*.yaml")):
         if path.parent.name not in ("layers", "random") and re.search("float32|float16", path.read_text()):
             yield path

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Plants a factor 2 or a dropped part of a sum into random cases of lower precisions, and counts what is found.
+"""Plants a factor 2 or a lost addend of a sum into random cases of lower precisions, and counts the detected faults.
 
-Every case is drawn as for calibrate.py. The planted call is a sum over ranks, drawn too: either all its ranks count
-their part twice, which doubles the result, or one rank's part is lost. A case counts when its fault acted on a sum of
-floating numbers and changed some tensor of the run; others are drawn again.
+Cases are drawn as for calibrate.py. The fault hits a drawn sum over ranks: either all its ranks count their addend
+twice, which doubles the result, or one rank's addend is lost. A case counts when its fault acted on a sum of
+floating-point numbers and changed a tensor of the run; other cases are drawn again.
 
   python3 tests/precision/planted.py --count 200
 """
@@ -46,7 +46,7 @@ def planted_case(seed):
 
 
 def changed(plain, planted):
-    """Whether the fault moved any number of the run."""
+    """Whether the fault changed any number of the run."""
     values = lambda case: {(t["name"], t["step"], t.get("microbatch", 0)): t["worst_error"] for t in case["tensors"]}
     return values(plain) != values(planted)
 

@@ -1,4 +1,4 @@
-// Rank threads of an emulated world with settings of its own.
+// Rank threads of an emulated world with its own settings.
 #pragma once
 
 #include <functional>
@@ -13,26 +13,26 @@
 
 namespace shardproof::tests {
 
-// What a rank of such a world has at hand.
+// The objects that a rank of such a world can use.
 struct ConfiguredRank {
   int64_t rank;
   MeshComm& comm;
-  BackendFactory backend;  // for calls past the communicators
+  BackendFactory backend;  // for calls that bypass the communicators
   sim::RankClock& clock;
 };
 
 struct ConfiguredRuns {
   std::optional<sim::WorldFailure> failure;
-  std::vector<std::string> errors;  // per rank, "" where it returned
+  std::vector<std::string> errors;  // per rank; "" where it returned
   std::vector<double> times_us;     // on the virtual clocks
   std::vector<std::vector<nlohmann::json>> timelines;
 };
 
-// Runs `body` on every rank with its clock running, as one case of a new world.
+// Runs `body` on every rank, with its clock running, as one case of a new world.
 ConfiguredRuns run_configured(const sim::WorldSpec& spec, const Mesh& mesh,
                               const std::function<void(ConfiguredRank&)>& body);
 
-// Lengths of a timeline's entries of one kind, added up.
+// The sum of the lengths of a timeline's entries of one kind.
 double time_of(const std::vector<nlohmann::json>& timeline, const std::string& kind);
 
 }  // namespace shardproof::tests

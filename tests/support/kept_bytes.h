@@ -1,4 +1,4 @@
-// Bytes that a forward leaves behind for its backward, counted as memory is taken and given back.
+// Bytes that a forward keeps for its backward, counted at allocations and frees.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace shardproof::tests {
 
-// What `forward` returns stays alive in `result`, and is counted too.
+// The tensors that `forward` returns stay in `result` and count too.
 template <class Forward>
 int64_t kept_bytes(const Forward& forward) {
   const sim::TensorMemory memory;

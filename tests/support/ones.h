@@ -1,4 +1,4 @@
-// The plainest call of all: ones, summed over a group.
+// The simplest call: ones, summed over a group.
 #pragma once
 
 #include "comm/communicator.h"

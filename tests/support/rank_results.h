@@ -14,21 +14,20 @@ namespace shardproof::tests {
 
 using NamedResults = std::map<std::string, at::Tensor>;
 
-// What `work` gave on each rank, by rank. Throws what a rank threw.
+// The results of `work`, by rank. Throws the exception of a rank.
 std::vector<NamedResults> on_every_rank(
     const Mesh& mesh, const std::function<NamedResults(MeshComm&, int64_t)>& work);
 
-// Uniform in [-1, 1), float64, every element different; the same on every rank that asks for
-// `seed`.
+// Uniform in [-1, 1), float64, every element different; the same on every rank for the same `seed`.
 at::Tensor random_tensor(at::IntArrayRef shape, int64_t seed);
 
-// "" when `actual` is the golden to within `tolerance` of its largest magnitude (or of `scale`,
-// where that is larger), else what differs.
+// "" when `actual` equals the golden within `tolerance` of its largest magnitude (or of `scale`, if
+// that is larger), else the difference.
 std::string difference(const at::Tensor& golden, const at::Tensor& actual, double tolerance = 1e-12,
                        double scale = 0);
 
-// What the backward through `forward`'s result says on each rank, when the communicators that
-// `forward` was given have ended; "" where it says nothing.
+// The error of the backward through `forward`'s result on each rank, after the communicators of
+// `forward` have ended; "" without an error.
 std::vector<std::string> backward_after_the_end(
     const Mesh& mesh, const std::function<at::Tensor(MeshComm&, int64_t)>& forward);
 

@@ -7,7 +7,8 @@
 
 namespace shardproof::tests {
 
-// As try_emulated_ranks; the ranks meet in one in-memory store and talk over loopback sockets.
+// As try_emulated_ranks; the ranks meet in one in-memory store and communicate over loopback
+// sockets.
 RankRuns try_gloo_ranks(const Mesh& mesh, const RankFunction& body,
                         std::chrono::milliseconds timeout = std::chrono::seconds(30),
                         const std::vector<CallListener*>& listeners = {});

@@ -25,7 +25,7 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
-// What every rank thread sets before it runs an op.
+// The settings of every rank thread, made before it runs an op.
 void set_up_rank_thread() {
   at::set_num_threads(1);
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
@@ -124,7 +124,9 @@ void rethrow_first(const RankRuns& runs) {
   }
   if (aborted) std::rethrow_exception(aborted);
   if (runs.failure) {
-    throw Error({.kind = ErrorKind::kFailed, .what = runs.failure->message, .fix = "",
+    throw Error({.kind = ErrorKind::kFailed,
+                 .what = runs.failure->message,
+                 .fix = "",
                  .code = runs.failure->code});
   }
 }

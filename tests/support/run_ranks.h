@@ -17,22 +17,22 @@ using RankFunction = std::function<void(MeshComm& comm, int64_t rank)>;
 
 // How each rank of a world ended.
 struct RankRuns {
-  std::vector<std::exception_ptr> errors;  // per rank, null where it returned
+  std::vector<std::exception_ptr> errors;  // per rank; null where it returned
   std::optional<sim::WorldFailure> failure;
   std::string error_text(int64_t rank) const;  // "" where it returned
-  std::string error_code(int64_t rank) const;  // of an Error; "" else
+  std::string error_code(int64_t rank) const;  // of an Error, else ""
 };
 
-// Throws what the first rank that failed by itself (not by an abort) threw, if any.
+// Throws the exception of the first rank whose failure no abort caused, if any.
 void rethrow_first(const RankRuns& runs);
 
 // Runs `body` on mesh.world_size() threads and waits for all. Each thread has one op thread and
-// single-threaded autograd. `listeners`: empty, or one per rank.
+// single-threaded autograd. `listeners` is empty or has one entry per rank.
 RankRuns try_emulated_ranks(const Mesh& mesh, const RankFunction& body,
                             const std::vector<CallListener*>& listeners = {});
 
-// The same; throws what the first rank that failed by itself (not by an abort) threw.
-// Catch2 assertions are not thread-safe: let the ranks store what they have, and check after it.
+// The same; then throws the exception of the first rank whose failure no abort caused. Catch2
+// assertions are not thread-safe: let the ranks store their values, and check them afterwards.
 void run_emulated_ranks(const Mesh& mesh, const RankFunction& body);
 
 }  // namespace shardproof::tests

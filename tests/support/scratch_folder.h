@@ -1,4 +1,4 @@
-// A folder that is gone with its owner.
+// A folder that its owner's destructor removes.
 #pragma once
 
 #include <cstdlib>

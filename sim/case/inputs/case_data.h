@@ -1,5 +1,5 @@
-// The batch and weights of a case: read where it names files, else drawn from its seed. The golden
-// and the ranks start from the same ones.
+// The batch and weights of a case, read from its files or drawn from its seed. The golden and the
+// ranks start from the same ones.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ inline Batch load_case_batch(const CaseSpec& spec, int64_t vocab_size) {
                        .seed = spec.seed});
 }
 
-// Full and read-only. Throws Error(kBadInput) as load_weights does.
+// The full weights, read-only. Throws Error(kBadInput) as load_weights does.
 inline std::shared_ptr<const WeightMap> load_case_weights(const CaseSpec& spec,
                                                           const ModelConfig& config) {
   return spec.weights_folder.empty() ? seeded_weights(config, spec.seed)

@@ -1,13 +1,13 @@
-// The names of tensors in the files that a run's full tensors are written to: those of
-// expected.safetensors (docs/cases.md), and the same of a policy's life.
+// The tensor names in the files of full tensors that a run writes: those of expected.safetensors
+// (docs/cases.md), and those of a policy's moments (sim/case/policy_stages.h).
 //
 //   steps     logprobs, loss, grad.<parameter>, grad_norm     of the first step, or of scoring
 //             step<k>.loss, step<k>.grad_norm                 of every step, from 1
 //             step<n>.param.<parameter>                       after the last one
 //   moments   step<m>.logprobs, .loss, .grad.<parameter>, .grad_norm, .scores, .reference_scores,
-//             .param.<parameter>                              all that moment m observes of them
+//              .param.<parameter>                              those that moment m observes
 //
-// Moments: sim/case/policy_stages.h. What a refit sends is what step<m>.param has before it.
+// A refit sends the values that step<m>.param has before it.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@
 
 namespace shardproof::sim {
 
-// None, one or two names ("loss" and "step1.loss"). `steps`: of the run; parameters count only
-// after the last one. Step 0 is scoring.
+// Returns zero, one or two names ("loss" and "step1.loss"). `steps` is the number of steps of the
+// run; parameters have a name only after the last. Step 0 is scoring.
 std::vector<std::string> expected_names_of(const std::string& observed, int64_t step,
                                            int64_t steps);
 
-// The name of what moment `moment` of a policy's life observed; none that the file has not.
+// The names of a tensor that moment `moment` of a policy observed; empty when the file has none.
 std::vector<std::string> moment_names_of(const std::string& observed, int64_t moment);
 
 }  // namespace shardproof::sim

@@ -1,10 +1,9 @@
-// The index at the end of a golden's blob: what a reader needs without parsing the JSON header.
+// The index at the end of a golden's blob, from which a reader needs not parse the JSON header.
 //
 //   | safetensors header | tensors, widest dtypes first | index (a uint8 tensor, "__index__") |
 //   index = entries | metadata | 8 bytes digest of both | 8 bytes length of both | 8 bytes magic
 //
-// The file stays a plain safetensors file; ranks map it many times a second and read only the
-// index.
+// The file is a plain safetensors file. Ranks map it many times a second and read only the index.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +32,7 @@ class IndexWriter {
   std::string bytes_;
 };
 
-// Reads them back. Throws Error(kBadInput) when the bytes end early.
+// Reads what an IndexWriter wrote. Throws Error(kBadInput) when the bytes end early.
 class IndexReader {
  public:
   explicit IndexReader(std::string_view bytes) : rest_(bytes) {}
@@ -52,9 +51,9 @@ class IndexReader {
   std::string_view rest_;
 };
 
-// The index's content (without digest, length, magic) of a mapped blob. Throws Error(kBadInput).
+// The content of a mapped blob's index, without digest, length and magic. Throws Error(kBadInput).
 std::string_view golden_index(std::string_view blob);
-// The same with digest, length and magic appended, as it is stored.
+// The content as it is stored, with digest, length and magic appended.
 std::string sealed_index(const std::string& content);
 
 }  // namespace shardproof::sim

@@ -21,7 +21,7 @@
 namespace shardproof::sim {
 namespace {
 
-// Counts of tokens and the like say nothing of the size of gradients and parameters beside them.
+// Metrics (counts of tokens and the like) do not show the size of gradients and parameters.
 bool is_metric(const GoldenTensor& tensor) { return tensor.name.starts_with("metric."); }
 
 [[noreturn]] void golden_fault(const GoldenTensor& tensor, const char* what) {
@@ -32,19 +32,19 @@ bool is_metric(const GoldenTensor& tensor) { return tensor.name.starts_with("met
                       "itself is not finite"});
 }
 
-// What must be finite for a case to mean anything.
+// Whether a case is meaningless unless the tensor is finite.
 bool must_be_finite(const GoldenTensor& tensor) {
   return tensor.phase == Phase::kStep || tensor.name == "loss" || tensor.name == "logprobs";
 }
 
-// Gradients are: they are clipped in place.
+// Whether later code writes to the tensor in place; gradients are clipped in place.
 bool is_written_after(const Observation& observation, int64_t last_step) {
   if (observation.phase != Phase::kStep) return false;
   return observation.step != last_step || observation.name.starts_with("grad.");
 }
 
-// A tensor as the golden keeps it: detached, on the CPU, contiguous. What later steps write in
-// place (parameters, gradients, optimizer state) is copied; activations are not.
+// The tensor that the golden keeps: detached, on the CPU, contiguous. Tensors that later code
+// writes in place (parameters, gradients, optimizer state) are copied; activations are not.
 at::Tensor kept_value(const Observation& observation, int64_t last_step) {
   const at::Tensor value = observation.tensor.detach().cpu();
   if (is_written_after(observation, last_step) &&
@@ -58,12 +58,12 @@ int64_t bytes_of(const at::Tensor& tensor) {
   return tensor.numel() * static_cast<int64_t>(tensor.element_size());
 }
 
-// float64 for every floating type, so that the judge knows one; integers as they are.
+// float64 for every floating dtype, so that the judge needs only one; integers stay.
 at::Tensor judged_value(const at::Tensor& value) {
   return at::isFloatingType(value.scalar_type()) ? value.to(at::kDouble) : value;
 }
 
-// A mapped file, unmapped when the last tensor over it is gone.
+// A mapped file, unmapped when the last tensor over it is destroyed.
 class Mapping {
  public:
   explicit Mapping(int fd) {
@@ -176,7 +176,7 @@ void GoldenRecorder::add_member(const GoldenRecorder& member) {
   for (GoldenTensor& tensor : tensors_) {
     if (!at::isFloatingType(tensor.value.scalar_type())) continue;
     const auto found = member.by_key_.find(record_key(tensor.phase, tensor.step, tensor.name));
-    if (found == member.by_key_.end()) {  // a member that skips another step than the golden does
+    if (found == member.by_key_.end()) {  // the member skips another step than the golden
       tensor.scatter = tensor.factor_scatter = std::numeric_limits<double>::infinity();
       continue;
     }
@@ -225,7 +225,7 @@ void GoldenRecorder::write(int fd, const std::map<std::string, std::string>& met
                       judged_value(tensor.value));
   }
 
-  // Offsets in the writer's order: the widest dtypes first, otherwise as given.
+  // Offsets in the writer's order: the widest dtypes first, otherwise the given order.
   std::vector<size_t> by_width(blob.size());
   for (size_t i = 0; i < by_width.size(); ++i) by_width[i] = i;
   std::stable_sort(by_width.begin(), by_width.end(), [&](size_t a, size_t b) {

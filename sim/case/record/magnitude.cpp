@@ -60,7 +60,7 @@ Distance distance_between(const at::Tensor& a, const at::Tensor& b) {
   SHARDPROOF_ASSERT(a.sizes() == b.sizes(), "comparing tensors of different shapes");
   const at::Tensor doubles = a.to(at::kDouble);
   const double* left = doubles.const_data_ptr<double>();
-  std::array<Distance, kLanes> lanes;  // sums that do not wait for each other
+  std::array<Distance, kLanes> lanes;  // independent sums
   in_blocks_of_doubles(b, [&](const double* right, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       Distance& lane = lanes[i % kLanes];

@@ -1,4 +1,4 @@
-// Values moved at random by as much as a rounding may move them.
+// Random perturbations of values by as much as a rounding.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,14 +8,14 @@
 
 namespace shardproof::sim {
 
-// Members of an ensemble in a lower precision beside the run that is not perturbed: with so many, a
-// correct run whose error is drawn as theirs lies beyond kScatters times the largest in less than
-// one of 10^8 scalars (sim/judge/diff/tolerance.h).
+// Members of an ensemble in a lower precision beside the unperturbed run. With so many, a correct
+// run whose error has the same distribution exceeds kScatters times the largest in less than one of
+// 10^8 scalars (sim/judge/diff/tolerance.h).
 inline constexpr int64_t kPerturbed = 16;
 
-// Every element times 1 + u eps / 2, u uniform in [-1, 1] from the stream (seed, `stream`), eps the
-// gap above 1 of the dtype; 0 stays 0. Any floating dtype and shape; the gradient takes the same
-// factor.
+// Multiplies every element by 1 + u eps / 2, with u uniform in [-1, 1] from the stream (seed,
+// `stream`) and eps the gap above 1 of the dtype; 0 stays 0. Takes any floating dtype and shape.
+// The gradient is multiplied by the same factor.
 at::Tensor moved_by_rounding(const at::Tensor& value, int64_t seed, const std::string& stream);
 
 // Uniform in [-1, 1], float64, of the shape of `like`.

@@ -1,4 +1,4 @@
-// How a dp rank's samples become microbatches, as a scenario file says it.
+// The batching keys of a scenario file: how a dp rank's samples become microbatches.
 #include <fmt/format.h>
 
 #include "sim/case/scenario/blocks.h"
@@ -12,7 +12,7 @@ void set_micro_batch(const Settings& settings, CaseSpec& spec) {
   spec.micro_batch_size = settings.given(path) ? settings.get<int64_t>(path) : 0;
 }
 
-// sequence_packing or dynamic_batching, or neither.
+// sequence_packing, dynamic_batching, or neither.
 void set_kind(const Settings& settings, CaseSpec& spec) {
   const std::string packing = "run.sequence_packing.", dynamic = "run.dynamic_batching.";
   const bool packed = settings.get<bool>(packing + "enabled");

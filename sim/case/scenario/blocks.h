@@ -1,6 +1,6 @@
-// What single rows of the option table do not say of a scenario's blocks: values that follow from
-// several keys, and keys that do not go together. build_case calls them after each given key has
-// set its member. Each throws Error(kBadInput) at the place in the file.
+// Rules of a scenario's blocks that single rows of the option table cannot express: values that
+// follow from several keys, and keys that exclude each other. build_case calls these functions
+// after each given key has set its member. Each throws Error(kBadInput) with its position.
 #pragma once
 
 #include "sim/case/case_spec.h"
@@ -8,25 +8,25 @@
 
 namespace shardproof::sim {
 
-// micro_batch_size and batching. Refuses more than one way of batching.
+// Sets micro_batch_size and batching. Refuses more than one kind of batching.
 void set_batching(const Settings& settings, CaseSpec& spec);
 
 // Refuses a constant that the optimizer does not have, and constants that exclude each other.
 void set_optimizer(const Settings& settings, OptimizerSpec& optimizer);
-// Refuses a norm that there is not.
+// Refuses an unknown norm.
 void set_norm_type(const Settings& settings, OptimizerSpec& optimizer);
-// `schedulers` and `milestones`. Refuses an unknown name or constant (with the nearest), one out of
-// range, milestones that do not fit the schedulers.
+// Sets `schedulers` and `milestones`. Refuses an unknown name or constant (with the nearest known
+// one), a value out of range, and milestones that do not fit the schedulers.
 void set_schedulers(const Settings& settings, OptimizerSpec& optimizer);
 
 bool has_stages(const Settings& settings);  // its workload is policy
-// Stages, from what `spec` has of mesh, batch and microbatches already. Refuses: no stages, or
-// stages of another workload; sizes that do not fit the batch or the world; a key of another kind
-// of stage; a load before a save.
+// Sets the stages from the mesh, batch and microbatches of `spec`. Refuses: no stages, or stages of
+// another workload; sizes that do not fit the batch or the world; a key of another kind of stage; a
+// load before a save.
 void set_stages(const Settings& settings, CaseSpec& spec);
 
-// Nodes and digests. Refuses nodes that do not hold the ranks, a straggler or a fault on no rank,
-// an unknown axis, a stale buffer at a call that has none before it.
+// Sets nodes and digests. Refuses nodes that do not hold the ranks, a straggler or a fault on a
+// rank outside of the world, an unknown axis, and a stale buffer at a first call.
 void set_world(const Settings& settings, CaseSpec& spec);
 
 }  // namespace shardproof::sim

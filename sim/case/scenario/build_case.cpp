@@ -1,4 +1,4 @@
-// From the settings of one row of a scenario to the case that they describe.
+// Builds the case that the settings of one row of a scenario describe.
 #include "sim/case/scenario/build_case.h"
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ std::string beside(const Settings& settings, const std::string& path) {
   return (fs::absolute(settings.file()).parent_path() / path).lexically_normal().string();
 }
 
-// Reads something that lies outside the scenario; what is wrong with it is told at `path`'s place.
+// Reads something outside of the scenario. Errors give the position of `path` in the scenario.
 template <class Read>
 auto read_outside(const Settings& settings, const std::string& path, const Read& read) {
   try {
@@ -39,7 +39,7 @@ std::string gemma_name(const std::string& name) {
   return name == "hidden_act" ? "hidden_activation" : name;
 }
 
-// Sizes that follow from others in a scenario, whatever Hugging Face's default for the family is.
+// Fills in sizes that follow from others, in place of Hugging Face's defaults for the family.
 void fill_sizes(json& model, bool gemma) {
   const auto heads = model["num_attention_heads"].get<int64_t>();
   const auto hidden = model["hidden_size"].get<int64_t>();
@@ -54,7 +54,7 @@ json sizes_model(const Settings& settings) {
   json model = json::object();
   const std::string family = settings.get<std::string>("model.family");
   const bool gemma = family == "gemma3";
-  model["model_type"] = gemma ? "gemma3_text" : family;  // sizes are those of the text part
+  model["model_type"] = gemma ? "gemma3_text" : family;  // the sizes are those of the text model
   for (const Option& key : settings.schema().keys()) {
     if (!key.path.starts_with("model.") || key.path == "model.family") continue;
     const json value = settings.value(key.path);
@@ -87,7 +87,7 @@ void set_batch_size(const Settings& settings, DataSpec& data) {
   std::string source = data.lengths.empty() ? "" : "data.lengths";
   for (const std::string path : {"data.batch_size", "run.train_global_batch_size"}) {
     if (!settings.given(path)) continue;
-    // A policy's call may hold several.
+    // A call of a policy may hold several global batches.
     if (has_stages(settings) && path.starts_with("run.")) continue;
     const auto size = settings.get<int64_t>(path);
     if (!source.empty() && size != data.batch_size) {
@@ -130,7 +130,7 @@ void set_data(const Settings& settings, CaseSpec& spec) {
   check_dropped(settings, spec.data);
 }
 
-// The policy configuration has it among the options of generation.
+// The policy configuration has the temperature among its generation options.
 void set_temperature(const Settings& settings, LossSpec& loss) {
   const std::string path = "run.temperature", other = "run.generation.temperature";
   if (!settings.given(other)) return;
@@ -140,7 +140,7 @@ void set_temperature(const Settings& settings, LossSpec& loss) {
   loss.temperature = settings.get<double>(other);
 }
 
-// Model, weights, batch, loss and optimizer of a case folder. Only `uneven` may be said beside it.
+// Model, weights, batch, loss and optimizer of a case folder. Only `uneven` may be given beside it.
 CaseSpec case_of_folder(const Settings& settings) {
   for (const char* prefix : {"model.", "data.", "run.loss.", "run.optimizer.", "run.scheduler",
                              "run.max_grad_norm", "run.train_global_batch_size"}) {
@@ -155,7 +155,7 @@ CaseSpec case_of_folder(const Settings& settings) {
   });
 }
 
-// Each given key that one member holds.
+// Sets the member of each given key that has one.
 void set_members(const Settings& settings, CaseSpec& spec) {
   for (const CaseOption& option : settings.schema().keys()) {
     if (!option.set || !settings.given(option.path)) continue;
@@ -195,7 +195,7 @@ void set_model_and_data(const Settings& settings, CaseSpec& spec) {
   check_noise(settings, spec);
 }
 
-// dp is what world.size leaves when it is not given.
+// Derives dp from world.size when it is not given.
 void set_data_parallel_size(const Settings& settings, ParallelSpec& parallel) {
   if (settings.given("parallel.data_parallel_size") || !settings.given("world.size")) return;
   const int64_t others = parallel.cp * parallel.ulysses * parallel.tp;

@@ -1,4 +1,4 @@
-// From the settings of one row of a scenario to the case that they describe.
+// Builds the case that the settings of one row of a scenario describe.
 #pragma once
 
 #include "sim/case/case_spec.h"
@@ -7,8 +7,8 @@
 
 namespace shardproof::sim {
 
-// Fills in sizes and checks what settings say together. Name, tags and skip are the caller's.
-// Throws Error(kBadInput) at the place of the setting that is wrong.
+// Fills in sizes and checks settings against each other. The caller sets name, tags and skip.
+// Throws Error(kBadInput) at the position of the wrong setting.
 CaseSpec build_case(const Settings& settings, const WorldChoice& world);
 
 }  // namespace shardproof::sim

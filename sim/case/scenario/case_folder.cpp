@@ -1,4 +1,4 @@
-// A case from outside: a folder that any framework can write.
+// A case from another program: a folder that any framework can write.
 #include "sim/case/scenario/case_folder.h"
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ constexpr int64_t kMaxSteps = 100000;
   throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
 }
 
-// One object of case.json whose constants are read by name; what is missing keeps its value.
+// One object of case.json, whose constants are read by name; an absent constant keeps its value.
 class Constants {
  public:
   Constants(std::string file, std::string place, json object)
@@ -33,7 +33,7 @@ class Constants {
     if (!object_.is_object()) fail("", "must be an object {...}");
   }
 
-  // A finite number with low <= value <= high.
+  // Reads a finite number with low <= value <= high.
   void number(const std::string& key, double& value, double low, double high) const {
     if (!object_.contains(key)) return;
     const json& given = object_[key];
@@ -54,7 +54,7 @@ class Constants {
     value = given.get<int64_t>();
   }
 
-  // Two numbers in [0, 1).
+  // Reads two numbers in [0, 1).
   void pair(const std::string& key, double& first, double& second) const {
     if (!object_.contains(key)) return;
     const json& given = object_[key];
@@ -68,7 +68,7 @@ class Constants {
     second = given[1].get<double>();
   }
 
-  // The first word of `kind`, as one of `known`.
+  // Reads the first word of `kind`, which must be one of `known`.
   void kind(std::string& value, const std::vector<std::string>& known) const {
     if (!object_.contains("kind")) return;
     const json& given = object_["kind"];

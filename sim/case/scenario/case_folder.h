@@ -1,8 +1,8 @@
-// A case from outside: a folder that any framework can write.
+// A case from another program: a folder that any framework can write.
 //
 //   config.json           Hugging Face          case.json              loss, optimizer, steps
 //   model.safetensors     or an index           batch.safetensors      ids, lengths, masks
-//   expected.safetensors  optional: another framework's answers
+//   expected.safetensors  optional: answers of another framework
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@
 
 namespace shardproof::sim {
 
-// The case as far as it can be read without tensors: which files there are, case.json and
-// config.json. The safetensors files are read later, by the processes that use them. One rank,
-// float64. Throws Error(kBadInput): a missing file, no JSON, a constant of the wrong type or out of
-// range, an unknown loss or optimizer (with the nearest known one).
+// Reads the parts of the case that need no tensors: the list of files, case.json and config.json.
+// The processes that use the safetensors files read them later. The case has one rank and float64.
+// Throws Error(kBadInput) for a missing file, invalid JSON, a constant of the wrong type or out of
+// range, and an unknown loss or optimizer (with the nearest known one).
 CaseSpec read_case_folder(const std::string& folder);
 
 // True when `path` is a folder that holds case.json or config.json.

@@ -12,7 +12,7 @@ using nlohmann::json;
 
 namespace {
 
-// A number with a fraction may be given as a whole one, not the other way round.
+// Whether `b` may replace the default `a`. An integer may stand for a fraction, not vice versa.
 bool same_type(const json& a, const json& b) {
   if (a.is_number_float()) return b.is_number();
   if (a.is_number_integer()) return b.is_number_integer();

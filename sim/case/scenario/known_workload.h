@@ -1,4 +1,4 @@
-// A workload as scenarios know it: what may be named, and which options may be set.
+// A workload that scenarios may name, and its options.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -16,8 +16,9 @@ struct KnownWorkload {
   nlohmann::json options = nlohmann::json::object();  // with their default values
 };
 
-// Sets workload and options, defaults filled in. Throws Error(kBadInput) at the place in the file:
-// an unknown workload or option, a value of another type, keys of a model where there is none.
+// Sets the workload and its options with defaults. Throws Error(kBadInput) at the position in the
+// file for an unknown workload or option, a value of another type, and keys of a model that the
+// workload lacks.
 void set_workload(const Settings& settings, const std::vector<KnownWorkload>& known,
                   CaseSpec& spec);
 

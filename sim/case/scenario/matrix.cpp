@@ -34,7 +34,7 @@ class MatrixReader {
  public:
   MatrixReader(const Schema& schema, const std::string& file) : schema_(schema), file_(file) {}
 
-  // One list of rows that the others are multiplied with.
+  // Reads one list of rows, a factor of the product.
   std::vector<MatrixRow> read_list(const YamlEntry& entry) {
     const YamlNode& list = entry.value;
     if (list.kind != YamlNode::Kind::kList || list.items.empty()) {
@@ -82,7 +82,7 @@ class MatrixReader {
     return row;
   }
 
-  // Labels become parts of names, which people and terminals see.
+  // Labels become parts of names, so they must be printable.
   void check_label(const YamlEntry& entry, const YamlNode& row, const std::string& label) const {
     if (is_printable(label)) return;
     fail_at(

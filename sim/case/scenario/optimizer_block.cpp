@@ -1,8 +1,8 @@
-// The optimizer of a scenario under PyTorch's names, and the norm that gradients are clipped to.
+// The optimizer of a scenario under PyTorch's names, and the norm to which gradients are clipped.
 //
-// `foreach` and `fused` say how PyTorch computes a step, not which: they are checked as PyTorch
+// `foreach` and `fused` choose PyTorch's implementation of a step: they are checked as PyTorch
 // checks them, and the step is the same. `amsgrad`, `maximize`, `capturable` and `differentiable`
-// are understood, but no step here has them.
+// are known, but no step here supports them.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -28,7 +28,7 @@ std::vector<std::string> constants_of_optimizer(const std::string& kind) {
   return names;
 }
 
-// PyTorch's optimizers take no others either.
+// PyTorch's optimizers take the same constants.
 void check_constants(const Settings& settings, const std::string& kind) {
   const std::vector<std::string> known = constants_of_optimizer(kind);
   std::vector<std::string> allowed;
@@ -39,7 +39,7 @@ void check_constants(const Settings& settings, const std::string& kind) {
                 fmt::format("remove it; {} takes {}", kind, fmt::join(known, ", ")));
 }
 
-// null: PyTorch would choose, and never what excludes another choice.
+// false for null, for which PyTorch would never choose an option that excludes another.
 bool is_true(const Settings& settings, const std::string& name) {
   const json value = settings.value(kKwargs + name);
   return value.is_boolean() && value.get<bool>();
@@ -67,7 +67,7 @@ void check_momentum(const Settings& settings, const OptimizerSpec& optimizer) {
 
 }  // namespace
 
-// "2", "1.5", "inf": as few characters as say it, since it is part of the golden's key.
+// "2", "1.5", "inf": the shortest form, since it is part of the golden's key.
 void set_norm_type(const Settings& settings, OptimizerSpec& optimizer) {
   const std::string path = "run.grad_norm.type", text = optimizer.norm_type;
   if (text == "inf") return;

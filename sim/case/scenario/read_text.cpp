@@ -1,4 +1,4 @@
-// Text files from outside, read whole.
+// Reads text files of other programs.
 #include "sim/case/scenario/read_text.h"
 
 #include <fmt/format.h>
@@ -40,8 +40,8 @@ std::pair<int64_t, int64_t> line_and_column(std::string_view text, size_t offset
   return {line, column};
 }
 
-// What nlohmann takes and a case must not have: two equal keys (it keeps the last), and nesting so
-// deep that copying or printing the value overflows the stack.
+// Refuses what nlohmann accepts and a case must not have: a repeated key (nlohmann keeps the last),
+// and nesting so deep that copying or printing the value overflows the stack.
 class StructureCheck {
  public:
   explicit StructureCheck(const std::string& name) : name_(name) {}

@@ -1,4 +1,4 @@
-// A scenario file: checked, expanded over its matrix, one CaseSpec for each row.
+// Checks a scenario file and expands it over its matrix, to one CaseSpec for each row.
 #include "sim/case/scenario/scenario.h"
 
 #include <fmt/format.h>
@@ -30,8 +30,7 @@ bool is_name(const std::string& text) {
          std::all_of(text.begin(), text.end(), fits);
 }
 
-// "tp/llama": the scenario's name; one without a folder gets that of its file, unless it is the
-// root.
+// "tp/llama": the scenario's name. Without a folder it gets that of its file, except for the root.
 std::string scenario_name(const Settings& settings) {
   const fs::path path = fs::absolute(settings.file()).lexically_normal();
   std::string name = path.stem().string();
@@ -47,7 +46,7 @@ std::string scenario_name(const Settings& settings) {
   return folder.empty() || folder == "scenarios" ? name : folder + "/" + name;
 }
 
-// Why this world cannot run it although nothing is wrong with it; "" when it can.
+// Why this world cannot run a valid case; "" when it can.
 std::string world_skip(const CaseSpec& spec, const Settings& settings, const WorldChoice& world) {
   const auto& only = spec.backends;
   if (!only.empty() && std::find(only.begin(), only.end(), world.backend) == only.end()) {

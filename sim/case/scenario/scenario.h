@@ -1,4 +1,4 @@
-// A scenario file: checked, expanded over its matrix, one CaseSpec for each row.
+// Checks a scenario file and expands it over its matrix, to one CaseSpec for each row.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace shardproof::sim {
 
-// What the cases are for: a world, which conditions of `skip` may name, and a program.
+// The world and the program for which cases are made; conditions of `skip` may name the world.
 struct WorldChoice {
   std::string backend = "emulated";
   std::string device = "cpu";
@@ -19,11 +19,11 @@ struct WorldChoice {
 struct Scenario {
   std::string file;
   std::string name;             // "tp/llama"
-  std::vector<CaseSpec> cases;  // in the order of the matrix; skipped ones with their reason
+  std::vector<CaseSpec> cases;  // in the order of the matrix; skipped ones have their reason
 };
 
-// Throws Error(kBadInput), "file:line:column: ...": everything that is wrong on every mesh and can
-// be seen without tensors; the first thing that is wrong.
+// Throws Error(kBadInput), "file:line:column: ...", for the first error that is independent of the
+// mesh and can be found without tensors.
 Scenario parse_scenario(const std::string& path, const WorldChoice& world = {});
 Scenario parse_scenario_text(const std::string& file, const std::string& text,
                              const WorldChoice& world = {});

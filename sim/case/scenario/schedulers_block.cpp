@@ -1,4 +1,4 @@
-// The learning rate's schedulers of a scenario, as the policy's configuration writes them.
+// The learning-rate schedulers of a scenario, in the form of the policy configuration.
 //
 //   scheduler: {name: torch.optim.lr_scheduler.LinearLR, kwargs: {start_factor: 0.1}}
 //   scheduler: [{name: LinearLR, kwargs: {..}}, {name: ConstantLR, kwargs: {..}}, {milestones:
@@ -25,7 +25,7 @@ std::vector<std::string> constants_of(const std::string& kind) {
   return {"lr_lambda", "last_epoch"};
 }
 
-// The kwargs of one scheduler; what is missing keeps PyTorch's value.
+// The kwargs of one scheduler; an absent one keeps PyTorch's value.
 class SchedulerConstants {
  public:
   SchedulerConstants(const Settings& settings, const std::string& kind, const json& kwargs)
@@ -37,7 +37,7 @@ class SchedulerConstants {
     }
   }
 
-  // low < value <= high, or low <= value where `from_low`.
+  // Reads a number with low < value <= high, or low <= value with `from_low`.
   void number(const char* key, double& value, double low, bool from_low, double high) const {
     if (!kwargs_.contains(key)) return;
     const json& given = kwargs_[key];
@@ -61,14 +61,14 @@ class SchedulerConstants {
     value = given.get<int64_t>();
   }
 
-  // PyTorch's -1, from the start; what goes on from a later step is a checkpoint.
+  // Accepts only PyTorch's -1, from the start; a checkpoint resumes at a later step.
   void from_the_start() const {
     if (!kwargs_.contains("last_epoch") || kwargs_["last_epoch"] == -1) return;
     fail(named("last_epoch", kwargs_["last_epoch"]),
          "write -1 or remove it; a policy's stages save and load the schedule's step");
   }
 
-  // A number, or one for each step of which the last one stays.
+  // Reads a number, or one for each step, of which the last one continues.
   void lambda(std::vector<double>& values) const {
     if (!kwargs_.contains("lr_lambda")) {
       fail("LambdaLR has no lr_lambda", "write a factor, or a list with one for each step");

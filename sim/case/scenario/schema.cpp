@@ -1,4 +1,4 @@
-// The keys of a scenario file: what it takes to look one up.
+// Looks up the keys of a scenario file.
 #include "sim/case/scenario/schema.h"
 
 #include <algorithm>

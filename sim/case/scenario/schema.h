@@ -1,4 +1,4 @@
-// The keys of a scenario file: those rows of the option table (sim/case/option.h) that have one.
+// The keys of a scenario file: the rows of the option table (sim/case/option.h) that have one.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@ class Schema {
   const std::vector<CaseOption>& keys() const { return keys_; }
   const CaseOption* find(std::string_view path) const;  // null: unknown
   bool is_block(std::string_view path) const;           // a prefix of keys: "parallel"
-  std::vector<std::string> names_below(std::string_view block) const;  // what may stand in a block
-  // The value of `node`, of this key's type and in its range. Throws Error(kBadInput) with its
-  // place.
+  // Names that a block may have.
+  std::vector<std::string> names_below(std::string_view block) const;
+  // The value of `node`. Throws Error(kBadInput) with its position for a wrong type or range.
   static nlohmann::json checked(const Option& key, const YamlNode& node, const std::string& file);
-  // The same of what a command line says behind the option's flag; that is what errors name.
+  // Checks the text after the option's flag on a command line; errors name the flag.
   static nlohmann::json checked_flag(const Option& option, const std::string& text);
   nlohmann::json json_schema() const;  // draft 2020-12
-  std::string describe_keys() const;   // one line a key
+  std::string describe_keys() const;   // one line for each key
 
  private:
   std::vector<CaseOption> keys_;

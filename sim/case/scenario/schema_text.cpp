@@ -13,7 +13,7 @@ using nlohmann::json;
 namespace {
 
 std::string type_text(const Option& key) {
-  // In the order of KeyType; of names the choices.
+  // In the order of KeyType; kName and kNames list their choices.
   constexpr std::array kTexts = {
       "text",          "integer",    "number",           "true|false", "",         "",
       "[integer, ..]", "[text, ..]", "[number, number]", "map",        "[map, ..]"};
@@ -80,7 +80,7 @@ json key_schema(const Option& key) {
   return schema;
 }
 
-// The object that holds `path`'s last part, made on the way; "faults[].kind" lies in the items.
+// The object that holds `path`'s last part, which is created; "faults[].kind" is in the items.
 json& place(json& root, const std::string& path, std::string& name) {
   json* block = &root;
   size_t begin = 0;

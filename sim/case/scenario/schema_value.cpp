@@ -1,4 +1,4 @@
-// Whether a value that stands in a scenario file is of its key's type and in its range.
+// Checks that a value in a scenario file has its key's type and range.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kMaxItems = 100000;  // of one list
 constexpr size_t kMaxText = 4096;
 
-// One value being checked: the key it belongs to, where it stands, and how to complain about it.
+// One value to check: its key and its file, for messages.
 struct Checked {
   const Option& key;
   const std::string& file;
@@ -141,7 +141,7 @@ json Schema::checked(const Option& key, const YamlNode& node, const std::string&
       return node.value();
     case KeyType::kNone:
     case KeyType::kRecords:
-      break;  // read key by key by whoever owns the records
+      break;  // the owner of the records reads them key by key
   }
   const bool records = node.kind == YamlNode::Kind::kList || node.kind == YamlNode::Kind::kMap;
   if (!records) check.wrong_type(node, "a list of maps");

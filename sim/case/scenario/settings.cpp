@@ -1,4 +1,4 @@
-// What a scenario file sets: each key's checked value with its place in the file.
+// The settings of a scenario file: each key's checked value with its position in the file.
 #include "sim/case/scenario/settings.h"
 
 #include <fmt/format.h>
@@ -21,14 +21,14 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// What a block or name of the policy configuration is called in a scenario. "" none.
+// The scenario's name for a block or key of the policy configuration; "" none.
 std::string policy_key(const std::string& name) {
   if (name == "dtensor_cfg") return "parallel";
   if (name == "model_name") return "model.folder";
   return name == "policy" ? "run" : "";
 }
 
-// The path in the table that ends in this name, when it stands in another block. "" none.
+// The path in the table that ends in this name, in whatever block; "" none.
 std::string path_ending_in(const Schema& schema, const std::string& name) {
   for (const Option& key : schema.keys()) {
     if (key.path.ends_with("." + name)) return key.path;
@@ -126,7 +126,7 @@ json read_records(const Schema& schema, const std::string& records_path, const Y
   schema.checked(*schema.find(records_path), list, file);
   const std::string prefix = records_path + "[].";
   json records = json::array();
-  // One record may stand without the list.
+  // A single record may stand without a list.
   const std::vector<YamlNode> items =
       list.kind == YamlNode::Kind::kMap ? std::vector{list} : list.items;
   for (const YamlNode& item : items) {

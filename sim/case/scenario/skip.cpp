@@ -1,4 +1,4 @@
-// Which cases of a scenario are skipped, each with its reason.
+// The skipped cases of a scenario, each with its reason.
 #include "sim/case/scenario/skip.h"
 
 #include <fmt/format.h>

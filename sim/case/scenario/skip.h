@@ -1,4 +1,4 @@
-// Which cases of a scenario are skipped, each with its reason.
+// The skipped cases of a scenario, each with its reason.
 //
 //   skip: NCCL has no integer averages                       the whole scenario
 //   skip: {reason: .., when: {world.backend: nccl}}          cases for which every condition holds
@@ -16,19 +16,20 @@ namespace shardproof::sim {
 
 struct SkipCondition {
   std::string path;
-  nlohmann::json values;  // an array: any of them
+  nlohmann::json values;  // an array; any of them matches
 };
 
 struct SkipRule {
   std::string reason;
-  std::vector<SkipCondition> when;  // all of them; empty: always
+  std::vector<SkipCondition> when;  // all must hold; empty: always
 };
 
-// `skip` null: none. Throws Error(kBadInput): no reason, an unknown key, an ill-typed value.
+// Without `skip`, returns no rules. Throws Error(kBadInput) for a missing reason, an unknown key
+// and an ill-typed value.
 std::vector<SkipRule> read_skip(const Schema& schema, const std::string& file,
                                 const YamlNode* skip);
 
-// The reason of the first rule that holds, "" when none does.
+// The reason of the first rule that holds; "" when none does.
 std::string skip_reason(const std::vector<SkipRule>& rules, const Settings& settings,
                         const WorldChoice& world);
 

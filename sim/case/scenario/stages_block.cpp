@@ -1,13 +1,13 @@
-// What a policy is asked to do, stage by stage, as a scenario file says it.
+// The stages of a policy in a scenario file.
 //
 //   train       optimizer steps, one for each global batch in the data; one of the scheduler
 //   score       the policy's logprobs, which are the prev_logprobs of what follows
 //   reference   the first weights' logprobs, the reference_logprobs of what follows
 //   refit       the policy's weights to inference ranks outside of the mesh
-//   offload     parameters and optimizer to the host, and back where the next stage needs them
-//   save, load  a checkpoint; onto another mesh, where a load names one
+//   offload     parameters and optimizer to the host; the next stage that needs them fetches them
+//   save, load  a checkpoint; onto another mesh, if the load names one
 //   draw        numbers from two of the random streams that the policy keeps
-//   export      the policy's weights to a Hugging Face folder, always the same, and read back
+//   export      the policy's weights to a Hugging Face folder, which is read back
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using nlohmann::json;
 
 constexpr const char* kStages = "run.stages";
 
-// The keys beside `do`, and the stages that take them.
+// A key beside `do`, and the stages that take it.
 struct StageKey {
   const char* name;
   std::vector<std::string> kinds;

@@ -1,4 +1,4 @@
-// The nodes, the stragglers and the faults of a scenario's world, held to its number of ranks.
+// Checks the nodes, stragglers and faults of a scenario's world against its number of ranks.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// A YAML file as a tree in which every node knows its line and column.
+// A YAML file as a tree in which every node has its line and column.
 #include "sim/case/scenario/yaml_tree.h"
 
 #include <fmt/format.h>
@@ -63,7 +63,7 @@ class TreeBuilder final : public YAML::EventHandler {
  private:
   struct Open {
     YamlNode node;
-    bool key_pending = false;  // a map whose last entry waits for its value
+    bool key_pending = false;  // a map whose last entry has no value yet
   };
 
   YamlNode node(const YAML::Mark& mark) {
@@ -159,7 +159,7 @@ void require_plain_utf8(const std::string& file, const std::string& text) {
           "save the file as UTF-8");
 }
 
-// yaml-cpp's message for a tab is about tokens; say what to do.
+// Replaces yaml-cpp's message for a tab, which is about tokens.
 void require_no_tab_indent(const std::string& file, const std::string& text) {
   std::istringstream lines(text);
   std::string line;

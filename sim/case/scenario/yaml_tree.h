@@ -1,5 +1,5 @@
-// A YAML file as a tree in which every node knows its line and column. Stricter than YAML: one
-// document, no anchors, no tags, no key twice, limited depth and size.
+// A YAML file as a tree in which every node has its line and column. It is stricter than YAML: one
+// document, no anchors, no tags, no repeated keys, limited depth and size.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ struct YamlNode {
   enum class Kind { kNull, kScalar, kList, kMap };
   Kind kind = Kind::kNull;
   std::string text = {};             // kScalar
-  bool quoted = false;               // kScalar: text even where it looks like a number
+  bool quoted = false;               // kScalar: text even if it looks like a number
   int64_t line = 0, column = 0;      // from 1
   std::vector<YamlNode> items = {};  // kList
-  std::vector<YamlEntry> entries;    // kMap, in the file's order
+  std::vector<YamlEntry> entries;    // kMap, in the order of the file
 
   const YamlNode* find(const std::string& key) const;  // null: no such key, or no map
   // "a list", "a map", "text", "an integer", "a number", "true or false", "nothing"
   std::string describe() const;
-  // The value under YAML's core rules: null, bool, integer, number, text, array, object.
+  // The value by YAML's core rules: null, bool, integer, number, text, array, object.
   nlohmann::json value() const;
 };
 
@@ -36,7 +36,7 @@ struct YamlEntry {
 // `file` is for messages. Throws Error(kBadInput), "file:line:column: ...".
 YamlNode parse_yaml(const std::string& file, const std::string& text);
 
-// Throws Error(kBadInput) about one place of a file.
+// Throws Error(kBadInput) about one position in a file.
 [[noreturn]] void fail_at(const std::string& file, int64_t line, int64_t column,
                           const std::string& what, const std::string& fix);
 

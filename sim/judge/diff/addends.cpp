@@ -16,7 +16,7 @@ namespace shardproof::sim {
 namespace {
 
 struct AddendGroup {
-  std::vector<int64_t> peers;  // that must hold an addend each
+  std::vector<int64_t> peers;  // each of them must hold an addend
   std::vector<ResultRow*> rows;
   std::vector<const Piece*> pieces;
 };
@@ -41,7 +41,7 @@ std::map<GoldenPosition, TensorAddends> addends_by_tensor(std::vector<RankReport
   return tensors;
 }
 
-// By the lowest rank of the peers.
+// Groups by the lowest rank of their peers.
 std::map<int64_t, AddendGroup> groups_of(const Mesh& mesh, const TensorAddends& tensor) {
   std::map<int64_t, AddendGroup> groups;
   for (ResultRow* row : tensor.rows) {
@@ -63,7 +63,7 @@ std::map<int64_t, AddendGroup> groups_of(const Mesh& mesh, const TensorAddends& 
   return groups;
 }
 
-// A row whose addends were not sent.
+// The first row whose addend was not sent; null when all were.
 const ResultRow* unsent(const AddendGroup& group) {
   for (const ResultRow* row : group.rows) {
     if (row->outcome != Outcome::kAddend) return row;
@@ -78,7 +78,7 @@ void leave_unjudged(const AddendGroup& group, const std::string& reason) {
   }
 }
 
-// The elements of a peer, over all of its microbatches.
+// The elements that one peer holds, over all of its microbatches.
 struct HeldElements {
   int64_t count = 0;
   uint64_t hash = 0;
@@ -96,7 +96,7 @@ std::map<int64_t, HeldElements> elements_by_rank(const AddendGroup& group) {
   return elements;
 }
 
-// Ranks without an addend.
+// The ranks of the group without an addend.
 std::vector<int64_t> silent_peers(const AddendGroup& group) {
   std::vector<int64_t> silent = group.peers;
   std::erase_if(silent, [&](int64_t peer) {
@@ -106,8 +106,8 @@ std::vector<int64_t> silent_peers(const AddendGroup& group) {
   return silent;
 }
 
-// Of peers that do not hold each element equally often: those that hold fewer than the others, or
-// else those whose elements the fewest peers hold.
+// The peers that hold fewer elements than the others. When all hold equally many, the peers whose
+// elements the fewest peers hold.
 std::vector<int64_t> odd_peers(const AddendGroup& group) {
   const std::map<int64_t, HeldElements> elements = elements_by_rank(group);
   int64_t most = 0;
@@ -130,7 +130,8 @@ std::string ranks_text(const std::vector<int64_t>& ranks) {
   return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
 }
 
-// Notes the ranks without an addend, or those whose addends do not fit the others'.
+// Adds to `found` the ranks without an addend, or those whose addends do not fit the others.
+// Returns whether there are any.
 bool lacks_addend(const AddendGroup& group, bool held_equally_often, WrongAddends& found) {
   std::vector<int64_t> lacking = silent_peers(group);
   const bool silent = !lacking.empty();
@@ -148,10 +149,10 @@ bool lacks_addend(const AddendGroup& group, bool held_equally_often, WrongAddend
 
 struct Sum {
   Piece piece;
-  bool held_equally_often = true;  // every element by as many ranks
+  bool held_equally_often = true;  // as many ranks hold each element
 };
 
-// The piece that is the sum of a group's addends.
+// The sum of a group's addends, as one piece.
 Sum summed(const AddendGroup& group) {
   const Piece& first = *group.pieces.front();
   size_t size = 1;
@@ -229,7 +230,7 @@ ResultRow judged_sum(const ResultRow& like, const Piece& sum) {
   return row;
 }
 
-// Every row of the group gets what became of the sum.
+// Every row of the group gets the outcome of the sum.
 void settle_rows(const AddendGroup& group, const ResultRow& sum) {
   for (ResultRow* row : group.rows) {
     row->outcome = sum.outcome;

@@ -1,4 +1,4 @@
-// Sums what ranks hold as addends (Part::kPartial) and compares the sum with the golden.
+// Sums the addends that ranks hold (Part::kPartial) and compares the sum with the golden.
 #pragma once
 
 #include <map>
@@ -14,24 +14,24 @@ namespace shardproof::sim {
 // What is wrong with the addends of one tensor.
 struct WrongAddends {
   std::vector<ResultRow> wrong;  // one per group of ranks whose sum is wrong
-  std::vector<Piece> sums;       // of those groups: actual is the sum
+  std::vector<Piece> sums;       // one per wrong group; `actual` is the sum
   std::vector<int64_t> lacking;  // ranks whose addend is missing, or holds too few elements
-  std::string lack;              // which addends are there, in words
+  std::string lack;              // a sentence that says which addends are there
 };
 
-// Sums the addends of every tensor, in the order of the ranks, and sets the outcome of their rows:
+// Sums the addends of every tensor in rank order and sets the outcome of their rows:
 //
-//   kMatch, kMismatch   by the sum of the group of peers along the partial axes; all microbatches
-//                       of the group count, what they hold of one golden element is added up
-//   kNotJudged          some addend of the group was not sent
+//   kMatch, kMismatch   by the sum over the group of peers along the partial axes and over all
+//                       microbatches; it adds up all addends of one golden element
+//   kNotJudged          an addend of the group was not sent
 //
-// Each peer needs an addend, and each element that of as many peers: of all, or where the layout is
-// cut over a partial axis too (a kv head that some ranks share), of those that hold the part. Gives
-// the tensors in which something is wrong, by their place in the golden.
+// Every peer must hold an addend, and every element needs addends from equally many peers: from all
+// peers, or, where the layout also cuts over a partial axis (a kv head that some ranks share), from
+// the peers that hold that part. Returns the wrong tensors by their position in the golden.
 std::map<GoldenPosition, WrongAddends> settle_addends(const StepMeshes& meshes,
                                                       std::vector<RankReport>& reports);
 
-// Calls use(golden offset, local offset) for each element of a piece that is no padding.
+// Calls use(golden offset, local offset) for each element of a piece that is not padding.
 template <class Use>
 void for_each_element(const Piece& piece, const Use& use) {
   const size_t count = piece.actual.size();

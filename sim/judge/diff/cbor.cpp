@@ -12,7 +12,7 @@ namespace {
 }  // namespace
 
 void CborWriter::head(unsigned major, uint64_t value) {
-  int width = 0;  // bytes that follow: 0, 1, 2, 4 or 8
+  int width = 0;  // number of bytes that follow: 0, 1, 2, 4 or 8
   unsigned short_form = 0;
   if (value < 24) {
     short_form = static_cast<unsigned>(value);

@@ -1,5 +1,5 @@
 // The part of CBOR (RFC 8949) that rank reports use: integers, float64, bool, text, bytes, arrays.
-// Written by hand because a report has thousands of small values and is made for every case.
+// It is written by hand because every case makes a report of thousands of small values.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class CborWriter {
   }
   void natural(uint64_t value) { head(0, value); }
   void boolean(bool value) { bytes_.push_back(static_cast<char>(value ? 0xf5 : 0xf4)); }
-  void number(double value);  // float64, NaN and infinities included
+  void number(double value);  // float64, including NaN and infinities
   void text(std::string_view value) { head(3, value.size()), bytes_.append(value); }
   void bytes(std::string_view value) { head(2, value.size()), bytes_.append(value); }
   void array(size_t count) { head(4, count); }
@@ -32,7 +32,7 @@ class CborWriter {
   std::string bytes_;
 };
 
-// Reads what the writer wrote, in the same order. Throws InternalError on anything else.
+// Reads the values of a CborWriter in the same order. Throws InternalError on anything else.
 class CborReader {
  public:
   explicit CborReader(std::string_view bytes) : rest_(bytes) {}
@@ -42,7 +42,7 @@ class CborReader {
   double number();
   std::string text() { return std::string(take(head(3))); }
   std::string_view bytes() { return take(head(2)); }
-  size_t array();  // at most as many as bytes are left
+  size_t array();  // throws when it exceeds the bytes left
   void array(size_t expected);
   std::vector<int64_t> integers();
   std::vector<std::string> texts();

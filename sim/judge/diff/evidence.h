@@ -1,5 +1,5 @@
-// What a rank finds out about a wrong tensor while it has the whole golden at hand: facts with
-// their numbers. What they are called stands in wording.h; no code reads that text.
+// What a rank finds out about a wrong tensor while it has the whole golden: facts with their
+// numbers. wording.h turns them into text, which no code reads.
 #pragma once
 
 #include <cmath>
@@ -10,40 +10,40 @@
 
 namespace shardproof::sim {
 
-// All of it equals the golden's tensor of this name after another step.
+// The whole tensor equals the golden tensor of this name after another step.
 struct EqualsStep {
   int64_t step = 0;
   bool is_later = false;
   bool operator==(const EqualsStep&) const = default;
 };
-// Two elements or more are wrong, and those equal the golden's of this earlier step.
+// At least two elements are wrong, and all wrong ones equal the golden of this earlier step.
 struct PartEqualsStep {
   int64_t step = 0;
   bool operator==(const PartEqualsStep&) const = default;
 };
-// The golden's tensors of two steps, added up.
+// The tensor is the sum of the golden tensors of two steps.
 struct SumOfSteps {
   int64_t before = 0, now = 0;
   bool operator==(const SumOfSteps&) const = default;
 };
-// A weight moved by this share of the golden's update.
+// A weight moved by this share of the golden update.
 struct ShareOfUpdate {
   double share = 1;
   bool operator==(const ShareOfUpdate& other) const {
     return std::fabs(share - other.share) <= 0.02 * std::fabs(share);
   }
 };
-// All of it equals another tensor of the golden.
+// The whole tensor equals another tensor of the golden.
 struct EqualsTensor {
   std::string name;
   bool operator==(const EqualsTensor&) const = default;
 };
-// Every value is one of a narrower dtype, and near the golden's.
+// Every value is representable in a narrower dtype and is near the golden.
 struct ValuesOf {
   std::string dtype;
   bool operator==(const ValuesOf&) const = default;
 };
-// Every value is a float32, off by what this dtype rounds: it is a sum of such values.
+// Every value is a float32 whose error is a rounding of this dtype: a sum of such values.
 struct AddendsThrough {
   std::string dtype;
   bool operator==(const AddendsThrough&) const = default;

@@ -1,5 +1,5 @@
-// The order in which divergences count: by step; in a step forward, recomputed, backward, step; in
-// a phase as the golden ran.
+// The order in which divergences count: by step; within a step forward, recomputed, backward, step;
+// within a phase in the order in which the golden ran.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace shardproof::sim {
 using GoldenPosition = std::tuple<int64_t, int, int64_t>;
 
 inline GoldenPosition golden_position(int64_t step, Phase phase, int64_t order) {
-  int place = 0;  // of the phase in its step
+  int place = 0;  // position of the phase in its step
   switch (phase) {
     case Phase::kForward:
       place = 0;

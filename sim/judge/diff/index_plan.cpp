@@ -18,7 +18,7 @@ std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& shape) {
   return strides;
 }
 
-// Golden token of each local token: the map, cut by the layout over dims 0 and 1.
+// The golden token of each local token: the token map, cut by the layout over dims 0 and 1.
 std::vector<int64_t> local_tokens(const at::Tensor& token_map, const Layout& layout,
                                   const Mesh& mesh, int64_t rank, int64_t token_count,
                                   IndexPlan& plan) {
@@ -82,7 +82,7 @@ bool is_whole(const std::vector<int64_t>& indices, int64_t golden_size) {
   return true;
 }
 
-// Consecutive golden indices become one run of length * inner elements.
+// Merges consecutive golden indices into one run of length * inner elements.
 std::vector<IndexPlan::Run> runs_of(const std::vector<int64_t>& indices, int64_t inner) {
   std::vector<IndexPlan::Run> runs;
   const auto size = static_cast<int64_t>(indices.size());
@@ -97,7 +97,7 @@ std::vector<IndexPlan::Run> runs_of(const std::vector<int64_t>& indices, int64_t
   return runs;
 }
 
-// Golden offsets of all combinations of the outer dims' indices, in local order.
+// The golden offsets of all combinations of indices of the outer dims, in local order.
 std::vector<int64_t> row_offsets(const IndexPlan& plan, size_t outer_dims) {
   std::vector<int64_t> offsets{0};
   for (size_t d = 0; d < outer_dims; ++d) {
@@ -114,7 +114,7 @@ std::vector<int64_t> row_offsets(const IndexPlan& plan, size_t outer_dims) {
 }
 
 void fill_runs(IndexPlan& plan) {
-  const auto golden_size = [&](size_t d) {  // of an entry of dims
+  const auto golden_size = [&](size_t d) {  // golden size of an entry of dims
     const size_t merged = plan.global_shape.size() - plan.dims.size();
     if (d == 0 && merged == 1) return plan.global_shape[0] * plan.global_shape[1];
     return plan.global_shape[d + merged];
@@ -149,7 +149,7 @@ void fill_coverage(IndexPlan& plan) {
   }
 }
 
-// The replicas that sit at the same place on the axes over which ranks hold addends.
+// The replicas whose coordinates on the partial axes equal this rank's.
 std::vector<int64_t> same_addend(std::vector<int64_t> replicas,
                                  const std::vector<std::string>& partial_axes, const Mesh& mesh,
                                  int64_t rank) {

@@ -1,4 +1,4 @@
-// Where each element of a rank's local tensor lies in the golden's full one, as few long runs.
+// Where each element of a rank's local tensor lies in the golden's full tensor, as few long runs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,26 +13,26 @@
 namespace shardproof::sim {
 
 struct IndexPlan {
-  // `length` consecutive elements, `local` past the start of a row and `golden` past its offset.
+  // A run of `length` elements, `local` elements into a row, `golden` elements after its offset.
   struct Run {
     int64_t local, golden, length;
   };
 
   std::vector<int64_t> global_shape;
-  std::vector<int64_t> local_shape;  // what the rank's tensor must look like
-  std::string problem;               // why there is no plan; all below is empty then
-  // The dims with the two token dims made one: golden index of each local one, -1 padding.
+  std::vector<int64_t> local_shape;  // shape that the rank's tensor must have
+  std::string problem;               // why there is no plan; all below is then empty
+  // For each dim, the golden index of each local index, -1 at padding. The token dims are one dim.
   std::vector<std::vector<int64_t>> dims;
-  std::vector<int64_t> strides;               // in the golden, per entry of dims
-  std::vector<int64_t> rows;                  // golden offset of each row of runs, -1: padding
+  std::vector<int64_t> strides;               // of the golden, per entry of dims
+  std::vector<int64_t> rows;                  // golden offset of each row of runs; -1: padding
   int64_t row_length = 1;                     // local elements per row
   std::vector<Run> runs;                      // within a row
-  int64_t count = 0;                          // elements that the golden has
-  bool only_padding = false;                  // there are tokens, and all are padding
-  uint64_t tokens = 0;                        // digest of the token map, 0 without one
+  int64_t count = 0;                          // elements that the golden has too
+  bool only_padding = false;                  // there are tokens, and all of them are padding
+  uint64_t tokens = 0;                        // digest of the token map; 0 without one
   uint64_t covered = 0, coverage_of_all = 0;  // see ResultRow
-  std::vector<int64_t> replicas;              // ranks that the layout says hold an equal copy
-  std::string layout;                         // "S(0)tp", "" replicated
+  std::vector<int64_t> replicas;              // ranks that hold an equal copy by the layout
+  std::string layout;                         // "S(0)tp"; "" for replicated
 
   // Calls use(local_offset, golden_offset, length) for every run, in local order.
   template <class Use>
@@ -45,9 +45,10 @@ struct IndexPlan {
   }
 };
 
-// The plan of a tensor that `layout` cuts. `token_map` ([b, s] int64 on the CPU, or undefined) maps
-// dims 0 and 1 before the cut to the golden's, see Observation. Ranks on `partial_axes` hold
-// addends, not replicas. A layout or map that does not fit gives a plan with a `problem`.
+// Makes the plan of a tensor that `layout` cuts. `token_map` ([b, s] int64 on the CPU, or
+// undefined) maps dims 0 and 1 before the cut to the golden's, see Observation. Ranks on
+// `partial_axes` hold addends, not replicas. The plan has a `problem` when the layout or map does
+// not fit.
 IndexPlan make_index_plan(const std::vector<int64_t>& global_shape, const Layout& layout,
                           const at::Tensor& token_map, const std::vector<std::string>& partial_axes,
                           const Mesh& mesh, int64_t rank);
@@ -55,8 +56,8 @@ IndexPlan make_index_plan(const std::vector<int64_t>& global_shape, const Layout
 // The golden indices of an offset in a tensor of `shape`.
 std::vector<int64_t> unravel(int64_t offset, const std::vector<int64_t>& shape);
 
-// Hash of one golden index along one entry of IndexPlan::dims; products over dims, summed over
-// elements, make `covered`.
+// Hash of one golden index along one entry of IndexPlan::dims. `covered` is the sum over elements
+// of the products over dims.
 uint64_t coverage_hash(size_t dim, int64_t index);
 
 }  // namespace shardproof::sim

@@ -1,4 +1,4 @@
-// What became of comparing one observation, and why a part of it may rightly be left out.
+// The result of comparing one observation, and the reasons that excuse elements from a comparison.
 #pragma once
 
 namespace shardproof::sim {
@@ -6,20 +6,20 @@ namespace shardproof::sim {
 enum class Outcome {
   kMatch,
   kMismatch,
-  kUnresolved,  // no honest rule can decide in this precision; ResultRow::reason says why
-  kAddend,      // one addend of a sum: decided when the addends of all ranks are summed
-  kNotJudged,   // nothing compared it: the case cannot match; ResultRow::reason says why
-  kMissing,     // the golden has it, and nobody observed it
+  kUnresolved,  // no rule can decide in this precision; ResultRow::reason says why
+  kAddend,      // one addend of a sum, decided when the addends of all ranks are summed
+  kNotJudged,   // nothing compared it, so the case cannot match; ResultRow::reason says why
+  kMissing,     // the golden has it, and no rank observed it
 };
 const char* outcome_name(Outcome outcome);
 
-// Why an element that a rank holds, or the golden names, was not compared. Anything that is left
-// out without one of these makes the case `internal`. What a skipped optimizer step leaves out
-// needs none: the golden skips it too and does not name it.
+// Why an element that a rank holds, or that the golden names, was not compared. The case is
+// `internal` when an element is left out without an excuse. A skipped optimizer step needs none
+// because the golden skips it too and names no tensors of it.
 enum class Excuse {
   kPadding,      // the golden has no such element
-  kNotRecorded,  // the case asks for no activations (record_activations: false)
-  kNotInFile,    // `judge`: the result file does not hold it
+  kNotRecorded,  // the case records no activations (record_activations: false)
+  kNotInFile,    // `judge`: the result file lacks it
   kUnresolved,   // Outcome::kUnresolved
 };
 const char* excuse_name(Excuse excuse);

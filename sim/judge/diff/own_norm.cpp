@@ -12,9 +12,10 @@ namespace shardproof::sim {
 namespace {
 
 constexpr double kFloat32Eps = 0x1p-23;
-constexpr double kWideRoundings = 32;  // eps of float32: squares, their sum, root and products
+// In eps of float32: the roundings of squares, their sum, the root and products.
+constexpr double kWideRoundings = 32;
 
-// The bits of a dtype's significand, and the exponent of its smallest number.
+// The number of bits of a dtype's significand, and the exponent of its smallest number.
 struct Format {
   int significand;
   int least;
@@ -32,13 +33,13 @@ Format format_of(at::ScalarType dtype) {
   return format<float>();
 }
 
-// Half of the distance between two neighbours of the format around `value`.
+// Half the distance between the two neighbors of `value` in the format.
 double half_unit(double value, const Format& format) {
   if (value == 0 || !std::isfinite(value)) return std::ldexp(1.0, format.least - 1);
   return std::ldexp(1.0, std::max(std::ilogb(value) - format.significand, format.least - 1));
 }
 
-// Gemma's weights are the distance from 1.
+// Gemma's stored weights are the distance from 1.
 bool adds_one(const CaseSpec& spec) {
   if (!spec.model.is_object()) return false;
   const auto starts_with = [](const nlohmann::json& text, std::string_view start) {
@@ -83,7 +84,7 @@ std::string own_norm_problem(const CaseSpec& spec, const Observation& observatio
       const double wide = std::fabs(normed) * (std::fabs(w[i - row]) + offset);
       const double error = std::fabs(y[i] - due);
       if (error <= half_unit(due, format) + kWideRoundings * kFloat32Eps * wide) continue;
-      if (!std::isfinite(due) || std::isinf(y[i])) continue;  // of a run that overflows
+      if (!std::isfinite(due) || std::isinf(y[i])) continue;  // the run overflowed
       ++wrong;
       if (error <= worst_error) continue;
       worst_error = error;

@@ -1,11 +1,11 @@
-// A norm's output judged on one rank below float64, apart from everything else: from the input and
-// the weight that the rank's own layer read, the output must follow. The formula is written here
-// again, in float64 (Zhang and Sennrich, arXiv:1910.07467):
+// Judges a norm's output on one rank below float64: the output must follow from the input and the
+// weight that the rank's own layer read. The formula is written here again, in float64 (Zhang and
+// Sennrich, arXiv:1910.07467):
 //
 //   y = x / sqrt(mean(x^2) + eps) * w          Gemma: * (1 + w)
 //
-// Norms are computed in the wider type and rounded once (model/precision.h): an element is wrong
-// when it is further away than half a unit in the last place of its dtype and 32 eps of float32.
+// Norms are computed in the wider type and rounded once (model/precision.h). An element is wrong
+// when its error exceeds half a unit in the last place of its dtype plus 32 eps of float32.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,8 @@
 
 namespace shardproof::sim {
 
-// "" where it follows, where `observation` has no inputs or the case is float64; else a sentence.
-// `local`: its tensor on the CPU, contiguous.
+// Returns "" when the output follows, when `observation` has no inputs and when the case is
+// float64; otherwise a sentence. `local` is the tensor of the observation, contiguous on the CPU.
 std::string own_norm_problem(const CaseSpec& spec, const Observation& observation,
                              const at::Tensor& local);
 

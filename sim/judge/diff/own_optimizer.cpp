@@ -14,7 +14,7 @@
 namespace shardproof::sim {
 namespace {
 
-// "exp_avg.model.norm.weight": "exp_avg" and "model.norm.weight".
+// Splits "exp_avg.model.norm.weight" into "exp_avg" and "model.norm.weight".
 std::pair<std::string, std::string> split_name(const std::string& name) {
   const size_t dot = name.find('.');
   if (dot == std::string::npos) return {name, ""};
@@ -48,7 +48,7 @@ std::vector<double> OwnOptimizer::doubles(const at::Tensor& tensor) {
                  static_cast<size_t>(tensor.numel()));
 }
 
-// Zeros where there are none yet.
+// Zeros when `values` is empty.
 std::vector<double> OwnOptimizer::doubles(const Values& values, size_t count) {
   if (values.empty()) return std::vector<double>(count, 0.0);
   return doubles(values.bytes.data(), values.dtype, count);
@@ -110,13 +110,13 @@ std::string OwnOptimizer::see_state(const std::string& kind, const std::string& 
   const auto expected = tracked.expected.find(kind);
   if (expected != tracked.expected.end()) {
     finding = compare(expected->second, local);
-    tracked.expected.erase(expected);  // not to be held until the next step
+    tracked.expected.erase(expected);  // frees it before the next step
   }
   tracked.state[kind] = copy_of(local);
   return finding;
 }
 
-// "; it moved by 0.60 of that step" where one share fits all elements.
+// Returns "; it moved by 0.60 of that step" when one share fits all elements, else "".
 std::string OwnOptimizer::share_of_step(const Tracked& tracked, const Expected& expected,
                                         const at::Tensor& local) const {
   const size_t count = expected.value.size();
@@ -141,7 +141,7 @@ OwnOptimizer::Expected OwnOptimizer::take_step(Tracked& tracked, const std::stri
   for (double& value : gradient) value *= clip;
   const GoldenTensor* rate = golden_.find(Phase::kStep, step, "lr");
   const double lr = rate ? *rate->value.const_data_ptr<double>() : spec_.optimizer.lr;
-  double steps = 0;  // those that an overflow skipped are none
+  double steps = 0;  // without those that an overflow skipped
   for (const int64_t before : steps_behind(spec_, step)) {
     if (golden_.find(Phase::kStep, before, "grad." + name)) ++steps;
   }

@@ -1,17 +1,17 @@
-// The optimizer judged on one rank, at every step and in every precision, apart from everything
-// else: from the rank's own gradient, norm, parameter and state before the step, its parameter and
-// state after the step must follow. The formulas are written here again, in float64, elementwise.
+// Judges the optimizer on one rank, at every step and in every precision: the parameter and state
+// after the step must follow from the rank's own gradient, norm, parameter and state before it. The
+// formulas are written here again, in float64, elementwise.
 //
 //   g' = g min(1, max_norm / (norm + 1e-6))
 //   AdamW (Loshchilov and Hutter, arXiv:1711.05101)
 //     m' = b1 m + (1 - b1) g'      v' = b2 v + (1 - b2) g'^2
 //     w' = w (1 - lr decay) - lr (m' / (1 - b1^t)) / (sqrt(v' / (1 - b2^t)) + eps)
 //   SGD (torch.optim.SGD)
-//     d = g' + decay w             b' = momentum b + (1 - dampening) d, at first d
+//     d = g' + decay w             b' = momentum b + (1 - dampening) d; d in the first step
 //     w' = w - lr (d + momentum b' with nesterov, b' with momentum, else d)
 //
-// A value is wrong when it is further away than kOwnRoundings eps of its dtype times the sum of the
-// magnitudes that it was added up from.
+// A value is wrong when its error exceeds kOwnRoundings eps of its dtype times the sum of the
+// magnitudes of its terms.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,26 +32,27 @@ inline constexpr double kOwnRoundings = 16;
 
 class OwnOptimizer {
  public:
-  // Both outlive it.
+  // Both must outlive it.
   OwnOptimizer(const CaseSpec& spec, const GoldenRecord& golden);
 
-  // A parameter before any step of a run, or of a policy's life; its state is forgotten.
+  // Starts a parameter at its value before the first step of a run or a policy; forgets its state.
   void begin(const std::string& parameter, const at::Tensor& value);
-  // Every observation of the step phase, in the order made; `local` is its tensor on the CPU,
-  // contiguous. Gives "" when it follows or nothing is known of what was before, else a sentence.
+  // Takes every observation of the step phase, in the order made. `local` is its tensor, contiguous
+  // on the CPU. Returns a sentence, or "" when it follows or the values before the step are
+  // unknown.
   std::string see(const Observation& observation, const at::Tensor& local);
-  // How many values were derived and compared so far.
+  // The number of values that were derived and compared so far.
   int64_t judged() const { return judged_; }
 
  private:
-  // Copies of values in their own dtype, outside of what counts as a rank's tensors.
+  // A copy of values in their own dtype; it does not count as one of the rank's tensors.
   struct Values {
     std::vector<std::byte> bytes;
     at::ScalarType dtype = at::kDouble;
     bool empty() const { return bytes.empty(); }
   };
   struct Expected {
-    std::vector<double> value, magnitude;  // of what it is the sum of
+    std::vector<double> value, magnitude;  // sum of the magnitudes of its terms
   };
   struct Tracked {
     Values value, gradient;

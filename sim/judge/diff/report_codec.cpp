@@ -4,8 +4,8 @@
 //    [warning ..], peak bytes, seconds, compare seconds, [piece ..], [unobserved ..]]
 //
 // A row that matches has kShortFields fields, any other one kLongFields more. Timeline and metrics
-// are CBOR within a byte string. Names, dtypes and layouts repeat from row to row and are numbered
-// in a table that each new text joins: an integer is a reference to it, a text is new.
+// are CBOR within a byte string. Names, dtypes and layouts are entries of a table: a text is a new
+// entry, an integer refers to an earlier one.
 #include <algorithm>
 #include <unordered_map>
 
@@ -52,7 +52,7 @@ bool is_short(const ResultRow& row) {
          row.problem.empty();
 }
 
-// [kind, two numbers, a share, a name], whatever the kind has of them.
+// The fields of any kind of evidence, as [kind, two numbers, a share, a name].
 struct FlatEvidence {
   int64_t first = 0, second = 0;
   double share = 0;
@@ -243,7 +243,7 @@ void put_piece(CborWriter& out, const Piece& piece) {
   out.number(piece.allowance);
 }
 
-// The judge walks pieces by their indices: what does not fit together must not get that far.
+// Throws when the fields of a piece contradict each other: the judge indexes by them.
 void check_piece(const Piece& piece) {
   const auto demand = [](bool whole) {
     if (!whole)

@@ -1,4 +1,4 @@
-// The judgement of one observation of one rank: what travels from a rank to the launcher.
+// The comparison of one observation of one rank, as the rank sends it to the launcher.
 #pragma once
 
 #include <cstdint>
@@ -15,58 +15,58 @@
 namespace shardproof::sim {
 
 struct ResultRow {
-  // Whoever makes a row says what became of the comparison: there is no default.
+  // There is no default outcome: the maker of a row must state it.
   explicit ResultRow(Outcome outcome) : outcome(outcome) {}
   bool is_wrong() const { return outcome == Outcome::kMismatch || outcome == Outcome::kMissing; }
 
   Outcome outcome;
-  std::string reason;  // of kNotJudged and kUnresolved: why, as a clause
+  std::string reason;  // a clause that says why, for kNotJudged and kUnresolved
   std::string name;
   Phase phase = Phase::kForward;
   int64_t step = 0;
   int64_t microbatch = 0;
   int64_t rank = 0;
-  int64_t order = -1;          // the golden's; -1: the golden has no such tensor
-  bool rounding_only = false;  // wrong by the lower precision's allowance, dtype below float64
+  int64_t order = -1;          // the golden's order; -1: the golden has no such tensor
+  bool rounding_only = false;  // wrong by the allowance of a precision below float64
   int64_t count = 0;           // elements of the golden that the rank holds
-  int64_t judged = 0;          // of them, those that were compared
-  int64_t padding = 0;         // elements that it holds and the golden does not have
+  int64_t judged = 0;          // those of `count` that were compared
+  int64_t padding = 0;         // elements of the rank that the golden does not have
   int64_t bad_count = 0;
   double worst_ratio = 0;  // largest error / allowance
-  double worst_error = 0;  // |actual - golden| there
+  double worst_error = 0;  // |actual - golden| of that element
   double golden_value = 0;
   double actual_value = 0;
-  double allowance = 0;  // there
+  double allowance = 0;  // of that element
   double golden_scale = 0;
   std::vector<int64_t> worst_global_index;
   std::vector<int64_t> worst_local_index;
   std::vector<int64_t> global_shape, local_shape;
   // The best single factor: actual = factor * golden over this rank's elements, and the relative
-  // residual |actual - factor*golden| / |actual| that it leaves.
+  // residual |actual - factor * golden| / |actual|.
   double factor = 1;
   double factor_residual = 0;
   std::string dtype;
-  std::string layout;             // "S(0)tp"; "" replicated
-  std::vector<int64_t> replicas;  // ranks that must hold an equal copy, this one included
+  std::string layout;             // "S(0)tp"; "" for replicated
+  std::vector<int64_t> replicas;  // ranks that must hold an equal copy, including this one
   bool redundant = false;
-  uint64_t digest = 0;       // of the local bytes
-  std::string problem;       // not in the golden, wrong shape, wrong dtype, ...: a mismatch then
-  int64_t calls_before = 0;  // collective calls this rank had made when it was observed
+  uint64_t digest = 0;  // of the local bytes
+  std::string problem;  // unknown to the golden, wrong shape, wrong dtype, ...: then a mismatch
+  int64_t calls_before = 0;  // collective calls that this rank had made when it was observed
   bool partial = false;      // one addend over partial_axes: kAddend until all are summed
   std::vector<std::string> partial_axes;
-  uint64_t tokens = 0;  // digest of the token map; only equal ones can be replicas. 0: no tokens
-  bool compares_replicas = true;  // false: nothing but padding, whose content is nobody's business
-  // Which golden elements this row covered, as a sum of hashes that adds up over disjoint shards to
-  // that of the whole tensor; both 0 where coverage is not demanded (activations).
+  uint64_t tokens = 0;            // digest of the token map, equal for replicas; 0: no tokens
+  bool compares_replicas = true;  // false: only padding, whose content is unspecified
+  // The golden elements that this row covered, as a sum of hashes: over disjoint shards it adds up
+  // to `coverage_of_all`. Both are 0 where coverage is not required (activations).
   uint64_t covered = 0, coverage_of_all = 0;
-  std::vector<Evidence> evidence;  // what the rank found out about it when it was wrong
+  std::vector<Evidence> evidence;  // what the rank found out when the row is wrong
 };
 
-// A rank's local tensor beside the golden's values, kept for what failed first and for addends.
+// A rank's local tensor beside the golden values, kept for the first failures and for addends.
 //
-// `dims` are the golden's dims, the two token dims made one; element [i, j, ..] in row-major order
-// of `dims` lies at dims[0][i] * strides[0] + dims[1][j] * strides[1] + .. in the golden; index -1
-// is padding.
+// `dims` are the golden's dims, with the two token dims merged. Element [i, j, ..] in row-major
+// order of `dims` lies at dims[0][i] * strides[0] + dims[1][j] * strides[1] + .. in the golden;
+// index -1 is padding.
 struct Piece {
   std::string name;
   Phase phase = Phase::kForward;
@@ -79,7 +79,7 @@ struct Piece {
   std::vector<int64_t> global_shape;
   std::vector<std::vector<int64_t>> dims;
   std::vector<int64_t> strides;
-  std::vector<double> actual = {}, golden = {};  // golden: times the declared scale
+  std::vector<double> actual = {}, golden = {};  // `golden` includes the declared scale
   double allowance = 0;                          // of every element
 };
 
@@ -90,31 +90,31 @@ struct Unobserved {
   int64_t step = 0;
   std::string name;
   std::vector<int64_t> global_shape;
-  std::optional<Excuse> excuse = {};  // nobody has to observe it
+  std::optional<Excuse> excuse = {};  // set when no rank has to observe it
 };
 
-// As JSON for results.json; numbers that JSON cannot hold are the texts "nan", "inf", "-inf".
+// JSON for results.json. Non-finite numbers become the texts "nan", "inf" and "-inf".
 nlohmann::json to_json(const ResultRow& row);
 
-// What one rank sends when it has finished a case.
+// The report that a rank sends when it has finished a case.
 struct RankReport {
   int64_t rank = 0;
   std::vector<ResultRow> rows;     // in the order observed
   std::vector<std::string> calls;  // "all_reduce(sum) tp[0,1] [4,16,32] float64 <label>", in order
-  // How many of them by axis (the name of their group) and op: {"tp", "all_reduce"}.
+  // The number of calls by axis (the name of the group) and op: {"tp", "all_reduce"}.
   std::map<std::pair<std::string, std::string>, int64_t> call_counts;
-  std::vector<nlohmann::json> timeline;  // {"name","start_us","duration_us","kind"} wall time
+  std::vector<nlohmann::json> timeline;  // {"name","start_us","duration_us","kind"} in wall time
   nlohmann::json metrics = nlohmann::json::object();  // loss, grad_norm, ...
   std::vector<std::string> findings;                  // calls that were never waited for
-  std::vector<std::string> warnings;                  // sentences: odd, but no verdict of the case
+  std::vector<std::string> warnings;                  // sentences that do not affect the verdict
   int64_t peak_tensor_bytes = 0;
   double seconds = 0, compare_seconds = 0;
-  std::vector<Piece> pieces;           // of the first failing tensors, and of addends
-  std::vector<Unobserved> unobserved;  // golden tensors that this rank never observed
+  std::vector<Piece> pieces;           // of the first failing tensors, and addends
+  std::vector<Unobserved> unobserved;  // golden tensors that this rank did not observe
 };
-// CBOR; rows that match travel in a short form without shapes, indices and worst values.
+// Encodes as CBOR; rows that match travel in a short form without shapes, indices and worst values.
 std::string encode(const RankReport& report);
-// Throws InternalError when the bytes are not what encode() made.
+// Throws InternalError when encode() did not make the bytes.
 RankReport decode_rank_report(const std::string& bytes);
 
 }  // namespace shardproof::sim

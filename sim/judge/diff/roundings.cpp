@@ -14,9 +14,10 @@
 namespace shardproof::sim {
 namespace {
 
-constexpr const char* kFirstGradient = "lm_head.grad_input";  // of the tokens, before all others
+// The gradient of the tokens, which is observed before all others.
+constexpr const char* kFirstGradient = "lm_head.grad_input";
 
-// Bits of a float32 that a value of so many significant bits has not.
+// The bits of a float32 that a value with so many significant bits lacks.
 uint32_t bits_beyond(int significant) { return (uint32_t{1} << (24 - significant)) - 1; }
 
 bool is_whole_for_every_token(const std::string& gradient) {
@@ -24,7 +25,7 @@ bool is_whole_for_every_token(const std::string& gradient) {
          gradient.ends_with(".down_proj.weight");
 }
 
-// An addend smaller than the others by more than this may be lost in float16.
+// float16 may lose an addend that is smaller than the others by more than this factor.
 constexpr double kSmallestAddend = 1.0 / 1024;
 
 }  // namespace

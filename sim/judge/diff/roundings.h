@@ -1,4 +1,4 @@
-// What a low precision leaves in a tensor as a whole, where no single element says it.
+// Rounding errors in a low precision that show in a tensor as a whole, not in a single element.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,42 +13,42 @@
 
 namespace shardproof::sim {
 
-// Why float32 values were not computed in float32: all of them, `fewest` different ones or more,
-// have no more significant bits than `precision` (bfloat16 or float16) has. For quantities that are
-// due in the wider type (model/precision.h); one value has so few by chance once in 2^13 times.
-// "" when they are in order, or fewer.
+// Returns a sentence when float32 values were not computed in float32: all of them, `fewest`
+// different ones or more, have no more significant bits than `precision` (bfloat16 or float16). Use
+// it for values that are due in the wider type (model/precision.h). One value has so few bits by
+// chance once in 2^13 times. Returns "" otherwise.
 std::string rounded_through(const at::Tensor& values, const std::string& precision,
                             size_t fewest = 8);
 
-// The tensor as a whole, below float64: <actual, golden> / <golden, golden> is a mean over all
-// elements, in which roundings cancel. It has to be as near to 1 as kFactorScatters times the
-// golden's members are. It is asked before the first optimizer step alone: AdamW turns the sign of
-// a small gradient into an error of a parameter that all tokens share. Tensors of fewer than
-// kFewestOfFactor elements are too small to say.
+// A check of the tensor as a whole, below float64: <actual, golden> / <golden, golden> is a mean
+// over all elements, in which roundings cancel. Its distance from 1 must be at most kFactorScatters
+// times that of the golden's members. Only call it before the first optimizer step: AdamW turns the
+// sign of a small gradient into an error of a parameter that all tokens share. Tensors of fewer
+// than kFewestOfFactor elements are not checked.
 //
 // Correct runs use up to 3.7 (77,000 tensors of 150 random cases): a factor that all elements of a
-// few sequences share is one draw for each of them. Of a piece that holds the part q of the
-// golden's square, members are sqrt(1 / q) further off.
+// few sequences share is one draw for each of them. For a piece that holds the share q of the
+// golden's sum of squares, the distance of the members is larger by sqrt(1 / q).
 inline constexpr double kFactorScatters = 10;
 inline constexpr int64_t kFewestOfFactor = 64;
 struct FactorCheck {
-  double used = 0;           // of what is allowed; 0 where nothing can be said
+  double used = 0;           // share of what is allowed; 0 where the check does not apply
   std::string problem = {};  // "" or a sentence
 };
 FactorCheck check_factor(const DiffTask& task, const std::string& precision);
 
-// Whether a reduced gradient is the sum of more than one addend that is not zero: of two
-// microbatches, or of two ranks that hold different tokens. Then float32 sums of narrow values are
-// no narrow values any more, and all of them being so tells that a sum was rounded.
+// Whether a reduced gradient is the sum of more than one nonzero addend: of two microbatches, or of
+// two ranks with different tokens. A float32 sum of narrow values is no longer narrow, so narrow
+// sums prove that a sum was rounded.
 class GradientAddends {
  public:
   explicit GradientAddends(const GoldenRecord& golden) : golden_(golden) {}
-  // Every observation, in the order made.
+  // Takes every observation, in the order made.
   void see(const Observation& observation);
-  // False also where the golden does not tell, and for weights other than the head and those that
-  // write to the residual stream, the only ones that get a gradient from every token: a sample that
-  // repeats one token has none of queries and keys, an activation or a softmax may saturate, and a
-  // row that is looked up has one addend.
+  // True only for gradients of the head and of the weights that write to the residual stream, which
+  // get an addend from every token, and only when the golden shows that they do. For other weights
+  // addends may be zero: a sample that repeats one token gives none to queries and keys, an
+  // activation or a softmax may saturate, and a row of the embedding has one addend.
   bool are_several(const GoldenTensor& gradient) const;
 
  private:

@@ -13,17 +13,17 @@
 namespace shardproof::sim {
 namespace {
 
-constexpr int64_t kChunk = 512;  // elements that are converted to float64 at a time
+constexpr int64_t kChunk = 512;  // elements converted to float64 at a time
 
-// What one pass over all runs leaves: the largest error, and whether each one is within the
-// allowance (NaN is not, nor what must be equal because the golden is huge).
+// The result of one pass over all runs: the largest error, and whether every error is within the
+// allowance. NaN is not, and neither is an unequal element where the golden is huge.
 struct Errors {
   double largest = 0;
   bool within = true;
 };
 
-// GCC and Clang vectors, four lanes of four doubles so that they do not wait for each other; on a
-// machine without AVX the compiler makes two or more instructions of each.
+// GCC and Clang vectors: four independent lanes of four doubles. Without AVX the compiler makes two
+// or more instructions of each operation.
 template <class Value>
 [[gnu::always_inline]] inline void add_lanes(const Value* actual, const double* golden,
                                              int64_t count, double scale, double allowance,
@@ -69,8 +69,8 @@ template <class Value>
   }
 }
 
-// The same loop for the processor at hand. No fused multiply-add: every machine gives the same
-// errors.
+// The same loop compiled for the processor at hand. It has no fused multiply-add, so that every
+// machine gives the same errors.
 #if defined(__x86_64__)
 template <class Value>
 [[gnu::target("avx2")]] void add_run_avx2(const Value* actual, const double* golden, int64_t count,
@@ -90,7 +90,7 @@ void add_run(const Value* actual, const double* golden, int64_t count, double sc
   add_lanes(actual, golden, count, scale, allowance, errors);
 }
 
-// Calls use(doubles, golden offset, local offset, count) for all runs; actual values as float64.
+// Calls use(doubles, golden offset, local offset, count) for all runs, with float64 actual values.
 template <class Value, class Use>
 void runs_as_doubles(const Value* data, const IndexPlan& plan, const Use& use) {
   plan.for_each_run([&](int64_t local, int64_t golden, int64_t length) {
@@ -135,7 +135,7 @@ int64_t integer_at(const at::Tensor& tensor, int64_t offset) {
   }
 }
 
-// Looks at one element after the other and keeps the worst.
+// Inspects one element after the other and keeps the worst.
 class Inspector {
  public:
   Inspector(const DiffTask& task, DiffResult& result)
@@ -262,7 +262,7 @@ DiffResult diff(const DiffTask& task) {
   const auto add = [&](const auto* actual, int64_t offset, int64_t, int64_t count) {
     add_run(actual, golden + offset, count, task.scale, allowance, errors);
   };
-  if (task.local.scalar_type() == at::kFloat) {  // converted on the way
+  if (task.local.scalar_type() == at::kFloat) {  // converted in the loop
     const float* actual = task.local.const_data_ptr<float>();
     task.plan.for_each_run([&](int64_t local, int64_t offset, int64_t length) {
       add(actual + local, offset, local, length);

@@ -1,8 +1,8 @@
-// Compares a rank's local tensor with the golden's elements that it holds.
+// Compares a rank's local tensor with the golden elements that it holds.
 //
-// A first pass at memory speed says whether every error is within the common allowance. Only when
-// one is not, a second pass looks at each element: allowances of its own, non-finite values, where
-// and how.
+// A first pass at memory speed checks whether every error is within the common allowance. Only when
+// one is not, a second pass inspects each element: per-element allowances, non-finite values, the
+// position and size of the worst error.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,33 +17,33 @@ namespace shardproof::sim {
 
 struct DiffTask {
   const at::Tensor& local;     // contiguous, on the CPU, of plan.local_shape
-  const GoldenTensor& golden;  // floating if and only if local is
+  const GoldenTensor& golden;  // floating point if and only if `local` is
   const IndexPlan& plan;
   double scale = 1;                             // actual = scale * golden
   double allowance = 0;                         // of every element, for |scale| = 1
   const FreeRunningAllowance* added = nullptr;  // per element, or null
-  bool padding_is_zero = false;  // [B, S]: golden zeros in column 0 and at a row's end are exact
+  bool padding_is_zero = false;  // [B, S]: the golden's zeros in column 0 and at row ends are exact
 };
 
 struct DiffResult {
   int64_t count = 0, bad_count = 0;
   double worst_ratio = 0;  // largest error / allowance; infinite for NaN
-  double worst_error = 0;  // there, as below
+  double worst_error = 0;  // of that element, as is `allowance`
   double allowance = 0;
-  // Of the worst element, when bad_count > 0:
-  double golden_value = 0, actual_value = 0;    // golden: times scale
+  // The worst element, when bad_count > 0:
+  double golden_value = 0, actual_value = 0;    // golden_value includes the scale
   int64_t worst_local = -1, worst_golden = -1;  // offsets
-  double factor = 1, factor_residual = 0;       // see ResultRow; over all elements
+  double factor = 1, factor_residual = 0;       // over all elements, see ResultRow
 };
 
-// Error <= allowance decides, so that NaN fails. Golden elements that are not finite or larger than
-// 1e30, and all integers, must be equal (NaN equals NaN).
+// An element is right when error <= allowance, so NaN is wrong. Golden elements that are not finite
+// or exceed 1e30 in magnitude, and all integers, must be equal (NaN equals NaN).
 DiffResult diff(const DiffTask& task);
 
-// Both sides as float64 in local order (golden times scale, 0 at padding), for whoever explains.
+// Copies both sides as float64 in local order: golden times scale, and 0 at padding.
 void copy_both(const DiffTask& task, std::vector<double>& actual, std::vector<double>& golden);
 
-// Golden elements of [B, S] that must be exactly zero: per row, the first column of its zero tail.
+// For each row of [B, S], the first column of its tail of zeros, which must be exactly zero.
 std::vector<int64_t> zero_tails(const GoldenTensor& golden);
 
 }  // namespace shardproof::sim

@@ -11,14 +11,14 @@
 namespace shardproof::sim {
 namespace {
 
-// "param.model.norm.weight" starts with "param.": gives "model.norm.weight".
+// after_prefix("param.model.norm.weight", "param.") is "model.norm.weight".
 std::optional<std::string> after_prefix(const std::string& name, std::string_view prefix) {
   if (name.compare(0, prefix.size(), prefix) != 0) return std::nullopt;
   return name.substr(prefix.size());
 }
 
-// What the optimizer works on: held in the wider type also in a low-precision run
-// (model/precision.h), so that rounding it down there is a fault.
+// Parameters and optimizer state. A low-precision run holds them in the wider type
+// (model/precision.h), so rounding them down is a fault.
 bool is_optimizer_state(const GoldenTensor& golden) {
   if (golden.phase != Phase::kStep) return false;
   for (const char* prefix : {"param.", "exp_avg.", "exp_avg_sq.", "momentum_buffer."}) {
@@ -93,7 +93,7 @@ std::optional<FreeRunningAllowance> FreeRunningAllowance::of(const CaseSpec& spe
     const GoldenTensor* grad = golden.find(Phase::kStep, step, "grad." + *parameter);
     const GoldenTensor* norm = golden.find(Phase::kStep, step, "grad_norm");
     const bool may_skip = golden.find(Phase::kStep, step, "metric.skipped") != nullptr;
-    if (!grad && may_skip) continue;  // an overflow skipped it
+    if (!grad && may_skip) continue;  // an overflow skipped the step
     if (!grad || grad->value.sizes() != tensor.value.sizes()) return std::nullopt;
     double clip = 1;
     if (norm && norm->value.numel() == 1 && spec.optimizer.max_norm > 0) {
@@ -127,7 +127,7 @@ double FreeRunningAllowance::at(int64_t offset) const {
   const double undamped = 1 / (1 - std::min(optimizer_.momentum, 0.999));
   double sum = 0;
   double largest = 0;
-  double largest_lr = 0;  // what went wrong early counts in later steps too, through the momentum
+  double largest_lr = 0;  // an early error also counts in later steps, through the momentum
   for (const Step& step : steps_) {
     largest_lr = std::max(largest_lr, step.lr);
     const double grad = step.clip * std::fabs(step.grad[offset]);

@@ -1,14 +1,14 @@
-// How far an actual value may lie from the golden one. All constants of the judge stand here, once.
+// How far an actual value may lie from the golden one. This file holds all constants of the rule.
 //
 //   float64   |actual - golden| <= 1e-10 * scale + 64 * eps * phase_scale
 //   lower     + max(scatters, 4 * eps of the dtype that holds it * scale)
 //             scatters = scale / 2, but at least 2 * scatter and at most 6 * scatter
 //
-// `scale` is the largest magnitude of the golden tensor, `phase_scale` that of all golden tensors
-// of the same phase and step, `scatter` the largest distance from the float64 run that any member
-// of the golden's ensemble in that precision has (golden/perturbation.h). Correct runs use up to
-// 1.3 scatters of a tensor and 1.8 of a scalar (tests/precision/calibrate.py). Where 6 would hide
-// half of the tensor, fewer are allowed; where 2 would, the tensor is not resolved.
+// `scale` is the largest magnitude of the golden tensor and `phase_scale` that of all golden
+// tensors of the same phase and step. `scatter` is the largest distance between the float64 run and
+// a member of the golden's ensemble in that precision (golden/perturbation.h). Correct runs use up
+// to 1.3 scatters of a tensor and 1.8 of a scalar (tests/precision/calibrate.py). Where 6 scatters
+// would hide half of the tensor, fewer are allowed; where 2 would, the tensor is not resolved.
 #pragma once
 
 #include <cstdint>
@@ -23,29 +23,31 @@ namespace shardproof::sim {
 
 inline constexpr double kRelativeToScale = 1e-10;
 inline constexpr double kFloat64Eps = 2.220446049250313e-16;
-inline constexpr double kPhaseRoundings = 64;  // roundings of a neighbour's size that may show
+inline constexpr double kPhaseRoundings = 64;  // that a neighbor may show, of its size
 inline constexpr double kFedRelativeToScale =
-    1e-12;                                    // the optimizer fed with the golden's gradients
-inline constexpr double kScatters = 6;        // times the largest distance of a member
-inline constexpr double kLeastScatters = 2;   // where more would hide half of the tensor
-inline constexpr double kFloorRoundings = 4;  // eps of the dtype that holds it, where none scatters
-inline constexpr double kClipEps = 1e-6;      // torch.nn.utils.clip_grad_norm_
+    1e-12;                                   // the optimizer that is fed with the golden gradients
+inline constexpr double kScatters = 6;       // times the largest distance of a member
+inline constexpr double kLeastScatters = 2;  // the fewest, where more would hide half of the tensor
+// In eps of the tensor's dtype, for a tensor whose members do not scatter.
+inline constexpr double kFloorRoundings = 4;
+inline constexpr double kClipEps = 1e-6;  // torch.nn.utils.clip_grad_norm_
 
-// eps of "float64", "float32", "bfloat16", "float16": the gap above 1.
+// The gap above 1 of "float64", "float32", "bfloat16" or "float16".
 double eps_of_precision(const std::string& precision);
 
 class Tolerance {
  public:
   explicit Tolerance(const CaseSpec& spec);
 
-  // The same for every element of the tensor; 0 for an integer one.
+  // The allowance of every element of the tensor; 0 for integers.
   double allowance(const GoldenTensor& golden) const;
-  // Whether own_optimizer.h judges its steps: a parameter or optimizer state.
+  // Whether own_optimizer.h judges the steps of the tensor: it is a parameter or optimizer state.
   bool is_judged_by_steps(const GoldenTensor& golden) const;
-  // Whether the allowance is at most half of the tensor's scale; else a factor of 2 or a lost half
-  // of a sum could pass. Parameters and optimizer state always: own_optimizer.h judges their steps.
+  // Whether the allowance is at most half of the tensor's scale. A factor of 2 or the loss of half
+  // of a sum could pass otherwise. True for all parameters and optimizer state, which
+  // own_optimizer.h judges.
   bool resolves(const GoldenTensor& golden) const;
-  // For an optimizer step that was fed with the golden's gradients and state.
+  // The allowance for an optimizer step that was fed with the golden's gradients and state.
   double fed_allowance(const GoldenTensor& golden) const;
 
  private:
@@ -54,30 +56,30 @@ class Tolerance {
   double precision_eps_ = 0;  // 0: float64
 };
 
-// What a free-running optimizer adds, per element, because the gradients it saw were only right
-// within their own allowance d. Summed over the steps that the tensor comes from
+// The error that a free-running optimizer may add to each element because its gradients were only
+// right within their own allowance d. It is summed over the steps that lead to the tensor
 // (sim/case/policy_stages.h, steps_behind).
 //
 //   param, AdamW      lr * min(2, d / (|g| + adam_eps)), |g| the root of the corrected exp_avg_sq
 //   param, SGD        lr * d / (1 - momentum)
-//   exp_avg           the largest d so far: it is a mean of gradients
-//   exp_avg_sq        the largest (2 |g| + d) * d so far: it is a mean of squares
+//   exp_avg           the largest d so far: exp_avg is a mean of gradients
+//   exp_avg_sq        the largest (2 |g| + d) * d so far: exp_avg_sq is a mean of squares
 //   momentum_buffer   d / (1 - momentum), the largest so far
 //
-// Gradients are the golden's after clipping; d shrinks with them.
+// Gradients are the golden's after clipping; d is clipped with them.
 class FreeRunningAllowance {
  public:
-  // None when `tensor` is no parameter or optimizer state, or the golden lacks its gradients.
+  // Nothing when `tensor` is no parameter or optimizer state, or the golden has no gradients.
   static std::optional<FreeRunningAllowance> of(const CaseSpec& spec, const GoldenRecord& golden,
                                                 const GoldenTensor& tensor);
-  // For the element at `offset` of the full tensor.
+  // The allowance of the element at `offset` of the full tensor.
   double at(int64_t offset) const;
 
  private:
   enum class Kind { kAdamParam, kSgdParam, kExpAvg, kExpAvgSq, kMomentum };
   struct Step {
     const double* grad;     // golden, before clipping
-    double lr;              // that of the optimizer, or what its schedulers make of it
+    double lr;              // the optimizer's, after its schedulers
     double clip;            // min(1, max_norm / (norm + 1e-6))
     double grad_allowance;  // before clipping
   };

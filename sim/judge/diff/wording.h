@@ -1,4 +1,4 @@
-// Evidence in words.
+// Turns evidence into text.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace shardproof::sim {
 
-// "equals the golden of step 1: stale, it was not updated".
+// For example "equals the golden of step 1: stale, it was not updated".
 std::string text_of(const Evidence& evidence);
 
 }  // namespace shardproof::sim

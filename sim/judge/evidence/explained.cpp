@@ -47,7 +47,7 @@ bool Explained::convinces(double allowance, double size, double choice_nats) con
 
 double nats_of_element(double left, double allowance, double size) {
   if (!(size > 0)) return 0;
-  // It fits by chance with about the ratio of what may be left to its size.
+  // Chance fits with a probability of about the remaining error over the size.
   const double chance = std::max(8 * allowance, 2 * left) / (2 * size);
   return chance < 1 ? -std::log(std::max(chance, 1e-15)) : 0;
 }

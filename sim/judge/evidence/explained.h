@@ -1,5 +1,4 @@
-// How much of a difference a proposed explanation accounts for, and whether chance could do as
-// well.
+// The share of a difference that a proposal explains, and whether chance could do the same.
 #pragma once
 
 #include <cstdint>
@@ -7,35 +6,37 @@
 
 namespace shardproof::sim {
 
-// A false explanation is worse than none: less than this share of the squared difference is no
-// claim, and neither is what a random tensor would fit once in a million times. Right elements that
-// a proposal makes wrong refute it when they are more than the remaining share of the wrong ones.
+// A false explanation is worse than none. A claim must explain at least this share of the squared
+// difference, and a random tensor must fit it less than once in a million times. A proposal is
+// refuted when the right elements that it makes wrong outnumber the remaining share of the wrong
+// ones.
 inline constexpr double kLeastExplained = 0.98;
 inline constexpr double kChanceNats = 13.8;
 
-// Sums over elements: the actual values against the golden's, and against what is proposed.
+// Sums over elements: actual values against golden and against proposed values.
 struct Explained {
   double difference = 0;  // sum of (actual - golden)^2
   double left = 0;        // sum of (actual - proposed)^2
-  int64_t wrong = 0;      // wrong elements among them
-  int64_t evidence = 0;   // wrong elements for which a value other than 0 is proposed
-  int64_t refuted = 0;    // right elements for which something else is proposed
-  bool exact = true;      // all are within four allowances of what is proposed
+  int64_t wrong = 0;      // number of wrong elements
+  int64_t evidence = 0;   // wrong elements with a proposed value other than 0
+  int64_t refuted = 0;    // right elements with another proposed value
+  bool exact = true;      // every element is within four allowances of the proposal
 
   void add(double actual, double golden, double proposed, double allowance);
   void add(const Explained& other);
-  // 1 - left / difference; a full 1 when it would be claimed and is exact. Wide allowances alone
-  // explain nothing. Negative when the proposal is worse than the golden, or refuted.
+  // 1 - left / difference; exactly 1 when the share suffices for a claim and the fit is exact. Wide
+  // allowances alone explain nothing. Negative when the proposal is worse than the golden, or
+  // refuted.
   double share() const;
-  // Minus the logarithm of the probability that values drawn at random with the golden's root mean
-  // square `size` fit as well.
+  // Minus the logarithm of the probability that random values with the golden's root mean square
+  // `size` fit equally well.
   double nats(double allowance, double size) const;
   // Whether it may be claimed as one of e^`choice_nats` proposals.
   bool convinces(double allowance, double size, double choice_nats) const;
 };
 
-// Minus the logarithm of the probability that one such value comes as near as `left`, or as the
-// allowance.
+// Minus the logarithm of the probability that one random value comes as near as the larger of
+// `left` and the allowance.
 double nats_of_element(double left, double allowance, double size);
 
 // "explains all of the difference", "explains 99.98% of the difference"; "" for a negative share.

@@ -1,4 +1,4 @@
-// The pieces that a rank's report carries of tensors that failed, for whoever explains.
+// The pieces of failed tensors that a rank's report carries for the explanation.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,13 @@
 
 namespace shardproof::sim {
 
-// Keeps the earliest tensors in the golden's order.
+// Keeps the pieces of the earliest tensors in the golden's order.
 class FailingPieces {
  public:
   static constexpr size_t kTensors = 3;
-  static constexpr size_t kBytes = 16 << 20;  // of all of them together
+  static constexpr size_t kBytes = 16 << 20;  // of all pieces together
 
-  // Whether a piece of the tensor at `position` would be kept, if there is room for its bytes.
+  // Whether keep() would keep a piece of the tensor at `position`, if there is room for its bytes.
   bool wants(const GoldenPosition& position) const;
   void keep(Piece piece);
   std::vector<Piece> take() { return std::move(pieces_); }

@@ -11,7 +11,7 @@
 namespace shardproof::sim {
 namespace {
 
-constexpr int kLargestSearch = 256;  // golden tensors that are tried
+constexpr int kLargestSearch = 256;  // at most so many golden tensors are tried
 
 DiffTask against(const DiffTask& task, const GoldenTensor& other) {
   return {task.local, other, task.plan, task.scale, task.allowance};
@@ -21,7 +21,7 @@ bool matches_other(const DiffTask& task, const GoldenTensor& other) {
   return diff(against(task, other)).bad_count == 0;
 }
 
-// The tensor of this name in the golden's next step that has one; null: there is none.
+// The tensor of this name in the next golden step that has one; null when there is none.
 const GoldenTensor* next_of(const GoldenTensor& tensor, const GoldenRecord& golden) {
   const GoldenTensor* next = nullptr;
   for (const GoldenTensor& other : golden.tensors()) {
@@ -45,7 +45,7 @@ Values values_of(const DiffTask& task) {
   return out;
 }
 
-// Whether two elements or more (of one number: that one) tell `other` from the golden.
+// Whether at least two elements (one, if there is only one) distinguish `other` from the golden.
 bool are_told_apart(const Values& now, const std::vector<double>& other) {
   size_t apart = 0;
   for (size_t i = 0; i < now.golden.size(); ++i) {
@@ -58,12 +58,12 @@ std::vector<double> golden_values(const DiffTask& task, const GoldenTensor& othe
   return values_of(against(task, other)).golden;
 }
 
-// Whether all of it is `other`, and clearly not the golden's own.
+// Whether the whole tensor equals `other` and is clearly distinct from its own golden.
 bool is_another(const DiffTask& task, const Values& now, const GoldenTensor& other) {
   return matches_other(task, other) && are_told_apart(now, golden_values(task, other));
 }
 
-// Whether all that is wrong equals the elements of `then` there, two of them clearly.
+// Whether all wrong elements equal those of `then`, and two of them clearly.
 bool wrong_part_equals(const Values& now, const std::vector<double>& then) {
   int64_t apart = 0;
   for (size_t i = 0; i < now.actual.size(); ++i) {
@@ -74,7 +74,7 @@ bool wrong_part_equals(const Values& now, const std::vector<double>& then) {
   return apart >= 2;
 }
 
-// Whether all elements, two of them clearly, are the golden's and `then` added up.
+// Whether all elements equal the golden plus `then`, and two of them clearly.
 bool is_sum_with(const Values& now, const std::vector<double>& then) {
   int64_t apart = 0;
   for (size_t i = 0; i < now.actual.size(); ++i) {
@@ -85,7 +85,7 @@ bool is_sum_with(const Values& now, const std::vector<double>& then) {
   return apart >= 2;
 }
 
-// What a weight's update since `then` is of the golden's, where one factor explains it.
+// The share of the golden's update since `then` by which a weight moved, if one factor explains it.
 std::optional<double> share_of_update(const Values& now, const std::vector<double>& then) {
   constexpr size_t kFewest = 16;
   double both = 0, due = 0;
@@ -106,7 +106,7 @@ std::optional<double> share_of_update(const Values& now, const std::vector<doubl
   return share;
 }
 
-// What the same tensor of the step before explains.
+// The evidence that the same tensor of the previous step gives.
 std::optional<Evidence> look_at_step_before(const DiffTask& task, const GoldenTensor& before,
                                             const Values& now) {
   const GoldenTensor& right = task.golden;
@@ -127,8 +127,8 @@ double rounded(double value) {
   return static_cast<double>(static_cast<Narrow>(value));
 }
 
-// Whether every actual value is one of `Narrow`, which the golden's are not, and as near to the
-// golden as rounding leaves it: `roundings` of them at the most.
+// Whether every actual value is a `Narrow`, the golden values are not, and the error is at most
+// `roundings` roundings.
 template <class Narrow>
 bool only_values_of(const Values& values, double eps, double roundings) {
   bool golden_too = true;
@@ -143,7 +143,7 @@ bool only_values_of(const Values& values, double eps, double roundings) {
   return !golden_too && error <= roundings * roundings * eps * eps * size;
 }
 
-// The narrower dtype whose values these all are; "" none.
+// The narrower dtype that represents all these values; "" when there is none.
 const char* narrow_dtype(const Values& values, const std::string& precision) {
   if (precision == "bfloat16") return "";
   constexpr double kRoundings = 64;
@@ -153,8 +153,8 @@ const char* narrow_dtype(const Values& values, const std::string& precision) {
   return only_values_of<float>(values, 0x1p-24, 1024) ? "float32" : "";
 }
 
-// The narrow dtype through which the addends of sums went, told by its error: nearly all sums of a
-// few short numbers are float32 numbers, which no sum of float64 values is by chance. "" none.
+// The narrow dtype through which the addends of the sums went, by the size of the error; "" for
+// none. Nearly all sums of a few short numbers are float32 values, unlike sums of float64 values.
 const char* dtype_of_addends(const Values& values) {
   constexpr size_t kFewest = 8;
   size_t short_ones = 0;
@@ -167,12 +167,12 @@ const char* dtype_of_addends(const Values& values) {
     size += golden * golden;
   }
   if (short_ones < kFewest || 100 * short_ones < 99 * values.actual.size()) return "";
-  const double relative = std::sqrt(error / size);  // of one rounding at most 2^-9, 2^-12
+  const double relative = std::sqrt(error / size);  // one rounding is at most 2^-9, 2^-12
   if (relative > 0x1p-12 && relative < 0x1p-8) return "bfloat16";
   return relative > 0x1p-16 && relative < 0x1p-12 ? "float16" : "";
 }
 
-// Another tensor of the same phase and step that it equals; null: none of those that are tried.
+// Another tensor of the same phase and step that it equals; null when none of those tried does.
 const GoldenTensor* equal_tensor(const DiffTask& task, const Values& now,
                                  const GoldenRecord& golden) {
   const GoldenTensor& right = task.golden;
@@ -201,7 +201,7 @@ std::vector<Evidence> look_closer(const DiffTask& task, const GoldenRecord& gold
   if (const auto* before = golden.find(right.phase, right.step - 1, right.name)) {
     if (auto evidence = look_at_step_before(task, *before, values)) found.push_back(*evidence);
   }
-  // One number may be another step's by chance. Not a learning rate: it is read from its schedule.
+  // One number may equal another step's by chance. A learning rate may not: its schedule sets it.
   const GoldenTensor* next =
       task.plan.count > 1 || right.name == "lr" ? next_of(right, golden) : nullptr;
   if (next && next->value.sizes() == right.value.sizes() && is_another(task, values, *next)) {

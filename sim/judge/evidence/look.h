@@ -1,4 +1,4 @@
-// What a rank finds out about a failing tensor while it has the whole golden at hand.
+// What a rank finds out about a failing tensor while it has the whole golden.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace shardproof::sim {
 
-// Looks only at golden tensors of the same shape. Another tensor counts only where it and the
-// golden's own differ by more than rounding may make of either (kToldApart allowances): in a low
-// precision two steps may lie nearer to each other than that, and then nothing is found.
+// Compares only with golden tensors of the same shape. Another tensor counts only when it differs
+// from the golden by more than kToldApart allowances. In a low precision two steps may be nearer to
+// each other than that; then nothing is found.
 std::vector<Evidence> look_closer(const DiffTask& task, const GoldenRecord& golden,
                                   const std::string& precision);
 inline constexpr double kToldApart = 4;

@@ -50,7 +50,7 @@ uint64_t plan_key(const Observation& observation, const std::vector<int64_t>& gl
   return key;
 }
 
-// Coverage of [B, S] logprobs, without the positions that are zero by definition.
+// The coverage of [B, S] logprobs, without the positions that are zero by definition.
 void cover_scored(const GoldenTensor& golden, const IndexPlan& plan, ResultRow& row) {
   const std::vector<int64_t> tails = zero_tails(golden);
   const int64_t columns = golden.value.size(1);
@@ -67,7 +67,7 @@ void cover_scored(const GoldenTensor& golden, const IndexPlan& plan, ResultRow& 
   }
 }
 
-// "1 0 model.norm.output": an observation of one microbatch.
+// "1 0 model.norm.output": the step, microbatch and name of an observation.
 std::string forward_key(const Observation& observation) {
   return fmt::format("{} {} {}", observation.step, observation.microbatch, observation.name);
 }
@@ -77,7 +77,7 @@ bool is_scored_logprobs(const GoldenTensor& golden) {
          golden.value.scalar_type() == at::kDouble;
 }
 
-// What a policy's worker returns of a call to score.
+// Whether a policy's worker returns this tensor from a call to score.
 bool is_policy_scores(const std::string& name) {
   return name == "scores" || name == "reference_scores";
 }
@@ -316,7 +316,7 @@ void RankRecorder::compare(const Observation& observation, const at::Tensor& loc
   }
 }
 
-// What no single element of a tensor in a low precision says, since each is within its allowance.
+// Finds errors in a low precision that no single element shows, since each is within its allowance.
 void RankRecorder::check_roundings(const Observation& observation, const at::Tensor& local,
                                    const DiffTask& task, ResultRow& row) const {
   if (spec_.precision == "float64" || !at::isFloatingType(local.scalar_type())) return;
@@ -329,7 +329,7 @@ void RankRecorder::check_roundings(const Observation& observation, const at::Ten
     if (!is_wrong) row.problem.clear();
   }
   if (row.problem.empty()) row.problem = own_norm_problem(spec_, observation, local);
-  // An optimizer step makes of roundings what many elements share, and then nothing cancels.
+  // An optimizer step turns roundings into errors that many elements share and that do not cancel.
   const bool follows_a_step = steps_behind(spec_, observation.step).size() > 1;
   if (!row.problem.empty() || follows_a_step) return;
   if (tolerance_.is_judged_by_steps(task.golden)) return;
@@ -365,7 +365,7 @@ void RankRecorder::keep_addend(const IndexPlan& plan, const DiffTask& task, Resu
   addends_.push_back(make_piece(row, plan, task));
 }
 
-// Whether some correct runs of one device skip this step for an overflow and others do not.
+// Whether some correct single-device runs skip this step for an overflow and others do not.
 bool RankRecorder::may_skip(int64_t step) const {
   const GoldenTensor* skipped = golden_->find(Phase::kStep, step, "metric.skipped");
   return skipped != nullptr && skipped->scatter > 0;

@@ -1,5 +1,4 @@
-// The probe of one rank: compares what it hears with the golden at once and keeps only the
-// judgement.
+// The probe of one rank: compares each observation with the golden at once and keeps the result.
 #pragma once
 
 #include <cstdint>
@@ -25,22 +24,24 @@ namespace shardproof::sim {
 
 class RankRecorder final : public Probe {
  public:
-  // Addends travel whole: that way is the same for ranks that are threads, processes of one host
-  // and processes of several, the control process adds them up in the order of the ranks, and what
-  // explains a wrong sum has every part of it. One that finds no room is kNotJudged.
+  // Addends travel whole, so that threads, processes of one host and processes of several hosts
+  // work the same way: the control process adds them up in rank order and can explain a wrong sum
+  // from all of its parts. An addend without room is kNotJudged.
   static constexpr size_t kAddendBytes = size_t{1} << 30;  // of all ranks together
 
-  // `golden` null: digests only, and every row is kNotJudged. `calls_so_far`: collective calls of
-  // this rank, may be empty. `golden` must outlive the recorder.
+  // When `golden` is null the recorder takes only digests, and every row is kNotJudged.
+  // `calls_so_far` returns the number of collective calls of this rank; it may be empty. `golden`
+  // must outlive the recorder.
   RankRecorder(const CaseSpec& spec, const Mesh& mesh, int64_t rank, const GoldenRecord* golden,
                std::function<int64_t()> calls_so_far);
 
   bool listens(Phase phase) const override;
-  // The tensor is read during the call and not kept. May be called inside a backward pass.
-  // "fed.param.<name>" is compared with the golden's "param.<name>" at 1e-12 of its scale.
-  // "initial.<parameter>" is not judged: the rank's own optimizer is followed from there.
+  // Reads the tensor during the call and does not keep it. May be called inside a backward pass.
+  // Compares "fed.param.<name>" with the golden's "param.<name>" at 1e-12 of its scale. Does not
+  // judge "initial.<parameter>", from which it follows the rank's own optimizer.
   void observe(const Observation& observation) override;
-  // Rows in the order observed, failing pieces, what was never observed. Once.
+  // Returns the rows in the order observed, failing pieces and the unobserved tensors. Call it
+  // once.
   RankReport finish();
 
  private:
@@ -67,12 +68,12 @@ class RankRecorder final : public Probe {
   std::optional<OwnOptimizer> own_optimizer_;
   std::optional<GradientAddends> gradient_addends_;
   std::unordered_map<uint64_t, std::unique_ptr<IndexPlan>> plans_;
-  std::vector<bool> observed_;  // by golden order
+  std::vector<bool> observed_;  // by order of the golden
   RankReport report_;
-  std::unordered_map<std::string, uint64_t> forward_digests_;  // what a recomputation must equal
+  std::unordered_map<std::string, uint64_t> forward_digests_;  // that recomputations must equal
   FailingPieces failing_;
   std::vector<Piece> addends_;
-  size_t addend_room_;  // bytes that are left for addends
+  size_t addend_room_;  // bytes left for addends
 };
 
 }  // namespace shardproof::sim

@@ -1,5 +1,4 @@
-// What ranks declared as addends, where their sum is wrong: copies of the whole, or one addend that
-// is one too many.
+// Declared addends whose sum is wrong: each is a copy of the whole, or one is too many.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -30,7 +29,7 @@ bool is_whole(const Piece& piece) {
   return any;
 }
 
-// Whether the sum is the golden when the addend `odd` is in it `more` times more.
+// Whether the sum becomes the golden when the addend `odd` is added `more` times.
 bool is_golden_with(const Pieces& group, const Piece& odd, double more) {
   for (size_t i = 0; i < odd.actual.size(); ++i) {
     const double sum = sum_at(group, i) + more * odd.actual[i];
@@ -39,8 +38,8 @@ bool is_golden_with(const Pieces& group, const Piece& odd, double more) {
   return true;
 }
 
-// The rank whose addend makes the sum right with `more` of it, and is not next to nothing; -1:
-// none.
+// The rank whose addend is not negligible and makes the sum right when it is added `more` times; -1
+// when there is none.
 int64_t odd_rank(const Pieces& group, double more) {
   for (const Piece* odd : group) {
     const bool matters = std::any_of(odd->actual.begin(), odd->actual.end(), [&](double value) {

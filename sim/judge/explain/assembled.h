@@ -1,4 +1,4 @@
-// The known elements of a tensor, put together from pieces of several ranks.
+// The known elements of a tensor, assembled from the pieces of several ranks.
 #pragma once
 
 #include <cstdint>
@@ -15,24 +15,25 @@ struct Assembled {
   std::vector<int64_t> shape;
   bool token_dims = false;       // dims 0 and 1 are samples and positions
   bool zeros_are_exact = false;  // logprobs: a golden zero is padding
-  std::vector<char> known;       // per element
+  std::vector<char> known;       // one flag per element
   std::vector<double> actual, golden;
   double allowance = 0;
-  bool copies_differ = false;  // beyond the allowance: ranks hold other values of one element
-  double golden_size = 0;      // root mean square of the known golden elements
-  int64_t wrong = 0;           // known elements beyond the allowance
-  double difference = 0;       // sum of (actual - golden)^2 over the known elements
+  // Ranks hold values of one element that differ by more than the allowance.
+  bool copies_differ = false;
+  double golden_size = 0;  // root mean square of the known golden elements
+  int64_t wrong = 0;       // known elements whose error exceeds the allowance
+  double difference = 0;   // sum of (actual - golden)^2 over the known elements
 
   bool is_wrong(size_t element) const;
-  // Zero by definition, so that its value says nothing about where it came from.
+  // Whether the element is zero by definition, so that its value is no evidence of its origin.
   bool is_dropped(size_t element) const { return zeros_are_exact && golden[element] == 0; }
 };
 
-// Nothing when the pieces are too large (over 4M elements) or of different shapes. Where ranks hold
-// the same element the first piece counts.
+// Returns nothing when the pieces are too large (over 4M elements) or differ in shape. Where
+// several ranks hold an element the first piece counts.
 std::optional<Assembled> assemble(const std::vector<const Piece*>& pieces);
 
-// "dim 1", "the positions".
+// "dim 1", or "the positions".
 std::string dim_name(const Assembled& tensor, size_t dim);
 
 // element = outer * (size * inner) + index * inner + i
@@ -58,14 +59,14 @@ struct FactorSums {
   }
 };
 
-// Adds up how golden elements at other places explain the actual ones; says early when they do not.
+// Sums how well golden elements from other positions explain the actual ones.
 class Fit {
  public:
   explicit Fit(const Assembled& tensor) : Fit(tensor, tensor.difference) {}
-  // `difference`: the squared one of the part that it is tried on.
+  // `difference` is the squared difference of the part on which the proposal is tried.
   Fit(const Assembled& tensor, double difference)
       : tensor_(tensor), most_left_((1 - kLeastExplained) * difference) {}
-  // False when too much is left: the proposal is no explanation.
+  // Returns false when too much is left: the proposal is no explanation.
   bool add(int64_t element, int64_t source);
   const Explained& sums() const { return sums_; }
   // Whether it may be claimed of the whole tensor, as one of e^`choice_nats` proposals.

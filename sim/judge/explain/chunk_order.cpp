@@ -14,7 +14,7 @@ namespace shardproof::sim {
 namespace {
 
 constexpr int64_t kMostChunks = 128;
-constexpr int64_t kFewChunks = 8;  // of more a rotation is no order of chunks, but a shift
+constexpr int64_t kFewChunks = 8;  // with more chunks a rotation is a shift
 
 // Chunks of equal length along a dim; the last ones may be short or empty.
 struct Chunks {
@@ -56,7 +56,7 @@ std::optional<Explained> taken_from(const Assembled& tensor, const Chunks& chunk
   const int64_t end = chunks.begin(source + 1) * chunks.walk.inner;
   bool going = true;
   for_each_in(chunks, chunk, [&](int64_t element) {
-    if (element % row + offset >= end) return true;  // the source is the shorter one
+    if (element % row + offset >= end) return true;  // the source is shorter
     return going = fit.add(element, element + offset);
   });
   const Explained& sums = fit.sums();
@@ -70,7 +70,7 @@ struct Order {
   int64_t moved = 0;
 };
 
-// Where each chunk of the actual tensor comes from, if all come from somewhere.
+// The source of each chunk of the actual tensor, if every chunk has one.
 std::optional<Order> order_of(const Assembled& tensor, const Chunks& chunks) {
   Order order;
   for (int64_t chunk = 0; chunk < chunks.count; ++chunk) {
@@ -110,7 +110,7 @@ std::string axes_of_size(const Mesh& mesh, int64_t size) {
   return axes;
 }
 
-// Chunks as ranks hold them one after another: 0, 2n-1, 1, 2n-2, ..
+// The chunks in the order in which zigzag ranks hold them: 0, 2n-1, 1, 2n-2, ..
 std::vector<int64_t> zigzag_of_ranks(int64_t ranks) {
   std::vector<int64_t> order;
   for (int64_t rank = 0; rank < ranks; ++rank) {
@@ -126,15 +126,14 @@ bool is_inverse(const std::vector<int64_t>& order, const std::vector<int64_t>& o
   return true;
 }
 
-// Whether it is a number of chunks that ranks hold: these may be of unequal length.
+// Whether ranks of some axis hold this number of chunks, which may then have unequal lengths.
 bool is_of_mesh(int64_t count, const Mesh& mesh) {
   return std::any_of(mesh.axes().begin(), mesh.axes().end(), [&](const MeshAxis& axis) {
     return axis.size > 1 && (count == axis.size || count == 2 * axis.size);
   });
 }
 
-// What an order of chunks is, if the mesh has a name for it. `order[i]`: the golden's chunk that
-// stands in place i.
+// Names an order of chunks if the mesh has a name for it; `order[i]` is the golden chunk at i.
 std::string likely_chunk_order(const Mesh& mesh, const std::vector<int64_t>& order) {
   const auto chunks = static_cast<int64_t>(order.size());
   const std::string axes = axes_of_size(mesh, chunks);

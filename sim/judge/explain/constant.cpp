@@ -1,4 +1,4 @@
-// One value everywhere: what was never filled, or cut off.
+// One value everywhere: the tensor was never filled, or was cut off.
 #include <fmt/format.h>
 
 #include <set>
@@ -8,7 +8,7 @@
 
 namespace shardproof::sim {
 
-constexpr size_t kFewestForConstant = 8;  // elements, and different ones of the golden
+constexpr size_t kFewestForConstant = 8;  // elements, and different golden values
 
 std::optional<Proposal> propose_constant(const Difference& difference) {
   std::set<double> actual, golden;

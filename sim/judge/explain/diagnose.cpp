@@ -1,4 +1,4 @@
-// The table of hypotheses, and the choice among what they propose.
+// The table of hypotheses, and the choice among their proposals.
 #include "sim/judge/explain/diagnose.h"
 
 #include <algorithm>
@@ -17,8 +17,8 @@ namespace {
 using Propose = std::optional<Proposal> (*)(const Difference& difference);
 using ProposeForCopy = std::optional<Proposal> (*)(const Assembled& tensor, const Mesh& mesh);
 
-// Where ranks hold other values of the same elements, what is said of the first copies must be true
-// of the last ones.
+// Where ranks hold different values of one element, a claim about the first copies must also be
+// true of the last ones.
 template <ProposeForCopy propose>
 std::optional<Proposal> on_each_copy(const Difference& difference) {
   if (!difference.first_copies) return std::nullopt;
@@ -29,7 +29,7 @@ std::optional<Proposal> on_each_copy(const Difference& difference) {
   return again && again->parameters == found->parameters ? found : std::nullopt;
 }
 
-// What needs no comparing: the first that holds is said.
+// Facts need no comparison: the first that holds is reported.
 constexpr Propose kFacts[] = {propose_draws, propose_problem, propose_non_finite};
 
 constexpr Propose kHypotheses[] = {

@@ -1,4 +1,4 @@
-// Draws of random numbers that are not the ones that were due.
+// Draws of random numbers that differ from the expected ones.
 #include <fmt/format.h>
 
 #include <algorithm>

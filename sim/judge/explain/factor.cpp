@@ -1,4 +1,4 @@
-// One factor over all elements: scaled by the size of an axis, its inverse, or its root.
+// One factor over all elements: the size of an axis, its inverse or its square root.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -12,9 +12,9 @@
 namespace shardproof::sim {
 namespace {
 
-constexpr int64_t kFewestForFactor = 8;  // for a factor that is only nearly right
+constexpr int64_t kFewestForFactor = 8;  // for a factor that is only approximately right
 
-// How exactly a factor must fit in this precision.
+// The relative error that a factor may have in this precision.
 double factor_slack(const Symptoms& symptoms) {
   return symptoms.precision == "float64" ? 1e-6 : 8 * eps_of_precision(symptoms.precision);
 }
@@ -33,8 +33,8 @@ struct Meaning {
   double factor;
   std::string what;  // "; 2 is the size of dp"
   std::string likely;
-  size_t axes = 0;          // that it names
-  bool of_squares = false;  // the farther-fetched one, where a size fits as well
+  size_t axes = 0;          // number of axes in its name
+  bool of_squares = false;  // less likely, where a size fits too
 };
 
 // The products of sizes of axes, each with the fewest axes that give it and their names: "the size
@@ -89,8 +89,8 @@ std::vector<Meaning> meanings_of(const Symptoms& symptoms) {
   return meanings;
 }
 
-// How much of a row's difference `factor` x golden explains. From the best factor f of the row and
-// its residual r, both relative to |actual| = 1: golden^2 = (1 - r^2) / f^2.
+// The share of a row's difference that `factor` x golden explains. It follows from the row's best
+// factor f and residual r, both relative to |actual| = 1: golden^2 = (1 - r^2) / f^2.
 double share_of(const ResultRow& row, double factor) {
   const double residual = row.factor_residual * row.factor_residual;
   if (!(residual <= 1 - kLeastExplained) || row.factor == 0) return -1;
@@ -108,7 +108,7 @@ struct Fitting {
   bool exact = false;
 };
 
-// The common factor of all rows, as exactly as the precision says.
+// The common factor of all rows within the precision, if there is one.
 std::optional<double> exact_factor(const Rows& wrong, double slack) {
   const double factor = wrong.front()->factor;
   for (const ResultRow* row : wrong) {
@@ -133,7 +133,7 @@ Fitting nearly_fitting(const Rows& wrong, const std::vector<Meaning>& meanings) 
   return best;
 }
 
-// Gradients carry the loss scale: where it is off itself, by this factor, nothing else is meant.
+// If the loss scale, which gradients carry, is off by this factor, it is the only meaning.
 std::optional<Meaning> loss_scale_meaning(const Symptoms& symptoms, const Rows& wrong,
                                           double factor, double near) {
   const double scale = symptoms.loss_scale_factor;
@@ -143,8 +143,8 @@ std::optional<Meaning> loss_scale_meaning(const Symptoms& symptoms, const Rows& 
                  "the loss scale grew or fell at another step than it should"};
 }
 
-// What one number can mean: the sizes of an axis and of the microbatches may be equal. Nothing
-// where none fits.
+// All meanings of one number, since the sizes of axes and the number of microbatches may be equal.
+// Nothing when none fits.
 std::optional<Meaning> all_meanings_of(double factor, double near,
                                        const std::vector<Meaning>& meanings) {
   std::optional<Meaning> all;

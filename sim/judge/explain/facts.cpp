@@ -1,4 +1,4 @@
-// What is wrong beyond doubt: what the rank itself reported, and values that are no numbers.
+// Certain errors: those that the rank itself reported, and non-finite values.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What wrong ranks found out with the whole golden at hand (sim/judge/evidence/look.h).
+// The evidence that wrong ranks found with the whole golden (sim/judge/evidence/look.h).
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -10,7 +10,7 @@
 namespace shardproof::sim {
 namespace {
 
-// How many other tensors a rank holds against its own, about.
+// The approximate number of other tensors that a rank compares with its own.
 constexpr double kTensorsTried = 256, kOthersTried = 8;
 
 double description_of(const Evidence& evidence) {
@@ -18,7 +18,7 @@ double description_of(const Evidence& evidence) {
   return std::log(std::holds_alternative<EqualsTensor>(evidence) ? kTensorsTried : kOthersTried);
 }
 
-// The rows that found the same, of ranks each of whose wrong rows did.
+// The rows that found the same evidence, of ranks whose wrong rows all found it.
 Rows holders_of(const Evidence& evidence, const Rows& wrong) {
   std::set<int64_t> others;
   for (const ResultRow* row : wrong) {

@@ -1,6 +1,6 @@
-// The known algebra of sharding mistakes. A hypothesis is one kind of mistake: it has a file, a
+// The known algebra of sharding mistakes. A hypothesis is one kind of mistake; it has a file, a
 // declaration here and a row in the table of diagnose.cpp. It proposes its best transformation of
-// the golden, tried on all wrong ranks together; what it proposes of some ranks holds on each.
+// the golden, tried on all wrong ranks together. A proposal about some ranks holds on each of them.
 #pragma once
 
 #include <optional>
@@ -21,12 +21,12 @@ struct Difference {
 
   const Symptoms& symptoms;
   Rows wrong;
-  std::vector<int64_t> ranks;             // of the wrong rows, ascending
-  std::vector<int64_t> with_values;       // of them, those whose values came
-  std::optional<Assembled> first_copies;  // of the elements; none: no values, or too many
-  std::optional<Assembled> last_copies;   // where ranks hold other values of one element
-  double wrong_count = 0;                 // wrong elements of all ranks
-  double allowance = 0;                   // of an element
+  std::vector<int64_t> ranks;             // ranks of the wrong rows, ascending
+  std::vector<int64_t> with_values;       // those of `ranks` whose values came
+  std::optional<Assembled> first_copies;  // of the elements; unset without values or with too many
+  std::optional<Assembled> last_copies;   // where ranks hold different values of one element
+  double wrong_count = 0;                 // wrong elements on all ranks
+  double allowance = 0;                   // of one element
   double golden_size = 0;                 // root mean square of the golden
 };
 
@@ -34,75 +34,75 @@ struct Difference {
 inline constexpr double kFreeNumber = 14;
 inline constexpr double kAxisNamed = 1;
 
-// What transformation of the golden gives what wrong ranks hold. In words:
+// A transformation of the golden that gives the values of the wrong ranks. Its text:
 // "<pattern> on ranks 1, 3 (tp 1)<detail>; explains 99.98% of the difference".
 struct Proposal {
   std::string pattern, detail = "", likely = "";
-  // Logarithm of the number of alternatives, kFreeNumber for each real number, kAxisNamed for each
-  // axis.
+  // The logarithm of the number of alternatives, plus kFreeNumber for each real number and
+  // kAxisNamed for each axis.
   double description = 0;
-  std::vector<int64_t> ranks = {};      // of which it is claimed; empty: all whose values came
-  std::vector<double> parameters = {};  // what tells it from others of its hypothesis
-  double share = -1;                    // of the squared difference; -1: a fact, or one number
-  double covered = 1;                   // share of the wrong elements that it speaks of
-  double left = 0;                      // root mean square of what it leaves of them
-  bool names_ranks = false;             // the pattern does
+  std::vector<int64_t> ranks = {};      // ranks of the claim; empty: all whose values came
+  std::vector<double> parameters = {};  // distinguish it from other proposals of its hypothesis
+  double share = -1;         // of the squared difference; -1 for a fact or a single number
+  double covered = 1;        // share of the wrong elements that it covers
+  double left = 0;           // root mean square of the remaining error of those
+  bool names_ranks = false;  // whether the pattern names the ranks
 
-  // Takes share, covered and left from `sums`, over a tensor with so many wrong elements.
+  // Takes share, covered and left from `sums` over a tensor that has `wrong` wrong elements.
   Proposal&& explaining(const Explained& sums, int64_t wrong) &&;
 };
 
 std::vector<int64_t> ranks_of(const Rows& rows);  // ascending, each once
 std::vector<int64_t> ranks_of(const Pieces& pieces);
-// All sets of axes that are longer than 1, single ones first.
+// All sets of axes of size greater than 1, single axes first.
 std::vector<std::vector<std::string>> sets_of_axes(const Mesh& mesh);
-// Peers along `axes` that hold the same part, per microbatch; empty when some are not there.
+// Peers along `axes` that hold the same part, per microbatch; empty when some are absent.
 std::vector<Pieces> peers_along(const Mesh& mesh, const std::vector<std::string>& axes,
                                 const Pieces& pieces);
 
-std::optional<Proposal> propose_problem(const Difference& difference);  // of most wrong rows
+// The problem of most wrong rows.
+std::optional<Proposal> propose_problem(const Difference& difference);
 std::optional<Proposal> propose_non_finite(const Difference& difference);
-// The first draw of the first rank that differs: another stream, another seed of it, another place
-// in it, or a generator that moved unseen.
+// The first draw of the first rank that differs: it comes from another stream, another seed or
+// position of its stream, or a generator that moved unseen.
 std::optional<Proposal> propose_draws(const Difference& difference);
 
-// What ranks found out beside the golden: another step, another tensor, a narrow dtype, a share of
-// an update. Claimed of the ranks that found the same, all of them if they can be.
+// Evidence that ranks found beside the golden: another step, another tensor, a narrow dtype, a
+// share of an update. It is claimed of all ranks that found the same.
 std::optional<Proposal> propose_found_out(const Difference& difference);
-// One value everywhere but in padding: zeros, or where the golden has many.
+// One value everywhere outside of padding: zeros, or a constant where the golden has many values.
 std::optional<Proposal> propose_constant(const Difference& difference);
-// One factor on all wrong ranks, whatever it is; or nearly one that has a meaning on this mesh and
-// explains the difference. Scalars fit any factor: only one with a meaning counts there.
+// One factor on all wrong ranks, whatever it is; or an approximate one that has a meaning on this
+// mesh and explains the difference. Scalars fit any factor, so theirs must have a meaning.
 std::optional<Proposal> propose_factor(const Difference& difference);
-// The sum or the mean of what peers hold is the golden where their own values are not. Peers are
-// the ranks along one or more axes, or those that hold the same part of the tensor. Says how the
-// tensor was declared and what the record says that it is.
+// The sum or the mean of the peers' values is the golden, and their own values are not. Peers are
+// the ranks along one or more axes, or those that hold the same part of the tensor. The text names
+// the declared placement and the one that the values have.
 std::optional<Proposal> propose_missing_sum(const Difference& difference);
-// Declared addends whose sum is wrong: each is the whole value already, or one rank's addend of
-// each wrong sum is the one too many or counts twice.
+// Declared addends whose sum is wrong: each is already the whole value, or one rank's addend is too
+// many or counts twice in each wrong sum.
 std::optional<Proposal> propose_addends(const Difference& difference);
-// Two neighboring dims of a rank's own part whose memory was read column by column: a strided
-// tensor taken for a dense one, or a view where a transpose was due.
+// Two neighboring dims of a rank's own part were read in column-major order: a strided tensor was
+// taken for a dense one, or a view stands where a transpose was due.
 std::optional<Proposal> propose_read_order(const Difference& difference);
 
-// The others look at one copy of each element. Two dims of one size exchanged.
+// The hypotheses below look at one copy of each element. Two dims of one size are exchanged.
 std::optional<Proposal> propose_transposition(const Assembled& tensor, const Mesh& mesh);
-// Shifted by at most 16 along a dim. What fell in at the border, padding and dropped positions are
-// no evidence for or against it.
+// The golden is shifted by at most 16 along a dim. Elements that enter at the border, padding and
+// dropped positions are no evidence for or against it.
 std::optional<Proposal> propose_shift(const Assembled& tensor, const Mesh& mesh);
-// The golden's chunks along a dim in another order: shards put together wrongly, zigzag confused,
-// one rank's part in the place of others.
+// The golden's chunks along a dim are in another order: shards were assembled wrongly, zigzag was
+// confused with contiguous, or one rank's part stands in place of others.
 std::optional<Proposal> propose_chunk_order(const Assembled& tensor, const Mesh& mesh);
-// Whole samples that are the golden's times a factor of their own: a normalization by something
-// local.
+// Each sample is the golden's times its own factor: a normalization by a local quantity.
 std::optional<Proposal> propose_sample_factors(const Assembled& tensor, const Mesh& mesh);
 // actual - golden is one vector along the last dim, repeated over all others.
 std::optional<Proposal> propose_offset(const Assembled& tensor, const Mesh& mesh);
-// Rows of zeros that lie k places beside the golden's along the positions: a mask that is off.
+// Rows of zeros are shifted by some positions from the golden's: a mask is off.
 std::optional<Proposal> propose_mask_shift(const Assembled& tensor, const Mesh& mesh);
 
-// Where no hypothesis holds: the indices at which it is wrong, and what stands there; then how many
-// are wrong and by how much, and whether rounding could be all of it.
+// The texts when no hypothesis holds: first the wrong indices and the values there, else the number
+// of wrong elements, the largest error and whether rounding could be the cause.
 std::optional<Proposal> propose_where(const Assembled& tensor, const Mesh& mesh);
 Explanation words_by_size(const Difference& difference);
 

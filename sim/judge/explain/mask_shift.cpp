@@ -1,4 +1,4 @@
-// Zeros that lie beside the golden's.
+// Zeros in shifted positions.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kLargestMaskShift = 8;
 constexpr int64_t kFewestTelling = 4;
 
-// 0: a row of zeros; 1: not; -1: nothing known there.
+// 0: a row of zeros; 1: a row with other values; -1: an unknown row.
 std::vector<int8_t> rows_with_values(const Assembled& tensor, const std::vector<double>& values) {
   const int64_t inner = walk_along(tensor.shape, 1).inner;
   std::vector<int8_t> out(static_cast<size_t>(tensor.shape[0] * tensor.shape[1]), -1);
@@ -23,8 +23,8 @@ std::vector<int8_t> rows_with_values(const Assembled& tensor, const std::vector<
   return out;
 }
 
-// Whether all zeros of `actual` lie where those of `golden` do, `shift` positions on; and at how
-// many places that says something.
+// The number of positions that prove that the zeros of `actual` lie `shift` after the golden's; 0
+// when one refutes it.
 int64_t masks_agree(const std::vector<int8_t>& actual, const std::vector<int8_t>& golden,
                     int64_t positions, int64_t shift) {
   int64_t telling = 0;
@@ -41,8 +41,8 @@ int64_t masks_agree(const std::vector<int8_t>& actual, const std::vector<int8_t>
   return telling;
 }
 
-// Whether what neither mask hides is the golden's but for one factor per sample: another number of
-// counted tokens divides it. A mask changes nothing else.
+// Whether elements that neither mask hides equal the golden up to one factor per sample, which
+// comes from another number of counted tokens. A mask changes nothing else.
 bool unmasked_agree(const Assembled& tensor) {
   const Walk walk = walk_along(tensor.shape, 0);
   for (int64_t sample = 0; sample < walk.size; ++sample) {
@@ -74,7 +74,7 @@ std::optional<Proposal> propose_mask_shift(const Assembled& tensor, const Mesh& 
           .likely = fmt::format("a mask is off by {}", size),
           .description = std::log(2.0 * kLargestMaskShift),
           .parameters = {static_cast<double>(shift)},
-          .left = tensor.golden_size};  // which values stand there it leaves open
+          .left = tensor.golden_size};  // which values stand there stays open
     }
   }
   return std::nullopt;

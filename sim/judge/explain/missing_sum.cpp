@@ -1,4 +1,4 @@
-// Sums that are missing: what peers hold gives the golden when it is added up.
+// Missing sums: the sum of the peers' values is the golden.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -14,16 +14,16 @@ namespace {
 
 using Groups = std::vector<Pieces>;
 
-// Over all elements of all groups: what the sum, or the mean, of the peers' values leaves.
+// The error that the sum, or the mean, of the peers' values leaves in all elements of all groups.
 struct Combined {
   Explained sums;
-  bool disjoint = true;  // at most one peer holds another value than 0 where one is wrong
+  bool disjoint = true;  // at most one peer has a nonzero value where one is wrong
   double size = 1;       // of a group
-  double allowance = 0;  // what is within four of these is the golden
+  double allowance = 0;  // within four of these a value is the golden
 
   bool convinces(double golden_size, double description) const {
     const double error = std::sqrt(sums.difference / static_cast<double>(sums.wrong));
-    // Of what is nearly right a mean is nearer by itself.
+    // A mean is nearer anyway when values are nearly right.
     return error > 32 * allowance && sums.convinces(allowance, golden_size, description);
   }
 };
@@ -42,7 +42,7 @@ Combined combine(const Groups& groups, bool as_mean) {
         square += error * error / out.size;
         not_zero += piece->actual[local] != 0;
       }
-      const double held = golden + std::sqrt(square);  // as wrong as the peers are in the mean
+      const double held = golden + std::sqrt(square);  // as wrong as the peers are on average
       const double beside = (as_mean ? total / out.size : total) - golden;
       out.sums.add(held, golden, held - beside, out.allowance);
       out.disjoint = out.disjoint && (not_zero <= 1 || std::sqrt(square) <= out.allowance);
@@ -51,7 +51,7 @@ Combined combine(const Groups& groups, bool as_mean) {
   return out;
 }
 
-// Ranks that hold the same part of the tensor, whatever axes they lie on.
+// The groups of ranks that hold the same part of the tensor, whatever their axes.
 Groups groups_of_sharers(const Symptoms& symptoms) {
   std::map<std::pair<int64_t, std::vector<std::vector<int64_t>>>, Pieces> by_part;
   for (const Piece* piece : symptoms.pieces) {
@@ -65,7 +65,7 @@ Groups groups_of_sharers(const Symptoms& symptoms) {
   return groups;
 }
 
-// Whether the layout says that the ranks of each group hold equal copies.
+// Whether the layout declares the ranks of each group as equal copies.
 bool declared_copies(const Symptoms& symptoms, const Groups& groups) {
   return std::all_of(groups.begin(), groups.end(), [&](const Pieces& group) {
     const auto row = std::find_if(
@@ -85,7 +85,7 @@ std::optional<Proposal> propose_groups(const Difference& difference, const Group
   const Combined sum = combine(groups, false), mean = combine(groups, true);
   const bool is_sum = sum.sums.share() >= mean.sums.share();
   const Combined& best = is_sum ? sum : mean;
-  description += std::log(best.size);  // of each the values of its peers are taken
+  description += std::log(best.size);  // each peer's values are a choice
   if (!best.convinces(difference.golden_size, description)) return std::nullopt;
   const char* what = is_sum ? "sum" : "mean";
   std::string declared;
@@ -102,7 +102,7 @@ std::optional<Proposal> propose_groups(const Difference& difference, const Group
       .explaining(best.sums, best.sums.wrong);
 }
 
-// Several tensors of one name on each rank, whose sum is the golden.
+// Each rank has several tensors of one name, whose sum is the golden.
 std::optional<Proposal> propose_two_of_a_name(const Difference& difference, const Groups& groups) {
   const Combined sum = combine(groups, false);
   if (!sum.convinces(difference.golden_size, 0)) return std::nullopt;

@@ -1,4 +1,4 @@
-// The same difference on every row: a vector added once too often, or left out.
+// The same difference on every row: a vector was added once too often, or left out.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kFewestRows = 4;
 
-// The mean difference of each column over the rows that are known.
+// The mean difference of each column over the known rows.
 std::vector<double> mean_difference(const Assembled& tensor, size_t columns, int64_t& rows) {
   std::vector<double> sum(columns, 0);
   std::vector<int64_t> count(columns, 0);
@@ -42,7 +42,7 @@ std::optional<Proposal> propose_offset(const Assembled& tensor, const Mesh& /*me
     sums.add(tensor.actual[e], tensor.golden[e], tensor.golden[e] + offset[e % columns],
              tensor.allowance);
   }
-  const double choices = 30 * static_cast<double>(columns);  // a free number each
+  const double choices = 30 * static_cast<double>(columns);  // a free number for each column
   const double size =
       std::sqrt(tensor.difference / static_cast<double>(rows) / static_cast<double>(columns));
   if (!sums.convinces(tensor.allowance, size, choices)) return std::nullopt;

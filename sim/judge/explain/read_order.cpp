@@ -1,4 +1,4 @@
-// Memory that was read in another order than it lies in.
+// Memory that was read in a wrong order.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,10 +8,9 @@
 namespace shardproof::sim {
 namespace {
 
-constexpr double kChoice = 1.4;  // of two neighboring dims out of a few
+constexpr double kChoice = 1.4;  // for the choice of two neighboring dims
 
-// The golden element that a piece would hold at `local` if dims d and d + 1 were read column by
-// column.
+// The golden element at `local` of a piece if dims d and d + 1 were read in column-major order.
 size_t read_down_columns(const std::vector<std::vector<int64_t>>& dims, size_t d, size_t local) {
   size_t inner = 1;
   for (size_t i = d + 2; i < dims.size(); ++i) inner *= dims[i].size();

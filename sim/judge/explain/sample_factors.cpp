@@ -1,4 +1,4 @@
-// A factor of its own for each sample.
+// A separate factor for each sample.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -10,7 +10,7 @@
 namespace shardproof::sim {
 namespace {
 
-// Per row of the first dim: its factor, or NaN where none fits; 1 where the row is right.
+// The factor of each row of the first dim, NaN where none fits, and 1 where the row is right.
 struct RowFactors {
   std::vector<double> factors;
   Explained sums;
@@ -52,7 +52,7 @@ std::optional<Proposal> propose_sample_factors(const Assembled& tensor, const Me
   const bool is_common = std::all_of(factors.begin(), factors.end(), [&](double factor) {
     return std::fabs(factor - factors.front()) <= 1e-5 * std::fabs(factor);
   });
-  if (is_common) return std::nullopt;  // one factor is another explanation
+  if (is_common) return std::nullopt;  // a common factor is another hypothesis
   const size_t shown = std::min<size_t>(factors.size(), 8);
   const double choices = kFreeNumber * static_cast<double>(factors.size());
   if (!rows->sums.convinces(tensor.allowance, tensor.golden_size, choices)) return std::nullopt;

@@ -1,4 +1,4 @@
-// What is said of values that no hypothesis explains.
+// The text about values that no hypothesis explains.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace shardproof::sim {
 namespace {
 
-constexpr double kLargestRounding = 20;  // allowances; a lower precision rounds by less
+constexpr double kLargestRounding = 20;  // in allowances; a lower precision rounds by less
 
 // "3", "2..5", "1, 4, 6"
 std::string index_text(const std::set<int64_t>& indices) {
@@ -30,7 +30,7 @@ std::string index_text(const std::set<int64_t>& indices) {
   return text;
 }
 
-// The wrong elements of a tensor, and the indices at which they lie.
+// The wrong elements of a tensor and their indices.
 struct Wrong {
   std::vector<std::set<int64_t>> at, seen;  // per dim
   bool zeros = true, golden_zeros = true;
@@ -59,7 +59,7 @@ Wrong wrong_elements(const Assembled& tensor) {
   return wrong;
 }
 
-// " (the part of tp 1)": the wrong indices of a dim are those of one rank of an axis; "" else.
+// " (the part of tp 1)" when the wrong indices of a dim are those of one rank of an axis; else "".
 std::string shard_text(const Wrong& wrong, const std::vector<int64_t>& shape, const Mesh& mesh) {
   for (size_t d = 0; d < shape.size(); ++d) {
     if (wrong.at[d].size() == wrong.seen[d].size()) continue;
@@ -89,8 +89,8 @@ std::string where_text(const Assembled& tensor, const Wrong& wrong) {
   return where;
 }
 
-// Whether the errors are as large as the case's own narrow dtype rounds, and go both ways. They are
-// wrong all the same, where more exact values are due.
+// Whether the errors are as large as roundings in the case's own narrow dtype and go both ways.
+// They are still wrong where more exact values are due.
 bool looks_rounded(const Symptoms& symptoms, double relative_error) {
   if (symptoms.precision != "bfloat16" && symptoms.precision != "float16") return false;
   const double eps = eps_of_precision(symptoms.precision);

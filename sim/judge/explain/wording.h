@@ -1,5 +1,5 @@
-// The words about a difference that several hypotheses share, and those where none speaks. What a
-// hypothesis claims in words stands in its own file; no code reads any of these texts.
+// Text about a difference that several hypotheses share, and text where none makes a claim. The
+// text of a hypothesis's claim is in its own file. No code reads any of these texts.
 #pragma once
 
 #include <string>
@@ -14,13 +14,13 @@ namespace shardproof::sim {
 std::string ranks_clause(const Mesh& mesh, const std::vector<int64_t>& ranks,
                          const std::vector<int64_t>& among);
 
-// After a claim about some of the wrong ranks.
+// Follows a claim about only some of the wrong ranks.
 inline constexpr const char* kOthersDiffer = "; the other wrong ranks are wrong in another way";
 
 // "if the same case matches in float64, this is rounding in bfloat16".
 std::string rounding_note(const std::string& precision);
 
-// Differences that are no matter of values.
+// Differences that do not concern values.
 Explanation words_for_copies(size_t count, const std::string& odd_ranks, bool values_are_right);
 inline const Explanation kUnobserved = {"the golden has it, no rank observed it",
                                         "a slot was not called, or a gradient never arrived"};

@@ -1,4 +1,4 @@
-// Calls are put together by group and number, then each copy is held against its original.
+// Groups the calls by group and number, then compares each copy with its original.
 #include "sim/judge/verdict/call_digest.h"
 
 #include <fmt/format.h>
@@ -24,10 +24,11 @@ CallKey key_of_digest(const CallDigest& call) {
           call.sequence};
 }
 
-// The members of one call that told of it, by place.
+// The members of one call whose digests are known, by rank within the group.
 struct Met {
   std::map<int64_t, const CallDigest*> members;
-  std::tuple<int64_t, size_t> when = {};  // step, and how many calls the first rank had made
+  // Step, and the number of calls that the first rank had made.
+  std::tuple<int64_t, size_t> when = {};
 };
 
 std::string told_at(const CallDigest& call) {
@@ -49,7 +50,7 @@ DigestFinding finding_of(const CallDigest& call, std::vector<int64_t> ranks, std
           .ranks = std::move(ranks)};
 }
 
-// The results that the fewest hold are wrong; of two that equally many hold, one is.
+// The results that the fewest members hold are wrong; when two are held equally often, one of them.
 std::optional<DigestFinding> unequal_results(const Met& met) {
   std::map<std::vector<uint64_t>, std::vector<int64_t>> holders;
   for (const auto& [place, call] : met.members) {

@@ -1,4 +1,4 @@
-// What each rank handed in at a call and what it got out of it, as hashes that must agree.
+// Hashes of each rank's inputs and outputs of a call, which must agree.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,18 @@ namespace shardproof::sim {
 struct DigestFinding {
   int64_t step = 0;
   std::string call;
-  std::string message;         // with both ranks, the call and its label
-  std::vector<int64_t> ranks;  // that it names, ascending
+  std::string message;         // names both ranks, the call and its label
+  std::vector<int64_t> ranks;  // that the message names, ascending
 };
 
-// Where they do not agree, one finding for each call, in the order in which a rank made them:
+// Returns one finding for each call whose hashes disagree, in the order in which a rank made the
+// calls:
 //
-//   all_reduce              its members hold unequal results; of several the fewest are named
-//   any other that copies   what a rank received is not what the other one sent
-//   reduce_scatter          nothing is held twice: not compared
+//   all_reduce              members hold unequal results; those that the fewest hold are named
+//   other calls that copy   a rank received something other than its peer sent
+//   reduce_scatter          no two members hold the same values: not compared
 //
-// `calls[r]`: those of rank r in its order. A member whose calls are missing is passed over.
+// `calls[r]` are the calls of rank r in its order. A member whose calls are missing is skipped.
 std::vector<DigestFinding> digest_findings(const std::vector<std::vector<CallDigest>>& calls);
 
 }  // namespace shardproof::sim

@@ -52,7 +52,7 @@ void add_to(Coverage& all, const Coverage& one) {
   for (const auto& [excuse, count] : one.excused) all.excused[excuse] += count;
 }
 
-// The golden's tensor, and the name: "fed.param.w" is judged beside "param.w".
+// The golden's tensor and the name, since "fed.param.w" is judged beside "param.w".
 using TensorPlace = std::pair<GoldenPosition, std::string>;
 
 std::map<TensorPlace, TensorAccount> accounts_by_tensor(const std::vector<RankReport>& reports) {

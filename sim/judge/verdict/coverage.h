@@ -1,4 +1,4 @@
-// How many elements of each tensor were to be judged, were judged, and were rightly left out.
+// How many elements of each tensor had to be judged, were judged, and were excused.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ struct Coverage {
   int64_t left_out() const;  // neither judged nor excused
 };
 
-// A tensor of which something was not judged, or whose outcome is kUnresolved.
+// A tensor with elements that were not judged, or whose outcome is kUnresolved.
 struct UnjudgedTensor {
-  std::string tensor;  // "" when it is not one tensor: `reason` says what
+  std::string tensor;  // "" when `reason` does not concern one tensor
   Phase phase = Phase::kForward;
   int64_t step = 0;
   int64_t elements = 0;
@@ -30,12 +30,12 @@ struct UnjudgedTensor {
 
 struct Account {
   Coverage elements;                                   // of all tensors together
-  int64_t tensors = 0;                                 // of which something was judged
-  int64_t all_tensors = 0;                             // that some rank observed
+  int64_t tensors = 0;                                 // tensors with judged elements
+  int64_t all_tensors = 0;                             // tensors that some rank observed
   std::vector<UnjudgedTensor> not_judged, unresolved;  // in the golden's order
 };
 
-// From the rows of all ranks, addends settled. A tensor counts as unresolved when some row of it
+// Counts the rows of all ranks after settle_addends(). A tensor is unresolved when one of its rows
 // is and none is wrong.
 Account account_of(const CaseSpec& spec, const std::vector<RankReport>& reports);
 

@@ -1,5 +1,5 @@
-// One result as text for people: a line when it matched, else where, how much, whose, what it looks
-// like, and how to see it again.
+// One result as text: one line for a match; otherwise the position, size and ranks of the error,
+// its likely cause, and the command that replays it.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -32,7 +32,7 @@ std::string place(const CaseSpec& spec) {
   return spec.name.empty() ? where : where + "   " + spec.name;
 }
 
-// "  worst     ..": continuation lines of `text` stand under its first one.
+// "  worst     ..": continuation lines of `text` are aligned with its first one.
 std::string field(const std::string& label, const std::string& text) {
   if (text.empty()) return "";
   std::string out = fmt::format("\n  {:<9} ", label);

@@ -9,7 +9,7 @@
 namespace shardproof::sim {
 namespace {
 
-// Causes before consequences.
+// Causes come before their consequences.
 constexpr std::array<const char*, 9> kCauses = {"died",         "internal",  "disagreement",
                                                 "threw",        "in_flight", "deadlock",
                                                 "never_waited", "hung",      "aborted"};
@@ -49,7 +49,7 @@ std::string messages_of(const std::vector<RankEnding>& endings, const std::strin
   return all;
 }
 
-// Some ranks refused; did all others have to follow?
+// Judges a case in which some ranks refused: no other rank may have gone on.
 EndingVerdict judge_refusal(const std::vector<RankEnding>& endings) {
   const auto refusal = std::find_if(endings.begin(), endings.end(), is_refusal);
   for (const RankEnding& ending : endings) {
@@ -81,7 +81,7 @@ EndingVerdict judge_endings(const std::vector<RankEnding>& endings) {
                   [](const RankEnding& ending) { return ending.kind == "finished"; })) {
     return {};
   }
-  // A world that one rank's refusal ended: the others are aborted, or waited for a rank that left.
+  // One rank's refusal ended the world: the others were aborted, or waited for a rank that left.
   const bool only_consequences =
       std::all_of(endings.begin(), endings.end(), [](const RankEnding& ending) {
         return is_refusal(ending) || ending.kind == "finished" || ending.kind == "aborted" ||

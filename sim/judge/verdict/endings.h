@@ -1,4 +1,4 @@
-// What a case's endings mean when not every rank finished.
+// The verdict of a case in which not every rank finished.
 #pragma once
 
 #include <string>
@@ -12,12 +12,12 @@ struct EndingVerdict {
   std::string verdict, kind, message;  // as in CaseResult
 };
 
-// The cause among the endings: died, internal, disagreement, threw, in_flight, deadlock,
-// never_waited, hung, aborted; then refused and bad_input, which stand only when every rank that
-// went on had not entered a collective. All finished: an empty verdict.
+// Returns the cause among the endings, in this order: died, internal, disagreement, threw,
+// in_flight, deadlock, never_waited, hung, aborted. Then come refused and bad_input, which stand
+// only when no other rank finished or entered a collective. Empty when all ranks finished.
 EndingVerdict judge_endings(const std::vector<RankEnding>& endings);
 
-// never_waited, with what finished ranks report of such calls; empty verdict when there are none.
+// Returns never_waited with the calls that finished ranks report; an empty verdict without any.
 EndingVerdict judge_findings(const std::vector<RankReport>& reports);
 
 }  // namespace shardproof::sim

@@ -10,12 +10,12 @@
 namespace shardproof::sim {
 namespace {
 
-// "ranks 0, 2 made 3 all_reduce along tp", for each count that is not the expected one.
+// "ranks 0, 2 made 3 all_reduce along tp", for each count that differs from the expected one.
 std::string other_counts(const std::vector<RankReport>& reports, int64_t world_size,
                          const std::string& axis, const std::string& op, int64_t expected) {
   std::map<int64_t, std::vector<int64_t>> ranks;
   for (const RankReport& report : reports) {
-    if (report.rank >= world_size) continue;  // a rank that a policy refits has a mesh of its own
+    if (report.rank >= world_size) continue;  // a rank that a policy refits has its own mesh
     const auto count = report.call_counts.find({axis, op});
     ranks[count == report.call_counts.end() ? 0 : count->second].push_back(report.rank);
   }

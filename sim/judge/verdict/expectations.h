@@ -1,4 +1,4 @@
-// Whether a case came out as its scenario says.
+// Compares the result of a case with its scenario's expectation.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace shardproof::sim {
 
-// Sets as_expected and unexpected from the verdict, kind, first tensor of `result`.
+// Sets as_expected and unexpected from the verdict, kind and first tensor of `result`.
 void compare_with_expectation(CaseResult& result);
 
-// "" when every rank made as many collectives per axis and op as the scenario expects, else which
-// ranks made how many. Axes and ops that the scenario does not name are not counted.
+// Returns "" when every rank made as many collectives per axis and op as the scenario expects, else
+// the counts that differ with their ranks. Axes and ops that it does not name do not count.
 std::string unexpected_collectives(const CaseSpec& spec, const std::vector<RankReport>& reports);
 
 }  // namespace shardproof::sim

@@ -13,7 +13,7 @@
 namespace shardproof::sim {
 namespace {
 
-using RowPlace = std::pair<bool, GoldenPosition>;  // what the golden does not have comes last
+using RowPlace = std::pair<bool, GoldenPosition>;  // tensors that the golden lacks come last
 
 RowPlace row_place(const ResultRow& row) {
   return {row.order < 0, golden_position(row.step, row.phase, row.order)};
@@ -42,7 +42,7 @@ std::string detector_of_divergence(const Divergence& found) {
   return detector_of_row(found.worst);
 }
 
-// The first observation at which copies that must be equal are not.
+// Finds the first observation at which copies that must be equal differ.
 class Copies {
  public:
   void add(const ResultRow& row) {
@@ -62,7 +62,7 @@ class Copies {
   const ResultRow* first_ = nullptr;
 };
 
-// The first wrong row of each detector, in the order in which they could see it.
+// The first wrong row of each detector, in the order in which the detectors could see it.
 std::vector<Detection> detections_in(const CaseResult& result) {
   std::map<std::string, const ResultRow*> firsts;
   Copies copies;
@@ -118,7 +118,7 @@ void add_gradients(const CaseResult& result, FaultOutcome& outcome) {
                   worst->golden_value, worst->actual_value);
 }
 
-// The ranks came as far as their first call, or could have.
+// Whether the ranks made their first call, or could have made it.
 bool ran(const CaseResult& result) {
   return result.verdict == "match" || result.verdict == "mismatch" || result.verdict == "failed" ||
          result.kind == "fault";

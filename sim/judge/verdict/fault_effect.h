@@ -1,4 +1,4 @@
-// From a judged case to what its planted faults did and who saw it.
+// Derives the effect of planted faults, and the detectors that saw them, from a judged case.
 #pragma once
 
 #include <string>
@@ -7,18 +7,18 @@
 
 namespace shardproof::sim {
 
-// Needs verdict, kind, divergence, endings and reports of `result`. Works for cases without faults
-// too: who saw the mismatch.
+// `result` needs verdict, kind, divergence, endings and reports. Without faults the outcome has the
+// detectors that saw the mismatch.
 FaultOutcome fault_outcome(const CaseResult& result);
 
-// "values", "none" when nobody saw anything.
+// For example "values"; "none" when no detector saw anything.
 std::string first_detector(const FaultOutcome& outcome);
-// "values at step 1 (lm_head.output), then norm at step 1 (grad_norm)", "none".
+// For example "values at step 1 (lm_head.output), then norm at step 1 (grad_norm)"; or "none".
 std::string detectors_text(const FaultOutcome& outcome);
-// A sentence per fault that did not act, "" when all did or when the ranks never ran the case: a
-// scenario that plants what never happens shows nothing.
+// One sentence per fault that never acted, since such a scenario shows nothing. Returns "" when all
+// faults acted, and when the ranks never ran the case.
 std::string faults_that_never_fired(const CaseResult& result);
-// What was planted, who saw it, what it did to the gradients; "" without faults.
+// The planted faults, the detectors that saw them, and the effect on gradients; "" without faults.
 std::string faults_text(const CaseResult& result);
 
 }  // namespace shardproof::sim

@@ -21,8 +21,8 @@ namespace {
 
 using Rows = std::vector<const ResultRow*>;
 
-// A tensor's place: where the golden has it, then the optimizer fed with golden gradients. What the
-// golden does not have comes after everything else.
+// The position of a tensor: by the golden's order, then the optimizer that is fed with golden
+// gradients. Tensors that the golden lacks come last.
 using Place = std::tuple<bool, GoldenPosition, bool>;
 
 bool is_fed(const ResultRow& row) { return row.name.compare(0, 4, "fed.") == 0; }
@@ -32,7 +32,7 @@ Place place_of(const ResultRow& row) {
   return {unknown, golden_position(row.step, row.phase, row.order), is_fed(row)};
 }
 
-// All rows of all ranks by place; the order of ranks and of observation is kept within a place.
+// The rows of all ranks by position; rows of one position keep their order by rank and observation.
 std::vector<std::pair<Place, const ResultRow*>> placed_rows(
     const std::vector<RankReport>& reports) {
   std::vector<std::pair<Place, const ResultRow*>> placed;
@@ -79,8 +79,8 @@ std::vector<int64_t> ranks_in(const Rows& rows) {
   return {ranks.begin(), ranks.end()};
 }
 
-// Copies that must be equal: same microbatch, same tokens, same group of replicas, the same time on
-// their rank. Gives the first group whose digests differ.
+// Returns the first group of copies whose digests differ. Copies that must be equal have the same
+// microbatch, tokens, group of replicas and number of observation on their rank.
 Rows differing_replicas(const Rows& rows) {
   using Key = std::tuple<int64_t, uint64_t, std::vector<int64_t>, bool, int64_t>;
   std::map<Key, Rows> groups;
@@ -107,7 +107,7 @@ bool quick_replicas_agree(const Rows& rows) {
   });
 }
 
-// Whether the rows together hold every element that must be held, each in one piece only.
+// Whether the rows together hold every required element, each in one piece only.
 bool covers_all(const Rows& rows) {
   std::set<uint64_t> pieces;
   uint64_t all = 0;
@@ -195,7 +195,7 @@ class Judge {
     return found;
   }
 
-  // A scalar loss fits any algebra: what the first wrong tensor after it looks like says more.
+  // A scalar loss fits any algebra, so the first wrong tensor after it says more.
   void add_next_tensor(Divergence& found) const {
     const Place here = place_of(found.worst);
     Rows rows;
@@ -236,7 +236,7 @@ class Judge {
     return found;
   }
 
-  // "; the addend of rank 1 is 0 everywhere", where others are not.
+  // "; the addend of rank 1 is 0 everywhere", when the addends of other ranks are not.
   static std::string empty_addends(const std::vector<const Piece*>& pieces) {
     std::set<int64_t> empty, ranks;
     for (const Piece* piece : pieces) {
@@ -260,7 +260,7 @@ class Judge {
     return found;
   }
 
-  // "dp, cp": of the first row that is an addend.
+  // "dp, cp": the axes of the first row that is an addend.
   static std::string partial_axes(const Rows& rows) {
     const auto row = std::find_if(rows.begin(), rows.end(), [](auto* r) { return r->partial; });
     return row == rows.end() ? "" : fmt::format("{}", fmt::join((*row)->partial_axes, ", "));
@@ -296,12 +296,12 @@ class Judge {
     return found;
   }
 
-  // A rank that a policy refits: patterns are of meshes.
+  // Whether a policy refits this rank, which lies outside of the mesh.
   bool outside_of_mesh(const ResultRow& row) const {
     return row.rank >= spec_.parallel.mesh().world_size();
   }
 
-  // Where the rows of one tensor were observed.
+  // The mesh on which the rows of one tensor were observed.
   const Mesh& mesh_at(const Rows& rows) const { return meshes_.at(rows.front()->step); }
 
   std::vector<const Piece*> pieces_of(const ResultRow& row, bool partial) const {
@@ -336,7 +336,7 @@ class Judge {
     return out;
   }
 
-  // The last observation of the worst rank that was right, and its collectives since.
+  // Adds the last right observation of the worst rank, and its collectives since then.
   void add_history(Divergence& found) const {
     for (const RankReport& report : reports_) {
       if (report.rank != found.worst.rank) continue;

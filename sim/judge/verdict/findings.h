@@ -1,4 +1,4 @@
-// From the rows of all ranks to the first divergence in the golden's order.
+// Finds the first divergence in the golden's order from the rows of all ranks.
 #pragma once
 
 #include <optional>
@@ -9,12 +9,13 @@
 
 namespace shardproof::sim {
 
-// What a case's rows say. Values outrank replicas, replicas outrank coverage of the same tensor.
+// Returns the first divergence. Values outrank replicas, and replicas outrank coverage of the same
+// tensor:
 //   values    a row is wrong, or the addends of a partial tensor do not sum to the golden
 //   replicas  ranks that must hold equal copies do not
-//   missing   a golden tensor that no rank observed, of which some element is held by no rank, or
-//             of which an addend is missing
-// `addends`: what settle_addends() found.
+//   missing   no rank observed a golden tensor, or no rank holds one of its elements, or an
+//             addend of it is missing
+// `addends` is the result of settle_addends().
 std::optional<Divergence> first_divergence(const CaseSpec& spec, const StepMeshes& meshes,
                                            const std::vector<RankReport>& reports,
                                            const std::map<GoldenPosition, WrongAddends>& addends);

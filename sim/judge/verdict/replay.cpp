@@ -22,7 +22,7 @@ std::string flag_text(const CaseOption& option, const nlohmann::json& value) {
   return " " + option.flag_name() + (option.of_bool.empty() ? " " : "=") + text;
 }
 
-// The mesh and whatever is not as `check` has it when nothing is said.
+// The mesh, and every option whose value differs from the default of `check`.
 std::string check_flags(const CaseSpec& spec) {
   const ParallelSpec& parallel = spec.parallel;
   const std::string mesh = fmt::format(" --mesh dp={},cp={},ulysses={},tp={}", parallel.dp,

@@ -1,4 +1,4 @@
-// The one command that runs a case again.
+// The command that runs a case again.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 namespace shardproof::sim {
 
 // "shardproof run FILE --only NAME" for a scenario, "shardproof check FOLDER --mesh .." for a case.
-// What the spec does not tell, because it took the place of what the file says (--seed, --steps),
-// is for the caller to add.
+// The caller must add the options that replaced values of the file (--seed, --steps), because the
+// spec does not hold them.
 std::string replay_command(const CaseSpec& spec);
 
-// Quoted for a shell where a character needs it.
+// Quotes the word for a shell where a character needs it.
 std::string shell_word(const std::string& word);
 
 }  // namespace shardproof::sim

@@ -1,4 +1,4 @@
-// A result file from outside, judged by the same rules as a rank.
+// Judges a result file from another program by the rules that apply to a rank.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,7 +18,7 @@
 namespace shardproof::sim {
 namespace {
 
-// Name in the file -> what the golden calls it. Parameters after any step count, not only the last.
+// Maps a name in the file to its golden tensor; parameters count after every step.
 std::map<std::string, const GoldenTensor*> known_names(const GoldenRecord& golden, int64_t steps) {
   std::map<std::string, const GoldenTensor*> known;
   for (const GoldenTensor& tensor : golden.tensors()) {
@@ -57,7 +57,7 @@ void check_tensor(const std::string& path, const std::string& name, const at::Te
   }
 }
 
-// Collects the golden tensors that the file lacks although the format names them.
+// The golden tensors that the format names and the file lacks.
 std::vector<std::string> lacking(const SafetensorsFile& file, const GoldenRecord& golden,
                                  int64_t steps) {
   std::vector<std::string> names;
@@ -77,7 +77,7 @@ std::string listed(const std::vector<std::string>& names) {
   return text;
 }
 
-// The file as the one rank of a world of one: its tensors observed in the golden's order.
+// The file is the only rank of a world of one, which observes its tensors in the golden's order.
 CaseSpec as_one_rank(CaseSpec spec) {
   spec.parallel = ParallelSpec();
   spec.record_activations = false;
@@ -109,7 +109,7 @@ RankReport compare_file(const SafetensorsFile& file, const CaseSpec& spec,
                       .tensor = file.get(place.second).view(tensor->value.sizes())});
   }
   RankReport report = recorder.finish();
-  for (Unobserved& missing : report.unobserved) {  // the message names them in the file's words
+  for (Unobserved& missing : report.unobserved) {  // the message gives the names of the file
     if (!missing.excuse) missing.excuse = Excuse::kNotInFile;
   }
   return report;

@@ -23,7 +23,7 @@ void take(CaseResult& result, const EndingVerdict& verdict) {
   result.message = verdict.message;
 }
 
-// Reports of ranks that finished; a report that cannot be read is our own fault.
+// Reads the reports of ranks that finished. An unreadable report is an error of this program.
 EndingVerdict read_reports(const std::vector<RankEnding>& endings, CaseResult& result) {
   for (const RankEnding& ending : endings) {
     if (ending.kind != "finished") continue;
@@ -61,7 +61,7 @@ std::string values_message(const Divergence& found, const CaseSpec& spec) {
   return message;
 }
 
-// They may be large; those of the divergence are kept for the files of the run.
+// Drops large addends; those of the divergence stay for the files of the run.
 void drop_addends(CaseResult& result) {
   for (RankReport& report : result.reports) {
     std::erase_if(report.pieces, [&](const Piece& piece) {
@@ -85,7 +85,7 @@ std::string digests_message(const std::vector<DigestFinding>& digests) {
 
 struct Judged {
   const std::vector<RankEnding>& endings;
-  EndingVerdict unreadable;  // of read_reports()
+  EndingVerdict unreadable;  // result of read_reports()
   CaseResult& result;
   bool compares_values = false;
 };
@@ -97,7 +97,7 @@ EndingVerdict of_values(CaseResult& result) {
   result.divergence = first_divergence(result.spec, meshes, result.reports, addends);
   if (!result.divergence) return {};
   Divergence& found = *result.divergence;
-  // A call that did not deliver what was sent is a fact, and no hypothesis about its consequences.
+  // A call that delivered wrong data is a fact, which outranks hypotheses.
   if (!result.digests.empty() && result.digests.front().step <= found.step) {
     found.likely = digests_message(result.digests);
   }
@@ -120,26 +120,24 @@ EndingVerdict of_account(const CaseResult& result) {
   return not_judged.empty() ? EndingVerdict{} : EndingVerdict{"internal", "not_judged", not_judged};
 }
 
-// Who speaks for a case: the first that has something to say. Where nobody has, and only there, the
-// case is a match.
+// The first non-empty verdict counts. The case matches only when all detectors return empty ones.
 constexpr EndingVerdict (*kDetectors[])(Judged& judged) = {
-    // A world that ended early holds values of unfinished work, which say nothing.
+    // A world that ended early holds values of unfinished work, which prove nothing.
     [](Judged& judged) { return judge_endings(judged.endings); },
-    // Without every rank's report no other detector has seen the whole case.
+    // Without every rank's report no later detector sees the whole case.
     [](Judged& judged) { return judged.unreadable; },
-    // What a call still wrote when it was read is right or wrong by luck.
+    // A value that was read while a call still wrote it is right or wrong by chance.
     [](Judged& judged) { return judge_findings(judged.result.reports); },
-    // A wrong tensor names the place in the computation, and has the call that altered it beside
-    // it.
+    // A wrong tensor names its position in the computation and the call that altered it.
     [](Judged& judged) {
       judged.compares_values = true;
       return of_values(judged.result);
     },
-    // All values are right: a call altered what nobody compares.
+    // All values are right: a call altered data that is not compared.
     [](Judged& judged) { return of_digests(judged.result); },
-    // All that was sent arrived: only now the number of calls is worth a word.
+    // All data arrived: only now the number of calls matters.
     [](Judged& judged) { return of_schedule(judged.result); },
-    // Nothing is wrong in what was judged: was everything?
+    // Nothing that was judged is wrong: this detector checks that everything was judged.
     [](Judged& judged) { return of_account(judged.result); },
 };
 
@@ -157,8 +155,8 @@ CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings) {
   CaseResult result;
   result.spec = spec;
   for (const RankEnding& ending : endings) {
-    // Without the bytes, which are read into the reports, and without the digests, of which
-    // find_altered_calls() keeps what is wrong.
+    // Drops the bytes, which are read into the reports, and the digests, whose errors
+    // find_altered_calls() keeps.
     result.endings.push_back({.rank = ending.rank,
                               .kind = ending.kind,
                               .message = ending.message,

@@ -1,4 +1,4 @@
-// From the reports of all ranks to one verdict with its first divergence.
+// Judges the reports of all ranks: one verdict with its first divergence.
 #pragma once
 
 #include <optional>
@@ -19,46 +19,45 @@ struct Divergence {
   Phase phase = Phase::kForward;
   int64_t step = 0;
   std::string kind;                    // values | replicas | rounding | missing
-  std::vector<int64_t> ranks;          // that hold wrong values
-  ResultRow worst{Outcome::kMissing};  // of the worst rank
+  std::vector<int64_t> ranks;          // ranks that hold wrong values
+  ResultRow worst{Outcome::kMissing};  // row of the worst rank
   std::string pattern;  // "every element is 2.00 x golden on ranks 0, 1; 2 is the size of tp"
   std::string likely;   // "summed over tp twice"
-  std::vector<std::string> collectives;  // between the last good and the first bad observation
-  std::string last_good;                 // the observation before it that was right, "" none
+  std::vector<std::string> collectives;  // between the last right and the first wrong observation
+  std::string last_good;                 // the last right observation before it; "" for none
 };
 
 struct CaseResult {
   CaseSpec spec;
   std::string verdict;  // match | mismatch | refused | failed | bad_input | internal
   std::string kind;
-  std::string message;  // the finding in words; for refused and failed: fact and fix
+  std::string message;  // the finding; for refused and failed: fact and fix
   std::optional<Divergence> divergence;
   int64_t tensors_compared = 0, elements_compared = 0;
-  Account account;         // what was to be judged, and what was not
-  double worst_ratio = 0;  // largest share of an allowance that was used up
+  Account account;         // elements that had to be judged, and those that were not
+  double worst_ratio = 0;  // largest used share of an allowance
   std::string worst_tensor;
   bool as_expected = false;
-  std::string unexpected;  // why not
+  std::string unexpected;  // why not; "" as expected
   double seconds = 0, golden_seconds = 0, compare_seconds = 0;
-  std::vector<DigestFinding> digests;  // calls that did not deliver what was sent
-  FaultOutcome outcome;                // who saw that something is wrong, and the gradients
+  std::vector<DigestFinding> digests;  // calls that did not deliver the data that was sent
+  FaultOutcome outcome;                // detectors that saw the error, and the gradients
   std::vector<RankReport> reports;     // for results, timeline and pictures
   std::vector<RankEnding> endings;
-  std::string replay;  // the one command that replays it
+  std::string replay;  // the command that replays it
 };
 
-// Judges a case whose ranks all ended. Endings that are not `finished` outrank values.
+// Judges a case whose ranks have all ended. Endings other than `finished` outrank values.
 CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings);
-// Judges a safetensors file that any framework wrote, with the names of expected.safetensors
-// (docs/cases.md), against the golden in `golden_fd`. Names that the file lacks are listed in
-// the message: a file that holds some of them is judged by what it holds, one that holds none is
-// bad input, as are a name that the golden does not know and a wrong shape or dtype. Runs no tensor
-// op.
+// Judges a safetensors file of any framework, with the names of expected.safetensors
+// (docs/cases.md), against the golden in `golden_fd`. The message lists the names that the file
+// lacks. A file with some of them is judged by those; one with none is bad input, as are an unknown
+// name and a wrong shape or dtype. Runs no tensor op.
 CaseResult judge_result_file(const CaseSpec& spec, int golden_fd, const std::string& path);
-// Exit status of a run: the first of 5, 2, 3, 1, 4 that applies, else 0 (docs/running.md).
-// `no_unresolved`: a case with tensors that could not be resolved counts as a mismatch.
+// Exit status of a run: the first of 5, 2, 3, 1, 4 that applies, else 0 (docs/running.md). With
+// `no_unresolved` a case with unresolved tensors counts as a mismatch.
 int exit_status(const std::vector<CaseResult>& results, bool no_unresolved = false);
-// The failure from where it is to how it is seen again, or one line when it matched.
+// Describes a failure from its position to its replay command; one line for a match.
 std::string describe_result(const CaseResult& result, bool color);
 
 }  // namespace shardproof::sim

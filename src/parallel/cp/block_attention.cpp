@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
-// exp(part - whole), 0 where nothing was seen at all.
+// exp(part - whole), and 0 where no key was seen.
 at::Tensor weight(const at::Tensor& part, const at::Tensor& whole) {
   return (part - whole).exp().masked_fill_(whole.eq(kMinusInfinity), 0);
 }
@@ -24,12 +24,13 @@ at::Tensor key_rows(const at::Tensor& tensor, const TokenTile& tile) {
   return tensor.narrow(2, tile.local_begin, tile.length);
 }
 
-// Rows back to [B, H_kv, G, T_tile, ..].
+// Rows -> [B, H_kv, G, T_tile, ..].
 at::Tensor by_head(const at::Tensor& rows, int64_t group, const TokenTile& tile) {
   return rows.unflatten(2, {group, tile.length});
 }
 
-// Fills what the tile's queries do not see of `scores` [B, H_kv, G*T_tile, T_k].
+// Writes `value` to the elements of `scores` [B, H_kv, G*T_tile, T_k] that the tile's queries do
+// not see.
 void hide(at::Tensor& scores, double value, const TokenTile& queries, const TokenTile& keys,
           const AttentionRule& rule) {
   const int64_t group = scores.size(2) / queries.length;

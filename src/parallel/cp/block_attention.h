@@ -1,12 +1,12 @@
-// Attention of one rank's queries to one block of keys at a time, and how the parts come together.
+// Attention of one rank's queries to one block of keys at a time, and the merging of the results.
 //
-// What the queries know after some blocks is `out`, the attention over the keys seen so far, and
-// `lse`, the logarithm of the sum of exp(score) over them. Two such parts a and b make the whole:
+// After some blocks the queries have `out`, the attention over the keys seen so far, and `lse`, the
+// logarithm of the sum of exp(score) over them. Two such results a and b are merged by:
 //
 //   lse = log(exp(lse_a) + exp(lse_b))     out = out_a exp(lse_a - lse) + out_b exp(lse_b - lse)
 //
-// so each block is computed as if it were alone, and no exp overflows. A query that has seen no key
-// has out = 0 and lse = -inf.
+// so each block is computed independently, and no exp overflows. A query that has seen no key has
+// out = 0 and lse = -inf.
 //
 // Legend: B batch, T queries of this rank, T_k keys of the block, H_kv kv heads, G query heads of
 // one kv head, D head dim. Everything is in the wider type.
@@ -23,26 +23,26 @@ struct PartialAttention {
   at::Tensor lse;  // [B, H_kv, G, T]
 };
 
-// Nothing seen yet.
+// The result before any block.
 PartialAttention no_attention(const at::Tensor& scaled_q);
 
-// Merges `part`, of the queries [first, first + its T), into `whole`, in place.
+// Merges `part`, of the queries from `first` on, into `whole`, in place.
 void merge_attention(PartialAttention& whole, const PartialAttention& part, int64_t first);
 
-// One block of keys: who holds which token, and the tokens' keys and values.
+// One block of keys: the positions of its tokens, and their keys and values.
 struct KeyBlock {
   std::vector<TokenTile> tiles;
   at::Tensor k, v;  // [B, H_kv, T_k, D]
 };
 
-// Adds what the queries see of `block` to `whole`.
+// Adds the attention to `block` to `whole`.
 //
 //   scaled_q   [B, H_kv, G, T, D]   queries times the score scale
 void attend(PartialAttention& whole, const at::Tensor& scaled_q,
             const std::vector<TokenTile>& query_tiles, const KeyBlock& block,
             const AttentionRule& rule);
 
-// What the backward of one rank's queries starts from, and the gradient that it sums up.
+// The inputs of the backward of one rank's queries, and the gradient that it sums.
 struct AttentionGradient {
   at::Tensor scaled_q;  // [B, H_kv, G, T, D]
   at::Tensor lse;       // [B, H_kv, G, T]      over all blocks
@@ -51,8 +51,8 @@ struct AttentionGradient {
   at::Tensor grad_q;    // [B, H_kv, G, T, D]   of scaled_q, summed over the blocks so far
 };
 
-// Adds the queries' part through `block` to gradient.grad_q, and to grad_k, grad_v [B, H_kv, T_k,
-// D] in place. Source: Dao et al., "FlashAttention", arXiv:2205.14135, appendix B.2.
+// Adds the gradients through `block` to gradient.grad_q, and to grad_k, grad_v [B, H_kv, T_k, D] in
+// place. Source: Dao et al., "FlashAttention", arXiv:2205.14135, appendix B.2.
 void attend_backward(AttentionGradient& gradient, at::Tensor& grad_k, at::Tensor& grad_v,
                      const std::vector<TokenTile>& query_tiles, const KeyBlock& block,
                      const AttentionRule& rule);

@@ -1,4 +1,4 @@
-// Everything that runs along the sequence is cut together, by one layout.
+// Cuts all tensors that have a sequence dim by one layout.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,19 +15,19 @@ struct SequenceBuffer {
   int64_t sequence_dim = 1;
 };
 
-// The part of each buffer that `cp_rank` holds, fresh tensors in its local order. Positions are cut
-// like all else, so that under zigzag a token keeps the position that it has in its sequence; a
-// table that is made from the local length would not.
+// The part of each buffer that `cp_rank` holds, as new tensors in its local order. Positions are
+// cut too, so that under zigzag a token keeps the position in its sequence; a table made from the
+// local length would be wrong.
 //
 // Communication   none
-// Throws          Error(kBadInput): a buffer whose dim is not T long, or that has no such dim
+// Throws          Error(kBadInput): a buffer whose dim is missing or not T long
 // Source          NeMo-RL dtensor_policy_worker.py, context_parallel(buffers, buffer_seq_dims)
 std::vector<at::Tensor> shard_buffers(const std::vector<SequenceBuffer>& buffers,
                                       const SequenceLayout& layout, int64_t cp_rank);
 
 // [T_cp] int64: the position within its sequence of each local token, for rope.
 at::Tensor local_positions(const SequenceLayout& layout, int64_t cp_rank);
-// [T_cp] int64: its position in the padded row (NeMo-RL's seq_index).
+// [T_cp] int64: the position of each local token in the padded row (NeMo-RL's seq_index).
 at::Tensor local_seq_index(const SequenceLayout& layout, int64_t cp_rank);
 
 }  // namespace shardproof

@@ -19,7 +19,7 @@ at::ScalarType wide_type(at::ScalarType dtype) {
   return dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// One call: who holds what, and how it travels. Shared by forward and backward.
+// The tiles and the communication of one call, shared by forward and backward.
 struct Ring : torch::CustomClassHolder {
   Ring(const SequenceLayout& layout, Communicator& cp, RingAttentionOptions options)
       : cp(cp), options(std::move(options)) {
@@ -28,7 +28,7 @@ struct Ring : torch::CustomClassHolder {
     }
   }
   const std::vector<TokenTile>& own_tiles() const { return tiles[static_cast<size_t>(cp->rank())]; }
-  // Whose keys this rank has at `step`.
+  // The rank whose keys this rank has at `step`.
   int64_t source(int64_t step) const { return (cp->rank() + cp->size() - step) % cp->size(); }
   std::string label(const char* what) const { return options.label + what; }
 
@@ -45,12 +45,12 @@ at::Tensor by_kv_head(const at::Tensor& x, int64_t kv_heads) {
       .contiguous();
 }
 
-// The way back; contiguous.
+// The inverse; contiguous.
 at::Tensor by_token(const at::Tensor& x, at::ScalarType dtype) {
   return x.permute({0, 3, 1, 2, 4}).flatten(2, 3).to(dtype).contiguous();
 }
 
-// What travels: k and v of one rank as [2, B, T, H_kv, D], in their own dtype.
+// The tensor that ranks exchange: k and v of one rank as [2, B, T, H_kv, D], in their own dtype.
 at::Tensor packed(const at::Tensor& k, const at::Tensor& v) { return at::stack({k, v}); }
 
 KeyBlock block_of(const at::Tensor& kv, const std::vector<TokenTile>& tiles) {
@@ -58,7 +58,7 @@ KeyBlock block_of(const at::Tensor& kv, const std::vector<TokenTile>& tiles) {
   return {.tiles = tiles, .k = wide.select(0, 0), .v = wide.select(0, 1)};
 }
 
-// Calls visit(rank, k and v of that rank) for every rank's keys, this rank's own first.
+// Calls visit(rank, k and v of that rank) for every rank's keys, first for this rank's own.
 template <class Visit>
 void go_round(const Ring& ring, at::Tensor own, const char* label, const Visit& visit) {
   const int64_t size = ring.cp->size();
@@ -70,7 +70,7 @@ void go_round(const Ring& ring, at::Tensor own, const char* label, const Visit& 
     }
     return;
   }
-  at::Tensor kv = std::move(own);  // nothing is held longer than it must be
+  at::Tensor kv = std::move(own);  // frees keys as early as possible
   for (int64_t step = 0; step < size; ++step) {
     std::optional<Handover> next;
     if (step + 1 < size)
@@ -80,8 +80,8 @@ void go_round(const Ring& ring, at::Tensor own, const char* label, const Visit& 
   }
 }
 
-// Brings the gradient of each rank's keys and values home. In a ring it moves on with every block;
-// else all of them are kept until the end.
+// Returns the gradient of each rank's keys and values to that rank. In a ring it moves on with
+// every block; otherwise all gradients are kept until the end.
 class GradientsHome {
  public:
   explicit GradientsHome(const Ring& ring)
@@ -89,7 +89,7 @@ class GradientsHome {
     parts_.resize(static_cast<size_t>(ring.cp->size()));
   }
 
-  // [2, B, H_kv, T, D], of the keys of `rank`.
+  // [2, B, H_kv, T, D], the gradient of the keys and values of `rank`.
   void add(int64_t rank, const at::Tensor& part) {
     if (gathers_ || ring_.cp->size() == 1) {
       parts_[static_cast<size_t>(rank)] = part;
@@ -126,8 +126,7 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
       attend(whole, scaled_q, ring->own_tiles(),
              block_of(kv, ring->tiles[static_cast<size_t>(rank)]), ring->options.rule);
     });
-    // Kept before it is rounded: the backward subtracts what it makes of `out` from sums of its
-    // size.
+    // Kept before rounding: the backward subtracts products of `out` from sums of similar size.
     const at::Tensor out = by_token(whole.out, whole.out.scalar_type());
     ctx->saved_data["ring"] = c10::IValue::make_capsule(ring);
     ctx->save_for_backward({q, k, v, out, whole.lse});

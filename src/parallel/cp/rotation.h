@@ -1,10 +1,10 @@
-// How the ranks of a context-parallel axis get to see each other's keys and values.
+// How the ranks of a context-parallel axis exchange keys and values.
 //
-//   kSendRecv     a ring: every step each rank hands what it has to the next rank; at step i rank r
-//                 has what rank r - i brought along
-//   kAllToAll     the same ring, each step one all_to_all in which only the next rank gets
-//   something kAllGather    everything at once, then each rank picks; the gradient returns by
-//   reduce_scatter
+//   kSendRecv     a ring: in every step each rank sends its block to the next rank; at step i rank
+//   r
+//                 has the block of rank r - i
+//   kAllToAll     the same ring; each step is one all_to_all that gives only the next rank a block
+//   kAllGather    one all_gather, then each rank selects; the gradient returns by reduce_scatter
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,14 +19,14 @@ namespace shardproof {
 enum class Rotation { kSendRecv, kAllToAll, kAllGather };
 const char* rotation_name(Rotation rotation);  // "send_recv", "all_to_all", "all_gather"
 
-// One tensor on its way: to the next rank, and from the one before. It must not be written to until
-// wait() has returned. The ranks give tensors of one shape and dtype.
+// One tensor in transit to the next rank, and one from the previous rank. Do not write to it before
+// wait() has returned. All ranks must pass tensors of one shape and dtype.
 class Handover {
  public:
-  // `rotation`: kSendRecv or kAllToAll. `tag` keeps tensors apart that are under way together.
+  // `rotation` must be kSendRecv or kAllToAll. `tag` tells concurrent tensors apart.
   Handover(Rotation rotation, const at::Tensor& sent, Communicator& cp, const std::string& label,
            int tag);
-  at::Tensor wait();  // what came; once
+  at::Tensor wait();  // returns the received tensor; call it once
 
  private:
   at::Tensor sent_;

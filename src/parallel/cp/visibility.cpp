@@ -1,5 +1,5 @@
-// With d = q - k: visible where lowest <= d <= highest, so a pair of tiles is judged by its
-// corners.
+// With d = q - k, a key is visible where lowest <= d <= highest, so the corners of two tiles
+// decide.
 #include "parallel/cp/visibility.h"
 
 #include <ATen/ATen.h>

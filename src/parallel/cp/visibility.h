@@ -1,11 +1,11 @@
-// Which keys a query sees, from where both stand in their sequences.
+// Which keys a query sees, by their positions in the sequence.
 //
 //   causal            k <= q
 //   window W > 0      q - W < k, and k < q + W where it is not causal
-//   always            of the same sequence, and both are tokens: padding sees and is seen by nobody
+//   always            in the same sequence, and both are tokens: padding neither sees nor is seen
 //
-// Tokens are handled in tiles: neighbours of one sequence that a rank holds as neighbours. Two
-// tiles of which no query sees any key are never multiplied.
+// Tokens are handled in tiles: neighbors of one sequence that are also neighbors on their rank. Two
+// tiles are not multiplied when no query of one sees a key of the other.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,13 +19,13 @@ namespace shardproof {
 
 struct AttentionRule {
   bool causal = true;
-  int64_t window = 0;  // 0: none. A query sees at most `window` keys up to and with itself.
+  int64_t window = 0;  // 0: none. A query sees at most the last `window` keys, including its own
 };
 
 struct TokenTile {
   int64_t sequence = 0;
   int64_t begin = 0;        // position within the sequence
-  int64_t length = 0;       // tokens alone, no padding; at least 1
+  int64_t length = 0;       // number of tokens without padding; at least 1
   int64_t local_begin = 0;  // among the rank's local positions
 };
 

@@ -29,7 +29,7 @@ FlatShards::FlatShards(std::vector<std::vector<int64_t>> shapes, int64_t ranks)
   }
 }
 
-// torch.chunk: ceil(n / ranks) rows each, the last ranks fewer or none.
+// torch.chunk: ceil(n / ranks) rows per rank; the last ranks get fewer or none.
 FlatShards::Rows FlatShards::rows_of(size_t index, int64_t rank) const {
   const int64_t rows = shapes_[index][0];
   const int64_t chunk = (rows + ranks_ - 1) / ranks_;

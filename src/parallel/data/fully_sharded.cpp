@@ -18,7 +18,7 @@ bool is_in_layer(const Parameter& parameter, int64_t index) {
 
 }  // namespace
 
-// Calls the unit before and after what its region computes, forward and backward.
+// Calls the unit before and after the computation of its region, forward and backward.
 class FullyShardedModel::UnitRegion : public RegionWrap {
  public:
   UnitRegion(FullyShardedModel& model, size_t unit) : model_(model), unit_(unit) {}
@@ -28,7 +28,7 @@ class FullyShardedModel::UnitRegion : public RegionWrap {
     FullyShardedModel* model = &model_;
     at::Tensor own = x;
     if (at::GradMode::is_enabled() && x.requires_grad()) {
-      // Its gradient is whole when everything in the region has given its part.
+      // Its gradient is complete when the whole region has added its part.
       own = at::alias(x);
       own.register_hook([model, unit = unit_](const at::Tensor&) { model->after_backward(unit); });
     }
@@ -86,16 +86,18 @@ void FullyShardedModel::after_forward(size_t unit) {
 void FullyShardedModel::before_backward(size_t unit) {
   units_[unit]->gather();
   if (!options_.prefetch) return;
-  const size_t next = unit == 0 ? units_.size() - 1 : unit - 1;  // the root's turn comes first
+  // Unit 0, the root, comes first in a backward.
+  const size_t next = unit == 0 ? units_.size() - 1 : unit - 1;
   if (next != 0 && awaits_backward_[next]) units_[next]->start_gather();
 }
 
 void FullyShardedModel::after_backward(size_t unit) {
   if (!awaits_backward_[unit]) return;
   awaits_backward_[unit] = false;
-  units_[unit]->reshard();  // first: its parameters and the buffer of its gradients never meet
+  // First, so that its parameters and the buffer of its gradients never exist together.
+  units_[unit]->reshard();
   if (!reduces_) return units_[unit]->keep_gradients();
-  // One at a time, so that no more than one unit's whole gradients are on their way.
+  // One at a time, so that only one unit's whole gradients are in transit.
   for (const auto& other : units_) other->finish_reduce();
   units_[unit]->start_reduce();
 }

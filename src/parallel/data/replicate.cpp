@@ -18,7 +18,7 @@ SampleRange samples_of(int64_t batch_size, int64_t dp_size, int64_t dp_rank) {
 namespace {
 
 // Averages grads[first, last). While a rank waits for its peers it holds the bucket once: the
-// gradients in it are let go, and come back as views of the average.
+// gradients in it are freed and replaced by views of the average.
 void average_bucket(std::vector<at::Tensor>& grads, size_t first, size_t last,
                     const std::string& label, Communicator& dp) {
   std::vector<at::Tensor> flat;
@@ -31,7 +31,7 @@ void average_bucket(std::vector<at::Tensor>& grads, size_t first, size_t last,
   at::Tensor bucket = at::cat(flat);
   flat.clear();
   PendingCollective reduction = dp.all_reduce_async(bucket, ReduceOp::kAvg, label);
-  bucket = at::Tensor();  // what travels is a copy
+  bucket = at::Tensor();  // the collective has its own copy
   const at::Tensor averaged = reduction.wait();
   int64_t offset = 0;
   for (size_t i = first; i < last; ++i) {
@@ -66,8 +66,8 @@ void average_gradients(std::vector<at::Tensor>& grads, const std::vector<std::st
       bytes += static_cast<int64_t>(grads[last].nbytes());
       ++last;
     }
-    const std::string label = "grad." + names[first] +
-                              (last - first > 1 ? " .. grad." + names[last - 1] : std::string());
+    const std::string label =
+        "grad." + names[first] + (last - first > 1 ? " .. grad." + names[last - 1] : std::string());
     average_bucket(grads, first, last, label, dp);
     first = last;
   }

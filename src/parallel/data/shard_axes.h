@@ -1,11 +1,11 @@
-// Over which ranks parameters are sharded, and over which they are copied.
+// The ranks over which parameters are sharded, and those over which they are copied.
 //
 //   dp = 4, cp = 2, tp = 2     shard        replicate
 //   replicate                  -            dp+cp
 //   fsdp                       dp+cp        -
 //   hybrid, 2 copies           dp+cp%4      dp+cp//4      dp 0 and 1 hold one copy, 2 and 3 another
 //
-// Tensor-parallel ranks hold shards of their own, which are cut again.
+// Tensor-parallel ranks hold their own shards, which are cut again.
 #pragma once
 
 #include <cstdint>
@@ -20,24 +20,23 @@ enum class DataParallelKind { kReplicate, kFsdp, kHybrid };
 
 struct FsdpOptions {
   DataParallelKind kind = DataParallelKind::kReplicate;
-  int64_t replicate_size = 1;          // kHybrid: copies of the model, along dp
+  int64_t replicate_size = 1;          // kHybrid: number of copies of the model along dp
   bool reshard_after_forward = true;   // false: parameters stay whole until their backward
-  bool prefetch = true;                // the next unit is gathered while this one computes
-  bool reduce_each_microbatch = true;  // false: whole gradients are kept until the last one
+  bool prefetch = true;                // gather the next unit while this one computes
+  bool reduce_each_microbatch = true;  // false: keep whole gradients until the last one
   bool cpu_offload = false;            // shards, their gradients and the optimizer on the CPU
 };
 
-// Names of axes as Mesh takes them; "" where there is only one rank.
+// Names of axes for Mesh; "" where there is only one rank.
 struct ShardAxes {
   std::string shard;
   std::string replicate;
 };
 
-// The axes over which ranks see different tokens: those of dp, cp and ulysses with more than one
-// rank.
+// The axes over which ranks see different tokens: dp, cp and ulysses, if they have several ranks.
 std::vector<std::string> data_axes(const Mesh& mesh);
 
-// Throws Error(kRefused): copies that do not divide dp.
+// Throws Error(kRefused) when the number of copies does not divide dp.
 ShardAxes shard_axes(const Mesh& mesh, const FsdpOptions& options);
 
 }  // namespace shardproof

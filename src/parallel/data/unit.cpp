@@ -20,7 +20,7 @@ void add_to(at::Tensor& sum, const at::Tensor& addend) {
   }
 }
 
-// A call whose wait throws is not there any more either.
+// A call whose wait throws is no longer pending either.
 at::Tensor wait_for(std::optional<PendingCollective>& pending) {
   PendingCollective call = std::move(*pending);
   pending.reset();
@@ -74,7 +74,7 @@ std::vector<at::Tensor> FsdpUnit::shards() const {
   return shards;
 }
 
-// What this rank gives to a gather, in the leaves' dtype and on their device.
+// This rank's input of a gather, in the leaves' dtype and on their device.
 at::Tensor FsdpUnit::packed_shards() const {
   return flat_.pack_shards(shards(), whole_[0].scalar_type()).to(whole_[0].device());
 }
@@ -125,7 +125,7 @@ void FsdpUnit::keep_gradients() {
   }
 }
 
-// Taken from the leaves and from what was kept: once they are in the buffer nobody has them.
+// Takes the gradients from the leaves and from kept_; afterwards only the buffer has them.
 at::Tensor FsdpUnit::packed_gradients() {
   std::vector<at::Tensor> whole;
   for (size_t i = 0; i < parameters_.size(); ++i) {

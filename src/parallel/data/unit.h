@@ -1,11 +1,12 @@
-// One unit of fully sharded data parallelism: parameters that are gathered together before they
-// are used, freed after it, and whose gradients are reduced together.
+// One unit of fully sharded data parallelism: parameters that are gathered together before their
+// use and freed after it, and whose gradients are reduced together.
 //
 //   sharded --start_gather()--> gathering --gather()--> whole --reshard()--> sharded
 //
-// A parameter's `master` is this rank's shard, in the wider type: what the optimizer owns. Its
+// A parameter's `master` is this rank's shard, in the wider type; the optimizer owns it. Its
 // `tensor` is the whole leaf that the forward and autograd use; between its uses it has no memory.
-// What autograd saved of it (the leaf, or views) sees the same memory when it comes back.
+// Tensors that autograd saved of it (the leaf, or views) see the same memory when it is allocated
+// again.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,8 +24,8 @@ namespace shardproof {
 
 class FsdpUnit {
  public:
-  // Cuts `parameters`, which are views of the full tensors still: appends the cut to their layouts
-  // and makes shards and leaves. Leaves have `dtype` and are on `device`. No communication.
+  // Cuts `parameters`, which must still be views of the full tensors: appends the cut to their
+  // layouts and makes shards and leaves. Leaves have `dtype` and are on `device`. No communication.
   FsdpUnit(std::string name, std::vector<ParameterPtr> parameters, MeshComm& comm,
            const FsdpOptions& options, at::ScalarType dtype, at::Device device);
 
@@ -32,27 +33,29 @@ class FsdpUnit {
   const std::vector<ParameterPtr>& parameters() const { return parameters_; }
   bool whole() const { return state_ == State::kWhole; }
 
-  // Starts the gather of a sharded unit, else nothing. The shards stay as they are until gather().
+  // Starts the gather of a sharded unit, else does nothing. Do not change the shards before
+  // gather().
   //   all_gather over the shard axis of the shards in the leaves' dtype, one call
   void start_gather();
-  // The leaves are whole afterwards: waits for what was started, or gathers now.
+  // Makes the leaves whole: waits for a started gather, or gathers now.
   void gather();
-  // Frees the leaves' memory. A gather under way is waited for, and dropped.
+  // Frees the leaves' memory. Waits for a gather in flight and drops its result.
   void reshard();
 
-  // The leaves' gradients of the last backward are taken away and added to those kept whole.
+  // Takes the leaves' gradients of the last backward and adds them to those kept whole.
   void keep_gradients();
-  // Starts to reduce the leaves' gradients and those kept; parameters without any count as zeros.
+  // Starts to reduce the leaves' gradients and the kept ones; parameters without any count as
+  // zeros.
   //   reduce_scatter(avg) over the shard axis in the wider type, one call
   void start_reduce();
-  // Ends what start_reduce() began and adds it to this rank's shards of the gradients.
+  // Completes start_reduce() and adds the result to this rank's shards of the gradients.
   //   all_reduce(avg) over the replicate axis, one call
   void finish_reduce();
-  // The gradients' shards since the last call, one per parameter, in the wider type.
+  // Returns the gradients' shards since the last call, one per parameter, in the wider type.
   std::vector<at::Tensor> take_gradients();
-  // After a step that threw: all gradients are dropped and the leaves freed. Waits for no call:
-  // parameters on their way are as good for the next step, and a reduction under way is waited
-  // for, and dropped, where the next one begins.
+  // Call it after a step that threw: drops all gradients and frees the leaves. Does not wait for
+  // calls in flight: gathered parameters are valid for the next step, and the next step waits for a
+  // reduction and drops its result.
   void abandon_step();
 
  private:
@@ -68,13 +71,13 @@ class FsdpUnit {
   std::vector<ParameterPtr> parameters_;
   MeshComm& comm_;
   bool cpu_offload_;
-  std::vector<at::Tensor> whole_;  // the leaves' memory, seen past autograd
+  std::vector<at::Tensor> whole_;  // the leaves' memory, without autograd
   Communicator* shard_axis_;
   Communicator* replicate_axis_;  // null: no copies
   FlatShards flat_;
   State state_ = State::kSharded;
   std::optional<PendingCollective> gathering_, reducing_;
-  bool abandoned_ = false;             // what reducing_ brings belongs to a step that threw
+  bool abandoned_ = false;             // the result of reducing_ belongs to a step that threw
   std::vector<at::Tensor> kept_;       // whole gradients of earlier microbatches
   std::vector<at::Tensor> gradients_;  // this rank's shards, reduced
 };

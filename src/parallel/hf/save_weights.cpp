@@ -39,7 +39,7 @@ HeldByName by_name(const std::vector<ParameterPtr>& parameters,
   return held;
 }
 
-// The full tensor on rank 0, undefined elsewhere. Of equal copies the lowest rank's travels.
+// The full tensor on rank 0, undefined elsewhere. Of equal copies the lowest rank sends its own.
 at::Tensor collect(const Held& held, const SaveOptions& options, MeshComm& comm) {
   const Parameter& parameter = *held.parameter;
   const Mesh& mesh = comm.mesh();
@@ -72,7 +72,7 @@ int64_t stored_bytes(const Parameter& parameter, at::ScalarType dtype) {
          static_cast<int64_t>(c10::elementSize(dtype));
 }
 
-// The names that go into each file.
+// The names of the tensors in each file.
 std::vector<std::vector<std::string>> deal_into_files(const HeldByName& held,
                                                       const SaveOptions& options) {
   std::vector<std::vector<std::string>> files(1);
@@ -153,7 +153,7 @@ void save_weights(const std::string& folder, const nlohmann::json& config,
   if (writes) {
     replace_text(fs::path(folder) / "config.json", saved_config(config, options.dtype).dump(2));
     if (files.size() > 1) write_index(folder, files, held, options.dtype);
-    std::error_code ignored;  // what is not there need not go
+    std::error_code ignored;  // absent files need no removal
     fs::remove(fs::path(folder) / (files.size() > 1 ? kSingleFile : kIndexFile), ignored);
   }
   comm.world().barrier("saved");

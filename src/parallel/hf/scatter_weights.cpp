@@ -35,7 +35,7 @@ std::vector<at::ScalarType> stored_dtypes(const std::vector<ParameterPtr>& param
 
 int64_t element_count(const std::vector<int64_t>& shape) { return c10::multiply_integers(shape); }
 
-// Rank 0's part: a piece for every other rank, then its own.
+// Rank 0's part: sends a piece to every other rank and returns its own.
 at::Tensor deal(const Parameter& parameter, const at::Tensor& full, MeshComm& comm,
                 at::Device device) {
   const Mesh& mesh = comm.mesh();

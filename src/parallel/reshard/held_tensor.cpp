@@ -18,7 +18,7 @@ bool is_run(const std::vector<int64_t>& indices) {
   return indices.empty() || indices.front() >= 0;
 }
 
-// Writes the elements along one dim to their places, dim by dim; padding (-1) is dropped.
+// Writes the elements along one dim to their positions, dim by dim; padding (-1) is dropped.
 void place_along(at::Tensor full, at::Tensor piece, const HeldTensor& held, const Mesh& mesh,
                  int64_t rank, int64_t dim) {
   if (dim == full.dim()) {
@@ -33,7 +33,7 @@ void place_along(at::Tensor full, at::Tensor piece, const HeldTensor& held, cons
     place_along(full.narrow(dim, indices.front(), count), piece, held, mesh, rank, dim + 1);
     return;
   }
-  for (size_t i = 0; i < indices.size();) {  // run after run
+  for (size_t i = 0; i < indices.size();) {  // one run after the other
     size_t end = i + 1;
     while (end < indices.size() && indices[i] >= 0 && indices[end] == indices[end - 1] + 1) ++end;
     const auto count = static_cast<int64_t>(end - i);

@@ -1,4 +1,4 @@
-// A full tensor of which every rank of a mesh holds a piece, put together on one rank alone.
+// Collects, on one rank alone, a full tensor of which every rank of a mesh holds a piece.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,11 +19,11 @@ struct HeldTensor {
   Layout layout;
 };
 
-// Collects the full tensor on the mesh's rank 0, one piece at a time; of equal copies the lowest
-// rank's travels.
+// Collects the full tensor on the mesh's rank 0, one piece at a time. The lowest rank sends each of
+// several equal copies.
 //
-//   full      [global_shape] on rank 0, written; undefined elsewhere. Its dtype is what travels:
-//             `dtype`, the same on every rank, to which each rank casts its own piece
+//   full      [global_shape] on rank 0, where it is written; undefined elsewhere. It has the
+//             dtype `dtype`, the same on every rank, to which each rank casts its own piece
 //   device    where the communicator moves tensors
 //
 // Forward   a send to rank 0 from each other rank that is the first to hold its piece

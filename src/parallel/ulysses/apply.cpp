@@ -27,7 +27,7 @@ class UlyssesAttention : public Layer {
   std::string label_;
 };
 
-// Heads of a [B, S, heads, D] input on this rank, as the slot's declared layout says.
+// Heads of a [B, S, heads, D] input on this rank, by the slot's declared layout.
 int64_t local_heads(const Slot& slot, size_t input, int64_t heads, const MeshComm& comm) {
   if (slot.input_layouts.empty()) return heads;
   const Layout& layout = slot.input_layouts[std::min(input, slot.input_layouts.size() - 1)];

@@ -1,8 +1,8 @@
-// On the wire a rank's samples are one row of bytes:
+// A rank's samples travel as one row of bytes:
 //
 //   [8 bytes: length of the header] [header, JSON] [the tensors' elements, one after the other]
 //
-// The header lists the samples; a text stands in it, a tensor has its dtype and shape there.
+// The header lists the samples. It contains the texts, and the dtype and shape of each tensor.
 #include "parallel/ulysses/samples.h"
 
 #include <ATen/ATen.h>

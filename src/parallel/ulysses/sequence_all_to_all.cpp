@@ -62,7 +62,7 @@ struct TradeFunction : torch::autograd::Function<TradeFunction> {
     variable_list results =
         trade(grads, saved["gather"].toIntVector(), saved["scatter"].toIntVector(),
               kept_communicator(saved["axis"]), saved["label"].toStringRef(), "backward");
-    results.resize(results.size() + 3);  // the arguments that are no tensors
+    results.resize(results.size() + 3);  // the arguments that are not tensors
     return results;
   }
 };

@@ -1,4 +1,4 @@
-// Trades one cut dim for another: each rank gives away parts of `scatter_dim`, and gets the other
+// Exchanges one cut dim for another: each rank sends parts of `scatter_dim` and receives the other
 // ranks' parts of `gather_dim`. Ulysses goes from a part of the sequence with all heads to the
 // whole sequence with a part of the heads, and back.
 //
@@ -23,21 +23,21 @@ struct DimTrade {
   int64_t gather_dim = 1;
 };
 
-// One or many tensors in one call, each with its own dims. The next tensor's exchange is started
-// before the last one's result is put together.
+// Exchanges one or many tensors in one call, each with its own dims. The next tensor's exchange
+// starts before the previous result is concatenated.
 //
 //   tensor    [.., D_s, .., D_g, ..]        any dtype, any strides; equal shapes on all ranks
 //   returns   [.., D_s / U, .., D_g * U, ..]   parts of D_g in rank order
 //
-// Forward   all_to_all per tensor, labelled "<label> <index> forward"
-// Backward  the same with the two dims changed over, "<label> <index> backward"
+// Forward   all_to_all per tensor, labeled "<label> <index> forward"
+// Backward  the same with the two dims exchanged, "<label> <index> backward"
 // Golden    narrow and cat over all ranks' tensors
-// Throws    Error(kRefused): scatter_dim does not divide by the group. (torch.tensor_split, in the
-//           seed, deals uneven parts that the other ranks take for even ones.)
+// Throws    Error(kRefused): scatter_dim does not divide by the group. (torch.tensor_split in
+//           LightRFT sends uneven parts, which the other ranks take for even ones.)
 //
-// A group of one gives the tensors back as they are. A backward after `ulysses` has ended throws
-// Error(kBadInput). All
-// results of a call take part in the backward, unused ones with zeros. No second derivatives.
+// A group of one returns the tensors unchanged. A backward after `ulysses` has ended throws
+// Error(kBadInput). All results of a call take part in the backward, unused ones with zeros. No
+// second derivatives.
 // Source    LightRFT parallel_utils.py, _SeqAllToAll
 std::vector<at::Tensor> sequence_all_to_all(const std::vector<DimTrade>& trades,
                                             Communicator& ulysses, std::string_view label);

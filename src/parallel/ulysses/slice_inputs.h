@@ -1,5 +1,5 @@
-// What comes before and after a model whose sequences are cut evenly over the Ulysses ranks: ids
-// are padded and sliced on the way in, results gathered and unpadded on the way out.
+// The steps before and after a model whose sequences are cut evenly over the Ulysses ranks: ids are
+// padded and sliced, results are gathered and unpadded.
 //
 //   7 tokens, U = 2    padded  0 1 2 3 4 5 6 .     rank 0: 0 1 2 3    rank 1: 4 5 6 .
 #pragma once
@@ -20,21 +20,22 @@ struct SlicedInputs {
   int64_t padding = 0;                                    // S_padded - S
 };
 
-// Pads to the next multiple of U: ids with 0, positions with 0, 1, 2, ... as a sequence of its own.
-// Both are slices of what every rank of the group holds alike.
+// Pads to the next multiple of U: ids with 0, positions with 0, 1, 2, ... as a separate sequence.
+// The inputs must be the same on every rank of the group.
 //
 //   input_ids      [B, S] int64
 //   position_ids   [B, S] int64, or none
 //
 // Communication   none
-// Throws          Error(kBadInput): ids that are no [B, S], positions of another shape
+// Throws          Error(kBadInput): ids whose shape is not [B, S], positions of another shape
 // Source          LightRFT parallel_utils.py, sp_slice_and_pad_input (there positions need B = 1)
 SlicedInputs slice_and_pad_inputs(const at::Tensor& input_ids,
                                   const std::optional<at::Tensor>& position_ids,
                                   const Communicator& ulysses);
 
-// Gathers `dim` over the group and drops the last `padding` entries of `unpad_dim`. All ranks go on
-// alike: each holds the whole gradient, so the backward keeps this rank's slice and sums nothing.
+// Gathers `dim` over the group and drops the last `padding` entries of `unpad_dim`. All ranks must
+// compute the same from the result: each holds the whole gradient, so the backward keeps this
+// rank's slice and sums nothing.
 //
 //   local     [.., D / U, ..]
 //   returns   [.., D, ..] without the padding

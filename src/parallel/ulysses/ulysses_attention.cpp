@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kTokens = 1;
 constexpr int64_t kHeads = 2;
 
-// Autograd sums the gradient of the copies.
+// Repeats heads; autograd sums the gradients of the copies.
 at::Tensor repeated(const at::Tensor& heads, int64_t repeats) {
   return repeats == 1 ? heads : heads.repeat_interleave(repeats, kHeads);
 }

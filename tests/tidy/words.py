@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Refuses words that comments and pages used with private meanings, and numbers of sources ("seed 004").
+
+It reads comments of C++, texts of the option table (sim/case) and Markdown pages. Code, and text in backticks or double
+quotes, may use any word. The folders of NOT_EDITED may still have such words. That list may only shrink: a folder
+without findings must leave it.
+
+  words.py [ROOT]
+"""
+
+import re
+import sys
+from pathlib import Path
+
+CODE = ("src", "sim", "golden", "tests", "bench", "examples", "cmake")
+OPTIONS = ("sim/case/case_rows.cpp", "sim/case/parallel_rows.cpp", "sim/case/run_rows.cpp",
+           "sim/case/world_rows.cpp", "sim/case/model_keys.cpp")
+PAGES = ("*.md", "docs/*.md", "docs/adding/*.md", "scenarios/README.md", "tests/*/README.md", "bench/README.md",
+         "reports/README.md", "examples/*/README.md")
+NOT_EDITED = ("sim/world", "sim/proofs", "src/comm", "src/parallel/tp", "tests/unit")
+
+# {words: what to write instead}. A part of a name (draw_alike, run.lives, kAlike) is not a word.
+WORDS = {
+    r"told|untold": "reported, passed",
+    r"asked": "requested, configured",
+    r"lives": "exists, is in",
+    r"(?:come|comes|came|coming) home": "return",
+    r"beyond": "more than, outside of, after",
+    r"where (?:it|they) stands?": "the position",
+    r"by (?:itself|themselves)": "alone, separately",
+    r"at first": "in the first step, before",
+    r"alike": "equally, the same",
+    r"put right": "corrected",
+    r"seeds? 00\d": "the name of the repository (docs/sources.md)",
+}
+# An option's text is printed without its neighbors.
+WORDS_OF_OPTIONS = WORDS | {
+    r"without it": "the default",
+    r"^(?:the same|by this)": "the name of the key or the value",
+}
+
+QUOTED = re.compile(r'`[^`\n]*(?:\n[^`\n]+)*`|"(?:\\.|[^"\\\n])*(?:\n(?:\\.|[^"\\\n])+)*"')
+BLOCK_OF_CODE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+# Comments, and literals, which may contain "//".
+TOKEN = re.compile(r'R"(\w*)\((?:.|\n)*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'|//[^\n]*|/\*(?:.|\n)*?\*/')
+LITERALS = re.compile(r'"(?:\\.|[^"\\\n])*"(?:\s*"(?:\\.|[^"\\\n])*")*')
+
+
+def blank(found):
+    """As many spaces, with the same line breaks."""
+    return re.sub(r"[^\n]", " ", found[0])
+
+
+def comments(text):
+    """(line, text) of each comment; those of consecutive lines are one, since a phrase may span two lines."""
+    start, lines, last = 0, [], -1
+    for found in TOKEN.finditer(text):
+        if not found[0].startswith(("//", "/*")):
+            continue
+        line = text.count("\n", 0, found.start()) + 1
+        if line != last + 1 and lines:
+            yield start, "\n".join(lines)
+        if line != last + 1:
+            start, lines = line, []
+        lines.append(found[0].lstrip("/*"))
+        last = line + found[0].count("\n")
+    if lines:
+        yield start, "\n".join(lines)
+
+
+def texts_of_options(text):
+    """(line, text) of each literal with a space, adjacent ones joined."""
+    code = TOKEN.sub(lambda found: found[0] if found[0][0] == '"' else blank(found), text)
+    for found in LITERALS.finditer(code):
+        words = "".join(re.findall(r'"((?:\\.|[^"\\\n])*)"', found[0]))
+        if " " in words:
+            yield text.count("\n", 0, found.start()) + 1, words
+
+
+def found_in(text, words):
+    """(line within `text` from 0, what was found, what to write instead)"""
+    for word, instead in words.items():
+        pattern = r"(?<![\w.-])(?:" + word.replace(" ", r"\s+") + r")(?![\w-]|\.\w)"
+        for found in re.finditer(pattern, text, re.IGNORECASE):
+            yield text.count("\n", 0, found.start()), " ".join(found[0].split()), instead
+
+
+def files_of_code(root):
+    for folder in CODE:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in (".h", ".cpp", ".cu"):
+                yield path
+
+
+def findings(root):
+    """(path, line, what was found, what to write instead)"""
+    for file in files_of_code(root):
+        path, text = file.relative_to(root).as_posix(), file.read_text(encoding="utf-8")
+        for start, comment in comments(text):
+            for line, word, instead in found_in(QUOTED.sub(blank, comment), WORDS):
+                yield path, start + line, word, instead
+        if path in OPTIONS:
+            for start, words in texts_of_options(text):
+                for _, word, instead in found_in(words, WORDS_OF_OPTIONS):
+                    yield path, start, word, instead
+    for page in sorted(page for pattern in PAGES for page in root.glob(pattern)):
+        text = QUOTED.sub(blank, BLOCK_OF_CODE.sub(blank, page.read_text(encoding="utf-8")))
+        for line, word, instead in found_in(text, WORDS):
+            yield page.relative_to(root).as_posix(), line + 1, word, instead
+
+
+def problems(root, not_edited=NOT_EDITED):
+    found = list(findings(root))
+    for path, line, word, instead in found:
+        if not path.startswith(tuple(folder + "/" for folder in not_edited)):
+            yield f"{path}:{line}: '{word}'; write {instead}"
+    for folder in not_edited:
+        if not any(path.startswith(folder + "/") for path, *_ in found):
+            yield f"tests/tidy/words.py: {folder} has no such words any more; take it out of NOT_EDITED"
+
+
+def main():
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[2]
+    found, files = list(problems(root)), len(list(files_of_code(root)))
+    print("\n".join(found) or f"{files} files of code, and the pages")
+    return 1 if found or not files else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

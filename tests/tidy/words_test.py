@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""Plants each refused word in a small tree and checks that words.py names exactly it."""
+
+import tempfile
+import unittest
+from pathlib import Path
+
+import words
+
+SENTENCES = {
+    "told": "The probe is told of it.", "untold": "A call untold.", "asked": "Whether a stop was asked for.",
+    "lives": "It lives in the pool.", "came home": "The gradient came home.", "beyond": "Values beyond the allowance.",
+    "where it stands": "It is cut where it stands.", "by itself": "Each is cut by itself.",
+    "at first": "It is wrong at first.", "alike": "All ranks hold it alike.", "put right": "It is put right.",
+    "seed 004": "See seed 004, layers.py."}
+OPTION_SENTENCES = {"without it": "Ranks; without it 1", "The same": "The same of tp",
+                    "By this": "By this the loss is divided"}
+
+
+def found_in(files, not_edited=()):
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        for path, text in files.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(text)
+        return list(words.problems(root, not_edited))
+
+
+class EachWordIsFound(unittest.TestCase):
+    def only(self, path, text, line, word):
+        found = found_in({path: text})
+        self.assertEqual(len(found), 1, found)
+        self.assertTrue(found[0].startswith(f"{path}:{line}: '{word}'"), found)
+
+    def test_each_entry_has_a_sentence(self):
+        for word in words.WORDS_OF_OPTIONS:
+            sentences = SENTENCES | OPTION_SENTENCES
+            self.assertTrue(any(list(words.found_in(text, {word: ""})) for text in sentences.values()), word)
+
+    def test_in_a_comment(self):
+        for word, sentence in SENTENCES.items():
+            self.only("src/a.cpp", f"// A.\nint a;  // {sentence}\n", 2, word)
+            self.only("sim/b/c.h", f"// A.\n/* {sentence} */\n", 2, word)
+
+    def test_across_two_lines_of_a_comment(self):
+        self.only("golden/a.h", "int a;\n// The gradient came\n// home.\n", 2, "came home")
+
+    def test_in_a_page(self):
+        for word, sentence in SENTENCES.items():
+            self.only("docs/a.md", f"# A\n\n{sentence}\n", 3, word)
+
+    def test_in_a_text_of_an_option(self):
+        for word, sentence in (SENTENCES | OPTION_SENTENCES).items():
+            first, _, second = sentence.partition(" ")
+            self.only("sim/case/run_rows.cpp", f'// A.\nrow("{first} "\n    "{second}");\n', 2, word)
+
+    def test_names_code_and_quotations_may_use_them(self):
+        self.assertEqual(found_in({
+            "src/a.cpp": '// `told`, draw_alike, run.lives, kAlike, "at first", aliked, lives.h\n'
+                         'const char* told = "// beyond"; auto lives = beyond(1, R"(// asked)"); // x\n',
+            "sim/case/run_rows.cpp": 'row("run.lives", "Times");\n',
+            "docs/a.md": '`run.lives: 2`, "a case beyond" and\n```\nlives: 2   # told\n```\n   ```diff\n+ beyond\n   ```\n'}), [])
+
+    def test_a_folder_of_the_ledger_may_have_them_until_it_has_none(self):
+        told = {"sim/world/a.h": "// It is told.\n"}
+        self.assertEqual(found_in(told, ("sim/world",)), [])
+        self.assertEqual(len(found_in(told)), 1)
+        clean = found_in({"sim/world/a.h": "// A.\n"}, ("sim/world",))
+        self.assertEqual(len(clean), 1)
+        self.assertIn("take it out of NOT_EDITED", clean[0])
+
+
+if __name__ == "__main__":
+    unittest.main()
