@@ -11,6 +11,7 @@
 #include "sim/case/option.h"
 #include "sim/case/scenario/schema.h"
 #include "sim/cli/version.h"
+#include "sim/report/summary.h"
 
 namespace shardproof::sim {
 
@@ -85,6 +86,13 @@ void add_run(CLI::App& app, RunArguments& run) {
           "number"));
   app.add_option("--out", run.out, "Folder for the results (default: runs/<time>)");
   app.add_flag("--force", run.force, "Use the folder of --out even if it holds other files");
+  app.add_flag("--quiet,-q", run.quiet, "No line for expected results");
+  app.add_option_function<std::string>(
+         "--format", [&run](const std::string& name) { run.json_lines = name == "jsonl"; },
+         "What standard output gets: text, or jsonl, a line of JSON for each case")
+      ->check(one_of({"text", "jsonl"}));
+  app.add_option("--durations", run.durations, "List this many of the slowest cases at the end")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   app.add_flag("--no-skips", run.no_skips, "A skipped case makes the exit status 2");
   app.add_flag("--no-unresolved", run.no_unresolved,
                "A tensor that its precision cannot resolve makes the exit status 1");
@@ -233,16 +241,15 @@ const Command kCommands[] = {
            ->expected(0, 1)
            ->type_name("BASE");
      }},
-    {"schema", "", [](CLI::App&, Arguments&) {}},
+    {"schema", "The JSON Schema of scenario files, for editors", [](CLI::App&, Arguments&) {}},
+    {"completion", "For bash: eval \"$(shardproof completion)\"", [](CLI::App&, Arguments&) {}},
     {"doctor", "What is installed, which worlds can run, why not", [](CLI::App&, Arguments&) {}},
     {"version", "Versions of shardproof and LibTorch", [](CLI::App&, Arguments&) {}},
 };
 
 std::vector<std::string> command_names() {
   std::vector<std::string> names;
-  for (const Command& command : kCommands) {
-    if (*command.what != '\0') names.emplace_back(command.name);
-  }
+  for (const Command& command : kCommands) names.emplace_back(command.name);
   return names;
 }
 
@@ -274,21 +281,31 @@ std::string with_nearest(const std::string& message, const CLI::App& app, int ar
   return message;
 }
 
+constexpr const char* kPurpose =
+    "shardproof runs sharded LLM training on N ranks and proves it against one device";
+
+void add_commands(CLI::App& app, Arguments& arguments) {
+  app.require_subcommand(1);
+  app.set_version_flag("--version", version_text());
+  std::string statuses = "Exit status:\n";
+  for (const int status : {0, 1, 2, 3, 4, 5, 130}) {
+    statuses += "  " + exit_status_text(status) + "\n";
+  }
+  app.footer(statuses);
+  for (const Command& command : kCommands) {
+    CLI::App* sub = app.add_subcommand(command.name, command.what);
+    command.add(*sub, arguments);
+    sub->callback([&arguments, &command] { arguments.command = command.name; });
+  }
+}
+
 }  // namespace
 
 ParsedArguments parse_arguments(int argc, char** argv) {
   ParsedArguments parsed;
   Arguments arguments;
-  CLI::App app("shardproof runs sharded LLM training on N ranks and proves it against one device",
-               "shardproof");
-  app.require_subcommand(1);
-  app.set_version_flag("--version", version_text());
-  for (const Command& command : kCommands) {
-    CLI::App* sub = app.add_subcommand(command.name, command.what);
-    if (*command.what == '\0') sub->group("");
-    command.add(*sub, arguments);
-    sub->callback([&arguments, &command] { arguments.command = command.name; });
-  }
+  CLI::App app(kPurpose, "shardproof");
+  add_commands(app, arguments);
   try {
     app.parse(argc, argv);
     parsed.arguments = arguments;
@@ -309,6 +326,27 @@ ParsedArguments parse_arguments(const std::vector<std::string>& words) {
   std::vector<char*> argv;
   for (std::string& word : copies) argv.push_back(word.data());
   return parse_arguments(static_cast<int>(argv.size()), argv.data());
+}
+
+std::string bash_completion() {
+  Arguments arguments;
+  CLI::App app(kPurpose, "shardproof");
+  add_commands(app, arguments);
+  std::string cases;
+  for (const Command& command : kCommands) {
+    cases += fmt::format("    {}) words=\"{}\" ;;\n", command.name,
+                         fmt::join(option_names(*app.get_subcommand(command.name)), " "));
+  }
+  return fmt::format(R"(_shardproof() {{
+  local words=""
+  case "${{COMP_WORDS[1]}}" in
+{}  esac
+  if (( COMP_CWORD == 1 )); then words="{}"; fi
+  mapfile -t COMPREPLY < <(compgen -W "$words" -- "$2"; (( COMP_CWORD == 1 )) || compgen -f -- "$2")
+}}
+complete -o filenames -F _shardproof shardproof ./shardproof
+)",
+                     cases, fmt::join(command_names(), " "));
 }
 
 }  // namespace shardproof::sim

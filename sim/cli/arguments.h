@@ -30,6 +30,9 @@ struct RunArguments {
   std::optional<int64_t> shuffle;  // seed of the order
   std::optional<int64_t> seed;     // replaces every scenario's seed
   std::string out;                 // run folder; "": runs/<time>
+  bool quiet = false;              // no line for expected results
+  bool json_lines = false;         // standard output gets a line of JSON for each case
+  int64_t durations = 0;           // lists this many of the slowest cases at the end
   bool force = false;              // `out` may hold files that are not of a run
   std::string resume;              // run: folder of an earlier run to go on with; "": none
   std::string dump;                // run: file for the one case's own full tensors; "": none
@@ -92,6 +95,8 @@ struct ParsedArguments {
 };
 
 ParsedArguments parse_arguments(int argc, char** argv);
+// A script for bash that completes commands, options and files.
+std::string bash_completion();
 // `words` begins with the program's name.
 ParsedArguments parse_arguments(const std::vector<std::string>& words);
 

@@ -1,6 +1,5 @@
 // check: runs a case folder sharded and judges it.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <iostream>
@@ -13,6 +12,7 @@
 #include "sim/cli/machine.h"
 #include "sim/cli/replay_flags.h"
 #include "sim/cli/version.h"
+#include "sim/report/color.h"
 #include "sim/report/run_folder.h"
 #include "sim/run/case_check.h"
 #include "sim/run/case_runner.h"
@@ -79,7 +79,7 @@ int check_command(const CheckArguments& arguments, const CommandLine& command, W
   const std::string folder = out.empty() ? "" : create_run_folder(out, arguments.force);
   GoldenStore goldens(pool, !arguments.world.no_cache);
   CaseRunner runner(pool, goldens, arguments.world.fresh);
-  const bool color = ::isatty(STDOUT_FILENO) != 0;
+  const bool color = wants_color();
   const std::optional<CaseResult> witness = judge_expected(spec, goldens, pool);
   if (pool.interrupted()) return 130;
   if (witness && witness->verdict == "bad_input") {

@@ -40,6 +40,10 @@ int dispatch(const Arguments& arguments, const CommandLine& line,
   if (command == "mutants") return mutants_command(arguments.mutants);
   if (command == "doctor") return doctor_command();
   if (command == "schema") return schema_command();
+  if (command == "completion") {
+    std::cout << bash_completion();
+    return 0;
+  }
   if (command == "version") {
     std::cout << version_text() << '\n';
     return 0;

@@ -1,6 +1,5 @@
 // describe: shows what a scenario would run, without running it.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <iostream>
 
@@ -14,6 +13,7 @@
 #include "sim/describe/memory_estimate.h"
 #include "sim/describe/mesh_picture.h"
 #include "sim/describe/token_strips.h"
+#include "sim/report/color.h"
 #include "sim/world/rank/fsdp_options.h"
 
 namespace shardproof::sim {
@@ -126,7 +126,7 @@ std::string plan_part(const CaseSpec& spec) {
     const MemoryEstimate memory = estimate_memory(spec, config, batch);
     return model_line(config) + "\nwho holds what\n" +
            describe_plan(config, spec.parallel.mesh(), options) + "\n" +
-           token_strips(spec, batch, ::isatty(STDOUT_FILENO) != 0) + held_lines(spec, config) +
+           token_strips(spec, batch, wants_color()) + held_lines(spec, config) +
            memory_lines(memory);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kRefused) throw;

@@ -1,5 +1,4 @@
 // judge: compares a result file of any framework with the golden.
-#include <unistd.h>
 
 #include <filesystem>
 #include <iostream>
@@ -8,6 +7,7 @@
 #include "sim/cli/check_case.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/replay_flags.h"
+#include "sim/report/color.h"
 #include "sim/run/case_check.h"
 #include "sim/run/file_judgement.h"
 
@@ -26,7 +26,7 @@ int judge_command(const CheckArguments& arguments, WorldPool& pool) {
   CaseResult result = judge_file(spec, goldens, pool, arguments.result_file);
   if (pool.interrupted()) return 130;
   result.replay = with_replay_flags(result.replay, arguments);
-  std::cout << describe_result(result, ::isatty(STDOUT_FILENO) != 0) << '\n';
+  std::cout << describe_result(result, wants_color()) << '\n';
   return exit_status({result});
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "base/error.h"
 #include "sim/cli/replay_flags.h"
 #include "sim/cli/version.h"
+#include "sim/report/color.h"
 #include "sim/report/run_folder.h"
 #include "sim/report/summary.h"
 #include "sim/run/case_runner.h"
@@ -49,7 +51,7 @@ class Run {
   // Runs the cases that have no result yet; each is in `files` before it is said to have finished.
   void run_all(RunFiles& files) {
     const Clock::time_point start = Clock::now();
-    Progress progress(std::cout, ::isatty(STDOUT_FILENO) != 0, missing_count());
+    Progress progress(std::cout, progress_style(), missing_count());
     for (size_t place = 0; place < cases_.size(); ++place) {
       if (is_finished(place)) continue;
       wait_for_room(cases_[place]);
@@ -93,6 +95,15 @@ class Run {
     } else {
       runner_.wait_for_room(spec.parallel.world_size(), cores_);
     }
+  }
+
+  Progress::Style progress_style() const {
+    const char* github = std::getenv("GITHUB_ACTIONS");
+    return {.terminal = ::isatty(STDOUT_FILENO) != 0 && !arguments_.json_lines,
+            .color = wants_color(),
+            .quiet = arguments_.quiet,
+            .json_lines = arguments_.json_lines,
+            .annotations = github != nullptr && std::string_view(github) == "true"};
   }
 
   // "" to go on.
@@ -199,13 +210,15 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
   const std::vector<CaseResult> results = run.results();
   run.info.exit_status = status_of(results, run.info, arguments);
   files->finish(results, run.info);
-  std::cout << summary_text({.results = results,
-                             .skipped = run.info.skipped,
-                             .not_run = run.info.not_run,
-                             .seconds = run.info.seconds,
-                             .exit_status = run.info.exit_status,
-                             .run_folder = folder},
-                            ::isatty(STDOUT_FILENO) != 0);
+  std::ostream& out = arguments.json_lines ? std::cerr : std::cout;
+  if (arguments.durations > 0) out << '\n' << slowest_text(results, arguments.durations);
+  out << summary_text({.results = results,
+                       .skipped = run.info.skipped,
+                       .not_run = run.info.not_run,
+                       .seconds = run.info.seconds,
+                       .exit_status = run.info.exit_status,
+                       .run_folder = folder},
+                      wants_color() && !arguments.json_lines);
   return run.info.exit_status;
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "sim/case/option.h"
 #include "sim/case/scenario/case_folder.h"
 #include "sim/case/scenario/read_text.h"
 #include "sim/case/scenario/scenario.h"
@@ -155,11 +156,27 @@ class Reader {
   std::map<std::string, std::string> file_of_;
 };
 
+// "precision=float64", "tensor_parallel_size=2", "parallel.tensor_parallel_size=2", "tp=2".
+bool has_value(const CaseSpec& spec, const std::string& filter) {
+  const size_t equals = filter.find('=');
+  if (equals == filter.npos) return false;
+  const std::string key = filter.substr(0, equals), value = filter.substr(equals + 1);
+  const auto& options = case_options();
+  return std::any_of(options.begin(), options.end(), [&](const CaseOption& option) {
+    const std::string last = option.path.substr(option.path.rfind('.') + 1);
+    const bool is_key = key == option.path || key == last || key == option.short_name;
+    if (!option.get || !is_key) return false;
+    const nlohmann::json found = option.get(spec, Extent::kAll);
+    return found.is_string() ? found == value : found.dump() == value;
+  });
+}
+
 bool passes_filters(const RunArguments& arguments, const CaseSpec& spec) {
   if (!arguments.only.empty() && spec.name != arguments.only) return false;
   return std::all_of(arguments.filters.begin(), arguments.filters.end(),
                      [&](const std::string& filter) {
-                       return has(spec.tags, filter) || spec.name.find(filter) != std::string::npos;
+                       return has(spec.tags, filter) || has_value(spec, filter) ||
+                              spec.name.find(filter) != std::string::npos;
                      });
 }
 
@@ -170,6 +187,16 @@ bool asked_for(const RunArguments& arguments, const CaseSpec& spec) {
     if (has(spec.tags, tag) && !has(arguments.filters, tag)) return false;
   }
   return true;
+}
+
+void require_known_name(const std::string& only, const std::vector<CaseSpec>& cases) {
+  std::vector<std::string> names;
+  for (const CaseSpec& spec : cases) names.push_back(spec.name);
+  if (only.empty() || has(names, only)) return;
+  const std::string nearest = nearest_name(only, names);
+  bad_selection(fmt::format("--only {}: no case has this name", only),
+                nearest.empty() ? "`shardproof list` shows all names"
+                                : fmt::format("did you mean {}?", nearest));
 }
 
 void shuffle(std::vector<CaseSpec>& cases, int64_t seed) {
@@ -226,6 +253,7 @@ Selection select_cases(const RunArguments& arguments) {
     const auto names = unexpected_cases(arguments.rerun_failed);
     failed.insert(names.begin(), names.end());
   }
+  require_known_name(arguments.only, cases);
   std::erase_if(cases, [&](const CaseSpec& spec) {
     return !passes_filters(arguments, spec) || !asked_for(arguments, spec) ||
            (!arguments.rerun_failed.empty() && failed.count(spec.name) == 0);

@@ -1,10 +1,19 @@
 // The colors of verdicts on a terminal.
 #pragma once
 
+#include <unistd.h>
+
+#include <cstdlib>
 #include <string>
 #include <string_view>
 
 namespace shardproof::sim {
+
+// Whether standard output is a terminal whose user wants colors (https://no-color.org).
+inline bool wants_color() {
+  const char* no_color = std::getenv("NO_COLOR");
+  return ::isatty(STDOUT_FILENO) != 0 && (no_color == nullptr || *no_color == '\0');
+}
 
 inline std::string painted(std::string_view text, std::string_view code, bool color) {
   if (!color) return std::string(text);

@@ -44,6 +44,7 @@ CaseResult result_of(const nlohmann::json& entry) {
   result.spec.precision = entry.at("precision");
   result.verdict = entry.at("verdict");
   result.kind = entry.at("kind");
+  result.seconds = entry.at("seconds").is_number() ? entry.at("seconds").get<double>() : 0;
   result.message = entry.at("message");
   result.as_expected = entry.at("as_expected");
   result.unexpected = entry.at("unexpected");

@@ -11,8 +11,8 @@ constexpr size_t kStatusWidth = 100;
 
 }  // namespace
 
-Progress::Progress(std::ostream& out, bool terminal, int64_t case_count)
-    : out_(out), terminal_(terminal), case_count_(case_count) {}
+Progress::Progress(std::ostream& out, const Style& style, int64_t case_count)
+    : out_(out), style_(style), case_count_(case_count) {}
 
 Progress::~Progress() {
   clear();
@@ -28,13 +28,16 @@ void Progress::finished(const CaseResult& result) {
   clear();
   running_.erase(result.spec.name);
   ++finished_count_;
-  if (result.as_expected) {
-    out_ << case_line(result, terminal_) << warning_lines(result) << '\n';
-  } else {
-    ++unexpected_count_;
-    std::string text = describe_result(result, terminal_);
+  unexpected_count_ += result.as_expected ? 0 : 1;
+  if (style_.json_lines) {
+    out_ << case_json_line(result) << '\n';
+  } else if (!result.as_expected) {
+    std::string text = describe_result(result, style_.color);
     if (!text.empty() && text.back() == '\n') text.pop_back();
     out_ << text << warning_lines(result) << '\n';
+    if (style_.annotations) out_ << annotation(result) << '\n';
+  } else if (!style_.quiet) {
+    out_ << case_line(result, style_.color) << warning_lines(result) << '\n';
   }
   redraw();
 }
@@ -51,15 +54,26 @@ void Progress::clear() {
   drawn_ = false;
 }
 
+std::string Progress::time_left() const {
+  if (finished_count_ == 0) return "";
+  const std::chrono::duration<double> so_far = std::chrono::steady_clock::now() - start_;
+  const double left = so_far.count() / static_cast<double>(finished_count_) *
+                      static_cast<double>(case_count_ - finished_count_);
+  return left < 90 ? fmt::format("about {:.0f} s left", left)
+                   : fmt::format("about {:.0f} min left", left / 60);
+}
+
 void Progress::redraw() {
-  if (terminal_ && !running_.empty()) {
+  if (style_.terminal && !running_.empty()) {
     clear();
     std::string status = fmt::format("[{}/{}]", finished_count_, case_count_);
-    if (unexpected_count_ > 0) status += fmt::format(" {} unexpected", unexpected_count_);
+    const std::string left = time_left();
+    if (!left.empty()) status += " " + left + ",";
+    if (unexpected_count_ > 0) status += fmt::format(" {} unexpected,", unexpected_count_);
     status += " running";
     for (const auto& name : running_) status += " " + name;
     if (status.size() > kStatusWidth) status = status.substr(0, kStatusWidth - 3) + "...";
-    out_ << painted(status, kDim, true);
+    out_ << painted(status, kDim, style_.color);
     drawn_ = true;
   }
   out_.flush();

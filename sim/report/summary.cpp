@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "sim/report/color.h"
+#include "sim/report/escape.h"
 #include "sim/report/virtual_time.h"
 
 namespace shardproof::sim {
@@ -118,6 +120,56 @@ std::string case_line(const CaseResult& result, bool color) {
   const std::string time = virtual_time_line(result);
   if (!time.empty()) line += "\n             " + time;
   return line;
+}
+
+std::string case_json_line(const CaseResult& result) {
+  nlohmann::ordered_json line = {{"name", valid_utf8(result.spec.name)},
+                                 {"file", valid_utf8(result.spec.file)},
+                                 {"line", result.spec.line},
+                                 {"backend", result.spec.world.backend},
+                                 {"verdict", result.verdict},
+                                 {"kind", result.kind},
+                                 {"as_expected", result.as_expected},
+                                 {"message", valid_utf8(what_it_says(result))},
+                                 {"seconds", result.seconds}};
+  if (result.divergence) {
+    line["tensor"] = valid_utf8(result.divergence->tensor);
+    line["pattern"] = valid_utf8(result.divergence->pattern);
+    line["likely"] = valid_utf8(result.divergence->likely);
+    line["ranks"] = result.divergence->ranks;
+  }
+  if (!result.replay.empty()) line["replay"] = valid_utf8(result.replay);
+  return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+std::string annotation(const CaseResult& result) {
+  const auto escaped = [](const std::string& text, const std::string& special) {
+    std::string out;
+    for (const char c : valid_utf8(text)) {
+      const bool plain = special.find(c) == special.npos;
+      out += plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned>(c));
+    }
+    return out;
+  };
+  const std::string of_text = "%\r\n", of_property = "%\r\n,:";
+  return fmt::format("::error file={},line={},title={}::{}", escaped(result.spec.file, of_property),
+                     result.spec.line,
+                     escaped(result.spec.name + " " + result.verdict, of_property),
+                     escaped(what_it_says(result), of_text));
+}
+
+std::string slowest_text(const std::vector<CaseResult>& results, int64_t count) {
+  std::vector<const CaseResult*> slowest;
+  for (const CaseResult& result : results) slowest.push_back(&result);
+  std::stable_sort(slowest.begin(), slowest.end(),
+                   [](const auto* a, const auto* b) { return a->seconds > b->seconds; });
+  slowest.resize(static_cast<size_t>(std::min<int64_t>(count, std::ssize(slowest))));
+  std::string text = slowest.empty() ? "" : "slowest cases\n";
+  for (const CaseResult* result : slowest) {
+    text += fmt::format("  {:8.3f} s  {}   {}\n", result->seconds, result->spec.name,
+                        result->spec.world.backend);
+  }
+  return text;
 }
 
 std::string warning_lines(const CaseResult& result) {

@@ -1,6 +1,7 @@
 // The output of a run for people, during the run and at its end.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <ostream>
 #include <set>
@@ -15,8 +16,15 @@ namespace shardproof::sim {
 // and the running cases. Not thread-safe: the control process has one thread.
 class Progress {
  public:
+  struct Style {
+    bool terminal = false;  // the last line is rewritten
+    bool color = false;
+    bool quiet = false;        // expected results have no line
+    bool json_lines = false;   // each case is a line of JSON (case_json_line), and nothing else
+    bool annotations = false;  // unexpected results are also annotations of GitHub's workflows
+  };
   // `case_count` does not include skipped cases.
-  Progress(std::ostream& out, bool terminal, int64_t case_count);
+  Progress(std::ostream& out, const Style& style, int64_t case_count);
   ~Progress();  // clears the rewritten line
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -31,8 +39,12 @@ class Progress {
   void clear();
   void redraw();
 
+  // "about 3 min left", from the time of the finished cases; "" before the first has finished.
+  std::string time_left() const;
+
   std::ostream& out_;
-  bool terminal_;
+  Style style_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   int64_t case_count_;
   int64_t finished_count_ = 0, unexpected_count_ = 0;
   std::set<std::string> running_;
@@ -45,6 +57,16 @@ std::string case_line(const CaseResult& result, bool color);
 // "\n             warning  rank 0, 1: .." for each sentence, with its ranks; "" when there are
 // none.
 std::string warning_lines(const CaseResult& result);
+
+// One case as JSON in one line: name, file, line, backend, verdict, kind, as_expected, message,
+// seconds, tensor, pattern, likely, ranks, replay.
+std::string case_json_line(const CaseResult& result);
+
+// "::error file=..,line=..,title=..::message", which GitHub shows at the line of the scenario.
+std::string annotation(const CaseResult& result);
+
+// The `count` slowest cases, one line each.
+std::string slowest_text(const std::vector<CaseResult>& results, int64_t count);
 
 struct SummaryParts {
   const std::vector<CaseResult>& results;

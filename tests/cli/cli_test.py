@@ -400,6 +400,45 @@ matrix: {workload: [train, logprobs], parallel.data_parallel: [replicate, fsdp]}
         self.call("run", small, "--backend", "emulated", "--time-budget", "0", "--allow-partial")
         self.call("run", small, "--time-budget", "nan", status=2)
 
+    def test_a_filter_may_name_a_key_and_its_value(self):
+        small = self.write("s.yaml", SMALL + "tags: [few]\n")
+        for words, count in ((["tensor_parallel_size=2"], 4), (["tp=2"], 4), (["precision=float64"], 12),
+                             (["parallel.data_parallel_size=2", "tp=4"], 2), (["few"], 12), (["precision=float32"], 0)):
+            filters = [word for one in words for word in ("--filter", one)]
+            text = self.call("list", small, *filters, status=0 if count else 2)
+            self.assertIn(f"{count} cases", text)
+
+    def test_a_name_that_no_case_has_names_the_nearest(self):
+        text = self.call("run", self.write("s.yaml", SMALL), "--only", "t/small[tp=2,dp=3]", status=2)
+        self.assertIn("no case has this name; did you mean t/small[tp=2,dp=", text)
+
+    def test_standard_output_may_be_lines_of_json(self):
+        two = self.write("f.yaml", TWO_FAULTS)
+        done = subprocess.run([PROGRAM, "run", two, "--backend", "emulated", "--format", "jsonl", "--durations", "1"],
+                              cwd=self.scratch, env=self.environment, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, timeout=LIMIT_S, check=False)
+        cases = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual({"match": True, "failed": False}, {case["verdict"]: case["as_expected"] for case in cases})
+        self.assertIn("slowest cases", done.stderr)
+        self.assertIn("1 not as expected", done.stderr)
+
+    def test_a_workflow_of_github_gets_annotations(self):
+        self.environment["GITHUB_ACTIONS"] = "true"
+        two = self.write("f.yaml", TWO_FAULTS)
+        text = self.call("run", two, "--backend", "emulated", "-q", status=3)
+        self.assertIn(f"::error file={two},line=2,title=t/two[throws] failed::", text)
+        self.assertEqual(1, text.count("::error"))
+        self.assertFalse(any(line.startswith("match") for line in text.splitlines()))
+
+    def test_bash_completes_commands_and_options(self):
+        script = self.write("complete.sh", self.call("completion"))
+        for words, expected in ((["shardproof", "ru"], "run"), (["shardproof", "run", "--maxf"], "--maxfail"),
+                                (["shardproof", "golden", "--du"], "--dump")):
+            line = (f"source {script}; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; "
+                    f'_shardproof shardproof "{words[-1]}"; echo "${{COMPREPLY[@]}}"')
+            done = subprocess.run(["bash", "-c", line], stdout=subprocess.PIPE, text=True, check=True)
+            self.assertEqual(expected, done.stdout.strip())
+
     def test_order_and_parallel_cases_change_no_verdict(self):
         small = self.write("small.yaml", SMALL)
         for more in (["--shuffle", "3"], ["--jobs", "3"], ["--jobs", "2", "--shuffle", "5", "--fresh"]):

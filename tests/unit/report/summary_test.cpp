@@ -17,7 +17,7 @@ namespace {
 std::string progress_of(bool terminal) {
   std::ostringstream out;
   {
-    Progress progress(out, terminal, 3);
+    Progress progress(out, {.terminal = terminal, .color = terminal}, 3);
     progress.started("tp/llama_tp2");
     progress.started("faults/kill");
     progress.finished(example_match());
@@ -49,7 +49,7 @@ TEST_CASE("elsewhere than on a terminal progress is plain lines", "[summary]") {
 TEST_CASE("on a terminal a status line is rewritten and cleared at the end", "[summary]") {
   const std::string text = progress_of(true);
   CHECK_THAT(text, Contains("[0/3] running tp/llama_tp2"));
-  CHECK_THAT(text, Contains("[1/3] running faults/kill"));
+  CHECK_THAT(text, Contains("[1/3] about 0 s left, running faults/kill"));
   size_t drawn = 0, cleared = 0;
   for (size_t at = text.find("running"); at != std::string::npos; at = text.find("running", at + 1))
     ++drawn;
@@ -82,8 +82,57 @@ TEST_CASE("a warning is told with its ranks, below the line of a case that match
         "\n             warning  rank 1: another");
   CHECK(warning_lines(example_match()).empty());
   std::ostringstream out;
-  Progress(out, false, 1).finished(result);
+  Progress(out, {}, 1).finished(result);
   CHECK_THAT(out.str(), Contains("allowance used\n             warning  ranks 0, 3: a gen"));
+}
+
+TEST_CASE("a quiet run has lines for unexpected results alone", "[summary]") {
+  std::ostringstream out;
+  Progress progress(out, {.quiet = true}, 2);
+  progress.finished(example_match());
+  CHECK(out.str().empty());
+  progress.finished(example_death());
+  CHECK_THAT(out.str(), Contains("faults/kill"));
+}
+
+TEST_CASE("a case is one line of JSON", "[summary]") {
+  std::ostringstream out;
+  Progress progress(out, {.json_lines = true}, 2);
+  progress.finished(example_match());
+  progress.finished(example_mismatch());
+  std::istringstream lines(out.str());
+  std::string line;
+  REQUIRE(std::getline(lines, line));
+  CHECK(nlohmann::json::parse(line)["verdict"] == "match");
+  REQUIRE(std::getline(lines, line));
+  const auto wrong = nlohmann::json::parse(line);
+  CHECK(wrong["tensor"] == "grad.w");
+  CHECK(wrong["ranks"] == std::vector<int>{1});
+  CHECK(wrong["likely"] == "summed over dp twice");
+  CHECK_FALSE(std::getline(lines, line));
+}
+
+// Escapes of https://docs.github.com/actions/reference/workflow-commands-for-github-actions.
+TEST_CASE("an annotation is one line with its properties escaped", "[summary]") {
+  CaseResult result = example_death();
+  result.spec.file = "a:b,c.yaml";
+  result.spec.line = 7;
+  result.unexpected = "50% died: now";
+  CHECK(annotation(result) ==
+        "::error file=a%3Ab%2Cc.yaml,line=7,title=faults/kill failed::50%25 died: now");
+  result = example_mismatch();
+  CHECK(annotation(result).find('\n') == std::string::npos);
+}
+
+TEST_CASE("the slowest cases come first", "[summary]") {
+  std::vector<CaseResult> results = {example_match(), example_mismatch(), example_death()};
+  results[2].seconds = 3;
+  results[1].seconds = 2;
+  const std::string text = slowest_text(results, 2);
+  CHECK_THAT(text, Contains("3.000 s  faults/kill"));
+  CHECK(text.find("faults/kill") < text.find("hostile"));
+  CHECK(text.find("llama_tp2") == std::string::npos);
+  CHECK(slowest_text({}, 2).empty());
 }
 
 TEST_CASE("the summary counts verdicts, lists what was unexpected and groups skips", "[summary]") {
