@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "mesh/layout.h"
+#include "model/main_gradient.h"
 #include "observe/probe.h"
 
 namespace shardproof {
@@ -30,6 +31,7 @@ struct Parameter {
   // The same within the ranks that share one part of a kRepeated cut (kv heads fewer than tp).
   bool sum_grad_over_repeats = false;
   bool trainable = true;
+  std::shared_ptr<MainGradient> main_gradient = {};  // null: gradients go to .grad
 };
 using ParameterPtr = std::shared_ptr<Parameter>;
 
