@@ -4,13 +4,14 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <functional>
-#include <optional>
 
 #include "base/error.h"
+#include "model/precision.h"
 #include "parallel/tp/async_linear.h"
-#include "parallel/tp/column_linear.h"
-#include "parallel/tp/row_linear.h"
+#include "parallel/tp/column_parallel.h"
+#include "parallel/tp/row_parallel.h"
 #include "sim/proofs/passes.h"
+#include "sim/proofs/slot_parameter.h"
 
 namespace shardproof::sim {
 namespace {
@@ -32,15 +33,12 @@ void check_accumulated(const Options& options) {
          "known are column, row");
   refuse(stand_in != "none" && stand_in != "nan" && stand_in != "zeros",
          "option stand_in is '" + stand_in + "'", "known are none, nan, zeros");
-  const bool not_alone = options["bias"] || options["external_weight"];
   refuse(is_row(options) &&
-             (options["deferred_limit"] != -1 || options["async_all_reduce"] || not_alone),
-         "option layer: row with deferred_limit, async_all_reduce, bias or external_weight, which "
-         "it does not have",
+             (options["deferred_limit"] != -1 || options["async_all_reduce"] || options["bias"]),
+         "option layer: row with deferred_limit, async_all_reduce or bias, which it does not have",
          "leave them out, or take a column");
-  refuse(options["async_all_reduce"] && not_alone,
-         "option async_all_reduce with bias or external_weight: the product alone has neither",
-         "leave one of them out");
+  refuse(options["async_all_reduce"] && options["bias"],
+         "option async_all_reduce with bias: the product alone has none", "leave one of them out");
   refuse(options["async_all_reduce"] && options["deferred_limit"] != -1,
          "option async_all_reduce with deferred_limit: the product alone defers nothing",
          "leave one of them out");
@@ -88,14 +86,24 @@ WorkloadTensors plain_accumulated(const TensorsByName& full, const Options& opti
   return outputs;
 }
 
-// What the passes back run through: a weight with its buffer, and products with it.
-struct AccumulatedLayer {
-  LayerParameter* weight;
-  std::function<at::Tensor(const at::Tensor&)> product;
-};
+using Product = std::function<at::Tensor(const at::Tensor&)>;
+
+// The weight of all microbatches, with its buffer.
+ParameterPtr accumulating_weight(const TensorsByName& local, const Options& options) {
+  const at::Tensor leaf = local.at("weight").detach().requires_grad_();
+  const at::ScalarType narrow = leaf.scalar_type();
+  const auto dtype = options["narrow"] ? narrow : wider_type(narrow);
+  return std::make_shared<Parameter>(
+      Parameter{.name = "weight",
+                .tensor = leaf,
+                .main_gradient = std::make_shared<MainGradient>(
+                    MainGradient{.sum = at::zeros(leaf.sizes(), leaf.options().dtype(dtype)),
+                                 .wants_dummy = options["stand_in"] != "none",
+                                 .zero_dummy = options["stand_in"] == "zeros"})});
+}
 
 // The product alone instead of the layer's, with what it asks for.
-at::Tensor asked_product(const at::Tensor& x, const LayerParameter& weight, Communicator& tp,
+at::Tensor asked_product(const at::Tensor& x, const Parameter& weight, Communicator& tp,
                          bool sequence_parallel) {
   return async_linear(x, weight.tensor, {}, tp,
                       {.label = kLabel,
@@ -105,26 +113,22 @@ at::Tensor asked_product(const at::Tensor& x, const LayerParameter& weight, Comm
 }
 
 // The gradient of a tied weight's other use, and what becomes of it.
-void finish_microbatch(const LayerParameter& weight, const Options& options) {
+void finish_microbatch(const Parameter& weight, const Options& options) {
   if (options["stand_in"] != "none") finish_main_gradient(weight.tensor, *weight.main_gradient);
 }
 
-WorkloadTensors accumulated_over(const AccumulatedLayer& layer, const TensorsByName& local,
-                                 const Options& options) {
-  LayerParameter& weight = *layer.weight;
-  weight.tensor = local.at("weight").detach().requires_grad_();
-  MainGradient& main = *weight.main_gradient;
-  if (options["narrow"]) main.sum = at::zeros_like(weight.tensor);
-  main.wants_dummy = options["stand_in"] != "none";
-  main.zero_dummy = options["stand_in"] == "zeros";
+WorkloadTensors accumulated_over(const Parameter& weight, const Product& product,
+                                 const TensorsByName& local, const Options& options) {
+  const MainGradient& main = *weight.main_gradient;
   std::vector<at::Tensor> grad_x;
   for (int64_t i = 0; i < options["microbatches"].get<int64_t>(); ++i) {
-    const at::Tensor x = local.at("x").detach()[i].clone().requires_grad_();
-    at::Tensor y = layer.product(x);
+    const at::Tensor x = local.at("x").detach()[i].unsqueeze(0).clone().requires_grad_();
+    at::Tensor y = product(x);
     for (int64_t use = 2; use <= options["uses"].get<int64_t>(); ++use) {
-      y = y + layer.product(x * use);
+      y = y + product(x * use);
     }
-    torch::autograd::variable_list roots = {y}, grads = {local.at("grad").detach()[i]};
+    torch::autograd::variable_list roots = {y};
+    torch::autograd::variable_list grads = {local.at("grad").detach()[i].unsqueeze(0)};
     if (main.zero_dummy) {
       roots.push_back(weight.tensor * kOtherUse);
       grads.push_back(local.at("weight").detach());
@@ -134,69 +138,41 @@ WorkloadTensors accumulated_over(const AccumulatedLayer& layer, const TensorsByN
     grad_x.push_back(x.grad());
   }
   return {{"main_grad", main.sum, accumulated_weight_layout(options)},
-          {"grad_x", at::stack(grad_x), input_layout(options)}};
-}
-
-// A weight that comes with each call, and its own buffer.
-LayerParameter callers_weight(const TensorsByName& local, const Communicator& tp,
-                              const Options& options) {
-  return make_layer_parameter({.name = "weight",
-                               .global_shape = {options["out_features"], options["in_features"]},
-                               .dim = 0,
-                               .blocks = {options["out_features"]},
-                               .dtype = local.at("weight").scalar_type(),
-                               .main_gradient = true},
-                              tp);
+          {"grad_x", at::cat(grad_x), input_layout(options)}};
 }
 
 WorkloadTensors accumulated_column(const TensorsByName& local, Communicator& tp,
                                    const Options& options) {
   const int64_t limit = options["deferred_limit"];
   const auto deferred = limit < 0 ? nullptr : std::make_shared<DeferredWeightGradients>(limit);
-  ColumnLinear layer({.label = kLabel,
-                      .input_size = options["in_features"],
-                      .output_size = options["out_features"],
-                      .bias = options["bias"],
-                      .external_weight = options["external_weight"],
-                      .sequence_parallel = options["sequence_parallel"],
-                      .dtype = local.at("weight").scalar_type(),
-                      .main_gradient = true,
-                      .deferred = deferred},
-                     tp);
-  std::optional<LayerParameter> of_caller;
-  if (!layer.weight()) of_caller = callers_weight(local, tp, options);
-  LayerParameter& weight = of_caller ? *of_caller : *layer.weight();
-  if (layer.bias()) layer.bias()->tensor = local.at("bias").detach().requires_grad_();
-  const bool alone = options["async_all_reduce"], sequence_parallel = options["sequence_parallel"];
+  const ParameterPtr weight = accumulating_weight(local, options);
+  const bool sequence_parallel = options["sequence_parallel"];
+  const ParameterPtr bias = options["bias"] ? slot_parameter("bias", local, false) : nullptr;
+  if (bias) bias->tensor.requires_grad_();
+  ColumnParallelLinear layer(
+      weight, bias, tp,
+      {.label = kLabel, .sequence_parallel = sequence_parallel, .deferred = deferred});
+  const bool alone = options["async_all_reduce"];
   WorkloadTensors out = accumulated_over(
-      {&weight,
-       [&](const at::Tensor& x) {
-         if (alone) return asked_product(x, weight, tp, sequence_parallel);
-         if (!of_caller) return layer.forward(x).output;
-         return layer.forward(x, {.weight = weight.tensor, .main_gradient = weight.main_gradient})
-             .output;
-       }},
+      *weight,
+      [&](const at::Tensor& x) {
+        return alone ? asked_product(x, *weight, tp, sequence_parallel) : run_layer(layer, x);
+      },
       local, options);
-  if (deferred) deferred->finish(weight.tensor, weight.main_gradient.get(), tp, kLabel);
-  if (layer.bias()) {
-    out.push_back({"grad_bias", gradient_of_leaf(layer.bias()->tensor), accumulated_bias_layout()});
+  if (deferred) deferred->finish(weight->tensor, weight->main_gradient.get(), tp, kLabel);
+  if (bias) {
+    out.push_back({"grad_bias", gradient_of_leaf(bias->tensor), accumulated_bias_layout()});
   }
   return out;
 }
 
 WorkloadTensors accumulated_row(const TensorsByName& local, Communicator& tp,
                                 const Options& options) {
-  RowLinear layer({.label = kLabel,
-                   .input_size = options["in_features"],
-                   .output_size = options["out_features"],
-                   .bias = false,
-                   .sequence_parallel = options["sequence_parallel"],
-                   .dtype = local.at("weight").scalar_type(),
-                   .main_gradient = true},
-                  tp);
+  const ParameterPtr weight = accumulating_weight(local, options);
+  RowParallelLinear layer(weight, nullptr, tp,
+                          {.label = kLabel, .sequence_parallel = options["sequence_parallel"]});
   return accumulated_over(
-      {&layer.weight(), [&](const at::Tensor& x) { return layer.forward(x).output; }}, local,
-      options);
+      *weight, [&](const at::Tensor& x) { return run_layer(layer, x); }, local, options);
 }
 
 WorkloadTensors sharded_accumulated(const TensorsByName& local, MeshComm& comm,
@@ -222,8 +198,7 @@ Workload accumulated_linear_workload() {
                       {"narrow", false},
                       {"stand_in", "none"},
                       {"async_all_reduce", false},
-                      {"bias", false},
-                      {"external_weight", false}},
+                      {"bias", false}},
           .inputs = accumulated_inputs,
           .plain = plain_accumulated,
           .sharded = sharded_accumulated};

@@ -5,9 +5,9 @@
 
 namespace shardproof::sim {
 
-// Sharded: src/parallel/tp/async_linear.h and main_gradient.h under a column-parallel layer, or a
-// row-parallel one. The passes back run inside: outputs are `main_grad`, what the buffer holds
-// after the last microbatch, and `grad_x` of all microbatches. Inputs are the same on all dp ranks.
+// Sharded: src/parallel/tp/async_linear.h under a column-parallel layer, or a row-parallel one. The
+// passes back run inside: outputs are `main_grad`, what the buffer holds after the last microbatch,
+// and `grad_x` of all microbatches. Inputs are the same on all dp ranks.
 //
 //   layer             column, row
 //   uses              the weight is used so often in each microbatch, on x, 2x, ..
@@ -19,7 +19,6 @@ namespace shardproof::sim {
 //   async_all_reduce  the product alone, asked for an all-reduce of its input's gradient also where
 //                     sequence_parallel asks for a reduce-scatter. Of a column
 //   bias              the layer adds one; another output is `grad_bias`. Of a column
-//   external_weight   the weight comes with each call, and its buffer with it. Of a column
 Workload accumulated_linear_workload();
 
 }  // namespace shardproof::sim

@@ -3,13 +3,12 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include <optional>
-
 #include "base/error.h"
 #include "collective/mappings.h"
-#include "parallel/tp/column_linear.h"
+#include "parallel/tp/blocks.h"
 #include "parallel/tp/column_parallel.h"
 #include "sim/proofs/plain_linear.h"
+#include "sim/proofs/slot_parameter.h"
 
 namespace shardproof::sim {
 namespace {
@@ -20,56 +19,31 @@ namespace {
                .fix = fmt::format("known are {}", known)});
 }
 
+// Empty: the output is not fused.
 std::vector<int64_t> fused_blocks(const Options& options) {
   const int64_t out = options["out_features"];
   const std::string fused = options["fused"];
-  const int64_t stride = options["stride"];
-  if (fused != "none" && stride != 1) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("option fused is '{}' with a stride of {}", fused, stride),
-                 .fix = "say the blocks by one of them"});
-  }
-  if (fused == "none") return equal_blocks(out, stride, "out_features");
+  if (fused == "none") return {};
   if (fused == "gate_up") return {out / 2, out - out / 2};
   if (fused == "qkv") return {out - 2 * (out / 4), out / 4, out / 4};
   bad_option("fused", fused, "none, gate_up, qkv");
 }
 
-std::optional<bool> runtime_gather(const Options& options) {
-  const std::string asked = options["runtime_gather"];
-  if (asked == "default") return std::nullopt;
-  if (asked == "yes") return true;
-  if (asked == "no") return false;
-  bad_option("runtime_gather", asked, "default, yes, no");
-}
-
-// The plan's layer has no such options.
-void check_slot_options(const Options& options) {
-  if (!options["in_slot"]) return;
-  const Options as_slot = {{"skip_bias_add", false},
-                           {"runtime_gather", "default"},
-                           {"fused", "none"},
-                           {"external_weight", false},
-                           {"frozen", false},
-                           {"disable_grad_reduce", false},
-                           {"expert", false},
-                           {"gather_buffer", false},
-                           {"stride", 1}};
-  for (const auto& [name, value] : as_slot.items()) {
-    if (options[name] == value) continue;
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("option in_slot with {}: {}", name, options[name].dump()),
-                 .fix = fmt::format("the plan's layer (in_slot) has no {}: leave one out", name)});
-  }
+bool gathers_output(const Options& options) {
+  const std::string at_run_time = options["runtime_gather"];
+  if (at_run_time == "default") return options["gather_output"];
+  if (at_run_time == "yes") return true;
+  if (at_run_time == "no") return false;
+  bad_option("runtime_gather", at_run_time, "default, yes, no");
 }
 
 Layout cut_rows(int64_t dim, const Options& options) {
-  if (options["in_slot"]) return Layout({Cut::chunk(dim, "tp")});
-  return Layout({Cut::in_blocks(dim, "tp", fused_blocks(options))});
+  const std::vector<int64_t> blocks = fused_blocks(options);
+  return Layout({blocks.empty() ? Cut::chunk(dim, "tp") : Cut::in_blocks(dim, "tp", blocks)});
 }
 
 WorkloadTensors column_inputs(Draw& draw, const Options& options) {
-  check_slot_options(options);
+  gathers_output(options);  // throws where the option is wrong
   const int64_t in = options["in_features"], out = options["out_features"];
   Layout tokens({Cut::even(0, "dp")});
   if (options["sequence_parallel"] || options["expert"]) tokens.append(Cut::even(1, "tp"));
@@ -80,10 +54,6 @@ WorkloadTensors column_inputs(Draw& draw, const Options& options) {
   return inputs;
 }
 
-ParameterPtr slot_parameter(const std::string& name, const at::Tensor& local) {
-  return std::make_shared<Parameter>(Parameter{.name = name, .tensor = local});
-}
-
 std::vector<int64_t> parts_of(const Layout& layout, int64_t size, const Mesh& mesh, int64_t rank) {
   std::vector<int64_t> parts;
   for (const int64_t peer : mesh.peers_along("tp", rank)) {
@@ -92,42 +62,18 @@ std::vector<int64_t> parts_of(const Layout& layout, int64_t size, const Mesh& me
   return parts;
 }
 
-at::Tensor slot_output(const TensorsByName& local, MeshComm& comm, const Options& options) {
-  NoProbe nobody;
-  ColumnParallelLinear layer(
-      slot_parameter("weight", local.at("weight")),
-      options["bias"] ? slot_parameter("bias", local.at("bias")) : nullptr, comm.along("tp"),
-      {.label = "column_parallel_linear",
-       .sequence_parallel = options["sequence_parallel"],
-       .gather_output = options["gather_output"],
-       .output_parts =
-           parts_of(cut_rows(0, options), options["out_features"], comm.mesh(), comm.rank())});
-  return layer.forward({local.at("x")}, StepContext{.probe = nobody});
-}
-
-ColumnLinear column_layer(const TensorsByName& local, Communicator& tp, const Options& options,
-                          GatherBuffer* buffer) {
-  ColumnLinear layer(
-      {.label = "column_parallel_linear",
-       .input_size = options["in_features"],
-       .output_size = options["out_features"],
-       .bias = options["bias"],
-       .skip_bias_add = options["skip_bias_add"],
-       .gather_output = options["gather_output"],
-       .stride = options["stride"],
-       .blocks = options["fused"] == "none" ? std::vector<int64_t>{} : fused_blocks(options),
-       .external_weight = options["external_weight"],
-       .frozen = options["frozen"],
-       .sequence_parallel = options["sequence_parallel"],
-       .sequence_dim = 1,
-       .gather_buffer = buffer,
-       .disable_grad_reduce = options["disable_grad_reduce"],
-       .expert = options["expert"],
-       .dtype = local.at("weight").scalar_type()},
-      tp);
-  const at::Tensor& weight = local.at("weight");
-  if (layer.weight()) layer.weight()->tensor = options["frozen"] ? weight.detach() : weight;
-  if (layer.bias()) layer.bias()->tensor = local.at("bias");
+ColumnParallelLinear::Options layer_options(MeshComm& comm, const Options& options) {
+  ColumnParallelLinear::Options layer = {
+      .label = "column_parallel_linear",
+      .sequence_parallel = options["sequence_parallel"],
+      .gather_output = options["gather_output"],
+      .output_parts =
+          parts_of(cut_rows(0, options), options["out_features"], comm.mesh(), comm.rank()),
+      .blocks = fused_blocks(options),
+      .skip_bias_add = options["skip_bias_add"],
+      .caller_communicates = options["disable_grad_reduce"] || options["expert"],
+      .async_grad = options["async_grad"]};
+  if (options["gather_buffer"]) layer.gather_buffer = std::make_shared<GatherBuffer>();
   return layer;
 }
 
@@ -137,35 +83,30 @@ at::Tensor entering(const at::Tensor& x, Communicator& tp, const Options& option
   return x;
 }
 
-at::Tensor layer_output(const TensorsByName& local, MeshComm& comm, const Options& options,
-                        bool gathered, GatherBuffer* buffer) {
-  Communicator& tp = comm.along("tp");
-  ColumnLinear layer = column_layer(local, tp, options, buffer);
-  ColumnLinear::Call call{.gather_output = runtime_gather(options)};
-  if (options["external_weight"]) call.weight = local.at("weight");
-  if (options["external_whole"]) {
-    const std::vector<int64_t> whole = {options["out_features"], options["in_features"]};
-    call.weight = at::zeros(whole, local.at("weight").options());
-  }
-  const auto [y, bias] = layer.forward(entering(local.at("x"), tp, options), call);
-  if (!bias.defined()) return y;
-  if (!gathered) return y + bias;
-  const at::Tensor by_rank = all_gather_with_slice_backward(bias, tp, 0, "caller bias");
-  return y + in_full_order(by_rank, 0, fused_blocks(options), tp.size());
+// The bias beside y, where the caller adds it.
+at::Tensor callers_bias(const TensorsByName& local, Communicator& tp,
+                        const ColumnParallelLinear::Options& layer, bool gathered) {
+  const at::Tensor& bias = local.at("bias");
+  if (!gathered) return bias;
+  const at::Tensor by_rank =
+      all_gather_with_slice_backward(bias, tp, 0, "caller bias", layer.output_parts);
+  return in_full_order(by_rank, 0, layer.blocks, tp.size());
 }
 
 WorkloadTensors sharded_column(const TensorsByName& local, MeshComm& comm, const Options& options,
                                WorkloadNotes& notes) {
-  std::shared_ptr<GatherBuffer> buffer;
-  if (options["gather_buffer"]) buffer = std::make_shared<GatherBuffer>();
-  // The backward gathers into it too.
-  notes.after_backward = [buffer]() -> WorkloadTensors { return {}; };
-  const bool gathered = runtime_gather(options).value_or(options["gather_output"].get<bool>());
+  Communicator& tp = comm.along("tp");
+  const ColumnParallelLinear::Options layer_of = layer_options(comm, options);
+  const auto layer = std::make_shared<ColumnParallelLinear>(
+      slot_parameter("weight", local, !options["frozen"]),
+      options["bias"] ? slot_parameter("bias", local) : nullptr, tp, layer_of);
+  notes.after_backward = [layer]() -> WorkloadTensors { return {}; };  // its buffer lives till then
+  const bool gathered = gathers_output(options);
+  if (options["runtime_gather"] != "default") layer->set_gather_output(gathered);
+  at::Tensor y = run_layer(*layer, entering(local.at("x"), tp, options));
+  if (options["skip_bias_add"]) y = y + callers_bias(local, tp, layer_of, gathered);
   Layout layout({Cut::even(0, "dp")});
   if (!gathered) layout.append(cut_rows(2, options).cuts().front());
-  const at::Tensor y = options["in_slot"]
-                           ? slot_output(local, comm, options)
-                           : layer_output(local, comm, options, gathered, buffer.get());
   return {{"y", y, layout}};
 }
 
@@ -183,15 +124,12 @@ Workload column_parallel_workload() {
                       {"gather_output", false},
                       {"runtime_gather", "default"},
                       {"fused", "none"},
-                      {"stride", 1},
-                      {"external_weight", false},
-                      {"external_whole", false},
                       {"frozen", false},
                       {"sequence_parallel", false},
                       {"disable_grad_reduce", false},
                       {"expert", false},
                       {"gather_buffer", false},
-                      {"in_slot", false}},
+                      {"async_grad", true}},
           .inputs = column_inputs,
           .plain = plain_linear,
           .sharded_with_notes = sharded_column};

@@ -5,16 +5,14 @@
 
 namespace shardproof::sim {
 
-// Sharded: src/parallel/tp/column_linear.h, with its options; `in_slot` takes the plan's layer
-// (column_parallel.h), which cuts unevenly too and knows bias, gather_output and sequence_parallel
-// only. Over dp the samples are cut evenly and the gradients of W and b are addends.
+// Sharded: src/parallel/tp/column_parallel.h, with its options. Over dp the samples are cut evenly
+// and the gradients of W and b are addends.
 //
 //   fused            none, gate_up (two equal blocks), qkv (a half and two quarters)
-//   stride           as many equal blocks
-//   external_whole   the call is given all rows of an external weight, as a mistake would be
-//   runtime_gather   default, yes, no: overrides gather_output in the call
+//   runtime_gather   default, yes, no: overrides gather_output before the call
 //   disable_grad_reduce   here the caller sums the gradient of x
 //   expert           here the caller gathers x, as a dispatcher of tokens would
+//   async_grad       the gradient of x is reduced behind that of W
 Workload column_parallel_workload();
 
 }  // namespace shardproof::sim

@@ -3,20 +3,21 @@
 #include <ATen/ATen.h>
 
 #include "collective/mappings.h"
-#include "parallel/tp/column_linear.h"
-#include "parallel/tp/row_linear.h"
+#include "parallel/tp/column_parallel.h"
+#include "parallel/tp/row_parallel.h"
+#include "sim/proofs/slot_parameter.h"
 
 namespace shardproof::sim {
 namespace {
 
-// Tokens are dim 0, samples dim 1.
-Layout own_tokens() { return Layout({Cut::even(1, "dp"), Cut::even(0, "tp")}); }
-Layout own_features() { return Layout({Cut::even(1, "dp"), Cut::even(2, "tp")}); }
+// Samples are dim 0, tokens dim 1.
+Layout own_tokens() { return Layout({Cut::even(0, "dp"), Cut::even(1, "tp")}); }
+Layout own_features() { return Layout({Cut::even(0, "dp"), Cut::even(2, "tp")}); }
 
 WorkloadTensors in_flight_inputs(Draw& draw, const Options& options) {
   const int64_t in = options["in_features"], out = options["out_features"];
   const Layout rows({Cut::even(0, "tp")});
-  return {{"x", draw.normal({options["tokens"], options["samples"], in}), own_tokens()},
+  return {{"x", draw.normal({options["samples"], options["tokens"], in}), own_tokens()},
           {"kept", draw.normal({out, in}), rows, {"dp"}},
           {"up", draw.normal({out, in}), rows, {"dp"}},
           {"down", draw.normal({in, out}), Layout({Cut::even(1, "tp")}), {"dp"}}};
@@ -30,34 +31,21 @@ WorkloadTensors plain_in_flight(const TensorsByName& full, const Options&) {
           {"z", y_layer.tanh().matmul(full.at("down").t())}};
 }
 
-WorkloadTensors sharded_in_flight(const TensorsByName& local, MeshComm& comm,
-                                  const Options& options, WorkloadNotes& notes) {
+WorkloadTensors sharded_in_flight(const TensorsByName& local, MeshComm& comm, const Options&,
+                                  WorkloadNotes& notes) {
   Communicator& tp = comm.along("tp");
   const auto buffer = std::make_shared<GatherBuffer>();
-  const at::Tensor &x = local.at("x"), &up_weight = local.at("up");
-  ColumnLinear up({.label = "up",
-                   .input_size = options["in_features"],
-                   .output_size = options["out_features"],
-                   .bias = false,
-                   .external_weight = true,
-                   .sequence_parallel = true,
-                   .gather_buffer = buffer.get(),
-                   .dtype = up_weight.scalar_type()},
-                  tp);
-  RowLinear down({.label = "down",
-                  .input_size = options["out_features"],
-                  .output_size = options["in_features"],
-                  .bias = false,
-                  .sequence_parallel = true,
-                  .gather_buffer = buffer.get(),
-                  .dtype = up_weight.scalar_type()},
-                 tp);
-  down.weight().tensor = local.at("down");
+  const at::Tensor& x = local.at("x");
+  ColumnParallelLinear up(
+      slot_parameter("up", local), nullptr, tp,
+      {.label = "up", .sequence_parallel = true, .async_grad = true, .gather_buffer = buffer});
+  RowParallelLinear down(slot_parameter("down", local), nullptr, tp,
+                         {.label = "down", .sequence_parallel = true, .gather_buffer = buffer});
   const at::Tensor gathered =
-      all_gather_with_reduce_scatter_backward(x, tp, 0, "kept", {}, buffer.get());
+      all_gather_with_reduce_scatter_backward(x, tp, 1, "kept", {}, buffer.get());
   const at::Tensor y_kept = at::linear(gathered, local.at("kept"));
-  const at::Tensor y_layer = up.forward(x.tanh(), {.weight = up_weight}).output;
-  const at::Tensor z = down.forward(y_layer.tanh()).output;
+  const at::Tensor y_layer = run_layer(up, x.tanh());
+  const at::Tensor z = run_layer(down, y_layer.tanh());
   // Also keeps the buffer until the pass back is through.
   notes.after_backward = [buffer, &notes]() -> WorkloadTensors {
     notes.figures["gather_buffer"] = {{"memories", buffer->count()}, {"bytes", buffer->bytes()}};

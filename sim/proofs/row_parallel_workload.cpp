@@ -3,15 +3,16 @@
 #include <ATen/ATen.h>
 
 #include "collective/mappings.h"
-#include "parallel/tp/row_linear.h"
+#include "parallel/tp/row_parallel.h"
+#include "sim/proofs/equal_blocks.h"
 #include "sim/proofs/plain_linear.h"
+#include "sim/proofs/slot_parameter.h"
 
 namespace shardproof::sim {
 namespace {
 
 std::vector<int64_t> stride_blocks(const Options& options) {
-  const int64_t stride = options["stride"];
-  return equal_blocks(options["in_features"], stride, "in_features");
+  return equal_blocks(options["in_features"], options["stride"], "in_features");
 }
 
 WorkloadTensors row_inputs(Draw& draw, const Options& options) {
@@ -31,28 +32,20 @@ WorkloadTensors row_inputs(Draw& draw, const Options& options) {
 
 WorkloadTensors sharded_row(const TensorsByName& local, MeshComm& comm, const Options& options) {
   Communicator& tp = comm.along("tp");
-  RowLinear layer({.label = "row_parallel_linear",
-                   .input_size = options["in_features"],
-                   .output_size = options["out_features"],
-                   .bias = options["bias"],
-                   .skip_bias_add = options["skip_bias_add"],
-                   .input_is_parallel = options["input_is_parallel"],
-                   .stride = options["stride"],
-                   .frozen = options["frozen"],
-                   .sequence_parallel = options["sequence_parallel"],
-                   .sequence_dim = 1,
-                   .expert = options["expert"],
-                   .dtype = local.at("weight").scalar_type()},
-                  tp);
-  const at::Tensor& weight = local.at("weight");
-  layer.weight().tensor = options["frozen"] ? weight.detach() : weight;
-  if (layer.bias()) layer.bias()->tensor = local.at("bias");
-  const auto [output, bias] = layer.forward(local.at("x"));
-  const at::Tensor sum =
-      options["expert"] ? all_reduce_with_identity_backward(output, tp, "combine") : output;
+  RowParallelLinear layer(slot_parameter("weight", local, !options["frozen"]),
+                          options["bias"] ? slot_parameter("bias", local) : nullptr, tp,
+                          {.label = "row_parallel_linear",
+                           .sequence_parallel = options["sequence_parallel"],
+                           .input_is_parallel = options["input_is_parallel"],
+                           .blocks = stride_blocks(options),
+                           .skip_bias_add = options["skip_bias_add"],
+                           .caller_communicates = options["expert"]});
+  at::Tensor y = run_layer(layer, local.at("x"));
+  if (options["expert"]) y = all_reduce_with_identity_backward(y, tp, "combine");
+  if (options["skip_bias_add"]) y = y + local.at("bias");
   Layout layout({Cut::even(0, "dp")});
   if (options["sequence_parallel"]) layout.append(Cut::even(1, "tp"));
-  return {{"y", bias.defined() ? sum + bias : sum, layout}};
+  return {{"y", y, layout}};
 }
 
 }  // namespace

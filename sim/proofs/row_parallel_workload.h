@@ -5,7 +5,7 @@
 
 namespace shardproof::sim {
 
-// Sharded: src/parallel/tp/row_linear.h, with its options. Over dp the samples are cut evenly and
+// Sharded: src/parallel/tp/row_parallel.h, with its options. Over dp the samples are cut evenly and
 // the gradients of W and b are addends. `expert`: here the caller sums y, as a dispatcher of tokens
 // would, and adds the bias then.
 Workload row_parallel_workload();

@@ -15,14 +15,13 @@
 #include "sim/proofs/dropout_workload.h"
 #include "sim/proofs/fused_logprob_workload.h"
 #include "sim/proofs/inference_pair_workload.h"
-#include "sim/proofs/layer_parameters_workload.h"
 #include "sim/proofs/layers_in_flight_workload.h"
 #include "sim/proofs/logprob_workload.h"
 #include "sim/proofs/mapping_workload.h"
 #include "sim/proofs/refit_workload.h"
 #include "sim/proofs/row_parallel_workload.h"
+#include "sim/proofs/stream_init_workload.h"
 #include "sim/proofs/ulysses_inputs_workload.h"
-#include "sim/proofs/vocab_embedding_workload.h"
 
 namespace shardproof::sim {
 namespace {
@@ -76,14 +75,11 @@ std::vector<KnownWorkload> Workloads::known() const {
 }
 
 Workloads built_in_workloads() {
-  return {column_parallel_workload(), accumulated_linear_workload(),
-          mapping_workload(),         row_parallel_workload(),
-          vocab_embedding_workload(), cross_entropy_workload(),
-          dropout_workload(),         checkpoint_workload(),
-          broadcast_data_workload(),  inference_pair_workload(),
-          logprob_workload(),         layers_in_flight_workload(),
-          refit_workload(),           layer_parameters_workload(),
-          fused_logprob_workload(),   context_logprob_workload(),
+  return {column_parallel_workload(), accumulated_linear_workload(), mapping_workload(),
+          row_parallel_workload(),    cross_entropy_workload(),      dropout_workload(),
+          checkpoint_workload(),      broadcast_data_workload(),     inference_pair_workload(),
+          logprob_workload(),         layers_in_flight_workload(),   refit_workload(),
+          stream_init_workload(),     fused_logprob_workload(),      context_logprob_workload(),
           ulysses_inputs_workload()};
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "mesh/layout.h"
+#include "model/main_gradient.h"
 #include "observe/probe.h"
 
 namespace shardproof {
@@ -30,6 +31,7 @@ struct Parameter {
   // Whether the ranks that share a part of a kRepeated cut (fewer kv heads than tp) must sum too.
   bool sum_grad_over_repeats = false;
   bool trainable = true;
+  std::shared_ptr<MainGradient> main_gradient = {};  // null: gradients go to .grad
 };
 using ParameterPtr = std::shared_ptr<Parameter>;
 

@@ -145,20 +145,22 @@ class RegisteredWorkloads(Scratch):
         self.assertRegex(self.refusal(LAYER.replace("parallel_linear", "paralel_linear")),
                          r"s\.yaml:3:1: workload is 'column_paralel_linear'; .*did you mean column_parallel_linear\?")
 
+    def test_a_removed_one_is_answered_with_what_shows_its_subject_now(self):
+        for workload, said in (("layer_parameters", r"was removed; .*workload: stream_init.*run\.stages"),
+                               ("vocab_parallel_embedding", r"was removed; .*workload: train")):
+            with self.subTest(workload):
+                self.assertRegex(self.refusal(f"name: t/old\nseed: 1\nworkload: {workload}\n"),
+                                 rf"s\.yaml:3:1: workload {workload} {said}")
+
     def test_what_a_caller_gets_wrong_is_bad_input_with_a_sentence_of_its_own(self):
         wrong = [
-            ("column_parallel_linear", "external_weight: true, external_whole: true",
-             r"was given a weight of shape \[12,5\], not \[6,5\]"),
             ("dropout_regions", "tp_ranks: 2, fork: model-paralel-rng",
              r"model-paralel-rng.*did you mean 'model-parallel-rng'\?"),
             ("dropout_regions", "tp_ranks: 2, extra_seed: 40",
              r"'extra-rng' has seed 40, which is that of stream 'data-parallel-rng' already"),
             ("broadcast_data", "missing: idz", r"the batch of the group's first rank has no 'idz'"),
             ("broadcast_data", "other_dtype: true", r"'mask' of the batch is Bool, asked for was Long"),
-            ("layer_parameters", "saved_tp: 2, saved_features: 20",
-             r"'layer\.weight' has shape \[20,5\] in the checkpoint and \[24,5\] here"),
-            ("layer_parameters", "init: own_stream, tp_ranks: 2, stream: models",
-             r"random stream 'models'"),
+            ("stream_init", "ranks: 2, stream: models", r"random stream 'models'"),
         ]
         for workload, options, said in wrong:
             with self.subTest(workload + " " + options):

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 #include "sim/case/names.h"
 
@@ -17,6 +19,27 @@ bool same_type(const json& a, const json& b) {
   if (a.is_number_float()) return b.is_number();
   if (a.is_number_integer()) return b.is_number_integer();
   return a.type() == b.type();
+}
+
+// A workload of former versions, and what shows its subject now.
+struct RemovedWorkload {
+  std::string_view name, instead;
+};
+constexpr std::array<RemovedWorkload, 2> kRemoved = {{
+    {"layer_parameters",
+     "first values are drawn by workload: stream_init; a saved state is loaded at another tp size "
+     "by "
+     "workload: policy with run.stages [{do: save}, {do: load, tensor_parallel_size: ..}]"},
+    {"vocab_parallel_embedding",
+     "every model has one: use workload: train with parallel.tensor_parallel_size"},
+}};
+
+void refuse_removed(const Settings& settings, const std::string& workload) {
+  for (const RemovedWorkload& removed : kRemoved) {
+    if (removed.name != workload) continue;
+    settings.fail("workload", fmt::format("workload {} was removed", workload),
+                  std::string(removed.instead));
+  }
 }
 
 json checked_options(const Settings& settings, const KnownWorkload& workload) {
@@ -57,6 +80,7 @@ void set_workload(const Settings& settings, const std::vector<KnownWorkload>& kn
     return one.name == spec.workload;
   });
   if (found == known.end()) {
+    refuse_removed(settings, spec.workload);
     std::vector<std::string> names = known_workloads();
     for (const KnownWorkload& one : known) names.push_back(one.name);
     settings.fail("workload", fmt::format("workload is '{}'", spec.workload),

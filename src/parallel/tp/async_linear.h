@@ -26,7 +26,7 @@
 
 #include "collective/gather_buffer.h"
 #include "comm/communicator.h"
-#include "parallel/tp/main_gradient.h"
+#include "parallel/tp/deferred_gradients.h"
 
 namespace shardproof {
 

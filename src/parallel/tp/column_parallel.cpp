@@ -3,17 +3,48 @@
 #include <ATen/ATen.h>
 
 #include "collective/mappings.h"
+#include "parallel/tp/async_linear.h"
+#include "parallel/tp/blocks.h"
 
 namespace shardproof {
 
 at::Tensor ColumnParallelLinear::forward(at::TensorList inputs, const StepContext&) {
-  const at::Tensor x =
-      options_.sequence_parallel
-          ? all_gather_with_reduce_scatter_backward(inputs[0], tp_, 1, options_.label)
-          : copy_with_all_reduce_backward(inputs[0], tp_, options_.label);
-  const at::Tensor y = at::linear(x, weight_->tensor, bias_ ? bias_->tensor : at::Tensor());
+  const at::Tensor y = product(inputs[0]);
   if (!options_.gather_output) return y;
-  return all_gather_with_slice_backward(y, tp_, -1, options_.label, options_.output_parts);
+  const at::Tensor by_rank =
+      all_gather_with_slice_backward(y, tp_, -1, options_.label, options_.output_parts);
+  return in_full_order(by_rank, -1, options_.blocks, tp_.size());
+}
+
+at::Tensor ColumnParallelLinear::product(const at::Tensor& x) const {
+  const at::Tensor bias = bias_ && !options_.skip_bias_add ? bias_->tensor : at::Tensor();
+  if (options_.async_grad || weight_->main_gradient || options_.deferred) {
+    return async_product(x, bias);
+  }
+  return at::linear(entering(x), weight_->tensor, bias);
+}
+
+at::Tensor ColumnParallelLinear::async_product(const at::Tensor& x, const at::Tensor& bias) const {
+  const bool gathers = options_.sequence_parallel && !options_.caller_communicates;
+  const AsyncLinearOptions linear{
+      .label = options_.label,
+      .reduce_input_gradient = !gathers && !options_.caller_communicates,
+      .sequence_parallel = gathers,
+      .sequence_dim = 1,
+      .gather_buffer = options_.gather_buffer.get(),
+      .main_gradient = weight_->main_gradient,
+      .deferred = options_.deferred};
+  return weight_->tensor.requires_grad() ? async_linear(x, weight_->tensor, bias, tp_, linear)
+                                         : frozen_linear(x, weight_->tensor, bias, tp_, linear);
+}
+
+// x as the product takes it: whole, its gradient summed on the way back.
+at::Tensor ColumnParallelLinear::entering(const at::Tensor& x) const {
+  if (options_.caller_communicates) return x;
+  return options_.sequence_parallel
+             ? all_gather_with_reduce_scatter_backward(x, tp_, 1, options_.label, {},
+                                                       options_.gather_buffer.get())
+             : copy_with_all_reduce_backward(x, tp_, options_.label);
 }
 
 std::vector<ParameterPtr> ColumnParallelLinear::parameters() const {

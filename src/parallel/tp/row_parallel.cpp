@@ -1,21 +1,49 @@
 #include "parallel/tp/row_parallel.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
+#include "base/error.h"
 #include "collective/mappings.h"
+#include "parallel/tp/async_linear.h"
+#include "parallel/tp/blocks.h"
 
 namespace shardproof {
 
+RowParallelLinear::RowParallelLinear(ParameterPtr weight, ParameterPtr bias, Communicator& tp,
+                                     Options options)
+    : weight_(std::move(weight)), bias_(std::move(bias)), tp_(tp), options_(std::move(options)) {
+  if (!options_.caller_communicates || !bias_ || options_.skip_bias_add) return;
+  throw Error({.kind = ErrorKind::kRefused,
+               .what = fmt::format("'{}' adds its bias before the caller sums over {} ranks",
+                                   options_.label, tp_.size()),
+               .fix = "set skip_bias_add and add the bias after the sum, or leave it out"});
+}
+
 at::Tensor RowParallelLinear::forward(at::TensorList inputs, const StepContext&) {
-  const at::Tensor x = options_.input_is_parallel
-                           ? inputs[0]
-                           : slice_with_all_gather_backward(inputs[0], tp_, -1, options_.label,
-                                                            options_.input_parts);
-  const at::Tensor addend = at::linear(x, weight_->tensor);
-  const at::Tensor y = options_.sequence_parallel
-                           ? reduce_scatter_with_all_gather_backward(addend, tp_, 1, options_.label)
-                           : all_reduce_with_identity_backward(addend, tp_, options_.label);
-  return bias_ ? y + bias_->tensor : y;
+  const at::Tensor addend = product(own_features(inputs[0]));
+  const at::Tensor y = options_.caller_communicates ? addend : sum(addend);
+  return bias_ && !options_.skip_bias_add ? y + bias_->tensor : y;
+}
+
+at::Tensor RowParallelLinear::own_features(const at::Tensor& x) const {
+  if (options_.input_is_parallel) return x;
+  return slice_with_all_gather_backward(in_rank_order(x, -1, options_.blocks, tp_.size()), tp_, -1,
+                                        options_.label, options_.input_parts);
+}
+
+at::Tensor RowParallelLinear::product(const at::Tensor& x) const {
+  const at::Tensor& weight = weight_->tensor;
+  if (!weight_->main_gradient || !weight.requires_grad()) return at::linear(x, weight);
+  return async_linear(x, weight, {}, tp_,
+                      {.label = options_.label, .main_gradient = weight_->main_gradient});
+}
+
+at::Tensor RowParallelLinear::sum(const at::Tensor& addend) const {
+  return options_.sequence_parallel
+             ? reduce_scatter_with_all_gather_backward(addend, tp_, 1, options_.label, {},
+                                                       options_.gather_buffer.get())
+             : all_reduce_with_identity_backward(addend, tp_, options_.label);
 }
 
 std::vector<ParameterPtr> RowParallelLinear::parameters() const {

@@ -7,14 +7,18 @@
 //              (scattered: grad_x [B, S, F_tp], all_gather to [B, S, F])
 //
 // With SP the bias meets only this rank's tokens: its gradient is an addend (partial_grad_axes).
+// With several blocks a whole x is cut block by block, as the weight is. (Megatron-LM cuts one run
+// of it, which are other features than the weight's.)
 //
 // Legend: B batch, S sequence, F in, E out; F_tp, S_tp this rank's part, {U_tp} not yet summed.
 // Source: Megatron-LM layers.py, RowParallelLinear; NeMo-RL parallelize.py, RowwiseParallel.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "collective/gather_buffer.h"
 #include "comm/communicator.h"
 #include "model/slot.h"
 
@@ -27,14 +31,22 @@ class RowParallelLinear : public Layer {
     bool sequence_parallel = false;         // y is this rank's part of the sequence
     bool input_is_parallel = true;          // false: x is whole and cut here
     std::vector<int64_t> input_parts = {};  // !input_is_parallel: features of each tp rank
+    std::vector<int64_t> blocks = {};       // of the input features, each cut evenly; empty: one
+    bool skip_bias_add = false;             // the caller adds the bias
+    bool caller_communicates = false;       // y stays this rank's addend: an expert's
+    std::shared_ptr<GatherBuffer> gather_buffer = {};  // for the gradient that SP gathers
   };
-  // `bias` may be null. `tp` must outlive the layer and its backward.
-  RowParallelLinear(ParameterPtr weight, ParameterPtr bias, Communicator& tp, Options options)
-      : weight_(std::move(weight)), bias_(std::move(bias)), tp_(tp), options_(std::move(options)) {}
+  // `bias` may be null. `tp` must outlive the layer and its backward. Throws Error(kRefused): a
+  // bias that each rank would add before the caller sums.
+  RowParallelLinear(ParameterPtr weight, ParameterPtr bias, Communicator& tp, Options options);
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
   std::vector<ParameterPtr> parameters() const override;
 
  private:
+  at::Tensor own_features(const at::Tensor& x) const;
+  at::Tensor product(const at::Tensor& x) const;
+  at::Tensor sum(const at::Tensor& addend) const;
+
   ParameterPtr weight_, bias_;
   Communicator& tp_;
   Options options_;

@@ -4,13 +4,10 @@
 
 namespace shardproof {
 
-InitMethod stream_init(RngTracker& rng, std::string stream, double std_deviation,
-                       std::string place) {
-  return [&rng, stream = std::move(stream), std_deviation,
-          place = std::move(place)](const at::Tensor& values) {
-    const auto region = rng.fork(stream);
-    at::Tensor(values).copy_(rng.normal(values.sizes(), place).mul_(std_deviation));
-  };
+at::Tensor drawn_in_stream(RngTracker& rng, const std::string& stream, at::IntArrayRef shape,
+                           double std_deviation, const std::string& place) {
+  const auto region = rng.fork(stream);
+  return rng.normal(shape, place).mul_(std_deviation);
 }
 
 }  // namespace shardproof

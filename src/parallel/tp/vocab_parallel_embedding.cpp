@@ -25,8 +25,9 @@ at::Tensor VocabParallelEmbedding::forward(at::TensorList inputs, const StepCont
   SHARDPROOF_ASSERT(!options_.sequence_parallel || ids.size(1) % tp_.size() == 0,
                     "with sequence parallelism the sequence is padded to a multiple of tp");
   const int64_t first = tp_.rank() * weight_->tensor.size(0);
-  const at::Tensor own =
-      look_up_own_tokens(weight_->tensor, ids, first, {.pad_token_id = options_.pad_token_id});
+  const at::Tensor own = look_up_own_tokens(
+      weight_->tensor, ids, first,
+      {.pad_token_id = options_.pad_token_id, .deterministic = options_.deterministic});
   return options_.sequence_parallel
              ? reduce_scatter_with_all_gather_backward(own, tp_, 1, options_.label)
              : all_reduce_with_identity_backward(own, tp_, options_.label);

@@ -35,6 +35,7 @@ class VocabParallelEmbedding : public Layer {
     std::string label;               // of the collectives: the slot's name
     int64_t pad_token_id = -1;       // global; < 0: none
     bool sequence_parallel = false;  // the output is this rank's part of the sequence
+    bool deterministic = false;      // see TokenLookup
   };
   // weight [V_tp, E], padded rows included. `tp` must outlive the layer and its backward.
   VocabParallelEmbedding(ParameterPtr weight, Communicator& tp, Options options)

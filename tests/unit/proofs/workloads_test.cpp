@@ -65,8 +65,8 @@ TEST_CASE("two programs' registries do not know each other's workloads") {
   CHECK(a.find("b") == nullptr);
   CHECK(b.find("a") == nullptr);
   const Workloads built_in = built_in_workloads();
-  for (const char* name : {"column_parallel_linear", "row_parallel_linear", "accumulated_linear",
-                           "vocab_parallel_embedding", "mapping"}) {
+  for (const char* name :
+       {"column_parallel_linear", "row_parallel_linear", "accumulated_linear", "mapping"}) {
     CHECK(built_in.find(name) != nullptr);
   }
 }
@@ -137,20 +137,14 @@ TEST_CASE("options that count no ranks, or cut no whole samples, are told from t
   }
 }
 
-TEST_CASE("a layer's first values: one draw for every tp size, a part for each stream") {
-  const at::Tensor master = plain_of("layer_parameters", Options::object()).at("weight");
-  CHECK(master.equal(plain_of("layer_parameters", {{"saved_tp", 4}}).at("weight")));
-  const Options streams = {{"init", "own_stream"}, {"tp_ranks", 3}};
-  const TensorsByName drawn = plain_of("layer_parameters", streams);
-  const auto parts = drawn.at("weight").chunk(3);
+TEST_CASE("a weight's first values: a part for each stream, whatever dim is cut") {
+  const TensorsByName rows = plain_of("stream_init", {{"ranks", 3}});
+  const auto parts = rows.at("weight").chunk(3);
   CHECK_FALSE(parts[0].equal(parts[1]));
   CHECK_FALSE(parts[1].equal(parts[2]));
-  CHECK(drawn.at("draw.weight").sizes().vec() == std::vector<int64_t>{3, 1, 5});
-  // Longer than what was saved: the rest is 0.
-  const Options longer = {{"layer", "embedding"}, {"saved_tp", 3}, {"saved_features", 21}};
-  const at::Tensor fitted = plain_of("layer_parameters", longer).at("weight");
-  CHECK(fitted.slice(0, 21).eq(0).all().item<bool>());
-  CHECK(fitted.slice(0, 0, 21).ne(0).all().item<bool>());
+  CHECK(rows.at("draw.weight").sizes().vec() == std::vector<int64_t>{3, 1, 5});
+  const TensorsByName columns = plain_of("stream_init", {{"ranks", 3}, {"dim", 1}});
+  CHECK(columns.at("weight").sizes().vec() == std::vector<int64_t>{5, 24});
 }
 
 TEST_CASE("an uneven all-to-all moves every row once, and to somebody else than the even one") {
@@ -195,33 +189,15 @@ TEST_CASE("options that would be passed over are named with what passes them ove
   for (const char* mapping : {"hidden_to_sequence", "all_to_all_with_all_to_all_backward"}) {
     CHECK(bad_input_of("mapping", {{"mapping", mapping}, {"uneven", true}}).empty());
   }
-  for (const char* name :
-       {"skip_bias_add", "external_weight", "frozen", "disable_grad_reduce", "expert"}) {
-    const Options set = {{"in_slot", true}, {name, true}};
-    CHECK(bad_input_of("column_parallel_linear", set).find(std::string("in_slot with ") + name) !=
-          std::string::npos);
-    CHECK(bad_input_of("column_parallel_linear", {{name, true}}).empty());
+  for (const char* name : {"fused", "runtime_gather"}) {
+    const std::string said = bad_input_of("column_parallel_linear", {{name, "some"}});
+    CHECK(said.find(std::string("option ") + name + " is 'some'") != std::string::npos);
   }
-  for (const auto& [name, value] :
-       {std::pair{"fused", "qkv"}, std::pair{"runtime_gather", "yes"}}) {
-    const Options set = {{"in_slot", true}, {name, value}};
-    CHECK(bad_input_of("column_parallel_linear", set).find(std::string("in_slot with ") + name) !=
-          std::string::npos);
-  }
-  CHECK(bad_input_of("column_parallel_linear", {{"fused", "qkv"}, {"stride", 2}})
-            .find("option fused is 'qkv' with a stride of 2") != std::string::npos);
-  const std::vector<std::pair<Options, std::string>> of_parameters = {
-      {{{"layer", "embedding"}, {"stride", 2}}, "layer: embedding with stride"},
-      {{{"expert_parallel", true}, {"sequence_parallel", true}}, "expert_parallel with"},
-      {{{"stream", "data-parallel-rng"}}, "option stream with init: master"},
-      {{{"stacked", true}}, "of a layer that nobody saves"},
-      {{{"layer", "norm"}}, "option layer is 'norm'"},
-      {{{"init", "given"}}, "option init is 'given'"},
-      {{{"axis", "dp"}}, "option axis is 'dp'"},
-      {{{"saved_tp", -1}}, "option saved_tp is -1"}};
-  for (const auto& [set, said] : of_parameters) {
-    INFO(set.dump());
-    CHECK(bad_input_of("layer_parameters", set).find(said) != std::string::npos);
+  for (const auto& [set, said] :
+       std::vector<std::pair<Options, std::string>>{{{{"axis", "dp"}}, "option axis is 'dp'"},
+                                                    {{{"dim", 2}}, "option dim is 2"},
+                                                    {{{"ranks", 0}}, "option ranks is 0"}}) {
+    CHECK(bad_input_of("stream_init", set).find(said) != std::string::npos);
   }
   for (const auto& [set, said] : std::vector<std::pair<Options, std::string>>{
            {{{"layer", "norm"}}, "option layer is 'norm'"},
@@ -230,8 +206,6 @@ TEST_CASE("options that would be passed over are named with what passes them ove
     INFO(set.dump());
     CHECK(bad_input_of("accumulated_linear", set).find(said) != std::string::npos);
   }
-  const Options taken = {{"in_slot", true}, {"gather_output", true}, {"sequence_parallel", true}};
-  CHECK(bad_input_of("column_parallel_linear", taken).empty());
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 #include <catch2/catch.hpp>
 
 #include "collective/mappings.h"
-#include "parallel/tp/column_linear.h"
-#include "parallel/tp/vocab_embedding.h"
+#include "parallel/tp/column_parallel.h"
+#include "parallel/tp/vocab_parallel_embedding.h"
 #include "tests/unit/parallel/tp/tp_layer_world.h"
 
 namespace shardproof::tests::async_linear_test {
@@ -38,23 +38,30 @@ Microbatches microbatches(at::ScalarType dtype = at::kDouble, int64_t uses = 1) 
   return golden;
 }
 
-ColumnLinear make_layer(const Microbatches& golden, Communicator& tp, bool sp,
+// A layer beside its parameters: a weight with a main gradient, and a bias of zeros.
+struct Accumulating {
+  ParameterPtr weight, bias;
+  ColumnParallelLinear layer;
+  at::Tensor operator()(const at::Tensor& x) { return run_tokens_first(layer, x); }
+  MainGradient& main() { return *weight->main_gradient; }
+};
+
+Accumulating make_layer(const Microbatches& golden, Communicator& tp, bool sp,
                         const std::shared_ptr<DeferredWeightGradients>& deferred = {},
                         at::ScalarType dtype = at::kDouble) {
-  return ColumnLinear({.input_size = kE,
-                       .output_size = kF,
-                       .sequence_parallel = sp,
-                       .dtype = dtype,
-                       .init = filled_with(golden.weight),
-                       .main_gradient = true,
-                       .deferred = deferred},
-                      tp);
+  const ParameterPtr weight = cut_parameter(golden.weight.to(dtype), 0, tp);
+  const ParameterPtr bias = cut_parameter(at::zeros({kF}, weight->tensor.options()), 0, tp);
+  const auto wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
+  weight->main_gradient = std::make_shared<MainGradient>(
+      MainGradient{.sum = at::zeros(weight->tensor.sizes(), weight->tensor.options().dtype(wide))});
+  return {weight, bias,
+          ColumnParallelLinear(
+              weight, bias, tp,
+              {.label = "l", .sequence_parallel = sp, .async_grad = true, .deferred = deferred})};
 }
 
-at::Tensor own_x(const at::Tensor& x, const ColumnLinear& layer, const Communicator& tp) {
-  return layer.sequence_parallel()
-             ? part_at(x, 0, static_cast<size_t>(tp.rank()), static_cast<size_t>(tp.size()))
-             : x;
+at::Tensor own_x(const at::Tensor& x, bool sp, const Communicator& tp) {
+  return sp ? part_at(x, 0, static_cast<size_t>(tp.rank()), static_cast<size_t>(tp.size())) : x;
 }
 
 at::Tensor own_grad(const at::Tensor& grad, const Communicator& tp) {
@@ -69,21 +76,21 @@ TEST_CASE("a main gradient holds the sum over microbatches, the weight used once
       on_every_group(
           {1, 2, 3, 4},
           [&](Communicator& tp) -> NamedResults {
-            ColumnLinear layer = make_layer(golden, tp, sp);
+            Accumulating layer = make_layer(golden, tp, sp);
             NamedResults results;
             for (size_t i = 0; i < kMicrobatches; ++i) {
-              const at::Tensor x = own_x(golden.x[i], layer, tp).clone().requires_grad_();
-              at::Tensor y = layer.forward(x).output;
+              const at::Tensor x = own_x(golden.x[i], sp, tp).clone().requires_grad_();
+              at::Tensor y = layer(x);
               if (uses == 2) {
                 // The second use without the bias: its own call's bias is taken out again.
-                y = y + layer.forward(x.tanh()).output - layer.bias()->tensor;
+                y = y + layer(x.tanh()) - layer.bias->tensor;
               }
               y.backward(own_grad(golden.grad[i], tp));
               results["grad x" + std::to_string(i)] = x.grad();
             }
-            results["main"] = layer.weight()->main_gradient->sum;
-            results["bias"] = layer.bias()->tensor.grad();
-            const bool nothing_else = !layer.weight()->tensor.grad().defined();
+            results["main"] = layer.main().sum;
+            results["bias"] = layer.bias->tensor.grad();
+            const bool nothing_else = !layer.weight->tensor.grad().defined();
             results["nothing else"] = at::full({}, nothing_else);
             return results;
           },
@@ -111,12 +118,12 @@ TEST_CASE("a bfloat16 weight's main gradient is float32 and not rounded in betwe
   on_every_group(
       {1, 2},
       [&](Communicator& tp) -> NamedResults {
-        ColumnLinear layer = make_layer(golden, tp, false, {}, at::kBFloat16);
+        Accumulating layer = make_layer(golden, tp, false, {}, at::kBFloat16);
         for (size_t i = 0; i < kMicrobatches; ++i) {
-          layer.forward(golden.x[i].to(at::kBFloat16))
-              .output.backward(own_grad(golden.grad[i], tp).to(at::kBFloat16));
+          layer(golden.x[i].to(at::kBFloat16))
+              .backward(own_grad(golden.grad[i], tp).to(at::kBFloat16));
         }
-        return {{"main", layer.weight()->main_gradient->sum}};
+        return {{"main", layer.main().sum}};
       },
       [&](const std::vector<NamedResults>& group) {
         for (size_t rank = 0; rank < group.size(); ++rank) {
@@ -159,13 +166,13 @@ TEST_CASE("weight gradients deferred up to a limit, over more microbatches, in a
             {1, 2, 3},
             [&](Communicator& tp) -> NamedResults {
               const auto deferred = std::make_shared<DeferredWeightGradients>(limit);
-              ColumnLinear layer = make_layer(golden, tp, sp, deferred);
-              if (!main) layer.weight()->main_gradient.reset();
+              Accumulating layer = make_layer(golden, tp, sp, deferred);
+              if (!main) layer.weight->main_gradient.reset();
               // All forwards first, as in a pipeline; the backwards in another order.
               std::vector<at::Tensor> x, y;
               for (size_t i = 0; i < kMicrobatches; ++i) {
-                x.push_back(own_x(golden.x[i], layer, tp).clone().requires_grad_());
-                y.push_back(layer.forward(x[i]).output);
+                x.push_back(own_x(golden.x[i], sp, tp).clone().requires_grad_());
+                y.push_back(layer(x[i]));
               }
               NamedResults results;
               for (const size_t i : {3, 0, 4, 1, 2}) {
@@ -173,12 +180,11 @@ TEST_CASE("weight gradients deferred up to a limit, over more microbatches, in a
                 results["grad x" + std::to_string(i)] = x[i].grad();
               }
               results["kept"] = at::full({}, deferred->count());
-              deferred->finish(layer.weight()->tensor, layer.weight()->main_gradient.get(), tp,
+              deferred->finish(layer.weight->tensor, layer.weight->main_gradient.get(), tp,
                                "embedding");
               results["left"] = at::full({}, deferred->count());
-              results["weight"] =
-                  main ? layer.weight()->main_gradient->sum : layer.weight()->tensor.grad();
-              results["bias"] = layer.bias()->tensor.grad();
+              results["weight"] = main ? layer.main().sum : layer.weight->tensor.grad();
+              results["bias"] = layer.bias->tensor.grad();
               return results;
             },
             [&](const std::vector<NamedResults>& group) {
@@ -217,20 +223,16 @@ TEST_CASE("a hook that knows the contract finishes a tied weight's gradient", "[
     on_every_group(
         {1, 2, 3},
         [&](Communicator& tp) -> NamedResults {
-          VocabEmbedding embedding({.num_embeddings = kV,
-                                    .embedding_dim = kE,
-                                    .dtype = at::kDouble,
-                                    .init = filled_with(full)},
-                                   tp);
-          ColumnLinear head(
-              {.input_size = kE, .output_size = kV, .bias = false, .external_weight = true}, tp);
-          const at::Tensor& weight = embedding.weight().tensor;
+          const ParameterPtr shared = cut_parameter(full, 0, tp);
+          const at::Tensor& weight = shared->tensor;
           const auto main = std::make_shared<MainGradient>(MainGradient{
               .sum = at::zeros_like(weight), .wants_dummy = true, .zero_dummy = zero_dummy});
+          shared->main_gradient = main;
+          VocabParallelEmbedding embedding(shared, tp, {.label = "embedding"});
+          ColumnParallelLinear head(shared, nullptr, tp, {.label = "head"});
           bool told = true, stand_in_seen = true;
           for (int i = 0; i < 2; ++i) {
-            const at::Tensor x = embedding.forward(ids).tanh();
-            const at::Tensor y = head.forward(x, {.weight = weight, .main_gradient = main}).output;
+            const at::Tensor y = run_layer(head, run_layer(embedding, ids).tanh());
             y.backward(own_grad(grad * (i + 1), tp));
             told = told && main->added;
             stand_in_seen =
@@ -260,13 +262,14 @@ TEST_CASE("without the mark autograd gets no gradient; a hook adds only what oth
           "[tp][TP-4]") {
   const Microbatches golden = microbatches();
   run_emulated_ranks(Mesh({{"tp", 2}}), [&](MeshComm& comm, int64_t) {
-    ColumnLinear layer = make_layer(golden, comm.along("tp"), false);
-    MainGradient& main = *layer.weight()->main_gradient;
-    layer.forward(golden.x[0]).output.backward(own_grad(golden.grad[0], comm.along("tp")));
+    Accumulating layer = make_layer(golden, comm.along("tp"), false);
+    MainGradient& main = layer.main();
+    const at::Tensor& weight = layer.weight->tensor;
+    layer(golden.x[0]).backward(own_grad(golden.grad[0], comm.along("tp")));
     const at::Tensor before = main.sum.clone();
-    if (main.added || layer.weight()->tensor.grad().defined()) throw std::logic_error("a stand-in");
-    layer.weight()->tensor.mutable_grad() = at::ones_like(layer.weight()->tensor);
-    finish_main_gradient(layer.weight()->tensor, main);
+    if (main.added || weight.grad().defined()) throw std::logic_error("a stand-in");
+    weight.mutable_grad() = at::ones_like(weight);
+    finish_main_gradient(weight, main);
     if (!main.sum.equal(before + 1)) throw std::logic_error("not added");
   });
 }

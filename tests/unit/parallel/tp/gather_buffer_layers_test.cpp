@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 
 #include "collective/mappings.h"
-#include "parallel/tp/column_linear.h"
-#include "parallel/tp/row_linear.h"
+#include "parallel/tp/column_parallel.h"
+#include "parallel/tp/row_parallel.h"
 #include "tests/unit/parallel/tp/tp_layer_world.h"
 
 namespace shardproof::tests::gather_buffer_layers_test {
@@ -47,27 +47,20 @@ NamedResults plain_blocks(const Blocks& blocks, bool frozen) {
 }
 
 NamedResults sharded_blocks(const Blocks& blocks, Communicator& tp, bool frozen) {
-  GatherBuffer buffer;
-  std::vector<ColumnLinear> ups;
-  std::vector<RowLinear> downs;
+  const auto buffer = std::make_shared<GatherBuffer>();
+  std::vector<ColumnParallelLinear> ups;
+  std::vector<RowParallelLinear> downs;
+  std::vector<ParameterPtr> up_weights, down_weights;
   for (size_t i = 0; i < 2; ++i) {
-    ups.push_back(ColumnLinear({.input_size = kE,
-                                .output_size = kF,
-                                .bias = false,
-                                .frozen = frozen,
-                                .sequence_parallel = true,
-                                .gather_buffer = &buffer,
-                                .dtype = at::kDouble,
-                                .init = filled_with(blocks.up[i])},
-                               tp));
-    downs.push_back(RowLinear({.input_size = kF,
-                               .output_size = kE,
-                               .bias = false,
-                               .sequence_parallel = true,
-                               .gather_buffer = &buffer,
-                               .dtype = at::kDouble,
-                               .init = filled_with(blocks.down[i])},
-                              tp));
+    up_weights.push_back(cut_parameter(blocks.up[i], 0, tp));
+    up_weights[i]->tensor.requires_grad_(!frozen);
+    down_weights.push_back(cut_parameter(blocks.down[i], 1, tp));
+    ups.push_back(ColumnParallelLinear(
+        up_weights[i], nullptr, tp,
+        {.label = "up", .sequence_parallel = true, .async_grad = true, .gather_buffer = buffer}));
+    downs.push_back(
+        RowParallelLinear(down_weights[i], nullptr, tp,
+                          {.label = "down", .sequence_parallel = true, .gather_buffer = buffer}));
   }
   const auto own = [&](const at::Tensor& full) {
     return part_at(full, 0, static_cast<size_t>(tp.rank()), static_cast<size_t>(tp.size()));
@@ -75,24 +68,24 @@ NamedResults sharded_blocks(const Blocks& blocks, Communicator& tp, bool frozen)
   NamedResults results;
   for (int step = 0; step < 2; ++step) {  // the second finds the first one's values in the memory
     for (size_t i = 0; i < 2; ++i) {
-      if (!frozen) ups[i].weight()->tensor.mutable_grad() = at::Tensor();
-      downs[i].weight().tensor.mutable_grad() = at::Tensor();
+      up_weights[i]->tensor.mutable_grad() = at::Tensor();
+      down_weights[i]->tensor.mutable_grad() = at::Tensor();
     }
     const at::Tensor x = own(blocks.x).clone().requires_grad_();
     at::Tensor y = x;
     for (size_t i = 0; i < 2; ++i) {
-      y = y + downs[i].forward(ups[i].forward(y).output.tanh()).output;
+      y = y + run_tokens_first(downs[i], run_tokens_first(ups[i], y).tanh());
     }
     y.backward(own(blocks.grad));
     results["y"] = y.detach();
     results["x"] = x.grad();
   }
   for (size_t i = 0; i < 2; ++i) {
-    if (!frozen) results["up" + std::to_string(i)] = ups[i].weight()->tensor.grad();
-    results["down" + std::to_string(i)] = downs[i].weight().tensor.grad();
+    if (!frozen) results["up" + std::to_string(i)] = up_weights[i]->tensor.grad();
+    results["down" + std::to_string(i)] = down_weights[i]->tensor.grad();
   }
-  results["memories"] = at::full({}, buffer.count());
-  results["in use"] = at::full({}, buffer.in_use());
+  results["memories"] = at::full({}, buffer->count());
+  results["in use"] = at::full({}, buffer->in_use());
   return results;
 }
 
@@ -139,28 +132,24 @@ TEST_CASE("a layer that gathers while another's gathered input waits for its bac
     const auto own = [&](const at::Tensor& all, int64_t dim) {
       return part_at(all, dim, static_cast<size_t>(tp.rank()), static_cast<size_t>(tp.size()));
     };
-    GatherBuffer buffer;
-    ColumnLinear layer({.input_size = kE,
-                        .output_size = kF,
-                        .bias = false,
-                        .sequence_parallel = true,
-                        .gather_buffer = &buffer,
-                        .dtype = at::kDouble,
-                        .init = filled_with(weight)},
-                       tp);
+    const auto buffer = std::make_shared<GatherBuffer>();
+    const ParameterPtr others = cut_parameter(weight, 0, tp);
+    ColumnParallelLinear layer(
+        others, nullptr, tp,
+        {.label = "other", .sequence_parallel = true, .async_grad = true, .gather_buffer = buffer});
     const at::Tensor part = own(full, 0).clone().requires_grad_();
     const at::Tensor rows = own(weight, 0).clone().requires_grad_();
     const at::Tensor gathered =
-        all_gather_with_reduce_scatter_backward(part, tp, 0, "kept", {}, &buffer);
+        all_gather_with_reduce_scatter_backward(part, tp, 0, "kept", {}, buffer.get());
     const at::Tensor first = at::linear(gathered, rows);  // autograd keeps `gathered`
-    const at::Tensor y = first + layer.forward(part.tanh()).output;
-    const int64_t used = buffer.in_use();
+    const at::Tensor y = first + run_tokens_first(layer, part.tanh());
+    const int64_t used = buffer->in_use();
     y.backward(own(grad, -1));
     return {{"x", part.grad()},
             {"kept", rows.grad()},
-            {"other", layer.weight()->tensor.grad()},
+            {"other", others->tensor.grad()},
             {"used", at::full({}, used)},
-            {"memories", at::full({}, buffer.count())}};
+            {"memories", at::full({}, buffer->count())}};
   };
   for (const int64_t tp : {2, 3, 4}) {
     for (const auto& all :

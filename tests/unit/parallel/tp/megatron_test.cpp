@@ -3,9 +3,10 @@
 // rounding.
 #include <catch2/catch.hpp>
 
-#include "parallel/tp/column_linear.h"
-#include "parallel/tp/row_linear.h"
-#include "parallel/tp/vocab_embedding.h"
+#include "parallel/tp/blocks.h"
+#include "parallel/tp/column_parallel.h"
+#include "parallel/tp/row_parallel.h"
+#include "parallel/tp/vocab_parallel_embedding.h"
 #include "tensor/safetensors.h"
 #include "tests/support/rank_results.h"
 #include "tests/unit/parallel/tp/tp_layer_world.h"
@@ -35,7 +36,8 @@ struct OnRank {
   Communicator& tp;
   bool sp;
   at::Tensor part(const at::Tensor& full, int64_t dim, const std::vector<int64_t>& blocks) const {
-    return own_blocks(full, dim, blocks, tp.rank(), tp.size());
+    return part_at(full, dim, static_cast<size_t>(tp.rank()), static_cast<size_t>(tp.size()),
+                   blocks);
   }
   at::Tensor tokens(const at::Tensor& full) const {
     return sp ? part(full, 0, {full.size(0)}) : full;
@@ -52,61 +54,42 @@ struct OnRank {
 NamedResults column(const Inputs& inputs, const OnRank& on, int64_t stride) {
   const std::vector<int64_t> blocks(static_cast<size_t>(stride), 24 / stride);
   const std::string name = stride == 1 ? "column" : "gate_up";
-  ColumnLinear layer({.input_size = 5,
-                      .output_size = 24,
-                      .stride = stride,
-                      .sequence_parallel = on.sp,
-                      .dtype = at::kDouble,
-                      .init = filled_with(inputs("column.weight"))},
-                     on.tp);
-  {
-    const at::NoGradGuard no_grad;
-    layer.bias()->tensor.copy_(on.part(inputs("column.bias"), 0, blocks));
-  }
+  const ParameterPtr weight = cut_parameter(inputs("column.weight"), 0, on.tp, blocks);
+  const ParameterPtr bias = cut_parameter(inputs("column.bias"), 0, on.tp, blocks);
+  ColumnParallelLinear layer(
+      weight, bias, on.tp,
+      {.label = "l", .sequence_parallel = on.sp, .blocks = blocks, .async_grad = true});
   const at::Tensor x = on.tokens(inputs("column.x")).clone().requires_grad_();
-  const at::Tensor y = layer.forward(x).output;
+  const at::Tensor y = run_tokens_first(layer, x);
   y.backward(on.part(inputs("column.grad"), -1, blocks));
   return {{name + ".y", on.joined(y.detach(), 2, blocks)},
           {name + ".grad_x", on.whole(x.grad())},
-          {name + ".grad_weight", on.joined(layer.weight()->tensor.grad(), 0, blocks)},
-          {name + ".grad_bias", on.joined(layer.bias()->tensor.grad(), 0, blocks)}};
+          {name + ".grad_weight", on.joined(weight->tensor.grad(), 0, blocks)},
+          {name + ".grad_bias", on.joined(bias->tensor.grad(), 0, blocks)}};
 }
 
 NamedResults row(const Inputs& inputs, const OnRank& on) {
-  RowLinear layer({.input_size = 24,
-                   .output_size = 5,
-                   .sequence_parallel = on.sp,
-                   .dtype = at::kDouble,
-                   .init = filled_with(inputs("row.weight"))},
-                  on.tp);
-  {
-    const at::NoGradGuard no_grad;
-    layer.bias()->tensor.copy_(inputs("row.bias"));
-  }
+  const ParameterPtr weight = cut_parameter(inputs("row.weight"), 1, on.tp);
+  const ParameterPtr bias = cut_parameter(inputs("row.bias"), -1, on.tp);
+  RowParallelLinear layer(weight, bias, on.tp, {.label = "l", .sequence_parallel = on.sp});
   const at::Tensor x = on.part(inputs("row.x"), -1, {24}).requires_grad_();
-  const at::Tensor y = layer.forward(x).output;
+  const at::Tensor y = run_tokens_first(layer, x);
   y.backward(on.tokens(inputs("row.grad")));
-  at::Tensor bias = layer.bias()->tensor.grad();
-  if (on.sp) bias = on.tp.all_reduce(bias, ReduceOp::kSum, "bias");
+  const at::Tensor own = bias->tensor.grad();
   return {{"row.y", on.whole(y.detach())},
           {"row.grad_x", on.joined(x.grad(), 2, {24})},
-          {"row.grad_weight", on.joined(layer.weight().tensor.grad(), 1, {24})},
-          {"row.grad_bias", bias}};
+          {"row.grad_weight", on.joined(weight->tensor.grad(), 1, {24})},
+          {"row.grad_bias", on.sp ? on.tp.all_reduce(own, ReduceOp::kSum, "bias") : own}};
 }
 
 NamedResults embedding(const Inputs& inputs, const OnRank& on) {
-  VocabEmbedding layer({.num_embeddings = 36,
-                        .embedding_dim = 5,
-                        .reduce_scatter = on.sp,
-                        .dtype = at::kDouble,
-                        .init = filled_with(inputs("embedding.weight"))},
-                       on.tp);
-  const at::Tensor y = layer.forward(inputs("embedding.ids"));
-  const at::Tensor grad = inputs("embedding.grad");
-  y.backward(on.sp ? on.tokens(grad.transpose(0, 1)) : grad);
-  const at::Tensor full = on.whole(y.detach());
-  return {{"embedding.y", on.sp ? full.transpose(0, 1) : full},
-          {"embedding.grad_weight", on.joined(layer.weight().tensor.grad(), 0, {36})}};
+  const ParameterPtr weight = cut_parameter(inputs("embedding.weight"), 0, on.tp);
+  VocabParallelEmbedding layer(weight, on.tp, {.label = "l", .sequence_parallel = on.sp});
+  // Megatron-LM's comes out as [S, B, E] where it is scattered.
+  const at::Tensor y = run_layer(layer, inputs("embedding.ids")).transpose(0, 1);
+  y.backward(on.tokens(inputs("embedding.grad").transpose(0, 1)));
+  return {{"embedding.y", on.whole(y.detach()).transpose(0, 1)},
+          {"embedding.grad_weight", on.joined(weight->tensor.grad(), 0, {36})}};
 }
 
 TEST_CASE("the layers are megatron-core's, to float32 rounding",

@@ -7,16 +7,11 @@
 #include <vector>
 
 #include "base/error.h"
-#include "parallel/tp/layer_parameter.h"
+#include "model/slot.h"
 #include "tests/support/rank_results.h"
 #include "tests/support/run_gloo_ranks.h"
 
 namespace shardproof::tests {
-
-// Copies `full` into what it is asked to fill: a weight that the test knows.
-inline InitMethod filled_with(const at::Tensor& full) {
-  return [full](const at::Tensor& values) { at::Tensor(values).copy_(full); };
-}
 
 inline std::vector<NamedResults> on_every_gloo_rank(
     const Mesh& mesh, const std::function<NamedResults(MeshComm&, int64_t)>& work) {
@@ -74,6 +69,32 @@ inline at::Tensor part_at(const at::Tensor& full, int64_t dim, size_t rank, size
 
 inline at::Tensor part_at(const at::Tensor& full, int64_t dim, size_t rank, size_t size) {
   return part_at(full, dim, rank, size, {full.size(dim)});
+}
+
+inline ParameterPtr leaf(const std::string& name, const at::Tensor& value) {
+  return std::make_shared<Parameter>(Parameter{.name = name,
+                                               .tensor = value.detach().clone().requires_grad_(),
+                                               .global_shape = value.sizes().vec()});
+}
+
+// This rank's leaf of a parameter; dim -1: whole.
+inline ParameterPtr cut_parameter(const at::Tensor& full, int64_t dim, const Communicator& tp,
+                                  std::vector<int64_t> blocks = {}) {
+  if (dim >= 0 && blocks.empty()) blocks = {full.size(dim)};
+  const at::Tensor own = dim < 0 ? full
+                                 : part_at(full, dim, static_cast<size_t>(tp.rank()),
+                                           static_cast<size_t>(tp.size()), blocks);
+  return leaf("part", own);
+}
+
+inline at::Tensor run_layer(Layer& layer, const at::Tensor& input) {
+  NoProbe nobody;
+  return layer.forward({input}, StepContext{.probe = nobody});
+}
+
+// Of a layer that has its tokens in dim 1, where input and output have them in dim 0.
+inline at::Tensor run_tokens_first(Layer& layer, const at::Tensor& input) {
+  return run_layer(layer, input.transpose(0, 1)).transpose(0, 1);
 }
 
 }  // namespace shardproof::tests

@@ -1,26 +1,21 @@
-// Each tensor-parallel layer against the plain layer it replaces, forward and backward.
+// Each tensor-parallel linear layer against the plain layer it replaces, forward and backward.
 #include <catch2/catch.hpp>
 
+#include "collective/mappings.h"
 #include "mesh/layout.h"
 #include "model/decoder.h"
+#include "parallel/tp/blocks.h"
 #include "parallel/tp/column_parallel.h"
 #include "parallel/tp/placement.h"
 #include "parallel/tp/row_parallel.h"
-#include "parallel/tp/vocab_parallel_embedding.h"
 #include "parallel/tp/whole_layer.h"
 #include "tensor/shard.h"
-#include "tests/support/rank_results.h"
+#include "tests/unit/parallel/tp/tp_layer_world.h"
 
 namespace shardproof::tests {
 namespace {
 
 constexpr int64_t kSamples = 2, kTokens = 12, kIn = 5, kOut = 10;
-
-ParameterPtr leaf(const std::string& name, const at::Tensor& value) {
-  return std::make_shared<Parameter>(Parameter{.name = name,
-                                               .tensor = value.detach().clone().requires_grad_(),
-                                               .global_shape = value.sizes().vec()});
-}
 
 const Layout kWhole;
 Layout on_sequence() { return Layout({Cut::even(1, "tp")}); }
@@ -31,6 +26,7 @@ struct LayerCase {
   std::string name;
   Layout input, weight, bias, output;
   bool sums_bias_grad = false;  // this rank's bias gradient is an addend
+  bool frozen = false;          // the weight takes no gradient
   std::function<std::unique_ptr<Layer>(ParameterPtr, ParameterPtr, Communicator&)> make;
 };
 
@@ -52,13 +48,15 @@ void check_linear(const LayerCase& layer_case, const Mesh& mesh, bool with_bias)
       return cut(full, layout, mesh, rank);
     };
     const ParameterPtr own_weight = leaf("weight", own(weight, layer_case.weight));
+    own_weight->tensor.requires_grad_(!layer_case.frozen);
     const ParameterPtr own_bias = with_bias ? leaf("bias", own(bias, layer_case.bias)) : nullptr;
     const auto layer = layer_case.make(own_weight, own_bias, comm.along("tp"));
     const at::Tensor own_x = own(x, layer_case.input).requires_grad_();
     const at::Tensor y = layer->forward({own_x}, context);
     y.backward(own(grad, layer_case.output));
-    NamedResults result = {
-        {"y", y.detach()}, {"grad x", own_x.grad()}, {"grad weight", own_weight->tensor.grad()}};
+    NamedResults result = {{"y", y.detach()}, {"grad x", own_x.grad()}};
+    const at::Tensor grad_weight = own_weight->tensor.grad();
+    if (grad_weight.defined()) result["grad weight"] = grad_weight;
     if (with_bias) {
       const at::Tensor grad_bias = own_bias->tensor.grad();
       result["grad bias"] = layer_case.sums_bias_grad
@@ -74,8 +72,11 @@ void check_linear(const LayerCase& layer_case, const Mesh& mesh, bool with_bias)
     const NamedResults& result = results[static_cast<size_t>(rank)];
     CHECK(difference(own(golden.detach(), layer_case.output), result.at("y")) == "");
     CHECK(difference(own(golden_x.grad(), layer_case.input), result.at("grad x")) == "");
-    CHECK(difference(own(golden_weight->tensor.grad(), layer_case.weight),
-                     result.at("grad weight")) == "");
+    REQUIRE(result.count("grad weight") == (layer_case.frozen ? 0 : 1));
+    if (!layer_case.frozen) {
+      CHECK(difference(own(golden_weight->tensor.grad(), layer_case.weight),
+                       result.at("grad weight")) == "");
+    }
     if (!with_bias) continue;
     CHECK(difference(own(golden_bias->tensor.grad(), layer_case.bias), result.at("grad bias")) ==
           "");
@@ -163,6 +164,212 @@ TEST_CASE("RowParallel that cuts its whole input itself", "[tp][TP-2]") {
   });
 }
 
+TEST_CASE("linear layers behind an asynchronous gradient, and with frozen weights",
+          "[tp][TP-1][TP-2][TP-4]") {
+  for (const bool sp : {false, true}) {
+    for (const bool async : {false, true}) {
+      for (const bool frozen : {false, true}) {
+        check_on_meshes([=](int64_t) {
+          return LayerCase{
+              .name = "column",
+              .input = sp ? on_sequence() : kWhole,
+              .weight = chunked(0),
+              .bias = chunked(0),
+              .output = chunked(-1),
+              .frozen = frozen,
+              .make = [=](ParameterPtr weight, ParameterPtr bias, Communicator& tp) {
+                return std::make_unique<ColumnParallelLinear>(
+                    weight, bias, tp,
+                    ColumnParallelLinear::Options{
+                        .label = "linear", .sequence_parallel = sp, .async_grad = async});
+              }};
+        });
+      }
+    }
+    check_on_meshes([=](int64_t) {
+      return LayerCase{
+          .name = "frozen row",
+          .input = chunked(-1),
+          .weight = chunked(1),
+          .bias = kWhole,
+          .output = sp ? on_sequence() : kWhole,
+          .sums_bias_grad = sp,
+          .frozen = true,
+          .make = [=](ParameterPtr weight, ParameterPtr bias, Communicator& tp) {
+            return std::make_unique<RowParallelLinear>(
+                weight, bias, tp,
+                RowParallelLinear::Options{.label = "linear", .sequence_parallel = sp});
+          }};
+    });
+  }
+}
+
+Layout fused(int64_t dim, const std::vector<int64_t>& blocks) {
+  return Layout({Cut::in_blocks(dim, "tp", blocks)});
+}
+
+TEST_CASE("a fused output: each block cut, gathered in the full order", "[tp][TP-1]") {
+  const std::vector<int64_t> blocks = {6, 2, 2};
+  for (const bool gathers : {false, true}) {
+    check_linear({.name = "fused column",
+                  .input = kWhole,
+                  .weight = fused(0, blocks),
+                  .bias = fused(0, blocks),
+                  .output = gathers ? kWhole : fused(-1, blocks),
+                  .make =
+                      [&](ParameterPtr weight, ParameterPtr bias, Communicator& tp) {
+                        return std::make_unique<ColumnParallelLinear>(
+                            weight, bias, tp,
+                            ColumnParallelLinear::Options{
+                                .label = "linear", .gather_output = gathers, .blocks = blocks});
+                      }},
+                 Mesh::training(2, 1, 1, 2), true);
+  }
+}
+
+TEST_CASE("blocks of features go to rank order and back", "[tp][TP-1][TP-2]") {
+  const at::Tensor full = at::arange(12);
+  const at::Tensor by_rank = in_rank_order(full, 0, {6, 6}, 3);
+  CHECK(by_rank.equal(at::tensor({0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11}, at::kLong)));
+  CHECK(in_full_order(by_rank, 0, {6, 6}, 3).equal(full));
+  CHECK(in_rank_order(full, 0, {12}, 3).equal(full));
+  const std::string said = said_by([&] { in_rank_order(full, 0, {8, 4}, 3); });
+  CHECK(contains(said, "refused: a block 8 does not divide by the 3 ranks of tp"));
+}
+
+TEST_CASE("a bias that the caller adds, an output gathered from the next call on", "[tp][TP-1]") {
+  const Mesh mesh({{"tp", 2}});
+  const at::Tensor x = random_tensor({2, 3, 5}, 1), weight = random_tensor({4, 5}, 2);
+  const at::Tensor bias = random_tensor({4}, 3);
+  const auto results = on_every_rank(mesh, [&](MeshComm& comm, int64_t) -> NamedResults {
+    Communicator& tp = comm.along("tp");
+    const ParameterPtr rows = cut_parameter(weight, 0, tp), columns = cut_parameter(weight, 1, tp);
+    ColumnParallelLinear column(rows, cut_parameter(bias, 0, tp), tp,
+                                {.label = "column", .skip_bias_add = true});
+    const at::Tensor kept = run_layer(column, x);
+    column.set_gather_output(true);
+    RowParallelLinear row(cut_parameter(weight.t(), 1, tp), cut_parameter(x[0][0], -1, tp), tp,
+                          {.label = "row", .skip_bias_add = true});
+    return {{"kept", kept}, {"gathered", run_layer(column, x)}, {"row", run_layer(row, kept)}};
+  });
+  const at::Tensor y = at::linear(x, weight);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    CHECK(difference(part_at(y, -1, rank, 2), results[rank].at("kept").detach()) == "");
+    CHECK(difference(y, results[rank].at("gathered").detach()) == "");
+    CHECK(difference(at::linear(y, weight.t()), results[rank].at("row").detach()) == "");
+  }
+}
+
+TEST_CASE("a caller that communicates sums the gradients of two layers at once", "[tp][TP-1]") {
+  const at::Tensor full = random_tensor({2, 3, 5}, 1), weight = random_tensor({4, 5}, 2);
+  const at::Tensor grad = random_tensor({2, 3, 4}, 3);
+  const auto results = on_every_rank(Mesh({{"tp", 2}}), [&](MeshComm& comm, int64_t) {
+    Communicator& tp = comm.along("tp");
+    const ParameterPtr rows = cut_parameter(weight, 0, tp);
+    const auto layer = [&](bool async) {
+      return ColumnParallelLinear(
+          rows, nullptr, tp, {.label = "linear", .caller_communicates = true, .async_grad = async});
+    };
+    ColumnParallelLinear first = layer(false), second = layer(true);
+    const at::Tensor x = full.clone().requires_grad_();
+    const at::Tensor shared = copy_with_all_reduce_backward(x, tp, "both");
+    const at::Tensor y = run_layer(first, shared) + 3 * run_layer(second, shared);
+    y.backward(part_at(grad, -1, static_cast<size_t>(tp.rank()), 2));
+    return NamedResults{{"grad x", x.grad()}};
+  });
+  for (const NamedResults& result : results) {
+    CHECK(difference(4 * grad.matmul(weight), result.at("grad x")) == "");
+  }
+}
+
+TEST_CASE("calls of a linear: one reduction behind the weight gradient, none without need",
+          "[tp][TP-4]") {
+  const auto calls_of = [](ColumnParallelLinear::Options options, bool frozen, bool input_grad) {
+    std::vector<CallLog> logs(2);
+    const RankRuns runs = try_emulated_ranks(
+        Mesh({{"tp", 2}}),
+        [&](MeshComm& comm, int64_t) {
+          const ParameterPtr weight = leaf("w", at::ones({2, 5}, at::kDouble));
+          weight->tensor.requires_grad_(!frozen);
+          ColumnParallelLinear layer(weight, leaf("b", at::ones({2}, at::kDouble)),
+                                     comm.along("tp"), options);
+          const at::Tensor x = at::ones({1, 6, 5}, at::kDouble).requires_grad_(input_grad);
+          run_layer(layer, x).sum().backward();
+        },
+        {&logs[0], &logs[1]});
+    CHECK(runs.error_text(0) == "");
+    return logs[0].calls;
+  };
+  using Calls = std::vector<std::string>;
+  const ColumnParallelLinear::Options plain = {.label = "l", .async_grad = true};
+  const ColumnParallelLinear::Options silent = {
+      .label = "l", .caller_communicates = true, .async_grad = true};
+  const ColumnParallelLinear::Options sp = {
+      .label = "l", .sequence_parallel = true, .async_grad = true};
+  CHECK(calls_of(plain, false, true) == Calls{"all_reduce l backward"});
+  CHECK(calls_of(plain, false, false).empty());
+  CHECK(calls_of(silent, false, true).empty());
+  CHECK(calls_of(sp, false, true) ==
+        Calls{"all_gather l forward", "all_gather l regather", "reduce_scatter l backward"});
+  CHECK(calls_of(sp, true, true) == Calls{"all_gather l forward", "reduce_scatter l backward"});
+}
+
+// The dispatcher gathers the tokens and sums what comes out; the layers between communicate
+// nothing.
+TEST_CASE("an expert's two layers on their own group are the plain pair", "[tp][TP-1][TP-2]") {
+  const at::Tensor x = random_tensor({1, 12, 5}, 1), grad = random_tensor({1, 12, 5}, 2);
+  const at::Tensor up = random_tensor({24, 5}, 3), down = random_tensor({5, 24}, 4);
+  const at::Tensor bias = random_tensor({5}, 5);
+  std::vector<at::Tensor> golden;
+  for (const at::Tensor& full : {x, up, down, bias}) {
+    golden.push_back(full.clone().requires_grad_());
+  }
+  const at::Tensor whole =
+      at::linear(at::linear(golden[0], golden[1]).tanh(), golden[2], golden[3]);
+  whole.backward(grad);
+  on_every_group(
+      {1, 2, 3, 4},
+      [&](Communicator& etp) -> NamedResults {
+        const ParameterPtr wide = cut_parameter(up, 0, etp), narrow = cut_parameter(down, 1, etp);
+        const ParameterPtr added = cut_parameter(bias, -1, etp);
+        ColumnParallelLinear first(
+            wide, nullptr, etp,
+            {.label = "up", .sequence_parallel = true, .caller_communicates = true});
+        const RowParallelLinear::Options adds = {.label = "down", .caller_communicates = true};
+        RowParallelLinear::Options leaves = adds;
+        leaves.skip_bias_add = true;
+        RowParallelLinear second(narrow, added, etp, leaves);
+        const std::string said = said_by([&] { RowParallelLinear(narrow, added, etp, adds); });
+        const auto part = [&](const at::Tensor& full) {
+          return part_at(full, 1, static_cast<size_t>(etp.rank()), static_cast<size_t>(etp.size()));
+        };
+        const at::Tensor own = part(x).clone().requires_grad_();
+        const at::Tensor tokens = all_gather_with_reduce_scatter_backward(own, etp, 1, "dispatch");
+        const at::Tensor addend = run_layer(second, run_layer(first, tokens).tanh());
+        const at::Tensor y =
+            reduce_scatter_with_all_gather_backward(addend, etp, 1, "combine") + added->tensor;
+        y.backward(part(grad));
+        return {{"y", y.detach()},
+                {"grad x", own.grad()},
+                {"grad up", wide->tensor.grad()},
+                {"grad down", narrow->tensor.grad()},
+                {"grad bias", etp.all_reduce(added->tensor.grad(), ReduceOp::kSum, "b")},
+                {"said", at::full({}, contains(said, "adds its bias before the caller sums"))}};
+      },
+      [&](const std::vector<NamedResults>& group) {
+        const size_t size = group.size();
+        for (size_t rank = 0; rank < size; ++rank) {
+          const auto& own = group[rank];
+          CHECK(difference(part_at(whole.detach(), 1, rank, size), own.at("y")) == "");
+          CHECK(difference(part_at(golden[0].grad(), 1, rank, size), own.at("grad x")) == "");
+          CHECK(difference(part_at(golden[1].grad(), 0, rank, size), own.at("grad up")) == "");
+          CHECK(difference(part_at(golden[2].grad(), 1, rank, size), own.at("grad down")) == "");
+          CHECK(difference(golden[3].grad(), own.at("grad bias")) == "");
+          CHECK(own.at("said").item<bool>());
+        }
+      });
+}
+
 TEST_CASE("a whole layer between sequence shards opens or closes a region", "[tp][TP-1]") {
   for (const auto place : {WholeLayer::Place::kOpensRegion, WholeLayer::Place::kClosesRegion}) {
     const bool opens = place == WholeLayer::Place::kOpensRegion;
@@ -177,70 +384,6 @@ TEST_CASE("a whole layer between sequence shards opens or closes a region", "[tp
                                                              place, tp, "linear");
                        }};
     });
-  }
-}
-
-void check_embedding(int64_t vocab_size, int64_t pad_token_id, bool sp, const Mesh& mesh) {
-  INFO("vocabulary " << vocab_size << " pad " << pad_token_id << (sp ? " SP " : " ")
-                     << mesh.describe());
-  NoProbe nobody;
-  const StepContext context{.probe = nobody};
-  const int64_t tp = mesh.size("tp");
-  const at::Tensor ids =
-      (at::arange(kSamples * kTokens, at::kLong) * 5 % vocab_size).view({kSamples, kTokens});
-  const at::Tensor weight = random_tensor({vocab_size, kIn}, 1);
-  const at::Tensor grad = random_tensor({kSamples, kTokens, kIn}, 2);
-  const ParameterPtr golden_weight = leaf("weight", weight);
-  const at::Tensor golden = Embedding(golden_weight, pad_token_id).forward({ids}, context);
-  golden.backward(grad);
-  const Layout rows({Cut::padded(0, "tp", round_up(vocab_size, tp))});
-  const Layout output = sp ? on_sequence() : kWhole;
-  const auto results = on_every_rank(mesh, [&](MeshComm& comm, int64_t rank) -> NamedResults {
-    const ParameterPtr own_weight = leaf("weight", cut(weight, rows, mesh, rank));
-    VocabParallelEmbedding layer(
-        own_weight, comm.along("tp"),
-        {.label = "embedding", .pad_token_id = pad_token_id, .sequence_parallel = sp});
-    const at::Tensor y = layer.forward({ids}, context);
-    y.backward(cut(grad, output, mesh, rank));
-    return {{"y", y.detach()}, {"grad", own_weight->tensor.grad()}};
-  });
-  for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
-    const NamedResults& result = results[static_cast<size_t>(rank)];
-    CHECK(difference(cut(golden.detach(), output, mesh, rank), result.at("y")) == "");
-    CHECK(difference(cut(golden_weight->tensor.grad(), rows, mesh, rank), result.at("grad")) == "");
-  }
-}
-
-TEST_CASE("VocabParallelEmbedding: each token looked up by its owner, the pad row without gradient",
-          "[tp][TP-3]") {
-  for (const int64_t tp : {1, 2, 3, 4}) {
-    for (const bool sp : {false, true}) {
-      check_embedding(12, -1, sp, Mesh::training(1, 1, 1, tp));
-      check_embedding(13, 7, sp,
-                      Mesh::training(1, 1, 1, tp));  // padded; the pad row on a middle rank
-      check_embedding(5, 0, sp, Mesh::training(1, 1, 1, tp));  // tp 4: a rank of padding alone
-    }
-  }
-  check_embedding(13, 12, true, Mesh::training(2, 1, 1, 2));
-}
-
-TEST_CASE("two embeddings of one shape do not share anything", "[tp][TP-3]") {
-  NoProbe nobody;
-  const StepContext context{.probe = nobody};
-  const Mesh mesh = Mesh::training(1, 1, 1, 2);
-  const at::Tensor first = random_tensor({6, 3}, 1), second = random_tensor({6, 3}, 2);
-  const at::Tensor ids_a = at::arange(6, at::kLong).view({1, 6}), ids_b = ids_a.flip(1);
-  const Layout rows({Cut::even(0, "tp")});
-  const auto results = on_every_rank(mesh, [&](MeshComm& comm, int64_t rank) -> NamedResults {
-    Communicator& tp = comm.along("tp");
-    VocabParallelEmbedding a(leaf("a", cut(first, rows, mesh, rank)), tp, {.label = "a"});
-    VocabParallelEmbedding b(leaf("b", cut(second, rows, mesh, rank)), tp, {.label = "b"});
-    const at::Tensor from_a = a.forward({ids_a}, context), from_b = b.forward({ids_b}, context);
-    return {{"a", from_a.detach()}, {"b", from_b.detach()}};
-  });
-  for (const auto& result : results) {
-    CHECK(result.at("a").equal(at::embedding(first, ids_a)));
-    CHECK(result.at("b").equal(at::embedding(second, ids_b)));
   }
 }
 

@@ -2,9 +2,9 @@
 // on its own, in the forward and in the backward.
 #include <catch2/catch.hpp>
 
-#include "parallel/tp/column_linear.h"
-#include "parallel/tp/row_linear.h"
-#include "parallel/tp/vocab_embedding.h"
+#include "parallel/tp/column_parallel.h"
+#include "parallel/tp/row_parallel.h"
+#include "parallel/tp/vocab_parallel_embedding.h"
 #include "tests/unit/parallel/tp/tp_layer_world.h"
 
 namespace shardproof::tests::two_groups_test {
@@ -32,30 +32,20 @@ NamedResults plain_chain(const Chain& chain) {
 }
 
 NamedResults sharded_chain(const Chain& chain, Communicator& outer, Communicator& inner) {
-  VocabEmbedding embedding({.num_embeddings = kV,
-                            .embedding_dim = kE,
-                            .dtype = at::kDouble,
-                            .init = filled_with(chain.embedding)},
-                           inner);
-  ColumnLinear column({.input_size = kE,
-                       .output_size = kF,
-                       .gather_output = true,
-                       .dtype = at::kDouble,
-                       .init = filled_with(chain.column)},
-                      outer);
-  RowLinear row({.input_size = kF,
-                 .output_size = kE,
-                 .input_is_parallel = false,
-                 .dtype = at::kDouble,
-                 .init = filled_with(chain.row)},
-                inner);
-  const at::Tensor hidden = column.forward(embedding.forward(chain.ids)).output;
-  const at::Tensor y = row.forward(hidden.tanh()).output;
+  const ParameterPtr table = cut_parameter(chain.embedding, 0, inner);
+  const ParameterPtr up = cut_parameter(chain.column, 0, outer);
+  const ParameterPtr down = cut_parameter(chain.row, 1, inner);
+  VocabParallelEmbedding embedding(table, inner, {.label = "embedding"});
+  ColumnParallelLinear column(up, nullptr, outer,
+                              {.label = "column", .gather_output = true, .async_grad = true});
+  RowParallelLinear row(down, nullptr, inner, {.label = "row", .input_is_parallel = false});
+  const at::Tensor hidden = run_layer(column, run_layer(embedding, chain.ids));
+  const at::Tensor y = run_layer(row, hidden.tanh());
   y.backward(chain.grad);
   return {{"y", y.detach()},
-          {"embedding", embedding.weight().tensor.grad()},
-          {"column", column.weight()->tensor.grad()},
-          {"row", row.weight().tensor.grad()}};
+          {"embedding", table->tensor.grad()},
+          {"column", up->tensor.grad()},
+          {"row", down->tensor.grad()}};
 }
 
 TEST_CASE("layers on two groups of one process keep to their own", "[tp][TP-1][TP-2][TP-3]") {

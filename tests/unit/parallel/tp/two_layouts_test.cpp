@@ -5,7 +5,7 @@
 
 #include "collective/mappings.h"
 #include "logprob/vocab_parallel_cross_entropy.h"
-#include "parallel/tp/column_linear.h"
+#include "parallel/tp/column_parallel.h"
 #include "parallel/tp/inference_pair.h"
 #include "parallel/tp/spread_activation.h"
 #include "random/checkpoint_without_output.h"
@@ -49,28 +49,24 @@ Started start_loss(const Data& data, Communicator& group) {
 }
 
 Started start_main_gradient(const Data& data, Communicator& group) {
-  const auto buffer = std::make_shared<GatherBuffer>();
   const auto deferred = std::make_shared<DeferredWeightGradients>(1);
-  const auto layer =
-      std::make_shared<ColumnLinear>(ColumnLinear::Options{.input_size = kE,
-                                                           .output_size = kV,
-                                                           .bias = false,
-                                                           .sequence_parallel = true,
-                                                           .gather_buffer = buffer.get(),
-                                                           .dtype = at::kDouble,
-                                                           .init = filled_with(data.weight),
-                                                           .main_gradient = true,
-                                                           .deferred = deferred},
-                                     group);
+  const ParameterPtr weight = cut_parameter(data.weight, 0, group);
+  weight->main_gradient =
+      std::make_shared<MainGradient>(MainGradient{.sum = at::zeros_like(weight->tensor.detach())});
+  const auto layer = std::make_shared<ColumnParallelLinear>(
+      weight, nullptr, group,
+      ColumnParallelLinear::Options{.label = "main gradient",
+                                    .sequence_parallel = true,
+                                    .gather_buffer = std::make_shared<GatherBuffer>(),
+                                    .deferred = deferred});
   const at::Tensor x = own_part(data.x, 0, group).clone().requires_grad_();
-  const at::Tensor first = layer->forward(x).output, second = layer->forward(x * 2).output;
+  const at::Tensor first = run_tokens_first(*layer, x), second = run_tokens_first(*layer, x * 2);
   return {[=, &group]() -> NamedResults {
+    static_cast<void>(layer);  // its buffer
     second.backward(own_part(data.grad, -1, group));
     first.backward(own_part(data.grad, -1, group));
-    LayerParameter& weight = *layer->weight();
-    deferred->finish(weight.tensor, weight.main_gradient.get(), group, "deferred");
-    static_cast<void>(buffer);
-    return {{"main", weight.main_gradient->sum}, {"grad x", x.grad()}};
+    deferred->finish(weight->tensor, weight->main_gradient.get(), group, "deferred");
+    return {{"main", weight->main_gradient->sum}, {"grad x", x.grad()}};
   }};
 }
 

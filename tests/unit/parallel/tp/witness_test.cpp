@@ -2,9 +2,9 @@
 // under golden/witness with the script that made them.
 #include <catch2/catch.hpp>
 
-#include "parallel/tp/column_linear.h"
-#include "parallel/tp/row_linear.h"
-#include "parallel/tp/vocab_embedding.h"
+#include "parallel/tp/column_parallel.h"
+#include "parallel/tp/row_parallel.h"
+#include "parallel/tp/vocab_parallel_embedding.h"
 #include "tensor/safetensors.h"
 #include "tests/unit/parallel/tp/tp_layer_world.h"
 
@@ -13,41 +13,30 @@ namespace {
 
 SafetensorsFile witness() { return SafetensorsFile::open("golden/witness/layers.safetensors"); }
 
-// One linear layer's parameters from the file, this rank's part in `layer`.
-template <class Layer>
-void fill(Layer& layer, const at::Tensor& bias) {
-  const at::NoGradGuard no_grad;
-  layer.bias()->tensor.copy_(bias);
-}
-
 at::Tensor of_rank(const at::Tensor& full, int64_t dim, const Communicator& tp) {
   return part_at(full, dim, static_cast<size_t>(tp.rank()), static_cast<size_t>(tp.size()));
 }
 
 at::Tensor leaf_of(const at::Tensor& values) { return values.clone().requires_grad_(); }
 
-TEST_CASE("ColumnLinear is PyTorch's linear", "[tp][TP-1][witness]") {
+TEST_CASE("ColumnParallelLinear is PyTorch's linear", "[tp][TP-1][witness]") {
   const SafetensorsFile file = witness();
   const auto of = [&](const char* name) { return file.get("column." + std::string(name)); };
   for (const bool sp : {false, true}) {
     on_every_group(
         {1, 2, 3, 4},
         [&](Communicator& tp) -> NamedResults {
-          ColumnLinear layer({.input_size = 5,
-                              .output_size = 24,
-                              .sequence_parallel = sp,
-                              .dtype = at::kDouble,
-                              .init = filled_with(of("weight"))},
-                             tp);
-          fill(layer, of_rank(of("bias"), 0, tp));
-          const at::Tensor x =
-              leaf_of(layer.sequence_parallel() ? of_rank(of("x"), 0, tp) : of("x"));
-          const at::Tensor y = layer.forward(x).output;
+          const ParameterPtr weight = cut_parameter(of("weight"), 0, tp);
+          const ParameterPtr bias = cut_parameter(of("bias"), 0, tp);
+          ColumnParallelLinear layer(weight, bias, tp,
+                                     {.label = "l", .sequence_parallel = sp, .async_grad = true});
+          const at::Tensor x = leaf_of(sp ? of_rank(of("x"), 0, tp) : of("x"));
+          const at::Tensor y = run_tokens_first(layer, x);
           y.backward(of_rank(of("grad"), -1, tp));
           return {{"y", y.detach()},
                   {"x", x.grad()},
-                  {"weight", layer.weight()->tensor.grad()},
-                  {"bias", layer.bias()->tensor.grad()}};
+                  {"weight", weight->tensor.grad()},
+                  {"bias", bias->tensor.grad()}};
         },
         [&](const std::vector<NamedResults>& group) {
           for (size_t rank = 0; rank < group.size(); ++rank) {
@@ -64,29 +53,24 @@ TEST_CASE("ColumnLinear is PyTorch's linear", "[tp][TP-1][witness]") {
   }
 }
 
-TEST_CASE("RowLinear is PyTorch's linear", "[tp][TP-2][witness]") {
+TEST_CASE("RowParallelLinear is PyTorch's linear", "[tp][TP-2][witness]") {
   const SafetensorsFile file = witness();
   const auto of = [&](const char* name) { return file.get("row." + std::string(name)); };
   for (const bool sp : {false, true}) {
     on_every_group(
         {1, 2, 3, 4},
         [&](Communicator& tp) -> NamedResults {
-          RowLinear layer({.input_size = 24,
-                           .output_size = 5,
-                           .sequence_parallel = sp,
-                           .dtype = at::kDouble,
-                           .init = filled_with(of("weight"))},
-                          tp);
-          fill(layer, of("bias"));
+          const ParameterPtr weight = cut_parameter(of("weight"), 1, tp);
+          const ParameterPtr bias = cut_parameter(of("bias"), -1, tp);
+          RowParallelLinear layer(weight, bias, tp, {.label = "l", .sequence_parallel = sp});
           const at::Tensor x = leaf_of(of_rank(of("x"), -1, tp));
-          const at::Tensor y = layer.forward(x).output;
-          y.backward(layer.sequence_parallel() ? of_rank(of("grad"), 0, tp) : of("grad"));
-          at::Tensor bias = layer.bias()->tensor.grad();
-          if (layer.bias()->sequence_parallel) bias = tp.all_reduce(bias, ReduceOp::kSum, "bias");
+          const at::Tensor y = run_tokens_first(layer, x);
+          y.backward(sp ? of_rank(of("grad"), 0, tp) : of("grad"));
+          const at::Tensor own = bias->tensor.grad();
           return {{"y", y.detach()},
                   {"x", x.grad()},
-                  {"weight", layer.weight().tensor.grad()},
-                  {"bias", bias}};
+                  {"weight", weight->tensor.grad()},
+                  {"bias", sp ? tp.all_reduce(own, ReduceOp::kSum, "bias") : own}};
         },
         [&](const std::vector<NamedResults>& group) {
           for (size_t rank = 0; rank < group.size(); ++rank) {
@@ -103,20 +87,17 @@ TEST_CASE("RowLinear is PyTorch's linear", "[tp][TP-2][witness]") {
   }
 }
 
-TEST_CASE("VocabEmbedding is PyTorch's embedding", "[tp][TP-3][witness]") {
+TEST_CASE("VocabParallelEmbedding is PyTorch's embedding", "[tp][TP-3][witness]") {
   const SafetensorsFile file = witness();
   const auto of = [&](const char* name) { return file.get("embedding." + std::string(name)); };
   on_every_group(
       {1, 2, 3, 4},
       [&](Communicator& tp) -> NamedResults {
-        VocabEmbedding layer({.num_embeddings = 36,
-                              .embedding_dim = 5,
-                              .dtype = at::kDouble,
-                              .init = filled_with(of("weight"))},
-                             tp);
-        const at::Tensor y = layer.forward(of("ids"));
+        const ParameterPtr weight = cut_parameter(of("weight"), 0, tp);
+        VocabParallelEmbedding layer(weight, tp, {.label = "l"});
+        const at::Tensor y = run_layer(layer, of("ids"));
         y.backward(of("grad"));
-        return {{"y", y.detach()}, {"weight", layer.weight().tensor.grad()}};
+        return {{"y", y.detach()}, {"weight", weight->tensor.grad()}};
       },
       [&](const std::vector<NamedResults>& group) {
         for (size_t rank = 0; rank < group.size(); ++rank) {
@@ -135,30 +116,23 @@ TEST_CASE("a fused gate and up with a row-parallel down is PyTorch's MLP",
     on_every_group(
         {1, 2, 3, 4},
         [&](Communicator& tp) -> NamedResults {
-          ColumnLinear gate_up({.input_size = 5,
-                                .output_size = 48,
-                                .bias = false,
-                                .stride = 2,
-                                .sequence_parallel = sp,
-                                .dtype = at::kDouble,
-                                .init = filled_with(of("gate_up"))},
-                               tp);
-          RowLinear down({.input_size = 24,
-                          .output_size = 5,
-                          .bias = false,
-                          .sequence_parallel = sp,
-                          .dtype = at::kDouble,
-                          .init = filled_with(of("down"))},
-                         tp);
-          const bool cut = gate_up.sequence_parallel();
-          const at::Tensor x = leaf_of(cut ? of_rank(of("x"), 0, tp) : of("x"));
-          const auto halves = gate_up.forward(x).output.chunk(2, -1);
-          const at::Tensor y = down.forward(at::silu(halves[0]) * halves[1]).output;
-          y.backward(cut ? of_rank(of("grad"), 0, tp) : of("grad"));
+          const ParameterPtr fused = cut_parameter(of("gate_up"), 0, tp, {24, 24});
+          const ParameterPtr narrowing = cut_parameter(of("down"), 1, tp);
+          ColumnParallelLinear gate_up(fused, nullptr, tp,
+                                       {.label = "gate_up",
+                                        .sequence_parallel = sp,
+                                        .blocks = {24, 24},
+                                        .async_grad = true});
+          RowParallelLinear down(narrowing, nullptr, tp,
+                                 {.label = "down", .sequence_parallel = sp});
+          const at::Tensor x = leaf_of(sp ? of_rank(of("x"), 0, tp) : of("x"));
+          const auto halves = run_tokens_first(gate_up, x).chunk(2, -1);
+          const at::Tensor y = run_tokens_first(down, at::silu(halves[0]) * halves[1]);
+          y.backward(sp ? of_rank(of("grad"), 0, tp) : of("grad"));
           return {{"y", y.detach()},
                   {"x", x.grad()},
-                  {"gate_up", gate_up.weight()->tensor.grad()},
-                  {"down", down.weight().tensor.grad()}};
+                  {"gate_up", fused->tensor.grad()},
+                  {"down", narrowing->tensor.grad()}};
         },
         [&](const std::vector<NamedResults>& group) {
           for (size_t rank = 0; rank < group.size(); ++rank) {
@@ -184,19 +158,15 @@ TEST_CASE("a tied weight's main gradient over microbatches is PyTorch's gradient
   on_every_group(
       {1, 2, 3, 4},
       [&](Communicator& tp) -> NamedResults {
-        VocabEmbedding embedding({.num_embeddings = 36,
-                                  .embedding_dim = 5,
-                                  .dtype = at::kDouble,
-                                  .init = filled_with(file.get("tied.weight"))},
-                                 tp);
-        ColumnLinear head(
-            {.input_size = 5, .output_size = 36, .bias = false, .external_weight = true}, tp);
-        const at::Tensor& weight = embedding.weight().tensor;
+        const ParameterPtr shared = cut_parameter(file.get("tied.weight"), 0, tp);
+        const at::Tensor& weight = shared->tensor;
         const auto main = std::make_shared<MainGradient>(
             MainGradient{.sum = at::zeros_like(weight), .wants_dummy = true, .zero_dummy = true});
+        shared->main_gradient = main;
+        VocabParallelEmbedding embedding(shared, tp, {.label = "embedding"});
+        ColumnParallelLinear head(shared, nullptr, tp, {.label = "head"});
         for (int64_t i = 0; i < 3; ++i) {
-          const at::Tensor x = embedding.forward(ids[i]).tanh();
-          const at::Tensor y = head.forward(x, {.weight = weight, .main_gradient = main}).output;
+          const at::Tensor y = run_layer(head, run_layer(embedding, ids[i]).tanh());
           y.backward(of_rank(grad[i] * (i + 1), -1, tp));
           finish_main_gradient(weight, *main);
         }

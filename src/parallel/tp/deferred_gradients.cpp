@@ -1,26 +1,10 @@
-#include "parallel/tp/main_gradient.h"
+#include "parallel/tp/deferred_gradients.h"
 
 #include <ATen/ATen.h>
 
-#include "base/error.h"
 #include "model/precision.h"
 
 namespace shardproof {
-
-void finish_main_gradient(const at::Tensor& weight, MainGradient& gradient) {
-  const at::NoGradGuard no_grad;
-  const at::Tensor grad = weight.grad();
-  if (grad.defined() && (!gradient.added || gradient.zero_dummy)) gradient.sum.add_(grad);
-  weight.mutable_grad() = at::Tensor();
-  gradient.added = false;
-}
-
-void add_weight_gradient(const at::Tensor& sum, const at::Tensor& grad_output,
-                         const at::Tensor& input) {
-  const at::NoGradGuard no_grad;
-  const at::Tensor rows = grad_output.reshape({-1, grad_output.size(-1)}).to(sum.scalar_type());
-  sum.addmm_(rows.t(), input.reshape({-1, input.size(-1)}).to(sum.scalar_type()));
-}
 
 void DeferredWeightGradients::finish(const at::Tensor& weight, MainGradient* gradient,
                                      Communicator& tp, const std::string& label) {

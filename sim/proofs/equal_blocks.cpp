@@ -1,0 +1,19 @@
+#include "sim/proofs/equal_blocks.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+namespace shardproof::sim {
+
+std::vector<int64_t> equal_blocks(int64_t size, int64_t stride, std::string_view what) {
+  if (stride < 1 || size % stride != 0) {
+    throw Error({.kind = ErrorKind::kRefused,
+                 .what = fmt::format("{} {} does not split into stride={} equal blocks", what, size,
+                                     stride),
+                 .fix = "choose a stride that divides it"});
+  }
+  return std::vector<int64_t>(static_cast<size_t>(stride), size / stride);
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,18 @@
+#include "sim/proofs/slot_parameter.h"
+
+#include <ATen/ATen.h>
+
+namespace shardproof::sim {
+
+ParameterPtr slot_parameter(const std::string& name, const TensorsByName& local, bool trainable) {
+  const at::Tensor& leaf = local.at(name);
+  return std::make_shared<Parameter>(
+      Parameter{.name = name, .tensor = trainable ? leaf : leaf.detach(), .trainable = trainable});
+}
+
+at::Tensor run_layer(Layer& layer, const at::Tensor& input) {
+  NoProbe nobody;
+  return layer.forward({input}, StepContext{.probe = nobody});
+}
+
+}  // namespace shardproof::sim

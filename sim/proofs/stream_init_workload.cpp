@@ -1,0 +1,125 @@
+#include "sim/proofs/stream_init_workload.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "observe/draw_log.h"
+#include "parallel/tp/stream_init.h"
+#include "random/rng_seeds.h"
+#include "sim/proofs/equal_blocks.h"
+#include "tensor/shard.h"
+
+namespace shardproof::sim {
+namespace {
+
+constexpr int64_t kWeightSeed = 90;
+constexpr double kWeightStd = 0.5;
+
+[[noreturn]] void bad_option(const char* name, const std::string& value, const std::string& fix) {
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = fmt::format("option {} is {}", name, value),
+               .fix = fix});
+}
+
+std::string axis_of(const Options& options) {
+  const std::string axis = options["axis"];
+  if (axis != "tp" && axis != "cp" && axis != "ulysses") {
+    bad_option("axis", "'" + axis + "'", "known are tp, cp, ulysses");
+  }
+  return axis;
+}
+
+int64_t rank_count(const Options& options) {
+  const int64_t ranks = options["ranks"];
+  if (ranks < 1 || ranks > kMostRanks) {
+    bad_option("ranks", std::to_string(ranks), fmt::format("give 1 to {}", kMostRanks));
+  }
+  return ranks;
+}
+
+std::vector<int64_t> weight_shape(const Options& options) {
+  const int64_t cut = options["cut_features"], whole = options["whole_features"];
+  const int64_t dim = options["dim"];
+  if (dim != 0 && dim != 1) bad_option("dim", std::to_string(dim), "known are 0, 1");
+  return dim == 0 ? std::vector<int64_t>{cut, whole} : std::vector<int64_t>{whole, cut};
+}
+
+Layout weight_layout(const Options& options) {
+  return Layout(
+      {Cut::in_blocks(options["dim"], axis_of(options),
+                      equal_blocks(options["cut_features"], options["stride"], "cut_features"))});
+}
+
+// Random numbers come from the streams alone.
+WorkloadTensors no_inputs(Draw&, const Options&) { return {}; }
+
+WorkloadTensors plainly_drawn(const TensorsByName&, const Options& options) {
+  const std::string axis = axis_of(options);
+  const Mesh mesh({{axis, rank_count(options)}});
+  const Layout layout = weight_layout(options);
+  const std::vector<int64_t> full = weight_shape(options);
+  const bool expert = options["expert"];
+  std::vector<at::Tensor> parts, draws;
+  for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+    const auto shape = layout.local_shape(full, mesh, rank);
+    const auto seed = static_cast<uint64_t>(kWeightSeed + (expert ? 1024 : 2718) + rank);
+    const at::Generator generator = at::detail::createCPUGenerator(seed);
+    draws.push_back(draw_tensor({{.place = "",
+                                  .stream = expert ? "expert-parallel-rng" : "model-parallel-rng",
+                                  .seed = seed,
+                                  .offset = 0,
+                                  .count = c10::multiply_integers(shape),
+                                  .state = generator_digest(generator)}}));
+    parts.push_back(at::randn(shape, generator, at::TensorOptions().dtype(at::kDouble)) *
+                    kWeightStd);
+  }
+  return {{"draw.weight", at::cat(draws)}, {"weight", reassemble(parts, full, layout, mesh)}};
+}
+
+WorkloadTensors sharded_draw(const TensorsByName&, MeshComm& comm, const Options& options) {
+  const std::string axis = axis_of(options);
+  const Communicator& group = comm.along(axis);
+  if (group.size() != rank_count(options)) {
+    throw Error({.kind = ErrorKind::kRefused,
+                 .what = fmt::format("one device draws the parts of {} ranks, axis {} has {}",
+                                     rank_count(options), axis, group.size()),
+                 .fix = fmt::format("set options.ranks to {}", group.size())});
+  }
+  DrawLog log;
+  RngTracker rng(&log);
+  seed_streams(rng, kWeightSeed,
+               {.tp_rank = group.rank(),
+                .tp_size = group.size(),
+                .etp_rank = group.rank(),
+                .etp_size = group.size()});
+  const std::string own = options["expert"] ? kExpertParallelRng : kModelParallelRng;
+  const std::string named = options["stream"];
+  const Layout layout = weight_layout(options);
+  const at::Tensor weight = drawn_in_stream(
+      rng, named.empty() ? own : named,
+      layout.local_shape(weight_shape(options), comm.mesh(), comm.rank()), kWeightStd, "weight");
+  return {{"draw.weight", log.tensor("weight"), Layout({Cut::even(0, axis)})},
+          {"weight", weight, layout}};
+}
+
+}  // namespace
+
+Workload stream_init_workload() {
+  return {.name = "stream_init",
+          .about = "the first values of a weight, each rank's part from a stream of its own",
+          .options = {{"cut_features", 24},
+                      {"whole_features", 5},
+                      {"dim", 0},
+                      {"stride", 1},
+                      {"ranks", 1},
+                      {"axis", "tp"},
+                      {"expert", false},
+                      {"stream", ""}},
+          .inputs = no_inputs,
+          .plain = plainly_drawn,
+          .sharded = sharded_draw};
+}
+
+}  // namespace shardproof::sim
