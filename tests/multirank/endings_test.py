@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""However a run ends, nothing of it is left: the real program, real signals.
+"""However a run ends, nothing of it is left, and what is found is the same on every world: the real program,
+real signals.
 
   endings_test.py PROGRAM
 """
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -124,6 +127,22 @@ class Endings(unittest.TestCase):
             self.assertEqual(run.returncode, 0, text)
             self.assertIn("the process of the emulated world was killed by SIGKILL", text)
             self.assertEqual([pid for pid in family if is_alive(pid)], [], text)
+
+    def test_planted_faults_are_one_finding_on_every_world(self):
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([PROGRAM, "run", "scenarios/faults/calls.yaml", "scenarios/faults/ranks.yaml", "--backend",
+                            "emulated", "--backend", "gloo", "--out", folder], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+            cases = json.loads((Path(folder) / "results.json").read_text())["cases"]
+        found = {}
+        for case in cases:
+            # Where ranks are processes, one may be further on when it is found out.
+            message = re.sub(r" \(last collective: .*\)$", "", case["message"], flags=re.MULTILINE)
+            found.setdefault(case["name"], {})[case["backend"]] = (case["verdict"], case["kind"], message)
+        self.assertEqual(len(found), 9, found.keys())
+        for name, worlds in found.items():
+            if "kill" not in name:  # the process of one rank, or of all
+                with self.subTest(case=name):
+                    self.assertEqual(worlds["emulated"], worlds["gloo"])
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 #include <memory>
 #include <stdexcept>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <tuple>
 
 #include "comm/mesh_comm.h"
 #include "sim/world/rank/emulated_world_main.h"
@@ -20,12 +21,37 @@ class CallForwarder final : public CallListener {
  public:
   explicit CallForwarder(const RankEnv& env) : env_(env) {}
   void before_call(const CollectiveCall& call) override { env_.on_call(call); }
+  void before_wait(const CollectiveCall& call) override { env_.on_wait(call); }
   void after_call(const CollectiveCall&) override {}
   void never_waited(const CollectiveCall&) override {}
 
  private:
   const RankEnv& env_;
 };
+
+// What the rank calls instead of, or before, the second sum. True: it makes that sum as well.
+bool act_out(const std::string& act, MeshComm& comm, int64_t rank, const at::Tensor& mine,
+             const std::string& label) {
+  Communicator& world = comm.world();
+  const auto sum_over = [&](Communicator& group) { group.all_reduce(mine, ReduceOp::kSum, label); };
+  if (act == "stray") throw std::runtime_error("stray exception");
+  if (act == "pipe") ::raise(SIGPIPE);  // what a write to a dead rank's socket does
+  if (act == "gather") world.all_gather(mine, 0, label);
+  if (act == "max") world.all_reduce(mine, ReduceOp::kMax, label);
+  if (act == "longer") world.all_reduce(at::cat({mine, mine}), ReduceOp::kSum, label);
+  if (act == "float") world.all_reduce(mine.to(at::kFloat), ReduceOp::kSum, label);
+  if (act == "other label") world.all_reduce(mine, ReduceOp::kSum, "another layer");
+  if (act == "root 0" || act == "root 1") world.broadcast(mine, act == "root 1" ? 1 : 0, label);
+  if (act == "rows 1 3") world.all_to_all(mine, label, {1, 3}, {1, 2});
+  if (act == "rows 2 2") world.all_to_all(mine, label, {2, 2}, {4, 2});
+  if (act == "send" || act == "send first") world.send(mine, 1 - rank, label);
+  if (act == "receive longer") world.recv(at::cat({mine, mine}), 1 - rank, label);
+  if (act == "dp first") sum_over(comm.along("dp"));
+  if (act == "dp last") sum_over(world), sum_over(comm.along("dp"));
+  if (act == "start") std::ignore = world.all_reduce_async(mine, ReduceOp::kSum, label);
+  if (act == "start and wait") world.all_reduce_async(mine, ReduceOp::kSum, label).wait();
+  return act != "dp last";
+}
 
 // "<pid>": this rank checked every sum.
 std::string small_rank_main(const std::string& request, const RankEnv& env) {
@@ -36,14 +62,13 @@ std::string small_rank_main(const std::string& request, const RankEnv& env) {
   const bool silent = spec.options.value("silent", false);  // no listener gets the calls
   MeshComm comm(mesh, env.rank, env.make_backend, silent ? nullptr : &listener);
   const bool unchecked = spec.options.value("unchecked", false);
+  if (act.rfind("dp", 0) == 0) comm.along("dp");  // the group is there before the calls
   const int64_t calls = spec.options.value("calls", 3);
   for (int64_t call = 0; call < calls; ++call) {
     const at::Tensor mine = at::arange(4, at::kDouble) * (env.rank + 1) + call;
     const std::string label = fmt::format("layer {}", call);
     if (call == 1 && act == "leave") return "left";
-    if (call == 1 && act == "stray") throw std::runtime_error("stray exception");
-    if (call == 1 && act == "pipe") ::raise(SIGPIPE);  // as a write to a dead rank's socket does
-    if (call == 1 && act == "gather") comm.world().all_gather(mine, 0, label);
+    if (call == 1 && !act_out(act, comm, env.rank, mine, label)) continue;
     const at::Tensor sum = comm.world().all_reduce(mine, ReduceOp::kSum, label);
     const int64_t n = env.world_size;
     const at::Tensor right = at::arange(4, at::kDouble) * (n * (n + 1) / 2) + call * n;

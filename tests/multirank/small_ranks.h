@@ -1,7 +1,8 @@
 // Worlds of real ranks with a small rank function instead of a model: it makes a few all_reduces
 // over "world" and over pairs, as the case's options say.
 //
-//   options: {"calls": 3, "silent": false, "rank 1": "leave" | "gather" | "stray" | "pipe"}
+//   options: {"calls": 3, "silent": false, "unchecked": false, "rank 1": what it does at the second
+//   sum, such as "leave" or "gather" (act_out in small_ranks.cpp)}
 #pragma once
 
 #include <string>

@@ -134,6 +134,68 @@ TEST_CASE("ranks that call different collectives are both named", "[multirank][f
   }
 }
 
+// What a world finds, and the ranks that it names. (Where ranks are processes, one may be further
+// on by then: their last calls are not compared.)
+std::string finding_of(const std::vector<RankEnding>& endings) {
+  std::string text;
+  for (const RankEnding& ending : endings) {
+    if (ending.kind == "finished" || ending.kind == "aborted") continue;
+    text += fmt::format("rank {} {} | {}\n", ending.rank, ending.kind, ending.message);
+  }
+  return text;
+}
+
+TEST_CASE("a wrong call is the same finding on every world", "[multirank][fault]") {
+  using Acts = std::vector<std::string>;
+  struct Wrong {
+    Acts acts;  // by rank
+    std::string code, words;
+  };
+  const Wrong cases[] = {
+      {{"", "gather"}, "disagreement", "op all_reduce(sum) against all_gather"},
+      {{"max", ""}, "disagreement", "reduce op max against sum"},
+      {{"", "longer"}, "disagreement", "shape [4] against [8]"},
+      {{"", "float"}, "disagreement", "dtype float64 against float32"},
+      {{"other label", ""}, "disagreement", "label 'another layer' against 'layer 1'"},
+      {{"root 0", "root 1"}, "disagreement", "root 0 against 1"},
+      {{"rows 1 3", "rows 2 2"}, "disagreement", "sends 3 rows to rank 1, which expects 4"},
+      {{"send", "receive longer"}, "disagreement", "shape [4] against [8]"},
+      {{"send first", "send first"}, "deadlock", "rank 0 waits for rank 1 in send to rank 1"},
+      {{"dp first", "dp last"}, "deadlock", "ranks wait for each other: rank 0 waits for rank 1"},
+      {{"", "leave"}, "deadlock", "rank 1 has ended; rank 0 waits for rank 1"},
+      {{"start", "start and wait"}, "never_waited", "rank 0 started all_reduce(sum)"},
+      {{"stray", ""}, "threw", "stray exception"},
+  };
+  WorldPool pool(small_workers());
+  for (const Wrong& wrong : cases) {
+    std::vector<std::string> found;
+    for (const std::string& backend : kWorlds) {
+      CaseSpec spec =
+          small_case(backend, 2, {{"rank 0", wrong.acts[0]}, {"rank 1", wrong.acts[1]}});
+      found.push_back(finding_of(pool.run_case(spec, -1, false)));
+    }
+    CHECK(found[0] == found[1]);
+    CHECK_THAT(found[0], Catch::Contains(wrong.code + " |") && Catch::Contains(wrong.words));
+  }
+}
+
+TEST_CASE("a planted fault in a call is the same finding on every world", "[multirank][fault]") {
+  WorldPool pool(small_workers());
+  for (const std::string kind : {"repeat", "skip", "throw"}) {
+    for (const std::string label : {"layer 1", "layer 2"}) {  // the last: its peer has ended
+      std::vector<std::string> found;
+      for (const std::string& backend : kWorlds) {
+        CaseSpec spec = small_case(backend, 2, {{"unchecked", true}});
+        spec.faults.push_back({.kind = kind, .rank = 1, .label = label});
+        found.push_back(finding_of(pool.run_case(spec, -1, false)));
+      }
+      INFO(kind << " of " << label);
+      CHECK(found[0] == found[1]);
+      CHECK_THAT(found[0], Catch::Contains("rank 1 "));
+    }
+  }
+}
+
 TEST_CASE("fault after fault, each world is made anew", "[multirank][fault]") {
   WorldPool pool(small_workers());
   for (const std::string& backend : kWorlds) {

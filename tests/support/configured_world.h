@@ -22,8 +22,8 @@ struct ConfiguredRank {
 };
 
 struct ConfiguredRuns {
-  std::optional<sim::WorldFailure> failure;
-  std::vector<std::string> errors;  // per rank; "" where it returned
+  std::optional<sim::Finding> failure;
+  std::vector<std::string> errors;  // per rank, "" where it returned
   std::vector<double> times_us;     // on the virtual clocks
   std::vector<std::vector<nlohmann::json>> timelines;
 };

@@ -54,11 +54,14 @@ void note_written(const Parts& parts) {
 
 class EmulatedWork : public c10d::Work {
  public:
+  // `line`: of an asynchronous call.
   EmulatedWork(std::shared_ptr<EmulatedWorld::Impl> world, std::shared_ptr<Meeting> meeting,
-               int64_t rank, size_t position, int64_t generation, Parts seen, Parts staged,
-               std::optional<InFlight::Handle> in_flight, std::optional<size_t> timed_call)
+               std::optional<CallLine> line, int64_t rank, size_t position, int64_t generation,
+               Parts seen, Parts staged, std::optional<InFlight::Handle> in_flight,
+               std::optional<size_t> timed_call)
       : world_(std::move(world)),
         meeting_(std::move(meeting)),
+        line_(std::move(line)),
         world_rank_(rank),
         position_(position),
         generation_(generation),
@@ -77,7 +80,8 @@ class EmulatedWork : public c10d::Work {
     RankState& rank = *world_->ranks[static_cast<size_t>(world_rank_)];
     const ClockPause pause(&rank.clock);
     if (timed_call_) rank.clock.blocks(*timed_call_);
-    const Member own = world_->wait(meeting_, world_rank_, position_, generation_);
+    const Member own =
+        world_->wait(meeting_, std::move(line_), world_rank_, position_, generation_);
     waited_ = true;
     if (timed_call_) rank.clock.released(*timed_call_, meeting_->transfer);
     if (in_flight_) check_untouched(rank);
@@ -101,6 +105,7 @@ class EmulatedWork : public c10d::Work {
 
   std::shared_ptr<EmulatedWorld::Impl> world_;
   std::shared_ptr<Meeting> meeting_;
+  std::optional<CallLine> line_;
   int64_t world_rank_;
   size_t position_;
   int64_t generation_;
@@ -269,17 +274,15 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
     return notes;
   }
 
-  // Where the call meets its peers: the collective's or the channel's next number.
-  EmulatedGroup::Key next_key(const Request& request) {
-    if (request.motion != Motion::kMessage) return {-1, -1, 0, collective_count_++};
+  EmulatedGroup::Channel channel_of(const Request& request) const {
+    if (request.motion != Motion::kMessage) return {-1, -1, 0};
     const bool sends = request.op_name == "send";
-    const int64_t from = sends ? rank_ : request.root;
-    const int64_t to = sends ? request.root : rank_;
-    return {from, to, request.tag, channel_count_[{from, to, request.tag}]++};
+    return {sends ? rank_ : request.root, sends ? request.root : rank_, request.tag};
   }
 
-  std::shared_ptr<const std::vector<int64_t>> members_for(const EmulatedGroup::Key& key) const {
-    const auto [from, to, tag, number] = key;
+  std::shared_ptr<const std::vector<int64_t>> members_for(
+      const EmulatedGroup::Channel& channel) const {
+    const auto [from, to, tag] = channel;
     if (from < 0) return group_->ranks;
     const auto& ranks = *group_->ranks;
     SHARDPROOF_ASSERT(from != to && from < size_ && to >= 0 && to < size_,
@@ -326,13 +329,13 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
     const bool noted = notes_.has_value();
     CallNotes notes = noted ? std::move(*notes_) : notes_from(request);
     notes_.reset();
-    const EmulatedGroup::Key key = next_key(request);
+    const EmulatedGroup::Channel channel = channel_of(request);
     Arrival arrival{.line = line_of(notes.call, world_rank_),
                     .tensors = {},
                     .motion = request.motion,
                     .op = request.op,
                     .root = request.root};
-    arrival.line.sequence = std::get<3>(key);
+    arrival.line.sequence = call_count_[channel]++;
     const bool receives = request.motion == Motion::kMessage && request.op_name == "recv";
     arrival.position =
         request.motion == Motion::kMessage ? (receives ? 1 : 0) : static_cast<size_t>(rank_);
@@ -350,9 +353,13 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
     if (strict && notes.asynchronous) in_flight = rank.in_flight.start(arrival.line, buffers);
     const std::optional<size_t> timed_call = note_time(rank.clock, arrival, notes.asynchronous);
     const size_t position = arrival.position;
-    auto meeting = world_->arrive(*group_, key, members_for(key), std::move(arrival), generation_);
-    auto work = c10::make_intrusive<EmulatedWork>(world_, std::move(meeting), world_rank_, position,
-                                                  generation_, seen, staged, in_flight, timed_call);
+    std::optional<CallLine> line;
+    if (notes.asynchronous) line = arrival.line;
+    auto meeting =
+        world_->arrive(*group_, channel, members_for(channel), std::move(arrival), generation_);
+    auto work = c10::make_intrusive<EmulatedWork>(world_, std::move(meeting), std::move(line),
+                                                  world_rank_, position, generation_, seen, staged,
+                                                  in_flight, timed_call);
     if (!notes.asynchronous) work->wait(kNoTimeout);
     return work;
   }
@@ -373,8 +380,7 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
   int64_t world_rank_;
   int64_t generation_;
   std::optional<CallNotes> notes_;
-  int64_t collective_count_ = 0;
-  std::map<std::tuple<int64_t, int64_t, int64_t>, int64_t> channel_count_;
+  std::map<EmulatedGroup::Channel, int64_t> call_count_;
 };
 
 }  // namespace

@@ -23,7 +23,7 @@ BackendFactory EmulatedWorld::factory(int64_t rank) {
   return [impl = impl_, rank, generation = impl_->generation.load()](
              const std::string& name,
              const std::vector<int64_t>& ranks) -> c10::intrusive_ptr<c10d::Backend> {
-    return make_emulated_backend(impl, impl->join_group(name, ranks, rank), rank, generation);
+    return make_emulated_backend(impl, impl->join_group(name, ranks), rank, generation);
   };
 }
 
@@ -51,7 +51,8 @@ void EmulatedWorld::rank_threw(int64_t rank, const std::string& why) {
   const std::lock_guard lock(impl_->mutex);
   impl_->fail({.code = "threw",
                .message = "rank " + std::to_string(rank) + " threw: " + why,
-               .ranks = {rank}});
+               .ranks = {rank},
+               .fix = "look at what that rank threw"});
   impl_->end_rank(rank);
 }
 
@@ -60,15 +61,14 @@ void EmulatedWorld::abort(const std::string& code, const std::string& why) {
   impl_->fail({.code = code, .message = why, .ranks = {}});
 }
 
-std::optional<WorldFailure> EmulatedWorld::failure() const {
+std::optional<Finding> EmulatedWorld::failure() const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->failure;
 }
 
 std::string EmulatedWorld::last_call(int64_t rank) const {
   const std::lock_guard lock(impl_->mutex);
-  const RankState& state = *impl_->ranks.at(static_cast<size_t>(rank));
-  return state.called ? describe_line(state.last_line) : "";
+  return impl_->matcher.last_call(rank);
 }
 
 int64_t EmulatedWorld::call_count(int64_t rank) const {
@@ -82,6 +82,8 @@ void EmulatedWorld::reset() {
   impl_->make_ranks();
   impl_->slots.reset();
   impl_->groups.clear();
+  impl_->open.clear();
+  impl_->matcher = Matcher(world_size());
   impl_->forget_transfers();
   impl_->blocked = 0;
   impl_->ended = 0;

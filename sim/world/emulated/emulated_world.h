@@ -9,10 +9,7 @@
 // (collective_math.h): results are the same to the bit in every run and schedule. Strict where real
 // networks forgive:
 //
-//   disagreement  op, reduce op, shape, splits, dtype, root, dim or label differ: at once
-//   deadlock      every live rank is blocked, or one waits for a rank that has ended: at once
-//   never_waited  a rank has ended and never waited for an asynchronous call; or all have ended and
-//                 a call that somebody started never got all its members
+//   disagreement, deadlock, never_waited   as on every world, at once (sim/world/match/matcher.h)
 //   in_flight     a buffer of an asynchronous call was used before its wait() (in_flight.h)
 //   threw         a rank ended with an error
 //
@@ -30,15 +27,9 @@
 #include <vector>
 
 #include "comm/mesh_comm.h"
+#include "sim/world/match/finding.h"
 
 namespace shardproof::sim {
-
-struct WorldFailure {
-  std::string code;            // deadlock | disagreement | threw | never_waited | in_flight
-  std::string message;         // with ranks, calls and labels
-  std::vector<int64_t> ranks;  // that it names, ascending
-  std::string fix = {};        // "": the one of its code
-};
 
 class RankClock;
 struct WorldSpec;
@@ -69,7 +60,7 @@ class EmulatedWorld {
   // Stops the world from outside (a deadline, an interrupt).
   void abort(const std::string& code, const std::string& why);
 
-  std::optional<WorldFailure> failure() const;
+  std::optional<Finding> failure() const;
   // "all_reduce(sum) tp[0,1] [4] float64 'label'": the last call that the rank entered, "" for
   // none.
   std::string last_call(int64_t rank) const;

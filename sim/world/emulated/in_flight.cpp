@@ -18,7 +18,7 @@ std::string name_of(const CallLine& line) {
   return describe_line(line) + " (call " + std::to_string(line.sequence) + ")";
 }
 
-WorldFailure in_flight(int64_t rank, const std::string& what) {
+Finding in_flight(int64_t rank, const std::string& what) {
   return {.code = "in_flight",
           .message = "rank " + std::to_string(rank) + " " + what,
           .ranks = {rank},
@@ -74,7 +74,7 @@ std::optional<std::string> change_of(const std::vector<WatchedMemory>& watched, 
 
 }  // namespace
 
-std::optional<WorldFailure> InFlight::clash(const CallLine& line, const Buffers& buffers) const {
+std::optional<Finding> InFlight::clash(const CallLine& line, const Buffers& buffers) const {
   for (const Call& call : calls_) {
     std::string how;
     if (overlapped(call.outputs, buffers.outputs) != nullptr) {
@@ -106,7 +106,7 @@ InFlight::Handle InFlight::start(const CallLine& line, const Buffers& buffers) {
   return calls_.insert(calls_.end(), std::move(call));
 }
 
-std::optional<WorldFailure> InFlight::finish(Handle handle) {
+std::optional<Finding> InFlight::finish(Handle handle) {
   const Call call = std::move(*handle);
   calls_.erase(handle);
   const at::NoGradGuard no_grad;
@@ -119,18 +119,6 @@ std::optional<WorldFailure> InFlight::finish(Handle handle) {
   if (!deed) return std::nullopt;
   return in_flight(call.line.rank,
                    *deed + " " + whose + name_of(call.line) + " before it waited for the call");
-}
-
-std::optional<WorldFailure> InFlight::leftover() const {
-  if (calls_.empty()) return std::nullopt;
-  const CallLine& line = calls_.front().line;
-  const size_t more = calls_.size() - 1;
-  return WorldFailure{.code = "never_waited",
-                      .message = "rank " + std::to_string(line.rank) + " started " + name_of(line) +
-                                 " and never waited for it" +
-                                 (more > 0 ? ", nor for " + std::to_string(more) + " more" : ""),
-                      .ranks = {line.rank},
-                      .fix = ""};
 }
 
 }  // namespace shardproof::sim

@@ -5,16 +5,15 @@
 //             no value to spare and stay as they are
 //   wait      an input that is not as it was, or a poison that is not whole, was written in flight
 //   any call  on memory that an earlier one writes, or that it reads and this one writes
-//   the end   a call that was never waited for
 #pragma once
 
 #include <list>
 #include <optional>
 
 #include "sim/world/emulated/collective_math.h"
-#include "sim/world/emulated/emulated_world.h"
 #include "sim/world/emulated/watched_memory.h"
 #include "sim/world/match/call_line.h"
+#include "sim/world/match/finding.h"
 
 namespace shardproof::sim {
 
@@ -35,13 +34,11 @@ class InFlight {
   };
 
   // A call that would use memory of a call in flight.
-  std::optional<WorldFailure> clash(const CallLine& line, const Buffers& buffers) const;
+  std::optional<Finding> clash(const CallLine& line, const Buffers& buffers) const;
   // Poisons the outputs. An input that overlaps an output (a gather in place) is not watched.
   Handle start(const CallLine& line, const Buffers& buffers);
   // After the wait, before the outputs get their values. The handle is dead afterwards.
-  std::optional<WorldFailure> finish(Handle call);
-  // What was never waited for, first first.
-  std::optional<WorldFailure> leftover() const;
+  std::optional<Finding> finish(Handle call);
 
  private:
   std::list<Call> calls_;

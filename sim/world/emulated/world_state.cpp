@@ -7,27 +7,10 @@
 #include <algorithm>
 #include <thread>
 
-#include "base/error.h"
-#include "sim/world/match/agreement.h"
+#include "comm/call_text.h"
 
 namespace shardproof::sim {
 namespace {
-
-std::string fix_for(const std::string& code) {
-  if (code == "threw") return "look at what that rank threw";
-  if (code == "never_waited") return "wait() for every pending collective, on every member";
-  if (code == "in_flight") return "wait() for the call before its buffers are used";
-  return "make every member enter the same calls in the same order";
-}
-
-Error error_for(const WorldFailure& failure, int64_t rank) {
-  const bool named =
-      std::find(failure.ranks.begin(), failure.ranks.end(), rank) != failure.ranks.end();
-  return Error({.kind = ErrorKind::kFailed,
-                .what = named ? failure.message : "aborted: " + failure.message,
-                .fix = failure.fix.empty() ? fix_for(failure.code) : failure.fix,
-                .code = named ? failure.code : "aborted"});
-}
 
 const at::Tensor* any_device_tensor(const Member& member) {
   for (const Parts* parts : {&member.input, &member.output}) {
@@ -52,13 +35,10 @@ void make_stream_wait(const c10::Event& event, c10::Device device) {
 // Two at least: a rank that hangs leaves a slot to the others.
 int64_t slot_count() { return std::max<int64_t>(2, std::thread::hardware_concurrency()); }
 
-std::string group_key(const std::string& name, const std::vector<int64_t>& ranks, int64_t count) {
-  return name + list_text(ranks) + "#" + std::to_string(count);
-}
-
 }  // namespace
 
-EmulatedWorld::Impl::Impl(int64_t size) : slots(size, slot_count()), world_size(size) {
+EmulatedWorld::Impl::Impl(int64_t size)
+    : slots(size, slot_count()), world_size(size), matcher(size) {
   make_ranks();
 }
 
@@ -70,14 +50,31 @@ void EmulatedWorld::Impl::make_ranks() {
   }
 }
 
-void EmulatedWorld::Impl::stop(int64_t rank, WorldFailure why) {
+Error EmulatedWorld::Impl::error_for(int64_t rank) const {
+  const std::vector<int64_t>& named = failure->ranks;
+  if (std::find(named.begin(), named.end(), rank) != named.end()) {
+    return Error({.kind = ErrorKind::kFailed,
+                  .what = failure->message,
+                  .fix = failure->fix,
+                  .code = failure->code});
+  }
+  const std::string cause = named.empty() ? failure->message
+                                          : "ended because rank " + std::to_string(named.front()) +
+                                                " ended as " + failure->code;
+  return Error({.kind = ErrorKind::kFailed,
+                .what = matcher.consequence(rank, cause),
+                .fix = "",
+                .code = "aborted"});
+}
+
+void EmulatedWorld::Impl::stop(int64_t rank, Finding why) {
   const std::lock_guard lock(mutex);
   fail(std::move(why));
-  throw error_for(*failure, rank);
+  throw error_for(rank);
 }
 
 void EmulatedWorld::Impl::throw_if_failed(int64_t rank) const {
-  if (failure) throw error_for(*failure, rank);
+  if (failure) throw error_for(rank);
 }
 
 void EmulatedWorld::Impl::check_generation(int64_t expected) const {
@@ -88,7 +85,11 @@ void EmulatedWorld::Impl::check_generation(int64_t expected) const {
                .code = "aborted"});
 }
 
-void EmulatedWorld::Impl::fail(WorldFailure first) {
+void EmulatedWorld::Impl::fail_by(std::optional<Finding> finding) {
+  if (finding) fail(std::move(*finding));
+}
+
+void EmulatedWorld::Impl::fail(Finding first) {
   if (failure) return;
   failure = std::move(first);
   slots.open();
@@ -98,25 +99,6 @@ void EmulatedWorld::Impl::fail(WorldFailure first) {
     meeting = nullptr;
     --blocked;
     slots.wake(static_cast<int64_t>(rank));
-  }
-}
-
-void EmulatedWorld::Impl::check_agreement(const Meeting& meeting, const Arrival& arrival) {
-  const bool pairwise = is_pairwise(arrival.line);
-  for (size_t i = 0; i < meeting.lines.size(); ++i) {
-    if (!meeting.arrived[i]) continue;
-    const CallLine& other = meeting.lines[i];
-    if (const auto what = difference(other, arrival.line)) {
-      const bool ordered = other.rank < arrival.line.rank;
-      const CallLine& low = ordered ? other : arrival.line;
-      const CallLine& high = ordered ? arrival.line : other;
-      const std::string difference_text = difference(low, high).value_or(*what);
-      fail({.code = "disagreement",
-            .message = describe_disagreement(low, high, difference_text),
-            .ranks = {low.rank, high.rank}});
-      throw_if_failed(arrival.line.rank);
-    }
-    if (!pairwise) return;
   }
 }
 
@@ -138,7 +120,7 @@ void EmulatedWorld::Impl::carry_out_meeting(Meeting& meeting) {
 }
 
 std::shared_ptr<Meeting> EmulatedWorld::Impl::arrive(
-    EmulatedGroup& group, const EmulatedGroup::Key& key,
+    EmulatedGroup& group, const EmulatedGroup::Channel& channel,
     std::shared_ptr<const std::vector<int64_t>> members, Arrival arrival,
     int64_t caller_generation) {
   const int64_t rank = arrival.line.rank;
@@ -149,36 +131,31 @@ std::shared_ptr<Meeting> EmulatedWorld::Impl::arrive(
   std::unique_lock lock(mutex);
   check_generation(caller_generation);
   RankState& state = *ranks[static_cast<size_t>(rank)];
-  state.called = true;
-  state.last_line = arrival.line;
   ++state.call_count;
+  fail_by(matcher.line(std::move(arrival.line)));
   throw_if_failed(rank);
-  std::shared_ptr<Meeting>& slot = group.open[key];
+  const int64_t number = matcher.entered(rank);
+  std::shared_ptr<Meeting>& slot = open[number];
   if (!slot) {
     slot = std::make_shared<Meeting>();
     const size_t count = members->size();
     slot->members = std::move(members);
-    slot->lines.resize(count);
     slot->tensors.resize(count);
-    slot->arrived.resize(count, false);
     slot->issued_us.resize(count, 0);
     slot->motion = arrival.motion;
     slot->op = arrival.op;
     slot->root = arrival.root;
   }
-  check_agreement(*slot, arrival);
   const std::shared_ptr<Meeting> meeting = slot;
-  meeting->lines[arrival.position] = std::move(arrival.line);
   meeting->tensors[arrival.position] = std::move(arrival.tensors);
-  meeting->arrived[arrival.position] = true;
   meeting->issued_us[arrival.position] = arrival.issued_us.value_or(0);
   meeting->timed = meeting->timed && arrival.issued_us.has_value();
   if (ready) meeting->ready.push_back(std::move(*ready));
   if (++meeting->arrived_count < static_cast<int64_t>(meeting->members->size())) return meeting;
 
-  group.open.erase(key);
+  open.erase(number);
   meeting->state = Meeting::State::kCarryingOut;
-  start_transfer(group, key, meeting);
+  start_transfer(group, channel, meeting);
   lock.unlock();
   std::string problem;
   try {
@@ -191,8 +168,9 @@ std::shared_ptr<Meeting> EmulatedWorld::Impl::arrive(
   if (!problem.empty()) {
     fail({.code = "threw",
           .message = "rank " + std::to_string(rank) + " could not carry out " +
-                     describe_line(meeting->lines[0]) + ": " + problem,
-          .ranks = {rank}});
+                     matcher.last_call(rank) + ": " + problem,
+          .ranks = {rank},
+          .fix = "look at what that rank threw"});
   }
   lock.unlock();
   for (const int64_t sleeper : sleepers) slots.wake(sleeper);
@@ -203,18 +181,22 @@ std::shared_ptr<Meeting> EmulatedWorld::Impl::arrive(
   return meeting;
 }
 
-Member EmulatedWorld::Impl::wait(const std::shared_ptr<Meeting>& meeting, int64_t rank,
-                                 size_t position, int64_t caller_generation) {
+Member EmulatedWorld::Impl::wait(const std::shared_ptr<Meeting>& meeting,
+                                 std::optional<CallLine> line, int64_t rank, size_t position,
+                                 int64_t caller_generation) {
   std::unique_lock lock(mutex);
   check_generation(caller_generation);
   RankState& state = *ranks[static_cast<size_t>(rank)];
+  if (line) {
+    line->waiting = true;
+    fail_by(matcher.line(std::move(*line)));
+  }
   if (meeting->state != Meeting::State::kDone) {
     if (meeting->state != Meeting::State::kCarryingOut) throw_if_failed(rank);
     state.blocked_on = meeting;
     ++blocked;
     meeting->sleepers.push_back(rank);
-    check_peers(*meeting, rank);
-    check_deadlock();
+    let_transfers_end();
     lock.unlock();
     slots.sleep(rank);
     lock.lock();
@@ -230,42 +212,6 @@ bool EmulatedWorld::Impl::is_done(const Meeting& meeting) const {
   return meeting.state == Meeting::State::kTravelling || meeting.state == Meeting::State::kDone;
 }
 
-// A member that has ended will never come.
-void EmulatedWorld::Impl::check_peers(const Meeting& meeting, int64_t rank) {
-  if (ended == 0 || meeting.state != Meeting::State::kGathering) return;
-  for (const int64_t member : missing_members(meeting)) {
-    if (!ranks[static_cast<size_t>(member)]->ended) continue;
-    fail({.code = "deadlock",
-          .message =
-              "rank " + std::to_string(member) + " has ended; " + describe_wait(meeting, rank),
-          .ranks = {std::min(rank, member), std::max(rank, member)}});
-    return;
-  }
-}
-
-void EmulatedWorld::Impl::check_deadlock() {
-  if (failure || blocked == 0) return;
-  let_transfers_end();
-  if (blocked > 0 && all_sleep()) fail(describe_deadlock(ranks));
-}
-
-void EmulatedWorld::Impl::check_leftovers() {
-  if (failure || ended != static_cast<int64_t>(ranks.size())) return;
-  for (const auto& [key, group] : groups) {
-    if (group->open.empty()) continue;
-    const Meeting& meeting = *group->open.begin()->second;
-    const auto first = std::find(meeting.arrived.begin(), meeting.arrived.end(), true);
-    const CallLine& line = meeting.lines[static_cast<size_t>(first - meeting.arrived.begin())];
-    fail({.code = "never_waited",
-          .message = "all ranks have ended, but " + ranks_text(missing_members(meeting)) +
-                     " never entered " + describe_line(line) + " (call " +
-                     std::to_string(line.sequence) + "), which rank " + std::to_string(line.rank) +
-                     " started and never waited for",
-          .ranks = {line.rank}});
-    return;
-  }
-}
-
 void EmulatedWorld::Impl::end_rank(int64_t rank) {
   RankState& state = *ranks[static_cast<size_t>(rank)];
   SHARDPROOF_ASSERT(!state.ended, "a rank ends once");
@@ -273,26 +219,17 @@ void EmulatedWorld::Impl::end_rank(int64_t rank) {
   ++ended;
   slots.leave(rank);
   if (failure) return;
-  if (auto leftover = state.in_flight.leftover()) return fail(std::move(*leftover));
-  for (size_t other = 0; other < ranks.size(); ++other) {
-    if (ranks[other]->blocked_on)
-      check_peers(*ranks[other]->blocked_on, static_cast<int64_t>(other));
-    if (failure) return;
-  }
-  check_deadlock();
-  check_leftovers();
+  fail_by(matcher.ended(rank));
+  let_transfers_end();
 }
 
-std::shared_ptr<EmulatedGroup> EmulatedWorld::Impl::join_group(const std::string& name,
-                                                               const std::vector<int64_t>& members,
-                                                               int64_t rank) {
+std::shared_ptr<EmulatedGroup> EmulatedWorld::Impl::join_group(
+    const std::string& name, const std::vector<int64_t>& members) {
   const std::lock_guard lock(mutex);
-  RankState& state = *ranks[static_cast<size_t>(rank)];
-  const int64_t count = state.group_count[group_key(name, members, 0)]++;
-  std::shared_ptr<EmulatedGroup>& group = groups[group_key(name, members, count)];
+  std::shared_ptr<EmulatedGroup>& group = groups[name + list_text(members)];
   if (!group) {
     group = std::make_shared<EmulatedGroup>();
-    group->name = name;
+    group->name = group_name(name, members);
     group->ranks = std::make_shared<const std::vector<int64_t>>(members);
   }
   return group;

@@ -4,11 +4,11 @@
 #include <c10/core/Event.h>
 
 #include <atomic>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <tuple>
 
+#include "base/error.h"
 #include "sim/world/clock/link_cost.h"
 #include "sim/world/clock/link_traffic.h"
 #include "sim/world/clock/rank_clock.h"
@@ -16,7 +16,7 @@
 #include "sim/world/emulated/emulated_world.h"
 #include "sim/world/emulated/in_flight.h"
 #include "sim/world/emulated/run_slots.h"
-#include "sim/world/match/call_line.h"
+#include "sim/world/match/matcher.h"
 
 namespace shardproof::sim {
 
@@ -26,9 +26,7 @@ struct Meeting {
   enum class State { kGathering, kCarryingOut, kTravelling, kDone };
 
   std::shared_ptr<const std::vector<int64_t>> members;  // global ranks
-  std::vector<CallLine> lines;                          // of those that arrived
   std::vector<Member> tensors;
-  std::vector<bool> arrived;
   int64_t arrived_count = 0;
   Motion motion = Motion::kBarrier;
   ReduceOp op = ReduceOp::kSum;
@@ -56,13 +54,11 @@ struct Arrival {
 };
 
 struct EmulatedGroup {
-  // (from, to, tag, call number); from and to are -1 for collectives.
-  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t>;
-  using Channel = std::tuple<int64_t, int64_t, int64_t>;  // a Key without the number
+  // (from, to, tag); from and to are -1 for collectives.
+  using Channel = std::tuple<int64_t, int64_t, int64_t>;
 
   std::string name;
   std::shared_ptr<const std::vector<int64_t>> ranks;
-  std::map<Key, std::shared_ptr<Meeting>> open;
   struct ChannelState {  // its transfers follow each other
     int64_t number = 0;
     double busy_until_us = 0;
@@ -73,10 +69,7 @@ struct EmulatedGroup {
 struct RankState {
   std::shared_ptr<Meeting> blocked_on;  // null while it runs
   bool ended = false;
-  bool called = false;
-  CallLine last_line;
   int64_t call_count = 0;
-  std::map<std::string, int64_t> group_count;  // how often it made each group
   // Touched by the rank's own thread only:
   RankClock clock;
   InFlight in_flight;
@@ -85,24 +78,25 @@ struct RankState {
 struct EmulatedWorld::Impl {
   explicit Impl(int64_t world_size);
 
-  // Joins the meeting `key` of the group; the last member carries the operation out and wakes the
-  // others. Never sleeps. Throws Error(kFailed) when the world has failed or this call makes it
-  // fail.
-  std::shared_ptr<Meeting> arrive(EmulatedGroup& group, const EmulatedGroup::Key& key,
+  // Joins the meeting of the call that the matcher finds; the last member carries the operation out
+  // and wakes the others. Never sleeps. Throws Error(kFailed) when the world has failed or this
+  // call makes it fail.
+  std::shared_ptr<Meeting> arrive(EmulatedGroup& group, const EmulatedGroup::Channel& channel,
                                   std::shared_ptr<const std::vector<int64_t>> members,
                                   Arrival arrival, int64_t generation);
-  // Sleeps until the meeting is done. Throws Error(kFailed) when the world fails first.
-  // Gives back the rank's own tensors, so that they are freed on the thread that made them.
-  Member wait(const std::shared_ptr<Meeting>& meeting, int64_t rank, size_t position,
-              int64_t generation);
+  // Sleeps until the meeting is done. `line`: of an asynchronous call, which begins to wait now.
+  // Throws Error(kFailed) when the world fails first. Gives back the rank's own tensors, so that
+  // they are freed on the thread that made them.
+  Member wait(const std::shared_ptr<Meeting>& meeting, std::optional<CallLine> line, int64_t rank,
+              size_t position, int64_t generation);
   bool is_done(const Meeting& meeting) const;
   void check_generation(int64_t generation) const;
   std::shared_ptr<EmulatedGroup> join_group(const std::string& name,
-                                            const std::vector<int64_t>& ranks, int64_t rank);
+                                            const std::vector<int64_t>& ranks);
   void end_rank(int64_t rank);
-  void fail(WorldFailure failure);  // the first one counts; wakes everybody; mutex held
+  void fail(Finding failure);  // the first one counts; wakes everybody; mutex held
   // From the rank's own thread: the world fails because of what it did.
-  [[noreturn]] void stop(int64_t rank, WorldFailure failure);
+  [[noreturn]] void stop(int64_t rank, Finding failure);
   void make_ranks();        // anew, with clocks at 0
   void forget_transfers();  // those that nobody waited for
 
@@ -114,34 +108,27 @@ struct EmulatedWorld::Impl {
   mutable std::mutex mutex;
   std::vector<std::unique_ptr<RankState>> ranks;
   std::map<std::string, std::shared_ptr<EmulatedGroup>> groups;
+  std::map<int64_t, std::shared_ptr<Meeting>> open;  // by the matcher's number
+  Matcher matcher;
   int64_t blocked = 0;
   int64_t ended = 0;
   std::atomic<int64_t> generation = 0;  // of the case; reset() makes older backends unusable
-  std::optional<WorldFailure> failure;
+  std::optional<Finding> failure;
 
  private:
-  void check_agreement(const Meeting& meeting, const Arrival& arrival);
   void carry_out_meeting(Meeting& meeting);
-  void start_transfer(EmulatedGroup& group, const EmulatedGroup::Key& key,
+  void start_transfer(EmulatedGroup& group, const EmulatedGroup::Channel& channel,
                       const std::shared_ptr<Meeting>& meeting);
   std::vector<int64_t> finish(Meeting& meeting);   // whom to wake
   std::vector<int64_t> release(Meeting& meeting);  // whom to wake
   bool all_sleep() const { return blocked + ended == static_cast<int64_t>(ranks.size()); }
   void let_transfers_end();
-  void check_peers(const Meeting& meeting, int64_t rank);
-  void check_deadlock();
-  void check_leftovers();
+  void fail_by(std::optional<Finding> finding);
   void throw_if_failed(int64_t rank) const;
+  Error error_for(int64_t rank) const;  // the failure as this rank hears of it
 
   std::map<int64_t, std::shared_ptr<Meeting>> travelling_;  // by the transfer's number
   int64_t channel_count_ = 0;
 };
-
-// "rank 0 waits for ranks 1, 2 in all_reduce(sum) tp[0,1,2] [4] float64 'label' (call 3)"
-std::string describe_wait(const Meeting& meeting, int64_t rank);
-// Why nobody can go on: the cycle of waits, first; then how many others wait.
-WorldFailure describe_deadlock(const std::vector<std::unique_ptr<RankState>>& ranks);
-std::vector<int64_t> missing_members(const Meeting& meeting);
-std::string ranks_text(const std::vector<int64_t>& ranks);  // "rank 1", "ranks 1, 2 and 5 more"
 
 }  // namespace shardproof::sim

@@ -8,12 +8,11 @@ namespace shardproof::sim {
 
 // All are there. When its bytes move is known at once where links are free; else it depends on what
 // other groups do meanwhile (let_transfers_end).
-void EmulatedWorld::Impl::start_transfer(EmulatedGroup& group, const EmulatedGroup::Key& key,
+void EmulatedWorld::Impl::start_transfer(EmulatedGroup& group, const EmulatedGroup::Channel& of,
                                          const std::shared_ptr<Meeting>& meeting) {
   if (!meeting->timed) return;
   const auto last = std::max_element(meeting->issued_us.begin(), meeting->issued_us.end());
-  const auto& [from, to, tag, number] = key;
-  const auto [place, is_new] = group.channels.try_emplace({from, to, tag});
+  const auto [place, is_new] = group.channels.try_emplace(of);
   EmulatedGroup::ChannelState& channel = place->second;
   if (is_new) channel.number = channel_count_++;
   TransferTime& time = meeting->transfer;
@@ -55,7 +54,7 @@ std::vector<int64_t> EmulatedWorld::Impl::finish(Meeting& meeting) {
 // Every rank sleeps or has ended: nothing can begin any more before the transfers under way end,
 // the first of them first. So every thread schedule gives the same times.
 void EmulatedWorld::Impl::let_transfers_end() {
-  while (all_sleep() && !traffic.is_idle()) {
+  while (!failure && all_sleep() && !traffic.is_idle()) {
     for (const LinkTraffic::Ended& ended_now : traffic.next()) {
       const auto found = travelling_.find(ended_now.transfer);
       const std::shared_ptr<Meeting> meeting = found->second;

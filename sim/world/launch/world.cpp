@@ -191,10 +191,10 @@ void World::note(RankEnding ending) {
 }
 
 // The finding of the matching outranks whatever the ranks threw afterwards.
-void World::found(const MatchFinding& finding) {
+void World::found(const Finding& finding) {
   for (const int64_t rank : finding.ranks) {
     endings_[static_cast<size_t>(rank)].reset();
-    set_ending(rank, finding.code, finding.message);
+    set_ending(rank, finding.code, finding.text());
   }
   for (auto& ending : endings_) {
     if (ending && ending->kind == "threw") ending->kind = "aborted";
@@ -295,8 +295,8 @@ void World::settle() {
   const std::string cause = root_cause();
   for (int64_t rank = 0; rank < key_.world_size; ++rank) {
     if (endings_[static_cast<size_t>(rank)]) continue;
-    const std::string waits = matcher_ ? matcher_->wait_of(rank) : "";
-    set_ending(rank, "aborted", (waits.empty() ? "" : waits + "; ") + "ended because " + cause);
+    const std::string why = "ended because " + cause;
+    set_ending(rank, "aborted", matcher_ ? matcher_->consequence(rank, why) : why);
   }
   finish();
 }

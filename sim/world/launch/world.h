@@ -71,7 +71,7 @@ class World : public std::enable_shared_from_this<World> {
   void add_faults(RankEnding& ending) const;
   void add_printed(std::vector<RankEnding>& endings) const;
   void note(RankEnding ending);
-  void found(const MatchFinding& finding);
+  void found(const Finding& finding);
   void rank_died(int64_t rank, size_t worker, const std::string& how);
   void emulated_world_died(const std::string& how);
 

@@ -143,7 +143,7 @@ std::string op_text(const CallLine& line) {
 
 std::string describe_line(const CallLine& line) {
   std::string out = op_text(line) + " " + line.group;
-  if (line.op != "barrier") out += " " + list_text(line.shape) + " " + line.dtype;
+  if (!line.dtype.empty()) out += " " + list_text(line.shape) + " " + line.dtype;
   return out + " '" + line.label + "'";
 }
 

@@ -2,20 +2,36 @@
 #include "sim/world/match/matcher.h"
 
 #include <algorithm>
-#include <utility>
+#include <set>
 
 #include "sim/world/match/agreement.h"
 
 namespace shardproof::sim {
 namespace {
 
+constexpr size_t kMostListed = 8;
+constexpr const char* kSameCalls = "make every member enter the same calls in the same order";
+constexpr const char* kWaitForAll = "wait() for every pending collective, on every member";
+
+// "rank 1", "ranks 1, 2", "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 5 more"
 std::string names(const std::vector<int64_t>& ranks) {
   std::string out = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) {
+  for (size_t i = 0; i < ranks.size() && i < kMostListed; ++i) {
     if (i != 0) out += ", ";
     out += std::to_string(ranks[i]);
   }
+  if (ranks.size() > kMostListed) {
+    out += " and " + std::to_string(ranks.size() - kMostListed) + " more";
+  }
   return out;
+}
+
+std::string numbered(const CallLine& line) {
+  return describe_line(line) + " (call " + std::to_string(line.sequence) + ")";
+}
+
+bool contains(const std::vector<int64_t>& ranks, int64_t rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
 }  // namespace
@@ -31,183 +47,194 @@ Matcher::Channel Matcher::channel_of(const CallLine& line) {
 
 Matcher::Key Matcher::next_key(const CallLine& line) {
   Channel channel = channel_of(line);
-  Position& at = ranks_[static_cast<size_t>(line.rank)].positions[channel];
-  if (!line.waiting) {
-    if (at.last && line.sequence <= *at.last) ++at.begun_anew;
-    at.last = line.sequence;
-  }
+  Position& at = of(line.rank).positions[channel];
+  if (at.last && line.sequence <= *at.last) ++at.begun_anew;
+  at.last = line.sequence;
   return {std::move(channel), at.begun_anew, line.sequence};
 }
 
-std::vector<int64_t> Matcher::members_of(const CallLine& line) {
-  const std::vector<int64_t> group = line.group_ranks ? *line.group_ranks : std::vector<int64_t>{};
-  if (!is_point_to_point(line)) return group;
-  const auto other = static_cast<size_t>(line.root);
-  return {line.rank, other < group.size() ? group[other] : line.root};
-}
-
-std::vector<int64_t> Matcher::missing(const OpenCall& call) const {
-  std::vector<int64_t> out;
-  for (const int64_t member : call.members) {
-    if (call.lines.count(member) == 0) out.push_back(member);
+// Those that a rank names and that are none of this world's are left out.
+std::vector<int64_t> Matcher::members_of(const CallLine& line) const {
+  std::vector<int64_t> members;
+  const std::vector<int64_t> group = line.group_ranks ? *line.group_ranks : members;
+  if (is_point_to_point(line)) {
+    const auto other = static_cast<size_t>(line.root);
+    members = {line.rank, other < group.size() ? group[other] : line.root};
+  } else {
+    members = group;
   }
-  return out;
+  const auto size = static_cast<int64_t>(ranks_.size());
+  const auto outside = [size](int64_t rank) { return rank < 0 || rank >= size; };
+  members.erase(std::remove_if(members.begin(), members.end(), outside), members.end());
+  return members;
 }
 
-std::optional<MatchFinding> Matcher::first(std::optional<MatchFinding> finding) {
+std::optional<Finding> Matcher::first(std::optional<Finding> finding) {
   told_ = finding.has_value();
   return finding;
 }
 
-std::optional<MatchFinding> Matcher::line(const CallLine& line) {
+std::optional<Finding> Matcher::line(CallLine line) {
   if (line.rank < 0 || line.rank >= static_cast<int64_t>(ranks_.size())) return std::nullopt;
-  if (!line.waiting) ranks_[static_cast<size_t>(line.rank)].last = line;
-  return told_ ? std::nullopt : first(take(line));
+  if (line.waiting) return told_ ? std::nullopt : first(begin_wait(line));
+  const auto shared = std::make_shared<const CallLine>(std::move(line));
+  of(shared->rank).last = shared;
+  return told_ ? std::nullopt : first(enter(shared));
 }
 
-std::optional<MatchFinding> Matcher::take(const CallLine& line) {
-  const Key key = next_key(line);
-  if (!line.waiting) {
-    if (auto finding = enter(line, key)) return finding;
-  }
-  const bool waits = line.waiting || !line.asynchronous;
-  if (!waits || open_.count(key) == 0) return std::nullopt;
-  return block(line.rank, key);
+// For the last call in flight of this number: a group that was put together anew counts from 0.
+std::optional<Finding> Matcher::begin_wait(const CallLine& line) {
+  auto& in_flight = of(line.rank).in_flight;
+  const auto found = std::find_if(in_flight.rbegin(), in_flight.rend(), [&](const auto& call) {
+    return std::get<2>(call.first) == line.sequence && std::get<0>(call.first) == channel_of(line);
+  });
+  if (found == in_flight.rend()) return std::nullopt;
+  const Key key = found->first;
+  in_flight.erase(std::next(found).base());
+  const auto call = open_.find(key);
+  if (call == open_.end()) return std::nullopt;
+  return block(line.rank, call->second);
 }
 
-std::optional<MatchFinding> Matcher::enter(const CallLine& line, const Key& key) {
-  OpenCall& call = open_[key];
-  if (call.members.empty()) call.members = members_of(line);
-  if (auto finding = disagreement(call, line)) return finding;
-  call.lines[line.rank] = line;
-  if (call.lines.size() < call.members.size()) return std::nullopt;
-  open_.erase(key);
-  for (Rank& rank : ranks_) {
-    if (rank.waits_in == key) rank.waits_in.reset();
+std::optional<Finding> Matcher::enter(const Line& line) {
+  const Key key = next_key(*line);
+  if (line->asynchronous) of(line->rank).in_flight.emplace_back(key, line);
+  const auto [place, is_new] = open_.try_emplace(key);
+  if (is_new) {
+    place->second = std::make_shared<OpenCall>();
+    place->second->number = ++calls_;
+    place->second->missing = members_of(*line);
   }
+  OpenCall& call = *place->second;
+  of(line->rank).entered = call.number;
+  if (auto finding = disagreement(call, *line)) return finding;
+  call.lines[line->rank] = line;
+  call.missing.erase(std::remove(call.missing.begin(), call.missing.end(), line->rank),
+                     call.missing.end());
+  if (!call.missing.empty()) {
+    return line->asynchronous ? std::nullopt : block(line->rank, place->second);
+  }
+  for (const auto& [rank, own] : call.lines) {
+    if (of(rank).waits_in.get() == &call) of(rank).waits_in = nullptr;
+  }
+  open_.erase(place);
   return std::nullopt;
 }
 
-std::optional<MatchFinding> Matcher::disagreement(const OpenCall& call,
-                                                  const CallLine& line) const {
+std::optional<Finding> Matcher::disagreement(const OpenCall& call, const CallLine& line) const {
   for (const auto& [rank, other] : call.lines) {
-    const CallLine& low = rank < line.rank ? other : line;
-    const CallLine& high = rank < line.rank ? line : other;
+    const CallLine& low = rank < line.rank ? *other : line;
+    const CallLine& high = rank < line.rank ? line : *other;
     const auto what = difference(low, high);
     if (!what && !is_pairwise(line)) return std::nullopt;
     if (!what) continue;
-    return MatchFinding{.code = "disagreement",
-                        .message = describe_disagreement(low, high, *what),
-                        .ranks = {low.rank, high.rank}};
+    return Finding{.code = "disagreement",
+                   .message = describe_disagreement(low, high, *what),
+                   .ranks = {low.rank, high.rank},
+                   .fix = kSameCalls};
   }
   return std::nullopt;
 }
 
-std::optional<MatchFinding> Matcher::block(int64_t rank, const Key& key) {
-  ranks_[static_cast<size_t>(rank)].waits_in = key;
-  if (auto finding = find_ended_peer(rank)) return finding;
-  return find_cycle(rank);
-}
-
-std::string Matcher::describe_wait(int64_t rank) const {
-  const OpenCall& call = open_.at(*ranks_[static_cast<size_t>(rank)].waits_in);
-  const CallLine& line = call.lines.at(rank);
-  return "rank " + std::to_string(rank) + " waits for " + names(missing(call)) + " in " +
-         describe_line(line) + " (call " + std::to_string(line.sequence) + ")";
-}
-
-std::optional<MatchFinding> Matcher::find_ended_peer(int64_t rank) const {
-  const auto& key = ranks_[static_cast<size_t>(rank)].waits_in;
-  if (!key) return std::nullopt;
-  for (const int64_t member : missing(open_.at(*key))) {
-    if (!ranks_[static_cast<size_t>(member)].ended) continue;
-    return MatchFinding{
-        .code = "deadlock",
-        .message = "rank " + std::to_string(member) + " has ended; " + describe_wait(rank),
-        .ranks = {std::min(rank, member), std::max(rank, member)}};
+std::optional<Finding> Matcher::block(int64_t rank, OpenCallPtr call) {
+  of(rank).waits_in = call;
+  for (const int64_t peer : call->missing) {
+    if (of(peer).ended) return waits_for_ended(rank, peer);
   }
-  return std::nullopt;
+  std::vector<int64_t> cycle = find_cycle(rank);
+  if (cycle.empty()) return std::nullopt;
+  return deadlock(std::move(cycle));
 }
 
-// Depth first from the rank that blocked last: any new cycle goes through it.
-std::optional<MatchFinding> Matcher::find_cycle(int64_t start) const {
-  std::vector<int64_t> path{start};
-  std::vector<bool> seen(ranks_.size(), false);
-  const auto search = [&](const auto& self, int64_t rank) -> bool {
-    const auto& key = ranks_[static_cast<size_t>(rank)].waits_in;
-    if (!key) return false;
-    for (const int64_t next : missing(open_.at(*key))) {
-      if (next == start) return true;
-      if (seen[static_cast<size_t>(next)]) continue;
-      seen[static_cast<size_t>(next)] = true;
-      path.push_back(next);
-      if (self(self, next)) return true;
-      path.pop_back();
-    }
-    return false;
-  };
-  if (!search(search, start)) return std::nullopt;
-  std::sort(path.begin(), path.end());
-  MatchFinding finding{.code = "deadlock", .message = "ranks wait for each other: ", .ranks = path};
+Finding Matcher::waits_for_ended(int64_t rank, int64_t peer) const {
+  return {.code = "deadlock",
+          .message = "rank " + std::to_string(peer) + " has ended; " + wait_of(rank),
+          .ranks = {std::min(rank, peer), std::max(rank, peer)},
+          .fix = kSameCalls};
+}
+
+// Breadth first from the rank that blocked last, through which any new cycle goes: the shortest.
+std::vector<int64_t> Matcher::find_cycle(int64_t start) const {
+  std::vector<int64_t> path{start}, came_from(ranks_.size(), -1);
+  std::set<const OpenCall*> seen;
   for (size_t i = 0; i < path.size(); ++i) {
-    if (i != 0) finding.message += "; ";
-    finding.message += describe_wait(path[i]);
+    const OpenCall* call = of(path[i]).waits_in.get();
+    if (call == nullptr || !seen.insert(call).second) continue;
+    for (const int64_t next : call->missing) {
+      int64_t& from = came_from[static_cast<size_t>(next)];
+      if (from < 0) {
+        from = path[i];
+        path.push_back(next);
+      }
+      if (next != start) continue;
+      std::vector<int64_t> cycle{start};
+      for (int64_t rank = from; rank != start; rank = came_from[static_cast<size_t>(rank)]) {
+        cycle.push_back(rank);
+      }
+      return cycle;
+    }
   }
-  return finding;
+  return {};
 }
 
-std::optional<MatchFinding> Matcher::find_leftover() const {
-  for (const Rank& rank : ranks_) {
-    if (!rank.ended) return std::nullopt;
+Finding Matcher::deadlock(std::vector<int64_t> cycle) const {
+  std::sort(cycle.begin(), cycle.end());
+  std::string message = "ranks wait for each other: ";
+  for (size_t i = 0; i < cycle.size() && i < kMostListed; ++i) {
+    if (i != 0) message += "; ";
+    message += wait_of(cycle[i]);
   }
-  if (open_.empty()) return std::nullopt;
-  const OpenCall& call = open_.begin()->second;
-  const CallLine& line = call.lines.begin()->second;
-  return MatchFinding{.code = "never_waited",
-                      .message = "all ranks have ended, but " + names(missing(call)) +
-                                 " never entered " + describe_line(line) + " (call " +
-                                 std::to_string(line.sequence) + "), which rank " +
-                                 std::to_string(line.rank) + " started and never waited for",
-                      .ranks = {line.rank}};
+  if (cycle.size() > kMostListed) {
+    message += "; " + std::to_string(cycle.size() - kMostListed) + " more ranks wait";
+  }
+  return {.code = "deadlock", .message = message, .ranks = std::move(cycle), .fix = kSameCalls};
 }
 
-std::optional<MatchFinding> Matcher::ended(int64_t rank) {
-  ranks_.at(static_cast<size_t>(rank)).ended = true;
-  return told_ ? std::nullopt : first(take_end());
-}
-
-std::optional<MatchFinding> Matcher::take_end() const {
+std::optional<int64_t> Matcher::first_waiter(int64_t rank) const {
   for (size_t other = 0; other < ranks_.size(); ++other) {
-    if (auto finding = find_ended_peer(static_cast<int64_t>(other))) return finding;
+    const OpenCallPtr& call = ranks_[other].waits_in;
+    if (call && contains(call->missing, rank)) return static_cast<int64_t>(other);
   }
-  return find_leftover();
+  return std::nullopt;
 }
+
+std::optional<Finding> Matcher::ended(int64_t rank) {
+  of(rank).ended = true;
+  return told_ ? std::nullopt : first(take_end(rank));
+}
+
+std::optional<Finding> Matcher::take_end(int64_t rank) const {
+  const auto& in_flight = of(rank).in_flight;
+  if (!in_flight.empty()) {
+    const size_t more = in_flight.size() - 1;
+    return Finding{.code = "never_waited",
+                   .message = "rank " + std::to_string(rank) + " started " +
+                              numbered(*in_flight.front().second) + " and never waited for it" +
+                              (more > 0 ? ", nor for " + std::to_string(more) + " more" : ""),
+                   .ranks = {rank},
+                   .fix = kWaitForAll};
+  }
+  const auto waiter = first_waiter(rank);
+  if (!waiter) return std::nullopt;
+  return waits_for_ended(*waiter, rank);
+}
+
+int64_t Matcher::entered(int64_t rank) const { return of(rank).entered; }
 
 std::string Matcher::last_call(int64_t rank) const {
-  const auto& last = ranks_.at(static_cast<size_t>(rank)).last;
-  return last ? describe_line(*last) : "";
+  return of(rank).last ? describe_line(*of(rank).last) : "";
 }
 
 std::string Matcher::wait_of(int64_t rank) const {
-  return ranks_.at(static_cast<size_t>(rank)).waits_in ? describe_wait(rank) : "";
+  const OpenCallPtr& call = of(rank).waits_in;
+  if (!call) return "";
+  return "rank " + std::to_string(rank) + " waits for " + names(call->missing) + " in " +
+         numbered(*call->lines.at(rank));
 }
 
-bool Matcher::is_awaited(int64_t rank) const {
-  return std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& other) {
-    if (!other.waits_in) return false;
-    const std::vector<int64_t> absent = missing(open_.at(*other.waits_in));
-    return std::find(absent.begin(), absent.end(), rank) != absent.end();
-  });
-}
-
-std::string Matcher::describe_waits() const {
-  std::string out;
-  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    if (!ranks_[rank].waits_in) continue;
-    if (!out.empty()) out += "; ";
-    out += describe_wait(static_cast<int64_t>(rank));
-  }
-  return out;
+std::string Matcher::consequence(int64_t rank, const std::string& cause) const {
+  const std::string waits = wait_of(rank);
+  return waits.empty() ? cause : waits + "; " + cause;
 }
 
 }  // namespace shardproof::sim

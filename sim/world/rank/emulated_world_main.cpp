@@ -142,17 +142,16 @@ std::vector<RankEnding> EmulatedWorldMain::run(const std::string& request, int g
     hung.rank = static_cast<int64_t>(rank);
     hung.kind = "hung";
     hung.last_call = impl.world.last_call(hung.rank);
-    hung.message = "it is in no collective and does not end; " + impl.abort_reason.value_or("");
+    hung.message = "it is in no call that waits for others; " + impl.abort_reason.value_or("");
     endings.push_back(hung);
   }
-  // Found only when all have ended: a call that somebody started and nobody completed.
-  const auto failure = impl.world.failure();
-  if (failure && failure->code == "never_waited") {
+  // Found when the rank had returned: that another waits for it, or that it has not waited itself.
+  if (const auto failure = impl.world.failure()) {
     for (const int64_t rank : failure->ranks) {
       RankEnding& ending = endings[static_cast<size_t>(rank)];
       if (ending.kind != "finished") continue;
       ending.kind = failure->code;
-      ending.message = failure->message;
+      ending.message = failure->text();
     }
   }
   return endings;

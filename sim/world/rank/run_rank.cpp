@@ -127,8 +127,9 @@ RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv en
   };
   env.on_call = [&](const CollectiveCall& call) {
     if (!injection.before_call(call)) return numbers.skipped(call);
-    ending.last_call = describe_call(call);
-    tell(numbers.line(call, rank));
+    const CallLine line = numbers.line(call, rank);
+    ending.last_call = describe_line(line);
+    tell(line);
   };
   env.on_wait = [&](const CollectiveCall& call) {
     CallLine line = numbers.line(call, rank);

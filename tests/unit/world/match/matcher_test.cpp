@@ -81,7 +81,7 @@ TEST_CASE("agreeing calls in any order of arrival are no finding", "[comm][match
   CHECK(!matcher.line(a.call("all_gather", "two")));
   for (Side* side : {&c, &b}) CHECK(!matcher.line(side->call("all_reduce", "one")));
   for (Side* side : {&b, &c}) CHECK(!matcher.line(side->call("all_gather", "two")));
-  CHECK(matcher.describe_waits() == "");
+  CHECK(matcher.wait_of(0) == "");
   for (int64_t rank = 0; rank < 3; ++rank) CHECK(!matcher.ended(rank));
   CHECK(matcher.last_call(0) == "all_gather dp[0,1,2] [4] float64 'two'");
 }
@@ -104,7 +104,7 @@ TEST_CASE("a group put together anew begins at 0, and control may hear of it out
     if (rank == 1) CHECK_FALSE(matcher.wait_of(0).empty());  // in the second life, for rank 1
     CHECK_FALSE(matcher.line(again.call("all_gather", "second life")));
   }
-  CHECK(matcher.describe_waits().empty());
+  CHECK(matcher.wait_of(0).empty());
   // A disagreement in the second life is one.
   CHECK_FALSE(matcher.line(zero_again.call("all_reduce", "norm")));
   Side two_again = life(2);
@@ -186,10 +186,12 @@ TEST_CASE("asynchronous calls in opposite order deadlock only when both wait", "
   CHECK(!matcher.line(a_of_0));
   CHECK(!matcher.line(b_of_1));
   SECTION("both go on: no finding") {
-    CHECK(!matcher.line(b0.call("all_reduce", "b", true)));
-    CHECK(!matcher.line(a1.call("all_reduce", "a", true)));
-    CHECK(!matcher.line(wait_for(a_of_0)));
-    CHECK(!matcher.line(wait_for(b_of_1)));
+    const CallLine b_of_0 = b0.call("all_reduce", "b", true),
+                   a_of_1 = a1.call("all_reduce", "a", true);
+    for (const CallLine& started : {b_of_0, a_of_1}) CHECK(!matcher.line(started));
+    for (const CallLine& waited : {a_of_0, b_of_1, b_of_0, a_of_1}) {
+      CHECK(!matcher.line(wait_for(waited)));
+    }
     CHECK(!matcher.ended(0));
     CHECK(!matcher.ended(1));
   }
@@ -206,7 +208,7 @@ TEST_CASE("a rank that ends while another waits for it is named", "[comm][match]
   Side a{0, "dp[0,1]", {0, 1}};
   SECTION("it ends later") {
     CHECK(!matcher.line(a.call("all_reduce", "grad")));
-    CHECK(matcher.describe_waits() ==
+    CHECK(matcher.wait_of(0) ==
           "rank 0 waits for rank 1 in all_reduce(sum) dp[0,1] [4] float64 'grad' (call 0)");
     const auto finding = matcher.ended(1);
     REQUIRE(finding);
@@ -218,16 +220,56 @@ TEST_CASE("a rank that ends while another waits for it is named", "[comm][match]
   }
 }
 
-TEST_CASE("a call without all its members is a finding when all ranks have ended",
+TEST_CASE("an asynchronous call that its rank did not wait for is found when the rank ends",
           "[comm][match]") {
   Matcher matcher(2);
-  Side a{0, "dp[0,1]", {0, 1}};
-  CHECK(!matcher.line(a.call("all_reduce", "grad bucket", true)));
-  CHECK(!matcher.ended(0));
-  const auto finding = matcher.ended(1);
+  Side a{0, "dp[0,1]", {0, 1}}, b{1, "dp[0,1]", {0, 1}};
+  const CallLine waited = a.call("all_reduce", "grad bucket 0", true);
+  CHECK(!matcher.line(waited));
+  CHECK(!matcher.line(a.call("all_reduce", "grad bucket 1", true)));
+  CHECK(!matcher.line(b.call("all_reduce", "grad bucket 0")));
+  CHECK(!matcher.line(wait_for(waited)));
+  SECTION("whether or not its peers have come") {
+    if (GENERATE(false, true)) CHECK(!matcher.line(b.call("all_reduce", "grad bucket 1")));
+    const auto finding = matcher.ended(0);
+    REQUIRE(finding);
+    CHECK(finding->code == "never_waited");
+    CHECK(finding->ranks == std::vector<int64_t>{0});
+    CHECK_THAT(finding->message, Contains("rank 0 started all_reduce(sum) dp[0,1]") &&
+                                     Contains("'grad bucket 1' (call 1) and never waited for it"));
+  }
+  SECTION("also when it has put the group together anew since") {
+    Side again{0, "dp[0,1]", {0, 1}};
+    const CallLine second = again.call("all_reduce", "second life", true);
+    CHECK(!matcher.line(second));
+    CHECK(!matcher.line(b.call("all_reduce", "grad bucket 1")));
+    CallLine first = waited;
+    first.sequence = 1;
+    CHECK(!matcher.line(wait_for(first)));
+    Side b_again{1, "dp[0,1]", {0, 1}};
+    CHECK(!matcher.line(b_again.call("all_reduce", "second life")));
+    CHECK(!matcher.line(wait_for(second)));
+    CHECK(!matcher.ended(0));
+  }
+}
+
+TEST_CASE("of the cycles that one call closes the shortest is told", "[comm][match]") {
+  Matcher matcher(3);
+  Side one{1, "tp[0,1]", {0, 1}}, two{2, "cp[1,2]", {1, 2}}, zero{0, "ep[0,2,1]", {0, 2, 1}};
+  CHECK(!matcher.line(one.call("all_reduce", "of 1")));
+  CHECK(!matcher.line(two.call("all_reduce", "of 2")));
+  const auto finding = matcher.line(zero.call("all_reduce", "of 0"));  // 0 -> 1 or 0 -> 2 -> 1 -> 0
   REQUIRE(finding);
-  CHECK(finding->code == "never_waited");
-  CHECK_THAT(finding->message, Contains("rank 1 never entered") && Contains("grad bucket"));
+  CHECK(finding->ranks == std::vector<int64_t>{0, 1});
+}
+
+TEST_CASE("long lists of ranks are cut", "[comm][match]") {
+  std::vector<int64_t> ranks(20);
+  for (size_t i = 0; i < ranks.size(); ++i) ranks[i] = static_cast<int64_t>(i);
+  Matcher matcher(20);
+  Side first{0, "world", ranks};
+  CHECK(!matcher.line(first.call("all_reduce", "x")));
+  CHECK_THAT(matcher.wait_of(0), Contains("ranks 1, 2, 3, 4, 5, 6, 7, 8 and 11 more in"));
 }
 
 TEST_CASE("messages are matched by their two ends and tag", "[comm][match]") {
@@ -240,7 +282,7 @@ TEST_CASE("messages are matched by their two ends and tag", "[comm][match]") {
   taken.root = 0;
   CHECK(!matcher.line(sent));
   CHECK(!matcher.line(taken));
-  CHECK(matcher.describe_waits() == "");
+  CHECK(matcher.wait_of(0) == "");
 }
 
 }  // namespace

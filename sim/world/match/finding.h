@@ -1,0 +1,19 @@
+// What is wrong with the calls of a world, and whose they are.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace shardproof::sim {
+
+struct Finding {
+  std::string code;            // disagreement | deadlock | never_waited | in_flight | threw | hung
+  std::string message;         // the fact, with ranks, calls and labels
+  std::vector<int64_t> ranks;  // that it names, ascending
+  std::string fix = {};
+
+  std::string text() const { return fix.empty() ? message : message + "; " + fix; }
+};
+
+}  // namespace shardproof::sim
