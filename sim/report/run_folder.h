@@ -57,7 +57,6 @@ class RunFiles {
   std::set<size_t> added_;
 };
 
-// Writes the files of all cases at once.
 void write_run_files(const std::string& folder, const std::vector<CaseResult>& results,
                      const RunInfo& info);
 
