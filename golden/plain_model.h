@@ -33,7 +33,6 @@ class PlainModel {
   void evaluate(const Batch& batch, int64_t step);
   // Makes one training step. `optimizer` must be over masters().
   void train(const Batch& batch, int64_t step, WitnessOptimizer& optimizer, double rate);
-  // Observes the current parameters and optimizer state.
   void observe_state(int64_t step, const WitnessOptimizer& optimizer);
   // Observes a value under the given name.
   void observe(const std::string& name, Phase phase, int64_t step, const at::Tensor& tensor,

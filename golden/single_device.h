@@ -28,7 +28,6 @@ struct CaseData {
   Batch batch;
 };
 
-// The options of one run of a case.
 struct RunOptions {
   at::ScalarType dtype;  // a dtype of precision.h
   // Whether a gradient overflowed in each training step of a float16 case. A float16 run writes it;

@@ -1,4 +1,3 @@
-// The names that a scenario, a case or the command line may use.
 #include "sim/case/names.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,3 @@
-// Parses the command line into typed arguments.
 #include "sim/cli/arguments.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,3 @@
-// Makes the case of `check`, `judge` and `golden`.
 #include "sim/cli/check_case.h"
 
 #include <fmt/format.h>

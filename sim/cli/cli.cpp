@@ -1,4 +1,3 @@
-// The command line: from argv to an exit status.
 #include "sim/cli/cli.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,3 @@
-// The worlds that this machine can run, and the paths of the program's own files.
 #include "sim/cli/machine.h"
 
 #include <filesystem>

@@ -1,4 +1,3 @@
-// Runs and judges the selected cases, then prints the results and writes the run folder.
 #include "sim/cli/run_cases.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,3 @@
-// Selects the cases of a command.
 #include "sim/cli/selection.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,3 @@
-// The version of this build.
 #include "sim/cli/version.h"
 
 #include <fmt/format.h>

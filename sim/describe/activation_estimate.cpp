@@ -1,4 +1,3 @@
-// Bytes that a rank makes of one microbatch and keeps for its backward, from sizes alone.
 #include "sim/describe/activation_estimate.h"
 
 #include <ATen/ATen.h>

@@ -1,4 +1,3 @@
-// Bytes that one rank of a case holds, from its sizes alone.
 #include "sim/describe/memory_estimate.h"
 
 #include <algorithm>

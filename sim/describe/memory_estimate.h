@@ -36,9 +36,9 @@ struct MemoryEstimate {
 };
 
 // Estimates rank 0 with the rows of the dp rank that has the longest; no rank holds more. `batch`
-// determines packed and dynamic microbatches. The estimate counts what grows with the model and the
-// batch, not tables, counters and temporary tensors of a single op. bench/README.md compares it
-// with measurements. Throws as plan_lines and deal_batches do.
+// determines packed and dynamic microbatches. The estimate counts tensors that grow with the model
+// and the batch, not tables, counters and temporary tensors of a single op. bench/README.md
+// compares it with measurements. Throws as plan_lines and deal_batches do.
 MemoryEstimate estimate_memory(const CaseSpec& spec, const ModelConfig& config, const Batch& batch);
 
 }  // namespace shardproof::sim

@@ -1,4 +1,3 @@
-// Draws the ranks of a mesh as text.
 #include "sim/describe/mesh_picture.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,3 @@
-// Converts case results to JSON, field by field.
 #include "sim/report/results_json.h"
 
 #include <fmt/chrono.h>

@@ -1,4 +1,3 @@
-// The last lines of a run.
 #include "sim/report/summary.h"
 
 #include <fmt/format.h>

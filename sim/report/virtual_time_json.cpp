@@ -1,4 +1,3 @@
-// Converts virtual time to JSON, field by field.
 #include "sim/report/virtual_time_json.h"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// Checks one case for errors that can be found without tensors.
 #include "sim/run/case_check.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,3 @@
-// Runs cases: golden, world, verdict.
 #include "sim/run/case_runner.h"
 
 #include <chrono>

@@ -29,7 +29,6 @@ class CaseRunner {
   // Serves until a case of `ranks` ranks may start. At most `cores` + 1 cases then run, with at
   // most 8 ranks per core in all; a larger case runs alone.
   void wait_for_room(int64_t ranks, int64_t cores);
-  // Runs one case to its end.
   CaseResult run(const CaseSpec& spec);
 
  private:

@@ -25,7 +25,6 @@ namespace shardproof::sim {
 namespace fs = std::filesystem;
 namespace {
 
-// A file mapped for reading.
 class MappedFile {
  public:
   explicit MappedFile(int fd) {

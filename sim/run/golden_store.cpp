@@ -1,4 +1,3 @@
-// The goldens of one run.
 #include "sim/run/golden_store.h"
 
 #include <sys/mman.h>

@@ -1,4 +1,3 @@
-// The worlds that workers hold.
 #include "sim/run/make_world.h"
 
 #include <memory>

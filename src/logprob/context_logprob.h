@@ -41,7 +41,7 @@ using SequenceGather = at::Tensor (*)(const at::Tensor& local, const SequenceLay
 // padding.
 //
 //   logits    [B, T_cp, V_tp]   any float, any strides, in the layout's local order
-//   target    [B, T] int64      the padded row, equal on all ranks; what padding holds is not read
+//   target    [B, T] int64      the padded row, equal on all ranks; ids of padding are not read
 //   returns   [B, T_cp]         float32, or float64 for float64 logits
 //
 // Communication  as vocab_parallel_logprob over tp; none over cp
@@ -53,7 +53,7 @@ at::Tensor local_next_token_logprobs(const at::Tensor& logits, const at::Tensor&
 // Takes zigzag (or contiguous) shards and unmodified targets.
 //
 //   logits    [B, T_cp, V_tp]
-//   target    [B, S] int64   S <= T_cp * cp: padded at the end to what the logits cover
+//   target    [B, S] int64   S <= T_cp * cp: padded at the end to the length of the logits
 //   returns   [B, S-1]       logprob of target[:, t + 1] at t; [B, 0] for S of 0 and 1
 //
 // Forward   all_reduce x 3 over tp, all_gather over cp ("<label> gather")
@@ -86,7 +86,7 @@ struct PackedTargets {
 //
 //   logits    [1, T_cp, V_tp]
 //   returns   [N, unpacked_seqlen - 1]   row i: logprobs of tokens 1, 2, ... of sequence i, then 0.
-//             A sequence longer than unpacked_seqlen is cut there; what is cut gets no gradient.
+//             A sequence longer than unpacked_seqlen is cut there; the rest gets no gradient.
 //
 // Communication as context_next_token_logprobs: one gather for the whole pack.
 // Throws    Error(kBadInput): cu_seqlens* that do not start at 0, decrease, do not end at T, or

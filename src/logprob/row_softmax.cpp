@@ -48,7 +48,6 @@ void add_rows(const at::Tensor& logits, float scale, const RowSums& out) {
   }
 }
 
-// The inputs of the gradient of one row.
 struct RowGradient {
   ExpTerms terms;
   int64_t target;  // -1: not among these columns

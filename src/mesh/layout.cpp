@@ -1,4 +1,3 @@
-// Applies an ordered list of cuts to shapes, ranks and indices.
 #include "mesh/layout.h"
 
 #include <fmt/format.h>

@@ -42,8 +42,8 @@ class Decoder {
   // that already have a master belong to fsdp and stay unchanged.
   void materialise(const Mesh& mesh, int64_t rank, at::ScalarType dtype, at::Device device);
 
-  // input_ids [b, s] int64, context.positions [b, s] -> logits [b, s, V], under a plan [b, s,
-  // V_tp].
+  // input_ids [b, s] int64, context.positions [b, s] -> logits [b, s, V]; under a plan they may be
+  // [b, s, V_tp].
   at::Tensor forward(const at::Tensor& input_ids, const StepContext& context);
 
  private:

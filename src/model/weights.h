@@ -15,7 +15,6 @@ namespace shardproof {
 // write to it, so that all ranks of a process can share it. Tied models have no lm_head.weight.
 using WeightMap = std::map<std::string, at::Tensor>;
 
-// The names and shapes of the weights of a model with this config.
 std::map<std::string, std::vector<int64_t>> weight_shapes(const ModelConfig& config);
 
 // Loads model.safetensors, or the sharded files of model.safetensors.index.json; for

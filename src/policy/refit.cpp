@@ -60,7 +60,6 @@ Announcement from_json(const json& told) {
   return out;
 }
 
-// Broadcasts a text from the root to all.
 std::string broadcast_text(const std::string& text, Communicator& group, at::Device device) {
   const at::Tensor size =
       group.broadcast(at::scalar_tensor(static_cast<int64_t>(text.size()), at::kLong).to(device),

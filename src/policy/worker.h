@@ -85,7 +85,7 @@ class PolicyWorker {
   // Logprobs [B, S] of the whole batch, on every rank, in its order; 0 at position 0 and in
   // padding. `logprob_batch_size` 0: the worker's option.
   //
-  // Forward   what Trainer::score does; all_reduce(sum) over dp
+  // Forward   as Trainer::score; all_reduce(sum) over dp
   // Throws    as train, except for the masks
   at::Tensor score(const Batch& data, int64_t logprob_batch_size = 0);
   // The same with the reference's weights. The policy's weights are restored bit for bit, even

@@ -19,7 +19,8 @@ struct RngMoment {
   static RngMoment of(const RngTracker* rng);
 };
 
-// `body` of only the defined ones of `inputs`, which keeps those: autograd takes no undefined ones.
+// Removes undefined tensors from `inputs`, since autograd takes none, and returns `body` as a
+// function of the others.
 CheckpointBody of_defined(CheckpointBody body, std::vector<at::Tensor>& inputs);
 
 // Leaves without a graph, which take gradients where `inputs` do.

@@ -18,7 +18,6 @@ at::Tensor next_tokens(const at::Tensor& ids, const at::Tensor& next) {
   return ids.gather(1, next.clamp_min(0)).masked_fill_(next.lt(0), 0);
 }
 
-// Adds the loss and its metrics of one microbatch.
 void add_up(std::vector<LossMetric>& sums, const at::Tensor& loss,
             const std::vector<LossMetric>& metrics) {
   std::vector<LossMetric> addends = {{"loss", loss}};

@@ -89,7 +89,7 @@ def is_number(schema):
 
 
 def value_of(schema, given):
-    """The value that counts for an option when a case sets `value`; None when that means off."""
+    """The value that counts for an option when a case sets `given`; None when that means off."""
     if is_number(schema):
         return MORE if given not in (None, 1, schema.get("default")) else None
     if isinstance(given, str):

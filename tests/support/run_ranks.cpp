@@ -1,4 +1,3 @@
-// Rank threads for tests.
 #include "tests/support/run_ranks.h"
 
 #include <ATen/Parallel.h>

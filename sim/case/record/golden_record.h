@@ -75,9 +75,8 @@ class GoldenRecorder final : public Probe {
   NamedTensors named(const Names& names_of) const;
 
   std::vector<GoldenTensor> tensors_;
-  std::vector<uint32_t>
-      // Of each tensor when observed; write() checks that nothing wrote to it afterwards.
-      versions_;
+  // The version of each tensor when observed; write() checks that nothing wrote to it afterwards.
+  std::vector<uint32_t> versions_;
   std::unordered_map<std::string, size_t> by_key_;
 };
 

@@ -1,4 +1,3 @@
-// Builds the case that the settings of one row of a scenario describe.
 #include "sim/case/scenario/build_case.h"
 
 #include <fmt/format.h>
@@ -155,7 +154,6 @@ CaseSpec case_of_folder(const Settings& settings) {
   });
 }
 
-// Sets the member of each given key that has one.
 void set_members(const Settings& settings, CaseSpec& spec) {
   for (const CaseOption& option : settings.schema().keys()) {
     if (!option.set || !settings.given(option.path)) continue;

@@ -1,4 +1,3 @@
-// A case from another program: a folder that any framework can write.
 #include "sim/case/scenario/case_folder.h"
 
 #include <fmt/format.h>

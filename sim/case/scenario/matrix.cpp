@@ -1,4 +1,3 @@
-// The sweep of a scenario.
 #include "sim/case/scenario/matrix.h"
 
 #include <fmt/format.h>
@@ -34,7 +33,6 @@ class MatrixReader {
  public:
   MatrixReader(const Schema& schema, const std::string& file) : schema_(schema), file_(file) {}
 
-  // Reads one list of rows, a factor of the product.
   std::vector<MatrixRow> read_list(const YamlEntry& entry) {
     const YamlNode& list = entry.value;
     if (list.kind != YamlNode::Kind::kList || list.items.empty()) {

@@ -1,4 +1,3 @@
-// Reads text files of other programs.
 #include "sim/case/scenario/read_text.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,3 @@
-// Checks a scenario file and expands it over its matrix, to one CaseSpec for each row.
 #include "sim/case/scenario/scenario.h"
 
 #include <fmt/format.h>

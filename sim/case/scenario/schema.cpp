@@ -1,4 +1,3 @@
-// Looks up the keys of a scenario file.
 #include "sim/case/scenario/schema.h"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// The settings of a scenario file: each key's checked value with its position in the file.
 #include "sim/case/scenario/settings.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,3 @@
-// The skipped cases of a scenario, each with its reason.
 #include "sim/case/scenario/skip.h"
 
 #include <fmt/format.h>

@@ -1,8 +1,8 @@
 // The stages of a policy in a scenario file.
 //
 //   train       optimizer steps, one for each global batch in the data; one of the scheduler
-//   score       the policy's logprobs, which are the prev_logprobs of what follows
-//   reference   the first weights' logprobs, the reference_logprobs of what follows
+//   score       the policy's logprobs: the prev_logprobs of later stages
+//   reference   the first weights' logprobs: the reference_logprobs of later stages
 //   refit       the policy's weights to inference ranks outside of the mesh
 //   offload     parameters and optimizer to the host; the next stage that needs them fetches them
 //   save, load  a checkpoint; onto another mesh, if the load names one

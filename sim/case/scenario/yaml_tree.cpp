@@ -1,4 +1,3 @@
-// A YAML file as a tree in which every node has its line and column.
 #include "sim/case/scenario/yaml_tree.h"
 
 #include <fmt/format.h>

@@ -152,7 +152,6 @@ struct Sum {
   bool held_equally_often = true;  // as many ranks hold each element
 };
 
-// The sum of a group's addends, as one piece.
 Sum summed(const AddendGroup& group) {
   const Piece& first = *group.pieces.front();
   size_t size = 1;
@@ -230,7 +229,6 @@ ResultRow judged_sum(const ResultRow& like, const Piece& sum) {
   return row;
 }
 
-// Every row of the group gets the outcome of the sum.
 void settle_rows(const AddendGroup& group, const ResultRow& sum) {
   for (ResultRow* row : group.rows) {
     row->outcome = sum.outcome;

@@ -11,7 +11,7 @@
 
 namespace shardproof::sim {
 
-// What is wrong with the addends of one tensor.
+// The errors in the addends of one tensor.
 struct WrongAddends {
   std::vector<ResultRow> wrong;  // one per group of ranks whose sum is wrong
   std::vector<Piece> sums;       // one per wrong group; `actual` is the sum

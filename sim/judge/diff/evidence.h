@@ -1,4 +1,4 @@
-// What a rank finds out about a wrong tensor while it has the whole golden: facts with their
+// The facts that a rank finds about a wrong tensor while it has the whole golden, with their
 // numbers. wording.h turns them into text, which no code reads.
 #pragma once
 

@@ -59,7 +59,7 @@ struct ResultRow {
   // The golden elements that this row covered, as a sum of hashes: over disjoint shards it adds up
   // to `coverage_of_all`. Both are 0 where coverage is not required (activations).
   uint64_t covered = 0, coverage_of_all = 0;
-  std::vector<Evidence> evidence;  // what the rank found out when the row is wrong
+  std::vector<Evidence> evidence;  // facts that the rank found about a wrong row
 };
 
 // A rank's local tensor beside the golden values, kept for the first failures and for addends.

@@ -1,4 +1,4 @@
-// What a rank finds out about a failing tensor while it has the whole golden.
+// The facts that a rank finds about a failing tensor while it has the whole golden.
 #pragma once
 
 #include <string>

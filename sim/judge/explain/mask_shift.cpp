@@ -74,7 +74,7 @@ std::optional<Proposal> propose_mask_shift(const Assembled& tensor, const Mesh& 
           .likely = fmt::format("a mask is off by {}", size),
           .description = std::log(2.0 * kLargestMaskShift),
           .parameters = {static_cast<double>(shift)},
-          .left = tensor.golden_size};  // which values stand there stays open
+          .left = tensor.golden_size};  // the values there are unknown
     }
   }
   return std::nullopt;

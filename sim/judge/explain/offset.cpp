@@ -11,7 +11,6 @@ namespace {
 
 constexpr int64_t kFewestRows = 4;
 
-// The mean difference of each column over the known rows.
 std::vector<double> mean_difference(const Assembled& tensor, size_t columns, int64_t& rows) {
   std::vector<double> sum(columns, 0);
   std::vector<int64_t> count(columns, 0);

@@ -26,7 +26,7 @@ struct SaveOptions {
 };
 
 //   folder       on world rank 0's machine; made if it does not exist
-//   config       what config.json says (model/config.h); dtype and architecture are filled in
+//   config       the config.json (model/config.h); dtype and architecture are filled in
 //   parameters   with their layouts, a tied one once; the same on every rank
 //   pieces       one per parameter: this rank's shard, any float dtype
 //

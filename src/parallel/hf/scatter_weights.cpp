@@ -16,7 +16,6 @@ const at::Tensor& full_weight(const WeightMap& full, const Parameter& parameter)
   return found->second;
 }
 
-// The stored dtype of each parameter, on every rank.
 std::vector<at::ScalarType> stored_dtypes(const std::vector<ParameterPtr>& parameters,
                                           const WeightMap* full, Communicator& world,
                                           at::Device device) {
