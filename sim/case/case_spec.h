@@ -95,6 +95,8 @@ struct ParallelSpec {
   int64_t ulysses = 1;
   int64_t tp = 1;
   bool sequence_parallel = false;
+  bool async_grad = false;     // linears reduce the gradient of x behind that of the weight
+  bool gather_buffer = false;  // sequence_parallel gathers into memory that is used again
   std::string data_parallel = "replicate";     // replicate | fsdp | hybrid
   std::string context_layout = "zigzag";       // zigzag | contiguous: how cp cuts each sequence
   std::string context_rotation = "send_recv";  // send_recv | all_to_all | all_gather: of the keys

@@ -18,6 +18,12 @@ const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&) {
       row<&Spec::sequence_parallel>("parallel.sequence_parallel",
                                     "Shard the sequence over tp in norms", ShortName{"sp"},
                                     Flag{"--sequence-parallel"}),
+      row<&Spec::async_grad>("parallel.tp.async_grad",
+                             "Column-parallel linears reduce the gradient of their input while "
+                             "they compute that of their weight"),
+      row<&Spec::gather_buffer>("parallel.tp.gather_buffer",
+                                "Linears with sequence_parallel gather into memory that they "
+                                "use again"),
       row<&Spec::data_parallel>("parallel.data_parallel", "How dp holds parameters",
                                 Choices{known_data_parallel()},
                                 Flag{.names = "--data-parallel", .otherwise = "fsdp"}),

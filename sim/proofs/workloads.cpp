@@ -15,7 +15,6 @@
 #include "sim/proofs/dropout_workload.h"
 #include "sim/proofs/fused_logprob_workload.h"
 #include "sim/proofs/inference_pair_workload.h"
-#include "sim/proofs/layers_in_flight_workload.h"
 #include "sim/proofs/logprob_workload.h"
 #include "sim/proofs/mapping_workload.h"
 #include "sim/proofs/refit_workload.h"
@@ -75,11 +74,13 @@ std::vector<KnownWorkload> Workloads::known() const {
 }
 
 Workloads built_in_workloads() {
-  return {column_parallel_workload(), accumulated_linear_workload(), mapping_workload(),
-          row_parallel_workload(),    cross_entropy_workload(),      dropout_workload(),
-          checkpoint_workload(),      broadcast_data_workload(),     inference_pair_workload(),
-          logprob_workload(),         layers_in_flight_workload(),   refit_workload(),
-          stream_init_workload(),     fused_logprob_workload(),      context_logprob_workload(),
+  return {column_parallel_workload(), accumulated_linear_workload(),
+          mapping_workload(),         row_parallel_workload(),
+          cross_entropy_workload(),   dropout_workload(),
+          checkpoint_workload(),      broadcast_data_workload(),
+          inference_pair_workload(),  logprob_workload(),
+          refit_workload(),           stream_init_workload(),
+          fused_logprob_workload(),   context_logprob_workload(),
           ulysses_inputs_workload()};
 }
 

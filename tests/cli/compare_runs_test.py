@@ -147,6 +147,7 @@ class RegisteredWorkloads(Scratch):
 
     def test_a_removed_one_is_answered_with_what_shows_its_subject_now(self):
         for workload, said in (("layer_parameters", r"was removed; .*workload: stream_init.*run\.stages"),
+                               ("layers_in_flight", r"was removed; .*parallel\.tp\.gather_buffer: true"),
                                ("vocab_parallel_embedding", r"was removed; .*workload: train")):
             with self.subTest(workload):
                 self.assertRegex(self.refusal(f"name: t/old\nseed: 1\nworkload: {workload}\n"),

@@ -58,6 +58,8 @@ NEEDS = {
     "data.masked_not_finite": TRAINS,
     "parallel.custom_parallel_plan": [{TP: MORE}],
     "parallel.sequence_parallel": [{TP: MORE}],
+    "parallel.tp.async_grad": [{TP: MORE}],
+    "parallel.tp.gather_buffer": [{TP: MORE, "parallel.sequence_parallel": "true"}],
     "parallel.context_": [{CP: MORE}],
     "parallel.context_parallel_size": [],
     "parallel.data_parallel": [{DP: MORE}, {CP: MORE}, {ULYSSES: MORE}],

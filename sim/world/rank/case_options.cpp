@@ -105,6 +105,13 @@ TrainOptions train_options(const CaseSpec& spec) {
   return options;
 }
 
+TensorParallelOptions tensor_parallel_options(const ParallelSpec& spec) {
+  return {.sequence_parallel = spec.sequence_parallel,
+          .async_grad = spec.async_grad,
+          .gather_buffer = spec.gather_buffer,
+          .custom_plan = spec.custom_plan};
+}
+
 ContextParallelOptions context_parallel_options(const CaseSpec& spec) {
   return {.rotation = rotation_of(spec.parallel.context_rotation)};
 }

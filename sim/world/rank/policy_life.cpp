@@ -30,8 +30,7 @@ BatchingOptions score_batching(const CaseSpec& spec, const BatchingOptions& trai
 
 PolicyOptions policy_options(const CaseSpec& spec, DrawLog& draws) {
   PolicyOptions options{.train = train_options(spec),
-                        .tensor_parallel = {.sequence_parallel = spec.parallel.sequence_parallel,
-                                            .custom_plan = spec.parallel.custom_plan},
+                        .tensor_parallel = tensor_parallel_options(spec.parallel),
                         .context_parallel = context_parallel_options(spec)};
   options.score_batching = score_batching(spec, options.train.batching);
   if (draws_numbers(spec)) options.random_seed = spec.seed;

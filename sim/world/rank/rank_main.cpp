@@ -40,6 +40,13 @@ std::vector<std::string> idle_options(const CaseSpec& spec) {
   if (parallel.sequence_parallel && parallel.tp == 1) {
     idle.push_back("sequence_parallel is true, but tensor_parallel_size is 1: it has no effect");
   }
+  if (parallel.async_grad && parallel.tp == 1) {
+    idle.push_back("tp.async_grad is true, but tensor_parallel_size is 1: it has no effect");
+  }
+  if (parallel.gather_buffer && (parallel.tp == 1 || !parallel.sequence_parallel)) {
+    idle.push_back(
+        "tp.gather_buffer is true, but no sequence is sharded over tp: it has no effect");
+  }
   const bool shards = !shard_axes(parallel.mesh(), train_options(spec).data_parallel).shard.empty();
   if (parallel.fsdp.cpu_offload && !shards) {
     idle.push_back("cpu_offload is true, but data_parallel shards no parameters: it has no effect");
@@ -84,9 +91,7 @@ class CaseRun {
       return report_of(life.trainer(), metrics, memory, start);
     }
     Decoder model(inputs_->config, reads ? inputs_->weights : weights_to_come(inputs_->config));
-    apply_tensor_parallel(model, comm_,
-                          {.sequence_parallel = spec_.parallel.sequence_parallel,
-                           .custom_plan = spec_.parallel.custom_plan});
+    apply_tensor_parallel(model, comm_, tensor_parallel_options(spec_.parallel));
     apply_context_parallel(model, comm_, context_parallel_options(spec_));
     apply_ulysses(model, comm_);
     const RankSetup setup{.mesh = mesh_,

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "parallel/tp/describe.h"
 #include "parallel/ulysses/head_shares.h"
+#include "sim/world/rank/case_options.h"
 
 namespace shardproof::sim {
 namespace {
@@ -52,9 +53,7 @@ void refuse_parted_pairs(const CaseSpec& spec, const TrainedBatch& batch) {
 
 // As the plans refuse it when they are applied.
 void refuse_uncut_heads(const ParallelSpec& parallel, const ModelConfig& config) {
-  plan_lines(
-      config, parallel.mesh(),
-      {.sequence_parallel = parallel.sequence_parallel, .custom_plan = parallel.custom_plan});
+  plan_lines(config, parallel.mesh(), tensor_parallel_options(parallel));
   if (parallel.ulysses == 1) return;
   const int64_t kv_heads = std::max<int64_t>(config.num_key_value_heads / parallel.tp, 1);
   head_shares(config.num_attention_heads / parallel.tp, kv_heads, parallel.ulysses);

@@ -46,8 +46,11 @@ void declare_parameters(Slot& slot, const SlotPlacement& placement) {
 // The layer that stands for `style` in this slot; null: the plain layer stays.
 class LayerMaker {
  public:
-  LayerMaker(Communicator& tp, bool sequence_parallel)
-      : tp_(tp), sequence_parallel_(sequence_parallel) {}
+  LayerMaker(Communicator& tp, const TensorParallelOptions& options)
+      : tp_(tp),
+        sequence_parallel_(options.sequence_parallel),
+        async_grad_(options.async_grad),
+        buffer_(options.gather_buffer ? std::make_shared<GatherBuffer>() : nullptr) {}
 
   std::unique_ptr<Layer> make(Slot& slot, TpStyle style) const {
     switch (style) {
@@ -84,7 +87,9 @@ class LayerMaker {
             .label = slot.name,
             .sequence_parallel = sequence_parallel_,
             .gather_output = gather_output,
-            .output_parts = tp_parts(linear.weight->global_shape[0], tp_.size())});
+            .output_parts = tp_parts(linear.weight->global_shape[0], tp_.size()),
+            .async_grad = async_grad_,
+            .gather_buffer = buffer_});
   }
 
   std::unique_ptr<Layer> row_parallel(Slot& slot, bool input_is_parallel) const {
@@ -95,7 +100,8 @@ class LayerMaker {
             .label = slot.name,
             .sequence_parallel = sequence_parallel_,
             .input_is_parallel = input_is_parallel,
-            .input_parts = tp_parts(linear.weight->global_shape[1], tp_.size())});
+            .input_parts = tp_parts(linear.weight->global_shape[1], tp_.size()),
+            .gather_buffer = buffer_});
   }
 
   std::unique_ptr<Layer> vocab_parallel_embedding(Slot& slot) const {
@@ -123,7 +129,8 @@ class LayerMaker {
   }
 
   Communicator& tp_;
-  bool sequence_parallel_;
+  bool sequence_parallel_, async_grad_;
+  std::shared_ptr<GatherBuffer> buffer_;  // the layers share it; null: none
 };
 
 }  // namespace
@@ -137,7 +144,7 @@ void apply_tensor_parallel(Decoder& model, MeshComm& comm, const TensorParallelO
   }
   SHARDPROOF_ASSERT(placed.size() == model.slots().size(), "the plan knows every slot");
   if (tp_size == 1) return;
-  const LayerMaker maker(comm.along("tp"), options.sequence_parallel);
+  const LayerMaker maker(comm.along("tp"), options);
   for (const auto& [slot, style, placement] : placed) {
     declare_parameters(*slot, placement);
     slot->input_layouts = placement.inputs;

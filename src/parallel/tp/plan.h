@@ -64,6 +64,11 @@ struct SlotStyle {
 struct TensorParallelOptions {
   // The residual stream between the linears is cut along the sequence over tp.
   bool sequence_parallel = false;
+  // Column-parallel linears reduce the gradient of their input behind that of their weight
+  // (async_linear.h).
+  bool async_grad = false;
+  // What linears gather along the sequence comes into one buffer (gather_buffer.h).
+  bool gather_buffer = false;
   // {"pattern": "style"}; null: the architecture's own plan.
   nlohmann::json custom_plan = nullptr;
 };
