@@ -49,7 +49,7 @@ Bare run_bare(const sim::CaseSpec& spec, sim::CaseInputsCache& inputs) {
     env.world_size = world_size;
     env.make_backend = local_copies(rank);
     env.inputs = &inputs;
-    env.on_call = [&](const CollectiveCall&) { bare.calls += rank == 0 ? 1 : 0; };
+    env.on_call = [&](const Call&) { bare.calls += rank == 0 ? 1 : 0; };
     sim::rank_main(request, env);
   }
   bare.seconds = seconds_since(start);

@@ -51,7 +51,7 @@ double matching_alone(int64_t ranks, int64_t calls) {
   Matcher matcher(ranks);
   std::vector<int64_t> members;
   for (int64_t rank = 0; rank < ranks; ++rank) members.push_back(rank);
-  CollectiveCall call;
+  Call call;
   call.group = "world";
   call.op = "all_reduce";
   call.reduce_op = "sum";
@@ -63,8 +63,8 @@ double matching_alone(int64_t ranks, int64_t calls) {
   for (int64_t number = 0; number < calls; ++number) {
     call.sequence = number;
     for (int64_t rank = 0; rank < ranks; ++rank) {
-      call.group_rank = rank;
-      lines.put(rank, encode_line(line_of(call, rank)));
+      call.rank = call.group_rank = rank;
+      lines.put(rank, encode_line({call}));
       const auto text = lines.take(rank);
       const auto line = text ? decode_line(*text) : std::nullopt;
       if (!line || matcher.line(*line)) throw std::runtime_error("the calls do not match");

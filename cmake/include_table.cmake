@@ -51,8 +51,8 @@ shardproof_folder(sim/judge/verdict src/base src/tensor sim/case sim/case/record
   sim/judge/evidence sim/judge/explain fmt torch)
 
 # --- The worlds: ranks, their network, their processes. Control (launch) knows neither rank nor judge.
-# The standard library alone.
-shardproof_folder(sim/world/match)
+# Calls and the standard library alone.
+shardproof_folder(sim/world/match src/comm/call.h)
 shardproof_folder(sim/world/clock src/base src/observe sim/case json torch)
 shardproof_folder(sim/world/calls src/base src/comm sim/case sim/world/clock fmt json torch)
 shardproof_folder(sim/world/emulated src/base src/comm sim/world/match sim/world/clock torch)

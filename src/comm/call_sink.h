@@ -7,8 +7,7 @@
 namespace shardproof {
 
 struct CallNotes {
-  CollectiveCall call;          // with the shapes as the caller gave them, and the label
-  bool asynchronous = false;
+  Call call;          // with the shapes as the caller gave them, and the label
   bool private_input = false;   // nobody but the communicator can see or change the input
   bool private_output = false;  // nobody can see the outputs before wait()
   at::Tensor input = {};        // what the caller gave; undefined: the backend's own arguments

@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "comm/call_sink.h"
-#include "comm/call_text.h"
 #include "comm/pending_collective.h"
 #include "comm/wire.h"
 #include "tensor/dtype_name.h"
@@ -40,6 +39,22 @@ int64_t sum_of(const std::vector<int64_t>& sizes) {
 }
 
 }  // namespace
+
+const char* reduce_op_name(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return "sum";
+    case ReduceOp::kAvg:
+      return "avg";
+    case ReduceOp::kMax:
+      return "max";
+    case ReduceOp::kMin:
+      return "min";
+    case ReduceOp::kProduct:
+      return "product";
+  }
+  return "?";
+}
 
 BackendAbilities BackendAbilities::of(const std::string& backend_name) {
   if (backend_name == "emulated") {
@@ -73,12 +88,13 @@ Communicator::Communicator(std::string axis, std::vector<int64_t> ranks, int64_t
 
 Communicator::~Communicator() { handle_target_->communicator = nullptr; }
 
-CollectiveCall Communicator::describe(const char* op, const at::Tensor& tensor,
-                                      std::string_view label) const {
-  CollectiveCall call;
+Call Communicator::new_call(const char* op, const at::Tensor& tensor,
+                            std::string_view label) const {
+  Call call;
   call.group = group_;
   call.op = op;
   call.label = label;
+  call.rank = ranks_[static_cast<size_t>(group_rank_)];
   call.group_rank = group_rank_;
   call.group_ranks = shared_ranks_;
   if (!tensor.defined()) return call;
@@ -89,10 +105,9 @@ CollectiveCall Communicator::describe(const char* op, const at::Tensor& tensor,
   return call;
 }
 
-PendingCollective Communicator::start(CollectiveCall call, CallMode mode, const StartWork& work,
+PendingCollective Communicator::start(Call call, CallMode mode, const StartWork& work,
                                       Finish finish) {
-  const bool message = call.op == "send" || call.op == "recv";
-  int64_t& sequence = message
+  int64_t& sequence = is_message(call)
                           ? channel_sequence_[fmt::format("{} {} {}", call.op, call.root, call.tag)]
                           : sequence_;
   call.sequence = sequence++;
@@ -100,7 +115,6 @@ PendingCollective Communicator::start(CollectiveCall call, CallMode mode, const 
   if (listener_ != nullptr) listener_->before_call(call);
   if (sink_ != nullptr) {
     sink_->next_call({.call = call,
-                      .asynchronous = mode.asynchronous,
                       .private_input = mode.private_input,
                       .private_output = mode.private_output,
                       .input = mode.input});
@@ -170,7 +184,7 @@ void Communicator::broadcast_into(const at::Tensor& tensor, int64_t root, std::s
   SHARDPROOF_ASSERT(tensor.is_contiguous(), "a dense tensor is written in place");
   if (!backend_) return;
   const at::NoGradGuard no_grad;
-  CollectiveCall call = describe("broadcast", tensor, label);
+  Call call = new_call("broadcast", tensor, label);
   call.root = root;
   const at::Tensor moving = wire::for_moving(tensor);
   const bool nothing = moving.numel() == 0 && !abilities_.empty;
@@ -198,7 +212,7 @@ at::Tensor Communicator::scatter(const at::Tensor& full, const at::Tensor& local
         fmt::format("sizes [{}] of a tensor of {} rows", fmt::join(rows, ","), full.size(0)));
   }
   if (!backend_) return full.detach().clone(at::MemoryFormat::Contiguous);
-  CollectiveCall call = describe("scatter", local_like, label);
+  Call call = new_call("scatter", local_like, label);
   call.root = root;
   if (is_root) call.split_sizes = rows;
   const at::Tensor source =
@@ -235,7 +249,7 @@ at::Tensor Communicator::gather(const at::Tensor& local, int64_t root, std::stri
       sizes.empty() ? std::vector<int64_t>(static_cast<size_t>(size()), local.size(0))
                     : checked_sizes(sizes, local.size(0), "gather", label);
   if (!backend_) return local.detach().clone(at::MemoryFormat::Contiguous);
-  CollectiveCall call = describe("gather", local, label);
+  Call call = new_call("gather", local, label);
   call.root = root;
   if (is_root) call.split_sizes = rows;
   const at::Tensor source = wire::for_moving(local);
@@ -268,7 +282,7 @@ PendingCollective Communicator::start_message(const char* op, const at::Tensor& 
   check_root(other);
   SHARDPROOF_ASSERT(other != group_rank_, "a rank sends no message to itself");
   const at::NoGradGuard no_grad;
-  CollectiveCall call = describe(op, tensor, label);
+  Call call = new_call(op, tensor, label);
   call.root = other;
   call.tag = tag;
   const bool sends = call.op == "send";
@@ -312,7 +326,7 @@ PendingCollective Communicator::recv_async(const at::Tensor& like, int64_t from,
 void Communicator::barrier(std::string_view label) {
   if (!backend_) return;
   const auto work = [&] { return backend_->barrier({}); };
-  start(describe("barrier", at::Tensor(), label), {}, work, {}).wait();
+  start(new_call("barrier", at::Tensor(), label), {}, work, {}).wait();
 }
 
 }  // namespace shardproof

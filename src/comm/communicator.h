@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/call.h"
 #include "comm/communicator_handle.h"
 
 namespace c10d {
@@ -25,37 +26,14 @@ namespace shardproof {
 enum class ReduceOp { kSum, kAvg, kMax, kMin, kProduct };
 const char* reduce_op_name(ReduceOp op);
 
-// One call of a collective as one rank made it, before it runs.
-struct CollectiveCall {
-  std::string group;     // "tp[2,3]": axis and global ranks
-  int64_t sequence = 0;  // in this group, on this rank, from 0
-  std::string op;        // "all_reduce", ...
-  std::string reduce_op; // "" where there is none
-  std::string label;     // "model.layers.0.mlp.down_proj forward"
-  std::string dtype;
-  std::vector<int64_t> shape;         // of the input, as given
-  std::vector<int64_t> strides;
-  std::vector<int64_t> split_sizes;   // uneven variants: input splits (all_to_all) or all sizes
-  int64_t root = -1;  // group rank; -1 where there is none; send, recv: the other side
-  int64_t bytes = 0;                  // of the input
-  std::vector<int64_t> output_sizes = {};  // all_to_all: output splits
-  int64_t dim = -1;                        // all_gather, reduce_scatter: counted from the front
-  int64_t tag = 0;                         // send, recv
-  bool asynchronous = false;
-  int64_t group_rank = 0;
-  std::shared_ptr<const std::vector<int64_t>> group_ranks = {};  // global ranks in group order
-};
-// "all_reduce(sum) tp[0,1] [4,16,32] float64 <label>"
-std::string describe_call(const CollectiveCall& call);
-
 // Hears of every call of the communicators that were given it, on the rank's own thread.
 class CallListener {
  public:
   virtual ~CallListener() = default;
-  virtual void before_call(const CollectiveCall& call) = 0;
-  virtual void before_wait(const CollectiveCall& call) {}      // asynchronous calls only
-  virtual void after_call(const CollectiveCall& call) = 0;     // synchronous calls, or at wait()
-  virtual void never_waited(const CollectiveCall& call) = 0;   // a pending call that was dropped
+  virtual void before_call(const Call& call) = 0;
+  virtual void before_wait(const Call& call) {}      // asynchronous calls only
+  virtual void after_call(const Call& call) = 0;     // synchronous calls, or at wait()
+  virtual void never_waited(const Call& call) = 0;   // a pending call that was dropped
 };
 
 // A collective under way. wait() gives the result. Dropped without wait() it tells the listener;
@@ -174,8 +152,8 @@ class Communicator {
     bool private_output = true;  // nobody else can see the output before wait()
   };
 
-  CollectiveCall describe(const char* op, const at::Tensor& tensor, std::string_view label) const;
-  PendingCollective start(CollectiveCall call, CallMode mode, const StartWork& work, Finish finish);
+  Call new_call(const char* op, const at::Tensor& tensor, std::string_view label) const;
+  PendingCollective start(Call call, CallMode mode, const StartWork& work, Finish finish);
   PendingCollective finished(at::Tensor result) const;
   std::vector<int64_t> checked_sizes(const std::vector<int64_t>& sizes, int64_t own, const char* op,
                                      std::string_view label) const;
@@ -188,9 +166,9 @@ class Communicator {
   PendingCollective start_all_gather(const at::Tensor& into, const at::Tensor& local, int64_t dim,
                                      std::string_view label, const std::vector<int64_t>& sizes,
                                      bool asynchronous);
-  PendingCollective gather_even(CollectiveCall call, const at::Tensor& into,
+  PendingCollective gather_even(Call call, const at::Tensor& into,
                                 const at::Tensor& local, bool asynchronous);
-  PendingCollective gather_uneven(CollectiveCall call, const at::Tensor& into,
+  PendingCollective gather_uneven(Call call, const at::Tensor& into,
                                   const at::Tensor& local, const std::vector<int64_t>& sizes,
                                   bool asynchronous);
   PendingCollective start_reduce_scatter(const at::Tensor& full, int64_t dim, ReduceOp op,

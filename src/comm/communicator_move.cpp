@@ -95,7 +95,7 @@ PendingCollective Communicator::start_all_gather(const at::Tensor& into, const a
     return finished(into.defined() ? gathered_into(into, own, own)
                                    : own.clone(at::MemoryFormat::Contiguous));
   }
-  CollectiveCall call = describe("all_gather", local, label);
+  Call call = new_call("all_gather", local, label);
   call.split_sizes = sizes;
   call.dim = dim;
   const bool even =
@@ -105,7 +105,7 @@ PendingCollective Communicator::start_all_gather(const at::Tensor& into, const a
 }
 
 // Flat pieces one after another, then the piece index moves beside the gathered dim.
-PendingCollective Communicator::gather_even(CollectiveCall call, const at::Tensor& into,
+PendingCollective Communicator::gather_even(Call call, const at::Tensor& into,
                                             const at::Tensor& local, bool asynchronous) {
   const at::Tensor source = wire::for_moving(local);
   const bool nothing = source.numel() == 0 && !abilities_.empty;
@@ -135,7 +135,7 @@ PendingCollective Communicator::gather_even(CollectiveCall call, const at::Tenso
                work, finish);
 }
 
-PendingCollective Communicator::gather_uneven(CollectiveCall call, const at::Tensor& into,
+PendingCollective Communicator::gather_uneven(Call call, const at::Tensor& into,
                                               const at::Tensor& local,
                                               const std::vector<int64_t>& sizes,
                                               bool asynchronous) {
@@ -226,7 +226,7 @@ PendingCollective Communicator::start_all_to_all(const at::Tensor& input, std::s
          .code = "threw"});
   }
   if (!backend_) return finished(input.detach().clone(at::MemoryFormat::Contiguous));
-  CollectiveCall call = describe("all_to_all", input, label);
+  Call call = new_call("all_to_all", input, label);
   call.split_sizes = input_sizes;
   call.output_sizes = output_sizes;
   const at::Tensor source = wire::for_moving(input);

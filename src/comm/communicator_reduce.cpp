@@ -44,7 +44,7 @@ PendingCollective Communicator::start_all_reduce(const at::Tensor& input, Reduce
   wire::check_reduction(input.scalar_type(), op, label);
   const at::NoGradGuard no_grad;
   if (!backend_) return finished(input.detach().clone(at::MemoryFormat::Contiguous));
-  CollectiveCall call = describe("all_reduce", input, label);
+  Call call = new_call("all_reduce", input, label);
   call.reduce_op = reduce_op_name(op);
   const wire::Reduction reduction = wire::reduction_for(input.scalar_type(), op, abilities_);
   const at::Tensor sum = reduction_buffer(input, reduction.dtype);
@@ -96,7 +96,7 @@ PendingCollective Communicator::start_reduce_scatter(const at::Tensor& full, int
   }
   if (!backend_) return finished(full.detach().clone(at::MemoryFormat::Contiguous));
 
-  CollectiveCall call = describe("reduce_scatter", full, label);
+  Call call = new_call("reduce_scatter", full, label);
   call.reduce_op = reduce_op_name(op);
   call.split_sizes = sizes;
   call.dim = dim;

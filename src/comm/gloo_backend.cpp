@@ -9,7 +9,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "base/error.h"
-#include "comm/call_text.h"
+#include "comm/call.h"
 #include "comm/lent_memory.h"
 
 namespace shardproof {

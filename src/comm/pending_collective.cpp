@@ -20,8 +20,8 @@ bool contains_any(const std::string& text, std::initializer_list<const char*> wo
   return false;
 }
 
-Error backend_error(const CollectiveCall& call, const std::string& text) {
-  const std::string where = describe_call(call);
+Error backend_error(const Call& call, const std::string& text) {
+  const std::string where = describe(call);
   if (contains_any(text, {"imed out", "imeout"})) {
     return Error({.kind = ErrorKind::kFailed,
                   .what = fmt::format("{} timed out: some member never entered it", where),
@@ -43,7 +43,7 @@ Error backend_error(const CollectiveCall& call, const std::string& text) {
 
 }  // namespace
 
-void run_backend_call(const CollectiveCall& call, const std::function<void()>& run) {
+void run_backend_call(const Call& call, const std::function<void()>& run) {
   try {
     run();
   } catch (const Error&) {

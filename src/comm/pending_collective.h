@@ -8,7 +8,7 @@
 namespace shardproof {
 
 struct PendingCollective::State {
-  CollectiveCall call;
+  Call call;
   CallListener* listener = nullptr;            // null: nobody listens, or nothing was called
   c10::intrusive_ptr<c10d::Work> work;         // null: nothing to wait for
   std::function<at::Tensor()> finish;          // after the work: the result; null: undefined
@@ -16,6 +16,6 @@ struct PendingCollective::State {
 };
 
 // Runs a backend call; what it throws becomes Error(kFailed) that names the call. Errors pass.
-void run_backend_call(const CollectiveCall& call, const std::function<void()>& run);
+void run_backend_call(const Call& call, const std::function<void()>& run);
 
 }  // namespace shardproof

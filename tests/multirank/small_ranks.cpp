@@ -20,10 +20,10 @@ namespace {
 class CallForwarder final : public CallListener {
  public:
   explicit CallForwarder(const RankEnv& env) : env_(env) {}
-  void before_call(const CollectiveCall& call) override { env_.on_call(call); }
-  void before_wait(const CollectiveCall& call) override { env_.on_wait(call); }
-  void after_call(const CollectiveCall&) override {}
-  void never_waited(const CollectiveCall&) override {}
+  void before_call(const Call& call) override { env_.on_call(call); }
+  void before_wait(const Call& call) override { env_.on_wait(call); }
+  void after_call(const Call&) override {}
+  void never_waited(const Call&) override {}
 
  private:
   const RankEnv& env_;

@@ -34,11 +34,11 @@ std::vector<std::string> backward_after_the_end(
 // Records the calls of one rank: "all_reduce <label>".
 class CallLog final : public CallListener {
  public:
-  void before_call(const CollectiveCall& call) override {
+  void before_call(const Call& call) override {
     calls.push_back(call.op + " " + call.label);
   }
-  void after_call(const CollectiveCall&) override {}
-  void never_waited(const CollectiveCall&) override {}
+  void after_call(const Call&) override {}
+  void never_waited(const Call&) override {}
   std::vector<std::string> calls;
 };
 

@@ -99,8 +99,9 @@ nlohmann::json to_json(const ResultRow& row);
 // The report that a rank sends when it has finished a case.
 struct RankReport {
   int64_t rank = 0;
-  std::vector<ResultRow> rows;     // in the order observed
-  std::vector<std::string> calls;  // "all_reduce(sum) tp[0,1] [4,16,32] float64 <label>", in order
+  std::vector<ResultRow> rows;  // in the order observed
+  // "all_reduce(sum) tp[0,1] [4,16,32] float64 '<label>'", in order
+  std::vector<std::string> calls;
   // The number of calls by axis (the name of the group) and op: {"tp", "all_reduce"}.
   std::map<std::pair<std::string, std::string>, int64_t> call_counts;
   std::vector<nlohmann::json> timeline;  // {"name","start_us","duration_us","kind"} in wall time

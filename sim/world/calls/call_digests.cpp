@@ -140,18 +140,18 @@ class DigestingBackend final : public c10d::Backend, public CallSink {
     return {.tensors = lists.empty() ? DigestTensors() : lists[0]};
   }
 
-  template <class Call>
-  DigestWorkPtr untold(const Call& call) {
+  template <class Make>
+  DigestWorkPtr untold(const Make& call) {
     call_.reset();
     return call();
   }
 
   // Outputs are the caller's own memory: what they are when wait() has returned is hashed.
-  template <class Call>
+  template <class Make>
   DigestWorkPtr told(const char* op, int64_t root, const Sides& inputs, const Sides& outputs,
-                     const Call& call) {
+                     const Make& call) {
     if (!call_) return call();
-    const CollectiveCall made = *std::exchange(call_, std::nullopt);
+    const Call made = *std::exchange(call_, std::nullopt);
     const size_t number = digests_->sent({.op = op,
                                           .group = made.group,
                                           .ranks = *made.group_ranks,
@@ -159,7 +159,7 @@ class DigestingBackend final : public c10d::Backend, public CallSink {
                                           .sequence = made.sequence,
                                           .root = root,
                                           .tag = made.tag,
-                                          .call = describe_call(made)},
+                                          .call = describe(made)},
                                          inputs);
     return c10::make_intrusive<DigestedWork>(
         call(), [digests = digests_, number, outputs] { digests->received(number, outputs); });
@@ -168,7 +168,7 @@ class DigestingBackend final : public c10d::Backend, public CallSink {
   c10::intrusive_ptr<c10d::Backend> inner_;
   CallSink* sink_;
   CallDigests* digests_;
-  std::optional<CollectiveCall> call_;  // that the next backend call is for
+  std::optional<Call> call_;  // that the next backend call is for
 };
 
 }  // namespace

@@ -16,19 +16,19 @@ CallTrace::CallTrace(int64_t rank, Forward forward, Forward forward_wait, Clock:
     : rank_(rank), forward_(std::move(forward)), forward_wait_(std::move(forward_wait)),
       origin_(origin) {}
 
-void CallTrace::before_call(const CollectiveCall& call) {
+void CallTrace::before_call(const Call& call) {
   if (forward_) forward_(call);
   Span span{.call = calls_.size(), .group = call.group, .op = call.op, .root = call.root,
             .tag = call.tag, .sequence = call.sequence, .start = {}, .wait_start = {}, .end = {}};
   span.asynchronous = call.asynchronous;
-  calls_.push_back(describe_call(call));
+  calls_.push_back(describe(call));
   ++counts_[{call.group.substr(0, call.group.find('[')), call.op}];
   span.start = Clock::now();
   spans_.push_back(std::move(span));
 }
 
 // Nearly always the last call; an asynchronous one is a few calls back.
-CallTrace::Span* CallTrace::open_span(const CollectiveCall& call) {
+CallTrace::Span* CallTrace::open_span(const Call& call) {
   for (auto span = spans_.rbegin(); span != spans_.rend(); ++span) {
     if (!span->ended && span->sequence == call.sequence && span->op == call.op &&
         span->group == call.group && span->root == call.root && span->tag == call.tag) {
@@ -38,7 +38,7 @@ CallTrace::Span* CallTrace::open_span(const CollectiveCall& call) {
   return nullptr;
 }
 
-void CallTrace::before_wait(const CollectiveCall& call) {
+void CallTrace::before_wait(const Call& call) {
   if (forward_wait_) forward_wait_(call);
   if (Span* span = open_span(call)) {
     span->waited = true;
@@ -46,16 +46,16 @@ void CallTrace::before_wait(const CollectiveCall& call) {
   }
 }
 
-void CallTrace::after_call(const CollectiveCall& call) {
+void CallTrace::after_call(const Call& call) {
   if (Span* span = open_span(call)) {
     span->end = Clock::now();
     span->ended = true;
   }
 }
 
-void CallTrace::never_waited(const CollectiveCall& call) {
+void CallTrace::never_waited(const Call& call) {
   findings_.push_back(fmt::format("never_waited: rank {} started {} and dropped it without wait()",
-                                  rank_, describe_call(call)));
+                                  rank_, describe(call)));
   if (Span* span = open_span(call)) span->dropped = true;
 }
 

@@ -19,17 +19,17 @@ namespace shardproof::sim {
 // empty.
 class CallTrace : public CallListener {
  public:
-  using Forward = std::function<void(const CollectiveCall&)>;
+  using Forward = std::function<void(const Call&)>;
   using Clock = std::chrono::steady_clock;
   explicit CallTrace(int64_t rank, Forward forward = {}, Forward forward_wait = {},
                      Clock::time_point origin = Clock::now());
 
-  void before_call(const CollectiveCall& call) override;
-  void before_wait(const CollectiveCall& call) override;
-  void after_call(const CollectiveCall& call) override;
-  void never_waited(const CollectiveCall& call) override;
+  void before_call(const Call& call) override;
+  void before_wait(const Call& call) override;
+  void after_call(const Call& call) override;
+  void never_waited(const Call& call) override;
 
-  // "all_reduce(sum) tp[0,1] [4,16,32] float64 <label>", in call order.
+  // "all_reduce(sum) tp[0,1] [4,16,32] float64 '<label>'", in call order.
   const std::vector<std::string>& calls() const { return calls_; }
   int64_t call_count() const { return static_cast<int64_t>(calls_.size()); }
   // By (axis, op): {"tp", "all_reduce"}; the axis is the group's name without its ranks.
@@ -53,7 +53,7 @@ class CallTrace : public CallListener {
     Clock::time_point end;
     bool asynchronous = false, waited = false, dropped = false, ended = false;
   };
-  Span* open_span(const CollectiveCall& call);
+  Span* open_span(const Call& call);
 
   int64_t rank_;
   Forward forward_, forward_wait_;

@@ -25,14 +25,14 @@ FaultInjection::FaultInjection(const std::vector<FaultSpec>& faults, int64_t ran
   }
 }
 
-bool FaultInjection::before_call(const CollectiveCall& call) {
+bool FaultInjection::before_call(const Call& call) {
   ++calls_;
   *next_ = {};
   for (Planned& planned : planned_) {
     if (!concerns(planned.fault, call, step_)) continue;
     const int64_t number = planned.note.matches++;
     if (number == planned.fault.at_call) {
-      planned.note.call = describe_call(call);
+      planned.note.call = describe(call);
       planned.note.step = step_;
       act(planned, call);
     } else if (planned.fault.kind == "stale" && number == planned.fault.at_call - 1) {
@@ -50,7 +50,7 @@ void FaultInjection::fired(Planned& planned, const std::string& effect) {
   if (hooks_.on_fired) hooks_.on_fired(planned.note);
 }
 
-void FaultInjection::act(Planned& planned, const CollectiveCall& call) {
+void FaultInjection::act(Planned& planned, const Call& call) {
   const FaultSpec& fault = planned.fault;
   if (fault.kind == "kill") {
     fired(planned, "");
@@ -62,7 +62,7 @@ void FaultInjection::act(Planned& planned, const CollectiveCall& call) {
   } else if (fault.kind == "throw") {
     fired(planned, "");
     throw std::runtime_error(
-        fmt::format("planted fault: rank {} throws before {}", fault.rank, describe_call(call)));
+        fmt::format("planted fault: rank {} throws before {}", fault.rank, describe(call)));
   } else if (fault.kind == "delay") {
     fired(planned, fmt::format("by {:g} s", fault.seconds));
     std::this_thread::sleep_for(std::chrono::duration<double>(fault.seconds));
@@ -75,7 +75,7 @@ void FaultInjection::act(Planned& planned, const CollectiveCall& call) {
 }
 
 // A buffer that the fault cannot act on is the scenario's mistake: noted, and the call is made.
-void FaultInjection::act_at_backend(Planned& planned, const CollectiveCall& call) {
+void FaultInjection::act_at_backend(Planned& planned, const Call& call) {
   const FaultSpec& fault = planned.fault;
   if (fault.kind == "repeat") {
     next_->again = [this, &planned, call] {

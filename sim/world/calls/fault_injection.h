@@ -30,7 +30,7 @@ class FaultInjection {
     std::function<void()> before_kill = {};               // last words
     std::function<void(const FaultNote&)> on_fired = {};  // as it acts
     // The call is about to be made for a second time.
-    std::function<void(const CollectiveCall&)> on_repeat = {};
+    std::function<void(const Call&)> on_repeat = {};
   };
 
   // Takes those of `faults` that are for this rank.
@@ -39,7 +39,7 @@ class FaultInjection {
   // A training step begins.
   void on_step(int64_t step) { step_ = step; }
   // The rank is about to make this call. True: it makes it. False: it is skipped.
-  bool before_call(const CollectiveCall& call);
+  bool before_call(const Call& call);
   // Backends at whose calls faults act. Without faults on this rank: `factory` itself.
   BackendFactory wrap(BackendFactory factory);
   // What became of the faults of this rank so far.
@@ -51,8 +51,8 @@ class FaultInjection {
     FaultNote note;
     Tensors before = {};  // stale: what the matching call before sent
   };
-  void act(Planned& planned, const CollectiveCall& call);
-  void act_at_backend(Planned& planned, const CollectiveCall& call);
+  void act(Planned& planned, const Call& call);
+  void act_at_backend(Planned& planned, const Call& call);
   void fired(Planned& planned, const std::string& effect);
 
   std::vector<Planned> planned_;  // does not change once made: the backend's actions point into it

@@ -5,21 +5,21 @@
 namespace shardproof::sim {
 namespace {
 
-bool contributes(const CollectiveCall& call) {
+bool contributes(const Call& call) {
   if (call.op == "recv" || call.op == "barrier") return false;
   const bool from_root = call.op == "broadcast" || call.op == "scatter";
   if (from_root && call.root != call.group_rank) return false;
   return call.bytes > 0;
 }
 
-bool receives(const CollectiveCall& call) {
+bool receives(const Call& call) {
   if (call.op == "send" || call.op == "barrier") return false;
   return call.op != "gather" || call.root == call.group_rank;
 }
 
-bool sums(const CollectiveCall& call) { return call.reduce_op == "sum" || call.reduce_op == "avg"; }
+bool sums(const Call& call) { return call.reduce_op == "sum" || call.reduce_op == "avg"; }
 
-bool can_act(const FaultSpec& fault, const CollectiveCall& call) {
+bool can_act(const FaultSpec& fault, const Call& call) {
   if (fault.kind == "drop" || fault.kind == "stale") return contributes(call);
   if (fault.kind == "duplicate") return contributes(call) && sums(call);
   if (fault.kind != "corrupt") return true;
@@ -40,7 +40,7 @@ bool occurs_in(std::string_view text, std::string_view pattern) {
   return true;
 }
 
-bool concerns(const FaultSpec& fault, const CollectiveCall& call, int64_t step) {
+bool concerns(const FaultSpec& fault, const Call& call, int64_t step) {
   const std::string_view group = call.group;
   return (fault.op.empty() || fault.op == call.op) &&
          (fault.axis.empty() || fault.axis == group.substr(0, group.find('['))) &&

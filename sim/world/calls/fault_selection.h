@@ -12,7 +12,7 @@ namespace shardproof::sim {
 // True when the fault names this call (op, axis, label, step) and can act at it on this rank: a
 // contribution can be lost, doubled, spoilt or outdated only where the rank contributes something,
 // doubled only in a sum, and an output spoilt only where the rank receives one.
-bool concerns(const FaultSpec& fault, const CollectiveCall& call, int64_t step);
+bool concerns(const FaultSpec& fault, const Call& call, int64_t step);
 
 // `pattern` occurs in `text`; * stands for any characters.
 bool occurs_in(std::string_view text, std::string_view pattern);

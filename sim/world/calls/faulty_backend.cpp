@@ -122,8 +122,8 @@ class FaultyBackend final : public c10d::Backend, public CallSink {
 
  private:
   // The buffer is the input, if the rank `sends`, and the output. It is the communicator's own.
-  template <class Call>
-  WorkPtr in_place(const Tensors& tensors, bool sends, const Call& call) {
+  template <class Make>
+  WorkPtr in_place(const Tensors& tensors, bool sends, const Make& call) {
     const NextCall next = std::exchange(*next_, {});
     if (next.skip) return zeros(sends ? Tensors{} : tensors);
     for (const auto& change : next.on_input) change(tensors);
@@ -131,8 +131,8 @@ class FaultyBackend final : public c10d::Backend, public CallSink {
   }
 
   // `sent` are handles that the call passes on; copies take their place when they are changed.
-  template <class Call>
-  WorkPtr moved(Tensors& sent, const Tensors& outputs, const Call& call) {
+  template <class Make>
+  WorkPtr moved(Tensors& sent, const Tensors& outputs, const Make& call) {
     const NextCall next = std::exchange(*next_, {});
     if (next.skip) return zeros(outputs);
     if (!next.on_input.empty()) {
@@ -142,8 +142,8 @@ class FaultyBackend final : public c10d::Backend, public CallSink {
     return made(next, outputs, call);
   }
 
-  template <class Call>
-  WorkPtr moved_lists(const TensorLists& inputs, const Tensors& outputs, const Call& call) {
+  template <class Make>
+  WorkPtr moved_lists(const TensorLists& inputs, const Tensors& outputs, const Make& call) {
     Tensors all = flat(inputs);
     return moved(all, outputs, [&] {
       TensorLists sent;
@@ -157,8 +157,8 @@ class FaultyBackend final : public c10d::Backend, public CallSink {
     });
   }
 
-  template <class Call>
-  WorkPtr made(const NextCall& next, const Tensors& outputs, const Call& call) {
+  template <class Make>
+  WorkPtr made(const NextCall& next, const Tensors& outputs, const Make& call) {
     announce();
     WorkPtr work = call();
     if (next.again) {

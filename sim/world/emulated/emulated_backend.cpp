@@ -54,9 +54,8 @@ void note_written(const Parts& parts) {
 
 class EmulatedWork : public c10d::Work {
  public:
-  // `line`: of an asynchronous call.
   EmulatedWork(std::shared_ptr<EmulatedWorld::Impl> world, std::shared_ptr<Meeting> meeting,
-               std::optional<CallLine> line, int64_t rank, size_t position, int64_t generation,
+               std::optional<Call> line, int64_t rank, size_t position, int64_t generation,
                Parts seen, Parts staged, std::optional<InFlight::Handle> in_flight,
                std::optional<size_t> timed_call)
       : world_(std::move(world)),
@@ -105,7 +104,7 @@ class EmulatedWork : public c10d::Work {
 
   std::shared_ptr<EmulatedWorld::Impl> world_;
   std::shared_ptr<Meeting> meeting_;
-  std::optional<CallLine> line_;
+  std::optional<Call> line_;  // of an asynchronous call
   int64_t world_rank_;
   size_t position_;
   int64_t generation_;
@@ -252,8 +251,9 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
   // What a caller without notes is doing, from the arguments themselves.
   CallNotes notes_from(const Request& request) const {
     CallNotes notes;
-    notes.asynchronous = true;
-    CollectiveCall& call = notes.call;
+    notes.call.asynchronous = true;
+    Call& call = notes.call;
+    call.rank = world_rank_;
     call.group = group_->name;
     call.op = request.op_name;
     call.reduce_op = request.reduce_name;
@@ -295,7 +295,7 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
   // before wait(). Gives where the world writes instead; empty when it writes straight to the
   // outputs.
   static Parts stage(Request& request, const CallNotes& notes) {
-    if (!notes.asynchronous) return {};
+    if (!notes.call.asynchronous) return {};
     Member& tensors = request.tensors;
     if (request.in_place) {
       if (notes.private_input && notes.private_output) return {};
@@ -330,7 +330,7 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
     CallNotes notes = noted ? std::move(*notes_) : notes_from(request);
     notes_.reset();
     const EmulatedGroup::Channel channel = channel_of(request);
-    Arrival arrival{.line = line_of(notes.call, world_rank_),
+    Arrival arrival{.line = notes.call,
                     .tensors = {},
                     .motion = request.motion,
                     .op = request.op,
@@ -350,29 +350,30 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
     const Parts staged = stage(request, notes);
     arrival.tensors = std::move(request.tensors);
     std::optional<InFlight::Handle> in_flight;
-    if (strict && notes.asynchronous) in_flight = rank.in_flight.start(arrival.line, buffers);
-    const std::optional<size_t> timed_call = note_time(rank.clock, arrival, notes.asynchronous);
+    if (strict && notes.call.asynchronous) in_flight = rank.in_flight.start(arrival.line, buffers);
+    const std::optional<size_t> timed_call =
+        note_time(rank.clock, arrival, notes.call.asynchronous);
     const size_t position = arrival.position;
-    std::optional<CallLine> line;
-    if (notes.asynchronous) line = arrival.line;
+    std::optional<Call> line;
+    if (notes.call.asynchronous) line = arrival.line;
     auto meeting =
         world_->arrive(*group_, channel, members_for(channel), std::move(arrival), generation_);
     auto work = c10::make_intrusive<EmulatedWork>(world_, std::move(meeting), std::move(line),
                                                   world_rank_, position, generation_, seen, staged,
                                                   in_flight, timed_call);
-    if (!notes.asynchronous) work->wait(kNoTimeout);
+    if (!notes.call.asynchronous) work->wait(kNoTimeout);
     return work;
   }
 
   static std::optional<size_t> note_time(RankClock& clock, Arrival& arrival, bool asynchronous) {
     if (!clock.running()) return std::nullopt;
     arrival.issued_us = clock.now_us();
-    const CallLine& line = arrival.line;
+    const Call& line = arrival.line;
     std::string channel = line.group;
     if (arrival.motion == Motion::kMessage) {
       channel += " " + op_text(line) + " " + std::to_string(line.tag);
     }
-    return clock.issued(describe_line(line), std::move(channel), asynchronous);
+    return clock.issued(describe(line), std::move(channel), asynchronous);
   }
 
   std::shared_ptr<EmulatedWorld::Impl> world_;

@@ -14,8 +14,8 @@ using Change = WatchedMemory::Change;
 constexpr const char* kWaitFirst =
     "wait() for the call before its buffers are used for anything else, or give it a copy";
 
-std::string name_of(const CallLine& line) {
-  return describe_line(line) + " (call " + std::to_string(line.sequence) + ")";
+std::string name_of(const shardproof::Call& line) {
+  return describe(line) + " (call " + std::to_string(line.sequence) + ")";
 }
 
 Finding in_flight(int64_t rank, const std::string& what) {
@@ -74,7 +74,7 @@ std::optional<std::string> change_of(const std::vector<WatchedMemory>& watched, 
 
 }  // namespace
 
-std::optional<Finding> InFlight::clash(const CallLine& line, const Buffers& buffers) const {
+std::optional<Finding> InFlight::clash(const shardproof::Call& line, const Buffers& buffers) const {
   for (const Call& call : calls_) {
     std::string how;
     if (overlapped(call.outputs, buffers.outputs) != nullptr) {
@@ -91,7 +91,7 @@ std::optional<Finding> InFlight::clash(const CallLine& line, const Buffers& buff
   return std::nullopt;
 }
 
-InFlight::Handle InFlight::start(const CallLine& line, const Buffers& buffers) {
+InFlight::Handle InFlight::start(const shardproof::Call& line, const Buffers& buffers) {
   const at::NoGradGuard no_grad;
   Call call{.line = line, .copied = buffers.copied, .inputs = {}, .outputs = {}};
   for (const at::Tensor& output : buffers.outputs) {

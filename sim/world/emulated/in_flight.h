@@ -10,9 +10,9 @@
 #include <list>
 #include <optional>
 
+#include "comm/call.h"
 #include "sim/world/emulated/collective_math.h"
 #include "sim/world/emulated/watched_memory.h"
-#include "sim/world/match/call_line.h"
 #include "sim/world/match/finding.h"
 
 namespace shardproof::sim {
@@ -21,7 +21,7 @@ namespace shardproof::sim {
 class InFlight {
  public:
   struct Call {
-    CallLine line;
+    shardproof::Call line;
     bool copied = false;
     std::vector<WatchedMemory> inputs, outputs;
   };
@@ -34,9 +34,9 @@ class InFlight {
   };
 
   // A call that would use memory of a call in flight.
-  std::optional<Finding> clash(const CallLine& line, const Buffers& buffers) const;
+  std::optional<Finding> clash(const shardproof::Call& line, const Buffers& buffers) const;
   // Poisons the outputs. An input that overlaps an output (a gather in place) is not watched.
-  Handle start(const CallLine& line, const Buffers& buffers);
+  Handle start(const shardproof::Call& line, const Buffers& buffers);
   // After the wait, before the outputs get their values. The handle is dead afterwards.
   std::optional<Finding> finish(Handle call);
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "comm/call_text.h"
+#include "comm/call.h"
 
 namespace shardproof::sim {
 namespace {
@@ -132,7 +132,7 @@ std::shared_ptr<Meeting> EmulatedWorld::Impl::arrive(
   check_generation(caller_generation);
   RankState& state = *ranks[static_cast<size_t>(rank)];
   ++state.call_count;
-  fail_by(matcher.line(std::move(arrival.line)));
+  fail_by(matcher.line({std::move(arrival.line)}));
   throw_if_failed(rank);
   const int64_t number = matcher.entered(rank);
   std::shared_ptr<Meeting>& slot = open[number];
@@ -181,15 +181,13 @@ std::shared_ptr<Meeting> EmulatedWorld::Impl::arrive(
   return meeting;
 }
 
-Member EmulatedWorld::Impl::wait(const std::shared_ptr<Meeting>& meeting,
-                                 std::optional<CallLine> line, int64_t rank, size_t position,
-                                 int64_t caller_generation) {
+Member EmulatedWorld::Impl::wait(const std::shared_ptr<Meeting>& meeting, std::optional<Call> line,
+                                 int64_t rank, size_t position, int64_t caller_generation) {
   std::unique_lock lock(mutex);
   check_generation(caller_generation);
   RankState& state = *ranks[static_cast<size_t>(rank)];
   if (line) {
-    line->waiting = true;
-    fail_by(matcher.line(std::move(*line)));
+    fail_by(matcher.line({std::move(*line), true}));
   }
   if (meeting->state != Meeting::State::kDone) {
     if (meeting->state != Meeting::State::kCarryingOut) throw_if_failed(rank);

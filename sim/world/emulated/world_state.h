@@ -44,7 +44,7 @@ struct Meeting {
 
 // What one member brings.
 struct Arrival {
-  CallLine line;
+  Call line;
   Member tensors;
   Motion motion = Motion::kBarrier;
   ReduceOp op = ReduceOp::kSum;
@@ -87,7 +87,7 @@ struct EmulatedWorld::Impl {
   // Sleeps until the meeting is done. `line`: of an asynchronous call, which begins to wait now.
   // Throws Error(kFailed) when the world fails first. Gives back the rank's own tensors, so that
   // they are freed on the thread that made them.
-  Member wait(const std::shared_ptr<Meeting>& meeting, std::optional<CallLine> line, int64_t rank,
+  Member wait(const std::shared_ptr<Meeting>& meeting, std::optional<Call> line, int64_t rank,
               size_t position, int64_t generation);
   bool is_done(const Meeting& meeting) const;
   void check_generation(int64_t generation) const;

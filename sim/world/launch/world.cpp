@@ -150,7 +150,7 @@ void World::on_call(size_t worker, const std::string& text) {
   const std::optional<CallLine> line = decode_line(text);
   if (!line || !matcher_) return;
   if (workers_[worker]->is_remote() && !line->waiting) {  // it cannot reach the board
-    board_.entered(static_cast<int64_t>(worker), describe_line(*line));
+    board_.entered(static_cast<int64_t>(worker), describe(*line));
   }
   if (const auto finding = matcher_->line(*line)) found(*finding);
 }

@@ -8,7 +8,7 @@ std::string against(const std::string& what, const std::string& a, const std::st
   return what + " " + a + " against " + b;
 }
 
-std::optional<std::string> trailing_shapes(const CallLine& a, const CallLine& b, size_t free_dim) {
+std::optional<std::string> trailing_shapes(const Call& a, const Call& b, size_t free_dim) {
   bool same = a.shape.size() == b.shape.size();
   for (size_t d = 0; same && d < a.shape.size(); ++d) {
     same = d == free_dim || a.shape[d] == b.shape[d];
@@ -17,12 +17,12 @@ std::optional<std::string> trailing_shapes(const CallLine& a, const CallLine& b,
   return against("shape", list_text(a.shape), list_text(b.shape));
 }
 
-std::optional<std::string> exact_shapes(const CallLine& a, const CallLine& b) {
+std::optional<std::string> exact_shapes(const Call& a, const Call& b) {
   return trailing_shapes(a, b, static_cast<size_t>(-1));
 }
 
 // Rank `from` sends sent[to]; rank `to` expects expected[from].
-std::optional<std::string> one_way(const CallLine& from, const CallLine& to) {
+std::optional<std::string> one_way(const Call& from, const Call& to) {
   const auto to_index = static_cast<size_t>(to.group_rank);
   const auto from_index = static_cast<size_t>(from.group_rank);
   if (from.split_sizes.size() <= to_index || to.output_sizes.size() <= from_index) {
@@ -35,7 +35,7 @@ std::optional<std::string> one_way(const CallLine& from, const CallLine& to) {
          std::to_string(to.rank) + ", which expects " + std::to_string(expected);
 }
 
-std::optional<std::string> rooted(const CallLine& root, const CallLine& member) {
+std::optional<std::string> rooted(const Call& root, const Call& member) {
   const auto index = static_cast<size_t>(member.group_rank);
   if (root.split_sizes.size() <= index || member.shape.empty()) return std::nullopt;
   if (root.split_sizes[index] == member.shape[0]) return std::nullopt;
@@ -44,7 +44,7 @@ std::optional<std::string> rooted(const CallLine& root, const CallLine& member) 
          ", which has " + std::to_string(member.shape[0]);
 }
 
-std::optional<std::string> shapes_and_splits(const CallLine& a, const CallLine& b) {
+std::optional<std::string> shapes_and_splits(const Call& a, const Call& b) {
   if (a.op == "all_gather") {
     if (a.split_sizes != b.split_sizes) {
       return against("sizes", list_text(a.split_sizes), list_text(b.split_sizes));
@@ -69,8 +69,8 @@ std::optional<std::string> shapes_and_splits(const CallLine& a, const CallLine& 
 
 }  // namespace
 
-std::optional<std::string> difference(const CallLine& a, const CallLine& b) {
-  const bool point_to_point = is_point_to_point(a) && is_point_to_point(b);
+std::optional<std::string> difference(const Call& a, const Call& b) {
+  const bool point_to_point = is_message(a) && is_message(b);
   if (!point_to_point) {
     if (a.op != b.op) return against("op", op_text(a), op_text(b));
     if (a.reduce_op != b.reduce_op) return against("reduce op", a.reduce_op, b.reduce_op);
@@ -87,15 +87,15 @@ std::optional<std::string> difference(const CallLine& a, const CallLine& b) {
   return std::nullopt;
 }
 
-bool is_pairwise(const CallLine& line) {
+bool is_pairwise(const Call& line) {
   return line.op == "all_to_all" || line.op == "gather" || line.op == "scatter";
 }
 
-std::string describe_disagreement(const CallLine& a, const CallLine& b, const std::string& what) {
+std::string describe_disagreement(const Call& a, const Call& b, const std::string& what) {
   return "ranks " + std::to_string(a.rank) + " and " + std::to_string(b.rank) +
          " disagree on call " + std::to_string(a.sequence) + " of " + a.group + ": " + what +
-         ". Rank " + std::to_string(a.rank) + ": " + describe_line(a) + ". Rank " +
-         std::to_string(b.rank) + ": " + describe_line(b);
+         ". Rank " + std::to_string(a.rank) + ": " + describe(a) + ". Rank " +
+         std::to_string(b.rank) + ": " + describe(b);
 }
 
 }  // namespace shardproof::sim

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "sim/world/match/call_line.h"
+#include "comm/call.h"
 
 namespace shardproof::sim {
 
@@ -17,12 +17,12 @@ namespace shardproof::sim {
 //   all_to_all                 equal trailing shapes; what i sends to j is what j expects from i
 //   gather, scatter            equal trailing shapes; the root's part i fits rank i
 //   send, recv                 equal shapes and dtypes; labels may differ
-std::optional<std::string> difference(const CallLine& a, const CallLine& b);
+std::optional<std::string> difference(const Call& a, const Call& b);
 
 // True when a call must be compared with each other member, not with one of them only.
-bool is_pairwise(const CallLine& line);
+bool is_pairwise(const Call& line);
 
 // "ranks 0 and 2 disagree on call 3 of tp[0,2]: <difference>. Rank 0: <call>. Rank 2: <call>"
-std::string describe_disagreement(const CallLine& a, const CallLine& b, const std::string& what);
+std::string describe_disagreement(const Call& a, const Call& b, const std::string& what);
 
 }  // namespace shardproof::sim

@@ -120,31 +120,4 @@ std::optional<CallLine> decode_line(std::string_view text) {
   return line;
 }
 
-bool is_point_to_point(const CallLine& line) { return line.op == "send" || line.op == "recv"; }
-
-std::string list_text(const std::vector<int64_t>& values) {
-  std::string out = "[";
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (i != 0) out += ',';
-    out += std::to_string(values[i]);
-  }
-  return out + "]";
-}
-
-std::string op_text(const CallLine& line) {
-  if (is_point_to_point(line)) {
-    const auto other = static_cast<size_t>(line.root);
-    const bool known = line.group_ranks && other < line.group_ranks->size();
-    const int64_t global = known ? (*line.group_ranks)[other] : line.root;
-    return line.op + (line.op == "send" ? " to rank " : " from rank ") + std::to_string(global);
-  }
-  return line.reduce_op.empty() ? line.op : line.op + "(" + line.reduce_op + ")";
-}
-
-std::string describe_line(const CallLine& line) {
-  std::string out = op_text(line) + " " + line.group;
-  if (!line.dtype.empty()) out += " " + list_text(line.shape) + " " + line.dtype;
-  return out + " '" + line.label + "'";
-}
-
 }  // namespace shardproof::sim

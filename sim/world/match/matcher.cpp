@@ -26,8 +26,8 @@ std::string names(const std::vector<int64_t>& ranks) {
   return out;
 }
 
-std::string numbered(const CallLine& line) {
-  return describe_line(line) + " (call " + std::to_string(line.sequence) + ")";
+std::string numbered(const Call& line) {
+  return describe(line) + " (call " + std::to_string(line.sequence) + ")";
 }
 
 bool contains(const std::vector<int64_t>& ranks, int64_t rank) {
@@ -38,14 +38,14 @@ bool contains(const std::vector<int64_t>& ranks, int64_t rank) {
 
 Matcher::Matcher(int64_t world_size) : ranks_(static_cast<size_t>(world_size)) {}
 
-Matcher::Channel Matcher::channel_of(const CallLine& line) {
-  if (!is_point_to_point(line)) return {line.group, -1, -1, 0};
+Matcher::Channel Matcher::channel_of(const Call& line) {
+  if (!is_message(line)) return {line.group, -1, -1, 0};
   const bool sends = line.op == "send";
   return {line.group, sends ? line.group_rank : line.root, sends ? line.root : line.group_rank,
           line.tag};
 }
 
-Matcher::Key Matcher::next_key(const CallLine& line) {
+Matcher::Key Matcher::next_key(const Call& line) {
   Channel channel = channel_of(line);
   Position& at = of(line.rank).positions[channel];
   if (at.last && line.sequence <= *at.last) ++at.begun_anew;
@@ -54,10 +54,10 @@ Matcher::Key Matcher::next_key(const CallLine& line) {
 }
 
 // Those that a rank names and that are none of this world's are left out.
-std::vector<int64_t> Matcher::members_of(const CallLine& line) const {
+std::vector<int64_t> Matcher::members_of(const Call& line) const {
   std::vector<int64_t> members;
   const std::vector<int64_t> group = line.group_ranks ? *line.group_ranks : members;
-  if (is_point_to_point(line)) {
+  if (is_message(line)) {
     const auto other = static_cast<size_t>(line.root);
     members = {line.rank, other < group.size() ? group[other] : line.root};
   } else {
@@ -77,13 +77,13 @@ std::optional<Finding> Matcher::first(std::optional<Finding> finding) {
 std::optional<Finding> Matcher::line(CallLine line) {
   if (line.rank < 0 || line.rank >= static_cast<int64_t>(ranks_.size())) return std::nullopt;
   if (line.waiting) return told_ ? std::nullopt : first(begin_wait(line));
-  const auto shared = std::make_shared<const CallLine>(std::move(line));
+  const auto shared = std::make_shared<const Call>(std::move(line));
   of(shared->rank).last = shared;
   return told_ ? std::nullopt : first(enter(shared));
 }
 
 // For the last call in flight of this number: a group that was put together anew counts from 0.
-std::optional<Finding> Matcher::begin_wait(const CallLine& line) {
+std::optional<Finding> Matcher::begin_wait(const Call& line) {
   auto& in_flight = of(line.rank).in_flight;
   const auto found = std::find_if(in_flight.rbegin(), in_flight.rend(), [&](const auto& call) {
     return std::get<2>(call.first) == line.sequence && std::get<0>(call.first) == channel_of(line);
@@ -121,10 +121,10 @@ std::optional<Finding> Matcher::enter(const Line& line) {
   return std::nullopt;
 }
 
-std::optional<Finding> Matcher::disagreement(const OpenCall& call, const CallLine& line) const {
+std::optional<Finding> Matcher::disagreement(const OpenCall& call, const Call& line) const {
   for (const auto& [rank, other] : call.lines) {
-    const CallLine& low = rank < line.rank ? *other : line;
-    const CallLine& high = rank < line.rank ? line : *other;
+    const Call& low = rank < line.rank ? *other : line;
+    const Call& high = rank < line.rank ? line : *other;
     const auto what = difference(low, high);
     if (!what && !is_pairwise(line)) return std::nullopt;
     if (!what) continue;
@@ -222,7 +222,7 @@ std::optional<Finding> Matcher::take_end(int64_t rank) const {
 int64_t Matcher::entered(int64_t rank) const { return of(rank).entered; }
 
 std::string Matcher::last_call(int64_t rank) const {
-  return of(rank).last ? describe_line(*of(rank).last) : "";
+  return of(rank).last ? describe(*of(rank).last) : "";
 }
 
 std::string Matcher::wait_of(int64_t rank) const {

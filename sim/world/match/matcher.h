@@ -52,7 +52,7 @@ class Matcher {
   bool is_awaited(int64_t rank) const { return first_waiter(rank).has_value(); }
 
  private:
-  using Line = std::shared_ptr<const CallLine>;
+  using Line = std::shared_ptr<const Call>;
   // Group, and of send and recv from, to and tag: what calls are numbered in.
   using Channel = std::tuple<std::string, int64_t, int64_t, int64_t>;
   // With how often it was begun anew, and the number.
@@ -78,15 +78,15 @@ class Matcher {
 
   Rank& of(int64_t rank) { return ranks_.at(static_cast<size_t>(rank)); }
   const Rank& of(int64_t rank) const { return ranks_.at(static_cast<size_t>(rank)); }
-  static Channel channel_of(const CallLine& line);
-  Key next_key(const CallLine& line);  // once per call
-  std::vector<int64_t> members_of(const CallLine& line) const;
+  static Channel channel_of(const Call& line);
+  Key next_key(const Call& line);  // once per call
+  std::vector<int64_t> members_of(const Call& line) const;
   std::optional<int64_t> first_waiter(int64_t rank) const;  // the lowest rank that waits for it
   std::optional<Finding> first(std::optional<Finding> finding);
   std::optional<Finding> enter(const Line& line);
-  std::optional<Finding> begin_wait(const CallLine& line);
+  std::optional<Finding> begin_wait(const Call& line);
   std::optional<Finding> take_end(int64_t rank) const;
-  std::optional<Finding> disagreement(const OpenCall& call, const CallLine& line) const;
+  std::optional<Finding> disagreement(const OpenCall& call, const Call& line) const;
   std::optional<Finding> block(int64_t rank, OpenCallPtr call);
   Finding waits_for_ended(int64_t rank, int64_t peer) const;
   std::vector<int64_t> find_cycle(int64_t rank) const;

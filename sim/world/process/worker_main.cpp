@@ -122,7 +122,7 @@ namespace {
   if (fds.lines.valid()) lines.emplace(std::move(fds.lines), setup.world_size);
   std::mutex lines_mutex;
   world.on_call = [&](int64_t rank, const CallLine& line) {
-    if (!line.waiting) board.entered(rank, line.op + " " + line.group + " '" + line.label + "'");
+    if (!line.waiting) board.entered(rank, describe(line));
     if (!lines) return;
     const std::lock_guard lock(lines_mutex);
     lines->put(rank, encode_line(line));

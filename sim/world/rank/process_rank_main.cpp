@@ -35,7 +35,7 @@ CallLine making_group(const std::string& name, const std::vector<int64_t>& ranks
   CallLine line;
   line.rank = rank;
   line.group_ranks = std::make_shared<const std::vector<int64_t>>(ranks);
-  line.group = fmt::format("{}[{}]", name, fmt::join(ranks, ","));
+  line.group = group_name(name, ranks);
   line.sequence = -1;
   line.op = "make_group";
   line.label = "before its first call";

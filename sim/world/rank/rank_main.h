@@ -22,9 +22,9 @@ struct RankEnv {
   int golden_fd = -1;                 // the golden's blob; -1: not judged
   CaseInputsCache* inputs = nullptr;  // shared by the ranks of this process; null: load on its own
   // Called before each collective with its line (for watchdogs and matching); cheap.
-  std::function<void(const CollectiveCall&)> on_call = {};
+  std::function<void(const Call&)> on_call = {};
   // Called before the rank waits for an asynchronous one.
-  std::function<void(const CollectiveCall&)> on_wait = {};
+  std::function<void(const Call&)> on_wait = {};
   RankClock* clock = nullptr;  // the rank's virtual clock; null: time is wall time
   // Called as a training step begins, from 1.
   std::function<void(int64_t step)> on_step = {};

@@ -75,19 +75,18 @@ namespace {
 // What the rank's communicators count is put right here.
 class CallNumbers {
  public:
-  void skipped(const CollectiveCall& call) { --shifts_[channel_of(call)]; }
-  void repeated(const CollectiveCall& call) { ++shifts_[channel_of(call)]; }
-  CallLine line(const CollectiveCall& call, int64_t rank) const {
-    CallLine line = line_of(call, rank);
+  void skipped(const Call& call) { --shifts_[channel_of(call)]; }
+  void repeated(const Call& call) { ++shifts_[channel_of(call)]; }
+  CallLine line(const Call& call, bool waiting = false) const {
+    CallLine line{call, waiting};
     const auto found = shifts_.find(channel_of(call));
     if (found != shifts_.end()) line.sequence += found->second;
     return line;
   }
 
  private:
-  static std::string channel_of(const CollectiveCall& call) {
-    const bool message = call.op == "send" || call.op == "recv";
-    if (!message) return call.group;
+  static std::string channel_of(const Call& call) {
+    if (!is_message(call)) return call.group;
     return call.group + call.op + std::to_string(call.root) + " " + std::to_string(call.tag);
   }
   std::map<std::string, int64_t> shifts_;
@@ -114,9 +113,9 @@ RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv en
                                   if (hooks.on_fault) hooks.on_fault(rank, note);
                                 },
                             .on_repeat =
-                                [&](const CollectiveCall& call) {
+                                [&](const Call& call) {
                                   numbers.repeated(call);
-                                  tell(numbers.line(call, rank));
+                                  tell(numbers.line(call));
                                 }});
   env.make_backend = injection.wrap(std::move(env.make_backend));
   CallDigests digests(env.clock);
@@ -125,17 +124,13 @@ RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv en
     injection.on_step(step);
     digests.on_step(step);
   };
-  env.on_call = [&](const CollectiveCall& call) {
+  env.on_call = [&](const Call& call) {
     if (!injection.before_call(call)) return numbers.skipped(call);
-    const CallLine line = numbers.line(call, rank);
-    ending.last_call = describe_line(line);
+    const CallLine line = numbers.line(call);
+    ending.last_call = describe(line);
     tell(line);
   };
-  env.on_wait = [&](const CollectiveCall& call) {
-    CallLine line = numbers.line(call, rank);
-    line.waiting = true;
-    tell(line);
-  };
+  env.on_wait = [&](const Call& call) { tell(numbers.line(call, true)); };
   try {
     if (hooks.on_start) hooks.on_start(rank);
     ending.bytes = main(request, env);

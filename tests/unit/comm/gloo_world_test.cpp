@@ -21,8 +21,9 @@ TEST_CASE("a Gloo call that a member never enters becomes a sentence with its la
     else std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   }, std::chrono::milliseconds(700));
   CHECK(runs.error_code(0) == "hung");
-  CHECK_THAT(runs.error_text(0), Contains("all_reduce(sum) tp[0,1] [4] float64 layers.0 forward") &&
-                                     Contains("timed out"));
+  CHECK_THAT(runs.error_text(0),
+             Contains("all_reduce(sum) tp[0,1] [4] float64 'layers.0 forward'") &&
+                 Contains("timed out"));
   CHECK(runs.error_text(1) == "");
 }
 

@@ -79,12 +79,12 @@ TEST_CASE("tied weights are one leaf of the root, reduced once with both uses", 
 TEST_CASE("bfloat16 parameters have float32 shards and are reduced in float32", "[fsdp][MP-5]") {
   class Dtypes final : public CallListener {
    public:
-    void before_call(const CollectiveCall& call) override {
+    void before_call(const Call& call) override {
       if (call.label.ends_with(" gather")) gathered.insert(call.dtype);
       if (call.label.ends_with(" reduce")) reduced.insert(call.dtype);
     }
-    void after_call(const CollectiveCall&) override {}
-    void never_waited(const CollectiveCall&) override { dropped = true; }
+    void after_call(const Call&) override {}
+    void never_waited(const Call&) override { dropped = true; }
     std::set<std::string> gathered, reduced;
     bool dropped = false;
   };

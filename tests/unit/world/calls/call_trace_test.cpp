@@ -17,8 +17,8 @@ at::Tensor ones_of(std::vector<int64_t> shape) { return at::ones(shape, at::kDou
 
 TEST_CASE("a trace holds every call as text, by count, and on the clock", "[comm][trace]") {
   std::vector<std::string> heard;
-  CallTrace first(0, [&](const CollectiveCall& call) { heard.push_back(call.op); },
-                  [&](const CollectiveCall& call) { heard.push_back("wait " + call.op); });
+  CallTrace first(0, [&](const Call& call) { heard.push_back(call.op); },
+                  [&](const Call& call) { heard.push_back("wait " + call.op); });
   CallTrace second(1);
   try_emulated_ranks(Mesh({{"tp", 2}}), [](MeshComm& comm, int64_t rank) {
     Communicator& tp = comm.along("tp");
@@ -30,9 +30,9 @@ TEST_CASE("a trace holds every call as text, by count, and on the clock", "[comm
   }, {&first, &second});
 
   CHECK(first.calls() == std::vector<std::string>{
-                             "all_reduce(sum) tp[0,1] [16,4] float64 layers.0 forward",
-                             "all_gather tp[0,1] [2] float64 weights",
-                             "all_reduce(max) tp[0,1] [3] float64 norm"});
+                             "all_reduce(sum) tp[0,1] [16,4] float64 'layers.0 forward'",
+                             "all_gather tp[0,1] [2] float64 'weights'",
+                             "all_reduce(max) tp[0,1] [3] float64 'norm'"});
   CHECK(second.calls() == first.calls());
   CHECK(heard ==
         std::vector<std::string>{"all_reduce", "all_gather", "all_reduce", "wait all_gather"});
@@ -42,7 +42,7 @@ TEST_CASE("a trace holds every call as text, by count, and on the clock", "[comm
 
   const auto timeline = first.timeline();
   REQUIRE(timeline.size() == 4);  // the asynchronous call and its wait are two
-  CHECK(timeline[1]["name"] == "all_gather tp[0,1] [2] float64 weights");
+  CHECK(timeline[1]["name"] == "all_gather tp[0,1] [2] float64 'weights'");
   CHECK(timeline[2]["kind"] == "wait");
   const auto start = [&](size_t i) { return timeline[i]["start_us"].get<double>(); };
   const auto end = [&](size_t i) { return start(i) + timeline[i]["duration_us"].get<double>(); };

@@ -15,8 +15,8 @@
 namespace shardproof::sim {
 namespace {
 
-CollectiveCall call_of(const std::string& op, const std::string& label) {
-  CollectiveCall call;
+Call call_of(const std::string& op, const std::string& label) {
+  Call call;
   call.group = "tp[0,1]";
   call.op = op;
   call.label = label;
@@ -27,7 +27,7 @@ CollectiveCall call_of(const std::string& op, const std::string& label) {
 
 TEST_CASE("a fault acts at the calls that it names", "[faults]") {
   FaultSpec fault{.kind = "drop", .rank = 0, .label = "layers.*.q_proj forward"};
-  const CollectiveCall call = call_of("all_gather", "model.layers.12.self_attn.q_proj forward");
+  const Call call = call_of("all_gather", "model.layers.12.self_attn.q_proj forward");
   CHECK(concerns(fault, call, 1));
   CHECK_FALSE(concerns(fault, call_of("all_gather", "model.layers.0.k_proj forward"), 1));
   fault.op = "all_reduce";
@@ -50,7 +50,7 @@ TEST_CASE("a * stands for any characters, in order", "[faults]") {
 }
 
 TEST_CASE("a contribution can be spoilt only where there is one", "[faults]") {
-  CollectiveCall broadcast = call_of("broadcast", "x");
+  Call broadcast = call_of("broadcast", "x");
   broadcast.root = 1;
   broadcast.group_rank = 0;
   const FaultSpec drop{.kind = "drop", .rank = 0, .label = ""},
@@ -63,7 +63,7 @@ TEST_CASE("a contribution can be spoilt only where there is one", "[faults]") {
   const FaultSpec duplicate{.kind = "duplicate", .rank = 0, .label = ""};
   CHECK(concerns(duplicate, call_of("all_reduce", "x"), 0));
   CHECK_FALSE(concerns(duplicate, call_of("all_gather", "x"), 0));
-  CollectiveCall max = call_of("all_reduce", "x");
+  Call max = call_of("all_reduce", "x");
   max.reduce_op = "max";
   CHECK_FALSE(concerns(duplicate, max, 0));
   FaultSpec output{.kind = "corrupt", .rank = 0, .label = ""};
@@ -101,9 +101,9 @@ struct TwoRanks {
         const auto backend = injection.wrap(world.factory(rank))("tp", {0, 1});
         struct Listener final : CallListener {
           explicit Listener(FaultInjection& given) : injection(given) {}
-          void before_call(const CollectiveCall& call) override { injection.before_call(call); }
-          void after_call(const CollectiveCall&) override {}
-          void never_waited(const CollectiveCall&) override {}
+          void before_call(const Call& call) override { injection.before_call(call); }
+          void after_call(const Call&) override {}
+          void never_waited(const Call&) override {}
           FaultInjection& injection;
         } listener(injection);
         Communicator tp("tp", {0, 1}, rank, backend, &listener);
