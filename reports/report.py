@@ -84,6 +84,12 @@ def warnings_of(case):
     return list(found.items())
 
 
+def place_of(case):
+    """Its number in the run, by which its timeline is found; cases before it may not have been run."""
+    place = str(case.get("id", "")).partition("-")[0]
+    return int(place) if place.isdigit() else -1
+
+
 def case_view(number, case, lanes, with_pictures, folder=None):
     ratio = run_data.number(case.get("worst_ratio"))
     shown = len(error_heatmap.chosen_tensors(case.get("tensors", [])))
@@ -126,7 +132,7 @@ def summary_of(results):
 def render(results, timelines, everything=False, folder=None):
     """The page as text; `folder` holds the tensors of failed cases."""
     drawn = most_interesting(results["cases"], everything)
-    cases = [case_view(i, case, timelines.get(i, {}), i in drawn, folder)
+    cases = [case_view(i, case, timelines.get(place_of(case), {}), i in drawn, folder)
              for i, case in enumerate(results["cases"])]
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True,

@@ -185,8 +185,13 @@ const Command kCommands[] = {
      [](CLI::App& app, Arguments& a) {
        add_run(app, a.run);
        app.add_option("--dump", a.run.dump, "Of one case: write its own full tensors here");
-       app.add_option("--resume", a.run.resume,
-                      "Run what an earlier run, of this folder, did not come to");
+       CLI::Option* resume = app.add_option("--resume", a.run.resume,
+                                            "Run what the run of this folder did not finish");
+       for (const char* other : {"scenarios", "--backend", "--filter", "--only", "--shard",
+                                 "--shuffle", "--seed", "--rerun-failed", "--all", "--device",
+                                 "--fresh", "--no-cache", "--out", "--force", "--dump"}) {
+         resume->excludes(app.get_option(other));
+       }
      }},
     {"list", "The cases that run would run",
      [](CLI::App& app, Arguments& a) {

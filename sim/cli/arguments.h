@@ -27,6 +27,7 @@ struct RunArguments {
   int64_t shard = 1, shard_count = 1;  // --shard I/N, I from 1
   std::optional<double> time_budget_s;
   std::string rerun_failed;        // folder of an earlier run
+  std::vector<std::string> names;  // of a resumed run: only these cases; empty: all
   std::optional<int64_t> shuffle;  // seed of the order
   std::optional<int64_t> seed;     // replaces every scenario's seed
   std::string out;                 // run folder; "": runs/<time>

@@ -73,7 +73,8 @@ CaseSpec make_check_case(const CheckArguments& arguments) {
   }
   spec.data.uneven = true;  // only scenarios refuse uneven shares
   set_batching(arguments, spec);
-  const auto inputs = inputs_of(spec);
+  auto inputs = inputs_of(spec);
+  if (!spec.expected_file.empty()) inputs.emplace_back(spec.expected_file);
   spec.dump_file = output_file("--dump", arguments.dump, inputs, arguments.force);
   spec.save_folder = output_folder("--save", arguments.save, inputs, arguments.force);
   return spec;

@@ -103,11 +103,14 @@ std::string output_folder(const std::string& option, const std::string& path,
   if (error || ::access(whole.c_str(), W_OK) != 0) {
     refuse(option, path, "the folder cannot be made or written", "name a folder of your own");
   }
-  if (std::any_of(inputs.begin(), inputs.end(),
-                  [&](const fs::path& input) { return same_file(input.parent_path(), whole); })) {
-    refuse(option, path, "the same command reads files of this folder", "name another folder");
+  const std::string why = "the same command reads files of this folder";
+  for (const fs::path& input : inputs) {
+    if (same_file(input.parent_path(), whole)) refuse(option, path, why, "name another folder");
   }
   for (const fs::directory_entry& entry : fs::directory_iterator(whole)) {
+    for (const fs::path& input : inputs) {  // by a link, too
+      if (same_file(input, entry.path())) refuse(option, path, why, "name another folder");
+    }
     if (force || is_of_a_model(entry.path())) continue;
     refuse(option, path,
            fmt::format("it holds {}, which is not of a model", entry.path().filename().string()),

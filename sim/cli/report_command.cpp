@@ -23,6 +23,11 @@ namespace {
 // Of a run that was ended: what the cases that had finished say.
 void write_results_of_ended(const std::string& folder) {
   EarlierRun earlier = read_earlier_run(folder);
+  if (is_being_written(folder)) {
+    bad_report(fmt::format("{}: the run is still going on, {} of {} cases have finished", folder,
+                           earlier.finished.size(), earlier.selected.size()),
+               "wait until it has ended");
+  }
   earlier.info.not_run = earlier.missing("the run ended before this case had");
   earlier.info.interrupted = true;
   earlier.info.exit_status = -1;
@@ -37,10 +42,9 @@ void write_results_of_ended(const std::string& folder) {
 
 int report_command(const std::string& given) {
   const std::string folder = given.empty() ? "runs/latest" : given;
-  const bool has_results = std::filesystem::is_regular_file(folder + "/results.json");
-  if (!has_results && holds_journal(folder)) {
+  if (holds_journal(folder) && !has_final_results(folder)) {
     write_results_of_ended(folder);
-  } else if (!has_results) {
+  } else if (!std::filesystem::is_regular_file(folder + "/results.json")) {
     bad_report(fmt::format("{} holds no results.json", folder), "name the folder of a run");
   }
   const std::string script = find_in_repository("reports/report.py");

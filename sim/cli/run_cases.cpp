@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <thread>
@@ -16,6 +17,7 @@
 #include "sim/cli/replay_flags.h"
 #include "sim/cli/version.h"
 #include "sim/report/color.h"
+#include "sim/report/results_json.h"
 #include "sim/report/run_folder.h"
 #include "sim/report/summary.h"
 #include "sim/run/case_runner.h"
@@ -33,7 +35,7 @@ constexpr int kBadInput = 2;
 class Run {
  public:
   Run(const RunArguments& arguments, WorldPool& pool, Selection selection,
-      const std::optional<EarlierRun>& earlier)
+      const std::optional<ResumedRun>& earlier)
       : arguments_(arguments),
         pool_(pool),
         goldens_(pool, !arguments.world.no_cache),
@@ -42,7 +44,7 @@ class Run {
         results_(cases_.size()) {
     info.skipped = std::move(selection.skipped);
     if (!earlier) return;
-    for (const auto& [place, result] : earlier->finished) results_[place] = result;
+    for (const auto& [place, result] : earlier->run.finished) results_[place] = result;
   }
 
   const std::vector<CaseSpec>& cases() const { return cases_; }
@@ -159,13 +161,32 @@ int status_of(const std::vector<CaseResult>& results, const RunInfo& info,
   return status == 0 && partial ? kBadInput : status;
 }
 
+std::string program_digest() {
+  std::ifstream program("/proc/self/exe", std::ios::binary);
+  return crc32_text(std::string(std::istreambuf_iterator<char>(program), {}));
+}
+
+// What a run reads must not lie in the folder that it empties.
+void require_inputs_elsewhere(const RunArguments& arguments) {
+  namespace fs = std::filesystem;
+  const std::string out = fs::weakly_canonical(arguments.out).string() + "/";
+  for (const std::string& path : arguments.paths) {
+    if (!fs::weakly_canonical(path).string().starts_with(out)) continue;
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("--out {} holds {}, which the same command reads",
+                                     arguments.out, path),
+                 .fix = "name another folder with --out"});
+  }
+}
+
 // The cases must be those of the earlier run, or results of two programs would lie in one folder.
 void require_same_cases(const EarlierRun& earlier, const Selection& selection) {
   const std::string fix = "start a new run instead";
-  if (earlier.info.version != version_text()) {
+  if (earlier.info.version != version_text() || earlier.info.program != program_digest()) {
     throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("{} made the run, and this is {}", earlier.info.version,
-                                     version_text()),
+                 .what = fmt::format(
+                     "another program made the run ({}, digest {}) than this ({}, {})",
+                     earlier.info.version, earlier.info.program, version_text(), program_digest()),
                  .fix = fix});
   }
   const size_t count = selection.cases.size();
@@ -188,23 +209,34 @@ void require_same_cases(const EarlierRun& earlier, const Selection& selection) {
 }  // namespace
 
 int run_cases(const RunArguments& arguments, const CommandLine& command, Selection selection,
-              WorldPool& pool, const std::optional<EarlierRun>& earlier) {
+              WorldPool& pool, std::optional<ResumedRun> earlier) {
   if (selection.cases.empty() && selection.skipped.empty()) {
     throw Error(
         {.kind = ErrorKind::kBadInput,
          .what = "no case was selected",
          .fix = "loosen --filter, --only, --shard or --rerun-failed; `shardproof list` shows all"});
   }
-  if (earlier) require_same_cases(*earlier, selection);
+  if (earlier) require_same_cases(earlier->run, selection);
+  if (!arguments.out.empty()) require_inputs_elsewhere(arguments);
   const std::string folder =
       earlier ? arguments.resume : create_run_folder(arguments.out, arguments.force);
   Run run(arguments, pool, std::move(selection), earlier);
+  run.info.started = utc_now();
   run.info.command = command.text;
   run.info.arguments = command.words;
   run.info.directory = std::filesystem::current_path().string();
   run.info.version = version_text();
-  auto files = earlier ? std::make_unique<RunFiles>(folder)
-                       : std::make_unique<RunFiles>(folder, run.info, run.cases());
+  run.info.program = program_digest();
+  std::unique_ptr<RunFiles> files;
+  if (earlier) {
+    run.info.started = earlier->run.info.started;
+    run.info.command = earlier->run.info.command;
+    files = std::move(earlier->files);
+    files->drop_results();
+  } else {  // without links, which another run may move
+    files = std::make_unique<RunFiles>(std::filesystem::canonical(folder).string(), run.info,
+                                       run.cases());
+  }
   run.run_all(*files);
   const std::vector<CaseResult> results = run.results();
   run.info.exit_status = status_of(results, run.info, arguments);
@@ -216,7 +248,8 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
                        .not_run = run.info.not_run,
                        .seconds = run.info.seconds,
                        .exit_status = run.info.exit_status,
-                       .run_folder = folder},
+                       .run_folder = folder,
+                       .resumable = !arguments.world_size},
                       wants_color() && !arguments.json_lines);
   return run.info.exit_status;
 }

@@ -1,6 +1,7 @@
 // Runs and judges the selected cases, then prints the results and writes the run folder.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,10 +19,15 @@ struct CommandLine {
   std::vector<std::string> words;  // without the program's name
 };
 
-// Returns the exit status. `earlier`: the run of the folder arguments.resume, with which this one
-// goes on. Throws Error(kBadInput): nothing selected, other cases than those of `earlier`, a run
-// folder that cannot be made or written.
+// An earlier run with which this one goes on, and its locked folder.
+struct ResumedRun {
+  EarlierRun run;
+  std::unique_ptr<RunFiles> files;
+};
+
+// Returns the exit status. Throws Error(kBadInput): nothing selected, other cases or another
+// program than those of `earlier`, a run folder that cannot be made or written.
 int run_cases(const RunArguments& arguments, const CommandLine& command, Selection selection,
-              WorldPool& pool, const std::optional<EarlierRun>& earlier = std::nullopt);
+              WorldPool& pool, std::optional<ResumedRun> earlier = std::nullopt);
 
 }  // namespace shardproof::sim

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <memory>
+#include <utility>
 
 #include "base/error.h"
 #include "sim/case/names.h"
@@ -34,40 +36,59 @@ void set_dump(const RunArguments& arguments, Selection& selection) {
 
 namespace {
 
-// The arguments that `given` resumes, with what may differ: how fast, and how long.
+// The arguments of the run, with what may differ: how fast, how long, how strict, how it is shown.
 RunArguments resumed_arguments(const RunArguments& given, const EarlierRun& earlier) {
   std::vector<std::string> words = {"shardproof"};
   words.insert(words.end(), earlier.info.arguments.begin(), earlier.info.arguments.end());
   const ParsedArguments parsed = parse_arguments(words);
-  if (!parsed.arguments) {
+  if (!parsed.arguments || parsed.arguments->command != "run") {
     throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("the command of the run ({}) is none of this program: {}",
-                                     earlier.info.command, parsed.text),
+                 .what = fmt::format("`{}` made the run, which `run` cannot go on with",
+                                     earlier.info.command),
                  .fix = "start a new run instead"});
   }
   RunArguments arguments = parsed.arguments->run;
   arguments.workloads = given.workloads;
-  arguments.resume = std::filesystem::absolute(given.resume).lexically_normal().string();
+  arguments.resume = given.resume;
   arguments.jobs = given.jobs;
   arguments.time_budget_s = given.time_budget_s;
   arguments.max_fail = given.max_fail;
   arguments.allow_partial = given.allow_partial;
+  arguments.no_skips = arguments.no_skips || given.no_skips;
+  arguments.no_unresolved = arguments.no_unresolved || given.no_unresolved;
+  arguments.quiet = given.quiet;
+  arguments.json_lines = given.json_lines;
+  arguments.durations = given.durations;
+  if (!arguments.rerun_failed.empty()) {  // the run that it names may be another one by now
+    for (const CaseSpec& spec : earlier.selected) arguments.names.push_back(spec.name);
+    for (const CaseSpec& spec : earlier.info.skipped) arguments.names.push_back(spec.name);
+    arguments.rerun_failed.clear();
+    arguments.shard = arguments.shard_count = 1;
+  }
   return arguments;
 }
 
-// From where it was started, so that relative paths are the same.
-int resume_run(const RunArguments& given, const CommandLine& command, WorldPool& pool) {
+// From where it was started, so that relative paths are the same. The folder is locked before it is
+// read, and named without links, which another run may move.
+int resume_run(RunArguments given, const CommandLine& command, WorldPool& pool) {
+  namespace fs = std::filesystem;
+  if (!holds_journal(given.resume)) read_earlier_run(given.resume);  // throws why
+  given.resume = fs::canonical(given.resume).string();
+  auto files = std::make_unique<RunFiles>(given.resume);
   EarlierRun earlier = read_earlier_run(given.resume);
   const RunArguments arguments = resumed_arguments(given, earlier);
   std::error_code error;
-  std::filesystem::current_path(earlier.info.directory, error);
+  fs::current_path(earlier.info.directory, error);
   if (error) {
     throw Error({.kind = ErrorKind::kBadInput,
                  .what = fmt::format("the run was started in {}, which cannot be entered: {}",
                                      earlier.info.directory, error.message()),
                  .fix = "start a new run instead"});
   }
-  return run_cases(arguments, command, select_cases(arguments), pool, earlier);
+  Selection selection = select_cases(arguments);
+  if (!arguments.dump.empty()) set_dump(arguments, selection);
+  return run_cases(arguments, command, std::move(selection), pool,
+                   ResumedRun{std::move(earlier), std::move(files)});
 }
 
 }  // namespace

@@ -51,6 +51,11 @@ void add_folder(const fs::path& folder, std::vector<std::string>& files) {
   if (found.empty())
     bad_selection(folder.string() + " holds no scenario (*.yaml)", "name another folder");
   std::sort(found.begin(), found.end());
+  for (const std::string& file : found) {
+    if (invalid_utf8(file) != std::string::npos) {
+      bad_selection("a file name below " + folder.string() + " is not UTF-8", "rename it");
+    }
+  }
   files.insert(files.end(), found.begin(), found.end());
 }
 
@@ -255,7 +260,8 @@ Selection select_cases(const RunArguments& arguments) {
   require_known_name(arguments.only, cases);
   std::erase_if(cases, [&](const CaseSpec& spec) {
     return !passes_filters(arguments, spec) || !asked_for(arguments, spec) ||
-           (!arguments.rerun_failed.empty() && failed.count(spec.name) == 0);
+           (!arguments.rerun_failed.empty() && failed.count(spec.name) == 0) ||
+           (!arguments.names.empty() && !has(arguments.names, spec.name));
   });
   cases = deal(arguments, cases);
   if (arguments.shuffle) shuffle(cases, *arguments.shuffle);

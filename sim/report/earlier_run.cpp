@@ -66,6 +66,7 @@ void read_head(const nlohmann::json& head, EarlierRun& run) {
   run.info.arguments = head.at("arguments");
   run.info.directory = head.at("directory");
   run.info.version = head.at("version");
+  run.info.program = head.at("program");
   run.info.started = head.at("started");
   for (const nlohmann::json& entry : head.at("skipped")) {
     run.info.skipped.push_back(spec_of(entry));
@@ -90,6 +91,7 @@ std::string journal_head(const RunInfo& info, const std::vector<CaseSpec>& selec
                          {"arguments", nlohmann::json::array()},
                          {"directory", valid_utf8(info.directory)},
                          {"version", info.version},
+                         {"program", info.program},
                          {"started", info.started.empty() ? utc_now() : info.started},
                          {"skipped", nlohmann::json::array()},
                          {"selected", nlohmann::json::array()}};
@@ -111,6 +113,14 @@ bool holds_journal(const std::string& folder) {
   return std::filesystem::is_regular_file(journal_path(folder));
 }
 
+bool has_final_results(const std::string& folder) {
+  std::ifstream stream(folder + "/results.json", std::ios::binary);
+  std::string head(size_t{1} << 16, '\0');
+  stream.read(head.data(), static_cast<std::streamsize>(head.size()));
+  head.resize(static_cast<size_t>(stream.gcount()));
+  return !head.empty() && head.find("\"exit_status\":null") == head.npos;
+}
+
 EarlierRun read_earlier_run(const std::string& folder) {
   JournalReader journal(folder);
   if (!journal.is_there()) {
@@ -125,7 +135,8 @@ EarlierRun read_earlier_run(const std::string& folder) {
       refuse(journal_path(folder), fmt::format("is not of the format {}", kJournalFormat));
     }
     read_head(head, run);
-    for (const size_t number : journal.numbers("case")) {
+    for (const size_t number : journal.finished()) {
+      if (number >= run.selected.size()) continue;
       run.finished[number] = result_of(nlohmann::json::parse(journal.text("case", number)));
     }
   } catch (const nlohmann::json::exception& error) {
@@ -153,7 +164,7 @@ std::vector<CaseSpec> EarlierRun::missing(const std::string& reason) const {
 std::vector<std::string> unexpected_cases(const std::string& folder) {
   const std::string path = folder + "/results.json";
   std::vector<std::string> names;
-  if (!std::filesystem::exists(path) && holds_journal(folder)) {
+  if (holds_journal(folder) && !has_final_results(folder)) {
     for (const CaseResult& result : read_earlier_run(folder).results()) {
       if (!result.as_expected) names.push_back(result.spec.name);
     }

@@ -26,6 +26,8 @@ struct EarlierRun {
 // Throws Error(kBadInput): no journal there, or not one of ours.
 EarlierRun read_earlier_run(const std::string& folder);
 bool holds_journal(const std::string& folder);
+// False where the results are missing, or are what `report` made of a run that was ended.
+bool has_final_results(const std::string& folder);
 
 // The record "head" of a journal.
 std::string journal_head(const RunInfo& info, const std::vector<CaseSpec>& selected);

@@ -64,7 +64,8 @@ std::string crc32_text(std::string_view bytes) {
 
 JournalWriter::JournalWriter(const std::string& folder, Earlier earlier)
     : path_(journal_path(folder)) {
-  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const int create = earlier == Earlier::kDropped ? O_CREAT : 0;
+  fd_ = ::open(path_.c_str(), O_RDWR | create | O_APPEND | O_CLOEXEC, 0644);
   if (fd_ < 0) cannot_write(path_, errno);
   struct flock whole {};
   whole.l_type = F_WRLCK;
@@ -105,6 +106,17 @@ void JournalWriter::write(const std::string& bytes) {
   }
 }
 
+bool is_being_written(const std::string& folder) {
+  const int fd = ::open(journal_path(folder).c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  struct flock whole {};
+  whole.l_type = F_RDLCK;
+  whole.l_whence = SEEK_SET;
+  const bool known = ::fcntl(fd, F_OFD_GETLK, &whole) == 0;
+  ::close(fd);
+  return known && whole.l_type != F_UNLCK;
+}
+
 JournalReader::JournalReader(const std::string& folder)
     : stream_(journal_path(folder), std::ios::binary), is_there_(stream_.is_open()) {
   std::streamoff start = 0;
@@ -136,6 +148,17 @@ std::vector<size_t> JournalReader::numbers(const std::string& kind) const {
   if (records == places_.end()) return numbers;
   for (const auto& [number, place] : records->second) numbers.push_back(number);
   return numbers;
+}
+
+std::vector<size_t> JournalReader::finished() const {
+  std::vector<size_t> whole = numbers("case");
+  for (const char* kind : {"events", "junit"}) {
+    const auto records = places_.find(kind);
+    std::erase_if(whole, [&](size_t number) {
+      return records == places_.end() || records->second.count(number) == 0;
+    });
+  }
+  return whole;
 }
 
 }  // namespace shardproof::sim

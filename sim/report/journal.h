@@ -48,6 +48,9 @@ class JournalWriter {
   std::chrono::steady_clock::time_point flushed_ = {};
 };
 
+// Whether a process is writing into the folder.
+bool is_being_written(const std::string& folder);
+
 // The records of a journal. A line that is cut off or altered is left out.
 class JournalReader {
  public:
@@ -58,6 +61,8 @@ class JournalReader {
   std::string text(const std::string& kind, size_t number);
   // The numbers of all records of this kind, in order.
   std::vector<size_t> numbers(const std::string& kind) const;
+  // The numbers of the cases whose three records are whole, in order.
+  std::vector<size_t> finished() const;
 
  private:
   struct Place {

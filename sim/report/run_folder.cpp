@@ -2,8 +2,10 @@
 // other files are complete.
 #include "sim/report/run_folder.h"
 
+#include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -64,8 +66,39 @@ void write_text(const fs::path& path, const std::string& text) {
 constexpr const char* kFiles[] = {"results.json", "junit.xml", "timeline.json", "report.html"};
 constexpr const char* kFolders[] = {"logs", "replay", "tensors"};
 
+constexpr const char* kOurResults = "{\"format\": \"shardproof-results/";
+
+bool starts_with(const fs::path& file, const std::string& text) {
+  std::ifstream stream(file, std::ios::binary);
+  std::string head(text.size(), '\0');
+  return stream.read(head.data(), static_cast<std::streamsize>(head.size())) && head == text;
+}
+
+// Our results or journal, and nothing that no run leaves.
 bool is_of_a_run(const fs::path& folder) {
-  return fs::exists(folder / "results.json") || holds_journal(folder.string());
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const auto is = [&](const char* known) { return name == known; };
+    const bool known = std::any_of(std::begin(kFiles), std::end(kFiles), is) ||
+                       std::any_of(std::begin(kFolders), std::end(kFolders), is) ||
+                       name == "journal" || name.ends_with(".part");
+    if (!known) return false;
+  }
+  if (holds_journal(folder.string())) {
+    return fs::file_size(journal_path(folder.string())) == 0 ||
+           !JournalReader(folder.string()).numbers("head").empty();
+  }
+  return starts_with(folder / "results.json", kOurResults);
+}
+
+// What was written is on the disk, and not only on its way there.
+void force_to_disk(const fs::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) cannot_write(path, std::strerror(errno));
+  const bool done = ::fsync(fd) == 0 || errno == EINVAL;
+  const int error = errno;
+  ::close(fd);
+  if (!done) cannot_write(path, std::strerror(error));
 }
 
 void remove_earlier(const fs::path& folder) {
@@ -80,7 +113,7 @@ void join_parts(const fs::path& path, const std::string& head, JournalReader& jo
   write_file(path, [&](std::ostream& stream) {
     stream << head;
     const char* between = "";
-    for (const size_t number : journal.numbers("case")) {
+    for (const size_t number : journal.finished()) {
       stream << std::exchange(between, ",\n") << journal.text(kind, number);
     }
     stream << end;
@@ -168,17 +201,20 @@ std::string create_run_folder(const std::string& out_dir, bool force) {
 RunFiles::RunFiles(const std::string& folder, const RunInfo& info,
                    const std::vector<CaseSpec>& selected)
     : folder_(folder) {
-  const bool earlier = is_of_a_run(folder);
+  const bool earlier = fs::is_directory(folder) && is_of_a_run(folder);
   journal_ = std::make_unique<JournalWriter>(folder, JournalWriter::Earlier::kDropped);
   if (earlier) remove_earlier(folder);
+  if (starts_with(fs::path(folder) / "results.json", kOurResults)) drop_results();
   journal_->add({{"head", 0, journal_head(info, selected)}});
 }
 
 RunFiles::RunFiles(const std::string& folder)
     : folder_(folder),
-      journal_(std::make_unique<JournalWriter>(folder, JournalWriter::Earlier::kKept)) {
+      journal_(std::make_unique<JournalWriter>(folder, JournalWriter::Earlier::kKept)) {}
+
+void RunFiles::drop_results() {
   std::error_code error;
-  fs::remove(fs::path(folder) / "results.json", error);  // it says that the run has ended
+  fs::remove(fs::path(folder_) / "results.json", error);
 }
 
 void RunFiles::add(size_t index, const CaseResult& result, const RunInfo& info) {
@@ -190,19 +226,30 @@ void RunFiles::add(size_t index, const CaseResult& result, const RunInfo& info) 
 
 void RunFiles::finish(const std::vector<CaseResult>& results, const RunInfo& info) {
   write_results(folder_, results, info);
+  if (!info.not_run.empty()) return;
+  const fs::path folder(folder_);
+  for (const char* name : {"results.json", "junit.xml", "timeline.json"}) {
+    force_to_disk(folder / name);
+  }
+  force_to_disk(folder);
   std::error_code error;
-  if (info.not_run.empty()) fs::remove(journal_path(folder_), error);
+  fs::remove(journal_path(folder_), error);
 }
 
 void write_results(const std::string& folder, const std::vector<CaseResult>& results,
                    const RunInfo& info) {
   const fs::path path(folder);
   JournalReader journal(folder);
+  const std::vector<size_t> finished = journal.finished();
+  if (finished.size() != results.size()) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("{} holds {} whole cases, and {} had finished",
+                                     journal_path(folder), finished.size(), results.size()),
+                 .fix = "run the missing ones with `shardproof run --resume`"});
+  }
   join_parts(path / "timeline.json", kTimelineHead, journal, "events", kTimelineEnd);
   std::vector<std::string> parts;
-  for (const size_t number : journal.numbers("case")) {
-    parts.push_back(journal.text("junit", number));
-  }
+  for (const size_t number : finished) parts.push_back(journal.text("junit", number));
   write_text(path / "junit.xml", junit_xml(parts, info));
   join_parts(path / "results.json", results_head(results, info), journal, "case", kResultsEnd);
 }

@@ -27,6 +27,7 @@ struct RunInfo {
   std::string command;                      // as it was typed
   std::vector<std::string> arguments = {};  // the same as words, without the program's name
   std::string directory = {};               // where it was started
+  std::string program = {};                 // a digest of the program
   std::string version;                      // of shardproof
   std::string started;                      // UTC, "2026-01-31T12:00:00Z"; "": now
   double seconds = 0;                       // of the whole run, wall time
@@ -57,6 +58,8 @@ class RunFiles {
   RunFiles(const std::string& folder, const RunInfo& info, const std::vector<CaseSpec>& selected);
   // Goes on with a run that left a journal.
   explicit RunFiles(const std::string& folder);
+  // Before a run that goes on adds its first case: the results of its earlier part go.
+  void drop_results();
 
   // The case at place `index` of the selected; each place once, in any order.
   void add(size_t index, const CaseResult& result, const RunInfo& info);

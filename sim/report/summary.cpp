@@ -215,7 +215,7 @@ std::string summary_text(const SummaryParts& parts, bool color) {
   if (!parts.run_folder.empty()) {
     text +=
         fmt::format("  results    {0}   (pictures: ./shardproof report {0})\n", parts.run_folder);
-    if (!parts.not_run.empty()) {
+    if (!parts.not_run.empty() && parts.resumable) {
       text += fmt::format("  go on with shardproof run --resume {}\n", parts.run_folder);
     }
   }

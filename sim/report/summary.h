@@ -75,6 +75,7 @@ struct SummaryParts {
   double seconds = 0;
   int exit_status = 0;          // negative: none
   std::string run_folder = {};  // "": none was written
+  bool resumable = true;        // `run --resume` can go on with it
 };
 
 // Totals, what was unexpected (one line each), skips and cases that were not run with their

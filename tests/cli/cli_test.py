@@ -211,7 +211,15 @@ class Check(CommandTest):
                                (self.path("pipe"), "a device, a socket or a pipe"), ("/dev/null", "a device"),
                                (mine, "not a safetensors file"), (self.scratch, "a folder")):
                 self.assertIn(said, self.call(command, self.case, "--dump", path, status=2))
+        self.call("golden", self.case, "--dump", os.path.join(self.case, "expected.safetensors"))
+        self.assertIn("the same command reads this file",
+                      self.call("check", self.case, "--dump", os.path.join(self.case, "expected.safetensors"),
+                                status=2))
+        os.unlink(os.path.join(self.case, "expected.safetensors"))
+        os.mkdir(self.path("linked"))
+        os.symlink(os.path.join(self.case, "model.safetensors"), self.path("linked", "model.safetensors"))
         for path, said in ((self.case, "the same command reads files of this folder"),
+                           (self.path("linked"), "the same command reads files of this folder"),
                            (self.path("other"), "holds notes.txt, which is not of a model")):
             self.assertIn(said, self.call("check", self.case, "--save", path, status=2))
         self.assertIn("not of a run", self.call("check", self.case, "--out", self.path("other"), status=2))

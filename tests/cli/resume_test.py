@@ -121,14 +121,77 @@ class EndedRun(cli_test.CommandTest):
         ran = self.finished(out)
         with open(os.path.join(out, "journal"), "rb") as file:
             lines = file.read().split(b"\n")
-        case = next(i for i, line in enumerate(lines) if line[9:].startswith(b"case "))
-        lines[case] = lines[case].replace(b'"verdict":"match"', b'"verdict":"match "')
+        for kind in (b"events ", b"junit ", b"case "):  # of three cases
+            row = [i for i, line in enumerate(lines) if line[9:].startswith(kind)][(b"events ", b"junit ",
+                                                                                b"case ").index(kind)]
+            lines[row] = lines[row][:-3] + b"x" + lines[row][-2:]
         with open(os.path.join(out, "journal"), "wb") as file:
             file.write(b"\n".join(lines)[:-40])
         text = self.call("run", "--resume", out)
         again = sum(line.startswith("match") for line in text.splitlines())
-        self.assertGreaterEqual(again, CASES - ran + 2)
+        self.assertGreaterEqual(again, CASES - ran + 3)
         self.assertEqual(CASES, len(self.results(out)["cases"]))
+        with open(os.path.join(out, "timeline.json")) as file:
+            json.load(file)
+
+    def test_a_report_of_a_run_that_goes_on_changes_nothing(self):
+        out = self.path("live")
+        process = self.start(out)
+        for _ in range(2):
+            process.stdout.readline()
+        self.assertIn("still going on", self.call("report", out, status=2))
+        process.kill()
+        process.communicate()
+        ran = self.finished(out)
+        self.call("report", out)
+        self.assertEqual(ran, len(self.results(out)["cases"]))
+        self.end_resumed(out)
+        self.assertGreater(self.finished(out), ran)
+        self.call("report", out)
+        self.assertEqual(self.finished(out), len(self.results(out)["cases"]))
+
+    def end_resumed(self, out):
+        """A resumed run that is killed as well."""
+        process = subprocess.Popen([cli_test.PROGRAM, "run", "--resume", out, "--jobs", "1"], cwd=self.scratch,
+                                   env=self.environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2):
+            process.stdout.readline()
+        process.kill()
+        process.communicate()
+
+    def test_the_failures_of_an_earlier_run_are_resumed_by_name(self):
+        """runs/latest is the run itself by then."""
+        wrong = self.write("wrong.yaml", MANY + "expect: {verdict: mismatch}\n")
+        self.call("run", wrong, "--backend", "emulated", status=1)
+        self.call("run", wrong, "--backend", "emulated", "--rerun-failed", "runs/latest", "--maxfail", "3",
+                  "--jobs", "1", status=1)
+        text = self.call("run", "--resume", "runs/latest", status=1)
+        self.assertIn(f"{CASES} cases: {CASES} match", text)
+
+    def test_a_resumed_run_keeps_its_own_options(self):
+        out = self.path("ended")
+        self.end_early(out, signal.SIGKILL)
+        for words in (["--seed", "3"], ["--filter", "tp"], [self.scenario], ["--out", self.path("x")], ["--no-cache"]):
+            self.assertIn("excludes", self.call("run", "--resume", out, *words, status=2))
+        one = [*self.words[1:], "--only", "t/many[tp=2,dp=1,seed=2]", "--dump", self.path("dump")]
+        self.call(*one, "--time-budget", "0", "--out", self.path("one"), status=2)
+        self.call("run", "--resume", self.path("one"))
+        self.assertTrue(os.path.exists(self.path("dump")))
+
+    def test_an_output_folder_is_of_a_run_or_empty(self):
+        out = self.path("first")
+        wrong = self.write("wrong.yaml", MANY + "expect: {verdict: mismatch}\n")
+        self.call("run", wrong, "--backend", "emulated", "--maxfail", "1", "--jobs", "1", "--out", out, status=1)
+        replay = os.path.join(out, "replay", os.listdir(os.path.join(out, "replay"))[0])
+        self.assertIn("which the same command reads", self.call("run", replay, "--out", out, status=2))
+        self.assertTrue(os.path.exists(replay))
+        for name, text in (("results.json", "{}"), ("journal", "dear diary\n")):
+            other = self.path("other_" + name)
+            os.makedirs(os.path.join(other, "logs"))
+            with open(os.path.join(other, name), "w") as file:
+                file.write(text)
+            self.assertIn("not of a run", self.call("run", self.scenario, "--out", other, status=2))
+            self.assertTrue(os.path.exists(os.path.join(other, "logs")))
 
     def test_a_full_disk_loses_nothing_that_had_finished(self):
         """On a disk of 1 MiB in a mount namespace of its own; what lies there is kept."""
