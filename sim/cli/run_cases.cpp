@@ -180,14 +180,15 @@ void require_inputs_elsewhere(const RunArguments& arguments) {
 }
 
 // The cases must be those of the earlier run, or results of two programs would lie in one folder.
-void require_same_cases(const EarlierRun& earlier, const Selection& selection) {
+void require_same_cases(const EarlierRun& earlier, const std::string& program,
+                        const Selection& selection) {
   const std::string fix = "start a new run instead";
-  if (earlier.info.version != version_text() || earlier.info.program != program_digest()) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format(
-                     "another program made the run ({}, digest {}) than this ({}, {})",
-                     earlier.info.version, earlier.info.program, version_text(), program_digest()),
-                 .fix = fix});
+  if (earlier.info.version != version_text() || earlier.info.program != program) {
+    throw Error(
+        {.kind = ErrorKind::kBadInput,
+         .what = fmt::format("another program made the run ({}, digest {}) than this ({}, {})",
+                             earlier.info.version, earlier.info.program, version_text(), program),
+         .fix = fix});
   }
   const size_t count = selection.cases.size();
   if (earlier.selected.size() != count) {
@@ -216,7 +217,8 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
          .what = "no case was selected",
          .fix = "loosen --filter, --only, --shard or --rerun-failed; `shardproof list` shows all"});
   }
-  if (earlier) require_same_cases(earlier->run, selection);
+  const std::string program = program_digest();
+  if (earlier) require_same_cases(earlier->run, program, selection);
   if (!arguments.out.empty()) require_inputs_elsewhere(arguments);
   const std::string folder =
       earlier ? arguments.resume : create_run_folder(arguments.out, arguments.force);
@@ -226,7 +228,7 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
   run.info.arguments = command.words;
   run.info.directory = std::filesystem::current_path().string();
   run.info.version = version_text();
-  run.info.program = program_digest();
+  run.info.program = program;
   std::unique_ptr<RunFiles> files;
   if (earlier) {
     run.info.started = earlier->run.info.started;

@@ -32,10 +32,6 @@ void set_dump(const RunArguments& arguments, Selection& selection) {
   spec.dump_file = output_file("--dump", arguments.dump, inputs_of(spec), arguments.force);
 }
 
-}  // namespace
-
-namespace {
-
 // The arguments of the run, with what may differ: how fast, how long, how strict, how it is shown.
 RunArguments resumed_arguments(const RunArguments& given, const EarlierRun& earlier) {
   std::vector<std::string> words = {"shardproof"};

@@ -106,6 +106,15 @@ void JournalWriter::write(const std::string& bytes) {
   }
 }
 
+bool is_journal(const std::string& folder) {
+  std::ifstream stream(journal_path(folder), std::ios::binary);
+  if (!stream) return false;
+  std::string line;
+  if (!std::getline(stream, line)) return true;
+  const auto head = head_of(line);
+  return head && head->kind == "head";
+}
+
 bool is_being_written(const std::string& folder) {
   const int fd = ::open(journal_path(folder).c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return false;

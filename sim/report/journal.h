@@ -48,6 +48,8 @@ class JournalWriter {
   std::chrono::steady_clock::time_point flushed_ = {};
 };
 
+// Whether the file is one of ours: it begins with a head, or holds nothing yet.
+bool is_journal(const std::string& folder);
 // Whether a process is writing into the folder.
 bool is_being_written(const std::string& folder);
 

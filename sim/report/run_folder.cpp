@@ -84,11 +84,8 @@ bool is_of_a_run(const fs::path& folder) {
                        name == "journal" || name.ends_with(".part");
     if (!known) return false;
   }
-  if (holds_journal(folder.string())) {
-    return fs::file_size(journal_path(folder.string())) == 0 ||
-           !JournalReader(folder.string()).numbers("head").empty();
-  }
-  return starts_with(folder / "results.json", kOurResults);
+  return holds_journal(folder.string()) ? is_journal(folder.string())
+                                        : starts_with(folder / "results.json", kOurResults);
 }
 
 // What was written is on the disk, and not only on its way there.

@@ -7,9 +7,7 @@
 //   logs/<case>/rank<k>.log          calls and findings of one rank
 //   replay/<case>.json               the expanded case of each one that did not end as expected
 //   tensors/<case>.safetensors       golden and actual of the tensors that failed first
-//   journal             while the run goes on, and after one that did not come to its end: all of
-//   the
-//                       above that is made of finished cases (journal.h)
+//   journal             the finished cases, until every selected case has run (journal.h)
 #pragma once
 
 #include <map>
