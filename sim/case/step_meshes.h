@@ -10,6 +10,7 @@ namespace shardproof::sim {
 
 class StepMeshes {
  public:
+  explicit StepMeshes(Mesh mesh) : mesh_(std::move(mesh)) {}  // one for all steps
   explicit StepMeshes(const CaseSpec& spec) : mesh_(spec.parallel.mesh()) {
     for (int64_t step = 1; step <= spec.lives * moments_of_life(spec); ++step) {
       of_step_.emplace(step, parallel_at(spec, step).mesh());

@@ -202,12 +202,16 @@ const Command kCommands[] = {
      [](CLI::App& app, Arguments& a) { add_selection(app, a.run); }},
     {"check", "Run a case folder sharded and judge it",
      [](CLI::App& app, Arguments& a) { add_check(app, a.check); }},
-    {"judge", "Judge a result file that any framework wrote",
+    {"judge", "Judge a run that another framework recorded, or a result file",
      [](CLI::App& app, Arguments& a) {
-       add_case(app, a.check, "Case folder");
+       add_case(app, a.check, "Recorded run (docs/recorded_runs.md), or case folder");
        app.add_option("result", a.check.result_file,
-                      "safetensors file, named as expected.safetensors")
-           ->required();
+                      "Of a case folder: safetensors file, named as expected.safetensors");
+       app.add_option("--golden", a.check.golden,
+                      "Of a recorded run: the run of the same script on one rank");
+       app.add_flag("--reference", a.check.reference, "The --golden run may have several ranks");
+       app.add_flag("--no-unresolved", a.check.no_unresolved,
+                    "Of a recorded run: exit with 1 when a tensor could not be judged");
      }},
     {"golden", "The single-device result alone",
      [](CLI::App& app, Arguments& a) {

@@ -50,8 +50,11 @@ struct RunArguments {
 };
 
 struct CheckArguments {
-  std::string case_path;    // a case folder; golden also takes a scenario
-  std::string result_file;  // judge
+  std::string case_path;       // a case folder; golden also takes a scenario
+  std::string result_file;     // judge: of a case
+  std::string golden;          // judge: the recorded run to compare a recorded run with
+  bool reference = false;      // judge: `golden` may have several ranks
+  bool no_unresolved = false;  // judge: of a recorded run, as in RunArguments
   std::string mesh = "dp=1";
   std::optional<int64_t> ulysses, world_size, dynamic_tokens;
   bool packed = false;

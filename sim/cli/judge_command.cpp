@@ -1,4 +1,6 @@
-// judge: compares a result file of any framework with the golden.
+// judge: compares a recorded run with that of one rank, or a result file with a case's golden.
+
+#include <fmt/format.h>
 
 #include <filesystem>
 #include <iostream>
@@ -7,13 +9,52 @@
 #include "sim/cli/check_case.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/replay_flags.h"
+#include "sim/recorded/recorded_judgement.h"
 #include "sim/report/color.h"
 #include "sim/run/case_check.h"
 #include "sim/run/file_judgement.h"
 
 namespace shardproof::sim {
 
+namespace {
+
+[[noreturn]] void bad_arguments(const std::string& what, const std::string& fix) {
+  throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
+}
+
+int judge_recorded(const CheckArguments& arguments) {
+  if (!arguments.result_file.empty()) {
+    bad_arguments(arguments.case_path + " is a recorded run, which takes no result file",
+                  "write shardproof judge RUN --golden RUN_OF_ONE_RANK");
+  }
+  if (arguments.golden.empty()) {
+    bad_arguments(arguments.case_path + " is a recorded run, and nothing to compare it with",
+                  "record the script on one rank, and name that run: --golden RUN");
+  }
+  const RecordedRun reference = read_recorded_run(arguments.golden);
+  if (reference.world_size > 1 && !arguments.reference) {
+    bad_arguments(fmt::format("{} has {} ranks, so it does not show what one rank computes",
+                              arguments.golden, reference.world_size),
+                  "record the script on one rank, or compare two layouts with --reference");
+  }
+  const RecordedJudgement judgement =
+      judge_recorded_run(read_recorded_run(arguments.case_path), reference);
+  std::cout << describe_judgement(judgement, wants_color()) << '\n';
+  return exit_status({judgement.result}, arguments.no_unresolved);
+}
+
+}  // namespace
+
 int judge_command(const CheckArguments& arguments, WorldPool& pool) {
+  if (is_recorded_run(arguments.case_path)) return judge_recorded(arguments);
+  if (!arguments.golden.empty()) {
+    bad_arguments(arguments.case_path + " is no recorded run: it has no run.json",
+                  "name the folder of a run that was closed (docs/recorded_runs.md)");
+  }
+  if (arguments.result_file.empty()) {
+    bad_arguments("judge needs a result file beside the case folder " + arguments.case_path,
+                  "write shardproof judge CASE FILE, or shardproof judge RUN --golden RUN1");
+  }
   const CaseSpec spec = make_check_case(arguments);
   check_case(spec);
   if (!std::filesystem::is_regular_file(arguments.result_file)) {

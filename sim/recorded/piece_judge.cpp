@@ -1,0 +1,264 @@
+#include "sim/recorded/piece_judge.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <map>
+#include <set>
+
+#include "base/digest.h"
+#include "base/error.h"
+#include "sim/judge/diff/tensor_diff.h"
+#include "sim/judge/evidence/failing_pieces.h"
+#include "sim/judge/evidence/look.h"
+#include "sim/recorded/placement.h"
+#include "tensor/dtype_name.h"
+
+namespace shardproof::sim {
+namespace {
+
+constexpr const char* kFloat64 = "float64";
+
+// Pieces that must be equal: of one tensor, part, microbatch and, for addends, of one addend.
+using CopyKey = std::tuple<std::string, int64_t, Place, std::vector<int64_t>>;
+
+CopyKey copy_key(const RecordedRun& run, const RecordedPiece& piece) {
+  std::vector<int64_t> addend;
+  for (const std::string& axis : piece.partial_axes) {
+    addend.push_back(run.mesh.coordinate(axis, piece.rank));
+  }
+  return {record_key(piece.phase, piece.step, piece.name), piece.microbatch, piece.place, addend};
+}
+
+std::map<CopyKey, std::vector<int64_t>> copies_of(const RecordedRun& run) {
+  std::map<CopyKey, std::vector<int64_t>> copies;
+  for (const RecordedPiece& piece : run.pieces) {
+    std::vector<int64_t>& ranks = copies[copy_key(run, piece)];
+    if (ranks.empty() || ranks.back() != piece.rank) ranks.push_back(piece.rank);
+  }
+  return copies;
+}
+
+uint64_t digest_of_place(const Place& place) {
+  uint64_t digest = mix_bits(static_cast<uint64_t>(place.begin * 31 + place.end));
+  for (const int64_t start : place.offset) digest = mix_bits(digest * 31 + start);
+  return digest | 1;
+}
+
+// Those that every run of the same script records.
+bool is_demanded(const GoldenTensor& tensor) {
+  return tensor.phase == Phase::kStep && tensor.value.dim() > 0;
+}
+
+class PieceJudge {
+ public:
+  PieceJudge(const RecordedRun& run, const CaseSpec& spec, const Reference& reference)
+      : run_(run),
+        spec_(spec),
+        reference_(reference),
+        golden_(reference.record),
+        tolerance_(spec),
+        copies_(copies_of(run)) {
+    for (const GoldenTensor& tensor : golden_.tensors()) names_.push_back(tensor.name);
+    reports_.resize(static_cast<size_t>(run.world_size));
+    failing_.resize(reports_.size());
+    seen_.resize(reports_.size());
+    for (size_t rank = 0; rank < reports_.size(); ++rank) {
+      reports_[rank].rank = static_cast<int64_t>(rank);
+    }
+  }
+
+  std::vector<RankReport> judge() {
+    for (const RecordedPiece& piece : run_.pieces) judge(piece);
+    for (size_t rank = 0; rank < reports_.size(); ++rank) finish(rank);
+    return std::move(reports_);
+  }
+
+ private:
+  void judge(const RecordedPiece& piece) {
+    const auto rank = static_cast<size_t>(piece.rank);
+    const GoldenTensor* golden = golden_.find(piece.phase, piece.step, piece.name);
+    if (!golden && piece.phase != Phase::kStep) return;  // an extra that only this run recorded
+    const at::Tensor local = piece.values.contiguous();
+    ResultRow row = row_of(piece, local);
+    if (golden) {
+      seen_[rank].insert(golden->order);
+      compare(piece, local, *golden, row);
+    } else {
+      const std::string near = nearest_name(piece.name, names_);
+      row.problem = "the reference has no tensor of this name" +
+                    (near.empty() ? "" : "; the nearest one is " + near);
+    }
+    if (!row.problem.empty()) row.outcome = Outcome::kMismatch;
+    if (row.outcome == Outcome::kMatch || row.is_wrong()) row.judged = row.count;
+    reports_[rank].rows.push_back(std::move(row));
+  }
+
+  ResultRow row_of(const RecordedPiece& piece, const at::Tensor& local) const {
+    ResultRow row(Outcome::kNotJudged);
+    row.name = piece.name;
+    row.phase = piece.phase;
+    row.step = piece.step;
+    row.microbatch = piece.microbatch;
+    row.rank = piece.rank;
+    row.partial = !piece.partial_axes.empty();
+    row.partial_axes = piece.partial_axes;
+    row.dtype = dtype_name(local.scalar_type());
+    row.digest = digest_of(local.const_data_ptr(), local.nbytes());
+    row.tokens = digest_of_place(piece.place);
+    row.replicas = copies_.at(copy_key(run_, piece));
+    row.global_shape = piece.global_shape;
+    row.local_shape = piece.shape;
+    return row;
+  }
+
+  void compare(const RecordedPiece& piece, const at::Tensor& local, const GoldenTensor& golden,
+               ResultRow& row) {
+    row.order = golden.order;
+    row.golden_scale = golden.scale;
+    if (golden.value.sizes() != at::IntArrayRef(piece.global_shape)) {
+      row.problem =
+          fmt::format("its global shape is [{}], the reference's is [{}]",
+                      fmt::join(piece.global_shape, ", "), fmt::join(golden.value.sizes(), ", "));
+      return;
+    }
+    const bool floating = at::isFloatingType(local.scalar_type());
+    if (floating != at::isFloatingType(golden.value.scalar_type())) {
+      row.problem = fmt::format("wrong dtype: {}, the reference's is {}", row.dtype,
+                                dtype_name(golden.value.scalar_type()));
+      return;
+    }
+    const IndexPlan plan = plan_of(piece);
+    row.layout = plan.layout;
+    row.count = plan.count;
+    if (is_demanded(golden)) cover(plan, golden, row);
+    const std::string narrow = why_unresolved(row, golden, floating);
+    if (!narrow.empty()) {
+      row.outcome = Outcome::kUnresolved;
+      row.reason = narrow;
+      return;
+    }
+    compare_values(piece, local, golden, plan, row);
+  }
+
+  // Of pieces below float64 nothing tells how much correct runs scatter.
+  std::string why_unresolved(const ResultRow& row, const GoldenTensor& golden,
+                             bool floating) const {
+    if (!floating) return "";
+    if (row.dtype != kFloat64) {
+      return fmt::format("{} is {} in this run; record both runs in float64", row.name, row.dtype);
+    }
+    if (!reference_.narrow.contains(record_key(golden.phase, golden.step, golden.name))) return "";
+    return row.name + " is below float64 in the reference; record both runs in float64";
+  }
+
+  void cover(const IndexPlan& plan, const GoldenTensor& golden, ResultRow& row) {
+    plan.for_each_run([&](int64_t, int64_t global, int64_t length) {
+      for (int64_t i = 0; i < length; ++i) row.covered += coverage_hash(0, global + i);
+    });
+    const int64_t size = golden.value.numel();
+    uint64_t& all = coverage_of_[size];
+    for (int64_t i = 0; all == 0 && i < size; ++i) row.coverage_of_all += coverage_hash(0, i);
+    if (all == 0) all = row.coverage_of_all;
+    row.coverage_of_all = all;
+  }
+
+  void compare_values(const RecordedPiece& piece, const at::Tensor& local,
+                      const GoldenTensor& golden, const IndexPlan& plan, ResultRow& row) {
+    DiffTask task{local, golden, plan, 1, tolerance_.allowance(golden)};
+    if (row.partial) {
+      row.outcome = Outcome::kAddend;
+      reports_[static_cast<size_t>(piece.rank)].pieces.push_back(make_piece(piece, row, task));
+      return;
+    }
+    DiffResult result = diff(task);
+    std::optional<FreeRunningAllowance> added;
+    const bool stepped =
+        result.bad_count > 0 && piece.step > 0 && tolerance_.is_judged_by_steps(golden);
+    if (stepped && run_.knows_optimizer) added = FreeRunningAllowance::of(spec_, golden_, golden);
+    if (added) {
+      task.added = &*added;
+      result = diff(task);
+    } else if (stepped) {
+      row.outcome = Outcome::kUnresolved;
+      row.reason = "the allowance of an optimizer's step needs a known optimizer and its gradients";
+      return;
+    }
+    fill(result, row);
+    if (row.outcome != Outcome::kMismatch) return;
+    const GoldenPosition here = golden_position(row.step, row.phase, row.order);
+    FailingPieces& failing = failing_[static_cast<size_t>(piece.rank)];
+    if (!failing.wants(here)) return;
+    row.evidence = look_closer(task, golden_, kFloat64);
+    failing.keep(make_piece(piece, row, task));
+  }
+
+  static void fill(const DiffResult& result, ResultRow& row) {
+    row.bad_count = result.bad_count;
+    row.worst_ratio = result.worst_ratio;
+    row.worst_error = result.worst_error;
+    row.allowance = result.allowance;
+    row.outcome = result.bad_count > 0 ? Outcome::kMismatch : Outcome::kMatch;
+    if (result.bad_count == 0) return;
+    row.golden_value = result.golden_value;
+    row.actual_value = result.actual_value;
+    row.factor = result.factor;
+    row.factor_residual = result.factor_residual;
+    row.worst_global_index = unravel(result.worst_golden, row.global_shape);
+    row.worst_local_index = unravel(result.worst_local, row.local_shape);
+  }
+
+  Piece make_piece(const RecordedPiece& from, const ResultRow& row, const DiffTask& task) const {
+    Piece piece{.name = row.name,
+                .phase = row.phase,
+                .step = row.step,
+                .microbatch = row.microbatch,
+                .rank = row.rank,
+                .order = row.order,
+                .partial = row.partial,
+                .partial_axes = row.partial_axes,
+                .global_shape = task.plan.global_shape,
+                .dims = task.plan.dims,
+                .strides = task.plan.strides};
+    piece.allowance = task.allowance;
+    copy_both(task, piece.actual, piece.golden);
+    if (from.is_mean) {
+      const double share = mean_share(run_.mesh, from);
+      for (double& value : piece.actual) value *= share;
+    }
+    return piece;
+  }
+
+  void finish(size_t rank) {
+    RankReport& report = reports_[rank];
+    for (Piece& piece : failing_[rank].take()) report.pieces.push_back(std::move(piece));
+    for (const GoldenTensor& tensor : golden_.tensors()) {
+      if (seen_[rank].contains(tensor.order)) continue;
+      report.unobserved.push_back(
+          {tensor.order, tensor.phase, tensor.step, tensor.name, tensor.value.sizes().vec()});
+      if (!is_demanded(tensor)) report.unobserved.back().excuse = Excuse::kNotInFile;
+    }
+  }
+
+  const RecordedRun& run_;
+  const CaseSpec& spec_;
+  const Reference& reference_;
+  const GoldenRecord& golden_;
+  Tolerance tolerance_;
+  std::map<CopyKey, std::vector<int64_t>> copies_;
+  std::map<int64_t, uint64_t> coverage_of_;  // of a whole tensor, by its number of elements
+  std::vector<std::string> names_;
+  std::vector<RankReport> reports_;
+  std::vector<FailingPieces> failing_;
+  std::vector<std::set<int64_t>> seen_;
+};
+
+}  // namespace
+
+std::vector<RankReport> judge_pieces(const RecordedRun& run, const CaseSpec& spec,
+                                     const Reference& reference) {
+  return PieceJudge(run, spec, reference).judge();
+}
+
+}  // namespace shardproof::sim

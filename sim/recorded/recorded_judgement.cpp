@@ -1,0 +1,119 @@
+#include "sim/recorded/recorded_judgement.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "sim/judge/diff/addends.h"
+#include "sim/judge/verdict/findings.h"
+#include "sim/recorded/piece_judge.h"
+#include "sim/recorded/reference.h"
+#include "sim/recorded/wrong_names.h"
+
+namespace shardproof::sim {
+namespace {
+
+// What the judge asks of a case: a training run in float64 on as many ranks.
+CaseSpec spec_of(const RecordedRun& run) {
+  CaseSpec spec;
+  spec.name = run.folder;
+  spec.steps = run.steps;
+  spec.parallel.dp = run.world_size;
+  spec.optimizer = run.optimizer;
+  return spec;
+}
+
+void check_same_recording(const RecordedRun& run, const RecordedRun& reference) {
+  const auto differ = [&](const std::string& what, const auto& one, const auto& other) {
+    if (one == other) return;
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("{} of {} is {}, of {} it is {}", what, run.folder, one,
+                                     reference.folder, other),
+                 .fix = "record both runs with the same script and options"});
+  };
+  differ("the number of recorded steps", run.steps, reference.steps);
+  differ("the selection of parameters (only=)", run.only, reference.only);
+}
+
+void add_totals(CaseResult& result) {
+  result.account = account_of(result.spec, result.reports);
+  result.tensors_compared = result.account.tensors;
+  result.elements_compared = result.account.elements.judged;
+  for (const RankReport& report : result.reports) {
+    for (const ResultRow& row : report.rows) {
+      if (row.outcome != Outcome::kMatch || row.worst_ratio < result.worst_ratio) continue;
+      result.worst_ratio = row.worst_ratio;
+      result.worst_tensor = row.name;
+    }
+  }
+}
+
+void take(CaseResult& result, const char* verdict, const std::string& kind,
+          const std::string& message) {
+  result.verdict = verdict;
+  result.kind = kind;
+  result.message = message;
+  result.as_expected = result.verdict == "match";
+}
+
+constexpr const char* kOtherStart =
+    "the runs start from different weights; shardproof.load(model, golden) copies the golden's";
+
+// Wrong start parameters are more often another draw than a bug.
+void explain_start(Divergence& found) {
+  if (found.step > 0 || !found.tensor.starts_with("param.")) return;
+  found.likely = found.likely.empty() ? kOtherStart : found.likely + "; or " + kOtherStart;
+}
+
+void conclude(CaseResult& result) {
+  if (result.divergence) {
+    Divergence& found = *result.divergence;
+    explain_start(found);
+    return take(result, "mismatch", found.kind,
+                fmt::format("{} of step {}: {}", found.tensor, found.step, found.pattern));
+  }
+  const std::string not_judged = not_judged_text(result.account);
+  if (!not_judged.empty()) return take(result, "internal", "not_judged", not_judged);
+  if (result.account.elements.judged == 0) {
+    return take(result, "refused", "unresolved",
+                "no value could be judged: " +
+                    (result.account.unresolved.empty() ? std::string("the runs have no tensors")
+                                                       : result.account.unresolved.front().reason) +
+                    "; copies on several ranks are equal");
+  }
+  take(result, "match", "", "");
+}
+
+}  // namespace
+
+RecordedJudgement judge_recorded_run(RecordedRun run, const RecordedRun& reference) {
+  check_same_recording(run, reference);
+  const Reference golden = make_reference(reference);
+  place_unknown_pieces(run, golden.record);
+  RecordedJudgement out;
+  out.mesh = run.mesh;
+  CaseResult& result = out.result;
+  result.spec = spec_of(run);
+  result.reports = judge_pieces(run, result.spec, golden);
+  const StepMeshes meshes(run.mesh);
+  const auto addends = settle_addends(meshes, result.reports);
+  add_totals(result);
+  result.divergence = first_divergence(result.spec, meshes, result.reports, addends);
+  conclude(result);
+  if (result.divergence) {
+    out.also = other_wrong_gradients(result.reports, result.divergence->step);
+  }
+  const std::string ranks =
+      reference.world_size == 1 ? "one rank" : reference.mesh.describe() + ", not against one rank";
+  out.against = fmt::format("{} ({})", reference.folder, ranks);
+  if (!run.not_compared.empty()) {
+    out.note = fmt::format("not compared, because nothing says which part of it a rank holds: {}",
+                           fmt::join(run.not_compared, ", "));
+  }
+  return out;
+}
+
+}  // namespace shardproof::sim

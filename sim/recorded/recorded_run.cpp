@@ -1,0 +1,269 @@
+#include "sim/recorded/recorded_run.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <tuple>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "sim/recorded/fields.h"
+#include "tensor/dtype_name.h"
+#include "tensor/safetensors.h"
+
+namespace shardproof::sim {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+constexpr int64_t kMaxSteps = 100000;
+constexpr size_t kLongestLine = 1 << 20;
+
+struct Kind {
+  const char* name;
+  Phase phase;
+  const char* prefix;
+  const char* suffix;
+};
+constexpr Kind kKinds[] = {
+    {"param", Phase::kStep, "param.", ""},
+    {"grad", Phase::kStep, "grad.", ""},
+    {"opt", Phase::kStep, "", ""},
+    {"act", Phase::kForward, "", ".output"},
+    {"act_grad", Phase::kBackward, "", ".grad_output"},
+    {"logprobs", Phase::kForward, "", ""},
+    {"scalar", Phase::kForward, "", ""},
+};
+
+const Kind& kind_of(const Fields& fields) {
+  const std::string word = fields.text("kind");
+  std::vector<std::string> names;
+  for (const Kind& kind : kKinds) {
+    if (word == kind.name) return kind;
+    names.emplace_back(kind.name);
+  }
+  fields.fail("kind", fmt::format("is '{}'; known are {}", word, fmt::join(names, ", ")));
+}
+
+// Scalars of the optimizer's step come after the gradients.
+bool is_of_step(const std::string& scalar) {
+  return scalar == "grad_norm" || scalar == "clip_coefficient" || scalar == "lr";
+}
+
+json parse(const std::string& text, const std::string& where) {
+  try {
+    json parsed = json::parse(text);
+    if (!parsed.is_object()) throw Error({ErrorKind::kBadInput, where + " is no JSON object", ""});
+    return parsed;
+  } catch (const json::exception& error) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("{} is not JSON: {}", where, error.what()),
+                 .fix = "the file was changed or cut off; record the run again"});
+  }
+}
+
+std::string whole_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file || !fs::is_regular_file(path)) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = path + " does not exist",
+                 .fix = "the run was not closed, or a rank died; record it again"});
+  }
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+Mesh mesh_of(const Fields& fields, int64_t world_size) {
+  std::vector<MeshAxis> axes;
+  for (const json& one : fields.list("mesh")) {
+    const Fields axis(fields.where() + ": mesh", one);
+    MeshAxis read{axis.text("axis"), axis.count("size", 1, Mesh::kMaxWorldSize)};
+    if (read.name.empty() || read.name.find_first_of("+%/ ") != std::string::npos) {
+      axis.fail("axis", fmt::format("is '{}', which is no name of an axis", read.name));
+    }
+    axes.push_back(std::move(read));
+  }
+  Mesh mesh(std::move(axes));
+  if (mesh.world_size() != world_size) {
+    fields.fail("mesh",
+                fmt::format("has {} ranks, and world_size is {}", mesh.world_size(), world_size));
+  }
+  return mesh;
+}
+
+void read_optimizer(const Fields& fields, RecordedRun& run) {
+  if (!fields.has("optimizer")) return;
+  const Fields given = fields.object("optimizer");
+  const std::string type = given.text("type");
+  const bool adam = type == "Adam" || type == "AdamW";
+  run.knows_optimizer = adam || type == "SGD";
+  OptimizerSpec& optimizer = run.optimizer;
+  optimizer.kind = adam ? "AdamW" : "SGD";
+  for (const double rate : given.numbers("lr")) run.lr.push_back(rate);
+  if (!run.lr.empty()) optimizer.lr = run.lr.front();
+  const std::vector<double> betas = given.numbers("betas");
+  if (betas.size() == 2) std::tie(optimizer.beta1, optimizer.beta2) = std::pair(betas[0], betas[1]);
+  given.number("eps", optimizer.eps);
+  given.number("weight_decay", optimizer.weight_decay);
+  given.number("momentum", optimizer.momentum);
+  optimizer.max_norm = 0;  // no clipping
+  given.number("max_norm", optimizer.max_norm);
+}
+
+void check_box(const Fields& fields, const RecordedPiece& piece) {
+  if (piece.place.offset.size() != piece.global_shape.size() ||
+      piece.shape.size() != piece.global_shape.size()) {
+    fields.fail("offset",
+                fmt::format("has {} numbers, shape {}, global_shape {}", piece.place.offset.size(),
+                            piece.shape.size(), piece.global_shape.size()));
+  }
+  for (size_t d = 0; d < piece.shape.size(); ++d) {
+    const int64_t end = piece.place.offset[d] + piece.shape[d];
+    if (piece.place.offset[d] < 0 || end > piece.global_shape[d]) {
+      fields.fail("offset",
+                  fmt::format("makes the box [{}, {}) in dim {} of [{}]", piece.place.offset[d],
+                              end, d, fmt::join(piece.global_shape, ", ")));
+    }
+  }
+}
+
+int64_t size_of(const Fields& fields, const std::vector<int64_t>& shape) {
+  int64_t size = 1;
+  for (const int64_t length : shape) {
+    const auto product = checked_multiply(size, length);
+    if (!product) fields.fail("shape", fmt::format("[{}] is too large", fmt::join(shape, ", ")));
+    size = *product;
+  }
+  return size;
+}
+
+void read_place(const Fields& fields, RecordedPiece& piece) {
+  if (fields.has("flat")) {
+    const std::vector<int64_t> range = fields.counts("flat");
+    const int64_t size = size_of(fields, piece.global_shape);
+    const bool fits = range.size() == 2 && range[0] <= range[1] && range[1] <= size &&
+                      size_of(fields, piece.shape) == range[1] - range[0];
+    if (!fits) {
+      fields.fail("flat", fmt::format("is [{}] for a piece of [{}] in a tensor of {} elements",
+                                      fmt::join(range, ", "), fmt::join(piece.shape, ", "), size));
+    }
+    piece.place = {.kind = Place::Kind::kFlat, .begin = range[0], .end = range[1]};
+  } else if (fields.has("offset")) {
+    piece.place = {.kind = Place::Kind::kBox, .offset = fields.counts("offset")};
+    check_box(fields, piece);
+  }
+}
+
+void read_partial(const Fields& fields, const Mesh& mesh, RecordedPiece& piece) {
+  if (!fields.has("partial")) return;
+  const Fields partial = fields.object("partial");
+  for (const std::string& axis : partial.texts("axes")) {
+    const bool known = std::any_of(mesh.axes().begin(), mesh.axes().end(),
+                                   [&](const MeshAxis& one) { return one.name == axis; });
+    if (known) piece.partial_axes.push_back(axis);  // else it has one rank, and there is no sum
+  }
+  const std::string op = partial.text("op");
+  if (op != "sum" && op != "mean") partial.fail("op", "is '" + op + "'; it is sum or mean");
+  piece.is_mean = op == "mean";
+}
+
+void read_values(const Fields& fields, const SafetensorsFile& file, RecordedPiece& piece) {
+  const std::string key = fields.text("key");
+  if (!file.contains(key)) fields.fail("key", fmt::format("{} is not in {}", key, file.path()));
+  piece.values = file.get(key);
+  if (piece.values.sizes() != at::IntArrayRef(piece.shape)) {
+    fields.fail("shape",
+                fmt::format("is [{}], and the tensor of {} is [{}]", fmt::join(piece.shape, ", "),
+                            file.path(), fmt::join(piece.values.sizes(), ", ")));
+  }
+  const std::string dtype = dtype_name(piece.values.scalar_type());
+  if (fields.text("dtype") != dtype) {
+    fields.fail("dtype", fmt::format("is {}, and the tensor of {} is {}", fields.text("dtype"),
+                                     file.path(), dtype));
+  }
+}
+
+RecordedPiece piece_of(const Fields& fields, const RecordedRun& run, const SafetensorsFile& file) {
+  const Kind& kind = kind_of(fields);
+  RecordedPiece piece;
+  piece.name = kind.prefix + fields.text("name") + kind.suffix;
+  piece.phase = kind.phase;
+  if (std::string(kind.name) == "scalar" && is_of_step(piece.name)) piece.phase = Phase::kStep;
+  piece.step = fields.count("step", 0, kMaxSteps);
+  if (fields.has("microbatch")) piece.microbatch = fields.count("microbatch", 0, kMaxSteps);
+  if (fields.has("order")) piece.order = fields.count("order", 0, int64_t{1} << 40);
+  piece.shape = fields.counts("shape");
+  piece.global_shape = fields.has("global_shape") ? fields.counts("global_shape") : piece.shape;
+  size_of(fields, piece.global_shape);
+  read_place(fields, piece);
+  read_partial(fields, run.mesh, piece);
+  read_values(fields, file, piece);
+  return piece;
+}
+
+void read_rank(int64_t rank, RecordedRun& run) {
+  const std::string base = (fs::path(run.folder) / fmt::format("rank{}", rank)).string();
+  const std::string path = base + ".jsonl";
+  const SafetensorsFile file = SafetensorsFile::open(base + ".safetensors");
+  std::ifstream lines(path, std::ios::binary);
+  std::string line;
+  int64_t number = 0;
+  while (std::getline(lines, line)) {
+    const std::string where = fmt::format("{}:{}", path, ++number);
+    if (line.size() > kLongestLine) {
+      throw Error({ErrorKind::kBadInput, where + " is longer than 1 MiB", "record the run again"});
+    }
+    const Fields fields(where, parse(line, where));
+    if (fields.has("end")) {
+      const int64_t pieces = fields.count("end", 0, int64_t{1} << 40);
+      if (pieces != number - 1) {
+        fields.fail("end",
+                    fmt::format("says {} pieces, and {} came before it", pieces, number - 1));
+      }
+      return;
+    }
+    RecordedPiece piece = piece_of(fields, run, file);
+    piece.line = number;
+    piece.rank = rank;
+    run.pieces.push_back(std::move(piece));
+  }
+  throw Error(
+      {.kind = ErrorKind::kBadInput,
+       .what = fmt::format("{} ends after {} lines without its last line", path, number),
+       .fix = "the rank died while it wrote, or the file is missing; record the run again"});
+}
+
+}  // namespace
+
+bool is_recorded_run(const std::string& folder) {
+  std::error_code ignored;
+  return fs::is_regular_file(fs::path(folder) / "run.json", ignored);
+}
+
+RecordedRun read_recorded_run(const std::string& folder) {
+  const std::string path = (fs::path(folder) / "run.json").string();
+  const Fields fields(path, parse(whole_text(path), path));
+  if (fields.text("format") != "shardproof-run") {
+    fields.fail("format", "is '" + fields.text("format") + "'; a recorded run has shardproof-run");
+  }
+  const int64_t version = fields.count("version", 1, 1 << 20);
+  if (version != 1) {
+    fields.fail("version", fmt::format("is {}; this program reads version 1", version));
+  }
+  RecordedRun run;
+  run.folder = folder;
+  run.world_size = fields.count("world_size", 1, Mesh::kMaxWorldSize);
+  run.mesh = mesh_of(fields, run.world_size);
+  run.precision = fields.text("precision");
+  run.steps = fields.count("steps", 0, kMaxSteps);
+  read_optimizer(fields, run);
+  run.only = fields.has("only") ? fields.value("only").dump() : "null";
+  for (int64_t rank = 0; rank < run.world_size; ++rank) read_rank(rank, run);
+  return run;
+}
+
+}  // namespace shardproof::sim

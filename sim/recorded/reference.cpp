@@ -1,0 +1,192 @@
+#include "sim/recorded/reference.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <tuple>
+
+#include "base/error.h"
+#include "sim/judge/diff/golden_order.h"
+#include "sim/recorded/placement.h"
+
+namespace shardproof::sim {
+namespace {
+
+using Pieces = std::vector<const RecordedPiece*>;
+
+// Gradients come first in the optimizer's step, then its scalars, then what it wrote.
+int place_in_step(const RecordedPiece& piece) {
+  if (piece.phase != Phase::kStep || piece.name.starts_with("grad.")) return 0;
+  return piece.global_shape.empty() ? 1 : 2;
+}
+
+struct Tensor {
+  Pieces pieces;
+  size_t first = 0;  // position of its first piece in the run
+};
+
+// The tensors by the order of the computation.
+std::vector<Tensor> tensors_of(const RecordedRun& run) {
+  std::map<std::string, Tensor> by_key;
+  for (size_t i = 0; i < run.pieces.size(); ++i) {
+    const RecordedPiece& piece = run.pieces[i];
+    Tensor& tensor = by_key[record_key(piece.phase, piece.step, piece.name)];
+    if (tensor.pieces.empty()) tensor.first = i;
+    tensor.pieces.push_back(&piece);
+  }
+  std::vector<Tensor> tensors;
+  for (auto& [key, tensor] : by_key) tensors.push_back(std::move(tensor));
+  const auto place = [](const Tensor& tensor) {
+    const RecordedPiece& first = *tensor.pieces.front();
+    const int64_t order = first.order < 0 ? std::numeric_limits<int64_t>::max() : first.order;
+    return std::tuple(golden_position(first.step, first.phase, place_in_step(first)), order,
+                      tensor.first);
+  };
+  std::sort(tensors.begin(), tensors.end(),
+            [&](const Tensor& a, const Tensor& b) { return place(a) < place(b); });
+  return tensors;
+}
+
+[[noreturn]] void bad_reference(const RecordedRun& run, const RecordedPiece& piece,
+                                const std::string& what, const std::string& fix) {
+  throw Error(
+      {.kind = ErrorKind::kBadInput,
+       .what = fmt::format("{}: {} of step {} {}", run.folder, piece.name, piece.step, what),
+       .fix = fix});
+}
+
+// The addends of one group of peers, and each value once: of several groups that hold addends of
+// the same elements the one with the lowest rank counts.
+bool is_counted(const RecordedRun& run, const Pieces& pieces, const RecordedPiece& piece) {
+  const auto group = [&](const RecordedPiece& one) {
+    return run.mesh.peers_along(one.partial_axes, one.rank).front();
+  };
+  for (const RecordedPiece* other : pieces) {
+    const bool same = other->place == piece.place && other->microbatch == piece.microbatch;
+    if (same && group(*other) < group(piece)) return false;
+  }
+  return true;
+}
+
+// Writes pieces into the whole tensor, and refuses copies that differ.
+class Assembly {
+ public:
+  Assembly(const RecordedRun& run, const RecordedPiece& first) : run_(run), first_(first) {
+    const bool floating = at::isFloatingType(first.values.scalar_type());
+    whole_ = at::zeros(first.global_shape, floating ? at::kDouble : at::kLong);
+    held_.assign(static_cast<size_t>(whole_.numel()), 0);
+  }
+
+  void add(const RecordedPiece& piece) {
+    if (piece.global_shape != first_.global_shape) {
+      bad_reference(run_, piece,
+                    fmt::format("is [{}] on rank {} and [{}] on rank {}",
+                                fmt::join(first_.global_shape, ", "), first_.rank,
+                                fmt::join(piece.global_shape, ", "), piece.rank),
+                    "record both ranks with the same model");
+    }
+    if (whole_.scalar_type() == at::kDouble) {
+      paste<double>(piece, piece.values.to(at::kDouble));
+    } else {
+      paste<int64_t>(piece, piece.values.to(at::kLong));
+    }
+  }
+
+  // The whole tensor. Activations of samples that no rank recorded stay zero.
+  at::Tensor whole() const {
+    const auto lacking = std::count(held_.begin(), held_.end(), 0);
+    if (lacking > 0 && first_.phase == Phase::kStep) {
+      bad_reference(run_, first_, fmt::format("lacks {} of its {} elements", lacking, held_.size()),
+                    "a rank did not record its piece; record the run again");
+    }
+    return whole_;
+  }
+
+ private:
+  template <class Value>
+  void paste(const RecordedPiece& piece, const at::Tensor& values) {
+    const at::Tensor dense = values.contiguous();
+    const Value* from = dense.const_data_ptr<Value>();
+    Value* to = whole_.mutable_data_ptr<Value>();
+    const bool addend = !piece.partial_axes.empty();
+    const double share = piece.is_mean ? mean_share(run_.mesh, piece) : 1;
+    plan_of(piece).for_each_run([&](int64_t local, int64_t global, int64_t length) {
+      for (int64_t i = 0; i < length; ++i) {
+        char& held = held_[static_cast<size_t>(global + i)];
+        Value& here = to[global + i];
+        if (addend) {
+          here += static_cast<Value>(share * static_cast<double>(from[local + i]));
+        } else if (held != 0 && !same(here, from[local + i])) {
+          bad_reference(run_, piece, "has unequal copies on its ranks",
+                        "compare this run with one that has one rank first");
+        } else {
+          here = from[local + i];
+        }
+        held = 1;
+      }
+    });
+  }
+
+  template <class Value>
+  static bool same(Value a, Value b) {
+    return a == b || (a != a && b != b);
+  }
+
+  const RecordedRun& run_;
+  const RecordedPiece& first_;
+  at::Tensor whole_;
+  std::vector<char> held_;
+};
+
+at::Tensor assembled(const RecordedRun& run, const Pieces& pieces) {
+  Assembly assembly(run, *pieces.front());
+  for (const RecordedPiece* piece : pieces) {
+    if (piece->partial_axes.empty() || is_counted(run, pieces, *piece)) assembly.add(*piece);
+  }
+  return assembly.whole();
+}
+
+class Descriptor {
+ public:
+  Descriptor() : fd_(::memfd_create("shardproof reference", MFD_CLOEXEC)) {
+    SHARDPROOF_ASSERT(fd_ >= 0, "memfd_create");
+  }
+  ~Descriptor() { ::close(fd_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+}  // namespace
+
+Reference make_reference(const RecordedRun& run) {
+  GoldenRecorder recorder(true);
+  std::set<std::string> narrow;
+  for (const Tensor& tensor : tensors_of(run)) {
+    const RecordedPiece& first = *tensor.pieces.front();
+    recorder.observe({.name = first.name,
+                      .phase = first.phase,
+                      .step = first.step,
+                      .tensor = assembled(run, tensor.pieces)});
+    for (const RecordedPiece* piece : tensor.pieces) {
+      const at::ScalarType dtype = piece->values.scalar_type();
+      if (at::isFloatingType(dtype) && dtype != at::kDouble) {
+        narrow.insert(record_key(first.phase, first.step, first.name));
+      }
+    }
+  }
+  const Descriptor file;
+  recorder.write(file.get(), {});
+  return {GoldenRecord::from_fd(file.get()), std::move(narrow)};
+}
+
+}  // namespace shardproof::sim

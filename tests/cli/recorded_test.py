@@ -1,0 +1,410 @@
+#!/usr/bin/env python3
+"""`judge RUN --golden RUN1`: runs that another program recorded. The runs are written here by hand, so that nothing
+of the recorder is needed, and their values come from the formulas below.
+
+Usage: recorded_test.py PROGRAM [unittest arguments]
+"""
+import itertools
+import json
+import math
+import os
+import random
+import struct
+import subprocess
+import sys
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+import cli_test  # noqa: E402
+
+CODES = {"float64": ("F64", "d"), "float32": ("F32", "f"), "int64": ("I64", "q")}
+ADAM = {"type": "AdamW", "lr": [0.01], "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}
+
+
+def size_of(shape):
+    return math.prod(shape)
+
+
+def values_of(name, shape):
+    """Different at every position."""
+    draw = random.Random(name)
+    return [draw.uniform(-1, 1) for _ in range(size_of(shape))]
+
+
+def cut(values, shape, offset, local):
+    """The box [offset, offset + local) of a row-major tensor."""
+    strides = [size_of(shape[d + 1:]) for d in range(len(shape))]
+    ranges = [range(start, start + length) for start, length in zip(offset, local)]
+    return [values[sum(i * s for i, s in zip(index, strides))] for index in itertools.product(*ranges)]
+
+
+class Run:
+    """A recorded run that is written line by line."""
+
+    def __init__(self, mesh=(), **more):
+        self.mesh = list(mesh)
+        self.world_size = size_of([size for _, size in self.mesh])
+        self.head = {"format": "shardproof-run", "version": 1, "made_by": {"torch": "2.11.0"},
+                     "world_size": self.world_size,
+                     "mesh": [{"axis": axis, "size": size} for axis, size in self.mesh],
+                     "precision": "float64", "steps": 1, "only": None, **more}
+        self.lines = [[] for _ in range(self.world_size)]
+        self.data = [[] for _ in range(self.world_size)]
+
+    def at(self, rank, axis):
+        """The rank's coordinate, row-major, outer to inner."""
+        for name, size in reversed(self.mesh):
+            if name == axis:
+                return rank % size
+            rank //= size
+        return 0
+
+    def add(self, rank, kind, name, values, shape, step=1, dtype="float64", **more):
+        key = str(len(self.lines[rank]))
+        line = {"key": key, "kind": kind, "name": name, "step": step, "microbatch": 0,
+                "order": len(self.lines[rank]), "dtype": dtype, "shape": list(shape),
+                "global_shape": list(shape), "offset": [0] * len(shape), "source": "declared", **more}
+        self.lines[rank].append(line)
+        self.data[rank].append((key, dtype, list(shape), list(values)))
+        return line
+
+    def box(self, rank, kind, name, whole, shape, dim=None, part=0, parts=1, **more):
+        """One of `parts` equal parts along `dim`."""
+        local, offset = list(shape), [0] * len(shape)
+        if dim is not None:
+            local[dim] //= parts
+            offset[dim] = part * local[dim]
+        return self.add(rank, kind, name, cut(whole, shape, offset, local), local,
+                        global_shape=list(shape), offset=offset, **more)
+
+    def write(self, folder):
+        os.makedirs(folder)
+        for rank in range(self.world_size):
+            with open(os.path.join(folder, f"rank{rank}.jsonl"), "w", encoding="utf-8") as file:
+                for line in self.lines[rank]:
+                    file.write(json.dumps(line) + "\n")
+                file.write(json.dumps({"end": len(self.lines[rank])}) + "\n")
+            self._write_tensors(os.path.join(folder, f"rank{rank}.safetensors"), self.data[rank])
+        with open(os.path.join(folder, "run.json"), "w", encoding="utf-8") as file:
+            json.dump(self.head, file)
+        return folder
+
+    @staticmethod
+    def _write_tensors(path, tensors):
+        header, data = {}, b""
+        for key, dtype, shape, values in sorted(tensors, key=lambda one: -struct.calcsize(CODES[one[1]][1])):
+            name, code = CODES[dtype]
+            packed = struct.pack(f"<{len(values)}{code}", *values)
+            header[key] = {"dtype": name, "shape": shape, "data_offsets": [len(data), len(data) + len(packed)]}
+            data += packed
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        with open(path, "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text + data)
+
+
+# name: shape, and the dim that tp cuts
+PARAMETERS = {"layers.0.norm.weight": ((6,), None), "layers.0.up.weight": ((8, 6), 0),
+              "layers.0.down.weight": ((6, 8), 1), "layers.0.experts.0.weight": ((4, 6), None),
+              "head.weight": ((10, 6), 0)}
+
+
+def gradient(name):
+    return values_of("grad " + name, PARAMETERS[name][0])
+
+
+def start(name):
+    return values_of("start " + name, PARAMETERS[name][0])
+
+
+def stepped(name):
+    """The first step of AdamW without decay: each element moves by lr * g / (|g| + eps)."""
+    return [w - 0.01 * g / (abs(g) + 1e-8) for w, g in zip(start(name), gradient(name))]
+
+
+def recorded(mesh=(), change=None, **more):
+    """A run of one step. `change(run, rank, kind, name, values)` may return other values of a whole tensor."""
+    run = Run(mesh, optimizer=ADAM, **more)
+    tp = dict(run.mesh).get("tp", 1)
+    for rank in range(run.world_size):
+        def put(kind, name, whole, shape, step, dim=None):
+            whole = (change and change(run, rank, kind, name, list(whole))) or whole
+            run.box(rank, kind, name, whole, shape, dim, run.at(rank, "tp"), tp, step=step)
+
+        for name, (shape, dim) in PARAMETERS.items():
+            put("param", name, start(name), shape, 0, dim)
+        put("scalar", "loss", [1.25], (), 1)
+        for name, (shape, dim) in reversed(PARAMETERS.items()):
+            put("grad", name, gradient(name), shape, 1, dim)
+        put("scalar", "grad_norm", [3.5], (), 1)
+        for name, (shape, dim) in PARAMETERS.items():
+            put("param", name, stepped(name), shape, 1, dim)
+    return run
+
+
+def of(wanted_kind, part_of_name, how, ranks=None):
+    """A change of one kind of tensor: how(value, run, rank)."""
+    def change(run, rank, kind, name, values):
+        if kind != wanted_kind or part_of_name not in name or (ranks is not None and rank not in ranks):
+            return None
+        return [how(value, run, rank) for value in values]
+    return change
+
+
+class RecordedRunTest(cli_test.CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.golden = recorded().write(os.path.join(self.scratch, "one"))
+        self.count = 0
+
+    def run_program(self, *words):
+        return subprocess.run([cli_test.PROGRAM, *words], cwd=self.scratch, env=self.environment, text=True,
+                              capture_output=True, timeout=cli_test.LIMIT_S, stdin=subprocess.DEVNULL, check=False)
+
+    def judge(self, run, *words, golden=None):
+        if isinstance(run, Run):
+            self.count += 1
+            run = run.write(os.path.join(self.scratch, f"run{self.count}"))
+        return self.run_program("judge", run, "--golden", golden or self.golden, *words)
+
+    def expect(self, done, status, *texts, absent=()):
+        text = done.stdout + done.stderr
+        self.assertEqual(done.returncode, status, text)
+        for one in texts:
+            self.assertIn(one, text)
+        for one in absent:
+            self.assertNotIn(one, text)
+
+    def test_right_layouts_match(self):
+        whole = sum(size_of(shape) for shape, _ in PARAMETERS.values())
+        uncut = sum(size_of(shape) for shape, dim in PARAMETERS.values() if dim is None)
+        # start, gradient and parameter of each, and two scalars; what tp does not cut is on each of its ranks
+        elements = {"tp": 3 * (whole + uncut) + 4, "dp": 2 * (3 * whole + 2)}
+        for axis, count in elements.items():
+            with self.subTest(axis=axis):
+                done = self.judge(recorded([(axis, 2)]))
+                self.expect(done, 0, "MATCH", f"17 tensors, {count} elements", "(one rank)",
+                            absent=["collective"])
+        self.expect(self.judge(recorded([("dp", 3), ("tp", 2)])), 0, "MATCH", "dp=3 tp=2")
+
+    def test_a_gradient_of_one_rank_that_is_stale(self):
+        change = of("grad", "norm", lambda value, run, rank: 0.5 * value + 0.1, ranks=[1])
+        self.expect(self.judge(recorded([("dp", 1), ("tp", 2)], change)), 1, "MISMATCH", "values",
+                    "grad.layers.0.norm.weight", "on rank 1 (tp 1)", "rank 1 only")
+
+    def test_copies_that_differ_within_the_allowance(self):
+        change = of("grad", "norm", lambda value, run, rank: value * (1 + 1e-15), ranks=[1])
+        self.expect(self.judge(recorded([("tp", 2)], change)), 1, "replicas", "grad.layers.0.norm.weight")
+
+    def test_a_factor_names_the_axis(self):
+        change = of("grad", "", lambda value, run, rank: 3 * value)
+        self.expect(self.judge(recorded([("dp", 3), ("tp", 2)], change)), 1, "grad.head.weight",
+                    "every element is 3.00 x golden", "3 is the size of dp", "5 of 5 gradients")
+
+    def test_a_sum_that_is_missing(self):
+        def half(value, run, rank):
+            share = 0.3 + 0.4 * run.at(rank, "tp")
+            return share * value + (0.2 if run.at(rank, "tp") else -0.2)
+        self.expect(self.judge(recorded([("dp", 2), ("tp", 2)], of("grad", "norm", half))), 1,
+                    "grad.layers.0.norm.weight", "the sum over tp is missing")
+
+    def test_wrong_gradients_with_a_part_of_the_name_in_common(self):
+        def change(run, rank, kind, name, values):
+            return [1.5 * value for value in values] if kind == "grad" and "layers" in name else None
+        self.expect(self.judge(recorded([("tp", 2)], change)), 1, "4 of 5 gradients of step 1 are wrong",
+                    "all with 'layers' in their name, and no others")
+
+    def test_the_first_wrong_gradient_is_the_first_that_backward_computes(self):
+        change = of("grad", "layers", lambda value, run, rank: 1.5 * value)
+        self.expect(self.judge(recorded([("tp", 2)], change)), 1, "tensor    grad.layers.0.experts.0.weight")
+
+    def test_addends_are_summed(self):
+        def run_of(addend):
+            run = recorded([("tp", 2)])
+            for rank in range(2):
+                line = next(one for one in run.lines[rank]
+                            if one["kind"] == "grad" and one["name"] == "layers.0.norm.weight")
+                line["partial"] = {"axes": ["tp"], "op": "sum"}
+                number = int(line["key"])
+                key, dtype, shape, values = run.data[rank][number]
+                run.data[rank][number] = (key, dtype, shape, [addend(value, rank) for value in values])
+            return run
+        share = [0.25, 0.75]
+        self.expect(self.judge(run_of(lambda value, rank: share[rank] * value)), 0, "MATCH")
+        self.expect(self.judge(run_of(lambda value, rank: value)), 1, "grad.layers.0.norm.weight",
+                    "the sum of the addends over tp")
+
+    def test_a_mean_over_an_axis(self):
+        def run_of(losses):
+            run = recorded([("dp", 2)], lambda run, rank, kind, name, values:
+                           [losses[rank]] if name == "loss" else None)
+            for rank in range(2):
+                line = next(one for one in run.lines[rank] if one["name"] == "loss")
+                line["partial"] = {"axes": ["dp"], "op": "mean"}
+            return run
+        self.expect(self.judge(run_of([1.0, 1.5])), 0, "MATCH")
+        self.expect(self.judge(run_of([1.0, 1.0])), 1, "loss", "of step 1")
+
+    def test_shards_in_the_wrong_order(self):
+        def change(run, rank, kind, name, values):
+            return values[24:] + values[:24] if kind == "grad" and "up" in name else None
+        self.expect(self.judge(recorded([("tp", 2)], change)), 1, "grad.layers.0.up.weight", "order")
+
+    def test_flat_pieces(self):
+        run = Run([("dp", 2)], optimizer=ADAM)
+        for rank in range(2):
+            for name, (shape, _) in PARAMETERS.items():
+                middle = size_of(shape) // 3
+                begin, end = ((0, middle), (middle, size_of(shape)))[rank]
+                for kind, step, whole in (("param", 0, start(name)), ("grad", 1, gradient(name)),
+                                          ("param", 1, stepped(name))):
+                    run.add(rank, kind, name, whole[begin:end], [end - begin], step=step, global_shape=list(shape),
+                            offset=None, flat=[begin, end])
+        self.expect(self.judge(run), 0, "MATCH")
+        run.data[1][1] = (*run.data[1][1][:3], [0.0] * len(run.data[1][1][3]))
+        self.expect(self.judge(run), 1, "grad.layers.0.norm.weight", "rank 1")
+
+    def test_plain_tensors_are_placed_by_their_start(self):
+        run = recorded([("tp", 2)])
+        for lines in run.lines:
+            for line in lines:
+                line.update(offset=None, global_shape=line["shape"], source="plain")
+        self.expect(self.judge(run), 0, "MATCH")
+
+    def test_plain_tensors_of_which_two_parts_fit(self):
+        same = of("param", "up", lambda value, run, rank: 0.5)
+        golden = recorded((), same).write(os.path.join(self.scratch, "constant"))
+        run = recorded([("tp", 2)], same)
+        for lines in run.lines:
+            for line in lines:
+                line.update(offset=None, global_shape=line["shape"])
+        self.expect(self.judge(run, golden=golden), 2, "2 parts of the start parameter", "layouts=")
+
+    def test_other_start_weights(self):
+        change = of("param", "head", lambda value, run, rank: value + 0.25)
+        self.expect(self.judge(recorded([("tp", 2)], change)), 1, "param.head.weight", "at the start",
+                    "shardproof.load(model, golden)")
+
+    def test_a_parameter_that_moved_otherwise(self):
+        run = recorded([("tp", 2)])
+        for rank in range(2):
+            line = run.lines[rank][-1]
+            self.assertEqual((line["kind"], line["step"], line["name"]), ("param", 1, "head.weight"))
+            key, dtype, shape, values = run.data[rank][-1]
+            run.data[rank][-1] = (key, dtype, shape, [value + 0.001 for value in values])
+        self.expect(self.judge(run), 1, "param.head.weight", "of step 1")
+
+    def test_a_part_that_no_rank_holds(self):
+        run = recorded([("tp", 2)])
+        place = next(i for i, one in enumerate(run.lines[1]) if one["kind"] == "grad" and "up" in one["name"])
+        for rows in (run.lines[1], run.data[1]):
+            del rows[place]
+        self.expect(self.judge(run), 1, "missing", "grad.layers.0.up.weight")
+
+    def test_a_gradient_that_no_rank_holds(self):
+        run = recorded([("tp", 2)])
+        for rank in range(2):
+            place = next(i for i, one in enumerate(run.lines[rank]) if one["kind"] == "grad" and "up" in one["name"])
+            for rows in (run.lines[rank], run.data[rank]):
+                del rows[place]
+        self.expect(self.judge(run), 1, "missing", "grad.layers.0.up.weight", "no rank observed it")
+
+    def test_a_name_that_the_reference_lacks(self):
+        run = recorded([("tp", 2)])
+        for lines in run.lines:
+            for line in lines:
+                line["name"] = line["name"].replace("head.weight", "heed.weight")
+        self.expect(self.judge(run), 1, "missing", "head.weight")
+
+    def test_float32_is_not_called_right(self):
+        run = recorded([("tp", 2)])
+        for lines, data in zip(run.lines, run.data):
+            for i, line in enumerate(lines):
+                line["dtype"] = "float32"
+                data[i] = (data[i][0], "float32", *data[i][2:])
+        self.expect(self.judge(run), 4, "REFUSED", "float32", "record both runs in float64")
+        place = next(i for i, one in enumerate(run.lines[1]) if one["kind"] == "grad" and "norm" in one["name"])
+        key, dtype, shape, values = run.data[1][place]
+        run.data[1][place] = (key, dtype, shape, [value + 1 for value in values])
+        self.expect(self.judge(run), 1, "replicas", "grad.layers.0.norm.weight")
+
+    def test_one_tensor_below_float64(self):
+        run = recorded([("tp", 2)])
+        for lines, data in zip(run.lines, run.data):
+            place = next(i for i, one in enumerate(lines) if one["name"] == "loss")
+            lines[place]["dtype"] = "float32"
+            data[place] = (data[place][0], "float32", *data[place][2:])
+        self.expect(self.judge(run), 0, "MATCH", "1 of 17 tensors not resolvable", "loss")
+        self.expect(self.judge(f"{self.scratch}/run{self.count}", "--no-unresolved"), 1, "loss")
+
+    def test_two_layouts(self):
+        other = recorded([("dp", 2)]).write(os.path.join(self.scratch, "dp2"))
+        run = recorded([("tp", 2)])
+        self.expect(self.judge(run, golden=other), 2, "has 2 ranks", "--reference")
+        self.expect(self.judge(f"{self.scratch}/run{self.count}", "--reference", golden=other), 0, "MATCH",
+                    "dp=2, not against one rank")
+        wrong = of("grad", "norm", lambda value, run, rank: value + rank)
+        odd = recorded([("dp", 2)], wrong).write(os.path.join(self.scratch, "odd"))
+        self.expect(self.judge(f"{self.scratch}/run{self.count}", "--reference", golden=odd), 2,
+                    "unequal copies", "grad.layers.0.norm.weight")
+
+    def test_runs_that_are_not_whole(self):
+        def broken(change):
+            self.count += 1
+            folder = recorded([("tp", 2)]).write(os.path.join(self.scratch, f"run{self.count}"))
+            change(folder)
+            return self.judge(folder)
+
+        def rewrite(name, edit):
+            def change(folder):
+                path = os.path.join(folder, name)
+                with open(path, encoding="utf-8") as file:
+                    text = edit(file.read())
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text)
+            return change
+
+        def line(number, **fields):
+            def edit(text):
+                lines = text.splitlines()
+                lines[number] = json.dumps({**json.loads(lines[number]), **fields})
+                return "\n".join(lines) + "\n"
+            return rewrite("rank1.jsonl", edit)
+
+        def head(**fields):
+            return rewrite("run.json", lambda text: json.dumps({**json.loads(text), **fields}))
+
+        self.expect(broken(rewrite("rank1.jsonl", lambda text: text[:len(text) // 2])), 2, "rank1.jsonl")
+        self.expect(broken(rewrite("rank1.jsonl", lambda text: text.rsplit("\n", 2)[0])), 2, "without its last line")
+        self.expect(broken(lambda folder: os.remove(os.path.join(folder, "rank1.jsonl"))), 2, "rank1.jsonl")
+        self.expect(broken(lambda folder: os.remove(os.path.join(folder, "rank1.safetensors"))), 2,
+                    "rank1.safetensors")
+        self.expect(broken(lambda folder: os.truncate(os.path.join(folder, "rank0.safetensors"), 700)), 2,
+                    "rank0.safetensors")
+        self.expect(broken(lambda folder: os.remove(os.path.join(folder, "run.json"))), 2, "no run.json")
+        self.expect(broken(line(1, offset=[5, 0])), 2, "rank1.jsonl:2", "[5, 9) in dim 0 of [8, 6]")
+        self.expect(broken(line(1, shape=[4, 5])), 2, "rank1.jsonl:2", "shape")
+        self.expect(broken(line(1, kind="gradient")), 2, "kind", "gradient")
+        self.expect(broken(line(1, key="x")), 2, "key x")
+        self.expect(broken(line(1, dtype="float32")), 2, "dtype", "float64")
+        self.expect(broken(line(1, step="one")), 2, "step", "integer")
+        self.expect(broken(line(1, global_shape=[1 << 40, 1 << 40])), 2, "too large")
+        self.expect(broken(line(1, global_shape=[80, 60])), 1, "its global shape is [80, 60]")
+        self.expect(broken(head(world_size=3)), 2, "world_size is 3")
+        self.expect(broken(head(version=2)), 2, "version")
+        self.expect(broken(head(steps=2)), 2, "number of recorded steps")
+        self.expect(broken(head(mesh="tp")), 2, "mesh", "list")
+        self.expect(broken(rewrite("run.json", lambda text: text[:-4])), 2, "run.json", "JSON")
+
+    def test_arguments(self):
+        self.expect(self.run_program("judge", self.golden), 2, "--golden")
+        self.expect(self.run_program("judge", self.golden, "file.safetensors", "--golden", self.golden), 2,
+                    "takes no result file")
+        self.expect(self.run_program("judge", self.scratch, "--golden", self.golden), 2, "no recorded run")
+        self.expect(self.run_program("judge", self.scratch), 2, "needs a result file")
+
+
+if __name__ == "__main__":
+    cli_test.PROGRAM = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
