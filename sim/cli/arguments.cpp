@@ -198,6 +198,11 @@ const Command kCommands[] = {
        add_selection(app, a.run);
        app.add_flag("--keys", a.run.keys, "The keys of a scenario file, with types and defaults");
      }},
+    {"lint", "Check scenario files, without running them: all errors with line and column",
+     [](CLI::App& app, Arguments& a) {
+       app.add_option("scenarios", a.run.paths,
+                      "Scenario files, and folders of them (default: scenarios/)");
+     }},
     {"describe", "What a scenario would run: mesh, layouts, collectives, memory",
      [](CLI::App& app, Arguments& a) { add_selection(app, a.run); }},
     {"check", "Run a case folder sharded and judge it",

@@ -31,6 +31,7 @@ int dispatch(const Arguments& arguments, const CommandLine& line,
              const WorkerFunctions& functions) {
   const std::string& command = arguments.command;
   if (command == "list") return list_command(arguments.run);
+  if (command == "lint") return lint_command(arguments.run);
   if (command == "describe") return describe_command(arguments.run);
   if (command == "report") return report_command(arguments.folder);
   if (command == "compare-runs") {

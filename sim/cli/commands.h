@@ -14,6 +14,7 @@ int run_command(const RunArguments& arguments, const CommandLine& command, World
 int rank_command(const RunArguments& arguments, const CommandLine& command,
                  const WorkerFunctions& functions);
 int list_command(const RunArguments& arguments);
+int lint_command(const RunArguments& arguments);
 int describe_command(const RunArguments& arguments);
 int check_command(const CheckArguments& arguments, const CommandLine& command, WorldPool& pool);
 int judge_command(const CheckArguments& arguments, WorldPool& pool);

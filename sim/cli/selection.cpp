@@ -1,6 +1,7 @@
 #include "sim/cli/selection.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -87,7 +88,9 @@ std::vector<std::string> wanted_backends(const RunArguments& arguments) {
   return backends;
 }
 
-// Reads every file for every backend. Throws one error with the first problem of each file.
+constexpr size_t kShownCases = 5;  // that are wrong, of one file
+
+// Reads every file for every backend. Throws one error with the problems of all files.
 class Reader {
  public:
   explicit Reader(const RunArguments& arguments) : arguments_(arguments) {}
@@ -117,15 +120,32 @@ class Reader {
         cases.push_back(std::move(spec));
         return;
       }
+      std::vector<std::string> wrong;
       for (CaseSpec& spec : scenario_cases(file, backend)) {
-        require_unique(spec);
-        require_right(spec);
-        cases.push_back(std::move(spec));
+        try {
+          require_unique(spec);
+          require_right(spec);
+          cases.push_back(std::move(spec));
+        } catch (const Error& error) {
+          wrong.push_back(error.what());
+        }
       }
+      if (!wrong.empty()) add_wrong_cases(file, std::move(wrong));
     } catch (const Error& error) {
-      broken_.insert(file);
-      problems_ += (problems_.empty() ? "" : "\n") + std::string(error.what());
+      add_problem(file, error.what());
     }
+  }
+
+  void add_wrong_cases(const std::string& file, std::vector<std::string> wrong) {
+    const size_t more = wrong.size() > kShownCases ? wrong.size() - kShownCases : 0;
+    wrong.resize(wrong.size() - more);
+    if (more > 0) wrong.push_back(fmt::format("{}: {} more of its cases are wrong", file, more));
+    add_problem(file, fmt::format("{}", fmt::join(wrong, "\n")));
+  }
+
+  void add_problem(const std::string& file, const std::string& text) {
+    broken_.insert(file);
+    problems_ += (problems_.empty() ? "" : "\n") + text;
   }
 
   std::vector<CaseSpec> scenario_cases(const std::string& file, const std::string& backend) const {

@@ -14,7 +14,7 @@ struct Selection {
   std::vector<CaseSpec> skipped;  // selected but not run; `skip` has the reason
 };
 
-// Throws Error(kBadInput) with the first problem of each file, for a path that is no scenario, and
+// Throws Error(kBadInput) with the problems of all files, for a path that is no scenario, and
 // when nothing is selected.
 Selection select_cases(const RunArguments& arguments);
 

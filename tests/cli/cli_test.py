@@ -495,6 +495,20 @@ class Words(CommandTest):
         self.assertIn("A 0-6, B 0, C 0-3, D 0-1\n", text)
         self.assertIn("A 7-12, C 4-6\n", text)
 
+    def test_lint_says_all_errors_of_all_files_and_runs_nothing(self):
+        right = self.write("right.yaml", SMALL)
+        text = self.call("lint", right)
+        self.assertIn("1 files, 6 cases: no errors", text)
+        keys = self.write("keys.yaml", "name: t/keys\nparalel: {tensor_parallel_size: 2}\ndata: {lengths: [5, x]}\n")
+        rows = self.write("rows.yaml", "name: t/rows\ndata: {lengths: [5, 3]}\nmatrix:\n"
+                          "  data.dropped_samples: [[7], [0], [8]]\n")
+        meshes = self.write("meshes.yaml", SMALL.replace("[1, 2, 4]", "[1, 3, 5]").replace("t/small", "t/meshes"))
+        text = self.call("lint", right, keys, rows, meshes, status=2)
+        for part in ["keys.yaml:2:1: unknown key 'paralel'", "keys.yaml:3:", "rows.yaml:4:", "sample 7", "sample 8"]:
+            self.assertIn(part, text)
+        self.assertNotIn("no errors", text)
+        self.assertFalse(os.path.exists(self.path("runs")))
+
     def test_list_describe_doctor_version_schema(self):
         small = self.write("small.yaml", SMALL)
         self.assertIn("12 cases, 0 skipped", self.call("list", small))

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "base/utf8.h"
 #include "sim/case/scenario/build_case.h"
 #include "sim/case/scenario/matrix.h"
+#include "sim/case/scenario/problems.h"
 #include "sim/case/scenario/read_text.h"
 #include "sim/case/scenario/skip.h"
 
@@ -67,6 +69,35 @@ int64_t line_of(const YamlNode& root, const std::string& key) {
   return root.line;
 }
 
+// What a file's keys say, each checked by itself.
+struct ScenarioKeys {
+  ScenarioKeys() = default;
+  ScenarioKeys(const Schema& schema, const std::string& file, const YamlNode& root) {
+    base.emplace(schema, file);
+    base->add(root, {"matrix", "skip"});
+    rules = read_skip(schema, file, root.find("skip"));
+    name = scenario_name(*base);
+    rows = expand_matrix(schema, file, root.find("matrix"));
+  }
+
+  std::optional<Settings> base;
+  std::vector<SkipRule> rules;
+  std::string name;
+  std::vector<MatrixRow> rows;
+};
+
+CaseSpec case_of_row(const ScenarioKeys& keys, const MatrixRow& row, const WorldChoice& world) {
+  Settings settings = *keys.base;
+  settings.overlay(row.settings);
+  CaseSpec spec = build_case(settings, world);
+  spec.name = row.label.empty() ? keys.name : fmt::format("{}[{}]", keys.name, row.label);
+  spec.skip = row.skip;
+  if (spec.skip.empty()) spec.skip = skip_reason(keys.rules, settings, world);
+  if (spec.skip.empty()) spec.skip = world_skip(spec, settings, world);
+  spec.skip = printable(spec.skip);
+  return spec;
+}
+
 }  // namespace
 
 Scenario parse_scenario_text(const std::string& file, const std::string& text,
@@ -75,25 +106,23 @@ Scenario parse_scenario_text(const std::string& file, const std::string& text,
   const YamlNode root = parse_yaml(file, text);
   if (root.kind == YamlNode::Kind::kNull)
     fail_at(file, 1, 1, "the file is empty", "write a scenario");
-  Settings base(schema, file);
-  base.add(root, {"matrix", "skip"});
-  const std::vector<SkipRule> rules = read_skip(schema, file, root.find("skip"));
+  ScenarioKeys keys;
+  throw_all(
+      problems_of(root, [&](const YamlNode& rest) { keys = ScenarioKeys(schema, file, rest); }));
 
   Scenario scenario;
   scenario.file = file;
-  scenario.name = scenario_name(base);
-  for (const MatrixRow& row : expand_matrix(schema, file, root.find("matrix"))) {
-    Settings settings = base;
-    settings.overlay(row.settings);
-    CaseSpec spec = build_case(settings, world);
-    spec.name = row.label.empty() ? scenario.name : fmt::format("{}[{}]", scenario.name, row.label);
-    spec.line = line_of(root, "name");
-    spec.skip = row.skip;
-    if (spec.skip.empty()) spec.skip = skip_reason(rules, settings, world);
-    if (spec.skip.empty()) spec.skip = world_skip(spec, settings, world);
-    spec.skip = printable(spec.skip);
-    scenario.cases.push_back(std::move(spec));
+  scenario.name = keys.name;
+  std::vector<PlacedError> problems;
+  for (const MatrixRow& row : keys.rows) {
+    try {
+      scenario.cases.push_back(case_of_row(keys, row, world));
+    } catch (const PlacedError& error) {
+      problems.push_back(error);
+    }
   }
+  throw_all(std::move(problems));
+  for (CaseSpec& spec : scenario.cases) spec.line = line_of(root, "name");
   return scenario;
 }
 

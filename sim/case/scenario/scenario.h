@@ -22,8 +22,9 @@ struct Scenario {
   std::vector<CaseSpec> cases;  // in the order of the matrix; skipped ones have their reason
 };
 
-// Throws Error(kBadInput), "file:line:column: ...", for the first error that is independent of the
-// mesh and can be found without tensors.
+// Throws one Error(kBadInput) with a line "file:line:column: ..." for each error that is
+// independent of the mesh and can be found without tensors: all wrong keys, or, when every key is
+// right by itself, the first error of each row of the matrix.
 Scenario parse_scenario(const std::string& path, const WorldChoice& world = {});
 Scenario parse_scenario_text(const std::string& file, const std::string& text,
                              const WorldChoice& world = {});

@@ -221,9 +221,11 @@ json plain_value(const std::string& text) {
 
 void fail_at(const std::string& file, int64_t line, int64_t column, const std::string& what,
              const std::string& fix) {
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("{}:{}:{}: {}", file, line, column, printable(what, kMaxFact)),
-               .fix = printable(fix, kMaxFact)});
+  throw PlacedError(
+      {.kind = ErrorKind::kBadInput,
+       .what = fmt::format("{}:{}:{}: {}", file, line, column, printable(what, kMaxFact)),
+       .fix = printable(fix, kMaxFact)},
+      line, column);
 }
 
 const YamlNode* YamlNode::find(const std::string& key) const {

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
+
 namespace shardproof::sim {
 
 struct YamlEntry;
@@ -36,7 +38,14 @@ struct YamlEntry {
 // `file` is for messages. Throws Error(kBadInput), "file:line:column: ...".
 YamlNode parse_yaml(const std::string& file, const std::string& text);
 
-// Throws Error(kBadInput) about one position in a file.
+// An error about one position in a file.
+struct PlacedError : Error {
+  PlacedError(Parts parts, int64_t line, int64_t column)
+      : Error(std::move(parts)), line(line), column(column) {}
+  int64_t line, column;  // from 1
+};
+
+// Throws PlacedError(kBadInput).
 [[noreturn]] void fail_at(const std::string& file, int64_t line, int64_t column,
                           const std::string& what, const std::string& fix);
 

@@ -1,5 +1,6 @@
 #include "sim/case/scenario/scenario.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>
@@ -25,6 +26,57 @@ std::vector<std::string> names_of(const std::string& text) {
 }
 
 }  // namespace
+
+TEST_CASE("All wrong keys of a file are said at once, in its order", "[scenario]") {
+  const std::string said = refusal_of(R"(
+name: "a b"
+model: {hidden_size: many, vocab_sizes: 3}
+parallel:
+  tensor_parallel_size: [2]
+  data_parallel: fsdpp
+data: {lengths: [5, x, 3]}
+faults:
+  - {kind: kil, rank: 0}
+  - {rank: 1}
+  - {kind: kill, rank: 1, at_cal: 2}
+matrix:
+  mesh:
+    - {name: good, parallel.tensor_parallel_size: 2}
+    - {name: bad, parallel.tensor_paralel_size: 2}
+    - {parallel.tensor_parallel_size: 4}
+  sead: [1, 2]
+)");
+  size_t at = 0;
+  for (const char* expected :
+       {"x.yaml:2:",  "'a b' is no name",    "x.yaml:3:",  "hidden_size", "vocab_sizes",
+        "x.yaml:5:",  "x.yaml:6:",           "fsdpp",      "x.yaml:7:",   "x.yaml:9:",
+        "kil",        "x.yaml:10:",          "no kind",    "x.yaml:11:",  "at_cal",
+        "x.yaml:15:", "tensor_paralel_size", "x.yaml:16:", "has no name", "x.yaml:17:",
+        "sead"}) {
+    const size_t next = said.find(expected, at);
+    INFO(said);
+    INFO(expected);
+    REQUIRE(next != std::string::npos);
+    at = next;
+  }
+  CHECK(std::count(said.begin(), said.end(), '\n') == 11);
+}
+
+TEST_CASE("Rows that do not fit are all said when every key is right", "[scenario]") {
+  const std::string said = refusal_of(R"(
+name: x
+data: {lengths: [5, 3]}
+matrix:
+  rows:
+    - {name: a, data.dropped_samples: [2]}
+    - {name: b}
+    - {name: c, data.batch_size: 3}
+)");
+  INFO(said);
+  CHECK(said.find("x.yaml:6:") < said.find("x.yaml:8:"));
+  CHECK(said.find("x.yaml:8:") != std::string::npos);
+  CHECK(std::count(said.begin(), said.end(), '\n') == 1);
+}
 
 TEST_CASE("A scenario sets every part of a case", "[scenario]") {
   const CaseSpec spec = only_case(R"(

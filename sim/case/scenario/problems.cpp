@@ -1,0 +1,85 @@
+#include "sim/case/scenario/problems.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+namespace shardproof::sim {
+namespace {
+
+bool is_at(const PlacedError& error, int64_t line, int64_t column) {
+  return error.line == line && error.column == column;
+}
+
+bool holds(const PlacedError& error, const YamlNode& node) {
+  if (is_at(error, node.line, node.column)) return true;
+  const auto in_entry = [&](const YamlEntry& entry) {
+    return is_at(error, entry.line, entry.column) || holds(error, entry.value);
+  };
+  return std::any_of(node.entries.begin(), node.entries.end(), in_entry) ||
+         std::any_of(node.items.begin(), node.items.end(),
+                     [&](const YamlNode& item) { return holds(error, item); });
+}
+
+// Removes the node that the error names: an item of a list as a whole, else the key. Returns
+// whether it was found.
+bool remove(const PlacedError& error, YamlNode& node, bool is_top) {
+  for (size_t i = 0; i < node.items.size(); ++i) {
+    if (!holds(error, node.items[i])) continue;
+    node.items.erase(node.items.begin() + static_cast<std::ptrdiff_t>(i));
+    return true;
+  }
+  for (size_t i = 0; i < node.entries.size(); ++i) {
+    YamlEntry& entry = node.entries[i];
+    const bool names_key = is_at(error, entry.line, entry.column) ||
+                           is_at(error, entry.value.line, entry.value.column);
+    if (!names_key && !holds(error, entry.value)) continue;
+    const bool whole = names_key || (is_top && entry.key == "skip");
+    if (!whole && remove(error, entry.value, false) && !entry.value.items.empty()) return true;
+    if (!whole && entry.value.kind == YamlNode::Kind::kMap) return true;
+    node.entries.erase(node.entries.begin() + static_cast<std::ptrdiff_t>(i));
+    return true;
+  }
+  return false;
+}
+
+auto place(const PlacedError& error) { return std::tuple(error.line, error.column); }
+
+}  // namespace
+
+std::vector<PlacedError> problems_of(YamlNode root,
+                                     const std::function<void(const YamlNode& root)>& read) {
+  std::vector<PlacedError> problems;
+  while (problems.size() < kMaxProblems) {
+    try {
+      read(root);
+      break;
+    } catch (const PlacedError& error) {
+      problems.push_back(error);
+      if (!remove(error, root, true)) break;
+    }
+  }
+  return problems;
+}
+
+void throw_all(std::vector<PlacedError> problems) {
+  if (problems.empty()) return;
+  std::stable_sort(problems.begin(), problems.end(),
+                   [](const auto& a, const auto& b) { return place(a) < place(b); });
+  if (problems.size() == 1) throw PlacedError(problems.front());
+  std::string text;
+  std::string last;
+  size_t count = 0;
+  for (const PlacedError& problem : problems) {
+    if (problem.what() == last) continue;
+    last = problem.what();
+    if (++count > kMaxProblems) continue;
+    text += (text.empty() ? "" : "\n") + last;
+  }
+  if (count >= kMaxProblems) text += "\nthere may be more errors after these";
+  throw PlacedError({ErrorKind::kBadInput, text, ""}, problems.front().line,
+                    problems.front().column);
+}
+
+}  // namespace shardproof::sim

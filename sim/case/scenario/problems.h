@@ -1,0 +1,23 @@
+// All errors of a scenario's keys at once.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "sim/case/scenario/yaml_tree.h"
+
+namespace shardproof::sim {
+
+// Calls `read` until it does not throw, each time without the node that the last error names. A
+// wrong record, skip rule or matrix row goes as a whole, so that its rest gives no errors that
+// follow from the first. Returns the errors in the order of the file, at most kMaxProblems.
+std::vector<PlacedError> problems_of(YamlNode root,
+                                     const std::function<void(const YamlNode& root)>& read);
+inline constexpr size_t kMaxProblems = 20;
+
+// Throws the errors as one, a line for each, in the order of the file; equal ones count once.
+// Returns when there are none.
+void throw_all(std::vector<PlacedError> problems);
+
+}  // namespace shardproof::sim
