@@ -69,7 +69,7 @@ int64_t line_of(const YamlNode& root, const std::string& key) {
   return root.line;
 }
 
-// What a file's keys say, each checked by itself.
+// What the keys of a file say; each key is checked alone.
 struct ScenarioKeys {
   ScenarioKeys() = default;
   ScenarioKeys(const Schema& schema, const std::string& file, const YamlNode& root) {

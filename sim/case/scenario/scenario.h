@@ -23,8 +23,8 @@ struct Scenario {
 };
 
 // Throws one Error(kBadInput) with a line "file:line:column: ..." for each error that is
-// independent of the mesh and can be found without tensors: all wrong keys, or, when every key is
-// right by itself, the first error of each row of the matrix.
+// independent of the mesh and can be found without tensors: all wrong keys, or, when no single key
+// is wrong, the first error of each row of the matrix.
 Scenario parse_scenario(const std::string& path, const WorldChoice& world = {});
 Scenario parse_scenario_text(const std::string& file, const std::string& text,
                              const WorldChoice& world = {});
