@@ -21,14 +21,20 @@ bool matches_other(const DiffTask& task, const GoldenTensor& other) {
   return diff(against(task, other)).bad_count == 0;
 }
 
-// The tensor of this name in the next golden step that has one; null when there is none.
+bool are_one_number(const GoldenTensor& a, const GoldenTensor& b) {
+  return a.value.numel() == 1 && b.value.numel() == 1 && a.value.equal(b.value);
+}
+
+// The tensor of this name in the next golden step that has one; null when there is none. Steps in
+// which a single number stays the same are passed over: a call of a policy has one learning rate.
 const GoldenTensor* next_of(const GoldenTensor& tensor, const GoldenRecord& golden) {
   const GoldenTensor* next = nullptr;
   for (const GoldenTensor& other : golden.tensors()) {
     if (other.name != tensor.name || other.phase != tensor.phase || other.step <= tensor.step) {
       continue;
     }
-    if (!next || other.step < next->step) next = &other;
+    const bool sooner = !next || other.step < next->step;
+    if (sooner && !are_one_number(tensor, other)) next = &other;
   }
   return next;
 }

@@ -87,15 +87,22 @@ TEST_CASE("a learning rate that is ahead of its schedule is the golden's next on
   };
   const JudgedWorld judged(spec_of(2, 1), {rate(1, 0.25), rate(2, 0.25), rate(6, 0.5), rate(7, 1.0),
                                            number(2, 3.0), number(6, 6.0)});
-  const auto at_step_2 = [&](const std::string& name, double value) {
+  const auto at_step = [&](int64_t step, const std::string& name, double value) {
     return found(judged,
                  [=](int64_t, Observation& seen) {
-                   if (seen.name == name && seen.step == 2) seen.tensor = seen.tensor * 0 + value;
+                   if (seen.name == name && seen.step == step) {
+                     seen.tensor = seen.tensor * 0 + value;
+                   }
                  })
         .pattern;
   };
+  const auto at_step_2 = [&](const std::string& name, double value) {
+    return at_step(2, name, value);
+  };
   CHECK_THAT(at_step_2("lr", 0.5),
              Catch::StartsWith("equals the golden of step 6: ahead of its time"));
+  // Steps of one rate come between.
+  CHECK_THAT(at_step(1, "lr", 0.5), Catch::StartsWith("equals the golden of step 6: ahead"));
   CHECK_THAT(at_step_2("lr", 1.0), !Catch::Contains("ahead"));  // of the next one but one
   CHECK_THAT(at_step_2("metric.size", 6.0), Catch::Contains("2 is the size of dp"));
 }
