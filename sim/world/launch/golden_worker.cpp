@@ -3,9 +3,11 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <utility>
 
+#include "base/elapsed.h"
 #include "base/error.h"
 #include "sim/world/process/exit_text.h"
 
@@ -48,14 +50,25 @@ void GoldenWorker::run(const GoldenTask& task, std::function<void(TaskOutcome)> 
   worker_->forget_output();
   const nlohmann::json request = {{"request", task.request}, {"dump", task.dump_path}};
   worker_->send(FrameType::kRequest, request.dump(), std::move(fds));
-  deadline_.expires_after(std::chrono::milliseconds(static_cast<int64_t>(task.deadline_s * 1000)));
-  deadline_.async_wait([self = weak_from_this(), limit = task.deadline_s](const auto& error) {
+  Deadline deadline(task.deadline_s, 1);  // it computes on one core
+  deadline.sample(0, {worker_->cpu_seconds()});
+  watch(deadline, std::chrono::steady_clock::now(), task.deadline_s);
+}
+
+void GoldenWorker::watch(Deadline deadline, std::chrono::steady_clock::time_point start,
+                         double limit_s) {
+  const double period_s = std::clamp(limit_s / 16, 0.01, 1.0);
+  timer_.expires_after(std::chrono::milliseconds(static_cast<int64_t>(period_s * 1000)));
+  timer_.async_wait([self = weak_from_this(), deadline, start, limit_s](const auto& error) mutable {
     const auto golden = self.lock();
     if (error || !golden) return;
+    if (!deadline.sample(seconds_since(start), {golden->worker_->cpu_seconds()})) {
+      return golden->watch(deadline, start, limit_s);
+    }
     golden->end({.kind = "hung",
                  .message = fmt::format("the golden did not end within {:g} s; raise "
                                         "world.deadline_s, or make the model smaller",
-                                        limit)});
+                                        limit_s)});
   });
 }
 
@@ -69,7 +82,7 @@ void GoldenWorker::end(TaskOutcome outcome) {
 
 void GoldenWorker::finish(TaskOutcome outcome) {
   if (!done_) return;
-  deadline_.cancel();
+  timer_.cancel();
   boost::asio::post(io_, [done = std::exchange(done_, {}), outcome = std::move(outcome)]() mutable {
     done(std::move(outcome));
   });

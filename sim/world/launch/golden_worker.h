@@ -2,19 +2,21 @@
 #pragma once
 
 #include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "sim/world/launch/deadline.h"
 #include "sim/world/launch/workers.h"
 #include "sim/world/process/worker_main.h"
 
 namespace shardproof::sim {
 
 struct GoldenTask {
-  std::string request;     // CaseSpec as JSON
-  int golden_fd = -1;      // where the blob goes; borrowed until the task is done
-  std::string dump_path;   // "" none
+  std::string request;    // CaseSpec as JSON
+  int golden_fd = -1;     // where the blob goes; borrowed until the task is done
+  std::string dump_path;  // "" none
   double deadline_s = 120;
 };
 
@@ -24,16 +26,17 @@ class GoldenWorker : public std::enable_shared_from_this<GoldenWorker> {
 
   // `done` is called once, from the event loop.
   void run(const GoldenTask& task, std::function<void(TaskOutcome)> done);
-  void kill();                              // a task under way ends as interrupted
-  bool broken() const { return broken_; }   // of no more use
+  void kill();                             // a task under way ends as interrupted
+  bool broken() const { return broken_; }  // of no more use
 
  private:
-  explicit GoldenWorker(boost::asio::io_context& io) : io_(io), deadline_(io) {}
+  explicit GoldenWorker(boost::asio::io_context& io) : io_(io), timer_(io) {}
+  void watch(Deadline deadline, std::chrono::steady_clock::time_point start, double limit_s);
   void finish(TaskOutcome outcome);
   void end(TaskOutcome outcome);
 
   boost::asio::io_context& io_;
-  boost::asio::steady_timer deadline_;
+  boost::asio::steady_timer timer_;
   std::shared_ptr<WorkerProcess> worker_;
   std::function<void(TaskOutcome)> done_;
   bool broken_ = false;

@@ -8,9 +8,9 @@
 namespace shardproof::sim {
 
 struct HangSample {
-  double now_s = 0;             // a steady clock
-  uint64_t calls = 0;           // of all ranks
-  std::vector<double> cpu_s;    // used so far, per process
+  double now_s = 0;           // a steady clock
+  uint64_t calls = 0;         // of all ranks
+  std::vector<double> cpu_s;  // used so far, per process
 };
 
 class HangRule {

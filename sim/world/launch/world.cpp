@@ -118,6 +118,8 @@ void World::run(const std::string& request, int golden_fd, CaseLimits limits,
   board_.clear();
   if (lines_) lines_->clear();
   started_ = steady_clock::now();
+  deadline_ = Deadline(limits.deadline_s, usable_cores());
+  deadline_.sample(0, cpu_seconds());
   for (const auto& worker : workers_) {
     worker->forget_output();
     worker->send_request(request, golden_fd);
@@ -224,9 +226,10 @@ void World::tick() {
   take_lines();
   if (!running_) return;
   if (refuser_is_awaited()) return settle();
-  if (seconds_since(started_) > limits_.deadline_s) {
+  const HangSample sample{seconds_since(started_), board_.total_calls(), cpu_seconds()};
+  if (deadline_.sample(sample.now_s, sample.cpu_s)) {
     hung(fmt::format("the case did not end within its deadline of {:g} s", limits_.deadline_s));
-  } else if (looks_hung()) {
+  } else if (looks_hung(sample)) {
     hung(fmt::format("for {:g} s no rank entered a collective or used more than {:.0f}% of a core",
                      limits_.hang_s, HangRule::kIdleShare * 100));
   }
@@ -234,9 +237,13 @@ void World::tick() {
   after(std::chrono::duration_cast<milliseconds>(period), [](World& world) { world.tick(); });
 }
 
-bool World::looks_hung() {
-  HangSample sample{.now_s = seconds_since(started_), .calls = board_.total_calls(), .cpu_s = {}};
-  for (const auto& worker : workers_) sample.cpu_s.push_back(worker->cpu_seconds());
+std::vector<double> World::cpu_seconds() const {
+  std::vector<double> used;
+  for (const auto& worker : workers_) used.push_back(worker->cpu_seconds());
+  return used;
+}
+
+bool World::looks_hung(const HangSample& sample) {
   if (!hang_rule_.sample(sample)) return false;
   const bool slow = std::any_of(workers_.begin(), workers_.end(),
                                 [](const auto& worker) { return worker->runnable(); });

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/world/launch/deadline.h"
 #include "sim/world/launch/hang_rule.h"
 #include "sim/world/launch/workers.h"
 #include "sim/world/launch/world_run.h"
@@ -77,7 +78,8 @@ class World : public std::enable_shared_from_this<World> {
 
   void tick();
   bool refuser_is_awaited() const;
-  bool looks_hung();
+  bool looks_hung(const HangSample& sample);
+  std::vector<double> cpu_seconds() const;  // used so far, per process
   void hung(const std::string& why);
   void hung_processes(const std::string& why);
   // After a failure, how long to wait for what other ranks say: a root cause may be named after it.
@@ -107,6 +109,7 @@ class World : public std::enable_shared_from_this<World> {
   std::vector<std::pair<int64_t, FaultNote>> faults_;  // that have acted, by rank
   CaseLimits limits_;
   HangRule hang_rule_{2};
+  Deadline deadline_{120, 1};
   std::optional<Matcher> matcher_;  // of process worlds
   bool settling_ = false;
   bool abort_sent_ = false;

@@ -1,0 +1,29 @@
+#include "sim/world/launch/deadline.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+namespace shardproof::sim {
+
+bool Deadline::sample(double now_s, const std::vector<double>& cpu_s) {
+  last_cpu_s_.resize(cpu_s.size(), 0);
+  double busiest = 0, total = 0;
+  for (size_t i = 0; i < cpu_s.size(); ++i) {
+    const double used = std::max(cpu_s[i] - last_cpu_s_[i], 0.0);
+    busiest = std::max(busiest, used);
+    total += used;
+  }
+  taken_s_ += std::min(now_s - last_s_, std::max(busiest, total / cores_));
+  last_s_ = now_s;
+  last_cpu_s_ = cpu_s;
+  return taken_s_ > limit_s_ || now_s > kLongest * limit_s_;
+}
+
+double usable_cores() {
+  cpu_set_t cores;
+  if (::sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
+  return std::max(CPU_COUNT(&cores), 1);
+}
+
+}  // namespace shardproof::sim

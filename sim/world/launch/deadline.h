@@ -1,0 +1,32 @@
+// The time limit of a case. Time in which its processes waited for a processor that other programs
+// used does not count, so that a busy machine changes no verdict. Plain arithmetic on samples.
+#pragma once
+
+#include <vector>
+
+namespace shardproof::sim {
+
+class Deadline {
+ public:
+  // A case that uses no processor (its ranks sleep, or wait for the disk) may take this many times
+  // its limit.
+  static constexpr double kLongest = 10;
+
+  // `cores`: of this machine, at least 1.
+  Deadline(double limit_s, double cores) : limit_s_(limit_s), cores_(cores) {}
+  // `cpu_s`: CPU time used so far, per process. Between two samples a case takes as long as its
+  // busiest process computes, or all processes together on all cores, and at most as long as the
+  // clock says. True when that exceeds the limit.
+  bool sample(double now_s, const std::vector<double>& cpu_s);
+
+ private:
+  double limit_s_, cores_;
+  double taken_s_ = 0;
+  double last_s_ = 0;
+  std::vector<double> last_cpu_s_;
+};
+
+// The cores that this process may use, at least 1.
+double usable_cores();
+
+}  // namespace shardproof::sim
