@@ -24,13 +24,16 @@ std::string rounded_through(const at::Tensor& values, const std::string& precisi
 // over all elements, in which roundings cancel. Its distance from 1 must be at most kFactorScatters
 // times that of the golden's members. Only call it before the first optimizer step: AdamW turns the
 // sign of a small gradient into an error of a parameter that all tokens share. Tensors of fewer
-// than kFewestOfFactor elements are not checked.
+// than kFewestOfFactor elements, or of fewer than kFewestRowsOfFactor rows, are not checked: all
+// elements of a row may share one rounding, that of the sum of a softmax, and few rows are few
+// draws. Logprobs and tensors of one dim have no rows.
 //
 // Correct runs use up to 3.7 (77,000 tensors of 150 random cases): a factor that all elements of a
 // few sequences share is one draw for each of them. For a piece that holds the share q of the
 // golden's sum of squares, the distance of the members is larger by sqrt(1 / q).
 inline constexpr double kFactorScatters = 10;
 inline constexpr int64_t kFewestOfFactor = 64;
+inline constexpr int64_t kFewestRowsOfFactor = 16;
 struct FactorCheck {
   double used = 0;           // share of what is allowed; 0 where the check does not apply
   std::string problem = {};  // "" or a sentence
