@@ -44,6 +44,7 @@ constexpr Propose kHypotheses[] = {
     on_each_copy<propose_chunk_order>,
     on_each_copy<propose_sample_factors>,
     on_each_copy<propose_offset>,
+    on_each_copy<propose_factor_before_bias>,
     on_each_copy<propose_mask_shift>,
 };
 

@@ -98,6 +98,9 @@ std::optional<Proposal> propose_chunk_order(const Assembled& tensor, const Mesh&
 std::optional<Proposal> propose_sample_factors(const Assembled& tensor, const Mesh& mesh);
 // actual - golden is one vector along the last dim, repeated over all others.
 std::optional<Proposal> propose_offset(const Assembled& tensor, const Mesh& mesh);
+// actual - k * golden is one vector along the last dim, repeated over all others, with k or 1/k the
+// size of axes: a linear's output, whose bias is right.
+std::optional<Proposal> propose_factor_before_bias(const Assembled& tensor, const Mesh& mesh);
 // Rows of zeros are shifted by some positions from the golden's: a mask is off.
 std::optional<Proposal> propose_mask_shift(const Assembled& tensor, const Mesh& mesh);
 
