@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <functional>
 #include <iostream>
 
@@ -73,6 +74,10 @@ int report_failure(const std::function<int()>& run) {
   } catch (const Error& error) {
     std::cerr << "shardproof: " << error.what() << '\n';
     return exit_status_of(error);
+  } catch (const std::filesystem::filesystem_error& error) {
+    std::cerr << fmt::format("shardproof: {}: {}; check the path and its permissions\n",
+                             error.path1().string(), error.code().message());
+    return 2;
   } catch (const std::exception& error) {
     std::cerr << "shardproof: a fault in shardproof itself: " << error.what() << '\n';
     return 5;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <cmath>
@@ -82,6 +83,15 @@ class Constants {
     fail("kind", fmt::format("is \"{}\"; {}", word, known_names(word, known)));
   }
 
+  // Refuses every other key, with the nearest known one. Other keys that hold text describe the
+  // case, and are allowed.
+  void nothing_else(const std::vector<std::string>& known) const {
+    for (const auto& [key, value] : object_.items()) {
+      const bool fits = std::find(known.begin(), known.end(), key) != known.end();
+      if (!fits && !value.is_string()) fail(key, "is unknown; " + known_names(key, known));
+    }
+  }
+
   bool is_null(const std::string& key) const {
     return object_.contains(key) && object_[key].is_null();
   }
@@ -90,7 +100,7 @@ class Constants {
   }
 
   [[noreturn]] void fail(const std::string& key, const std::string& problem) const {
-    const std::string where = key.empty() ? place_ : place_ + "." + key;
+    const std::string where = key.empty() || place_.empty() ? place_ + key : place_ + "." + key;
     bad_case(fmt::format("{}: {} {}", file_, where, problem), "mend case.json");
   }
 
@@ -112,6 +122,7 @@ class Constants {
 
 void read_loss(const std::string& file, const json& object, LossSpec& loss) {
   const Constants constants(file, "loss", object);
+  constants.nothing_else({"kind", "eps", "beta"});
   constants.kind(loss.kind, known_losses());
   constants.number("eps", loss.eps, 0, 1e6);
   constants.number("beta", loss.beta, -1e6, 1e6);
@@ -119,6 +130,8 @@ void read_loss(const std::string& file, const json& object, LossSpec& loss) {
 
 void read_optimizer(const std::string& file, const json& object, CaseSpec& spec) {
   const Constants constants(file, "optimizer", object);
+  constants.nothing_else(
+      {"kind", "lr", "betas", "eps", "weight_decay", "momentum", "max_norm", "steps"});
   OptimizerSpec& optimizer = spec.optimizer;
   constants.kind(optimizer.kind, known_optimizers());
   constants.number("lr", optimizer.lr, 0, 1e6);
@@ -129,7 +142,7 @@ void read_optimizer(const std::string& file, const json& object, CaseSpec& spec)
   if (constants.is_null("max_norm")) {
     optimizer.max_norm = 0;
   } else {
-    constants.number("max_norm", optimizer.max_norm, -1e300, 1e300);
+    constants.number("max_norm", optimizer.max_norm, 0, 1e300);
   }
   constants.count("steps", spec.steps, 1, kMaxSteps);
 }
@@ -180,6 +193,7 @@ CaseSpec read_case_folder(const std::string& given) {
   }
   const std::string case_file = (folder / "case.json").string();
   const json constants = read_json_object(case_file);
+  Constants(case_file, "", constants).nothing_else({"loss", "optimizer"});
   if (constants.contains("loss")) read_loss(case_file, constants["loss"], spec.loss);
   if (constants.contains("optimizer")) read_optimizer(case_file, constants["optimizer"], spec);
   return spec;
