@@ -71,7 +71,11 @@ std::string describe_judgement(const RecordedJudgement& judgement, bool color) {
   const bool match = result.verdict == "match";
   const bool refused = result.verdict == "refused";
   const char* paint = match ? "32" : refused ? "33" : "31;1";
-  const std::string word = match ? "MATCH" : refused ? "REFUSED" : "MISMATCH";
+  const bool internal = result.verdict == "internal";
+  const std::string word = match      ? "MATCH"
+                           : refused  ? "REFUSED"
+                           : internal ? "INTERNAL"
+                                      : "MISMATCH";
   std::string text = fmt::format("{:<9}", word);
   if (color) text = fmt::format("\033[{}m{}\033[0m", paint, text);
   text += " " + result.spec.name;

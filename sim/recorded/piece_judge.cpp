@@ -137,6 +137,8 @@ class PieceJudge {
     if (!narrow.empty()) {
       row.outcome = Outcome::kUnresolved;
       row.reason = narrow;
+      row.partial = false;  // addends that are not judged are not summed
+      row.partial_axes.clear();
       return;
     }
     compare_values(piece, local, golden, plan, row);
