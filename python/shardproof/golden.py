@@ -59,11 +59,11 @@ def load(model, golden, *, mesh=None, layouts: Mapping | None = None) -> None:
         for slot in find_slots(models, found_mesh, layouts, DTensorBoxes(found_mesh)):
             full = start.tensor(slot.name)
             for piece in slot.pieces(slot.value()):
-                copy(slot.name, piece, full)
-            slot.written()
+                check_fits(slot.name, piece, full)
+            slot.write(full)
 
 
-def copy(name: str, piece: Piece, full: torch.Tensor) -> None:
+def check_fits(name: str, piece: Piece, full: torch.Tensor) -> None:
     if piece.offset is None and piece.flat is None and piece.tensor.shape != full.shape:
         raise Error(f'"{name}" has a local shape of {list(piece.tensor.shape)}, but the golden run\'s is '
                     f"{list(full.shape)}, and nothing says which part this is",
@@ -71,4 +71,3 @@ def copy(name: str, piece: Piece, full: torch.Tensor) -> None:
     if (piece.offset is not None or piece.flat is not None) and tuple(piece.global_shape) != tuple(full.shape):
         raise Error(f'"{name}" has a global shape of {list(piece.global_shape)}, but the golden run\'s is '
                     f"{list(full.shape)}", "Build both models with the same sizes")
-    piece.tensor.copy_(piece.of(full))

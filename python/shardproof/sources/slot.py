@@ -51,5 +51,10 @@ class Slot:
     def gradient_pieces(self, gradient: torch.Tensor) -> list[Piece]:
         return self.pieces(gradient)
 
-    def written(self) -> None:
-        """Is called after the elements of value() were overwritten."""
+    def write(self, full: torch.Tensor) -> None:
+        """Overwrites the parameter with its elements of a full tensor."""
+        main = getattr(self.parameter, "main_param", None)
+        for target in (self.value(), main):
+            if target is not None and (target is not main or main.shape == self.parameter.shape):
+                for piece in self.pieces(target.detach()):
+                    piece.tensor.copy_(piece.of(full))
