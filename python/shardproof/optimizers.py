@@ -21,28 +21,37 @@ def inner_optimizers(optimizer) -> list[torch.optim.Optimizer]:
     return [optimizer] if hasattr(optimizer, "param_groups") else []
 
 
-def watch_steps(optimizer, before: Callable[[], None], after: Callable[[], None]) -> list[Callable[[], None]]:
-    """Calls `before` and `after` around each step. Returns what ends this."""
+def watch_steps(optimizer, before: Callable[[], None], after: Callable[[float | None], None]
+                ) -> list[Callable[[], None]]:
+    """Calls `before` and `after` around each step; `after` gets the gradients' norm when the optimizer tells it.
+    Returns what ends this."""
     if isinstance(optimizer, torch.optim.Optimizer) and hasattr(optimizer, "_optimizer_step_pre_hooks"):
         return [optimizer.register_step_pre_hook(lambda *_: before()).remove,
-                optimizer.register_step_post_hook(lambda *_: after()).remove]
+                optimizer.register_step_post_hook(lambda *_: after(None)).remove]
     if not callable(getattr(optimizer, "step", None)):
         raise Error(f"The optimizer is a {type(optimizer).__name__} and has no step()",
                     "Give record the optimizer that steps, or none and call rec.gradients() and rec.stepped()")
     return [wrap_step(optimizer, before, after)]
 
 
-def wrap_step(optimizer, before: Callable[[], None], after: Callable[[], None]) -> Callable[[], None]:
+def wrap_step(optimizer, before: Callable[[], None], after: Callable[[float | None], None]) -> Callable[[], None]:
     original = optimizer.step
 
     def step(*args, **kwargs):
         before()
         result = original(*args, **kwargs)
-        after()
+        after(reported_norm(optimizer, result))
         return result
 
     optimizer.step = step
     return lambda: vars(optimizer).pop("step", None)
+
+
+def reported_norm(optimizer, result) -> float | None:
+    """The norm that Megatron's step() returns as the second of three values, or that DeepSpeed keeps."""
+    norm = result[1] if isinstance(result, tuple) and len(result) == 3 else \
+        getattr(optimizer, "_global_grad_norm", None)
+    return None if norm is None else float(norm)
 
 
 def settings(optimizer) -> dict:

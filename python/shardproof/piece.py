@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Sequence
 
 import torch
@@ -63,6 +64,27 @@ def boxes_of_indices(indices_of_dims: Sequence[Sequence[int]]) -> list[Box]:
     return [Box(tuple(slice(start, start + length) for _, start, length in of_dims),
                 tuple(first for first, _, _ in of_dims))
             for of_dims in itertools.product(*(runs(indices) for indices in indices_of_dims))]
+
+
+def boxes_of_range(shape: Sequence[int], start: int, end: int) -> list[Box]:
+    """The boxes that the elements [start, end) of a row-major tensor fill."""
+    if start >= end:
+        return []
+    if len(shape) <= 1:
+        return [Box((slice(start, end),) * len(shape), (start,) * len(shape))]
+    inner = math.prod(shape[1:])
+    (first, head), (last, tail) = divmod(start, inner), divmod(end, inner)
+    if first == last:
+        return in_row(first, boxes_of_range(shape[1:], head, tail))
+    found = in_row(first, boxes_of_range(shape[1:], head, inner)) if head else []
+    rows = slice(first + (head > 0), last)
+    if rows.start < rows.stop:
+        found.append(Box((rows, *(slice(0, size) for size in shape[1:])), (rows.start, *(0,) * (len(shape) - 1))))
+    return found + in_row(last, boxes_of_range(shape[1:], 0, tail))
+
+
+def in_row(row: int, boxes: list[Box]) -> list[Box]:
+    return [Box((slice(row, row + 1), *box.slices), (row, *box.offset)) for box in boxes]
 
 
 def whole(tensor: torch.Tensor, source: str) -> Piece:

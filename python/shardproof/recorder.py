@@ -149,7 +149,7 @@ class Recorder:
         clipping = Clipping(self.gradients, self._clipped)
         self._ends = [self._order.remove, clipping.remove]
         if self._optimizer is not None:
-            self._ends += optimizers.watch_steps(self._optimizer, self._before_step, self.stepped)
+            self._ends += optimizers.watch_steps(self._optimizer, self._before_step, self._after_step)
         for one in models:
             for name, module in names.named_modules(one):
                 if name and any(fnmatch.fnmatchcase(name, pattern) for pattern in activations):
@@ -176,6 +176,11 @@ class Recorder:
         rate = optimizers.learning_rate(self._optimizer)
         if rate is not None and self._is_recorded(self._step()):
             self._settings["lr"].append(rate)
+
+    def _after_step(self, norm: float | None) -> None:
+        if norm is not None:
+            self.scalar("grad_norm", norm)
+        self.stepped()
 
     def _clipped(self, norm: torch.Tensor, max_norm: float) -> None:
         if is_dtensor(norm):

@@ -9,7 +9,7 @@ import torch
 from .. import names
 from ..error import Error
 from ..mesh import Mesh
-from ..piece import Piece
+from ..piece import Piece, boxes_of_range
 from .slot import Slot
 
 
@@ -70,13 +70,14 @@ def slots(model: torch.nn.Module, mesh_: Mesh) -> list[Slot]:
     """A slot for each parameter that the model's sharded_state_dict() maps."""
     inner = unwrapped(model)
     maps = {memory(one.data): one for one in leaves(inner.sharded_state_dict()) if is_map(one)}
+    reduced = reduced_ranges(model)
     found, lost = [], []
     for name, parameter in names.named_parameters(inner):
         sharded = maps.get(memory(parameter))
         if sharded is None:
             lost.append(name)
         else:
-            found.append(MegatronSlot(sharded, parameter, mesh_.world_size))
+            found.append(MegatronSlot(sharded, parameter, mesh_.world_size, reduced.get(id(parameter))))
     if lost:
         raise Error(f"sharded_state_dict() of {type(inner).__name__} maps {len(found)} parameters but not "
                     f'{len(lost)} others, of which the first is "{lost[0]}"',
@@ -106,15 +107,49 @@ def leaves(tree) -> Iterator:
 class MegatronSlot(Slot):
     source = "megatron"
 
-    def __init__(self, sharded, parameter: torch.Tensor, world_size: int):
+    def __init__(self, sharded, parameter: torch.Tensor, world_size: int, reduced: tuple[int, int] | None):
         super().__init__(sharded.key, parameter, world_size)
         self._sharded = sharded
+        self._reduced = reduced
 
     def pieces(self, tensor: torch.Tensor) -> list[Piece]:
         if not hasattr(self._sharded, "build_fn"):
             return [piece_of(self._sharded, tensor)]
         built = self._sharded.build_fn(self.name, tensor, self._sharded.replica_id, None)
         return [piece_of(one, one.data) for one in leaves(built)]
+
+    def gradient_pieces(self, gradient: torch.Tensor) -> list[Piece]:
+        if self._reduced is None:
+            return self.pieces(gradient)
+        numbers = self.pieces(torch.arange(gradient.numel()).reshape(gradient.shape))
+        return [part for piece, of_piece in zip(self.pieces(gradient), numbers)
+                for part in parts_within(self._reduced, piece, int(of_piece.tensor.reshape(-1)[0]))]
+
+
+def parts_within(reduced: tuple[int, int], piece: Piece, first: int) -> list[Piece]:
+    """The parts of a piece, whose elements are numbered from `first`, that lie in a range of numbers."""
+    start, end = (min(max(one - first, 0), piece.tensor.numel()) for one in reduced)
+    return [Piece(piece.tensor[box.slices], piece.global_shape,
+                  tuple(map(sum, zip(piece.offset, box.offset))), source=piece.source)
+            for box in boxes_of_range(piece.tensor.shape, start, end)]
+
+
+def reduced_ranges(model: torch.nn.Module) -> dict[int, tuple[int, int]]:
+    """With the distributed optimizer, a rank's main_grad is reduced only in the rank's share of each bucket. Returns
+    the elements [start, end) of each parameter, by id, that lie in this rank's share."""
+    if not getattr(getattr(model, "ddp_config", None), "use_distributed_optimizer", False):
+        return {}
+    places = {id(parameter): place for buffer in model.buffers + model.expert_parallel_buffers
+              for parameter, place in buffer.param_index_map.items()}
+    found = {}
+    for group in model.bucket_groups + model.expert_parallel_bucket_groups:
+        for bucket in group.buckets:
+            size = bucket.grad_data.numel() // group.intra_distributed_optimizer_instance_size
+            low = bucket.offset + size * group.intra_distributed_optimizer_instance_rank
+            for parameter in bucket.params:
+                start, end = places[id(parameter)][:2]
+                found[id(parameter)] = (max(start, low) - start, max(min(end, low + size), start) - start)
+    return found
 
 
 def piece_of(sharded, tensor: torch.Tensor) -> Piece:
