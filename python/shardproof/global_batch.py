@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from . import mesh as meshes
@@ -31,10 +33,11 @@ class Rows:
 
 
 class Current:
-    """What the script's last calls said: the mesh of the run, and the rows of the last batch."""
+    """What the script's last calls said: the mesh of the run, the rows of the last batch, the folder loaded from."""
 
     mesh: Mesh | None = None
     rows: Rows | None = None
+    golden: Path | None = None
 
 
 current = Current()

@@ -54,7 +54,7 @@ def load(model, golden, *, mesh=None, layouts: Mapping | None = None) -> None:
     start = StartParameters(Path(golden))
     models = models_of(model)
     found_mesh = find_mesh(models, mesh)
-    current.mesh = found_mesh
+    current.mesh, current.golden = found_mesh, Path(golden).resolve()
     with torch.no_grad(), torch._C.DisableTorchFunction():
         for slot in find_slots(models, found_mesh, layouts, DTensorBoxes(found_mesh)):
             full = start.tensor(slot.name)

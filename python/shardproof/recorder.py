@@ -60,6 +60,7 @@ class Recorder:
         self._boxes = DTensorBoxes(self.mesh)
         self._slots = find_slots(models, self.mesh, layouts, self._boxes)
         optimizers.check_holds(optimizer, self._slots)
+        check_is_not_golden(out)
         run_folder.claim(out, self.mesh.rank, self.mesh.world_size)
         self._files = run_folder.RankFiles(out, self.mesh.rank, max_bytes)
         self._settings = None if optimizer is None else optimizers.settings(optimizer)
@@ -278,6 +279,11 @@ class Recorder:
         if self._settings is not None:
             header["optimizer"] = self._settings
         return header | {"only": self._only}
+
+
+def check_is_not_golden(out: Path) -> None:
+    if current.golden is not None and current.golden == out.resolve():
+        raise Error(f'"{out}" holds the golden run from which this run starts', "Record into another folder")
 
 
 def versions() -> dict[str, str]:
