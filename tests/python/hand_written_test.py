@@ -139,7 +139,7 @@ class HandWrittenTest(unittest.TestCase):
         expected = ("does not know the mesh of the 2 ranks",
                     '"ab" has a local shape of [6, 4], but the golden run\'s is [12, 4]',
                     'The nearest name is "scale"',
-                    "no error",
+                    "nothing says which part this is",
                     "add up to 5, but dim 0 of the local tensor has size 6",
                     '"ab" has a global shape of [6, 8], but the golden run\'s is [12, 4]',
                     'The mesh {dp: 2} has no axis "rows"',
