@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "python"))
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
-SECONDS = 90       # that a call may take
+SECONDS = 300      # that a call may take; only a rank that waits forever needs as many
 GRACE_SECONDS = 1  # that the other ranks get after the first one failed
 
 
@@ -25,7 +25,8 @@ def run(world_size, function, *arguments):
         failed = wait(children)
         if failed:
             texts = [path.read_text() for path in sorted(Path(folder).glob("*.error"))]
-            raise AssertionError(f"ranks {sorted(failed)} failed:\n" + "\n".join(texts))
+            raise AssertionError(f"ranks {sorted(failed)} failed:\n" +
+                                 ("\n".join(texts) or f"none of them ended within {SECONDS} s"))
         return [torch.load(f"{folder}/{rank}.result", weights_only=False) for rank in range(world_size)]
 
 
