@@ -33,7 +33,7 @@ class Rows:
 
 
 class Current:
-    """What the script's last calls said: the mesh of the run, the rows of the last batch, the folder loaded from."""
+    """What the script's last calls established: the mesh of the run, the rows of the last batch, the folder loaded from."""
 
     mesh: Mesh | None = None
     rows: Rows | None = None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 class Shard:
     """`dim` of the tensor is cut evenly over `axis` of the mesh.
 
-    `blocks` are the sizes, along `dim`, of the local parts of a fused tensor, each of which is cut by itself:
+    `blocks` are the sizes, along `dim`, of the local parts of a fused tensor, each of which is cut separately:
     Shard(0, "tp", blocks=(64, 32, 32)) for a fused q, k, v.
     """
 

@@ -22,6 +22,7 @@ from .sources.find import find_mesh, find_slots, models_of
 VERSION = "0.1.0"
 # From the widest to the narrowest.
 PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+KINDS = ("act", "act_grad", "scalar", "logprobs")
 CLIP_EPSILON = 1e-6  # torch divides max_norm by (norm + 1e-6)
 
 
@@ -36,7 +37,7 @@ def record(model, optimizer=None, *, out, steps: int | None = None, only: str | 
     only         patterns of names ("*.mlp.*") to which parameters, gradients, states and activations are limited
     max_bytes    the most that a rank may record
     activations  patterns of modules whose outputs are recorded too ("*" for all)
-    mesh         the axes of the ranks, outer to inner: {"dp": 2, "tp": 2}; found by itself for DTensor and Megatron
+    mesh         the axes of the ranks, outer to inner: {"dp": 2, "tp": 2}; found without help for DTensor and Megatron
     layouts      layouts of hand-written shards: {"*.up_proj.weight": shardproof.Shard(0, "tp")}
     """
     return Recorder(model, optimizer, Path(out), steps, patterns_of(only), max_bytes, patterns_of(activations) or [],
@@ -69,9 +70,13 @@ class Recorder:
         self._gradients_seen = False  # whether this step's gradients are recorded
         self._counts: dict = {}       # how often a name was recorded in this step
         self._ends: list = []
-        current.mesh, current.rows = self.mesh, None
+        current.mesh = self.mesh
         self._record_parameters(0)
-        self._watch(models, activations)
+        try:
+            self._watch(models, activations)
+        except BaseException:
+            self._end_watching()
+            raise
 
     def __enter__(self) -> Recorder:
         return self
@@ -82,7 +87,7 @@ class Recorder:
         else:
             self._end_watching()
 
-    # What the script says.
+    # Calls of the script.
 
     def scalar(self, name: str, value, *, mean_over: Iterable[str] = (), sum_over: Iterable[str] = ()) -> None:
         """Records a number, such as the loss. With mean_over or sum_over, the ranks of these axes hold terms of it."""
@@ -101,6 +106,8 @@ class Recorder:
                sum_over: Iterable[str] = ()) -> None:
         """Records any tensor. Its place is that of its placements, or `offset` in `global_shape`, or the rows that
         shardproof.batch gave to this rank."""
+        if kind not in KINDS:
+            raise Error(f'"{name}" is recorded with the kind "{kind}"', f"Use one of {', '.join(KINDS)}")
         step = self._step()
         if not self._is_recorded(step):
             return
@@ -143,12 +150,11 @@ class Recorder:
         if self.mesh.rank == 0:
             run_folder.write_header(self._out, self._header())
 
-    # What the hooks see.
+    # Hooks.
 
     def _watch(self, models, activations: list[str]) -> None:
         self._order = ComputationOrder(models, self._slots, self._begin_step)
-        clipping = Clipping(self.gradients, self._clipped)
-        self._ends = [self._order.remove, clipping.remove]
+        self._ends = [self._order.remove, Clipping(self.gradients, self._clipped).remove]
         if self._optimizer is not None:
             self._ends += optimizers.watch_steps(self._optimizer, self._before_step, self._after_step)
         for one in models:
@@ -207,7 +213,7 @@ class Recorder:
                                 self._next("outputs"))
         return hook
 
-    # What is recorded.
+    # Pieces.
 
     def _is_recorded(self, step: int) -> bool:
         return bool(self._ends) and (self._steps is None or step <= self._steps)

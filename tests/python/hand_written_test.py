@@ -134,7 +134,7 @@ class HandWrittenTest(unittest.TestCase):
         expected = models.logprobs_of(model(tokens), targets)
         torch.testing.assert_close(runs.whole(self.out, kind="logprobs"), expected.detach(), rtol=0, atol=1e-14)
 
-    def test_mistakes_are_told_with_their_numbers(self):
+    def test_mistakes_are_reported_with_their_numbers(self):
         ranks.run(1, record_one, self.golden)
         expected = ("does not know the mesh of the 2 ranks",
                     '"ab" has a local shape of [6, 4], but the golden run\'s is [12, 4]',

@@ -219,7 +219,14 @@ class RecorderTest(unittest.TestCase):
         with self.refused("holds 10 parameters, none of which", "after fully_shard"):
             shardproof.record(self.model, other, out=self.out)
 
-    def test_an_unknown_axis_or_mesh_is_refused(self):
+    def test_an_optimizer_that_cannot_step_is_refused_and_no_wrapper_is_left(self):
+        before = torch.nn.utils.clip_grad_norm_
+        with self.refused("is a int and has no step", "rec.stepped"):
+            shardproof.record(self.model, 3, out=self.out)
+        self.assertIs(torch.nn.utils.clip_grad_norm_, before)
+        self.assertFalse(self.model._forward_pre_hooks)
+
+    def test_a_mesh_of_another_size_is_refused(self):
         with self.refused("has 4 ranks, but the run has 1"):
             self.record(mesh={"dp": 2, "tp": 2})
 

@@ -32,7 +32,7 @@ class DTensorBoxes:
         self._kept: dict = {}
 
     def pieces(self, name: str, tensor) -> list[Piece]:
-        key = (id(tensor.device_mesh), tensor.placements, tensor.shape)
+        key = (tensor.device_mesh, tensor.placements, tensor.shape)
         if key not in self._kept:
             self._kept[key] = (self._boxes(name, tensor), self._partial(name, tensor))
         boxes, partial = self._kept[key]
@@ -53,7 +53,7 @@ class DTensorBoxes:
         if shape != local:
             raise Error(f'"{name}" has a local tensor of shape {list(local)}, but its placements '
                         f"{tensor.placements} give {list(shape)} of {list(tensor.shape)}",
-                        "Use sizes that the axes of the mesh divide, or give the tensor to only= no pattern")
+                        "Use sizes that the axes of the mesh divide, or leave the tensor out with only=")
         return boxes_of_indices([one.tolist() for one in indices])
 
     def _partial(self, name: str, tensor) -> PartialPiece | None:
@@ -65,7 +65,7 @@ class DTensorBoxes:
         if not axes:
             return None
         if len(ops) != 1 or None in ops:
-            raise Error(f'"{name}" has the placements {tensor.placements}, of which a judge knows only sums and means',
+            raise Error(f'"{name}" has the placements {tensor.placements}, but only sums and means can be recorded',
                         "Call redistribute on it before it is recorded")
         return PartialPiece(self._mesh.known(axes), ops.pop())
 
