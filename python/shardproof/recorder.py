@@ -13,7 +13,7 @@ import torch
 from . import lift, names, optimizers, run_folder
 from .clipping import Clipping
 from .error import Error
-from .global_batch import current
+from .global_batch import Rows, current
 from .order import ComputationOrder
 from .piece import Partial, Piece, whole
 from .sources.dtensor import DTensorBoxes, is_dtensor
@@ -198,7 +198,7 @@ class Recorder:
         count = self._next("norms")
         suffix = f".{count}" if count else ""
         self.scalar("grad_norm" + suffix, norm)
-        self.scalar("clip_coef" + suffix, torch.clamp(max_norm / (norm + CLIP_EPSILON), max=1.0))
+        self.scalar("clip_coefficient" + suffix, torch.clamp(max_norm / (norm + CLIP_EPSILON), max=1.0))
 
     def _activation_hook(self, name: str):
         def hook(_, inputs, output):
@@ -246,7 +246,7 @@ class Recorder:
         if is_dtensor(tensor):
             return [self._in_batch(piece) for piece in self._boxes.pieces(name, tensor)]
         rows = current.rows if kind != "scalar" else None
-        if rows is not None and (kind == "logprobs" or tensor.shape[:1] == (rows.count,)):
+        if rows is not None and (kind == "logprobs" or self._is_whole_in_batch(tensor, rows)):
             return [rows.place(name, tensor, "plain")]
         if kind == "scalar" or self.mesh.world_size == 1:
             return [whole(tensor, "plain")]
@@ -259,6 +259,11 @@ class Recorder:
             piece.global_shape = (rows.total, *piece.global_shape[1:])
             piece.offset = (rows.start + piece.offset[0], *piece.offset[1:])
         return piece
+
+    def _is_whole_in_batch(self, tensor: torch.Tensor, rows: Rows) -> bool:
+        """Whether a plain tensor has this rank's rows, on a mesh where no axis could cut its other dims."""
+        only_batch_axes = all(size == 1 or name in self.mesh.batch_axes for name, size in self.mesh.axes)
+        return only_batch_axes and tensor.shape[:1] == (rows.count,)
 
     def _microbatch(self, kind: str, name: str, piece: Piece) -> int:
         """How many pieces of the same place were recorded of a name in this step."""

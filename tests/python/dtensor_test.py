@@ -101,11 +101,18 @@ class DTensorTest(unittest.TestCase):
                 torch.testing.assert_close(runs.whole(self.sharded, **wanted), runs.whole(self.golden, **wanted),
                                            rtol=0, atol=1e-9)
 
-    def test_logprobs_and_activations_lie_in_the_global_batch(self):
-        for wanted in ({"kind": "logprobs"}, {"kind": "act", "name": "layers.1"}):
-            full = runs.whole(self.sharded, **wanted, step=1)
-            self.assertEqual(list(full.shape[:2]), [4, 5])
-            torch.testing.assert_close(full, runs.whole(self.golden, **wanted, step=1), rtol=0, atol=1e-12)
+    def test_logprobs_lie_in_the_global_batch(self):
+        full = runs.whole(self.sharded, kind="logprobs", step=1)
+        self.assertEqual(list(full.shape), [4, 5])
+        torch.testing.assert_close(full, runs.whole(self.golden, kind="logprobs", step=1), rtol=0, atol=1e-12)
+
+    def test_a_plain_activation_that_tp_could_have_cut_has_no_place(self):
+        outputs = runs.pieces(self.sharded, kind="act", name="layers.1", step=1)
+        self.assertEqual([(line["offset"], line["shape"]) for _, line, _ in outputs], [(None, [2, 5, 8])] * 4)
+        golden = runs.whole(self.golden, kind="act", name="layers.1", step=1)
+        for rank, _, output in outputs:
+            rows = slice(rank // 2 * 2, rank // 2 * 2 + 2)
+            torch.testing.assert_close(output, golden[rows], rtol=0, atol=1e-12)
 
     def test_the_loss_is_a_mean_over_dp(self):
         losses = runs.pieces(self.sharded, kind="scalar", name="loss", step=1)

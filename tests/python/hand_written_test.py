@@ -61,7 +61,7 @@ def data_parallel(rank, out):
     """Plain torch DDP with one axis, and a batch that is cut over it."""
     model = nn.parallel.DistributedDataParallel(models.build())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with shardproof.record(model, optimizer, out=out) as rec:
+    with shardproof.record(model, optimizer, out=out, activations="head") as rec:
         tokens, targets = shardproof.batch(*models.global_batch(0))
         assert tokens.shape == (2, 5) and torch.equal(tokens, models.global_batch(0)[0][2 * rank:2 * rank + 2])
         logprobs = models.logprobs_of(model(tokens), targets)
@@ -123,7 +123,7 @@ class HandWrittenTest(unittest.TestCase):
             self.assertTrue(torch.equal(ab, expected))
             self.assertEqual(scale.tolist(), [3.0, 1.0, 4.0, 1.0])
 
-    def test_plain_tensors_of_several_ranks_have_no_offset_but_logprobs_have(self):
+    def test_plain_tensors_of_several_ranks_have_no_offset_but_rows_of_the_batch_have(self):
         ranks.run(2, data_parallel, self.out)
         gradients = runs.pieces(self.out, kind="grad")
         self.assertEqual({line["offset"] is None and line["source"] == "plain" for _, line, _ in gradients}, {True})
@@ -131,7 +131,9 @@ class HandWrittenTest(unittest.TestCase):
         self.assertEqual([line["offset"] for _, line, _ in runs.pieces(self.out, kind="logprobs")], [[0, 0], [2, 0]])
         model = models.build()
         tokens, targets = models.global_batch(0)
-        expected = models.logprobs_of(model(tokens), targets)
+        logits = model(tokens)
+        torch.testing.assert_close(runs.whole(self.out, kind="act", name="head"), logits.detach(), rtol=0, atol=1e-14)
+        expected = models.logprobs_of(logits, targets)
         torch.testing.assert_close(runs.whole(self.out, kind="logprobs"), expected.detach(), rtol=0, atol=1e-14)
 
     def test_mistakes_are_reported_with_their_numbers(self):

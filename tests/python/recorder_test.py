@@ -62,7 +62,7 @@ class RecorderTest(unittest.TestCase):
         norm = torch.cat([gradient.flatten() for gradient in gradients.values()]).norm()
         recorded = runs.whole(self.out, kind="scalar", name="grad_norm", step=1)
         torch.testing.assert_close(recorded, norm, rtol=1e-12, atol=0)
-        coefficient = runs.whole(self.out, kind="scalar", name="clip_coef", step=1)
+        coefficient = runs.whole(self.out, kind="scalar", name="clip_coefficient", step=1)
         torch.testing.assert_close(coefficient, 0.01 / norm, rtol=1e-4, atol=0)
         self.assertEqual(runs.header(self.out)["optimizer"]["max_norm"], 0.01)
 
