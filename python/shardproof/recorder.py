@@ -92,7 +92,8 @@ class Recorder:
     def scalar(self, name: str, value, *, mean_over: Iterable[str] = (), sum_over: Iterable[str] = ()) -> None:
         """Records a number, such as the loss. With mean_over or sum_over, the ranks of these axes hold terms of it."""
         if not isinstance(value, torch.Tensor):
-            value = torch.tensor(value, dtype=torch.float64)
+            # A Python number has 64 bits, even if it was computed from float32.
+            value = torch.tensor(value, dtype=torch.float64 if self._is_float64() else torch.float32)
         if value.numel() != 1:
             raise Error(f'The scalar "{name}" has {value.numel()} elements', "Record it with rec.tensor")
         self.tensor(name, value.detach().reshape(()), kind="scalar", mean_over=mean_over, sum_over=sum_over)
@@ -280,6 +281,10 @@ class Recorder:
         if means and sums:
             raise Error(f"A tensor is a mean over {means} and a sum over {sums}", "Give one of mean_over and sum_over")
         return Partial(means or sums, "mean" if means else "sum") if means or sums else None
+
+    def _is_float64(self) -> bool:
+        """Whether all parameters are float64."""
+        return all(slot.parameter.dtype == torch.float64 for slot in self._slots)
 
     def _header(self) -> dict:
         precisions = [dtype for dtype in PRECISIONS if dtype in self._files.dtypes]

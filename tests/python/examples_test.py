@@ -91,6 +91,23 @@ class ExampleTest(unittest.TestCase):
                     self.train(lambda _, options: example.run(options), world_size, self.golden, **options)
                     self.compare(1e-12)
 
+    @unittest.skipUnless(installed("megatron"), "megatron-core is not installed")
+    def test_the_share_of_megatrons_distributed_optimizer(self):
+        example = script("megatron_core")
+        common = dict(pp=1, ep=1, experts=False)
+
+        def rank_main(rank, options):
+            settings = example.DistributedDataParallelConfig
+            example.DistributedDataParallelConfig = lambda **given: settings(
+                **given, use_distributed_optimizer=True, bucket_size=3000)  # cuts parameters in the middle
+            example.run(options)
+        self.train(lambda _, options: example.run(options), 1, tp=1, **common)
+        self.train(rank_main, 4, self.golden, tp=2, **common)
+        for name in runs.names(self.golden, kind="grad", step=1):
+            wanted = {"kind": "grad", "name": name, "step": 1}
+            torch.testing.assert_close(runs.whole(self.sharded, **wanted), runs.whole(self.golden, **wanted),
+                                       rtol=0, atol=1e-12)
+
     @unittest.skipUnless(installed("deepspeed"), "deepspeed is not installed")
     def test_deepspeed(self):
         example = script("deepspeed")

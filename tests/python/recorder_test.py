@@ -138,6 +138,14 @@ class RecorderTest(unittest.TestCase):
         self.assertEqual(steps, [1, 2])
         self.assertTrue(torch.equal(runs.whole(self.out, kind="scalar", name="loss", step=2), last.detach()))
 
+    def test_a_python_number_has_the_precision_of_the_parameters(self):
+        for dtype in (torch.float64, torch.float32):
+            model = torch.nn.Linear(2, 2, dtype=dtype)
+            with shardproof.record(model, out=self.out) as rec:
+                rec.scalar("loss", 0.1)
+                rec.stepped()
+            self.assertEqual(runs.whole(self.out, name="loss").dtype, dtype)
+
     def test_names_do_not_contain_what_compilation_adds(self):
         compiled = torch.compile(self.model, backend="eager")
         with shardproof.record(compiled, self.optimizer, out=self.out) as rec:
