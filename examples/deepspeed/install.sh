@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# install.sh FOLDER: makes a virtual environment with torch, deepspeed and shardproof.
+set -euo pipefail
+python3 -m venv "$1"
+"$1/bin/pip" install torch deepspeed "$(dirname "$0")/../../python"

@@ -1,0 +1,77 @@
+"""The rows of the global batch that each data-parallel rank computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from . import mesh as meshes
+from .error import Error
+from .mesh import Mesh
+from .piece import Piece
+from .sources import megatron
+
+
+class Rows:
+    """This rank's rows [start, start + count) of a global batch of `total` rows."""
+
+    def __init__(self, start: int, count: int, total: int):
+        self.start, self.count, self.total = start, count, total
+        self._used: dict[str, int] = {}
+
+    def place(self, name: str, tensor: torch.Tensor, source: str) -> Piece:
+        """Places a tensor of these rows in the global batch; smaller ones are micro-batches that follow each other."""
+        size = tensor.shape[0]
+        used = self._used.get(name, 0) if size < self.count else 0
+        if used + size > self.count:
+            raise Error(f'"{name}" has {size} rows after {used} others, but shardproof.batch gave this rank '
+                        f"{self.count} rows", "Record the micro-batches of one batch in their order, each once")
+        self._used[name] = used + size
+        rest = tuple(tensor.shape[1:])
+        return Piece(tensor, (self.total, *rest), (self.start + used, *(0,) * len(rest)), source=source)
+
+
+class Current:
+    """What the script's last calls established: the mesh of the run, the rows of the last batch, the folder loaded from."""
+
+    mesh: Mesh | None = None
+    rows: Rows | None = None
+    golden: Path | None = None
+
+
+current = Current()
+
+
+def batch(*tensors: torch.Tensor, mesh=None, axes=None):
+    """This rank's rows of global tensors: dim 0 is cut evenly over the data-parallel axes.
+
+    The mesh is that of the run that is recorded or loaded, or Megatron's, or `mesh` (a DeviceMesh, or sizes by axis,
+    outer to inner). `axes` names the data-parallel axes when their names are unusual.
+    """
+    index, count = place_of(mesh, axes)
+    sizes = {tensor.shape[0] for tensor in tensors}
+    if len(sizes) != 1:
+        raise Error(f"The tensors of the batch have {sorted(sizes)} rows", "Give tensors with the same dim 0")
+    total = sizes.pop()
+    if total % count:
+        raise Error(f"A batch of {total} rows does not split over {count} data-parallel ranks",
+                    f"Use a multiple of {count} rows")
+    rows = total // count
+    current.rows = Rows(index * rows, rows, total)
+    cut = tuple(tensor[index * rows:(index + 1) * rows] for tensor in tensors)
+    return cut[0] if len(cut) == 1 else cut
+
+
+def place_of(mesh, axes) -> tuple[int, int]:
+    """This rank's place among the data-parallel ranks, and their number."""
+    rank, world_size = meshes.world()
+    if mesh is not None:
+        found = meshes.from_user(mesh, rank, world_size)
+    else:
+        found = current.mesh if current.mesh and current.mesh.world_size == world_size else None
+        found = found or megatron.mesh(rank, world_size)
+    if found is None and world_size > 1:
+        raise Error(f"shardproof.batch does not know the mesh of the {world_size} ranks",
+                    "Call it after shardproof.record or shardproof.load, or give it mesh=")
+    return (0, 1) if found is None else found.place_along(axes or found.batch_axes)

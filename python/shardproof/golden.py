@@ -1,0 +1,73 @@
+"""Starts a model from the start of a one-rank run: each rank copies the elements that it holds."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from . import run_folder, safetensors_file
+from .global_batch import current
+from .error import Error
+from .piece import Piece
+from .sources.dtensor import DTensorBoxes
+from .sources.find import find_mesh, find_slots, models_of
+
+
+class StartParameters:
+    """The start parameters of a recorded one-rank run, by name."""
+
+    def __init__(self, folder: Path):
+        header = run_folder.read_header(folder)
+        if header["world_size"] != 1:
+            raise Error(f'The run in "{folder}" has {header["world_size"]} ranks',
+                        "Load from a run of the same script with one rank")
+        self.folder = folder
+        self._reader = safetensors_file.Reader(folder / "rank0.safetensors")
+        self._lines: dict[str, list[dict]] = {}
+        for line in run_folder.read_lines(folder, 0):
+            if line["kind"] == "param" and line["step"] == 0:
+                self._lines.setdefault(line["name"], []).append(line)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        if name not in self._lines:
+            near = difflib.get_close_matches(name, self._lines, 1, 0)
+            raise Error(f'The golden run in "{self.folder}" has {len(self._lines)} start parameters and none of the '
+                        f'name "{name}"', f'The nearest name is "{near[0]}"; give both runs the same names'
+                        if near else "Record its parameters without only=")
+        lines = self._lines[name]
+        full = self._reader.tensor(lines[0]["key"]).new_zeros(lines[0]["global_shape"])
+        for line in lines:
+            box = Piece(self._reader.tensor(line["key"]), tuple(line["global_shape"]), line.get("offset"),
+                        line.get("flat"))
+            box.of(full).copy_(box.tensor)
+        return full
+
+
+def load(model, golden, *, mesh=None, layouts: Mapping | None = None) -> None:
+    """Copies the start parameters of the one-rank run in the folder `golden` into a model, each rank its pieces.
+
+    `mesh` and `layouts` are those of shardproof.record.
+    """
+    start = StartParameters(Path(golden))
+    models = models_of(model)
+    found_mesh = find_mesh(models, mesh)
+    current.mesh, current.golden = found_mesh, Path(golden).resolve()
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        for slot in find_slots(models, found_mesh, layouts, DTensorBoxes(found_mesh)):
+            full = start.tensor(slot.name)
+            for piece in slot.pieces(slot.value()):
+                check_fits(slot.name, piece, full)
+            slot.write(full)
+
+
+def check_fits(name: str, piece: Piece, full: torch.Tensor) -> None:
+    if piece.offset is None and piece.flat is None and piece.tensor.shape != full.shape:
+        raise Error(f'"{name}" has a local shape of {list(piece.tensor.shape)}, but the golden run\'s is '
+                    f"{list(full.shape)}, and nothing says which part this is",
+                    'Declare its layout, such as layouts={"' + name + '": shardproof.Shard(0, "tp")}')
+    if (piece.offset is not None or piece.flat is not None) and tuple(piece.global_shape) != tuple(full.shape):
+        raise Error(f'"{name}" has a global shape of {list(piece.global_shape)}, but the golden run\'s is '
+                    f"{list(full.shape)}", "Build both models with the same sizes")

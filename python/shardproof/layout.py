@@ -1,0 +1,32 @@
+"""Layouts that a user declares for hand-written sharding: layouts={"*.up_proj.weight": Shard(0, "tp")}."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """`dim` of the tensor is cut evenly over `axis` of the mesh.
+
+    `blocks` are the sizes, along `dim`, of the local parts of a fused tensor, each of which is cut separately:
+    Shard(0, "tp", blocks=(64, 32, 32)) for a fused q, k, v.
+    """
+
+    dim: int
+    axis: str
+    blocks: Sequence[int] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Replicate:
+    """Every rank holds the whole tensor."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Partial:
+    """The ranks of `axis` hold addends ("sum") or terms of a mean ("mean") of the gradient."""
+
+    axis: str
+    op: str = "sum"

@@ -1,0 +1,92 @@
+"""A golden run in float64: turns explicit float32 requests of a model's code into float64."""
+
+from __future__ import annotations
+
+import collections
+import sys
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+# Functions in which a dtype says how bytes are read, or how wide a number is, not in which one to compute.
+BYTES = {torch.Tensor.view, torch.frombuffer, torch.Tensor.set_, torch.can_cast, torch.promote_types}
+# Code that restores tensors from their bytes must get the dtype that it asks for.
+RESTORING = ("torch._utils", "torch.storage", "torch.serialization", "torch._weights_only_unpickler", "safetensors",
+             "shardproof.safetensors_file")
+# What a program lifted, with counts, in all float64() contexts of this process.
+lifted: collections.Counter[str] = collections.Counter()
+
+
+def float64() -> Float64:
+    """A context in which tensors are made and computed in float64, although the code asks for float32.
+
+        with shardproof.float64():
+            model = Model()
+            train(model)
+
+    It must be on while the model is built, because tables such as RoPE's are rounded there.
+    """
+    return Float64()
+
+
+class Float64(TorchFunctionMode):
+    """The context of float64()."""
+
+    def __enter__(self):
+        self._default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        # Backward functions run in threads of their own for GPUs, where a mode would not be on.
+        self._threads = torch.autograd.set_multithreading_enabled(False)
+        self._threads.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *exception):
+        super().__exit__(*exception)
+        self._threads.__exit__(*exception)
+        torch.set_default_dtype(self._default)
+
+    @property
+    def lifted(self) -> list[str]:
+        """The functions whose float32 requests became float64."""
+        return sorted(lifted)
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function in (torch.Tensor.float, torch.Tensor.type) and not restores():
+            function, args, kwargs = lift_method(function, args, kwargs)
+        elif function not in BYTES and asks_for_float32(args, kwargs) and not restores():
+            args = tuple(map(as_float64, args))
+            kwargs = {name: as_float64(value) for name, value in kwargs.items()}
+            lifted[name_of(function)] += 1
+        return function(*args, **kwargs)
+
+
+def asks_for_float32(args, kwargs) -> bool:
+    return any(one is torch.float32 for one in args) or any(one is torch.float32 for one in kwargs.values())
+
+
+def as_float64(value):
+    return torch.float64 if value is torch.float32 else value
+
+
+def lift_method(function, args, kwargs):
+    """Tensor.float() and Tensor.type(float32) as Tensor.double()."""
+    dtypes = [*args[1:], *kwargs.values()]
+    if function is torch.Tensor.float or any(one in (torch.float32, "torch.FloatTensor") for one in dtypes):
+        lifted[name_of(function)] += 1
+        return torch.Tensor.to, (args[0], torch.float64), {}
+    return function, args, kwargs
+
+
+def name_of(function) -> str:
+    name = getattr(function, "__name__", str(function))
+    is_method = getattr(torch.Tensor, name, None) is function
+    return f"Tensor.{name}" if is_method else f"torch.{name}"
+
+
+def restores() -> bool:
+    """Whether the code that called a torch function restores tensors from bytes."""
+    frame = sys._getframe(2)
+    while frame and frame.f_globals.get("__name__", "").startswith(("torch.overrides", "torch._tensor", __name__)):
+        frame = frame.f_back
+    return bool(frame) and frame.f_globals.get("__name__", "").startswith(RESTORING)

@@ -1,0 +1,139 @@
+"""The mesh of a run: named axes, outer to inner, over which the ranks are numbered row-major."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch.distributed as dist
+
+from .error import Error
+
+# Names that programs commonly give to the axes over which the batch is cut.
+BATCH_AXES = ("dp", "dp_replicate", "dp_shard", "edp", "ddp", "fsdp", "hsdp", "data", "data_parallel", "batch",
+              "replicate", "shard")
+# Names that a script may use although its run has no such axis, because the axis has size 1 there.
+COMMON_AXES = (*BATCH_AXES, "cp", "ep", "pp", "sp", "tp", "ulysses")
+
+
+def world() -> tuple[int, int]:
+    """This rank and the world size; (0, 1) in a program that uses no torch.distributed."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if launched > 1:
+        raise Error(f"WORLD_SIZE is {launched}, but torch.distributed is not initialized",
+                    "Call torch.distributed.init_process_group before shardproof")
+    return 0, 1
+
+
+class Mesh:
+    """Named axes with their sizes, and the position of one rank on them."""
+
+    def __init__(self, axes: Iterable[tuple[str, int]], rank: int, batch_axes: Sequence[str] | None = None):
+        self.axes = [(str(name), int(size)) for name, size in axes]
+        self.rank = rank
+        self.sizes = dict(self.axes)
+        self.batch_axes = tuple(batch_axes or (name for name in self.sizes if name in BATCH_AXES))
+
+    @property
+    def world_size(self) -> int:
+        return math.prod(size for _, size in self.axes)
+
+    def coordinates(self, rank: int | None = None) -> dict[str, int]:
+        """The index of a rank along each axis."""
+        rest = self.rank if rank is None else rank
+        found = {}
+        for name, size in reversed(self.axes):
+            found[name] = rest % size
+            rest //= size
+        return found
+
+    def peers(self, axes: Iterable[str]) -> list[int]:
+        """The ranks that share this rank's place on all other axes."""
+        varied = set(axes)
+        mine = self.coordinates()
+        return [rank for rank in range(self.world_size)
+                if all(name in varied or place == mine[name] for name, place in self.coordinates(rank).items())]
+
+    def axes_of(self, ranks: Iterable[int]) -> tuple[str, ...]:
+        """The axes of size above 1 that a group of ranks spans."""
+        group = sorted(ranks)
+        names = [name for name, size in self.axes if size > 1]
+        for count in range(len(names) + 1):
+            for subset in itertools.combinations(names, count):
+                if self.peers(subset) == group:
+                    return subset
+        raise Error(f"The ranks {group} form a group that is no set of axes of the mesh {self}",
+                    'Name the axes, outer to inner: shardproof.record(.., mesh={"dp": 2, "tp": 2})')
+
+    def known(self, axes: Iterable[str]) -> tuple[str, ...]:
+        """The given axes that have a size above 1 here. A name that no program uses for an axis is an error."""
+        for name in axes:
+            if name not in self.sizes and name not in COMMON_AXES and self.world_size > 1:
+                raise Error(f'The mesh {self} has no axis "{name}"',
+                            "Use the names of its axes, or name them with mesh=")
+        return tuple(name for name, size in self.axes if name in axes and size > 1)
+
+    def place_along(self, axes: Iterable[str]) -> tuple[int, int]:
+        """This rank's index, and the number of places, along several axes taken together, outer to inner."""
+        index, count = 0, 1
+        mine = self.coordinates()
+        for name, size in self.axes:
+            if name in axes:
+                index, count = index * size + mine[name], count * size
+        return index, count
+
+    def __str__(self) -> str:
+        return "{" + ", ".join(f"{name}: {size}" for name, size in self.axes) + "}"
+
+
+def from_user(mesh, rank: int, world_size: int) -> Mesh:
+    """The mesh that a user named: a mapping or pairs from axis to size, or a DeviceMesh."""
+    if hasattr(mesh, "mesh_dim_names"):
+        found = from_device_mesh(mesh, rank)
+    else:
+        found = Mesh(mesh.items() if isinstance(mesh, Mapping) else mesh, rank)
+    if found.world_size != world_size:
+        raise Error(f"The mesh {found} has {found.world_size} ranks, but the run has {world_size}",
+                    "Name every axis, outer to inner, so that the product of the sizes is the world size")
+    return found
+
+
+def from_device_mesh(device_mesh, rank: int) -> Mesh:
+    """The axes of a DeviceMesh, ordered so that its ranks are row-major over them."""
+    ranks = device_mesh.mesh
+    names = device_mesh.mesh_dim_names or default_names(ranks.ndim)
+    first = ranks[(0,) * ranks.ndim]
+    steps = [int(ranks.select(dim, 1)[(0,) * (ranks.ndim - 1)] - first) if ranks.shape[dim] > 1 else 0
+             for dim in range(ranks.ndim)]
+    dims = sorted(range(ranks.ndim), key=lambda dim: -steps[dim])
+    if ranks.permute(dims).flatten().tolist() != list(range(ranks.numel())):
+        raise Error(f"The ranks {ranks.tolist()} of the device mesh are not numbered row-major in any order of its axes",
+                    "Build the mesh with init_device_mesh")
+    return Mesh([(names[dim], ranks.shape[dim]) for dim in dims], rank)
+
+
+def default_names(count: int) -> list[str]:
+    return ["dp"] if count == 1 else [f"axis{index}" for index in range(count)]
+
+
+def root_of(device_mesh):
+    """The mesh from which a sub-mesh was cut."""
+    if hasattr(device_mesh, "_get_root_mesh"):
+        return device_mesh._get_root_mesh()
+    from torch.distributed.device_mesh import _mesh_resources
+    return _mesh_resources.get_root_mesh(device_mesh)
+
+
+def of_tensors(tensors, rank: int, world_size: int) -> Mesh | None:
+    """The mesh of the whole world from which the meshes of these DTensors were cut, if there is one."""
+    for tensor in tensors:
+        device_mesh = getattr(tensor, "device_mesh", None)
+        if device_mesh is not None:
+            root = root_of(device_mesh)
+            if root.size() == world_size:
+                return from_device_mesh(root, rank)
+    return None

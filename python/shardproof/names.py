@@ -1,0 +1,50 @@
+"""Names of parameters and modules without what wrappers add, so that a wrapped model and a plain one agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+WRAPPERS = {
+    "OptimizedModule": "_orig_mod",                     # torch.compile
+    "DistributedDataParallel": "module",                # torch and Megatron
+    "DataParallel": "module",
+    "Float16Module": "module",                          # Megatron
+    "DeepSpeedEngine": "module",
+    "PipelineEngine": "module",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",  # FSDP1 and Megatron's
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+}
+
+
+def wrapped(module: torch.nn.Module) -> str | None:
+    """The attribute under which a wrapper keeps its module, or None if this module is no wrapper."""
+    for kind in type(module).__mro__:
+        attribute = WRAPPERS.get(kind.__name__)
+        if attribute and attribute in module._modules:
+            return attribute
+    return None
+
+
+def named_modules(module: torch.nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.nn.Module]]:
+    """Each module below `module`, itself first, with its clean name."""
+    yield prefix, module
+    inner = wrapped(module)
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from named_modules(child, prefix if name == inner else join(prefix, name))
+
+
+def named_parameters(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """Each parameter once, with the clean name under which it is first found."""
+    seen = set()
+    for prefix, owner in named_modules(module):
+        for name, parameter in owner._parameters.items():
+            if parameter is not None and id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield join(prefix, name), parameter
+
+
+def join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name

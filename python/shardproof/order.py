@@ -1,0 +1,75 @@
+"""The order in which a rank computes: of modules in the forward pass, and of gradients in the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from .sources.slot import Slot
+
+
+class ComputationOrder:
+    """Watches the modules and gradients of a step. `on_start` is called at the first forward pass of each step."""
+
+    def __init__(self, models: Sequence[torch.nn.Module], slots: Sequence[Slot], on_start: Callable[[], None]):
+        self._on_start = on_start
+        self._forward: dict[int, int] = {}
+        self._ready: dict[int, int] = {}
+        self._count = 0
+        self._owners: dict[int, list[int]] = {}
+        self._slots = slots
+        # FSDP reduces the gradients of a group at once, so that its hooks say little of the order within it.
+        self._by_forward = any("FSDPModule" in names_of_types(module) or "FullyShardedDataParallel" in
+                               names_of_types(module) for one in models for module in one.modules())
+        self._handles = [handle for one in models for handle in self._watch_modules(one)]
+        self._handles += self._watch_gradients()
+
+    def _watch_modules(self, model: torch.nn.Module):
+        for module in model.modules():
+            for parameter in module._parameters.values():
+                if parameter is not None:
+                    self._owners.setdefault(id(parameter), []).append(id(module))
+            yield module.register_forward_pre_hook(self._on_forward)
+
+    def _watch_gradients(self):
+        for slot in self._slots:
+            parameter = slot.parameter
+            if parameter.requires_grad and parameter.is_leaf:
+                yield parameter.register_post_accumulate_grad_hook(self._on_gradient)
+
+    def _on_forward(self, module, _):
+        if not self._forward:
+            self._on_start()
+        self._forward.setdefault(id(module), len(self._forward))
+
+    def _on_gradient(self, parameter):
+        self._ready[id(parameter)] = self._count
+        self._count += 1
+
+    def clear(self) -> None:
+        self._forward.clear()
+        self._ready.clear()
+        self._count = 0
+
+    def of_gradients(self) -> dict[int, int]:
+        """The position in this step's backward pass, by id of the slot. Slots of unknown position are absent."""
+        times = {id(slot): self._time(slot) for slot in self._slots}
+        known = sorted((time, index) for index, time in enumerate(times.values()) if time is not None)
+        ids = list(times)
+        return {ids[index]: position for position, (_, index) in enumerate(known)}
+
+    def _time(self, slot: Slot) -> int | None:
+        if not self._by_forward:
+            return self._ready.get(id(slot.parameter))
+        uses = [self._forward[owner] for owner in self._owners.get(id(slot.parameter), ()) if owner in self._forward]
+        return -min(uses) if uses else None
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+
+def names_of_types(module: torch.nn.Module) -> set[str]:
+    return {kind.__name__ for kind in type(module).__mro__}

@@ -1,0 +1,312 @@
+"""Records a training run: start parameters, then per optimizer step gradients, parameters and optimizer state."""
+
+from __future__ import annotations
+
+import fnmatch
+import platform
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from . import lift, names, optimizers, run_folder
+from .clipping import Clipping
+from .error import Error
+from .global_batch import Rows, current
+from .order import ComputationOrder
+from .piece import Partial, Piece, whole
+from .sources.dtensor import DTensorBoxes, is_dtensor
+from .sources.find import find_mesh, find_slots, models_of
+
+VERSION = "0.1.0"
+# From the widest to the narrowest.
+PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+KINDS = ("act", "act_grad", "scalar", "logprobs")
+CLIP_EPSILON = 1e-6  # torch divides max_norm by (norm + 1e-6)
+
+
+def record(model, optimizer=None, *, out, steps: int | None = None, only: str | Sequence[str] | None = None,
+           max_bytes: int | None = None, activations: str | Sequence[str] = (), mesh=None,
+           layouts: Mapping | None = None) -> Recorder:
+    """Records the training that follows into the folder `out`, until the with-block or close() ends it.
+
+    model        the module, or the list of a pipeline's chunks
+    optimizer    what steps; without one, call rec.gradients() before each step and rec.stepped() after it
+    steps        how many optimizer steps to record; all when None
+    only         patterns of names ("*.mlp.*") to which parameters, gradients, states and activations are limited
+    max_bytes    the most that a rank may record
+    activations  patterns of modules whose outputs are recorded too ("*" for all)
+    mesh         the axes of the ranks, outer to inner: {"dp": 2, "tp": 2}; found without help for DTensor and Megatron
+    layouts      layouts of hand-written shards: {"*.up_proj.weight": shardproof.Shard(0, "tp")}
+    """
+    return Recorder(model, optimizer, Path(out), steps, patterns_of(only), max_bytes, patterns_of(activations) or [],
+                    mesh, layouts)
+
+
+def patterns_of(patterns) -> list[str] | None:
+    return [patterns] if isinstance(patterns, str) else None if patterns is None else list(patterns)
+
+
+class Recorder:
+    """A run that is being recorded. Leave its with-block, or call close(), to write it."""
+
+    def __init__(self, model, optimizer, out: Path, steps, only, max_bytes, activations, mesh, layouts):
+        models = models_of(model)
+        self.mesh = find_mesh(models, mesh)
+        self._out = out
+        self._steps = steps
+        self._only = only
+        self._optimizer = optimizer
+        self._boxes = DTensorBoxes(self.mesh)
+        self._slots = find_slots(models, self.mesh, layouts, self._boxes)
+        optimizers.check_holds(optimizer, self._slots)
+        check_is_not_golden(out)
+        run_folder.claim(out, self.mesh.rank, self.mesh.world_size)
+        self._files = run_folder.RankFiles(out, self.mesh.rank, max_bytes)
+        self._settings = None if optimizer is None else optimizers.settings(optimizer)
+        self._finished = 0            # optimizer steps that have ended
+        self._in_step = True          # whether the next step has begun
+        self._gradients_seen = False  # whether this step's gradients are recorded
+        self._counts: dict = {}       # how often a name was recorded in this step
+        self._ends: list = []
+        current.mesh = self.mesh
+        self._record_parameters(0)
+        try:
+            self._watch(models, activations)
+        except BaseException:
+            self._end_watching()
+            raise
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._end_watching()
+
+    # Calls of the script.
+
+    def scalar(self, name: str, value, *, mean_over: Iterable[str] = (), sum_over: Iterable[str] = ()) -> None:
+        """Records a number, such as the loss. With mean_over or sum_over, the ranks of these axes hold terms of it."""
+        if not isinstance(value, torch.Tensor):
+            # A Python number has 64 bits, even if it was computed from float32.
+            value = torch.tensor(value, dtype=torch.float64 if self._is_float64() else torch.float32)
+        if value.numel() != 1:
+            raise Error(f'The scalar "{name}" has {value.numel()} elements', "Record it with rec.tensor")
+        self.tensor(name, value.detach().reshape(()), kind="scalar", mean_over=mean_over, sum_over=sum_over)
+
+    def logprobs(self, tensor: torch.Tensor) -> None:
+        """Records the log-probabilities [B, S] of this rank's rows."""
+        self.tensor("logprobs", tensor, kind="logprobs")
+
+    def tensor(self, name: str, tensor: torch.Tensor, *, kind: str = "act", offset: Sequence[int] | None = None,
+               global_shape: Sequence[int] | None = None, mean_over: Iterable[str] = (),
+               sum_over: Iterable[str] = ()) -> None:
+        """Records any tensor. Its place is that of its placements, or `offset` in `global_shape`, or the rows that
+        shardproof.batch gave to this rank."""
+        if kind not in KINDS:
+            raise Error(f'"{name}" is recorded with the kind "{kind}"', f"Use one of {', '.join(KINDS)}")
+        step = self._step()
+        if not self._is_recorded(step):
+            return
+        partial = self._partial_over(mean_over, sum_over)
+        for piece in self._pieces_of(name, tensor, kind, offset, global_shape):
+            piece.partial = partial or piece.partial
+            self._files.add(kind, name, step, piece, self._microbatch(kind, name, piece))
+
+    def gradients(self) -> None:
+        """Records all gradients of this step, if they are not recorded yet."""
+        self._begin_step()
+        if self._gradients_seen or not self._is_recorded(self._step()):
+            return
+        self._gradients_seen = True
+        order = self._order.of_gradients()
+        for slot in self._chosen_slots():
+            gradient = slot.gradient()
+            if gradient is not None:
+                for piece in slot.gradient_pieces(gradient):
+                    self._files.add("grad", slot.name, self._step(), piece, order=order.get(id(slot)))
+
+    def stepped(self) -> None:
+        """Records the parameters and the optimizer's state after a step."""
+        self._begin_step()
+        if self._is_recorded(self._step()):
+            self._record_parameters(self._step())
+            self._record_states(self._step())
+        self._finished += 1
+        self._in_step = False
+        self._order.clear()
+
+    def close(self) -> None:
+        """Writes the run. Calls after the first do nothing."""
+        if not self._ends:
+            return
+        self._end_watching()
+        if not self._finished:
+            raise Error("No optimizer step was seen", "Give record the optimizer that steps, or call rec.stepped()")
+        self._files.write()
+        if self.mesh.rank == 0:
+            run_folder.write_header(self._out, self._header())
+
+    # Hooks.
+
+    def _watch(self, models, activations: list[str]) -> None:
+        self._order = ComputationOrder(models, self._slots, self._begin_step)
+        self._ends = [self._order.remove, Clipping(self.gradients, self._clipped).remove]
+        if self._optimizer is not None:
+            self._ends += optimizers.watch_steps(self._optimizer, self._before_step, self._after_step)
+        for one in models:
+            for name, module in names.named_modules(one):
+                if name and any(fnmatch.fnmatchcase(name, pattern) for pattern in activations):
+                    self._ends.append(module.register_forward_hook(self._activation_hook(name)).remove)
+
+    def _end_watching(self) -> None:
+        for end in self._ends:
+            end()
+        self._ends = []
+
+    def _begin_step(self) -> None:
+        if not self._in_step:
+            self._in_step = True
+            self._gradients_seen = False
+            self._counts.clear()
+
+    def _step(self) -> int:
+        """The number of the step to which what is recorded now belongs. A step lasts until the next forward pass, so
+        that what a script reports after optimizer.step() belongs to that step."""
+        return self._finished + self._in_step
+
+    def _before_step(self) -> None:
+        self.gradients()
+        rate = optimizers.learning_rate(self._optimizer)
+        if rate is not None and self._is_recorded(self._step()):
+            self._settings["lr"].append(rate)
+
+    def _after_step(self, norm: float | None) -> None:
+        if norm is not None:
+            self.scalar("grad_norm", norm)
+        self.stepped()
+
+    def _clipped(self, norm: torch.Tensor, max_norm: float) -> None:
+        if is_dtensor(norm):
+            norm = norm.full_tensor()  # clipping has just summed it over the same ranks
+        norm = norm.detach()
+        if self._settings is not None:
+            self._settings["max_norm"] = max_norm
+        count = self._next("norms")
+        suffix = f".{count}" if count else ""
+        self.scalar("grad_norm" + suffix, norm)
+        self.scalar("clip_coefficient" + suffix, torch.clamp(max_norm / (norm + CLIP_EPSILON), max=1.0))
+
+    def _activation_hook(self, name: str):
+        def hook(_, inputs, output):
+            tensor = next((one for one in (output if isinstance(output, (list, tuple)) else [output])
+                           if isinstance(one, torch.Tensor)), None)
+            if tensor is None or torch._C._current_graph_task_id() != -1:
+                return  # a forward pass within the backward pass is a recomputation
+            if not self._is_recorded(self._step()) or not self._is_chosen(name):
+                return
+            for piece in self._pieces_of(name, tensor, "act", None, None):
+                self._files.add("act", name, self._step(), piece, self._microbatch("act", name, piece),
+                                self._next("outputs"))
+        return hook
+
+    # Pieces.
+
+    def _is_recorded(self, step: int) -> bool:
+        return bool(self._ends) and (self._steps is None or step <= self._steps)
+
+    def _is_chosen(self, name: str) -> bool:
+        return self._only is None or any(fnmatch.fnmatchcase(name, pattern) for pattern in self._only)
+
+    def _chosen_slots(self):
+        return [slot for slot in self._slots if self._is_chosen(slot.name)]
+
+    def _record_parameters(self, step: int) -> None:
+        for slot in self._chosen_slots():
+            for piece in slot.pieces(slot.value()):
+                self._files.add("param", slot.name, step, piece)
+
+    def _record_states(self, step: int) -> None:
+        inner = optimizers.inner_optimizers(self._optimizer)
+        for slot in self._chosen_slots():
+            for name, state in slot.states(inner).items():
+                for piece in slot.pieces(state):
+                    self._files.add("opt", f"{name}.{slot.name}", step, piece)
+
+    def _pieces_of(self, name, tensor, kind, offset, global_shape) -> list[Piece]:
+        """Where the elements lie of a tensor that is no parameter's."""
+        if offset is not None:
+            if global_shape is None or not len(offset) == len(global_shape) == tensor.ndim:
+                raise Error(f'"{name}" has {tensor.ndim} dims, the offset {offset} and the global shape {global_shape}',
+                            "Give both, with one number per dim")
+            return [Piece(tensor, tuple(global_shape), tuple(offset), source="declared")]
+        if is_dtensor(tensor):
+            return [self._in_batch(piece) for piece in self._boxes.pieces(name, tensor)]
+        rows = current.rows if kind != "scalar" else None
+        if rows is not None and (kind == "logprobs" or self._is_whole_in_batch(tensor, rows)):
+            return [rows.place(name, tensor, "plain")]
+        if kind == "scalar" or self.mesh.world_size == 1:
+            return [whole(tensor, "plain")]
+        return [Piece(tensor, tuple(tensor.shape))]
+
+    def _in_batch(self, piece: Piece) -> Piece:
+        """Moves a piece of this rank's rows to its place in the global batch."""
+        rows = current.rows
+        if rows is not None and rows.count < rows.total and piece.global_shape[:1] == (rows.count,):
+            piece.global_shape = (rows.total, *piece.global_shape[1:])
+            piece.offset = (rows.start + piece.offset[0], *piece.offset[1:])
+        return piece
+
+    def _is_whole_in_batch(self, tensor: torch.Tensor, rows: Rows) -> bool:
+        """Whether a plain tensor has this rank's rows, on a mesh where no axis could cut its other dims."""
+        only_batch_axes = all(size == 1 or name in self.mesh.batch_axes for name, size in self.mesh.axes)
+        return only_batch_axes and tensor.shape[:1] == (rows.count,)
+
+    def _microbatch(self, kind: str, name: str, piece: Piece) -> int:
+        """How many pieces of the same place were recorded of a name in this step."""
+        return self._next((kind, name, piece.offset))
+
+    def _next(self, what) -> int:
+        """Counts what is recorded in a step."""
+        count = self._counts.get(what, 0)
+        self._counts[what] = count + 1
+        return count
+
+    def _partial_over(self, mean_over: Iterable[str], sum_over: Iterable[str]) -> Partial | None:
+        means, sums = self.mesh.known(mean_over), self.mesh.known(sum_over)
+        if means and sums:
+            raise Error(f"A tensor is a mean over {means} and a sum over {sums}", "Give one of mean_over and sum_over")
+        return Partial(means or sums, "mean" if means else "sum") if means or sums else None
+
+    def _is_float64(self) -> bool:
+        """Whether all parameters are float64."""
+        return all(slot.parameter.dtype == torch.float64 for slot in self._slots)
+
+    def _header(self) -> dict:
+        precisions = [dtype for dtype in PRECISIONS if dtype in self._files.dtypes]
+        header = {"made_by": versions(), "world_size": self.mesh.world_size,
+                  "mesh": [{"axis": name, "size": size} for name, size in self.mesh.axes],
+                  "precision": str(precisions[-1])[6:], "lifted": sorted(lift.lifted),
+                  "steps": self._finished if self._steps is None else min(self._finished, self._steps)}
+        if self._settings is not None:
+            header["optimizer"] = self._settings
+        return header | {"only": self._only}
+
+
+def check_is_not_golden(out: Path) -> None:
+    if current.golden is not None and current.golden == out.resolve():
+        raise Error(f'"{out}" holds the golden run from which this run starts', "Record into another folder")
+
+
+def versions() -> dict[str, str]:
+    """The packages that made the run, of those which are imported."""
+    found = {"shardproof": VERSION, "python": platform.python_version(), "torch": str(torch.__version__)}
+    for name in ("transformers", "megatron.core", "deepspeed", "torchtitan", "accelerate"):
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if version is not None:
+            found[name] = str(version)
+    return found

@@ -1,0 +1,73 @@
+"""Finds the slots of a model, and the mesh of the run, from whatever framework the model uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from .. import mesh as meshes
+from .. import names
+from ..error import Error
+from ..mesh import Mesh
+from . import deepspeed, fsdp1, megatron
+from .declared import DeclaredSlot, layout_of
+from .dtensor import DTensorBoxes, DTensorSlot, is_dtensor
+from .slot import Slot
+
+Models = Sequence[torch.nn.Module]
+
+
+def models_of(model) -> list[torch.nn.Module]:
+    """The model, or the chunks of a pipeline, as a list of modules."""
+    found = list(model) if isinstance(model, (list, tuple)) else [model]
+    for one in found:
+        if not isinstance(one, torch.nn.Module):
+            raise Error(f"The model is a {type(one).__name__}, whose parameters are not visible",
+                        "Give shardproof the torch.nn.Module, or a list of them; compile the module, not a function")
+    return found
+
+
+def find_mesh(models: Models, mesh=None) -> Mesh:
+    """The mesh that the user named, or that of the DTensors, of Megatron, or one axis "dp"."""
+    rank, world_size = meshes.world()
+    if mesh is not None:
+        return meshes.from_user(mesh, rank, world_size)
+    if any(megatron.has_layouts(one) for one in models):
+        found = megatron.mesh(rank, world_size)
+        if found is not None:
+            return found
+    parameters = (parameter for one in models for parameter in one.parameters())
+    return meshes.of_tensors(parameters, rank, world_size) or Mesh([("dp", world_size)], rank)
+
+
+def find_slots(models: Models, mesh: Mesh, layouts: Mapping | None, boxes: DTensorBoxes) -> list[Slot]:
+    found = [slot for one in models for slot in slots_of(one, mesh, layouts, boxes)]
+    if not found:
+        raise Error("The model has no parameters on this rank", "Give shardproof the model itself")
+    for slot in found:
+        if slot.parameter.is_meta:
+            raise Error(f'The parameter "{slot.name}" is on the meta device and has no values',
+                        "Materialize the model (to_empty, then its initial values) before shardproof.record")
+    return found
+
+
+def slots_of(model: torch.nn.Module, mesh: Mesh, layouts: Mapping | None, boxes: DTensorBoxes) -> list[Slot]:
+    if megatron.has_layouts(model) and layouts is None:
+        return megatron.slots(model, mesh)
+    if deepspeed.has_layouts(model):
+        return deepspeed.slots(model, mesh)
+    flat = fsdp1.slots(model, mesh)
+    in_flat = {id(handle.flat_param) for handle in fsdp1.handles(model)}
+    in_flat |= {id(one) for handle in fsdp1.handles(model) for one in handle.flat_param._params or ()}
+    return flat + [slot_of(name, parameter, mesh, layouts, boxes)
+                   for name, parameter in names.named_parameters(model) if id(parameter) not in in_flat]
+
+
+def slot_of(name: str, parameter: torch.Tensor, mesh: Mesh, layouts: Mapping | None, boxes: DTensorBoxes) -> Slot:
+    if is_dtensor(parameter):
+        return DTensorSlot(name, parameter, mesh, boxes)
+    placements = layout_of(name, layouts)
+    if placements is not None:
+        return DeclaredSlot(name, parameter, mesh, placements)
+    return Slot(name, parameter, mesh.world_size)

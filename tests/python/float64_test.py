@@ -1,0 +1,79 @@
+import io
+import tempfile
+import unittest
+from pathlib import Path
+
+import ranks  # noqa: F401  (finds the package)
+import torch
+
+import shardproof
+
+
+class Rounding(torch.nn.Module):
+    """A model that asks for float32 as common ones do: a table, a norm, a softmax."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", 1.0 / 10000 ** (torch.arange(0, 4, dtype=torch.float32) / 4))
+        self.weight = torch.nn.Parameter(torch.linspace(0.1, 1.3, 4))
+
+    def forward(self, x):
+        x = x.float() * torch.rsqrt(x.to(torch.float32).square().mean(-1, keepdim=True) + 1e-6)
+        return torch.softmax(x * self.table * self.weight, -1, dtype=torch.float32).to(x.dtype)
+
+
+def by_hand(x):
+    """The same function in float64 alone."""
+    table = 1.0 / 10000 ** (torch.arange(0, 4, dtype=torch.float64) / 4)
+    weight = torch.linspace(0.1, 1.3, 4, dtype=torch.float64)
+    x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+    return torch.softmax(x * table * weight, -1)
+
+
+class Float64Test(unittest.TestCase):
+    def test_a_model_that_asks_for_float32_computes_in_float64(self):
+        x = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(3, 4)
+        with shardproof.float64() as mode:
+            result = Rounding()(x)
+        self.assertEqual(result.dtype, torch.float64)
+        torch.testing.assert_close(result, by_hand(x), rtol=0, atol=1e-15)
+        self.assertLessEqual({"torch.arange", "Tensor.float", "Tensor.to", "torch.softmax"}, set(mode.lifted))
+        self.assertGreater(float((Rounding().double()(x) - by_hand(x)).detach().abs().max()), 1e-9)
+
+    def test_other_dtypes_and_views_of_bytes_are_left_alone(self):
+        with shardproof.float64():
+            self.assertEqual(torch.zeros(2, dtype=torch.bfloat16).dtype, torch.bfloat16)
+            self.assertEqual(torch.ones(2, dtype=torch.int32).view(torch.float32).dtype, torch.float32)
+            self.assertEqual(torch.frombuffer(bytearray(8), dtype=torch.float32).shape, (2,))
+            self.assertEqual(torch.zeros(2, dtype=torch.bfloat16).type(torch.float32).dtype, torch.float64)
+            self.assertEqual(torch.zeros(2, dtype=torch.int64).type(torch.int32).dtype, torch.int32)
+            self.assertEqual(torch.zeros(2).type(), "torch.DoubleTensor")
+
+    def test_saved_tensors_are_restored_as_they_were(self):
+        saved = io.BytesIO()
+        torch.save({"x": torch.arange(5, dtype=torch.float32)}, saved)
+        saved.seek(0)
+        with shardproof.float64():
+            restored = torch.load(saved)["x"]
+        self.assertEqual((restored.dtype, restored.tolist()), (torch.float32, [0.0, 1.0, 2.0, 3.0, 4.0]))
+
+    def test_the_default_dtype_returns_to_what_it_was(self):
+        with self.assertRaises(ZeroDivisionError), shardproof.float64():
+            self.assertEqual(torch.zeros(1).dtype, torch.float64)
+            1 / 0
+        self.assertEqual(torch.zeros(1).dtype, torch.float32)
+
+    def test_a_recorded_run_lists_what_was_lifted(self):
+        with tempfile.TemporaryDirectory() as folder, shardproof.float64():
+            model = Rounding()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            with shardproof.record(model, optimizer, out=folder):
+                model(torch.ones(2, 4)).square().sum().backward()
+                optimizer.step()
+            header = (Path(folder) / "run.json").read_text()
+        self.assertIn('"Tensor.float"', header)
+        self.assertIn('"precision": "float64"', header)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,156 @@
+"""Hand-written tensor parallelism with declared layouts, plain data parallelism, and what load says to mistakes."""
+
+import tempfile
+import unittest
+from pathlib import Path
+
+import models
+import ranks
+import runs
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import shardproof
+
+MESH = {"dp": 2, "tp": 2}
+
+
+class Fused(nn.Module):
+    """Two fused projections [a; b] of 6 and 3 columns, cut by rows over tp, and a plain norm."""
+
+    def __init__(self, parts=1):
+        super().__init__()
+        self.ab = nn.Parameter(torch.zeros(9 // 3 * 4 // parts, 4, dtype=torch.float64))
+        self.scale = nn.Parameter(torch.ones(4, dtype=torch.float64))
+
+
+def full_ab():
+    return torch.arange(48, dtype=torch.float64).reshape(12, 4)
+
+
+def record_fused(rank, out):
+    """Each tp rank holds its half of a (rows 0..8) and of b (rows 8..12)."""
+    tp = rank % 2
+    model = Fused(parts=2)
+    with torch.no_grad():
+        model.ab.copy_(torch.cat([full_ab()[4 * tp:4 * tp + 4], full_ab()[8 + 2 * tp:8 + 2 * tp + 2]]))
+    layouts = {"ab": shardproof.Shard(0, "tp", blocks=(4, 2)), "sc*": (shardproof.Replicate(), shardproof.Partial("tp"))}
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)
+    with shardproof.record(model, optimizer, out=out, mesh=MESH, layouts=layouts):
+        ((model.ab * model.ab).sum() + model.scale.sum()).backward()
+        optimizer.step()
+
+
+def record_one(rank, out):
+    model = Fused()
+    with torch.no_grad():
+        model.ab.copy_(full_ab())
+        model.scale.copy_(torch.tensor([3.0, 1.0, 4.0, 1.0]))
+    with shardproof.record(model, out=out) as rec:
+        rec.stepped()
+
+
+def load_fused(rank, golden):
+    model = Fused(parts=2)
+    shardproof.load(model, golden, mesh=MESH, layouts={"ab": shardproof.Shard(0, "tp", blocks=(4, 2))})
+    return model.ab.detach(), model.scale.detach()
+
+
+def data_parallel(rank, out):
+    """Plain torch DDP with one axis, and a batch that is cut over it."""
+    model = nn.parallel.DistributedDataParallel(models.build())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with shardproof.record(model, optimizer, out=out, activations="head") as rec:
+        tokens, targets = shardproof.batch(*models.global_batch(0))
+        assert tokens.shape == (2, 5) and torch.equal(tokens, models.global_batch(0)[0][2 * rank:2 * rank + 2])
+        logprobs = models.logprobs_of(model(tokens), targets)
+        (-logprobs.mean()).backward()
+        optimizer.step()
+        rec.logprobs(logprobs)
+
+
+def messages(rank, golden):
+    """The messages of the mistakes that need several ranks."""
+    found = []
+    model = Fused(parts=2)
+    for call in (lambda: shardproof.batch(torch.zeros(4, 1)),
+                 lambda: shardproof.load(model, golden),
+                 lambda: shardproof.load(nn.ParameterDict({"scael": model.scale}), golden),
+                 lambda: shardproof.load(model, golden, mesh={"tp": 2}),
+                 lambda: shardproof.load(model, golden, layouts={"ab": shardproof.Shard(0, "dp", blocks=(4, 1))}),
+                 lambda: shardproof.load(model, golden, layouts={"ab": shardproof.Shard(1, "dp")}),
+                 lambda: shardproof.load(model, golden, layouts={"ab": shardproof.Shard(0, "rows")}),
+                 lambda: shardproof.batch(torch.zeros(7, 1), mesh=MESH),
+                 lambda: shardproof.batch(torch.zeros(4, 1), torch.zeros(2, 1), mesh=MESH)):
+        try:
+            call()
+            found.append("no error")
+        except shardproof.Error as error:
+            found.append(str(error))
+    dist.barrier()
+    return found
+
+
+class HandWrittenTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.out, self.golden = Path(self.folder.name) / "run", Path(self.folder.name) / "golden"
+
+    def test_a_fused_weight_has_one_piece_for_each_block(self):
+        ranks.run(4, record_fused, self.out)
+        boxes = [[line["offset"] for line, _ in runs.rank_pieces(self.out, rank)
+                  if (line["kind"], line["name"], line["step"]) == ("param", "ab", 0)] for rank in range(4)]
+        self.assertEqual(boxes, [[[0, 0], [8, 0]], [[4, 0], [10, 0]]] * 2)
+        self.assertTrue(torch.equal(runs.whole(self.out, kind="param", name="ab", step=0), full_ab()))
+        self.assertTrue(torch.equal(runs.whole(self.out, kind="grad", name="ab", step=1), 2 * full_ab()))
+        state = runs.whole(self.out, kind="opt", name="momentum_buffer.ab", step=1)
+        self.assertTrue(torch.equal(state, 2 * full_ab()))
+
+    def test_a_declared_partial_is_that_of_the_gradient_alone(self):
+        ranks.run(4, record_fused, self.out)
+        for _, line, _ in runs.pieces(self.out, name="scale"):
+            self.assertEqual(line.get("partial"),
+                             {"axes": ["tp"], "op": "sum"} if line["kind"] == "grad" else None)
+            self.assertEqual((line["source"], line["offset"]), ("declared", [0]))
+
+    def test_load_gives_each_rank_its_blocks(self):
+        ranks.run(1, record_one, self.golden)
+        for rank, (ab, scale) in enumerate(ranks.run(4, load_fused, self.golden)):
+            tp = rank % 2
+            expected = torch.cat([full_ab()[4 * tp:4 * tp + 4], full_ab()[8 + 2 * tp:8 + 2 * tp + 2]])
+            self.assertTrue(torch.equal(ab, expected))
+            self.assertEqual(scale.tolist(), [3.0, 1.0, 4.0, 1.0])
+
+    def test_plain_tensors_of_several_ranks_have_no_offset_but_rows_of_the_batch_have(self):
+        ranks.run(2, data_parallel, self.out)
+        gradients = runs.pieces(self.out, kind="grad")
+        self.assertEqual({line["offset"] is None and line["source"] == "plain" for _, line, _ in gradients}, {True})
+        self.assertEqual(runs.names(self.out, kind="grad"), sorted(models.full_values(models.Model())))
+        self.assertEqual([line["offset"] for _, line, _ in runs.pieces(self.out, kind="logprobs")], [[0, 0], [2, 0]])
+        model = models.build()
+        tokens, targets = models.global_batch(0)
+        logits = model(tokens)
+        torch.testing.assert_close(runs.whole(self.out, kind="act", name="head"), logits.detach(), rtol=0, atol=1e-14)
+        expected = models.logprobs_of(logits, targets)
+        torch.testing.assert_close(runs.whole(self.out, kind="logprobs"), expected.detach(), rtol=0, atol=1e-14)
+
+    def test_mistakes_are_reported_with_their_numbers(self):
+        ranks.run(1, record_one, self.golden)
+        expected = ("does not know the mesh of the 2 ranks",
+                    '"ab" has a local shape of [6, 4], but the golden run\'s is [12, 4]',
+                    'The nearest name is "scale"',
+                    "nothing says which part this is",
+                    "add up to 5, but dim 0 of the local tensor has size 6",
+                    '"ab" has a global shape of [6, 8], but the golden run\'s is [12, 4]',
+                    'The mesh {dp: 2} has no axis "rows"',
+                    "has 4 ranks, but the run has 2",
+                    "has 4 ranks, but the run has 2")
+        for messages_of_rank in ranks.run(2, messages, self.golden):
+            for message, words in zip(messages_of_rank, expected, strict=True):
+                self.assertIn(words, message)
+
+
+if __name__ == "__main__":
+    unittest.main()
