@@ -1,0 +1,1 @@
+"""shardproof for PyTorch programs."""
