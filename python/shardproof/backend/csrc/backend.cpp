@@ -118,10 +118,16 @@ class CheckingBackend : public c10d::Backend {
         ranks_(std::move(ranks)),
         name_(std::move(name)) {}
 
+  // Collectives that were not waited for are still made, as with Gloo; messages are not. A job may
+  // let go of a tensor that Python made, for which it needs the lock of the interpreter.
   ~CheckingBackend() override {
-    bool busy = lane_.is_busy();
-    for (auto& [key, lane] : message_lanes_) busy = busy || lane->is_busy();
+    std::optional<pybind11::gil_scoped_release> unlocked;
+    if (Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();
+    lane_.stop();
+    bool busy = false;
+    for (auto& [key, channel] : message_lanes_) busy = busy || channel->lane.is_busy();
     if (busy) channel_.hang_up();
+    for (auto& [key, channel] : message_lanes_) channel->lane.stop();
   }
 
   const std::string getBackendName() const override { return "shardproof"; }
@@ -641,6 +647,10 @@ class CheckingBackend : public c10d::Backend {
                               call.text();
     own_->publish_status();
     std::string cause = own_->finding();
+    if (cause.empty() && lost.timed_out) {  // whoever came late has said so by then
+      std::this_thread::sleep_for(own_->report_interval() * 3 / 2);
+      cause = own_->finding();
+    }
     for (int i = 0; cause.empty() && !lost.timed_out && i < 10; ++i) {  // it comes before the close
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       cause = own_->finding();
@@ -658,7 +668,9 @@ class CheckingBackend : public c10d::Backend {
     }
     const int64_t limit = own_->settings().timeout_ms;
     if (missing.empty()) {
-      cause = "all members came, but the side channel failed: " + lost.reason;
+      cause = lost.timed_out ? "all members came, but after more than " + seconds(limit) +
+                                   "; set SHARDPROOF_TIMEOUT above it"
+                             : "all members came, but the side channel failed: " + lost.reason;
     } else if (lost.timed_out) {
       cause = names(missing) + " did not come within " + seconds(limit) + last + "; " + kSameCalls +
               ", or set SHARDPROOF_TIMEOUT above " + seconds(limit) + " if " +
@@ -756,7 +768,6 @@ class CheckingBackend : public c10d::Backend {
   struct Channeled {
     int64_t next = 0;
     Lane lane = {};
-    bool is_busy() { return lane.is_busy(); }
   };
   Channeled& channel_to(bool sends, int peer, int tag) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -776,7 +787,7 @@ class CheckingBackend : public c10d::Backend {
   std::mutex mutex_;                  // of all that follows
   std::string broken_;
   std::map<std::tuple<bool, int, int>, std::unique_ptr<Channeled>> message_lanes_;
-  Lane lane_;  // last: its jobs end before the rest goes
+  Lane lane_;
 };
 
 }  // namespace

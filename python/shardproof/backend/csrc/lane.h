@@ -11,7 +11,10 @@ namespace shardproof {
 
 class Lane {
  public:
-  ~Lane() {
+  ~Lane() { stop(); }
+
+  // Once all jobs are done.
+  void stop() {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       stop_ = true;

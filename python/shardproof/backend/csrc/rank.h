@@ -153,6 +153,9 @@ class Rank {
     } catch (const std::exception&) {  // the store has gone: the finding is told on this rank only
     }
   }
+  std::chrono::milliseconds report_interval() const {
+    return std::chrono::milliseconds(std::min<int64_t>(1000, settings_.timeout_ms / 4));
+  }
   // The others see this rank's last call at once, not within a second.
   void publish_status() { publish(store_, store_mutex_, status_text()); }
 
@@ -184,11 +187,10 @@ class Rank {
     }
   }
   void report() {
-    const auto interval = std::chrono::milliseconds(std::min<int64_t>(1000, settings_.timeout_ms / 4));
     uint64_t published = 0;
     std::unique_lock<std::mutex> lock(mutex_);
     while (!stop_) {
-      changed_.wait_for(lock, interval, [this] { return stop_; });
+      changed_.wait_for(lock, report_interval(), [this] { return stop_; });
       if (version_ == published && !stop_) continue;
       published = version_;
       lock.unlock();
