@@ -18,6 +18,7 @@ from . import build
 
 FAULT_KINDS = ("drop", "double", "average", "stale", "corrupt", "skip")
 DEFAULT_TIMEOUT_S = 300.0
+DEFAULT_NOTICE_S = 10.0
 
 
 @functools.cache
@@ -47,14 +48,23 @@ def parse_fault(text):
     return fault
 
 
-def timeout_s():
-    text = os.environ.get("SHARDPROOF_TIMEOUT", "")
+def seconds_of(name, default):
+    """The seconds that an environment variable gives."""
+    text = os.environ.get(name, "")
     try:
-        seconds = float(text or DEFAULT_TIMEOUT_S)
+        seconds = float(text or default)
     except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
-        raise ValueError(f"SHARDPROOF_TIMEOUT is {text!r}; give a number of seconds above 0")
+        seconds = -1.0
+    if not 0 <= seconds < 1e9:
+        raise ValueError(f"{name} is {text!r}; give a number of seconds")
+    return seconds
+
+
+def timeout_s():
+    """How long a rank waits for the others; 0 would fail every call."""
+    seconds = seconds_of("SHARDPROOF_TIMEOUT", DEFAULT_TIMEOUT_S)
+    if seconds == 0:
+        raise ValueError("SHARDPROOF_TIMEOUT is 0; give a number of seconds above 0")
     return seconds
 
 
@@ -118,6 +128,7 @@ def settings(module, rank, seconds):
     own = module.Settings()
     own.rank = rank
     own.timeout_ms = int(seconds * 1000)
+    own.notice_ms = int(seconds_of("SHARDPROOF_NOTICE", DEFAULT_NOTICE_S) * 1000)
     own.digests = os.environ.get("SHARDPROOF_DIGESTS", "0") not in ("", "0")
     own.calls_folder = os.environ.get("SHARDPROOF_CALLS", "")
     if own.calls_folder:

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -52,18 +53,31 @@ def skipped(rank, size):
         dist.all_reduce(tensor)
 
 
-def without_calls(rank, size):
-    """What the rank says on its standard error."""
+def heard(action):
+    """What `action` makes the rank say on its standard error."""
     with tempfile.TemporaryFile() as file:
         kept = os.dup(2)
         os.dup2(file.fileno(), 2)
         try:
-            dist.barrier()
-            dist.destroy_process_group()
+            action()
         finally:
             os.dup2(kept, 2)
         file.seek(0)
-        said = file.read().decode()
+        return file.read().decode()
+
+
+def slow(rank, size):
+    dist.barrier()
+    if rank == 1:
+        time.sleep(2)
+    return heard(dist.barrier)
+
+
+def without_calls(rank, size):
+    def end():
+        dist.barrier()
+        dist.destroy_process_group()
+    said = heard(end)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     return said
 
@@ -180,12 +194,25 @@ class Calls(Quiet):
         self.assertEqual(rows[0][1][4], rows[1][1][4])  # received: 3
 
 
+class Notice(RanksTest):
+    def test_long_wait_is_told_and_goes_on(self):
+        first, second = self.values(2, slow, environment={"SHARDPROOF_NOTICE": "0.5"})
+        self.assertRegex(first, r"^shardproof: rank 0 waits in call 1 of group world \[0, 1\]: barrier "
+                         r"at \S+; rank 1 did not come within 0.5 s; rank 1's last call was call 0 of "
+                         r"group world \[0, 1\]: barrier at \S+; the wait ends with an error after "
+                         r"300 s\n$")
+        self.assertEqual(second, "")
+
+    def test_none_when_off(self):
+        self.assertEqual(self.values(2, slow, environment={"SHARDPROOF_NOTICE": "0"}), ["", ""])
+
+
 class Settings(unittest.TestCase):
     def test_timeout_is_refused(self):
-        for text in ("soon", "0", "-3", "nan"):
+        for text in ("soon", "-3", "nan", "0"):
             os.environ["SHARDPROOF_TIMEOUT"] = text
             try:
-                with self.assertRaisesRegex(ValueError, f"SHARDPROOF_TIMEOUT is '{text}'"):
+                with self.assertRaisesRegex(ValueError, f"SHARDPROOF_TIMEOUT is '?{text}'?; give"):
                     shardproof.backend.timeout_s()
             finally:
                 del os.environ["SHARDPROOF_TIMEOUT"]

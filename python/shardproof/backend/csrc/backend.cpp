@@ -20,9 +20,7 @@ namespace {
 
 constexpr const char* kSameCalls = "make every member enter the same calls in the same order";
 
-[[noreturn]] void raise(const std::string& message) {
-  C10_THROW_ERROR(DistBackendError, message);
-}
+[[noreturn]] void raise(const std::string& message) { C10_THROW_ERROR(DistBackendError, message); }
 
 Tensors flat(const std::vector<Tensors>& lists) {
   Tensors out;
@@ -96,13 +94,13 @@ class WatchedWork : public c10d::Work {
 // A call as the user makes it: what is compared, what is sent, and how the inner backend makes it.
 struct Operation {
   Call call = {};
-  std::string key = {};      // what must be equal on all members besides op and reduce op
-  Tensors sent = {};         // this rank's contribution
-  Tensors received = {};     // where its result goes
-  bool in_place = false;     // the result overwrites `sent`
-  bool replicated = false;   // all members must receive the same
+  std::string key = {};     // what must be equal on all members besides op and reduce op
+  Tensors sent = {};        // this rank's contribution
+  Tensors received = {};    // where its result goes
+  bool in_place = false;    // the result overwrites `sent`
+  bool replicated = false;  // all members must receive the same
   bool asynchronous = true;
-  Integers splits = {};      // all_to_all: what goes to each member, then what comes from each
+  Integers splits = {};  // all_to_all: what goes to each member, then what comes from each
   std::function<WorkPtr(Tensors& sent)> launch = {};
   std::function<void()> finish = {};  // once the inner call is done
 };
@@ -185,10 +183,9 @@ class CheckingBackend : public c10d::Backend {
   }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    return all_reduce("all_reduce", tensors, options,
-                      [](auto& inner, Tensors& sent, const auto& how) {
-                        return inner->allreduce(sent, how);
-                      });
+    return all_reduce(
+        "all_reduce", tensors, options,
+        [](auto& inner, Tensors& sent, const auto& how) { return inner->allreduce(sent, how); });
   }
   WorkPtr allreduce_coalesced(Tensors& tensors,
                               const c10d::AllreduceCoalescedOptions& options) override {
@@ -407,7 +404,8 @@ class CheckingBackend : public c10d::Backend {
                                bool in_place) {
     if (op.op_ != c10d::ReduceOp::PREMUL_SUM || !is_gloo(inner)) return op;
     const auto* factor = dynamic_cast<c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
-    TORCH_CHECK(factor != nullptr, "ReduceOp.PREMUL_SUM has no factor; make it with "
+    TORCH_CHECK(factor != nullptr,
+                "ReduceOp.PREMUL_SUM has no factor; make it with "
                 "torch.distributed._make_nccl_premul_sum(factor)");
     Tensors values;
     for (const at::Tensor& own : sent) {
@@ -556,8 +554,9 @@ class CheckingBackend : public c10d::Backend {
   void agree(const Operation& op) {
     if (size_ == 1) return;
     throw_if_broken();
-    const Record mine =
-        op.call.record(own_rank(), op.call.op_text() + "|" + op.key);
+    const Record mine = op.call.record(own_rank(), op.call.op_text() + "|" + op.key);
+    const Rank::Wait wait = wait_in(op.call, false);
+    const Rank::Waiting waiting(*own_, wait);
     try {
       const Channel::Extremes found = channel_.extremes(mine);
       if (found.low.digest != found.high.digest) {
@@ -566,7 +565,7 @@ class CheckingBackend : public c10d::Backend {
       }
       if (!op.splits.empty()) agree_on_splits(op, mine);
     } catch (const Lost& lost) {
-      fail(explain(lost, op.call, next_of(op.call)));
+      fail(explain(lost, wait));
     }
   }
 
@@ -592,8 +591,9 @@ class CheckingBackend : public c10d::Backend {
              "; make the input splits of each rank the output splits of the others");
       }
     }
-    if (!complete) raise("all_to_all has " + std::to_string(op.splits.size() / 2) +
-                         " splits for " + std::to_string(size_) + " members; give one for each");
+    if (!complete)
+      raise("all_to_all has " + std::to_string(op.splits.size() / 2) + " splits for " +
+            std::to_string(size_) + " members; give one for each");
   }
 
   void agree_on_result(const Call& call, uint64_t result) {
@@ -611,7 +611,7 @@ class CheckingBackend : public c10d::Backend {
            " differs: " + by_digest(channel_.records(mine), " hold") + "; " + call.text() +
            " must give every member the same bits");
     } catch (const Lost& lost) {
-      fail(explain(lost, call, next_of(call)));
+      fail(explain(lost, wait_in(call, false)));
     }
   }
 
@@ -631,20 +631,29 @@ class CheckingBackend : public c10d::Backend {
     });
     std::string out;
     for (const auto& [ranks, text] : sorted) {
-      out += (out.empty() ? "" : ", ") + names(ranks) + verb + (ranks.size() == 1 ? "s " : " ") +
-             text;
+      out +=
+          (out.empty() ? "" : ", ") + names(ranks) + verb + (ranks.size() == 1 ? "s " : " ") + text;
     }
     return out;
   }
 
-  static int64_t next_of(const Call& call) { return call.sequence + 1; }
+  // What this rank waits for in a call: all others, or of a message its other end.
+  Rank::Wait wait_in(const Call& call, bool is_message, int peer = kAnyone) const {
+    Rank::Wait wait;
+    wait.where = "rank " + std::to_string(own_rank()) + " waits in call " +
+                 std::to_string(call.sequence) + " of group " + group_text() + ": " + call.text();
+    wait.group = name_;
+    wait.number = is_message ? 0 : call.sequence + 1;
+    for (int other = 0; other < size_; ++other) {
+      if (other != rank_ && (peer == kAnyone || peer == other)) {
+        wait.others.push_back(global(other));
+      }
+    }
+    return wait;
+  }
 
-  // Why an exchange of a call ended without an answer. `number`: how many calls of the group a
-  // member has entered once it is in this one; 0 for a message, of which the peer is missing.
-  std::string explain(const Lost& lost, const Call& call, int64_t number) {
-    const std::string waits = "rank " + std::to_string(own_rank()) + " waits in call " +
-                              std::to_string(call.sequence) + " of group " + group_text() + ": " +
-                              call.text();
+  // Why an exchange ended without an answer.
+  std::string explain(const Lost& lost, const Rank::Wait& wait) {
     own_->publish_status();
     std::string cause = own_->finding();
     if (cause.empty() && lost.timed_out) {  // whoever came late has said so by then
@@ -655,38 +664,23 @@ class CheckingBackend : public c10d::Backend {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       cause = own_->finding();
     }
-    if (!cause.empty()) return waits + "; " + cause;
-    Integers missing;
-    std::string last;
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer == rank_ || (number == 0 && lost.peer != kAnyone && peer != lost.peer)) continue;
-      const Rank::Status status = own_->status(global(peer), name_);
-      if (number > 0 && status.entered >= number) continue;
-      missing.push_back(global(peer));
-      last += "; rank " + std::to_string(global(peer)) + (status.ended ? " has left, and its" : "'s") +
-              " last call was " + (status.last.empty() ? "none" : status.last);
-    }
-    const int64_t limit = own_->settings().timeout_ms;
-    if (missing.empty()) {
-      cause = lost.timed_out ? "all members came, but after more than " + seconds(limit) +
+    if (!cause.empty()) return wait.where + "; " + cause;
+    const Rank::Missing missing = own_->missing(wait);
+    const std::string limit = seconds_text(own_->settings().timeout_ms);
+    if (missing.ranks.empty()) {
+      return wait.where + "; " +
+             (lost.timed_out ? "all members came, but after more than " + limit +
                                    "; set SHARDPROOF_TIMEOUT above it"
-                             : "all members came, but the side channel failed: " + lost.reason;
-    } else if (lost.timed_out) {
-      cause = names(missing) + " did not come within " + seconds(limit) + last + "; " + kSameCalls +
-              ", or set SHARDPROOF_TIMEOUT above " + seconds(limit) + " if " +
-              (missing.size() == 1 ? "the rank is" : "the ranks are") + " only slow";
-    } else {
-      cause = names(missing) + " did not come and a connection was closed" + last +
-              "; read the error of the rank that ended first, and " + kSameCalls;
+                             : "all members came, but the side channel failed: " + lost.reason);
     }
-    const std::string text = waits + "; " + cause;
-    own_->publish_finding(text);
-    return text;
-  }
-  static std::string seconds(int64_t ms) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%g s", static_cast<double>(ms) / 1000);
-    return text;
+    const std::string who = wait.where + "; " + names(missing.ranks) + " did not come ";
+    if (!lost.timed_out) {
+      return who + "and a connection was closed" + missing.last +
+             "; read the error of the rank that ended first, and " + kSameCalls;
+    }
+    return who + "within " + limit + missing.last + "; " + kSameCalls +
+           ", or set SHARDPROOF_TIMEOUT above " + limit + " if " +
+           (missing.ranks.size() == 1 ? "the rank is" : "the ranks are") + " only slow";
   }
 
   // The group's calls are out of step from here on: each later one raises the same error.
@@ -705,8 +699,8 @@ class CheckingBackend : public c10d::Backend {
   }
 
   template <typename Make>
-  WorkPtr message(const std::string& name, const std::string& direction, Tensors& tensors,
-                  int peer, int tag, Make make) {
+  WorkPtr message(const std::string& name, const std::string& direction, Tensors& tensors, int peer,
+                  int tag, Make make) {
     Call call;
     call.op = name;
     call.direction = direction + (tag == 0 ? "" : " (tag " + std::to_string(tag) + ")");
@@ -749,10 +743,14 @@ class CheckingBackend : public c10d::Backend {
   int agree_on_message(const Call& call, bool sends, int peer, int tag) {
     throw_if_broken();
     const Record mine = call.record(own_rank(), call.tensors);
+    const Rank::Wait wait = wait_in(call, true, peer);
+    const Rank::Waiting waiting(*own_, wait);
     try {
       std::pair<Record, int> other;
-      if (peer == kAnyone) other = channel_.swap_with_any(mine, tag);
-      else other = {channel_.swap(mine, peer, tag, sends), peer};
+      if (peer == kAnyone)
+        other = channel_.swap_with_any(mine, tag);
+      else
+        other = {channel_.swap(mine, peer, tag, sends), peer};
       if (other.first.digest == mine.digest) return other.second;
       const int64_t from = sends ? mine.rank : other.first.rank;
       const int64_t to = sends ? other.first.rank : mine.rank;
@@ -760,7 +758,7 @@ class CheckingBackend : public c10d::Backend {
            " to rank " + std::to_string(to) + " of group " + group_text() + " differs: " +
            by_digest({mine, other.first}, " call") + "; make the receiver expect what is sent");
     } catch (const Lost& lost) {
-      fail(explain(lost, call, 0));
+      fail(explain(lost, wait));
     }
   }
 
@@ -809,6 +807,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def(py::init<>())
       .def_readwrite("rank", &Settings::rank)
       .def_readwrite("timeout_ms", &Settings::timeout_ms)
+      .def_readwrite("notice_ms", &Settings::notice_ms)
       .def_readwrite("digests", &Settings::digests)
       .def_readwrite("calls_folder", &Settings::calls_folder)
       .def_readwrite("faults", &Settings::faults)

@@ -1,9 +1,8 @@
 // One call of a rank as the other members see it, in words and as a digest.
 #pragma once
 
-#include <Python.h>
-
 #include <ATen/ATen.h>
+#include <Python.h>
 
 #include <cctype>
 #include <cstdint>
@@ -39,14 +38,25 @@ inline std::string names(const Integers& ranks) {
   return out + " and " + std::to_string(ranks.size() - kMostListed) + " more";
 }
 
+inline std::string seconds_text(int64_t ms) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g s", static_cast<double>(ms) / 1000);
+  return text;
+}
+
 inline std::string dtype_text(at::ScalarType type) {
-  static const std::map<at::ScalarType, std::string> kNames{
-      {at::kByte, "uint8"},           {at::kChar, "int8"},
-      {at::kShort, "int16"},          {at::kInt, "int32"},
-      {at::kLong, "int64"},           {at::kHalf, "float16"},
-      {at::kFloat, "float32"},        {at::kDouble, "float64"},
-      {at::kBFloat16, "bfloat16"},    {at::kBool, "bool"},
-      {at::kComplexFloat, "complex64"}, {at::kComplexDouble, "complex128"}};
+  static const std::map<at::ScalarType, std::string> kNames{{at::kByte, "uint8"},
+                                                            {at::kChar, "int8"},
+                                                            {at::kShort, "int16"},
+                                                            {at::kInt, "int32"},
+                                                            {at::kLong, "int64"},
+                                                            {at::kHalf, "float16"},
+                                                            {at::kFloat, "float32"},
+                                                            {at::kDouble, "float64"},
+                                                            {at::kBFloat16, "bfloat16"},
+                                                            {at::kBool, "bool"},
+                                                            {at::kComplexFloat, "complex64"},
+                                                            {at::kComplexDouble, "complex128"}};
   const auto found = kNames.find(type);
   if (found != kNames.end()) return found->second;
   std::string name = c10::toString(type);  // "Float8_e4m3fn"
@@ -74,8 +84,8 @@ inline std::string tensors_text(const Tensors& tensors) {
 }
 
 inline const char* reduce_text(c10d::ReduceOp::RedOpType op) {
-  constexpr const char* kNames[] = {"sum",      "avg",     "product",  "min",        "max",
-                                    "bit_and",  "bit_or",  "bit_xor",  "premul_sum", "unused"};
+  constexpr const char* kNames[] = {"sum",     "avg",    "product", "min",        "max",
+                                    "bit_and", "bit_or", "bit_xor", "premul_sum", "unused"};
   return kNames[std::min<size_t>(op, 9)];
 }
 

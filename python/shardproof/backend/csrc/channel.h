@@ -27,7 +27,10 @@ struct Lost : std::exception {
 class Channel {
  public:
   Channel(BackendPtr side, std::chrono::milliseconds timeout)
-      : side_(std::move(side)), timeout_(timeout), rank_(side_->getRank()), size_(side_->getSize()) {}
+      : side_(std::move(side)),
+        timeout_(timeout),
+        rank_(side_->getRank()),
+        size_(side_->getSize()) {}
 
   struct Extremes {
     Record low, high;  // with the lowest and the highest digest of all members
@@ -153,7 +156,8 @@ class Channel {
     const auto deadline = start + timeout_;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - now());
     const auto wait = std::max(left, std::chrono::milliseconds(1));
-    guarded(peer, [&] { return work->wait(wait); }, true, deadline - std::chrono::milliseconds(20));
+    guarded(
+        peer, [&] { return work->wait(wait); }, true, deadline - std::chrono::milliseconds(20));
   }
 
   const BackendPtr side_;

@@ -24,7 +24,7 @@ struct Fault {
   std::string op;     // "" any
   std::string group;  // "" any
   int64_t rank = 0;
-  int64_t call = -1;  // the call's number in its group; -1: the first that matches
+  int64_t call = -1;    // the call's number in its group; -1: the first that matches
   bool output = false;  // corrupt: a bit of the result, not of the contribution
   std::string text;     // as the user wrote it
 
@@ -35,9 +35,10 @@ struct Fault {
 struct Settings {
   int64_t rank = 0;
   int64_t timeout_ms = 300000;
+  int64_t notice_ms = 10000;  // after which a waiting rank says for whom it waits; 0: never
   bool digests = false;
-  std::string calls_folder;  // "": no log
-  std::vector<Fault> faults;  // of this rank
+  std::string calls_folder;                  // "": no log
+  std::vector<Fault> faults;                 // of this rank
   std::vector<std::string> skipped_folders;  // of files that are never shown as call sites
   std::string here;
 };
@@ -52,8 +53,7 @@ class Rank {
         store_(store->clone()),
         reports_(store->clone()) {
     if (!settings_.calls_folder.empty()) {
-      const std::string path =
-          settings_.calls_folder + "/rank" + std::to_string(settings_.rank);
+      const std::string path = settings_.calls_folder + "/rank" + std::to_string(settings_.rank);
       calls_.open(path + ".calls");
       if (settings_.digests) digests_.open(path + ".digests");
     }
@@ -68,7 +68,8 @@ class Rank {
     reporter_.join();
     for (const Fault& fault : settings_.faults) {
       if (fault.acted) continue;
-      std::fprintf(stderr, "shardproof: the fault \"%s\" never acted on rank %ld: no call of this "
+      std::fprintf(stderr,
+                   "shardproof: the fault \"%s\" never acted on rank %ld: no call of this "
                    "rank matches it; SHARDPROOF_CALLS=DIR lists its calls\n",
                    fault.text.c_str(), static_cast<long>(settings_.rank));
     }
@@ -81,8 +82,8 @@ class Rank {
   void enter(const std::string& group, const std::string& group_name, const Call& call,
              int64_t number) {
     std::lock_guard<std::mutex> lock(mutex_);
-    last_ = "call " + std::to_string(call.sequence) + " of group " + group_name + ": " +
-            call.text();
+    last_ =
+        "call " + std::to_string(call.sequence) + " of group " + group_name + ": " + call.text();
     if (number > 0) entered_[group] = number;
     ++version_;
     if (!calls_.is_open()) return;
@@ -110,8 +111,10 @@ class Rank {
       const bool now = fault.call < 0 || call.sequence == fault.call;
       if (now && !(fault.kind == "stale" && fault.before.empty())) {
         fault.acted = true;
-        std::fprintf(stderr, "shardproof: the fault \"%s\" acts on rank %ld in call %ld of group "
-                     "%s: %s\n", fault.text.c_str(), static_cast<long>(settings_.rank),
+        std::fprintf(stderr,
+                     "shardproof: the fault \"%s\" acts on rank %ld in call %ld of group "
+                     "%s: %s\n",
+                     fault.text.c_str(), static_cast<long>(settings_.rank),
                      static_cast<long>(call.sequence), group.c_str(), call.text().c_str());
         return &fault;
       }
@@ -127,6 +130,47 @@ class Rank {
     int64_t entered = 0;  // calls of the group
     std::string last;     // "call 2 of group tp [0, 1]: all_reduce(sum) ..."
   };
+  // What the rank waits for in a call, while this object lives.
+  struct Wait {
+    std::string where;  // "rank 0 waits in call 3 of group tp [0, 1]: all_reduce(sum) ..."
+    Integers others;    // global ranks
+    std::string group;
+    int64_t number = 0;
+    std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
+    bool told = false;
+  };
+  class Waiting {
+   public:
+    Waiting(Rank& own, const Wait& wait) : own_(own), wait_(wait) {
+      std::lock_guard<std::mutex> lock(own_.mutex_);
+      own_.waits_.insert(&wait_);
+    }
+    ~Waiting() {
+      std::lock_guard<std::mutex> lock(own_.mutex_);
+      own_.waits_.erase(&wait_);
+    }
+
+   private:
+    Rank& own_;
+    Wait wait_;
+  };
+
+  // Those of a wait that have not come, and their last calls in words.
+  struct Missing {
+    Integers ranks;
+    std::string last;  // "; rank 1's last call was call 2 of group ..."
+  };
+  Missing missing(const Wait& wait) {
+    Missing out;
+    for (const int64_t rank : wait.others) {
+      const Status other = status(rank, wait.group);
+      if (wait.number > 0 && other.entered >= wait.number) continue;
+      out.ranks.push_back(rank);
+      out.last += "; rank " + std::to_string(rank) + (other.ended ? " has left, and its" : "'s") +
+                  " last call was " + (other.known ? other.last : "not told yet");
+    }
+    return out;
+  }
   // What another rank last said of itself, at most a second ago.
   Status status(int64_t rank, const std::string& group) {
     Status status;
@@ -154,7 +198,9 @@ class Rank {
     }
   }
   std::chrono::milliseconds report_interval() const {
-    return std::chrono::milliseconds(std::min<int64_t>(1000, settings_.timeout_ms / 4));
+    int64_t interval = std::min<int64_t>(1000, settings_.timeout_ms / 4);
+    if (settings_.notice_ms > 0) interval = std::min(interval, settings_.notice_ms / 4);
+    return std::chrono::milliseconds(std::max<int64_t>(interval, 10));
   }
   // The others see this rank's last call at once, not within a second.
   void publish_status() { publish(store_, store_mutex_, status_text()); }
@@ -191,6 +237,7 @@ class Rank {
     std::unique_lock<std::mutex> lock(mutex_);
     while (!stop_) {
       changed_.wait_for(lock, report_interval(), [this] { return stop_; });
+      if (!stop_) tell_long_waits(lock);
       if (version_ == published && !stop_) continue;
       published = version_;
       lock.unlock();
@@ -200,11 +247,37 @@ class Rank {
     }
   }
 
+  // Once for each wait; the lock is not held while the store is asked.
+  void tell_long_waits(std::unique_lock<std::mutex>& lock) {
+    if (settings_.notice_ms == 0) return;
+    const auto before =
+        std::chrono::steady_clock::now() - std::chrono::milliseconds(settings_.notice_ms);
+    std::vector<Wait> due;
+    for (Wait* wait : waits_) {
+      if (wait->told || wait->since > before) continue;
+      wait->told = true;
+      due.push_back(*wait);
+    }
+    lock.unlock();
+    for (const Wait& wait : due) {
+      const Missing absent = missing(wait);
+      if (absent.ranks.empty()) continue;
+      std::fprintf(stderr,
+                   "shardproof: %s; %s did not come within %s%s; the wait ends with an "
+                   "error after %s\n",
+                   wait.where.c_str(), names(absent.ranks).c_str(),
+                   seconds_text(settings_.notice_ms).c_str(), absent.last.c_str(),
+                   seconds_text(settings_.timeout_ms).c_str());
+    }
+    lock.lock();
+  }
+
   Settings settings_;
   const CallSite sites_;
   std::mutex mutex_;  // of all that follows
   std::condition_variable changed_;
   std::map<std::string, int64_t> entered_;
+  std::set<Wait*> waits_;
   std::string last_ = "none";
   uint64_t version_ = 0;
   bool stop_ = false;
@@ -218,8 +291,10 @@ class Rank {
 // else into copies, so that what the user keeps stays as it was.
 inline void replace(Tensors& tensors, const Tensors& values, bool in_place) {
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (in_place) tensors[i].copy_(values[i]);
-    else tensors[i] = values[i];
+    if (in_place)
+      tensors[i].copy_(values[i]);
+    else
+      tensors[i] = values[i];
   }
 }
 
@@ -231,8 +306,12 @@ inline void flip_bit(at::Tensor& tensor) {
   const int64_t element = floating ? plain.abs().argmax().item<int64_t>() : 0;
   const int64_t width = plain.element_size();
   const auto type = plain.scalar_type();
-  const int bit = !floating ? 0 : type == at::kDouble ? 52 : type == at::kFloat ? 23
-                  : type == at::kHalf ? 10 : type == at::kBFloat16 ? 7 : 3;
+  const int bit = !floating               ? 0
+                  : type == at::kDouble   ? 52
+                  : type == at::kFloat    ? 23
+                  : type == at::kHalf     ? 10
+                  : type == at::kBFloat16 ? 7
+                                          : 3;
   auto* bytes = static_cast<unsigned char*>(plain.data_ptr()) + element * width;
   bytes[bit / 8] ^= static_cast<unsigned char>(1 << (bit % 8));
   tensor.copy_(plain);
@@ -243,11 +322,15 @@ inline void spoil_sent(const Fault& fault, Tensors& sent, bool in_place) {
   Tensors values;
   for (size_t i = 0; i < sent.size(); ++i) {
     const at::Tensor own = sent[i].detach();
-    if (fault.kind == "drop") values.push_back(at::zeros_like(own));
-    else if (fault.kind == "double") values.push_back(own + own);
+    if (fault.kind == "drop")
+      values.push_back(at::zeros_like(own));
+    else if (fault.kind == "double")
+      values.push_back(own + own);
     else if (fault.kind == "stale" && i < fault.before.size() &&
-             fault.before[i].sizes() == own.sizes()) values.push_back(fault.before[i].clone());
-    else values.push_back(own.clone());
+             fault.before[i].sizes() == own.sizes())
+      values.push_back(fault.before[i].clone());
+    else
+      values.push_back(own.clone());
   }
   if (fault.kind == "corrupt" && !fault.output && !values.empty()) flip_bit(values[0]);
   replace(sent, values, in_place);
