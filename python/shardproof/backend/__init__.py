@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import typing_extensions
 from torch.distributed import distributed_c10d as c10d
 
 from . import build
@@ -134,9 +135,10 @@ def settings(module, rank, seconds):
     if own.calls_folder:
         Path(own.calls_folder).mkdir(parents=True, exist_ok=True)
     own.faults = [fault for fault in faults(module) if fault.rank == rank]
-    own.skipped_folders = [str(folder) + "/" for folder in
-                           (Path(torch.__file__).parent, Path(__file__).parents[1],
-                            sysconfig.get_paths()["stdlib"])]
+    folders = (Path(torch.__file__).parent, Path(__file__).parents[1],
+               sysconfig.get_paths()["stdlib"])
+    # typing_extensions wraps the functions that torch has deprecated.
+    own.skipped = [f"{folder}/" for folder in folders] + [typing_extensions.__file__]
     own.here = os.getcwd()
     return own
 

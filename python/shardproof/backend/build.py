@@ -44,10 +44,12 @@ def command(output):
     python = sysconfig.get_paths()["include"]
     compiler = os.environ.get("CXX") or "g++"
     if shutil.which(compiler.split()[0]) is None:
-        raise NoCompiler(f"there is no compiler {compiler!r}; install g++ or set CXX to one")
+        raise NoCompiler(f"there is no compiler {compiler!r} to build the backend's extension with; "
+                         "install g++ or set CXX to one")
     if not (Path(python) / "Python.h").exists():
-        raise NoCompiler(f"{python} has no Python.h; install the headers of Python "
-                         f"{sys.version_info[0]}.{sys.version_info[1]} (python3-dev)")
+        raise NoCompiler(f"{python} has no Python.h, which the backend's extension needs; install "
+                         f"the headers of Python {sys.version_info[0]}.{sys.version_info[1]} "
+                         "(python3-dev)")
     return [*compiler.split(), "-std=c++20", "-O1", "-fPIC", "-shared", "-fvisibility=hidden",
             f"-DTORCH_EXTENSION_NAME={NAME}",
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
@@ -78,14 +80,19 @@ def compile_to(path):
     os.replace(part, path)
 
 
-def extension():
-    """The extension's module, built if it was not."""
+def built():
+    """The path of the extension, which is built if it was not."""
     path = extension_path()
     if not path.exists():
         with locked(path.with_suffix(".lock")):
             if not path.exists():
                 compile_to(path)
-    spec = importlib.util.spec_from_file_location(NAME, path)
+    return path
+
+
+def extension():
+    """The extension's module."""
+    spec = importlib.util.spec_from_file_location(NAME, built())
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -94,6 +94,7 @@ def launch(size, function, *arguments, backend="shardproof", limit=20, environme
 
 
 class RanksTest(unittest.TestCase):
+    maxDiff = None
     """A test whose subject runs on several ranks."""
 
     @classmethod

@@ -811,7 +811,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def_readwrite("digests", &Settings::digests)
       .def_readwrite("calls_folder", &Settings::calls_folder)
       .def_readwrite("faults", &Settings::faults)
-      .def_readwrite("skipped_folders", &Settings::skipped_folders)
+      .def_readwrite("skipped", &Settings::skipped)
       .def_readwrite("here", &Settings::here);
   py::class_<Rank, std::shared_ptr<Rank>>(module, "Rank");
   // The one of this process, as long as a group keeps it; `fresh`: a new one for a new world.

@@ -37,9 +37,9 @@ struct Settings {
   int64_t timeout_ms = 300000;
   int64_t notice_ms = 10000;  // after which a waiting rank says for whom it waits; 0: never
   bool digests = false;
-  std::string calls_folder;                  // "": no log
-  std::vector<Fault> faults;                 // of this rank
-  std::vector<std::string> skipped_folders;  // of files that are never shown as call sites
+  std::string calls_folder;          // "": no log
+  std::vector<Fault> faults;         // of this rank
+  std::vector<std::string> skipped;  // folders and files that are never shown as call sites
   std::string here;
 };
 
@@ -49,7 +49,7 @@ class Rank {
 
   Rank(Settings settings, const StorePtr& store)
       : settings_(std::move(settings)),
-        sites_(settings_.skipped_folders, settings_.here),
+        sites_(settings_.skipped, settings_.here),
         store_(store->clone()),
         reports_(store->clone()) {
     if (!settings_.calls_folder.empty()) {
