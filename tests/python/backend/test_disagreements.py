@@ -73,6 +73,18 @@ def other_part(rank, size):
     dist.all_to_all([torch.ones(1) for _ in range(size)], sent)
 
 
+def other_result(rank, size):
+    agree(rank)
+    whole = torch.ones(5 if rank == 1 else 4)  # 5 is not 2 for each of 2 ranks
+    dist.all_gather_into_tensor(whole, torch.ones(2))
+
+
+def other_scattered(rank, size):
+    agree(rank)
+    part = torch.ones(2, dtype=torch.float64 if rank == 1 else torch.float32)
+    dist.reduce_scatter_tensor(part, torch.ones(4))
+
+
 def other_message(rank, size):
     agree(rank)
     if rank == 0:
@@ -210,6 +222,15 @@ class Disagreements(RanksTest):
     def test_part_of_all_to_all(self):
         for error in self.errors(2, other_part):
             self.assertIn("rank 1 sends 2 elements to rank 0, which expects 1", error)
+
+    def test_result_that_does_not_fit(self):
+        site = self.line_of(other_result, "all_gather_into_tensor")
+        self.differs(2, other_result, f"all_gather_into_tensor [2] float32 into [5] float32 at {site}",
+                     f"all_gather_into_tensor [2] float32 at {site}")
+        site = self.line_of(other_scattered, "reduce_scatter_tensor")
+        self.differs(2, other_scattered,
+                     f"reduce_scatter_tensor(sum) [4] float32 into [2] float64 at {site}",
+                     f"reduce_scatter_tensor(sum) [4] float32 at {site}")
 
     def test_message(self):
         sends, receives = (self.line_of(other_message, text) for text in ("send", "recv"))

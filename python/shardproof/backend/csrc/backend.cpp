@@ -220,7 +220,10 @@ class CheckingBackend : public c10d::Backend {
     const bool equal = std::all_of(parts.begin(), parts.end(), [&](const at::Tensor& part) {
       return part.sizes() == parts[0].sizes();
     });
-    if (!equal) op.key = tensors_text(parts);  // uneven parts: all members must expect the same
+    if (equal)
+      name_odd_result(op, parts.empty() ? Tensors() : Tensors{parts[0]}, 1);
+    else
+      op.key = tensors_text(parts);  // uneven parts: all members must expect the same
     op.received = parts;
     op.replicated = true;
     op.launch = [inner = inner_of(inputs), outputs, options](Tensors& sent) mutable {
@@ -241,6 +244,7 @@ class CheckingBackend : public c10d::Backend {
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
                           const c10d::AllgatherOptions& options) override {
     Operation op = operation("all_gather_into_tensor", {input}, options);
+    name_odd_result(op, {output}, size_);
     op.received = {output};
     op.replicated = true;
     op.launch = [inner = inner_of({input}), output, options](Tensors& sent) mutable {
@@ -295,6 +299,7 @@ class CheckingBackend : public c10d::Backend {
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                const c10d::ReduceScatterOptions& options) override {
     Operation op = operation("reduce_scatter_tensor", {input}, options);
+    name_odd_result(op, {output}, 1, size_);
     return reduce_scatter_by(std::move(op), {output}, options,
                              [](auto& inner, Tensors& out, Tensors& sent, const auto& how) {
                                return inner->_reduce_scatter_base(out[0], sent[0], how);
@@ -461,6 +466,18 @@ class CheckingBackend : public c10d::Backend {
     op.sent = sent;
     op.asynchronous = options.asyncOp;
     return op;
+  }
+
+  // A result that is not `many` times what is sent, `of` times itself, is part of the call: "[2]
+  // into [5] float32". The inner backend would refuse it on this rank alone, and leave the others
+  // in the call.
+  static void name_odd_result(Operation& op, const Tensors& result, int64_t many, int64_t of = 1) {
+    const bool fits = op.sent.size() == 1 && result.size() == 1 &&
+                      of * result[0].numel() == many * op.sent[0].numel() &&
+                      result[0].scalar_type() == op.sent[0].scalar_type();
+    if (fits) return;
+    op.call.tensors += " into " + tensors_text(result);
+    op.key = op.call.tensors;
   }
 
   template <typename AnyOptions, typename Make>

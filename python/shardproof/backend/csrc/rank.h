@@ -104,6 +104,7 @@ class Rank {
 
   // The fault that acts at this call, if there is one. `sent` is kept for one that acts later.
   Fault* fault_at(const std::string& group, const Call& call, const Tensors& sent) {
+    std::lock_guard<std::mutex> lock(mutex_);
     for (Fault& fault : settings_.faults) {
       const bool concerns = !fault.acted && (fault.op.empty() || fault.op == call.op) &&
                             (fault.group.empty() || fault.group == group);
