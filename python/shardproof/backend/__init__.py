@@ -73,12 +73,18 @@ def inner_names():
     """{device type: inner backend} by SHARDPROOF_INNER, else Gloo and, with CUDA, NCCL."""
     devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
     text = os.environ.get("SHARDPROOF_INNER", "")
-    if text and ":" not in text:
-        return {device: text for device in devices if text != "nccl" or device == "cuda"}
-    if text:
-        return dict(item.split(":", 1) for item in text.split(","))
-    return {device: "nccl" if device == "cuda" and dist.is_nccl_available() else "gloo"
-            for device in devices}
+    if not text:
+        return {device: "nccl" if device == "cuda" and dist.is_nccl_available() else "gloo"
+                for device in devices}
+    if ":" in text:
+        names = dict(item.split(":", 1) for item in text.split(",") if ":" in item)
+    else:
+        names = {device: text for device in devices if text != "nccl" or device == "cuda"}
+    if not names or not all(names) or not all(names.values()):
+        raise ValueError(f"SHARDPROOF_INNER is {text!r} and this machine has {', '.join(devices)}; "
+                         "give a backend, such as gloo, or one for each device, such as "
+                         "cpu:gloo,cuda:nccl")
+    return names
 
 
 def make_inner(name, store, rank, size, timeout, group, ranks):

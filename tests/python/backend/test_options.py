@@ -4,6 +4,7 @@ import os
 import tempfile
 import time
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import torch
@@ -208,6 +209,22 @@ class Notice(RanksTest):
 
 
 class Settings(unittest.TestCase):
+    def inner(self, text):
+        with unittest.mock.patch.dict(os.environ, {"SHARDPROOF_INNER": text}):
+            return shardproof.backend.inner_names()
+
+    def test_inner(self):
+        self.assertEqual(self.inner("gloo")["cpu"], "gloo")
+        self.assertEqual(self.inner("cpu:mine,cuda:nccl"), {"cpu": "mine", "cuda": "nccl"})
+        for name in ("mine", "shardproof"):
+            with self.assertRaisesRegex(ValueError, f"SHARDPROOF_INNER names the backend '{name}'"):
+                shardproof.backend.make_inner(name, None, 0, 1, None, "0", [0])
+
+    def test_inner_of_nothing_is_refused(self):
+        for text in ("cpu:", "nccl", ":gloo"):
+            with self.assertRaisesRegex(ValueError, f"SHARDPROOF_INNER is '{text}'"):
+                self.inner(text)
+
     def test_timeout_is_refused(self):
         for text in ("soon", "-3", "nan", "0"):
             os.environ["SHARDPROOF_TIMEOUT"] = text

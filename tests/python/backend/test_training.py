@@ -68,8 +68,8 @@ def data_parallel(rank, size):
 
 class Training(RanksTest):
     def same_as_gloo(self, size, function):
-        golden = self.values(size, function, backend="gloo", limit=40)
-        actual = self.values(size, function, limit=40, environment={"SHARDPROOF_DIGESTS": "1"})
+        golden = self.values(size, function, backend="gloo", limit=90)
+        actual = self.values(size, function, limit=90, environment={"SHARDPROOF_DIGESTS": "1"})
         self.assertEqual(actual, golden)
         return golden
 
@@ -79,8 +79,8 @@ class Training(RanksTest):
         self.assertLess(golden[0][0][1], golden[0][0][0])
 
     def test_cpu_only(self):
-        golden = self.values(2, data_parallel, backend="cpu:gloo", limit=40)
-        self.assertEqual(self.values(2, data_parallel, backend="cpu:shardproof", limit=40), golden)
+        golden = self.values(2, data_parallel, backend="cpu:gloo", limit=90)
+        self.assertEqual(self.values(2, data_parallel, backend="cpu:shardproof", limit=90), golden)
 
     def test_data_parallel(self):
         golden = self.same_as_gloo(2, data_parallel)
