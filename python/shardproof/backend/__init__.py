@@ -1,0 +1,190 @@
+"""The c10d backend "shardproof": each collective is checked against what the other ranks call.
+
+    import shardproof.backend
+    torch.distributed.init_process_group("shardproof")
+"""
+
+import functools
+import os
+import sysconfig
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import typing_extensions
+from torch.distributed import distributed_c10d as c10d
+
+from . import build
+
+FAULT_KINDS = ("drop", "double", "average", "stale", "corrupt", "skip")
+DEFAULT_TIMEOUT_S = 300.0
+DEFAULT_NOTICE_S = 10.0
+
+
+@functools.cache
+def extension():
+    """The extension's module, built at first use."""
+    return build.extension()
+
+
+def parse_fault(text):
+    """One fault, such as "op=all_reduce,group=tp,call=3,rank=1,kind=drop", as a dictionary."""
+    fault = {"side": "input"}
+    for item in text.split(","):
+        key, equals, value = item.strip().partition("=")
+        if not equals or key not in ("op", "group", "call", "rank", "kind", "side"):
+            raise ValueError(f"SHARDPROOF_FAULT has {item!r} in {text!r}; write "
+                             "op=NAME,group=NAME,call=N,rank=R,kind=KIND,side=input|output")
+        fault[key] = int(value) if key in ("call", "rank") else value
+    if fault.get("kind") not in FAULT_KINDS:
+        raise ValueError(f"SHARDPROOF_FAULT has kind {fault.get('kind')!r} in {text!r}; "
+                         f"choose one of {', '.join(FAULT_KINDS)}")
+    if "rank" not in fault:
+        raise ValueError(f"SHARDPROOF_FAULT names no rank in {text!r}; add rank=R")
+    if fault["side"] not in ("input", "output"):
+        raise ValueError(f"SHARDPROOF_FAULT has side {fault['side']!r} in {text!r}; "
+                         "choose input or output")
+    fault["output"] = fault.pop("side") == "output"
+    return fault
+
+
+def seconds_of(name, default):
+    """The seconds that an environment variable gives."""
+    text = os.environ.get(name, "")
+    try:
+        seconds = float(text or default)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < 1e9:
+        raise ValueError(f"{name} is {text!r}; give a number of seconds")
+    return seconds
+
+
+def timeout_s():
+    """How long a rank waits for the others; 0 would fail every call."""
+    seconds = seconds_of("SHARDPROOF_TIMEOUT", DEFAULT_TIMEOUT_S)
+    if seconds == 0:
+        raise ValueError("SHARDPROOF_TIMEOUT is 0; give a number of seconds above 0")
+    return seconds
+
+
+def inner_names():
+    """{device type: inner backend} by SHARDPROOF_INNER, else Gloo and, with CUDA, NCCL."""
+    devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+    text = os.environ.get("SHARDPROOF_INNER", "")
+    if not text:
+        return {device: "nccl" if device == "cuda" and dist.is_nccl_available() else "gloo"
+                for device in devices}
+    if ":" in text:
+        names = dict(item.split(":", 1) for item in text.split(",") if ":" in item)
+    else:
+        names = {device: text for device in devices if text != "nccl" or device == "cuda"}
+    if not names or not all(names) or not all(names.values()):
+        raise ValueError(f"SHARDPROOF_INNER is {text!r} and this machine has {', '.join(devices)}; "
+                         "give a backend, such as gloo, or one for each device, such as "
+                         "cpu:gloo,cuda:nccl")
+    return names
+
+
+def make_inner(name, store, rank, size, timeout, group, ranks):
+    """The backend `name` of a group, as torch.distributed makes it."""
+    if name == "gloo":
+        backend = dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+        backend.options.group_name = group
+        backend.options.global_ranks_in_group = ranks
+        return backend
+    if name == "nccl":
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = timeout
+        options.group_name = group
+        options.global_ranks_in_group = ranks
+        return dist.ProcessGroupNCCL(store, rank, size, options)
+    plugin = dist.Backend._plugins.get(name.upper())
+    if plugin is None or name == "shardproof":
+        raise ValueError(f"SHARDPROOF_INNER names the backend {name!r}; choose gloo, nccl or one "
+                         "that is registered with torch.distributed")
+    if not plugin.extended_api:
+        return plugin.creator_fn(store, rank, size, timeout)
+    options = c10d._DistributedBackendOptions()
+    options.store, options.group_rank, options.group_size = store, rank, size
+    options.timeout, options.group_id = timeout, group
+    options.global_ranks_in_group = ranks
+    return plugin.creator_fn(options, None)
+
+
+def meet(store, rank, ranks, group, seconds):
+    """Waits until all members make the group, and names those that do not."""
+    keys = [f"shardproof/here/{i}" for i in range(len(ranks))]
+    store.set(keys[rank], "")
+    try:
+        store.wait(keys, timedelta(seconds=seconds))
+    except Exception as error:
+        missing = [str(ranks[i]) for i, key in enumerate(keys) if not store.check([key])]
+        if not missing:
+            raise
+        who = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(missing)}"
+        raise dist.DistBackendError(
+            f"group {group} {ranks} was not made within {seconds:g} s: rank {ranks[rank]} makes "
+            f"it, {who} did not; call init_process_group or new_group on every rank, in the same "
+            "order") from error
+
+
+def settings(module, rank, seconds):
+    """What the environment asks for, for this rank."""
+    own = module.Settings()
+    own.rank = rank
+    own.timeout_ms = int(seconds * 1000)
+    own.notice_ms = int(seconds_of("SHARDPROOF_NOTICE", DEFAULT_NOTICE_S) * 1000)
+    own.digests = os.environ.get("SHARDPROOF_DIGESTS", "0") not in ("", "0")
+    own.calls_folder = os.environ.get("SHARDPROOF_CALLS", "")
+    if own.calls_folder:
+        Path(own.calls_folder).mkdir(parents=True, exist_ok=True)
+    own.faults = [fault for fault in faults(module) if fault.rank == rank]
+    folders = (Path(torch.__file__).parent, Path(__file__).parents[1],
+               sysconfig.get_paths()["stdlib"])
+    # typing_extensions wraps the functions that torch has deprecated.
+    own.skipped = [f"{folder}/" for folder in folders] + [typing_extensions.__file__]
+    own.here = os.getcwd()
+    return own
+
+
+def faults(module):
+    """The faults that SHARDPROOF_FAULT plants, separated by semicolons."""
+    out = []
+    for text in filter(None, os.environ.get("SHARDPROOF_FAULT", "").split(";")):
+        fault = module.Fault()
+        for key, value in parse_fault(text).items():
+            setattr(fault, key, value)
+        fault.text = text
+        out.append(fault)
+    return out
+
+
+def process_rank(module, store, rank, seconds):
+    """What this process keeps for all of its groups; made anew with the default group."""
+    world = c10d._world.default_pg
+    base = c10d._world.pg_map[world][1] if world else store.underlying_store
+    return module.rank(settings(module, rank, seconds), dist.PrefixStore("shardproof", base),
+                       world is None)
+
+
+def create(options, _):
+    """Makes the backend of one group; torch.distributed calls it on each member."""
+    module = extension()
+    rank, store = options.group_rank, options.store
+    ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+    seconds = min(timeout_s(), options.timeout.total_seconds())
+    own = process_rank(module, store, ranks[rank], seconds)
+    meet(store, rank, ranks, options.group_id, seconds)
+    inner = {}
+    for device, name in inner_names().items():
+        inner[device] = make_inner(name, dist.PrefixStore(f"inner/{device}", store), rank,
+                                   len(ranks), options.timeout, options.group_id, ranks)
+    side = dist.ProcessGroupGloo(dist.PrefixStore("side", store), rank, len(ranks),
+                                 timeout=timedelta(seconds=seconds))
+    return module.backend(own=own, inner=inner, side=side, ranks=ranks,
+                          name=options.group_id, rank=rank)
+
+
+dist.Backend.register_backend("shardproof", create, extended_api=True, devices=["cpu", "cuda"])
