@@ -1,0 +1,119 @@
+"""Recorded runs through the judge, `shardproof judge RUN --golden RUN1`: right ones match, and planted bugs are named
+with tensor and ranks. SHARDPROOF_PROGRAM is the program; without it the tests are skipped."""
+
+import os
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+import models
+import ranks
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+import shardproof
+
+PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
+PLAN = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+STEPS = 2
+SIZES = (2, 2)  # dp, tp
+
+
+def local(gradient):
+    return getattr(gradient, "_local_tensor", gradient)
+
+
+def scaled(model, name, factor):
+    for found, parameter in model.named_parameters():
+        if name in found:
+            local(parameter.grad).mul_(factor)
+
+
+# What goes wrong after the backward of a step, by the rank's coordinates.
+BUGS = {
+    "": lambda model, dp, tp: None,
+    "sum instead of mean": lambda model, dp, tp: scaled(model, "", SIZES[0]),
+    "norms of one tp rank": lambda model, dp, tp: scaled(model, "norm", 0.5) if tp == 1 else None,
+    "one dp rank's head": lambda model, dp, tp: scaled(model, "head", 0.0) if dp == 1 else None,
+}
+
+
+def train(rank, out, sizes, golden, bug, microbatches=1, kept=1):
+    """Two steps over (dp, tp). Of the microbatches only the last `kept` leave their gradient."""
+    model = models.build()
+    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("dp", "tp"))
+    if mesh.size() > 1:
+        for layer in model.layers:
+            parallelize_module(layer, mesh["tp"], PLAN)
+            fully_shard(layer, mesh=mesh["dp"])
+        fully_shard(model, mesh=mesh["dp"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    if golden:
+        shardproof.load(model, golden)
+    with shardproof.record(model, optimizer, out=out) as rec:
+        for step in range(STEPS):
+            tokens, targets = shardproof.batch(*models.global_batch(step))
+            losses = []
+            for part, wanted in zip(tokens.chunk(microbatches), targets.chunk(microbatches)):
+                if len(losses) <= microbatches - kept:
+                    optimizer.zero_grad()
+                losses.append(-models.logprobs_of(model(part), wanted).mean() / microbatches)
+                losses[-1].backward()
+            BUGS[bug](model, *divmod(rank, sizes[1]))
+            optimizer.step()
+            optimizer.zero_grad()
+            rec.scalar("loss", sum(losses), mean_over=("dp",))
+
+
+@unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
+class JudgedRunTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scratch = tempfile.TemporaryDirectory()
+        cls.golden = str(Path(cls.scratch.name) / "one")
+        ranks.run(1, train, cls.golden, (1, 1), None, "")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.scratch.cleanup()
+
+    def judged(self, bug="", **options):
+        folder = str(Path(self.scratch.name) / self.id())
+        arguments = [folder, SIZES, self.golden, bug, *options.values()]
+        ranks.run(SIZES[0] * SIZES[1], train, *arguments)
+        done = subprocess.run([PROGRAM, "judge", folder, "--golden", self.golden], text=True, capture_output=True,
+                              timeout=120, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    def expect(self, judged, status, *texts):
+        self.assertEqual(judged[0], status, judged[1])
+        for text in texts:
+            self.assertIn(text, judged[1])
+
+    def test_a_right_run_matches(self):
+        self.expect(self.judged(), 0, "MATCH", "dp=2 tp=2", "(one rank)")
+
+    def test_right_microbatches_match(self):
+        self.expect(self.judged(microbatches=2, kept=2), 0, "MATCH")
+
+    def test_only_the_last_microbatch_counts(self):
+        self.expect(self.judged(microbatches=2, kept=1), 1, "MISMATCH", "grad.head.weight", "of step 1",
+                    "10 of 10 gradients of step 1 are wrong")
+
+    def test_gradients_are_summed_over_dp(self):
+        self.expect(self.judged("sum instead of mean"), 1, "grad.head.weight", "every element is 2.00 x golden",
+                    "2 is the size of dp")
+
+    def test_norms_of_one_tp_rank(self):
+        self.expect(self.judged("norms of one tp rank"), 1, "grad.layers.1.norm", "0.5 (1/2) x golden",
+                    "(tp 1)", "4 of 10 gradients", "all with 'norm' in their name, and no others")
+
+    def test_the_head_of_one_dp_rank(self):
+        self.expect(self.judged("one dp rank's head"), 1, "grad.head.weight", "every element is 0", "(dp 1)")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+"""Runs the tests of one folder with a Python that has torch. Usage: run.py FOLDER PATTERN [PROGRAM]
+
+Exits with 77, "skipped", where torch cannot be imported: LibTorch from another place (--torch DIR) has no Python.
+"""
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SKIPPED = 77
+
+
+def environment(program):
+    """LibTorch's wheel names CUDA libraries that .venv does not have; ./shardproof made stand-ins for them."""
+    found = dict(os.environ, OMP_NUM_THREADS="1")
+    stand_ins = ROOT / ".venv" / "cuda_stand_ins"
+    if stand_ins.is_dir():
+        found["LD_LIBRARY_PATH"] = ":".join(filter(None, [str(stand_ins), found.get("LD_LIBRARY_PATH")]))
+    if program:
+        found["SHARDPROOF_PROGRAM"] = str(Path(program).resolve())
+    return found
+
+
+def main(folder, pattern, program=None):
+    folder = str(Path(folder).resolve())
+    python = ROOT / ".venv" / "bin" / "python"
+    python = str(python) if python.is_file() else sys.executable
+    found = environment(program)
+    tried = subprocess.run([python, "-c", "import torch"], env=found, capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        print(f"{python} cannot import torch: {tried.stderr.strip().splitlines()[-1]}")
+        return SKIPPED
+    return subprocess.run([python, "-B", "-m", "unittest", "discover", "-s", folder, "-p", pattern], env=found,
+                          cwd=folder, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
