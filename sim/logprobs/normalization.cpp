@@ -61,9 +61,10 @@ Shard find_lost_shard(const Direction& direction, double tolerance) {
   double all = 0, lacking = 0;
   std::vector<char> above_zero(vocab_size, 0);
   for (size_t i = 0; i < pair.tokens.size(); ++i) {
-    const double allowed = tolerance * direction.comparison.weights[i];
-    const double p = std::exp(std::min(direction.of_more(i), 0.0));
-    const double own = -std::log1p(-std::min(p, 1 - 1e-12));
+    const double p = std::min(std::exp(std::min(direction.of_more(i), 0.0)), 1 - 1e-12);
+    const double own = -std::log1p(-p);
+    // An error of the logprob moves log(1 - p) by p / (1 - p) times as much.
+    const double allowed = tolerance * direction.comparison.weights[i] / (1 - p);
     if (own <= kClear * allowed) continue;  // no evidence
     const bool lacks = direction.rise(i) >= own - allowed;
     of_id[pair.tokens[i].id][0] += 1;

@@ -21,8 +21,25 @@ std::optional<Claim> better(std::optional<Claim> one, std::optional<Claim> other
   return one->score() >= other->score() ? std::move(one) : std::move(other);
 }
 
+// Whether the first tokens of segments show no shift over the boundary: most would take a logprob
+// of their neighbor, and are 0.
+bool stops_at_segments(const Pair& pair, int64_t by) {
+  int64_t crossing = 0, zero = 0;
+  const auto total = static_cast<int64_t>(pair.b.size());
+  for (int64_t i = std::max<int64_t>(0, -by); i < std::min(total, total - by); ++i) {
+    const bool same_row = i / pair.length == (i + by) / pair.length;
+    const bool crosses = same_row && pair.segment[i] != pair.segment[i + by];
+    if (!crosses || pair.counts[i] == 0 || pair.counts[i + by] == 0 || pair.a[i + by] == 0)
+      continue;
+    ++crossing;
+    zero += pair.b[i] == 0 ? 1 : 0;
+  }
+  return 2 * zero > crossing;
+}
+
 std::optional<Claim> judge_shift(const Comparison& comparison, int64_t by, bool in_segments) {
   const Pair& pair = comparison.pair;
+  if (!in_segments && stops_at_segments(pair, by)) return std::nullopt;
   std::vector<double> predicted;
   for (const Token& token : pair.tokens) {
     const int64_t from = token.position + by, place = pair.at(token.row, token.position);
@@ -179,11 +196,16 @@ std::optional<Claim> judge_chunks(const Comparison& comparison, int64_t chunks) 
        .description = static_cast<double>(moved) * std::log(chunks) + std::log(4)});
 }
 
-// Whether the flagged tokens are the first ones of their rows.
-bool are_prefixes(const Pair& pair, const std::vector<char>& flagged) {
-  for (size_t i = 1; i < flagged.size(); ++i) {
-    const bool same_row = pair.tokens[i].row == pair.tokens[i - 1].row;
-    if (same_row && flagged[i] != 0 && flagged[i - 1] == 0) return false;
+// Tokens that are 0 in one file: `far` ones differ by more than noise, `near` ones may be certain.
+enum Zero : char { kScored, kNear, kFar };
+
+// Whether the far ones are the first tokens of their rows, some near ones among them.
+bool are_prefixes(const Pair& pair, const std::vector<Zero>& zeros) {
+  bool ended = false;
+  for (size_t i = 0; i < zeros.size(); ++i) {
+    if (i == 0 || pair.tokens[i].row != pair.tokens[i - 1].row) ended = false;
+    if (zeros[i] == kFar && ended) return false;
+    ended = ended || zeros[i] == kScored;
   }
   return true;
 }
@@ -196,26 +218,26 @@ double entropy_nats(double count, double total) {
 
 std::optional<Claim> judge_unscored(const Comparison& comparison, bool in_b) {
   const Pair& pair = comparison.pair;
-  std::vector<char> flagged;
+  std::vector<Zero> zeros;
   std::vector<double> others = comparison.differences;
   double count = 0, squared = 0;
   for (size_t i = 0; i < pair.tokens.size(); ++i) {
     const Token& token = pair.tokens[i];
     const bool zero = (in_b ? token.b : token.a) == 0;
     const bool far = std::abs(others[i]) > kMostNoise * comparison.noise;
-    flagged.push_back(zero && far ? 1 : 0);
-    if (flagged.back() == 0) continue;
+    zeros.push_back(!zero ? kScored : far ? kFar : kNear);
+    if (zeros.back() != kFar) continue;
     squared += others[i] * others[i];
     others[i] = NAN;
     ++count;
   }
   if (count == 0) return std::nullopt;
-  const bool prefixes = are_prefixes(pair, flagged);
+  const bool prefixes = are_prefixes(pair, zeros);
   const auto total = static_cast<double>(pair.tokens.size());
   Claim claim{
       .cause = "unscored",
-      .text = fmt::format("{:.0f} of {:.0f} tokens are 0 in {} and scored in {}{}", count, total,
-                          in_b ? "B" : "A", in_b ? "A" : "B",
+      .text = fmt::format("{:.0f} of {:.0f} tokens are 0 in {} and clearly not in {}{}", count,
+                          total, in_b ? "B" : "A", in_b ? "A" : "B",
                           prefixes ? "; they are the first ones of their rows" : ""),
       .likely = prefixes ? "the prompt is masked in one file alone; give both the same mask"
                          : "a mask was applied in one file alone; give both the same mask",

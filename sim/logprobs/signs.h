@@ -12,13 +12,18 @@
 
 namespace shardproof::sim::logprobs {
 
+inline constexpr double kOutliers = 0.01;
+
 struct Signs {
   double fitting = 0, opposite = 0, free = 0;
   double squared = 0, squared_possible = 0;  // of all differences; of the clear and possible ones
 
+  double clear() const { return fitting + opposite + free; }
   double informative() const { return fitting + opposite; }
   double share() const { return squared_possible / squared; }
-  double nats() const { return fitting * std::log(2 * 0.99) + opposite * std::log(2 * 0.01); }
+  double nats() const {
+    return fitting * std::log(2 * (1 - kOutliers)) + opposite * std::log(2 * kOutliers);
+  }
 };
 
 // Tolerances as shares of the noise of the dtype: the noise of two files is often below it.

@@ -65,10 +65,12 @@ class TemperatureFit {
     best_ = *std::max_element(fits_.begin(), fits_.end(), [](const Fit& a, const Fit& b) {
       return a.signs.nats() < b.signs.nats();
     });
+    // What the noise of the dtype allows, whichever tolerance fits best.
     range_ = {best_.alpha, best_.alpha};
     for (const Fit& fit : fits_) {
-      const bool as_good = fit.signs.nats() >= best_.signs.nats() - kAsGood;
-      if (fit.tolerance != best_.tolerance || !as_good) continue;
+      const bool widest =
+          fit.tolerance == kTolerances[std::size(kTolerances) - 1] * comparison.noise;
+      if (!widest || fit.signs.opposite > kOutliers * fit.signs.clear()) continue;
       range_ = {std::min(range_.low, fit.alpha), std::max(range_.high, fit.alpha)};
     }
   }

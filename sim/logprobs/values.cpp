@@ -72,6 +72,19 @@ std::string logarithm_of(double offset) {
   return "";
 }
 
+// Whether an offset also moves tokens that the lower file gives a probability near 1: a logprob
+// that is normalized over fewer tokens rises to 0 and no further.
+bool moves_likely_tokens(const Comparison& comparison, double offset) {
+  double likely = 0, moved = 0;
+  for (const Token& token : comparison.pair.tokens) {
+    const double lower = offset > 0 ? token.a : token.b;
+    if (lower <= -std::abs(offset) / 2) continue;
+    likely += 1;
+    moved += (token.b - token.a) / offset >= 0.5 ? 1 : 0;
+  }
+  return moved >= 0.75 * likely;
+}
+
 }  // namespace
 
 std::optional<Claim> propose_sign(const Comparison& comparison) {
@@ -117,6 +130,7 @@ std::optional<Claim> propose_factor(const Comparison& comparison) {
 
 std::optional<Claim> propose_offset(const Comparison& comparison) {
   const double offset = median_of(comparison.differences);
+  if (!moves_likely_tokens(comparison, offset)) return std::nullopt;
   const std::string meaning = logarithm_of(offset);
   return judge_prediction(
       comparison, map_a(comparison, [&](double a) { return a + offset; }),
