@@ -86,7 +86,6 @@ shardproof_folder(sim/describe src/mesh src/model src/parallel/tp src/parallel/c
   src/train sim/case sim/world/rank fmt torch)
 shardproof_folder(sim/cli src/base src/tensor src/comm src/model src/parallel/tp sim/case
   sim/case/scenario sim/case/inputs sim/judge/verdict sim/recorded sim/logprobs
-  sim/world/external
-  sim/world/launch sim/world/rank sim/report sim/run sim/describe fmt cli torch)
+  sim/world/external sim/world/launch sim/world/rank sim/report sim/run sim/describe fmt cli torch)
 # Knows what sim/case/runners.h declares; golden defines it and is linked beside it.
 shardproof_folder(sim/program sim/case sim/proofs sim/run sim/cli json)

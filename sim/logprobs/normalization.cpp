@@ -160,7 +160,8 @@ std::optional<Claim> judge_direction(const Direction& direction, double toleranc
               .gained = signs.nats(),
               .share = signs.share()};
   if (claim.share < kLeastShare || claim.chance_nats() < kChanceNats) return std::nullopt;
-  const Shard shard = find_lost_shard(direction, tolerance);
+  // Noise of the dtype decides here, whichever tolerance fits the signs best.
+  const Shard shard = find_lost_shard(direction, comparison.noise);
   if (shard.parts > 0) {
     name_lost_shard(direction, shard, claim);
   } else if (has_values_above_zero(direction, tolerance)) {

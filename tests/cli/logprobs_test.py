@@ -482,6 +482,21 @@ class LogprobsTest(cli_test.CommandTest):
             self.assertIn(one, text)
         self.assertEqual(done.stderr.count("\n"), 1 if status == 2 else 0, done.stderr)
 
+    def test_other_weights_are_no_named_cause(self):
+        self.folders()
+        for i in range(20):
+            draw = random.Random(f"{SEED} weights {i}")
+            batch = Batch(draw, rows=draw.choice([4, 8]), length=40, packed=i % 4 == 1, padded=i % 4 == 2)
+            batch.versions = [[draw.choice([1, 2])] * batch.length for _ in range(batch.rows)] if i % 3 == 0 else None
+            width = draw.uniform(0.4, 1.5)
+            wrong = {row for row in range(batch.rows) if i % 5 or draw.random() < 0.5} or {0}
+            values = [batch.score("bfloat16"),
+                      batch.score("bfloat16", change=lambda row, t: width if row in wrong else 0)]
+            for folder, one in zip("ab", values if i % 2 else values[::-1]):
+                self.write(folder, f"{i:03d}", batch.tensors(one, "float32"), {"dtype": "bfloat16"})
+        text, findings = self.findings(1)
+        self.assertEqual([(found["verdict"], found["causes"]) for found in findings], [("different", [])] * 20, text)
+
     def test_the_text_has_the_sizes_and_the_place(self):
         batch = Batch(random.Random(f"{SEED} text"), rows=4, length=32)
         a = batch.tensors(batch.score("float64"), "float64")
