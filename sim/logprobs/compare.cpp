@@ -105,8 +105,10 @@ std::string wrong_rows(const Comparison& comparison) {
 
 void describe_without_cause(const Comparison& comparison, Finding& finding) {
   double sum = 0;
+  std::vector<double> sizes;
   for (size_t i = 0; i < comparison.differences.size(); ++i) {
-    sum += comparison.size_of(comparison.differences[i], i);
+    sizes.push_back(comparison.size_of(comparison.differences[i], i));
+    sum += sizes.back();
   }
   const double mean = sum / static_cast<double>(comparison.differences.size());
   finding.without_cause = fmt::format(
@@ -117,7 +119,7 @@ void describe_without_cause(const Comparison& comparison, Finding& finding) {
   // A computation in bfloat16 whose logprobs were saved in a wider dtype.
   const double noise_of_bfloat16 = 2 * 0x1p-7;
   finding.possible =
-      finding.above_noise * 20 < finding.compared
+      median_size(sizes) <= comparison.noise
           ? "few tokens differ: another kernel or layout with heavier rounding, or a bug that hits "
             "few tokens; compare these tokens' logits"
           : "stale or partly updated weights, other weights, quantization, another attention mask "
