@@ -71,6 +71,9 @@ shardproof_folder(sim/world/rank src/base src/tensor src/observe src/comm src/mo
 shardproof_folder(sim/recorded src/base src/mesh src/tensor src/observe sim/case sim/case/record
   sim/judge/diff sim/judge/evidence sim/judge/verdict fmt json torch)
 
+# --- Two files of logprobs, and the cause of their difference.
+shardproof_folder(sim/logprobs src/base src/tensor fmt json torch)
+
 # --- The program.
 shardproof_folder(sim/proofs src/base src/mesh src/tensor src/observe src/random src/comm
   src/collective src/model src/logprob src/parallel/tp src/parallel/ulysses src/train src/policy
@@ -82,7 +85,7 @@ shardproof_folder(sim/run src/base src/model src/parallel/tp sim/case sim/judge/
 shardproof_folder(sim/describe src/mesh src/model src/parallel/tp src/parallel/cp src/parallel/data
   src/train sim/case sim/world/rank fmt torch)
 shardproof_folder(sim/cli src/base src/tensor src/comm src/model src/parallel/tp sim/case
-  sim/case/scenario sim/case/inputs sim/judge/verdict sim/recorded sim/world/external
-  sim/world/launch sim/world/rank sim/report sim/run sim/describe fmt cli torch)
+  sim/case/scenario sim/case/inputs sim/judge/verdict sim/recorded sim/logprobs
+  sim/world/external sim/world/launch sim/world/rank sim/report sim/run sim/describe fmt cli torch)
 # Knows what sim/case/runners.h declares; golden defines it and is linked beside it.
 shardproof_folder(sim/program sim/case sim/proofs sim/run sim/cli json)

@@ -236,6 +236,13 @@ const Command kCommands[] = {
        app.add_option("a", a.folder, "Run folder, or its results.json")->required();
        app.add_option("b", a.other_folder, "The one to compare it with")->required();
      }},
+    {"logprobs", "The cause of the difference of two files of per-token logprobs",
+     [](CLI::App& app, Arguments& a) {
+       app.add_option("a", a.logprobs.a, "Safetensors file (docs/logprobs.md), or folder of them")
+           ->required();
+       app.add_option("b", a.logprobs.b, "The one to compare it with")->required();
+       app.add_option("--json", a.logprobs.json, "Write the findings here");
+     }},
     {"mutants", "Plant known bugs, one by one: which are caught, named, explained",
      [](CLI::App& app, Arguments& a) {
        app.add_option("--filter", a.mutants.filter, "Only rows whose id or source holds this text");

@@ -81,6 +81,12 @@ struct MutantArguments {
   std::optional<std::string> changed = {};  // since this commit; empty: the script chooses one
 };
 
+// Two files of logprobs, or two folders of them.
+struct LogprobsArguments {
+  std::string a, b;
+  std::string json;  // file for the findings; "": none
+};
+
 struct Arguments {
   std::string
       command;  // run | list | describe | check | judge | golden | rank | report | doctor | ...
@@ -89,6 +95,7 @@ struct Arguments {
   std::string folder;             // report, compare-runs
   std::string other_folder = {};  // compare-runs
   MutantArguments mutants;
+  LogprobsArguments logprobs = {};
 };
 
 // The result of parsing: arguments, or text to print and the exit status.

@@ -38,6 +38,7 @@ int dispatch(const Arguments& arguments, const CommandLine& line,
   if (command == "compare-runs") {
     return compare_runs_command(arguments.folder, arguments.other_folder);
   }
+  if (command == "logprobs") return logprobs_command(arguments.logprobs);
   if (command == "mutants") return mutants_command(arguments.mutants);
   if (command == "doctor") return doctor_command();
   if (command == "schema") return schema_command();

@@ -22,6 +22,8 @@ int golden_command(const CheckArguments& arguments, WorldPool& pool);
 int report_command(const std::string& folder);
 // Returns 0 when all tensors are equal to the bit, 1 otherwise.
 int compare_runs_command(const std::string& a, const std::string& b);
+// Returns 0 when the files are equal within noise of their dtype, 1 otherwise.
+int logprobs_command(const LogprobsArguments& arguments);
 int mutants_command(const MutantArguments& arguments);
 int doctor_command();
 int schema_command();  // prints the JSON Schema of scenario files

@@ -1,0 +1,61 @@
+// logprobs: two files of per-token logprobs of the same batch, and the cause of their difference.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+
+#include "base/error.h"
+#include "base/text_file.h"
+#include "sim/cli/commands.h"
+#include "sim/logprobs/compare.h"
+#include "sim/report/color.h"
+
+namespace shardproof::sim {
+namespace {
+
+namespace fs = std::filesystem;
+using logprobs::Finding;
+
+// The names of the safetensors files in a folder, in order.
+std::vector<std::string> files_in(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() == ".safetensors") names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// The pairs of files: A and B, or those of the same name in the folders A and B.
+std::vector<std::pair<std::string, std::string>> pairs_of(const std::string& a,
+                                                          const std::string& b) {
+  if (!fs::is_directory(a) || !fs::is_directory(b)) return {{a, b}};
+  const std::vector<std::string> names = files_in(a), others = files_in(b);
+  if (names != others || names.empty()) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("{} has {} safetensors files, {} has {}, and they must have "
+                                     "the same names",
+                                     a, names.size(), b, others.size()),
+                 .fix = "name two files, or folders of files with the same names"});
+  }
+  std::vector<std::pair<std::string, std::string>> pairs;
+  for (const std::string& name : names) pairs.emplace_back(fs::path(a) / name, fs::path(b) / name);
+  return pairs;
+}
+
+}  // namespace
+
+int logprobs_command(const LogprobsArguments& arguments) {
+  std::vector<Finding> findings;
+  int status = 0;
+  for (const auto& [a, b] : pairs_of(arguments.a, arguments.b)) {
+    findings.push_back(logprobs::compare(logprobs::read_pair(a, b)));
+    status = std::max(status, findings.back().exit_status());
+    std::cout << logprobs::describe(findings.back(), wants_color()) << '\n';
+  }
+  if (!arguments.json.empty()) write_text_file(arguments.json, logprobs::to_json(findings));
+  return status;
+}
+
+}  // namespace shardproof::sim
