@@ -4,39 +4,43 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <map>
-#include <set>
 
 namespace shardproof::sim {
 namespace {
 
 constexpr size_t kListed = 4;
+constexpr size_t kFewestLetters = 3;
 constexpr std::string_view kGrad = "grad.";
 
-// The parts of a dotted name that are no numbers.
-std::set<std::string> parts_of(const std::string& name) {
-  std::set<std::string> parts;
-  for (size_t begin = 0; begin <= name.size();) {
-    const size_t end = std::min(name.find('.', begin), name.size());
-    const std::string part = name.substr(begin, end - begin);
-    if (part.find_first_not_of("0123456789") != std::string::npos) parts.insert(part);
-    begin = end + 1;
-  }
-  return parts;
+bool is_letter(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; }
+
+bool is_in_all(const std::string& part, const std::vector<std::string>& names) {
+  return std::all_of(names.begin(), names.end(),
+                     [&](const std::string& name) { return name.find(part) != name.npos; });
 }
 
-// A part that all wrong names have and no right name has; "" without one.
+bool is_in_none(const std::string& part, const std::vector<std::string>& names) {
+  return std::all_of(names.begin(), names.end(),
+                     [&](const std::string& name) { return name.find(part) == name.npos; });
+}
+
+// The longest run of letters that all wrong names have and no right name has; "" without one of
+// kFewestLetters.
 std::string common_part(const std::vector<std::string>& wrong,
                         const std::vector<std::string>& right) {
-  std::set<std::string> common = parts_of(wrong.front());
-  for (const std::string& name : wrong) {
-    const std::set<std::string> here = parts_of(name);
-    std::erase_if(common, [&](const std::string& part) { return !here.contains(part); });
+  const std::string& name = wrong.front();
+  std::string longest;
+  for (size_t begin = 0; begin < name.size(); ++begin) {
+    for (size_t end = begin; end < name.size() && is_letter(name[end]); ++end) {
+      const size_t size = end + 1 - begin;
+      if (size < kFewestLetters || size <= longest.size()) continue;
+      const std::string part = name.substr(begin, size);
+      if (is_in_all(part, wrong) && is_in_none(part, right)) longest = part;
+    }
   }
-  for (const std::string& name : right) {
-    for (const std::string& part : parts_of(name)) common.erase(part);
-  }
-  return common.empty() ? "" : *common.begin();
+  return longest;
 }
 
 }  // namespace
