@@ -68,7 +68,8 @@ shardproof_folder(sim/world/rank src/base src/tensor src/observe src/comm src/mo
   torch)
 
 # --- Runs that programs of PyTorch recorded.
-shardproof_folder(sim/recorded src/base src/mesh src/tensor src/observe sim/case sim/case/record
+shardproof_folder(sim/recorded src/base src/mesh src/tensor src/observe sim/case
+  sim/case/scenario/read_text.h sim/case/record
   sim/judge/diff sim/judge/evidence sim/judge/verdict fmt json torch)
 
 # --- Two files of logprobs, and the cause of their difference.

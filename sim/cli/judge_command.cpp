@@ -51,6 +51,11 @@ int judge_command(const CheckArguments& arguments, WorldPool& pool) {
     bad_arguments(arguments.case_path + " is no recorded run: it has no run.json",
                   "name the folder of a run that was closed (docs/recorded_runs.md)");
   }
+  if (arguments.reference || arguments.no_unresolved) {
+    bad_arguments("--reference and --no-unresolved are of recorded runs, and " +
+                      arguments.case_path + " has no run.json",
+                  "leave them out");
+  }
   if (arguments.result_file.empty()) {
     bad_arguments("judge needs a result file beside the case folder " + arguments.case_path,
                   "write shardproof judge CASE FILE, or shardproof judge RUN --golden RUN1");

@@ -55,8 +55,12 @@ std::string matched_line(const RecordedJudgement& judgement) {
   const CaseResult& result = judgement.result;
   std::string text =
       fmt::format("{} tensors, {} elements", result.tensors_compared, result.elements_compared);
-  const std::string unresolved = unresolved_text(result.account, "the recorded dtype");
-  if (!unresolved.empty()) text += ", " + unresolved;
+  const auto& unresolved = result.account.unresolved;
+  if (!unresolved.empty()) {
+    text += fmt::format(", {} of {} tensors unresolved ({} of step {}: {})", unresolved.size(),
+                        result.account.all_tensors, unresolved.front().tensor,
+                        unresolved.front().step, unresolved.front().reason);
+  }
   if (!result.worst_tensor.empty()) {
     text += fmt::format(", at most {:.2g}% of an allowance used ({})", 100 * result.worst_ratio,
                         result.worst_tensor);

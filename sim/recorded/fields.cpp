@@ -5,10 +5,17 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace shardproof::sim {
 
 using nlohmann::json;
+
+namespace {
+
+std::string shown(const json& value) { return printable(value.dump(), 120); }
+
+}  // namespace
 
 Fields::Fields(std::string where, json object)
     : where_(std::move(where)), object_(std::move(object)) {
@@ -27,21 +34,24 @@ const json& Fields::value(const std::string& name) const {
 
 std::string Fields::text(const std::string& name) const {
   const json& given = value(name);
-  if (!given.is_string()) fail(name, "must be text, not " + given.dump());
-  return given.get<std::string>();
+  if (!given.is_string()) fail(name, "must be text, not " + shown(given));
+  const std::string text = given.get<std::string>();
+  if (!is_printable(text))
+    fail(name, "has characters that cannot be shown: " + printable(text, 120));
+  return text;
 }
 
 int64_t Fields::count(const std::string& name, int64_t low, int64_t high) const {
   const json& given = value(name);
   if (!given.is_number_integer() || given < low || given > high) {
-    fail(name, fmt::format("is {}; it must be an integer from {} to {}", given.dump(), low, high));
+    fail(name, fmt::format("is {}; it must be an integer from {} to {}", shown(given), low, high));
   }
   return given.get<int64_t>();
 }
 
 const json& Fields::list(const std::string& name) const {
   const json& given = value(name);
-  if (!given.is_array()) fail(name, "must be a list, not " + given.dump());
+  if (!given.is_array()) fail(name, "must be a list, not " + shown(given));
   return given;
 }
 
@@ -49,7 +59,7 @@ std::vector<int64_t> Fields::counts(const std::string& name) const {
   std::vector<int64_t> read;
   for (const json& one : list(name)) {
     if (!one.is_number_integer() || one < 0 || one > (int64_t{1} << 48)) {
-      fail(name, "has " + one.dump() + ", which is no size");
+      fail(name, "has " + shown(one) + ", which is no size");
     }
     read.push_back(one.get<int64_t>());
   }
@@ -61,7 +71,7 @@ std::vector<double> Fields::numbers(const std::string& name) const {
   if (!has(name)) return read;
   const json& given = value(name);
   for (const json& one : given.is_array() ? given : json::array({given})) {
-    if (!one.is_number()) fail(name, "has " + one.dump() + ", which is no number");
+    if (!one.is_number()) fail(name, "has " + shown(one) + ", which is no number");
     read.push_back(one.get<double>());
   }
   return read;
@@ -70,8 +80,8 @@ std::vector<double> Fields::numbers(const std::string& name) const {
 std::vector<std::string> Fields::texts(const std::string& name) const {
   std::vector<std::string> read;
   for (const json& one : list(name)) {
-    if (!one.is_string()) fail(name, "has " + one.dump() + ", which is no text");
-    read.push_back(one.get<std::string>());
+    if (!one.is_string()) fail(name, "has " + shown(one) + ", which is no text");
+    read.push_back(printable(one.get<std::string>()));
   }
   return read;
 }

@@ -16,13 +16,14 @@
 namespace shardproof::sim {
 namespace {
 
-// What the judge asks of a case: a training run in float64 on as many ranks.
-CaseSpec spec_of(const RecordedRun& run) {
+// What the judge asks of a case: a training run in float64 on as many ranks. The optimizer that
+// sets allowances is the reference's.
+CaseSpec spec_of(const RecordedRun& run, const RecordedRun& reference) {
   CaseSpec spec;
   spec.name = run.folder;
   spec.steps = run.steps;
   spec.parallel.dp = run.world_size;
-  spec.optimizer = run.optimizer;
+  spec.optimizer = reference.optimizer;
   return spec;
 }
 
@@ -64,7 +65,7 @@ constexpr const char* kOtherStart =
 
 // Wrong start parameters are more often another draw than a bug.
 void explain_start(Divergence& found) {
-  if (found.step > 0 || !found.tensor.starts_with("param.")) return;
+  if (found.step > 0 || found.kind != "values" || !found.tensor.starts_with("param.")) return;
   found.likely = found.likely.empty() ? kOtherStart : found.likely + "; or " + kOtherStart;
 }
 
@@ -87,6 +88,36 @@ void conclude(CaseResult& result) {
   take(result, "match", "", "");
 }
 
+// Names of one kind of omission: "not compared, because ..: a, b".
+std::string omission(const char* why, const std::set<std::string>& names) {
+  if (names.empty()) return "";
+  return fmt::format("not compared, {}: {}", why, fmt::join(names, ", "));
+}
+
+std::string note_of(const RecordedRun& run, const Reference& golden) {
+  std::set<std::string> here, there, extras, lacking;
+  for (const RecordedPiece& piece : run.pieces) here.insert(piece.name);
+  for (const GoldenTensor& tensor : golden.record.tensors()) there.insert(tensor.name);
+  for (const std::string& name : here) {
+    if (!there.contains(name) && !golden.left_out.contains(name)) extras.insert(name);
+  }
+  for (const std::string& name : there) {
+    const bool left_out = run.not_compared.contains(name) || name == "lr";
+    if (!here.contains(name) && !left_out) lacking.insert(name);
+  }
+  std::string note;
+  for (const std::string& line :
+       {omission("because nothing says which part of it a rank holds", run.not_compared),
+        omission(
+            "because the reference's pieces do not make it whole, or are of single microbatches",
+            golden.left_out),
+        omission("because only this run recorded it", extras),
+        omission("because only the reference recorded it", lacking)}) {
+    if (!line.empty()) note += (note.empty() ? "" : "; ") + line;
+  }
+  return note;
+}
+
 }  // namespace
 
 RecordedJudgement judge_recorded_run(RecordedRun run, const RecordedRun& reference) {
@@ -96,7 +127,7 @@ RecordedJudgement judge_recorded_run(RecordedRun run, const RecordedRun& referen
   RecordedJudgement out;
   out.mesh = run.mesh;
   CaseResult& result = out.result;
-  result.spec = spec_of(run);
+  result.spec = spec_of(run, reference);
   result.reports = judge_pieces(run, result.spec, golden);
   const StepMeshes meshes(run.mesh);
   const auto addends = settle_addends(meshes, result.reports);
@@ -109,10 +140,7 @@ RecordedJudgement judge_recorded_run(RecordedRun run, const RecordedRun& referen
   const std::string ranks =
       reference.world_size == 1 ? "one rank" : reference.mesh.describe() + ", not against one rank";
   out.against = fmt::format("{} ({})", reference.folder, ranks);
-  if (!run.not_compared.empty()) {
-    out.note = fmt::format("not compared, because nothing says which part of it a rank holds: {}",
-                           fmt::join(run.not_compared, ", "));
-  }
+  out.note = note_of(run, golden);
   return out;
 }
 

@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <tuple>
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "sim/case/scenario/read_text.h"
 #include "sim/recorded/fields.h"
 #include "tensor/dtype_name.h"
 #include "tensor/safetensors.h"
@@ -22,7 +24,7 @@ using nlohmann::json;
 namespace {
 
 constexpr int64_t kMaxSteps = 100000;
-constexpr size_t kLongestLine = 1 << 20;
+constexpr uintmax_t kMostBytes = uintmax_t{1} << 30;  // of a rank's lines
 
 struct Kind {
   const char* name;
@@ -50,31 +52,19 @@ const Kind& kind_of(const Fields& fields) {
   fields.fail("kind", fmt::format("is '{}'; known are {}", word, fmt::join(names, ", ")));
 }
 
-// Scalars of the optimizer's step come after the gradients.
-bool is_of_step(const std::string& scalar) {
-  return scalar == "grad_norm" || scalar == "clip_coefficient" || scalar == "lr";
-}
-
-json parse(const std::string& text, const std::string& where) {
-  try {
-    json parsed = json::parse(text);
-    if (!parsed.is_object()) throw Error({ErrorKind::kBadInput, where + " is no JSON object", ""});
-    return parsed;
-  } catch (const json::exception& error) {
+// Throws unless it is a file of at most kMostBytes: a pipe would block.
+void require_file(const std::string& path) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(path, ignored)) {
     throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("{} is not JSON: {}", where, error.what()),
-                 .fix = "the file was changed or cut off; record the run again"});
-  }
-}
-
-std::string whole_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file || !fs::is_regular_file(path)) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = path + " does not exist",
+                 .what = path + " is no file",
                  .fix = "the run was not closed, or a rank died; record it again"});
   }
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (fs::file_size(path, ignored) > kMostBytes) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("{} has more than {} bytes", path, kMostBytes),
+                 .fix = "record fewer steps, or fewer parameters (only=)"});
+  }
 }
 
 Mesh mesh_of(const Fields& fields, int64_t world_size) {
@@ -96,6 +86,7 @@ Mesh mesh_of(const Fields& fields, int64_t world_size) {
 }
 
 void read_optimizer(const Fields& fields, RecordedRun& run) {
+  run.optimizer.max_norm = 0;  // no clipping
   if (!fields.has("optimizer")) return;
   const Fields given = fields.object("optimizer");
   const std::string type = given.text("type");
@@ -106,11 +97,13 @@ void read_optimizer(const Fields& fields, RecordedRun& run) {
   for (const double rate : given.numbers("lr")) run.lr.push_back(rate);
   if (!run.lr.empty()) optimizer.lr = run.lr.front();
   const std::vector<double> betas = given.numbers("betas");
+  for (const double beta : betas) {
+    if (!(beta >= 0 && beta < 1)) given.fail("betas", fmt::format("has {}", beta));
+  }
   if (betas.size() == 2) std::tie(optimizer.beta1, optimizer.beta2) = std::pair(betas[0], betas[1]);
   given.number("eps", optimizer.eps);
   given.number("weight_decay", optimizer.weight_decay);
   given.number("momentum", optimizer.momentum);
-  optimizer.max_norm = 0;  // no clipping
   given.number("max_norm", optimizer.max_norm);
 }
 
@@ -155,6 +148,8 @@ void read_place(const Fields& fields, RecordedPiece& piece) {
   } else if (fields.has("offset")) {
     piece.place = {.kind = Place::Kind::kBox, .offset = fields.counts("offset")};
     check_box(fields, piece);
+  } else if (piece.global_shape != piece.shape) {
+    fields.fail("offset", "is missing, and shape and global_shape differ");
   }
 }
 
@@ -192,7 +187,7 @@ RecordedPiece piece_of(const Fields& fields, const RecordedRun& run, const Safet
   RecordedPiece piece;
   piece.name = kind.prefix + fields.text("name") + kind.suffix;
   piece.phase = kind.phase;
-  if (std::string(kind.name) == "scalar" && is_of_step(piece.name)) piece.phase = Phase::kStep;
+  if (std::string(kind.name) == "scalar" && is_step_scalar(piece.name)) piece.phase = Phase::kStep;
   piece.step = fields.count("step", 0, kMaxSteps);
   if (fields.has("microbatch")) piece.microbatch = fields.count("microbatch", 0, kMaxSteps);
   if (fields.has("order")) piece.order = fields.count("order", 0, int64_t{1} << 40);
@@ -205,39 +200,61 @@ RecordedPiece piece_of(const Fields& fields, const RecordedRun& run, const Safet
   return piece;
 }
 
+// The last line of a rank: all pieces and all tensors were written.
+void check_end(const Fields& fields, int64_t lines, const std::set<std::string>& keys,
+               const SafetensorsFile& file) {
+  const int64_t pieces = fields.count("end", 0, int64_t{1} << 40);
+  if (pieces != lines) {
+    fields.fail("end", fmt::format("says {} pieces, and {} came before it", pieces, lines));
+  }
+  if (static_cast<int64_t>(keys.size()) != lines || keys.size() != file.names().size()) {
+    fields.fail("end", fmt::format("{} lines name {} tensors, and {} has {}", lines, keys.size(),
+                                   file.path(), file.names().size()));
+  }
+}
+
 void read_rank(int64_t rank, RecordedRun& run) {
   const std::string base = (fs::path(run.folder) / fmt::format("rank{}", rank)).string();
   const std::string path = base + ".jsonl";
+  require_file(path);
   const SafetensorsFile file = SafetensorsFile::open(base + ".safetensors");
   std::ifstream lines(path, std::ios::binary);
   std::string line;
   int64_t number = 0;
+  bool ended = false;
+  std::set<std::string> keys;
   while (std::getline(lines, line)) {
     const std::string where = fmt::format("{}:{}", path, ++number);
-    if (line.size() > kLongestLine) {
-      throw Error({ErrorKind::kBadInput, where + " is longer than 1 MiB", "record the run again"});
-    }
-    const Fields fields(where, parse(line, where));
+    const Fields fields(where, parse_json_object(where, line));
+    if (ended) fields.fail("", "follows the last line");
     if (fields.has("end")) {
-      const int64_t pieces = fields.count("end", 0, int64_t{1} << 40);
-      if (pieces != number - 1) {
-        fields.fail("end",
-                    fmt::format("says {} pieces, and {} came before it", pieces, number - 1));
-      }
-      return;
+      check_end(fields, number - 1, keys, file);
+      ended = true;
+      continue;
     }
     RecordedPiece piece = piece_of(fields, run, file);
+    keys.insert(fields.text("key"));
     piece.line = number;
     piece.rank = rank;
-    run.pieces.push_back(std::move(piece));
+    if (piece.values.numel() > 0) run.pieces.push_back(std::move(piece));
   }
+  if (ended && number > 1) return;
   throw Error(
       {.kind = ErrorKind::kBadInput,
-       .what = fmt::format("{} ends after {} lines without its last line", path, number),
-       .fix = "the rank died while it wrote, or the file is missing; record the run again"});
+       .what = ended ? path + " has no piece"
+                     : fmt::format("{} ends after {} lines without its last line", path, number),
+       .fix = "the rank died while it wrote, or recorded nothing; record the run again"});
 }
 
 }  // namespace
+
+bool is_step_scalar(const std::string& name) {
+  const size_t dot = name.find_last_of('.');
+  const bool numbered = dot != name.npos && dot + 1 < name.size() &&
+                        name.find_first_not_of("0123456789", dot + 1) == name.npos;
+  const std::string plain = numbered ? name.substr(0, dot) : name;
+  return plain == "grad_norm" || plain == "clip_coefficient" || plain == "lr";
+}
 
 bool is_recorded_run(const std::string& folder) {
   std::error_code ignored;
@@ -246,7 +263,8 @@ bool is_recorded_run(const std::string& folder) {
 
 RecordedRun read_recorded_run(const std::string& folder) {
   const std::string path = (fs::path(folder) / "run.json").string();
-  const Fields fields(path, parse(whole_text(path), path));
+  require_file(path);
+  const Fields fields(path, read_json_object(path));
   if (fields.text("format") != "shardproof-run") {
     fields.fail("format", "is '" + fields.text("format") + "'; a recorded run has shardproof-run");
   }
@@ -258,7 +276,7 @@ RecordedRun read_recorded_run(const std::string& folder) {
   run.folder = folder;
   run.world_size = fields.count("world_size", 1, Mesh::kMaxWorldSize);
   run.mesh = mesh_of(fields, run.world_size);
-  run.precision = fields.text("precision");
+  fields.text("precision");
   run.steps = fields.count("steps", 0, kMaxSteps);
   read_optimizer(fields, run);
   run.only = fields.has("only") ? fields.value("only").dump() : "null";

@@ -52,7 +52,6 @@ struct RecordedRun {
   Mesh mesh;
   int64_t world_size = 1;
   int64_t steps = 0;
-  std::string precision;
   OptimizerSpec optimizer = {};
   bool knows_optimizer = false;  // `optimizer` is the run's, and its rule is one that we know
   std::vector<double> lr = {};   // of each step, when recorded
@@ -61,12 +60,17 @@ struct RecordedRun {
   std::set<std::string> not_compared = {};  // names that were left out (placement.h)
 };
 
+// Whether a scalar of this name belongs to the optimizer's step: grad_norm, clip_coefficient, lr,
+// and numbered ones such as grad_norm.1.
+bool is_step_scalar(const std::string& name);
+
 // Whether the folder looks like a recorded run: it holds run.json.
 bool is_recorded_run(const std::string& folder);
 
 // Reads and checks all files. Throws Error(kBadInput) with file and line for a run that was not
-// closed, a missing rank, a key or value that the format does not have, a box outside of its
-// tensor, and a tensor whose shape or dtype differs from its line.
+// closed, a missing rank or one without a piece, tensors without a line, a key or value that the
+// format does not have, a box outside of its tensor, and a tensor whose shape or dtype differs from
+// its line.
 RecordedRun read_recorded_run(const std::string& folder);
 
 }  // namespace shardproof::sim

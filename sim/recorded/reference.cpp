@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "base/error.h"
@@ -23,7 +24,7 @@ using Pieces = std::vector<const RecordedPiece*>;
 // Gradients come first in the optimizer's step, then its scalars, then what it wrote.
 int place_in_step(const RecordedPiece& piece) {
   if (piece.phase != Phase::kStep || piece.name.starts_with("grad.")) return 0;
-  return piece.global_shape.empty() ? 1 : 2;
+  return is_step_scalar(piece.name) ? 1 : 2;
 }
 
 struct Tensor {
@@ -68,7 +69,8 @@ bool is_counted(const RecordedRun& run, const Pieces& pieces, const RecordedPiec
     return run.mesh.peers_along(one.partial_axes, one.rank).front();
   };
   for (const RecordedPiece* other : pieces) {
-    const bool same = other->place == piece.place && other->microbatch == piece.microbatch;
+    const bool same = other->place == piece.place && other->shape == piece.shape &&
+                      other->microbatch == piece.microbatch;
     if (same && group(*other) < group(piece)) return false;
   }
   return true;
@@ -98,14 +100,10 @@ class Assembly {
     }
   }
 
-  // The whole tensor. Activations of samples that no rank recorded stay zero.
-  at::Tensor whole() const {
-    const auto lacking = std::count(held_.begin(), held_.end(), 0);
-    if (lacking > 0 && first_.phase == Phase::kStep) {
-      bad_reference(run_, first_, fmt::format("lacks {} of its {} elements", lacking, held_.size()),
-                    "a rank did not record its piece; record the run again");
-    }
-    return whole_;
+  // Unset when no rank recorded some of its elements.
+  std::optional<at::Tensor> whole() const {
+    const bool lacks = std::find(held_.begin(), held_.end(), 0) != held_.end();
+    return lacks ? std::nullopt : std::optional(whole_);
   }
 
  private:
@@ -144,12 +142,46 @@ class Assembly {
   std::vector<char> held_;
 };
 
-at::Tensor assembled(const RecordedRun& run, const Pieces& pieces) {
-  Assembly assembly(run, *pieces.front());
+// Whether several microbatches gave values of one part, of which none is that of the whole batch.
+bool are_of_microbatches(const Pieces& pieces) {
+  std::map<std::pair<int64_t, Place>, int64_t> microbatches;
+  for (const RecordedPiece* piece : pieces) {
+    if (!piece->partial_axes.empty()) continue;
+    const auto [at, added] =
+        microbatches.emplace(std::pair(piece->rank, piece->place), piece->microbatch);
+    if (!added && at->second != piece->microbatch) return true;
+  }
+  return false;
+}
+
+// Unset when the pieces do not make the tensor.
+std::optional<at::Tensor> assembled(const RecordedRun& run, const Pieces& pieces) {
+  const RecordedPiece& first = *pieces.front();
+  int64_t held = 0, size = 1;
+  for (const RecordedPiece* piece : pieces) held += piece->values.numel();
+  for (const int64_t length : first.global_shape) size *= length;
+  if (held < size || are_of_microbatches(pieces)) return std::nullopt;
+  Assembly assembly(run, first);
   for (const RecordedPiece* piece : pieces) {
     if (piece->partial_axes.empty() || is_counted(run, pieces, *piece)) assembly.add(*piece);
   }
   return assembly.whole();
+}
+
+// The learning rate of each step, where the script did not record it as a scalar.
+void observe_rates(const RecordedRun& run, GoldenRecorder& recorder) {
+  std::set<int64_t> recorded;
+  for (const RecordedPiece& piece : run.pieces) {
+    if (piece.name == "lr") recorded.insert(piece.step);
+  }
+  for (size_t i = 0; i < run.lr.size(); ++i) {
+    const auto step = static_cast<int64_t>(i) + 1;
+    if (recorded.contains(step)) continue;
+    recorder.observe({.name = "lr",
+                      .phase = Phase::kStep,
+                      .step = step,
+                      .tensor = at::scalar_tensor(run.lr[i], at::kDouble)});
+  }
 }
 
 class Descriptor {
@@ -170,23 +202,37 @@ class Descriptor {
 
 Reference make_reference(const RecordedRun& run) {
   GoldenRecorder recorder(true);
-  std::set<std::string> narrow;
+  Reference out;
   for (const Tensor& tensor : tensors_of(run)) {
     const RecordedPiece& first = *tensor.pieces.front();
-    recorder.observe({.name = first.name,
-                      .phase = first.phase,
-                      .step = first.step,
-                      .tensor = assembled(run, tensor.pieces)});
+    const std::optional<at::Tensor> whole = assembled(run, tensor.pieces);
+    if (!whole && first.phase == Phase::kStep && !is_step_scalar(first.name)) {
+      bad_reference(run, first, "lacks elements: no rank recorded them",
+                    "a rank did not record its piece; record the run again");
+    }
+    if (!whole) {
+      out.left_out.insert(first.name);
+      continue;
+    }
+    recorder.observe(
+        {.name = first.name, .phase = first.phase, .step = first.step, .tensor = *whole});
     for (const RecordedPiece* piece : tensor.pieces) {
       const at::ScalarType dtype = piece->values.scalar_type();
       if (at::isFloatingType(dtype) && dtype != at::kDouble) {
-        narrow.insert(record_key(first.phase, first.step, first.name));
+        out.narrow.insert(record_key(first.phase, first.step, first.name));
       }
     }
   }
+  observe_rates(run, recorder);
   const Descriptor file;
   recorder.write(file.get(), {});
-  return {GoldenRecord::from_fd(file.get()), std::move(narrow)};
+  out.record = GoldenRecord::from_fd(file.get());
+  out.knows_optimizer = run.knows_optimizer;
+  for (const GoldenTensor& tensor : out.record.tensors()) {
+    double& scale = out.scales[{tensor.phase, tensor.step}];
+    if (tensor.value.dim() > 0) scale = std::max(scale, tensor.scale);
+  }
+  return out;
 }
 
 }  // namespace shardproof::sim

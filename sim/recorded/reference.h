@@ -2,6 +2,7 @@
 // with.
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
 
@@ -13,11 +14,15 @@ namespace shardproof::sim {
 struct Reference {
   GoldenRecord record;           // ordered as the run computed them
   std::set<std::string> narrow;  // record keys of tensors that were recorded below float64
+  // The largest magnitude of the tensors of a phase and step, without scalars.
+  std::map<std::pair<Phase, int64_t>, double> scales;
+  bool knows_optimizer = false;    // RecordedRun::knows_optimizer
+  std::set<std::string> left_out;  // names of forward tensors that its pieces do not make whole
 };
 
 // Tensors are ordered by step and phase, then by RecordedPiece::order of the lowest rank. Throws
 // Error(kBadInput) when ranks hold unequal copies of an element, and when no rank holds an element
-// of a gradient, parameter or optimizer state.
+// of a gradient, parameter or optimizer state. The learning rates of run.json are tensors too.
 Reference make_reference(const RecordedRun& run);
 
 }  // namespace shardproof::sim

@@ -123,9 +123,9 @@ def stepped(name):
     return [w - 0.01 * g / (abs(g) + 1e-8) for w, g in zip(start(name), gradient(name))]
 
 
-def recorded(mesh=(), change=None, **more):
+def recorded(mesh=(), change=None, optimizer_of=None, **more):
     """A run of one step. `change(run, rank, kind, name, values)` may return other values of a whole tensor."""
-    run = Run(mesh, optimizer=ADAM, **more)
+    run = Run(mesh, optimizer=optimizer_of or ADAM, **more)
     tp = dict(run.mesh).get("tp", 1)
     for rank in range(run.world_size):
         def put(kind, name, whole, shape, step, dim=None):
@@ -250,7 +250,7 @@ class RecordedRunTest(cli_test.CommandTest):
             place = next(i for i, one in enumerate(lines) if one["name"] == "loss")
             lines[place]["dtype"] = "float32"
             data[place] = (data[place][0], "float32", *data[place][2:])
-        self.expect(self.judge(run), 0, "MATCH", "1 of 17 tensors not resolvable")
+        self.expect(self.judge(run), 0, "MATCH", "1 of 17 tensors unresolved")
 
     def test_shards_in_the_wrong_order(self):
         def change(run, rank, kind, name, values):
@@ -260,6 +260,8 @@ class RecordedRunTest(cli_test.CommandTest):
     def test_flat_pieces(self):
         run = Run([("dp", 2)], optimizer=ADAM)
         for rank in range(2):
+            run.add(rank, "scalar", "loss", [1.25], ())
+            run.add(rank, "scalar", "grad_norm", [3.5], ())
             for name, (shape, _) in PARAMETERS.items():
                 middle = size_of(shape) // 3
                 begin, end = ((0, middle), (middle, size_of(shape)))[rank]
@@ -268,7 +270,8 @@ class RecordedRunTest(cli_test.CommandTest):
                     run.add(rank, kind, name, whole[begin:end], [end - begin], step=step, global_shape=list(shape),
                             offset=None, flat=[begin, end])
         self.expect(self.judge(run), 0, "MATCH")
-        run.data[1][1] = (*run.data[1][1][:3], [0.0] * len(run.data[1][1][3]))
+        place = next(i for i, one in enumerate(run.lines[1]) if one["kind"] == "grad" and "norm" in one["name"])
+        run.data[1][place] = (*run.data[1][place][:3], [0.0] * len(run.data[1][place][3]))
         self.expect(self.judge(run), 1, "grad.layers.0.norm.weight", "rank 1")
 
     def test_plain_tensors_are_placed_by_their_start(self):
@@ -341,7 +344,7 @@ class RecordedRunTest(cli_test.CommandTest):
             place = next(i for i, one in enumerate(lines) if one["name"] == "loss")
             lines[place]["dtype"] = "float32"
             data[place] = (data[place][0], "float32", *data[place][2:])
-        self.expect(self.judge(run), 0, "MATCH", "1 of 17 tensors not resolvable", "loss")
+        self.expect(self.judge(run), 0, "MATCH", "1 of 17 tensors unresolved", "loss")
         self.expect(self.judge(f"{self.scratch}/run{self.count}", "--no-unresolved"), 1, "loss")
 
     def test_two_layouts(self):
@@ -354,6 +357,112 @@ class RecordedRunTest(cli_test.CommandTest):
         odd = recorded([("dp", 2)], wrong).write(os.path.join(self.scratch, "odd"))
         self.expect(self.judge(f"{self.scratch}/run{self.count}", "--reference", golden=odd), 2,
                     "unequal copies", "grad.layers.0.norm.weight")
+
+    def without(self, run, rank, unwanted):
+        """Takes the lines of a rank that `unwanted` holds of out of the run."""
+        kept = [i for i, line in enumerate(run.lines[rank]) if not unwanted(line)]
+        for rows in (run.lines, run.data):
+            rows[rank] = [rows[rank][i] for i in kept]
+        return run
+
+    def test_what_a_rank_holds_at_the_start_it_holds_after_each_step(self):
+        for unwanted in (lambda line: line["step"] == 1, lambda line: line["kind"] == "param" and line["step"] == 1):
+            self.expect(self.judge(self.without(recorded([("dp", 2)]), 1, unwanted)), 1, "MISMATCH",
+                        "rank 1 recorded other parts of it than at the start, or none")
+        nothing = self.without(recorded([("dp", 2)]), 1, lambda line: True)
+        self.expect(self.judge(nothing), 2, "rank1.jsonl has no piece")
+
+    def test_an_optimizer_of_which_no_rule_is_known(self):
+        muon = {**ADAM, "type": "Muon"}
+        golden = recorded(optimizer_of=muon).write(os.path.join(self.scratch, "muon"))
+
+        def after(how):
+            return lambda run, rank, kind, name, values: (
+                [how(v) for v in values] if kind == "param" and "head" in name and values != start(name) else None)
+        self.expect(self.judge(recorded([("tp", 2)], optimizer_of=muon), golden=golden), 0, "MATCH",
+                    absent=["unresolved"])
+        near = recorded([("tp", 2)], after(lambda value: value + 1e-4), optimizer_of=muon)
+        self.expect(self.judge(near, golden=golden), 0, "1 of 17 tensors unresolved", "param.head.weight")
+        for how in (lambda value: value + 0.5, lambda value: math.nan):
+            self.expect(self.judge(recorded([("tp", 2)], after(how), optimizer_of=muon), golden=golden), 1,
+                        "MISMATCH", "param.head.weight")
+
+    def test_a_frozen_parameter_that_moved(self):
+        def frozen(run):
+            for rank in range(run.world_size):
+                self.without(run, rank, lambda line: line["kind"] == "grad" and "head" in line["name"])
+            return run
+        golden = frozen(recorded()).write(os.path.join(self.scratch, "frozen"))
+        self.expect(self.judge(frozen(recorded([("tp", 2)])), golden=golden), 0, "MATCH")
+        moved = of("param", "head", lambda value, run, rank: value + 1e-6)
+        self.expect(self.judge(frozen(recorded([("tp", 2)], moved)), golden=golden), 1, "param.head.weight")
+
+    def test_what_the_run_says_of_itself_widens_no_allowance(self):
+        run = recorded([("tp", 2)], of("param", "", lambda value, run, rank: value), optimizer_of={**ADAM, "lr": [1e9]})
+        for rank in range(2):
+            run.data[rank][-1] = (*run.data[rank][-1][:3], [value + 0.5 for value in run.data[rank][-1][3]])
+        self.expect(self.judge(run), 1, "param.head.weight")
+
+        def with_count(run, loss):
+            for rank in range(run.world_size):
+                run.add(rank, "scalar", "tokens_seen", [1e12], ())
+                place = next(i for i, one in enumerate(run.lines[rank]) if one["name"] == "loss")
+                run.data[rank][place] = (*run.data[rank][place][:3], [loss])
+            return run
+        golden = with_count(recorded(), 1.25).write(os.path.join(self.scratch, "count"))
+        self.expect(self.judge(with_count(recorded([("tp", 2)]), 1.25), golden=golden), 0, "MATCH")
+        self.expect(self.judge(with_count(recorded([("tp", 2)]), 1.26), golden=golden), 1, "loss")
+
+    def test_a_schedule_of_the_learning_rate(self):
+        """A first step at rate 0, a gradient as small as rounding: Adam amplifies its error in the second step."""
+        def run_of(mesh, gradients):
+            run = Run(mesh, optimizer={**ADAM, "lr": [0.0, 0.01]}, steps=2)
+            for rank in range(run.world_size):
+                run.add(rank, "param", "w", [0.5, 0.25], [2], step=0)
+                for step, rate, gradient in ((1, 0.0, gradients), (2, 0.01, gradients)):
+                    run.add(rank, "grad", "w", [1.0, gradient], [2], step=step)
+                    small = 0.25 - rate * gradient / (gradient + 1e-8)
+                    run.add(rank, "param", "w", [0.5 - rate, small], [2], step=step)
+            return run
+        golden = run_of([], 1e-13).write(os.path.join(self.scratch, "warm"))
+        self.expect(self.judge(run_of([("dp", 2)], 3e-13), golden=golden), 0, "MATCH")
+
+    def test_forward_tensors_are_demanded(self):
+        def with_logprobs(run, missing=None):
+            for rank in range(run.world_size):
+                if rank != missing:
+                    run.box(rank, "logprobs", "logprobs", values_of("lp", (4, 6)), (4, 6), 0, rank, run.world_size)
+            return run
+        golden = with_logprobs(recorded()).write(os.path.join(self.scratch, "scored"))
+        self.expect(self.judge(with_logprobs(recorded([("dp", 2)])), golden=golden), 0, "MATCH")
+        self.expect(self.judge(with_logprobs(recorded([("dp", 2)]), 1), golden=golden), 1, "missing", "logprobs")
+        self.expect(self.judge(recorded([("dp", 2)]), golden=golden), 1, "missing", "logprobs")
+        self.expect(self.judge(with_logprobs(recorded([("dp", 2)]))), 0, "only this run recorded it: logprobs")
+
+    def test_a_tensor_below_float64_that_is_not_finite(self):
+        run = recorded([("tp", 2)])
+        for lines, data in zip(run.lines, run.data):
+            place = next(i for i, one in enumerate(lines) if one["kind"] == "grad" and "norm" in one["name"])
+            lines[place]["dtype"] = "float32"
+            data[place] = (data[place][0], "float32", data[place][2], [math.nan] * len(data[place][3]))
+        self.expect(self.judge(run), 1, "grad.layers.0.norm.weight", "not finite")
+
+    def test_parts_that_overlap(self):
+        run, shape = Run([("dp", 2)], optimizer=ADAM), (8, 6)
+        golden = Run([], optimizer=ADAM)
+        for kind, step in (("param", 0), ("grad", 1), ("param", 1)):
+            whole = values_of(f"{kind}{step}", shape)
+            golden.box(0, kind, "w", whole, shape, step=step)
+            for rank, (first, end) in enumerate(((0, 5), (3, 8))):
+                run.add(rank, kind, "w", cut(whole, shape, (first, 0), (end - first, 6)), [end - first, 6], step=step,
+                        global_shape=[8, 6], offset=[first, 0])
+        self.expect(self.judge(run, golden=golden.write(os.path.join(self.scratch, "w"))), 0, "MATCH")
+
+    def test_values_of_single_microbatches_are_no_reference(self):
+        golden = recorded()
+        golden.add(0, "scalar", "loss", [1.5], (), microbatch=1)
+        folder = golden.write(os.path.join(self.scratch, "micro"))
+        self.expect(self.judge(recorded([("tp", 2)]), golden=folder), 0, "MATCH", "single microbatches: loss")
 
     def test_runs_that_are_not_whole(self):
         def broken(change):
@@ -391,6 +500,16 @@ class RecordedRunTest(cli_test.CommandTest):
         self.expect(broken(lambda folder: os.remove(os.path.join(folder, "run.json"))), 2, "no run.json")
         self.expect(broken(line(1, offset=[5, 0])), 2, "rank1.jsonl:2", "[5, 9) in dim 0 of [8, 6]")
         self.expect(broken(line(1, shape=[4, 5])), 2, "rank1.jsonl:2", "shape")
+        self.expect(broken(line(1, offset=None, global_shape=[3000000])), 2, "offset is missing")
+        self.expect(broken(line(1, name="x\u001b[2J\nMATCH")), 2, "cannot be shown", absent=["\x1b"])
+        self.expect(broken(rewrite("rank1.jsonl", lambda text: "[" * 100000 + "\n" + text)), 2, "rank1.jsonl:1")
+        self.expect(broken(rewrite("rank1.jsonl", lambda text: text + text)), 2, "follows the last line")
+        self.expect(broken(line(1, key="0")), 2, "tensors")
+
+        def pipe(folder):
+            os.remove(os.path.join(folder, "rank1.jsonl"))
+            os.mkfifo(os.path.join(folder, "rank1.jsonl"))
+        self.expect(broken(pipe), 2, "rank1.jsonl is no file")
         self.expect(broken(line(1, kind="gradient")), 2, "kind", "gradient")
         self.expect(broken(line(1, key="x")), 2, "key x")
         self.expect(broken(line(1, dtype="float32")), 2, "dtype", "float64")

@@ -84,11 +84,15 @@ class Constants {
   }
 
   // Refuses every other key, with the nearest known one. Other keys that hold text describe the
-  // case, and are allowed.
+  // case, and are allowed unless they are nearly a known one.
   void nothing_else(const std::vector<std::string>& known) const {
     for (const auto& [key, value] : object_.items()) {
       const bool fits = std::find(known.begin(), known.end(), key) != known.end();
-      if (!fits && !value.is_string()) fail(key, "is unknown; " + known_names(key, known));
+      const bool misspelt = std::any_of(known.begin(), known.end(), [&key](const auto& name) {
+        return std::min(key.size(), name.size()) > 3 && edit_distance(key, name) <= 2;
+      });
+      if (!fits && (misspelt || !value.is_string()))
+        fail(key, "is unknown; " + known_names(key, known));
     }
   }
 

@@ -32,8 +32,10 @@ bool remove(const PlacedError& error, YamlNode& node, bool is_top) {
   }
   for (size_t i = 0; i < node.entries.size(); ++i) {
     YamlEntry& entry = node.entries[i];
+    // A map has the position of its first key.
+    const bool is_map = entry.value.kind == YamlNode::Kind::kMap;
     const bool names_key = is_at(error, entry.line, entry.column) ||
-                           is_at(error, entry.value.line, entry.value.column);
+                           (!is_map && is_at(error, entry.value.line, entry.value.column));
     if (!names_key && !holds(error, entry.value)) continue;
     const bool whole = names_key || (is_top && entry.key == "skip");
     if (!whole && remove(error, entry.value, false) && !entry.value.items.empty()) return true;

@@ -61,7 +61,7 @@ void GoldenWorker::watch(Deadline deadline, std::chrono::steady_clock::time_poin
   timer_.expires_after(std::chrono::milliseconds(static_cast<int64_t>(period_s * 1000)));
   timer_.async_wait([self = weak_from_this(), deadline, start, limit_s](const auto& error) mutable {
     const auto golden = self.lock();
-    if (error || !golden) return;
+    if (error || !golden || !golden->done_) return;
     if (!deadline.sample(seconds_since(start), {golden->worker_->cpu_seconds()})) {
       return golden->watch(deadline, start, limit_s);
     }
