@@ -62,3 +62,6 @@ class Layout:
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        return f'Layout("{self.text}")'

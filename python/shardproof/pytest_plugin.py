@@ -99,13 +99,12 @@ def layout_of(item) -> Layout | None:
 
 
 class Run:
-    """What a layout's run left: its folder, what the ranks printed, and why it failed."""
+    """What became of a layout's run: its folder, and why it failed or was given up."""
 
-    def __init__(self, folder: Path, sections: list[tuple[str, str]], skipped: str | None, failure: str):
+    def __init__(self, folder: Path, failure: str, given_up: tuple[str, str] | None = None):
         self.folder = folder / "run"
-        self.sections = sections
-        self.skipped = skipped
         self.failure = failure
+        self.given_up = given_up  # ("skip" or "xfail", its reason)
 
     @property
     def is_recorded(self) -> bool:
@@ -156,12 +155,11 @@ class LayoutTests:
         try:
             endings = self._template.run(Case(self._numbers[item], layout, folder))
         except RuntimeError as error:
-            return Run(folder, [], None, str(error))
-        run = Run(folder, list(sections(endings, layout, folder)), skip_reason(endings),
-                  failure_text(endings, layout, folder, self._config.option.shardproof_timeout))
-        for title, text in run.sections:
+            return Run(folder, str(error))
+        for title, text in sections(endings, layout, folder):
             item.add_report_section("call", title, text)
-        return run
+        return Run(folder, failure_text(endings, layout, folder, self._config.option.shardproof_timeout),
+                   given_up(endings))
 
     def _compare(self, item, layout: Layout, run: Run, golden: Run) -> None:
         if not run.is_recorded and not golden.is_recorded:
@@ -192,8 +190,9 @@ def check(run: Run) -> None:
     """Raises what the run says of the test."""
     if run.failure:
         pytest.fail(run.failure, pytrace=False)
-    if run.skipped is not None:
-        pytest.skip(run.skipped)
+    if run.given_up:
+        outcome, reason = run.given_up
+        getattr(pytest, outcome)(reason)
 
 
 def judged(program: str, run: Path, golden: Path, timeout: float) -> tuple[int, str]:
@@ -208,10 +207,9 @@ def finding(text: str) -> str:
     return re.sub(r" {2,}", " ", found[1]) if found else "the judge says:"
 
 
-def skip_reason(endings) -> str | None:
-    """The reason if a rank skipped the test."""
-    return next((ending.result["line"] for ending in endings
-                 if ending.result and ending.result["outcome"] == "skipped"), None)
+def given_up(endings) -> tuple[str, str] | None:
+    """How a rank gave up the test, by pytest.skip or pytest.xfail, and its reason."""
+    return next(((ending.result["outcome"], ending.result["line"]) for ending in endings if ending.gave_up), None)
 
 
 def sections(endings, layout: Layout, folder: Path) -> Iterator[tuple[str, str]]:
@@ -219,35 +217,39 @@ def sections(endings, layout: Layout, folder: Path) -> Iterator[tuple[str, str]]
     from .pytest_ranks import outputs
     where = " of the golden" if layout.text == GOLDEN else ""
     for ending in sorted(endings, key=lambda one: one.rank):
-        parts = list(outputs(folder, ending.rank).items()) + (ending.result or {}).get("sections", [])
-        yield from ((f"{title} of rank {ending.rank}{where}", text) for title, text in parts if text)
+        logs = (ending.result or {}).get("logs", ())
+        for title, text in [*outputs(folder, ending.rank).items(), ("log", "\n".join(logs))]:
+            if text:
+                yield f"{title} of rank {ending.rank}{where}", text
 
 
 def failure_text(endings, layout: Layout, folder: Path, timeout: float) -> str:
     """What went wrong on the ranks, the first that failed first; empty if nothing did."""
-    by_text: dict[tuple[str, str], list[int]] = {}
-    for ending in endings:
-        if not ending.passed and not (ending.result and ending.result["outcome"] == "skipped"):
-            by_text.setdefault(what_happened(ending, folder, timeout), []).append(ending.rank)
-    if not by_text:
+    failed = [ending for ending in endings if not ending.passed and not ending.gave_up]
+    if not failed:
         return ""
+    ranks: dict[str, list[int]] = {}
+    for ending in failed:
+        ranks.setdefault(what_happened(ending, folder, timeout), []).append(ending.rank)
     name = "the golden (one rank)" if layout.text == GOLDEN else f'layout "{layout}"'
-    texts = [f"{ranks_of(ranks)} {line}\n{text}".rstrip() for (line, text), ranks in by_text.items()]
-    return f"{name}: " + "\n\n".join(texts)
+    lines = [f"{ranks_of(numbers)} {line}" for line, numbers in ranks.items()]
+    # Those that failed later, often because the first one had left, need no traceback.
+    traceback = (failed[0].result or {}).get("text", "")
+    return f"{name}: " + "\n".join([*lines, traceback]).rstrip()
 
 
-def what_happened(ending, folder: Path, timeout: float) -> tuple[str, str]:
-    """One line, and what more there is to say of a rank that did not pass."""
+def what_happened(ending, folder: Path, timeout: float) -> str:
+    """The end of a sentence about a rank that did not pass."""
     from .pytest_ranks import GRACE_SECONDS, stack
     if ending.result:
-        return f"raised {ending.result['line']}", ending.result["text"]
+        return f"raised {ending.result['line']} ({ending.result['place']})"
     if ending.stopped == "timeout":
-        return f"did not end within {timeout:g} s, and was here:", stack(folder, ending.rank)
+        return f"did not end within {timeout:g} s, and was here:\n{stack(folder, ending.rank)}"
     if ending.stopped:
-        return f"still ran {GRACE_SECONDS:g} s after the first failure, and was here:", stack(folder, ending.rank)
+        return f"still ran {GRACE_SECONDS:g} s after the first failure, and was here:\n{stack(folder, ending.rank)}"
     if ending.status < 0:
-        return f"was killed by signal {-ending.status} before the test ended.", ""
-    return f"exited with status {ending.status} before the test ended.", ""
+        return f"was killed by signal {-ending.status} before the test ended"
+    return f"exited with status {ending.status} before the test ended"
 
 
 def ranks_of(ranks: list[int]) -> str:
@@ -263,21 +265,32 @@ def run_on_rank(item, case) -> dict:
     release_capture(item.config)
     item.config.stash[RANK_LAYOUT] = case.layout
     current.axes = list(case.layout.sizes.items())
-    try:
-        try:
-            item.ihook.pytest_runtest_setup(item=item)
-            item.ihook.pytest_runtest_call(item=item)
-        finally:
-            item.ihook.pytest_runtest_teardown(item=item, nextitem=None)
-        result = {"outcome": "passed"}
-    except pytest.skip.Exception as error:
-        result = {"outcome": "skipped", "line": str(error)}
-    except BaseException as error:
-        info = pytest.ExceptionInfo.from_exception(error)
-        result = {"outcome": "failed", "line": info.exconly(tryshort=True).splitlines()[0],
-                  "text": str(item.repr_failure(info))}
-    result["sections"] = [(title, text) for _, title, text in item._report_sections if title == "log"]
-    return result
+    result = phase(item, "setup")
+    if result["outcome"] == "passed":
+        result = phase(item, "call")
+    torn_down = phase(item, "teardown", nextitem=None)
+    return torn_down if result["outcome"] == "passed" else result | {"logs": torn_down["logs"]}
+
+
+def phase(item, when: str, **arguments) -> dict:
+    """The outcome of one phase of a test, and what it logged up to the end of the phase."""
+    hook = getattr(item.ihook, f"pytest_runtest_{when}")
+    call = pytest.CallInfo.from_call(lambda: hook(item=item, **arguments), when=when)
+    report = item.ihook.pytest_runtest_makereport(item=item, call=call)
+    result = {"outcome": "passed", "logs": [text for title, text in report.sections if title.startswith("Captured log")]}
+    if call.excinfo is None:
+        return result
+    for outcome in ("skip", "xfail"):
+        if isinstance(call.excinfo.value, getattr(pytest, outcome).Exception):
+            return result | {"outcome": outcome, "line": str(call.excinfo.value)}
+    return result | {"outcome": "failed", "line": call.excinfo.exconly(tryshort=True).splitlines()[0],
+                     "place": place_of(item, call.excinfo), "text": str(item.repr_failure(call.excinfo))}
+
+
+def place_of(item, excinfo) -> str:
+    """The innermost line of the test's own file."""
+    calls = [call for call in excinfo.traceback if Path(call.path) == item.path] or excinfo.traceback
+    return f"{calls[-1].path}:{calls[-1].lineno + 1}"
 
 
 def release_capture(config) -> None:

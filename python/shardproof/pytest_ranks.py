@@ -51,6 +51,10 @@ class Ending:
     def passed(self) -> bool:
         return self.result is not None and self.result["outcome"] == "passed"
 
+    @property
+    def gave_up(self) -> bool:
+        return self.result is not None and self.result["outcome"] in ("skip", "xfail")
+
 
 class Template:
     """The template process, seen from the process that forked it.
@@ -238,7 +242,8 @@ def run_rank(case: Case, main: Callable[[Case], dict], timeout: float, captured:
         store = join(case.layout, folder, timeout)
         result = main(case)
     except BaseException as error:
-        result = {"outcome": "failed", "line": f"{type(error).__name__}: {error}", "text": traceback.format_exc()}
+        result = {"outcome": "failed", "line": f"{type(error).__name__}: {error}", "place": __file__,
+                  "text": traceback.format_exc()}
     result["time"] = time.monotonic()
     path = result_path(folder, rank)
     path.with_suffix(".new").write_text(json.dumps(result))
