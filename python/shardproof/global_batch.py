@@ -71,7 +71,8 @@ def place_of(mesh, axes) -> tuple[int, int]:
         found = meshes.from_user(mesh, rank, world_size)
     else:
         found = current.mesh if current.mesh and current.mesh.world_size == world_size else None
-        found = found or megatron.mesh(rank, world_size) or (Mesh(current.axes, rank) if current.axes else None)
+        found = found or megatron.mesh(rank, world_size)
+        found = found or (Mesh(current.axes, rank) if current.axes else None)
     if found is None and world_size > 1:
         raise Error(f"shardproof.batch does not know the mesh of the {world_size} ranks",
                     "Call it after shardproof.record or shardproof.load, or give it mesh=")

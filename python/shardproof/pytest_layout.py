@@ -42,7 +42,7 @@ class Layout:
         elif FLAG.fullmatch(word) and word not in self.flags:
             self.flags.add(word)
         else:
-            raise Error(f'The layout "{self.text}" has the word "{word}"' + (" twice" if self.text.count(word) > 1 else ""),
+            raise Error(f'The layout "{self.text}" has the word "{word}"',
                         'Write each axis once with its size, and each flag once, such as "dp2 tp2 sp"')
 
     @property

@@ -165,7 +165,8 @@ class LayoutTests:
         if not run.is_recorded and not golden.is_recorded:
             return
         if not (run.is_recorded and golden.is_recorded):
-            recorded, other = (f'layout "{layout}"', "one rank") if run.is_recorded else ("one rank", f'layout "{layout}"')
+            sides = [f'layout "{layout}"', "one rank"]
+            recorded, other = sides if run.is_recorded else reversed(sides)
             pytest.fail(f"The test recorded a run on {recorded}, but none on {other}. "
                         "Call layout.record on all layouts or on none.", pytrace=False)
         status, text = judged(self._program(), run.folder, golden.folder, self._config.option.shardproof_timeout)
@@ -277,7 +278,8 @@ def phase(item, when: str, **arguments) -> dict:
     hook = getattr(item.ihook, f"pytest_runtest_{when}")
     call = pytest.CallInfo.from_call(lambda: hook(item=item, **arguments), when=when)
     report = item.ihook.pytest_runtest_makereport(item=item, call=call)
-    result = {"outcome": "passed", "logs": [text for title, text in report.sections if title.startswith("Captured log")]}
+    logs = [text for title, text in report.sections if title.startswith("Captured log")]
+    result = {"outcome": "passed", "logs": logs}
     if call.excinfo is None:
         return result
     for outcome in ("skip", "xfail"):

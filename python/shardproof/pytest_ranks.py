@@ -1,4 +1,4 @@
-"""Runs a function on forked ranks that Gloo connects: a template process, forked before any test has run, forks them."""
+"""Runs a function on ranks that Gloo connects: forks of a template process that was forked before any test had run."""
 
 from __future__ import annotations
 
@@ -64,13 +64,14 @@ class Template:
 
     def __init__(self, main: Callable[[Case], dict], preload: Sequence[str], timeout: float, captured: bool):
         self._connection, other = multiprocessing.Pipe()
+        pytest = os.getpid()
         self._pid = fork()
         if self._pid:
             other.close()
             return
         self._connection.close()
         try:
-            Server(other, main, timeout, captured).serve(preload)
+            Server(other, pytest, main, timeout, captured).serve(preload)
         finally:
             os._exit(0)
 
@@ -103,22 +104,30 @@ class Template:
 class Server:
     """What runs in the template process."""
 
-    def __init__(self, connection, main: Callable[[Case], dict], timeout: float, captured: bool):
+    def __init__(self, connection, pytest: int, main: Callable[[Case], dict], timeout: float, captured: bool):
         self._connection = connection
+        self._pytest = pytest
+        self._template = os.getpid()
         self._main = main
         self._timeout = timeout
         self._captured = captured
 
     def serve(self, preload: Sequence[str]) -> None:
-        os.setsid()  # Ctrl-C reaches the process of pytest alone, which then says what to stop
+        os.setsid()  # Ctrl-C reaches the process of pytest alone, which then aborts the case
         if self._captured:
             write_to(os.devnull, os.devnull)
         problem = import_all(preload)
-        with contextlib.suppress(EOFError, OSError):  # the other process has ended
-            while True:
+        with contextlib.suppress(EOFError, OSError):  # the process of pytest has ended
+            while not self._is_orphan():
+                if not self._connection.poll(1):
+                    continue
                 case = self._connection.recv()
                 if case != ABORT:
                     self._connection.send(problem or self._run(case))
+
+    def _is_orphan(self) -> bool:
+        """Whether pytest has ended. A process that it started may hold the connection open."""
+        return os.getppid() != self._pytest
 
     def _run(self, case: Case) -> list[Ending]:
         start = time.monotonic()
@@ -127,8 +136,8 @@ class Server:
         deadline, reason = start + self._timeout, "timeout"
         try:
             while running:
-                if self._connection.poll(TICK_SECONDS):
-                    break  # an abort, or the end of the other process
+                if self._connection.poll(TICK_SECONDS) or self._is_orphan():
+                    break  # an abort, or the end of pytest
                 for pid in [pid for pid in running if has_ended(pid)]:
                     endings.append(ending_of(pid, running.pop(pid), start, case.folder))
                     if not endings[-1].passed:
@@ -146,6 +155,7 @@ class Server:
         pid = fork()
         if not pid:
             try:
+                end_with(self._template)
                 self._connection.close()
                 case.layout.rank = rank
                 run_rank(case, self._main, self._timeout, self._captured)
@@ -209,15 +219,11 @@ def fork() -> int:
     with warnings.catch_warnings():
         # Python warns of forks beside other threads, such as those of OpenBLAS, which are idle here.
         warnings.simplefilter("ignore", DeprecationWarning)
-        parent = os.getpid()
-        pid = os.fork()
-        if not pid:
-            end_with(parent)
-        return pid
+        return os.fork()
 
 
 def end_with(parent: int) -> None:
-    """Lets Linux kill this process when its parent dies, whatever it is doing then."""
+    """Lets Linux kill this process when its parent is killed, whatever it is doing then."""
     if sys.platform == "linux":
         import ctypes
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

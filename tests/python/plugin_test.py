@@ -4,6 +4,7 @@ SHARDPROOF_PROGRAM is the program that judges; without it, or without pytest, th
 
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -195,6 +196,13 @@ class SessionTest(unittest.TestCase):
         status, text = run(self.folder, test)
         self.assertEqual(status, 0, text)
 
+    def test_the_example_of_the_page(self):
+        page = (HERE.parents[1] / "docs" / "recorded_runs.md").read_text()
+        test = self.write(re.search(r"## In pytest\n.*?```python\n(.*?)```", page, re.DOTALL)[1])
+        status, text = run(self.folder, test)
+        self.assertEqual(status, 0, text)
+        self.assertIn("2 passed", text)
+
     def test_markers_that_are_wrong(self):
         test = self.write("import pytest\n@pytest.mark.layouts('tp2 dp')\ndef test_a(layout): pass\n")
         self.assertIn("1 passed", run(self.folder, test)[1])  # a flag
@@ -237,12 +245,11 @@ class SessionTest(unittest.TestCase):
         self.assertEqual(process.returncode, 2, text)
         self.assertEqual([pid for pid in processes(self.folder) if still_runs(pid)], [])
 
-    @unittest.skipUnless(sys.platform == "linux", "only Linux ends processes with their parent")
-    def test_no_rank_outlives_a_pytest_that_is_killed(self):
+    def test_no_process_outlives_a_pytest_that_is_killed(self):
         process = self.hanging()
         process.kill()
         process.wait()
-        self.assertTrue(wait_until(lambda: not any(map(still_runs, processes(self.folder)[::2])), 10))
+        self.assertTrue(wait_until(lambda: not any(map(still_runs, processes(self.folder))), 10))
 
 
 if __name__ == "__main__":
