@@ -5,12 +5,17 @@
         rec.scalar("loss", loss, mean_over=("dp",))
 """
 
-from .error import Error
-from .global_batch import batch
-from .golden import load
-from .layout import Partial, Replicate, Shard
-from .lift import float64
-from .recorder import VERSION as __version__
-from .recorder import Recorder, record
+import importlib
 
-__all__ = ["Error", "Partial", "Recorder", "Replicate", "Shard", "batch", "float64", "load", "record"]
+# The module of each name. It is imported, and torch with it, when the name is first used: pytest imports this package
+# in every session.
+_MODULES = {"Error": "error", "Partial": "layout", "Recorder": "recorder", "Replicate": "layout", "Shard": "layout",
+            "batch": "global_batch", "float64": "lift", "load": "golden", "record": "recorder"}
+__version__ = "0.1.0"
+__all__ = list(_MODULES)
+
+
+def __getattr__(name):
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)

@@ -35,6 +35,7 @@ class Rows:
 class Current:
     """What the script's last calls established: the mesh of the run, the rows of the last batch, the folder loaded from."""
 
+    axes: list[tuple[str, int]] | None = None  # of all ranks, if what started them knows; outer to inner
     mesh: Mesh | None = None
     rows: Rows | None = None
     golden: Path | None = None
@@ -71,6 +72,7 @@ def place_of(mesh, axes) -> tuple[int, int]:
     else:
         found = current.mesh if current.mesh and current.mesh.world_size == world_size else None
         found = found or megatron.mesh(rank, world_size)
+        found = found or (Mesh(current.axes, rank) if current.axes else None)
     if found is None and world_size > 1:
         raise Error(f"shardproof.batch does not know the mesh of the {world_size} ranks",
                     "Call it after shardproof.record or shardproof.load, or give it mesh=")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from . import lift, names, optimizers, run_folder
+from . import __version__, lift, names, optimizers, run_folder
 from .clipping import Clipping
 from .error import Error
 from .global_batch import Rows, current
@@ -19,7 +19,6 @@ from .piece import Partial, Piece, whole
 from .sources.dtensor import DTensorBoxes, is_dtensor
 from .sources.find import find_mesh, find_slots, models_of
 
-VERSION = "0.1.0"
 # From the widest to the narrowest.
 PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 KINDS = ("act", "act_grad", "scalar", "logprobs")
@@ -304,7 +303,7 @@ def check_is_not_golden(out: Path) -> None:
 
 def versions() -> dict[str, str]:
     """The packages that made the run, of those which are imported."""
-    found = {"shardproof": VERSION, "python": platform.python_version(), "torch": str(torch.__version__)}
+    found = {"shardproof": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
     for name in ("transformers", "megatron.core", "deepspeed", "torchtitan", "accelerate"):
         version = getattr(sys.modules.get(name), "__version__", None)
         if version is not None:

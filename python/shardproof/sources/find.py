@@ -9,6 +9,7 @@ import torch
 from .. import mesh as meshes
 from .. import names
 from ..error import Error
+from ..global_batch import current
 from ..mesh import Mesh
 from . import deepspeed, fsdp1, megatron
 from .declared import DeclaredSlot, layout_of
@@ -29,7 +30,7 @@ def models_of(model) -> list[torch.nn.Module]:
 
 
 def find_mesh(models: Models, mesh=None) -> Mesh:
-    """The mesh that the user named, or that of the DTensors, of Megatron, or one axis "dp"."""
+    """The mesh that the user named, or that of the DTensors, of Megatron, of what started the ranks, or one axis "dp"."""
     rank, world_size = meshes.world()
     if mesh is not None:
         return meshes.from_user(mesh, rank, world_size)
@@ -38,7 +39,7 @@ def find_mesh(models: Models, mesh=None) -> Mesh:
         if found is not None:
             return found
     parameters = (parameter for one in models for parameter in one.parameters())
-    return meshes.of_tensors(parameters, rank, world_size) or Mesh([("dp", world_size)], rank)
+    return meshes.of_tensors(parameters, rank, world_size) or Mesh(current.axes or [("dp", world_size)], rank)
 
 
 def find_slots(models: Models, mesh: Mesh, layouts: Mapping | None, boxes: DTensorBoxes) -> list[Slot]:

@@ -1,0 +1,67 @@
+"""A layout of the marker `layouts`, such as "dp2 tp2 sp": the axes of the ranks with their sizes, and flags."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+from .error import Error
+
+AXIS = re.compile(r"([a-z_]+)([1-9][0-9]*)")
+FLAG = re.compile(r"[a-z_]+")
+
+
+class Sizes(dict):
+    """The size of each axis, outer to inner. An axis that the layout does not name has size 1."""
+
+    def __missing__(self, axis: str) -> int:
+        return 1
+
+
+class Layout:
+    """What a test builds its model from: the sizes of the axes, the flags, and this rank's place among the ranks.
+
+    The fixture `layout` gives it to the test on each rank. The golden, "1", has one rank, no axes and no flags.
+    """
+
+    def __init__(self, text: str):
+        self.text = text
+        self.sizes = Sizes()
+        self.flags: set[str] = set()
+        self.rank = 0
+        self.out: Path | None = None     # where this run is recorded
+        self.golden: Path | None = None  # the golden's run; None while the golden itself runs
+        for word in text.split() if text != "1" else ():
+            self._add(word)
+
+    def _add(self, word: str) -> None:
+        axis = AXIS.fullmatch(word)
+        if axis and axis[1] not in self.sizes:
+            self.sizes[axis[1]] = int(axis[2])
+        elif FLAG.fullmatch(word) and word not in self.flags:
+            self.flags.add(word)
+        else:
+            raise Error(f'The layout "{self.text}" has the word "{word}"',
+                        'Write each axis once with its size, and each flag once, such as "dp2 tp2 sp"')
+
+    @property
+    def world_size(self) -> int:
+        return math.prod(self.sizes.values())
+
+    def load(self, model, **options) -> None:
+        """Starts the model from the golden's start, by shardproof.load. The golden itself keeps its own."""
+        from .golden import load
+        if self.golden is not None:
+            load(model, self.golden, **options)
+
+    def record(self, model, optimizer=None, **options):
+        """Records what follows, as shardproof.record does, for the comparison with the golden."""
+        from .recorder import record
+        return record(model, optimizer, out=self.out, **options)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f'Layout("{self.text}")'

@@ -1,0 +1,302 @@
+"""The pytest plugin: runs a test on the ranks of each layout and compares what it records with one rank.
+
+    @pytest.mark.layouts("tp2", "dp2 tp2 sp")
+    def test_my_model(layout):
+        ..
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .error import Error
+from .pytest_layout import Layout
+
+GOLDEN = "1"
+# torch imports _dynamo at the first step of an optimizer.
+PRELOAD = ("torch.distributed", "torch._dynamo", "shardproof.recorder", "shardproof.golden")
+RANK_LAYOUT = pytest.StashKey()  # on a rank: the layout that runs
+TENSOR_LINE = re.compile(r"^  tensor +(.*)$", re.MULTILINE)
+
+
+def pytest_addoption(parser) -> None:
+    group = parser.getgroup("shardproof", "tests on the ranks of layouts (shardproof)")
+    group.addoption("--shardproof", metavar="PATH", default=os.environ.get("SHARDPROOF_PROGRAM", "shardproof"),
+                    help="The program that judges recorded runs: a path, or a name in PATH. "
+                         "Default: SHARDPROOF_PROGRAM, or shardproof.")
+    group.addoption("--shardproof-timeout", metavar="SECONDS", type=float, default=60.0,
+                    help="How long the ranks of one layout may take. Default: 60.")
+    group.addoption("--shardproof-preload", metavar="MODULES", default="",
+                    help="Modules, separated by commas, that are imported once for all ranks, "
+                         "such as transformers,megatron.core.")
+
+
+def pytest_configure(config) -> None:
+    config.addinivalue_line("markers", "layouts(layout, ..): run the test on the ranks of each layout, such as "
+                                       '"dp2 tp2 sp", and compare what it records with one rank')
+
+
+def pytest_generate_tests(metafunc) -> None:
+    marker = metafunc.definition.get_closest_marker("layouts")
+    if marker is None:
+        return
+    name = metafunc.definition.name
+    if "layout" not in metafunc.fixturenames:
+        raise pytest.Collector.CollectError(
+            f"{name} has the marker layouts, but does not take the fixture layout. Write def {name}(layout).")
+    try:
+        layouts = [Layout(text) for text in marker.args]
+    except Error as error:
+        raise pytest.Collector.CollectError(f"{name}: {error}") from None
+    metafunc.parametrize("layout", layouts, indirect=True, ids=[layout.text for layout in layouts])
+
+
+@pytest.fixture
+def layout(request) -> Layout:
+    """The layout of the ranks on which the test runs, and this rank's place in it."""
+    if RANK_LAYOUT not in request.config.stash:
+        raise pytest.UsageError(f'{request.node.name} takes the fixture layout without the marker layouts. '
+                                'Add @pytest.mark.layouts("tp2").')
+    return request.config.stash[RANK_LAYOUT]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session) -> None:
+    """Forks the template of the ranks. All tests are imported now, and none has run."""
+    config = session.config
+    layouts = {item: layout for item in session.items if (layout := layout_of(item))}
+    if not layouts or config.option.collectonly:
+        return
+    config._tmp_path_factory.getbasetemp()  # else each rank would make a folder of its own
+    from .pytest_ranks import Template
+    preload = [*PRELOAD, *filter(None, config.option.shardproof_preload.split(","))]
+    captured = config.option.capture != "no"
+    template = Template(lambda case: run_on_rank(session.items[case.item], case), preload,
+                        config.option.shardproof_timeout, captured)
+    config.add_cleanup(template.stop)
+    config.pluginmanager.register(LayoutTests(config, template, session.items), "shardproof-layouts")
+
+
+def layout_of(item) -> Layout | None:
+    """The layout of a test that has the marker."""
+    if item.get_closest_marker("layouts") is None:
+        return None
+    found = getattr(getattr(item, "callspec", None), "params", {}).get("layout")
+    if not isinstance(found, Layout):
+        raise pytest.UsageError(f"{item.nodeid} has the marker layouts, but is no test function of pytest. "
+                                "Write it as a function, or as a method of a plain class.")
+    return found
+
+
+# In the process of pytest.
+
+
+class Run:
+    """What became of a layout's run: its folder, and why it failed or was given up."""
+
+    def __init__(self, folder: Path, failure: str, given_up: tuple[str, str] | None = None):
+        self.folder = folder / "run"
+        self.failure = failure
+        self.given_up = given_up  # ("skip" or "xfail", its reason)
+
+    @property
+    def is_recorded(self) -> bool:
+        return (self.folder / "run.json").exists()
+
+
+class LayoutTests:
+    """Runs the tests that have the marker on ranks, in place of this process."""
+
+    def __init__(self, config, template, items):
+        self._config = config
+        self._template = template
+        self._numbers = {item: number for number, item in enumerate(items)}
+        self._goldens: dict = {}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item) -> None:
+        """Fixtures are set up on each rank. A fixture whose value is known is not set up here."""
+        if layout_of(item):
+            item.funcargs.update(dict.fromkeys(item.fixturenames))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem) -> bool | None:
+        layout = layout_of(pyfuncitem)
+        if layout is None:
+            return None
+        golden = self._golden(pyfuncitem)
+        check(golden)
+        run = self._run(pyfuncitem, Layout(layout.text), golden.folder)
+        check(run)
+        self._compare(pyfuncitem, layout, run, golden)
+        return True
+
+    def _golden(self, item) -> Run:
+        """The run on one rank, once for all layouts of a test."""
+        # Before pytest 8, the parameters that are no fixtures' are in funcargs.
+        parameters = {**getattr(item.callspec, "funcargs", {}), **item.callspec.params, "layout": None}
+        key = (item.parent.nodeid, item.originalname, *sorted((name, id(value)) for name, value in parameters.items()))
+        if key not in self._goldens:
+            self._goldens[key] = self._run(item, Layout(GOLDEN), None)
+        return self._goldens[key]
+
+    def _run(self, item, layout: Layout, golden: Path | None) -> Run:
+        from .pytest_ranks import Case
+        name = re.sub(r"\W+", "-", f"{item.originalname}-{layout}-")
+        folder = self._config._tmp_path_factory.mktemp(name)
+        layout.out, layout.golden = folder / "run", golden
+        try:
+            endings = self._template.run(Case(self._numbers[item], layout, folder))
+        except RuntimeError as error:
+            return Run(folder, str(error))
+        for title, text in sections(endings, layout, folder):
+            item.add_report_section("call", title, text)
+        return Run(folder, failure_text(endings, layout, folder, self._config.option.shardproof_timeout),
+                   given_up(endings))
+
+    def _compare(self, item, layout: Layout, run: Run, golden: Run) -> None:
+        if not run.is_recorded and not golden.is_recorded:
+            return
+        if not (run.is_recorded and golden.is_recorded):
+            sides = [f'layout "{layout}"', "one rank"]
+            recorded, other = sides if run.is_recorded else reversed(sides)
+            pytest.fail(f"The test recorded a run on {recorded}, but none on {other}. "
+                        "Call layout.record on all layouts or on none.", pytrace=False)
+        status, text = judged(self._program(), run.folder, golden.folder, self._config.option.shardproof_timeout)
+        if status == 0:
+            item.add_report_section("call", "stdout of the judge", text)
+        elif status == 1:
+            pytest.fail(f'layout "{layout}" differs from one rank: {finding(text)}\n{text}', pytrace=False)
+        else:
+            pytest.fail(f'layout "{layout}" could not be judged; shardproof ended with status {status}\n{text}',
+                        pytrace=False)
+
+    def _program(self) -> str:
+        name = self._config.option.shardproof
+        found = shutil.which(name)
+        if found is None:
+            pytest.fail(f'The program "{name}", which judges the recorded runs, is not found. '
+                        "Give its path with --shardproof or in SHARDPROOF_PROGRAM.", pytrace=False)
+        return found
+
+
+def check(run: Run) -> None:
+    """Raises what the run says of the test."""
+    if run.failure:
+        pytest.fail(run.failure, pytrace=False)
+    if run.given_up:
+        outcome, reason = run.given_up
+        getattr(pytest, outcome)(reason)
+
+
+def judged(program: str, run: Path, golden: Path, timeout: float) -> tuple[int, str]:
+    done = subprocess.run([program, "judge", str(run), "--golden", str(golden)], stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=timeout, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def finding(text: str) -> str:
+    """The first wrong tensor, for the summary of pytest."""
+    found = TENSOR_LINE.search(text)
+    return re.sub(r" {2,}", " ", found[1]) if found else "the judge says:"
+
+
+def given_up(endings) -> tuple[str, str] | None:
+    """How a rank gave up the test, by pytest.skip or pytest.xfail, and its reason."""
+    return next(((ending.result["outcome"], ending.result["line"]) for ending in endings if ending.gave_up), None)
+
+
+def sections(endings, layout: Layout, folder: Path) -> Iterator[tuple[str, str]]:
+    """(title, text) of what each rank printed and logged."""
+    from .pytest_ranks import outputs
+    where = " of the golden" if layout.text == GOLDEN else ""
+    for ending in sorted(endings, key=lambda one: one.rank):
+        logs = (ending.result or {}).get("logs", ())
+        for title, text in [*outputs(folder, ending.rank).items(), ("log", "\n".join(logs))]:
+            if text:
+                yield f"{title} of rank {ending.rank}{where}", text
+
+
+def failure_text(endings, layout: Layout, folder: Path, timeout: float) -> str:
+    """What went wrong on the ranks, the first that failed first; empty if nothing did."""
+    failed = [ending for ending in endings if not ending.passed and not ending.gave_up]
+    if not failed:
+        return ""
+    ranks: dict[str, list[int]] = {}
+    for ending in failed:
+        ranks.setdefault(what_happened(ending, folder, timeout), []).append(ending.rank)
+    name = "the golden (one rank)" if layout.text == GOLDEN else f'layout "{layout}"'
+    lines = [f"{ranks_of(numbers)} {line}" for line, numbers in ranks.items()]
+    # Those that failed later, often because the first one had left, need no traceback.
+    traceback = (failed[0].result or {}).get("text", "")
+    return f"{name}: " + "\n".join([*lines, traceback]).rstrip()
+
+
+def what_happened(ending, folder: Path, timeout: float) -> str:
+    """The end of a sentence about a rank that did not pass."""
+    from .pytest_ranks import GRACE_SECONDS, stack
+    if ending.result:
+        return f"raised {ending.result['line']} ({ending.result['place']})"
+    if ending.stopped == "timeout":
+        return f"did not end within {timeout:g} s, and was here:\n{stack(folder, ending.rank)}"
+    if ending.stopped:
+        return f"still ran {GRACE_SECONDS:g} s after the first failure, and was here:\n{stack(folder, ending.rank)}"
+    if ending.status < 0:
+        return f"was killed by signal {-ending.status} before the test ended"
+    return f"exited with status {ending.status} before the test ended"
+
+
+def ranks_of(ranks: list[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, sorted(ranks)))
+
+
+# On a rank.
+
+
+def run_on_rank(item, case) -> dict:
+    """Sets up, calls and tears down the test on this rank, and returns the outcome."""
+    from .global_batch import current
+    release_capture(item.config)
+    item.config.stash[RANK_LAYOUT] = case.layout
+    current.axes = list(case.layout.sizes.items())
+    result = phase(item, "setup")
+    if result["outcome"] == "passed":
+        result = phase(item, "call")
+    torn_down = phase(item, "teardown", nextitem=None)
+    return torn_down if result["outcome"] == "passed" else result | {"logs": torn_down["logs"]}
+
+
+def phase(item, when: str, **arguments) -> dict:
+    """The outcome of one phase of a test, and what it logged up to the end of the phase."""
+    hook = getattr(item.ihook, f"pytest_runtest_{when}")
+    call = pytest.CallInfo.from_call(lambda: hook(item=item, **arguments), when=when)
+    report = item.ihook.pytest_runtest_makereport(item=item, call=call)
+    logs = [text for title, text in report.sections if title.startswith("Captured log")]
+    result = {"outcome": "passed", "logs": logs}
+    if call.excinfo is None:
+        return result
+    for outcome in ("skip", "xfail"):
+        if isinstance(call.excinfo.value, getattr(pytest, outcome).Exception):
+            return result | {"outcome": outcome, "line": str(call.excinfo.value)}
+    return result | {"outcome": "failed", "line": call.excinfo.exconly(tryshort=True).splitlines()[0],
+                     "place": place_of(item, call.excinfo), "text": str(item.repr_failure(call.excinfo))}
+
+
+def place_of(item, excinfo) -> str:
+    """The innermost line of the test's own file."""
+    calls = [call for call in excinfo.traceback if Path(call.path) == item.path] or excinfo.traceback
+    return f"{calls[-1].path}:{calls[-1].lineno + 1}"
+
+
+def release_capture(config) -> None:
+    """The files into which pytest captures are those of its own process; a rank's output has files of its own."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    if capture is not None:
+        config.pluginmanager.unregister(capture)

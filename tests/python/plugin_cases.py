@@ -1,0 +1,182 @@
+"""Tests that plugin_test.py runs in another pytest, which has the plugin: right ones, and ones with planted faults."""
+
+import logging
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+import shardproof
+
+
+def note(text):
+    """Writes a line for plugin_test.py."""
+    with open(os.environ["NOTES"], "a") as file:
+        file.write(text + "\n")
+
+
+def local(tensor):
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def train(layout, wrong_rank=None):
+    """One step of an MLP over (dp, tp). The wrong rank doubles its gradient of the first bias."""
+    torch.manual_seed(layout.rank)  # only the golden's start counts
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8))
+    mesh = init_device_mesh("cpu", (layout.sizes["dp"], layout.sizes["tp"]), mesh_dim_names=("dp", "tp"))
+    if mesh.size() > 1:
+        parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    layout.load(model)
+    with layout.record(model, optimizer):
+        rows = shardproof.batch(torch.arange(32.0).reshape(4, 8).sin())
+        model(rows).square().mean().backward()
+        for parameter in model.parameters():
+            dist.all_reduce(local(parameter.grad), op=dist.ReduceOp.SUM, group=mesh.get_group("dp"))
+            local(parameter.grad).div_(layout.sizes["dp"])
+        if layout.rank == wrong_rank:
+            local(model[0].bias.grad).mul_(2)
+        optimizer.step()
+
+
+def test_this_process_uses_threads():
+    """A pool of threads and autograd in the process of pytest must not hang the ranks of the tests that follow."""
+    torch.set_num_threads(2)
+    weight = torch.ones(600, 600, requires_grad=True)
+    (weight @ weight).sin().sum().backward()
+
+
+@pytest.mark.layouts("tp2", "dp2 tp2 sp", "dp2")
+def test_right(layout):
+    note(f"test_right {layout.text}: {dict(layout.sizes)} {sorted(layout.flags)} {layout.world_size}")
+    with shardproof.float64():
+        train(layout)
+
+
+@pytest.mark.parametrize("wrong_rank", [1, 3])
+@pytest.mark.layouts("tp2", "dp2 tp2")
+def test_wrong_gradient(layout, wrong_rank):
+    note(f"test_wrong_gradient {wrong_rank} {layout.text}")
+    with shardproof.float64():
+        train(layout, wrong_rank)
+
+
+@pytest.mark.xfail(reason="a known bug", strict=True)
+@pytest.mark.layouts("tp2")
+def test_expected_to_fail(layout):
+    with shardproof.float64():
+        train(layout, 0 if layout.world_size > 1 else None)
+
+
+@pytest.mark.layouts("dp2 tp2")
+def test_hand_written(layout):
+    """The layout names the mesh of shards that no framework knows: rows of a weight over tp."""
+    with shardproof.float64():
+        model = nn.Linear(6, 8 // layout.sizes["tp"], bias=False)
+        declared = {"weight": (shardproof.Shard(0, "tp"), shardproof.Partial("dp"))}
+        rows = shardproof.batch(torch.arange(24.0).reshape(4, 6).cos())
+        layout.load(model, layouts=declared)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        with layout.record(model, optimizer, layouts=declared):
+            model(rows).square().sum().backward()
+            optimizer.step()
+
+
+@pytest.mark.layouts("dp2", "tp3")
+def test_records_nothing(layout):
+    total = torch.tensor(1.0)
+    dist.all_reduce(total)
+    assert total == layout.world_size
+
+
+@pytest.mark.layouts("tp2")
+def test_records_only_on_one_rank(layout):
+    if layout.world_size == 1:
+        train(layout)
+
+
+@pytest.mark.layouts("tp2")
+def test_raises(layout):
+    if layout.rank == 1:
+        print("about to raise")
+        print("and its errors", file=sys.stderr)
+        logging.warning("a planted warning")
+        raise ValueError("planted")
+    dist.barrier()
+
+
+@pytest.mark.layouts("tp2")
+def test_asserts_on_all_ranks(layout):
+    assert layout.world_size == 1
+
+
+@pytest.mark.layouts("tp2", "dp2")
+def test_golden_raises(layout):
+    note("test_golden_raises")
+    raise ValueError("planted")
+
+
+@pytest.mark.layouts("tp2")
+def test_exits(layout):
+    if layout.rank == 1:
+        os._exit(0)
+    dist.barrier()
+
+
+@pytest.mark.layouts("tp2")
+def test_calls_sys_exit(layout):
+    if layout.rank == 0:
+        sys.exit(3)
+
+
+@pytest.mark.layouts("tp2")
+def test_segfaults(layout):
+    if layout.rank == 1:
+        os.kill(os.getpid(), 11)
+    time.sleep(600 if layout.rank == 0 and layout.golden else 0)
+
+
+@pytest.mark.layouts("tp2")
+def test_hangs(layout):
+    if layout.golden:
+        note(f"pid {os.getpid()}")
+        note(f"pid {subprocess.Popen(['sleep', '600']).pid}")
+        while layout.rank == 1:
+            time.sleep(0.1)
+        dist.barrier()
+
+
+@pytest.mark.layouts("tp2")
+def test_skips(layout):
+    pytest.skip("not here")
+
+
+@pytest.mark.layouts("tp2")
+def test_gives_up(layout):
+    if layout.rank == 1:
+        pytest.xfail("not yet")
+
+
+@pytest.fixture
+def on_rank(layout, tmp_path):
+    yield f"rank {layout.rank}"
+    note(f"torn down on rank {layout.rank} of {layout.world_size}, {tmp_path.is_dir()}")
+
+
+@pytest.mark.layouts("tp2")
+class TestMethods:
+    def test_fixtures(self, on_rank, layout):
+        assert on_rank == f"rank {layout.rank}"
+
+
+@pytest.mark.layouts("tp2")
+def test_after_all_these(layout):
+    with shardproof.float64():
+        train(layout)

@@ -1,0 +1,256 @@
+"""The pytest plugin: pytest runs plugin_cases.py in another process, and its report must say what was planted.
+
+SHARDPROOF_PROGRAM is the program that judges; without it, or without pytest, the tests are skipped."""
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
+TIMEOUT = 15  # seconds; what test_hangs takes
+MISSING = ("" if importlib.util.find_spec("pytest") else "pytest is not installed") or \
+    ("" if PROGRAM else "SHARDPROOF_PROGRAM is not set")
+
+
+def start(folder, *options, **environment):
+    """Starts pytest with the plugin, and with no other."""
+    found = dict(os.environ, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", PYTHONPATH=str(HERE.parents[1] / "python"),
+                 NOTES=f"{folder}/notes", **environment)
+    command = [sys.executable, "-B", "-m", "pytest", "-p", "shardproof.pytest_plugin", "-p", "no:cacheprovider",
+               f"--basetemp={folder}/runs", f"--rootdir={folder}", *options]
+    return subprocess.Popen(command, cwd=folder, env=found, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def run(folder, *options, **environment):
+    process = start(folder, *options, **environment)
+    text, _ = process.communicate(timeout=500)
+    return process.returncode, text
+
+
+def notes(folder, prefix=""):
+    path = Path(folder) / "notes"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [line for line in lines if line.startswith(prefix)]
+
+
+def still_runs(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def processes(folder):
+    return [int(line.split()[1]) for line in notes(folder, "pid")]
+
+
+def wait_until(is_true, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not is_true() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return is_true()
+
+
+@unittest.skipIf(MISSING, MISSING)
+class PluginTest(unittest.TestCase):
+    """One pytest runs all cases."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.scratch = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.scratch.cleanup)
+        folder = cls.scratch.name
+        cls.status, cls.text = run(folder, str(HERE / "plugin_cases.py"), f"--shardproof-timeout={TIMEOUT}",
+                                   f"--junit-xml={folder}/junit.xml", "--durations=0", "-rA", "-o", "junit_logging=all")
+        report = Path(folder) / "junit.xml"
+        if not report.exists():
+            raise AssertionError(cls.text)
+        cls.cases = {case.get("name"): case for case in xml.parse(report).iter("testcase")}
+
+    def passed(self, name):
+        case = self.cases[name]
+        self.assertEqual([child.tag for child in case if not child.tag.startswith("system")], [],
+                         "".join(case.itertext()))
+
+    def failure(self, name):
+        """The message of a test, which must have failed."""
+        found = self.cases[name].find("failure")
+        self.assertIsNotNone(found, f"{name} passed\n{self.text}")
+        return found.text
+
+    def expect(self, name, *texts):
+        message = self.failure(name)
+        for text in texts:
+            self.assertIn(text, message)
+        return message
+
+    def test_right_layouts_match(self):
+        for layout in ("tp2", "dp2 tp2 sp", "dp2"):
+            self.passed(f"test_right[{layout}]")
+        self.passed("test_hand_written[dp2 tp2]")
+        self.assertIn("MATCH", self.cases["test_right[tp2]"].find("system-out").text)
+
+    def test_the_layout_that_a_test_sees(self):
+        seen = notes(self.scratch.name, "test_right dp2 tp2 sp")
+        self.assertEqual(seen, ["test_right dp2 tp2 sp: {'dp': 2, 'tp': 2} ['sp'] 4"] * 4)
+
+    def test_the_golden_runs_once(self):
+        self.assertEqual(len(notes(self.scratch.name, "test_right 1:")), 1)
+
+    def test_each_parameter_has_its_golden(self):
+        for rank in (1, 3):
+            self.assertEqual(len(notes(self.scratch.name, f"test_wrong_gradient {rank} 1")), 1)
+
+    def test_a_golden_that_fails_runs_once(self):
+        for layout in ("tp2", "dp2"):
+            self.expect(f"test_golden_raises[{layout}]", "the golden (one rank): rank 0 raised ValueError: planted")
+        self.assertEqual(len(notes(self.scratch.name, "test_golden_raises")), 1)
+
+    def test_a_wrong_gradient_is_named(self):
+        text = self.expect("test_wrong_gradient[tp2-1]", "MISMATCH", "2.00 x golden", "on rank 1 only (tp 1)")
+        self.assertTrue(text.startswith('layout "tp2" differs from one rank: grad.0.bias [16] of step 1 part [8:16]'))
+        self.expect("test_wrong_gradient[dp2 tp2-3]", "grad.0.bias", "2.00 x golden on rank 3 only")
+        self.passed("test_wrong_gradient[tp2-3]")  # it has no rank 3
+
+    def test_an_expected_failure(self):
+        self.assertEqual(self.cases["test_expected_to_fail[tp2]"].find("skipped").get("type"), "pytest.xfail")
+
+    def test_a_rank_that_raises(self):
+        text = self.expect("test_raises[tp2]", 'layout "tp2": rank 1 raised ValueError: planted',
+                           '>           raise ValueError("planted")', "\nrank 0 ")
+        self.assertLess(len(text.splitlines()), 20, text)
+
+    def test_output_of_ranks_is_shown(self):
+        self.assertIn("about to raise", self.cases["test_raises[tp2]"].find("system-out").text)
+        for title, text in (("stdout", "about to raise"), ("stderr", "and its errors"), ("log", "a planted warning")):
+            self.assertRegex(self.text, rf"-- Captured {title} of rank 1 call -+\n(.*\n)?{text}|"
+                                        rf"-- Captured {title} of rank 1 call -+\nWARNING .*{text}")
+
+    def test_ranks_with_the_same_failure_are_named_together(self):
+        self.expect("test_asserts_on_all_ranks[tp2]", "ranks 0, 1 raised assert 2 == 1 (")
+
+    def test_a_rank_that_exits(self):
+        self.expect("test_exits[tp2]", "rank 1 exited with status 0 before the test ended")
+        self.expect("test_calls_sys_exit[tp2]", "the golden (one rank): rank 0 raised SystemExit: 3")
+
+    def test_a_rank_that_is_killed(self):
+        self.expect("test_segfaults[tp2]", 'layout "tp2": rank 1 was killed by signal 11', "rank 0 still ran 1 s after",
+                    "in test_segfaults")
+        self.assertRegex(self.text, r"Fatal Python error: Segmentation fault")
+        self.assertLess(float(self.cases["test_segfaults[tp2]"].get("time")), TIMEOUT)
+
+    def test_a_rank_that_hangs(self):
+        self.expect("test_hangs[tp2]", f"did not end within {TIMEOUT} s", "rank 1", "in test_hangs", "in barrier")
+        self.assertGreater(float(self.cases["test_hangs[tp2]"].get("time")), TIMEOUT)
+
+    def test_no_process_is_left(self):
+        self.assertEqual(len(processes(self.scratch.name)), 4)
+        self.assertEqual([pid for pid in processes(self.scratch.name) if still_runs(pid)], [])
+
+    def test_nothing_recorded(self):
+        self.passed("test_records_nothing[dp2]")
+        self.passed("test_records_nothing[tp3]")
+        self.expect("test_records_only_on_one_rank[tp2]", 'recorded a run on one rank, but none on layout "tp2"')
+
+    def test_a_skip_on_ranks(self):
+        self.assertEqual(self.cases["test_skips[tp2]"].find("skipped").get("message"), "not here")
+        self.assertEqual(self.cases["test_gives_up[tp2]"].find("skipped").get("message"), "not yet")
+
+    def test_fixtures_are_set_up_on_ranks(self):
+        self.passed("test_fixtures[tp2]")
+        self.assertEqual(sorted(notes(self.scratch.name, "torn down")),
+                         [f"torn down on rank {rank} of {size}, True" for rank, size in ((0, 1), (0, 2), (1, 2))])
+
+    def test_after_failures_and_after_use_of_threads(self):
+        self.passed("test_this_process_uses_threads")
+        self.passed("test_after_all_these[tp2]")
+
+
+@unittest.skipIf(MISSING, MISSING)
+class SessionTest(unittest.TestCase):
+    """What concerns a whole session of pytest."""
+
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = scratch.name
+
+    def write(self, text):
+        path = Path(self.folder) / "test_one.py"
+        path.write_text(text)
+        return str(path)
+
+    def test_nothing_is_imported_without_the_marker(self):
+        test = self.write("import sys\ndef test():\n"
+                          "    assert 'shardproof' in sys.modules\n"
+                          "    assert not {'torch', 'multiprocessing', 'shardproof.pytest_ranks'} & set(sys.modules)\n")
+        status, text = run(self.folder, test)
+        self.assertEqual(status, 0, text)
+
+    def test_the_example_of_the_page(self):
+        page = (HERE.parents[1] / "docs" / "recorded_runs.md").read_text()
+        test = self.write(re.search(r"## In pytest\n.*?```python\n(.*?)```", page, re.DOTALL)[1])
+        status, text = run(self.folder, test)
+        self.assertEqual(status, 0, text)
+        self.assertIn("2 passed", text)
+
+    def test_markers_that_are_wrong(self):
+        test = self.write("import pytest\n@pytest.mark.layouts('tp2 dp')\ndef test_a(layout): pass\n")
+        self.assertIn("1 passed", run(self.folder, test)[1])  # a flag
+        for line, fact in (("@pytest.mark.layouts('tp2 tp4')", 'has the word "tp4"'),
+                           ("@pytest.mark.layouts('tp-2')", 'has the word "tp-2"'),
+                           ("", "takes the fixture layout without the marker layouts")):
+            test = self.write(f"import pytest\n{line}\ndef test_a(layout): pass\n")
+            status, text = run(self.folder, test)
+            self.assertNotEqual(status, 0)
+            self.assertIn(fact, text)
+        test = self.write("import pytest\n@pytest.mark.layouts('tp2')\ndef test_a(): pass\n")
+        self.assertIn("Write def test_a(layout)", run(self.folder, test)[1])
+
+    def test_a_module_that_cannot_be_preloaded(self):
+        status, text = run(self.folder, str(HERE / "plugin_cases.py"), "-k", "test_records_nothing",
+                           "--shardproof-preload", "json,no_such_module")
+        self.assertEqual(status, 1)
+        self.assertIn('The ranks need the module "no_such_module", which cannot be imported', text)
+
+    def test_a_program_that_is_not_found(self):
+        status, text = run(self.folder, str(HERE / "plugin_cases.py"), "-k", "test_right and sp",
+                           "--shardproof", "no-such-program")
+        self.assertEqual(status, 1)
+        self.assertIn('The program "no-such-program", which judges the recorded runs, is not found', text)
+
+    def hanging(self):
+        """A pytest of which both ranks hang."""
+        process = start(self.folder, str(HERE / "plugin_cases.py"), "-k", "test_hangs", "--shardproof-timeout=300")
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.kill)
+        self.assertTrue(wait_until(lambda: len(processes(self.folder)) == 4), "the ranks have not started")
+        return process
+
+    def test_an_interrupt_ends_all_at_once(self):
+        process = self.hanging()
+        process.send_signal(signal.SIGINT)
+        begin = time.monotonic()
+        text, _ = process.communicate(timeout=60)
+        self.assertLess(time.monotonic() - begin, 10)
+        self.assertEqual(process.returncode, 2, text)
+        self.assertEqual([pid for pid in processes(self.folder) if still_runs(pid)], [])
+
+    def test_no_process_outlives_a_pytest_that_is_killed(self):
+        process = self.hanging()
+        process.kill()
+        process.wait()
+        self.assertTrue(wait_until(lambda: not any(map(still_runs, processes(self.folder))), 10))
+
+
+if __name__ == "__main__":
+    unittest.main()
