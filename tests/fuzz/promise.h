@@ -1,6 +1,7 @@
 // Checks the two endings that a reader may have.
 #pragma once
 
+#include <sstream>
 #include <string>
 
 #include "base/error.h"
@@ -22,8 +23,11 @@ Ending value_or_sentence(const Read& read) {
   } catch (const Error& error) {
     promise(error.kind() != ErrorKind::kFailed, "a reader cannot fail as a world does");
     promise(!error.fact().empty() && !error.fix().empty(), "an Error without a fact or a fix");
-    const std::string sentence = error.what();
-    promise(is_printable(sentence), "a sentence with control characters: " + printable(sentence));
+    std::istringstream sentences(error.what());  // one for each error of a file
+    for (std::string sentence; std::getline(sentences, sentence);) {
+      promise(!sentence.empty() && is_printable(sentence),
+              "a sentence with control characters: " + printable(sentence));
+    }
     promise(sentence.size() <= 2000, "a sentence of " + std::to_string(sentence.size()) + " bytes");
     return Ending::kRefused;
   }

@@ -69,19 +69,19 @@ void throw_all(std::vector<PlacedError> problems) {
   if (problems.empty()) return;
   std::stable_sort(problems.begin(), problems.end(),
                    [](const auto& a, const auto& b) { return place(a) < place(b); });
-  if (problems.size() == 1) throw PlacedError(problems.front());
+  const auto same = [](const PlacedError& a, const PlacedError& b) {
+    return std::string(a.what()) == b.what();
+  };
+  problems.erase(std::unique(problems.begin(), problems.end(), same), problems.end());
+  const bool more = problems.size() >= kMaxProblems;
+  if (more) problems.resize(kMaxProblems, problems.front());
   std::string text;
-  std::string last;
-  size_t count = 0;
-  for (const PlacedError& problem : problems) {
-    if (problem.what() == last) continue;
-    last = problem.what();
-    if (++count > kMaxProblems) continue;
-    text += (text.empty() ? "" : "\n") + last;
-  }
-  if (count >= kMaxProblems) text += "\nthere may be more errors after these";
-  throw PlacedError({ErrorKind::kBadInput, text, ""}, problems.front().line,
-                    problems.front().column);
+  for (size_t i = 0; i + 1 < problems.size(); ++i) text += std::string(problems[i].what()) + "\n";
+  const PlacedError& last = problems.back();
+  throw PlacedError({.kind = ErrorKind::kBadInput,
+                     .what = text + last.fact(),
+                     .fix = last.fix() + (more ? "\nthere may be more errors after these" : "")},
+                    problems.front().line, problems.front().column);
 }
 
 }  // namespace shardproof::sim
