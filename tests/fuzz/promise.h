@@ -27,8 +27,9 @@ Ending value_or_sentence(const Read& read) {
     for (std::string sentence; std::getline(sentences, sentence);) {
       promise(!sentence.empty() && is_printable(sentence),
               "a sentence with control characters: " + printable(sentence));
+      promise(sentence.size() <= 2000,
+              "a sentence of " + std::to_string(sentence.size()) + " bytes");
     }
-    promise(sentence.size() <= 2000, "a sentence of " + std::to_string(sentence.size()) + " bytes");
     return Ending::kRefused;
   }
 }
