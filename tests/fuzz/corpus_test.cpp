@@ -55,7 +55,8 @@ TEST_CASE("a reader that breaks its promise is seen", "[fuzz]") {
   };
   CHECK(throws("a sentence", ErrorKind::kBadInput) == Ending::kRefused);
   CHECK_THROWS_AS(throws("", ErrorKind::kBadInput), BrokenPromise);
-  CHECK_THROWS_AS(throws("two\nlines", ErrorKind::kBadInput), BrokenPromise);
+  CHECK_THROWS_AS(throws("two\rlines", ErrorKind::kBadInput), BrokenPromise);
+  CHECK_THROWS_AS(throws("an empty line\n\n", ErrorKind::kBadInput), BrokenPromise);
   CHECK_THROWS_AS(throws("half a letter \xc3", ErrorKind::kRefused), BrokenPromise);
   CHECK_THROWS_AS(throws("a world", ErrorKind::kFailed), BrokenPromise);
   CHECK_THROWS_AS(value_or_sentence([] { throw std::runtime_error("something else"); }),
