@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Runs the tests of one folder with a Python that has torch. Usage: run.py FOLDER PATTERN [PROGRAM]
 
-Exits with 77, "skipped", where torch cannot be imported: LibTorch from another place (--torch DIR) has no Python.
+Exits with 77, "skipped", where torch cannot be imported: LibTorch from another place (--torch DIR) has no Python. The
+checking backend is an extension, and its tests are also skipped where Python's headers are missing.
 """
 import os
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SKIPPED = 77
+HEADERS = "import sysconfig, os; open(os.path.join(sysconfig.get_paths()['include'], 'Python.h'))"
 
 
 def environment(program):
@@ -28,9 +30,10 @@ def main(folder, pattern, program=None):
     python = ROOT / ".venv" / "bin" / "python"
     python = str(python) if python.is_file() else sys.executable
     found = environment(program)
-    tried = subprocess.run([python, "-c", "import torch"], env=found, capture_output=True, text=True, check=False)
+    needs = "import torch" + ("; " + HEADERS if Path(folder).name == "backend" else "")
+    tried = subprocess.run([python, "-c", needs], env=found, capture_output=True, text=True, check=False)
     if tried.returncode != 0:
-        print(f"{python} cannot import torch: {tried.stderr.strip().splitlines()[-1]}")
+        print(f"{python} lacks what these tests need: {tried.stderr.strip().splitlines()[-1]}")
         return SKIPPED
     return subprocess.run([python, "-B", "-m", "unittest", "discover", "-s", folder, "-p", pattern], env=found,
                           cwd=folder, check=False).returncode
