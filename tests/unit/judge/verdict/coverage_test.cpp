@@ -149,6 +149,19 @@ TEST_CASE("an allowance that is not finite judges nothing", "[coverage]") {
   check_not_judged(verdict_of({recorder.finish()}, spec), "its allowance is inf");
 }
 
+TEST_CASE("state of steps that only some correct runs skip is unresolved", "[coverage]") {
+  const CaseSpec spec = spec_of(1, 1, "float16");
+  JudgedWorld world(spec, {seen("exp_avg.a", numbered({6}), Phase::kStep)});
+  GoldenRecord golden = world.golden();
+  const_cast<GoldenTensor&>(golden.tensors()[0]).scatter = std::numeric_limits<double>::infinity();
+  RankRecorder recorder(spec, spec.parallel.mesh(), 0, &golden, {});
+  recorder.observe(seen("exp_avg.a", numbered({6}, 5), Phase::kStep));
+  const CaseResult result = verdict_of({recorder.finish()}, spec);
+  CHECK(result.verdict == "match");
+  REQUIRE(result.account.unresolved.size() == 1);
+  CHECK(result.account.unresolved[0].tensor == "exp_avg.a");
+}
+
 TEST_CASE("padding and what the case does not record are excused, and counted", "[coverage]") {
   const at::Tensor full = numbered({2, 2, 2});
   CaseSpec spec = spec_of(1, 1);
