@@ -194,7 +194,7 @@ class PieceJudge {
     DiffTask task{local, golden, plan, 1, allowance(golden)};
     if (row.partial) {
       row.outcome = Outcome::kAddend;
-      reports_[static_cast<size_t>(piece.rank)].pieces.push_back(make_piece(piece, row, task));
+      reports_[static_cast<size_t>(piece.rank)].pieces.push_back(piece_of(piece, row, task));
       return;
     }
     DiffResult result = diff(task);
@@ -219,7 +219,7 @@ class PieceJudge {
     FailingPieces& failing = failing_[static_cast<size_t>(piece.rank)];
     if (!failing.wants(here)) return;
     row.evidence = look_closer(task, golden_, kFloat64);
-    failing.keep(make_piece(piece, row, task));
+    failing.keep(piece_of(piece, row, task));
   }
 
   // User scalars, as a count of tokens, are no measure of the other tensors of the forward.
@@ -296,20 +296,8 @@ class PieceJudge {
     row.worst_local_index = unravel(result.worst_local, row.local_shape);
   }
 
-  Piece make_piece(const RecordedPiece& from, const ResultRow& row, const DiffTask& task) const {
-    Piece piece{.name = row.name,
-                .phase = row.phase,
-                .step = row.step,
-                .microbatch = row.microbatch,
-                .rank = row.rank,
-                .order = row.order,
-                .partial = row.partial,
-                .partial_axes = row.partial_axes,
-                .global_shape = task.plan.global_shape,
-                .dims = task.plan.dims,
-                .strides = task.plan.strides};
-    piece.allowance = task.allowance;
-    copy_both(task, piece.actual, piece.golden);
+  Piece piece_of(const RecordedPiece& from, const ResultRow& row, const DiffTask& task) const {
+    Piece piece = make_piece(row, task);
     if (from.is_mean) {
       const double share = mean_share(run_.mesh, from);
       for (double& value : piece.actual) value *= share;

@@ -1,9 +1,29 @@
 #include "sim/judge/evidence/failing_pieces.h"
 
+#include <cmath>
 #include <set>
 #include <utility>
 
+#include "sim/judge/diff/tensor_diff.h"
+
 namespace shardproof::sim {
+
+Piece make_piece(const ResultRow& row, const DiffTask& task) {
+  Piece piece{.name = row.name,
+              .phase = row.phase,
+              .step = row.step,
+              .microbatch = row.microbatch,
+              .rank = row.rank,
+              .order = row.order,
+              .partial = row.partial,
+              .partial_axes = row.partial_axes,
+              .global_shape = task.plan.global_shape,
+              .dims = task.plan.dims,
+              .strides = task.plan.strides};
+  piece.allowance = std::fabs(task.scale) * task.allowance;
+  copy_both(task, piece.actual, piece.golden);
+  return piece;
+}
 namespace {
 
 size_t bytes_of(const Piece& piece) {

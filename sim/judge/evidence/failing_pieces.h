@@ -10,6 +10,11 @@
 
 namespace shardproof::sim {
 
+struct DiffTask;
+
+// The values of both sides, with what `row` says of them.
+Piece make_piece(const ResultRow& row, const DiffTask& task);
+
 // Keeps the pieces of the earliest tensors in the golden's order.
 class FailingPieces {
  public:

@@ -92,23 +92,6 @@ void fill_coverage(const GoldenTensor& golden, const IndexPlan& plan, ResultRow&
   }
 }
 
-Piece make_piece(const ResultRow& row, const IndexPlan& plan, const DiffTask& task) {
-  Piece piece{.name = row.name,
-              .phase = row.phase,
-              .step = row.step,
-              .microbatch = row.microbatch,
-              .rank = row.rank,
-              .order = row.order,
-              .partial = row.partial,
-              .partial_axes = row.partial_axes,
-              .global_shape = plan.global_shape,
-              .dims = plan.dims,
-              .strides = plan.strides};
-  piece.allowance = std::abs(task.scale) * task.allowance;
-  copy_both(task, piece.actual, piece.golden);
-  return piece;
-}
-
 constexpr const char* kMaySkip =
     "correct runs of one device differ in whether an overflow skips the step";
 
@@ -313,7 +296,7 @@ void RankRecorder::compare(const Observation& observation, const at::Tensor& loc
   const GoldenPosition here = golden_position(row.step, row.phase, row.order);
   if (failing_.wants(here)) {
     row.evidence = look_closer(task, *golden_, spec_.precision);
-    failing_.keep(make_piece(row, plan, task));
+    failing_.keep(make_piece(row, task));
   }
 }
 
@@ -363,7 +346,7 @@ void RankRecorder::keep_addend(const IndexPlan& plan, const DiffTask& task, Resu
   }
   addend_room_ -= bytes;
   row.outcome = Outcome::kAddend;
-  addends_.push_back(make_piece(row, plan, task));
+  addends_.push_back(make_piece(row, task));
 }
 
 // Whether some correct single-device runs skip this step for an overflow and others do not.
