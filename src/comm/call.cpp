@@ -1,4 +1,3 @@
-// Calls in words.
 #include "comm/call.h"
 
 namespace shardproof {

@@ -1,5 +1,4 @@
-// The side channel by which a communicator tells its backend what c10d's interface has no place
-// for.
+// What a communicator passes to its backend outside of c10d's interface.
 #pragma once
 
 #include "comm/communicator.h"
@@ -7,15 +6,15 @@
 namespace shardproof {
 
 struct CallNotes {
-  Call call;          // with the shapes as the caller gave them, and the label
-  bool private_input = false;   // nobody but the communicator can see or change the input
-  bool private_output = false;  // nobody can see the outputs before wait()
-  at::Tensor input = {};        // what the caller gave; undefined: the backend's own arguments
+  Call call;
+  bool private_input = false;   // only the communicator can read or change the backend's input
+  bool private_output = false;  // nobody can read the outputs before wait()
+  at::Tensor input = {};        // the caller's tensor; undefined: the arguments of the backend call
 };
 
-// A backend that wants the notes implements this beside c10d::Backend; the communicator finds it by
-// dynamic_cast and calls it right before each backend call, on the same thread. A backend that is
-// called without notes makes its own from the arguments.
+// A backend that uses the notes implements this beside c10d::Backend. The communicator finds it by
+// dynamic_cast and calls next_call right before each backend call, on the same thread. A backend
+// call without notes is described by its arguments.
 class CallSink {
  public:
   virtual ~CallSink() = default;

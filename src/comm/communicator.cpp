@@ -295,7 +295,7 @@ PendingCollective Communicator::start_message(const char* op, const at::Tensor& 
     const int peer = static_cast<int>(other);
     return sends ? backend_->send(buffers, peer, tag) : backend_->recv(buffers, peer, tag);
   };
-  // Holds the buffer until the message has been taken.
+  // The backend reads or writes the buffer until wait() returns.
   const auto finish = [result, buffer, sends, dtype = tensor.scalar_type()] {
     return sends ? at::Tensor() : wire::moved_back(result, dtype);
   };

@@ -1,6 +1,6 @@
-// One group of ranks that talk to each other: tensors in, tensors out, every call with a label.
-// A thin layer over c10d::Backend (emulated, gloo, nccl). It makes tensors contiguous, handles
-// uneven sizes and zero-sized tensors, and tells a CallListener about every call.
+// Communication among one group of ranks: a thin layer over c10d::Backend (emulated, gloo, nccl)
+// that makes tensors contiguous, handles uneven sizes and empty tensors, and reports every call
+// with its label to a CallListener.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,18 +26,18 @@ namespace shardproof {
 enum class ReduceOp { kSum, kAvg, kMax, kMin, kProduct };
 const char* reduce_op_name(ReduceOp op);
 
-// Hears of every call of the communicators that were given it, on the rank's own thread.
+// Receives every call of its communicators, on the rank's own thread.
 class CallListener {
  public:
   virtual ~CallListener() = default;
   virtual void before_call(const Call& call) = 0;
-  virtual void before_wait(const Call& call) {}      // asynchronous calls only
-  virtual void after_call(const Call& call) = 0;     // synchronous calls, or at wait()
-  virtual void never_waited(const Call& call) = 0;   // a pending call that was dropped
+  virtual void before_wait(const Call& call) {}     // of an asynchronous call
+  virtual void after_call(const Call& call) = 0;    // when the result is there
+  virtual void never_waited(const Call& call) = 0;  // a pending call was dropped
 };
 
-// A collective under way. wait() gives the result. Dropped without wait() it tells the listener;
-// the destructor never waits.
+// A collective in flight. The destructor never waits: a call that is dropped without wait() is
+// reported to the listener, unless an exception drops it.
 class [[nodiscard]] PendingCollective {
  public:
   struct State;
@@ -45,19 +45,19 @@ class [[nodiscard]] PendingCollective {
   PendingCollective(PendingCollective&&) noexcept;
   PendingCollective& operator=(PendingCollective&&) noexcept;
   ~PendingCollective();
-  at::Tensor wait();  // once
+  at::Tensor wait();  // the result; called once
 
  private:
   std::unique_ptr<State> state_;
 };
 
-// What a backend does by itself; the communicator composes the rest from what there is.
+// The operations that a backend has; the communicator composes the others from these.
 struct BackendAbilities {
-  bool uneven_lists = false;    // allgather and reduce_scatter of unequal parts, gather, scatter
+  bool uneven_lists = false;    // all_gather and reduce_scatter of unequal parts, gather, scatter
   bool reduce_scatter = false;  // _reduce_scatter_base
   bool avg = false;
-  bool half_sums = false;       // reduces float16 and bfloat16, in float32
-  bool empty = false;           // takes tensors without elements
+  bool half_sums = false;  // reduces float16 and bfloat16 without a copy in float32
+  bool empty = false;      // accepts tensors without elements
   static BackendAbilities of(const std::string& backend_name);  // emulated, gloo, nccl
 };
 
@@ -65,9 +65,8 @@ class CallSink;
 
 class Communicator {
  public:
-  // `ranks`: global ranks of the group in group order; `backend` is this rank's end of it. Null for
-  // a group of one, which then communicates nothing: no call is recorded, a result is a copy.
-  // `listener` may be null and must outlive the communicator.
+  // `ranks` are the group's global ranks, in group order; `backend` is this rank's end of the group
+  // and may be null for a group of one. `listener` may be null and must outlive the communicator.
   Communicator(std::string axis, std::vector<int64_t> ranks, int64_t group_rank,
                c10::intrusive_ptr<c10d::Backend> backend, CallListener* listener);
   ~Communicator();
@@ -75,67 +74,66 @@ class Communicator {
   Communicator& operator=(const Communicator&) = delete;
 
   const std::string& axis() const { return axis_; }
-  int64_t rank() const { return group_rank_; }                       // within the group
+  int64_t rank() const { return group_rank_; }  // position in the group
   int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
-  const std::vector<int64_t>& ranks() const { return ranks_; }       // global ranks
+  const std::vector<int64_t>& ranks() const { return ranks_; }  // global ranks
 
-  // None of these writes to its input, and no result shares memory with an input: a result may be
-  // written in place. Results are contiguous and carry no gradient. A group of one communicates
-  // nothing: no call is recorded and the result is a copy.
-  // Every member gives the same label: it is part of what makes two calls the same call.
-  // The input of an asynchronous call stays as it is until wait() has returned, whether or not this
-  // version copies it.
+  // Only the functions named "into" write to an argument, and only their results share memory with
+  // one. Results are contiguous and carry no gradient. Every member passes the same label: calls
+  // with different labels do not match. The input of an asynchronous call may not change before
+  // wait() has returned. A group of one communicates nothing and records no call. Sizes that do not
+  // fit throw Error(kFailed), dims that must split evenly and do not Error(kRefused).
   //
-  // all_reduce: same shape out. float16 and bfloat16 are summed in float32 and rounded once (nccl:
-  // as NCCL does). kAvg divides the sum; kAvg of integers and bool is refused. bool: kSum and kMax
-  // are "or", kProduct and kMin are "and".
+  // all_reduce keeps the shape. float16 and bfloat16 are summed in float32 and rounded once
+  // (over nccl: as NCCL sums them). kAvg divides the sum and throws Error(kRefused) for integers
+  // and bool. For bool, kSum and kMax are "or", kProduct and kMin are "and".
   at::Tensor all_reduce(const at::Tensor& input, ReduceOp op, std::string_view label);
   PendingCollective all_reduce_async(const at::Tensor& input, ReduceOp op, std::string_view label);
-  // Concatenates every rank's `local` along `dim` in group order. `sizes`: each rank's size along
-  // dim when they differ (empty: all equal to local's).
+  // Concatenates every rank's `local` along `dim` in group order. `sizes` holds each rank's size
+  // along dim; empty: all are equal to local's.
   at::Tensor all_gather(const at::Tensor& local, int64_t dim, std::string_view label,
                         const std::vector<int64_t>& sizes = {});
   PendingCollective all_gather_async(const at::Tensor& local, int64_t dim, std::string_view label,
                                      const std::vector<int64_t>& sizes = {});
-  // The same into memory of the caller's, which is the result: `into` has the result's shape and
-  // dtype, is contiguous and shares no memory with `local`. Nobody else reads or writes it before
-  // wait() has returned; the strict emulated world watches that.
+  // all_gather into memory of the caller, which is returned. `into` has the result's shape and
+  // dtype, is contiguous and shares no memory with `local`. Nobody else may read or write it before
+  // wait() has returned; the strict emulated world checks this.
   at::Tensor all_gather_into(const at::Tensor& into, const at::Tensor& local, int64_t dim,
                              std::string_view label, const std::vector<int64_t>& sizes = {});
   PendingCollective all_gather_into_async(const at::Tensor& into, const at::Tensor& local,
                                           int64_t dim, std::string_view label,
                                           const std::vector<int64_t>& sizes = {});
-  // Reduces `full` and gives this rank its part along `dim`. `sizes` as in all_gather; without them
-  // the dim must divide by size().
+  // Reduces `full` and returns this rank's part along `dim`. `sizes` holds each rank's size along
+  // dim; empty: size() must divide the dim.
   at::Tensor reduce_scatter(const at::Tensor& full, int64_t dim, ReduceOp op,
                             std::string_view label, const std::vector<int64_t>& sizes = {});
   PendingCollective reduce_scatter_async(const at::Tensor& full, int64_t dim, ReduceOp op,
                                          std::string_view label,
                                          const std::vector<int64_t>& sizes = {});
-  // Splits `input` along dim 0 into `input_sizes` (empty: even), sends part i to rank i, gives what
-  // arrived concatenated along dim 0; `output_sizes` say how much comes from each (empty: even).
+  // Splits `input` along dim 0 into `input_sizes`, sends part i to rank i, and concatenates the
+  // received parts along dim 0; `output_sizes` are their sizes. Empty sizes: even parts.
   at::Tensor all_to_all(const at::Tensor& input, std::string_view label,
                         const std::vector<int64_t>& input_sizes = {},
                         const std::vector<int64_t>& output_sizes = {});
   PendingCollective all_to_all_async(const at::Tensor& input, std::string_view label,
                                      const std::vector<int64_t>& input_sizes = {},
                                      const std::vector<int64_t>& output_sizes = {});
-  // The root's tensor on every rank; `tensor` gives shape and dtype on the others.
+  // Returns the root's tensor on every rank; `tensor` gives shape and dtype on the others.
   at::Tensor broadcast(const at::Tensor& tensor, int64_t root, std::string_view label);
-  // The same in place: `tensor`, dense, is read at the root and written everywhere else.
+  // broadcast in place: the contiguous `tensor` is read at the root and written on the others.
   void broadcast_into(const at::Tensor& tensor, int64_t root, std::string_view label);
-  // Part i of the root's `full` along dim 0 to rank i. On other ranks `full` is undefined and
-  // `local_like` gives shape and dtype. Parts may be uneven: local_like's shape counts.
+  // Sends part i of the root's `full` along dim 0 to rank i. On other ranks `full` is undefined.
+  // `local_like` has the shape and dtype of this rank's part; parts may be uneven.
   at::Tensor scatter(const at::Tensor& full, const at::Tensor& local_like, int64_t root,
                      std::string_view label, const std::vector<int64_t>& sizes = {});
-  // The concatenation along dim 0 at the root; undefined elsewhere.
+  // Returns the concatenation along dim 0 at the root, an undefined tensor elsewhere.
   at::Tensor gather(const at::Tensor& local, int64_t root, std::string_view label,
                     const std::vector<int64_t>& sizes = {});
   void send(const at::Tensor& tensor, int64_t to, std::string_view label, int tag = 0);
   at::Tensor recv(const at::Tensor& like, int64_t from, std::string_view label, int tag = 0);
   void barrier(std::string_view label);
 
-  // Asynchronous: send returns when the message has been taken, recv gives the tensor at wait().
+  // wait() of send_async returns when the message was taken, that of recv_async the tensor.
   PendingCollective send_async(const at::Tensor& tensor, int64_t to, std::string_view label,
                                int tag = 0);
   PendingCollective recv_async(const at::Tensor& like, int64_t from, std::string_view label,
@@ -147,9 +145,9 @@ class Communicator {
   using Finish = std::function<at::Tensor()>;
   struct CallMode {
     bool asynchronous = false;
-    bool private_input = false;  // the buffer that the backend reads is the communicator's own
-    at::Tensor input = {};       // the caller's own, which must not change before wait()
-    bool private_output = true;  // nobody else can see the output before wait()
+    bool private_input = false;  // the backend reads a buffer of the communicator
+    at::Tensor input = {};       // the caller's tensor, which must not change before wait()
+    bool private_output = true;  // nobody can read the output before wait()
   };
 
   Call new_call(const char* op, const at::Tensor& tensor, std::string_view label) const;
@@ -162,15 +160,14 @@ class Communicator {
 
   PendingCollective start_all_reduce(const at::Tensor& input, ReduceOp op, std::string_view label,
                                      bool asynchronous);
-  // `into` may be undefined: memory of the call's own.
+  // An undefined `into` stands for new memory.
   PendingCollective start_all_gather(const at::Tensor& into, const at::Tensor& local, int64_t dim,
                                      std::string_view label, const std::vector<int64_t>& sizes,
                                      bool asynchronous);
-  PendingCollective gather_even(Call call, const at::Tensor& into,
-                                const at::Tensor& local, bool asynchronous);
-  PendingCollective gather_uneven(Call call, const at::Tensor& into,
-                                  const at::Tensor& local, const std::vector<int64_t>& sizes,
-                                  bool asynchronous);
+  PendingCollective gather_even(Call call, const at::Tensor& into, const at::Tensor& local,
+                                bool asynchronous);
+  PendingCollective gather_uneven(Call call, const at::Tensor& into, const at::Tensor& local,
+                                  const std::vector<int64_t>& sizes, bool asynchronous);
   PendingCollective start_reduce_scatter(const at::Tensor& full, int64_t dim, ReduceOp op,
                                          std::string_view label, const std::vector<int64_t>& sizes,
                                          bool asynchronous);
@@ -185,9 +182,9 @@ class Communicator {
   int64_t group_rank_;
   c10::intrusive_ptr<c10d::Backend> backend_;
   CallListener* listener_;
-  CallSink* sink_ = nullptr;  // the backend's side channel, if it has one
+  CallSink* sink_ = nullptr;  // null: the backend takes no notes
   BackendAbilities abilities_;
-  std::string group_;         // "tp[2,3]"
+  std::string group_;  // "tp[2,3]"
   std::shared_ptr<const std::vector<int64_t>> shared_ranks_;
   int64_t sequence_ = 0;
   std::map<std::string, int64_t> channel_sequence_;

@@ -1,5 +1,4 @@
-// A pointer to a communicator that knows when it has ended: for what may outlive it, such as an
-// autograd graph.
+// A pointer to a communicator for an owner that may outlive it, such as an autograd graph.
 #pragma once
 
 #include <memory>
@@ -11,8 +10,8 @@ class Communicator;
 
 class CommunicatorHandle {
  public:
-  CommunicatorHandle(Communicator& communicator);  // NOLINT: wherever a reference would be kept
-  // Throws Error(kBadInput): the communicator has ended.
+  CommunicatorHandle(Communicator& communicator);  // NOLINT: implicit, in place of a reference
+  // Throws Error(kBadInput) when the communicator has ended.
   Communicator& operator*() const;
   Communicator* operator->() const { return &**this; }
 

@@ -19,13 +19,13 @@ int64_t total(const std::vector<int64_t>& sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
 }
 
-// Gathered pieces lie one behind the other: already the result, where only dims of size 1 are
-// before the gathered one.
+// Whether pieces that lie one behind the other are already the gathered tensor: all dims before
+// the gathered one have size 1.
 bool is_front(const at::Tensor& tensor, int64_t dim) {
   return c10::multiply_integers(tensor.sizes().slice(0, static_cast<size_t>(dim))) == 1;
 }
 
-// Where the backend writes: the caller's memory if what it writes is the result as it is.
+// The memory that the backend writes: the caller's, if the backend writes the result itself.
 at::Tensor gathering_memory(const at::Tensor& into, bool as_it_is, at::IntArrayRef shape,
                             const at::TensorOptions& wire) {
   if (into.defined() && as_it_is && into.scalar_type() == c10::typeMetaToScalarType(wire.dtype())) {
@@ -34,8 +34,8 @@ at::Tensor gathering_memory(const at::Tensor& into, bool as_it_is, at::IntArrayR
   return at::empty(shape, wire);
 }
 
-// The result in the caller's memory, where he gave any. Whoever saved it before sees that it
-// changed.
+// Returns the result in the caller's memory, if there is any. The new version number makes autograd
+// refuse a backward that saved the old content.
 at::Tensor gathered_into(const at::Tensor& into, const at::Tensor& memory,
                          const at::Tensor& result) {
   if (!into.defined()) return result;
@@ -104,7 +104,7 @@ PendingCollective Communicator::start_all_gather(const at::Tensor& into, const a
               : gather_uneven(std::move(call), into, local, sizes, asynchronous);
 }
 
-// Flat pieces one after another, then the piece index moves beside the gathered dim.
+// Gathers flat pieces one behind the other, then moves the piece index beside the gathered dim.
 PendingCollective Communicator::gather_even(Call call, const at::Tensor& into,
                                             const at::Tensor& local, bool asynchronous) {
   const at::Tensor source = wire::for_moving(local);
@@ -164,7 +164,7 @@ PendingCollective Communicator::gather_uneven(Call call, const at::Tensor& into,
                   .private_output = private_output},
                  work, finish);
   }
-  // Every piece padded to the longest, the gathered dim in front.
+  // Every piece is padded to the longest, with the gathered dim in front.
   const at::Tensor front = source.movedim(dim, 0);
   std::vector<int64_t> shape = front.sizes().vec();
   shape[0] = *std::max_element(sizes.begin(), sizes.end());

@@ -74,8 +74,8 @@ PendingCollective Communicator::reduce_scatter_async(const at::Tensor& full, int
   return start_reduce_scatter(full, dim, op, label, sizes, true);
 }
 
-// The dim goes to the front, so that parts are runs of rows. A backend without the operation: rows
-// travel by all_to_all and are summed here, in rank order.
+// The dim is moved to the front, so that each part is a run of rows. For a backend without
+// reduce_scatter, rows travel by all_to_all and are summed here in rank order.
 PendingCollective Communicator::start_reduce_scatter(const at::Tensor& full, int64_t dim,
                                                      ReduceOp op, std::string_view label,
                                                      const std::vector<int64_t>& sizes,
@@ -131,7 +131,7 @@ PendingCollective Communicator::start_reduce_scatter(const at::Tensor& full, int
       std::vector<int64_t> pieces = result.sizes().vec();
       pieces[0] = own;
       pieces.insert(pieces.begin(), count);
-      // bool travelled as bytes 0 and 1: its sums are max and min
+      // bool travels as bytes 0 and 1, which are reduced by max or min.
       const ReduceOp local = dtype == at::kBool ? reduction.op : op;
       sum = wire::reduce_in_order(result.view(pieces), local).to(dtype);
     } else {

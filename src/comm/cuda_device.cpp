@@ -1,4 +1,4 @@
-// dlopen of the driver and of libtorch_cuda, with a sentence for each way in which that fails.
+// Loads the driver and libtorch_cuda, and explains each way in which that fails.
 #include "comm/cuda_device.h"
 
 #include <ATen/Context.h>
@@ -12,7 +12,7 @@
 namespace shardproof {
 namespace {
 
-// The folder of the LibTorch that this program runs with.
+// The folder of the LibTorch that this program has loaded.
 std::filesystem::path torch_folder() {
   Dl_info info{};
   const void* inside = reinterpret_cast<const void*>(&at::globalContext);
@@ -21,7 +21,7 @@ std::filesystem::path torch_folder() {
 }
 
 struct Problem {
-  std::string what;  // "" when there is none
+  std::string what;  // "": CUDA is loaded
   std::string fix;
 };
 

@@ -1,4 +1,4 @@
-// The only file that knows ProcessGroupGloo. Gloo's symbols are in libtorch_cpu; only its headers
+// The only file that uses ProcessGroupGloo. Gloo's symbols are in libtorch_cpu; only its headers
 // come from the system.
 #include "comm/gloo_backend.h"
 
@@ -33,7 +33,7 @@ Device make_device(const std::string& host) {
   }
 }
 
-// Gloo with the memory of each call lent to its thread. send and recv run on the rank's own.
+// Gloo with lent_memory.h for each call, except send and recv, which run on the rank's own thread.
 class LentMemoryGloo final : public c10d::ProcessGroupGloo {
  public:
   using c10d::ProcessGroupGloo::ProcessGroupGloo;
@@ -69,7 +69,7 @@ class LentMemoryGloo final : public c10d::ProcessGroupGloo {
   }
 };
 
-// One rank's part in making groups: a device for all of them, and how often each was made.
+// Makes the groups of one rank, over one device. The count separates the stores of equal groups.
 class GlooGroups {
  public:
   GlooGroups(StorePtr store, int64_t rank, GlooSettings settings)

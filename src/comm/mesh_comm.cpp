@@ -1,4 +1,3 @@
-// Communicators made on first use, one per distinct group.
 #include "comm/mesh_comm.h"
 
 #include <algorithm>

@@ -13,7 +13,7 @@
 
 namespace shardproof {
 
-// Makes this rank's end of the group `name` with these global ranks. Every member calls it.
+// Makes this rank's end of the group `name` with these global ranks; every member calls it.
 using BackendFactory = std::function<c10::intrusive_ptr<c10d::Backend>(
     const std::string& name, const std::vector<int64_t>& ranks)>;
 
@@ -23,28 +23,28 @@ class MeshComm {
 
   const Mesh& mesh() const { return mesh_; }
   int64_t rank() const { return rank_; }
-  Communicator& along(const std::string& axis);                      // "tp"
-  Communicator& along(const std::vector<std::string>& axes);         // {"dp", "cp"}
+  Communicator& along(const std::string& axis);               // "tp"
+  Communicator& along(const std::vector<std::string>& axes);  // {"dp", "cp"}
   Communicator& world();
-  // The ranks on `axis` that hold the same part of a kRepeated cut with `parts` parts.
+  // The ranks on `axis` that hold the same one of `parts` parts of a dim (Cut::kRepeated).
   Communicator& repeats_along(const std::string& axis, int64_t parts);
-  // Any ranks of the mesh in this order, this one among them, under a name of their own.
+  // Any ranks of the mesh, including this one, in this order.
   Communicator& of_ranks(const std::string& name, const std::vector<int64_t>& ranks);
 
-  // This rank on another mesh in the same world: its rank r is rank first_rank + r here, this one
-  // among them. Groups are named "<name>.tp", so that their calls are counted apart.
+  // This rank on another mesh in the same world, whose rank r is rank first_rank + r of this mesh.
+  // Groups are named "<name>.tp", so that their calls are counted separately.
   MeshComm on_mesh(const std::string& name, const Mesh& mesh, int64_t first_rank = 0) const;
 
  private:
-  Communicator* find(const std::string& name) const;  // null: not made yet
+  Communicator* find(const std::string& name) const;  // null: not yet made
   Communicator& group(const std::string& name, const std::vector<int64_t>& ranks);
 
   Mesh mesh_;
-  int64_t rank_;  // on the mesh
+  int64_t rank_;  // on this mesh
   BackendFactory factory_;
   CallListener* listener_;
   std::string prefix_ = {};  // of group names
-  int64_t first_rank_ = 0;   // of the world: where the mesh begins
+  int64_t first_rank_ = 0;   // the world's rank that is rank 0 of the mesh
   std::map<std::string, std::unique_ptr<Communicator>> groups_;
 };
 

@@ -1,14 +1,13 @@
-// Finds and loads the NCCL plugin.
 #include "comm/nccl_backend.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <algorithm>
 #include <filesystem>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "base/error.h"
 #include "comm/cuda_device.h"
@@ -24,7 +23,7 @@ std::filesystem::path plugin_path(const NcclSettings& settings) {
          "libshardproof_nccl.so";
 }
 
-// The plugin's one function. It stays loaded until the process ends: its backends may outlive us.
+// Returns the plugin's function. The plugin stays loaded, since its backends may exist until exit.
 MakeNccl* load_plugin(const NcclSettings& settings) {
   load_cuda();
   const std::filesystem::path path = plugin_path(settings);

@@ -1,4 +1,4 @@
-// Groups of ranks that talk through NCCL, one GPU each: a plugin, loaded on demand.
+// Groups of ranks that communicate through NCCL, one GPU each: a plugin that is loaded on demand.
 #pragma once
 
 #include <chrono>
@@ -16,10 +16,10 @@ struct NcclSettings {
   std::string plugin = "";  // path; "": libshardproof_nccl.so beside the running program
 };
 
-// Loads the plugin now. Throws Error(kRefused) with one sentence when there is no GPU, the plugin
-// was not built (no CUDA toolkit at build time), or a library that it needs is missing.
+// Loads the plugin at once. Throws Error(kRefused) when there is no GPU, the plugin was not built
+// (no CUDA toolkit at build time), or a library that it needs is missing.
 BackendFactory nccl_factory(StorePtr store, int64_t rank, const NcclSettings& settings);
-// Why nccl_factory would refuse; "" when it would not.
+// The reason for which nccl_factory would throw; "": it would not.
 std::string why_no_nccl(const NcclSettings& settings = {});
 
 }  // namespace shardproof

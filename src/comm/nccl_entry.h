@@ -1,4 +1,4 @@
-// The one function between the program and its NCCL plugin. Both are built from the same tree.
+// The function by which the program calls its NCCL plugin. Both are built from the same tree.
 #pragma once
 
 #include <ATen/core/Tensor.h>

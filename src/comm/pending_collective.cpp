@@ -1,10 +1,9 @@
-// Waiting for a collective, or dropping it.
 #include "comm/pending_collective.h"
 
 #include <fmt/format.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <exception>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "base/error.h"
 
@@ -25,7 +24,7 @@ Error backend_error(const Call& call, const std::string& text) {
   if (contains_any(text, {"imed out", "imeout"})) {
     return Error({.kind = ErrorKind::kFailed,
                   .what = fmt::format("{} timed out: some member never entered it", where),
-                  .fix = "find the rank that left or hangs; its last call says where",
+                  .fix = "look at the last call of each rank of the group: one left or hangs",
                   .code = "hung"});
   }
   if (contains_any(text,
@@ -68,7 +67,7 @@ PendingCollective& PendingCollective::operator=(PendingCollective&& other) noexc
 }
 
 PendingCollective::~PendingCollective() {
-  // An exception on its way out is the finding; what it drops is not.
+  // An exception that drops pending calls is reported itself; they are not.
   if (!state_ || state_->listener == nullptr) return;
   if (std::uncaught_exceptions() == state_->exceptions)
     state_->listener->never_waited(state_->call);

@@ -1,4 +1,4 @@
-// What is behind a PendingCollective: the backend's work, and how to make the result from it.
+// The state of a PendingCollective: the backend's work, and how its result is made.
 #pragma once
 
 #include <functional>
@@ -9,13 +9,14 @@ namespace shardproof {
 
 struct PendingCollective::State {
   Call call;
-  CallListener* listener = nullptr;            // null: nobody listens, or nothing was called
-  c10::intrusive_ptr<c10d::Work> work;         // null: nothing to wait for
-  std::function<at::Tensor()> finish;          // after the work: the result; null: undefined
-  int exceptions = 0;                          // in flight when it was made
+  CallListener* listener = nullptr;     // null: no listener, or no call was made
+  c10::intrusive_ptr<c10d::Work> work;  // null: nothing to wait for
+  std::function<at::Tensor()> finish;   // makes the result after the work; null: undefined
+  int exceptions = 0;                   // uncaught ones when the call was made
 };
 
-// Runs a backend call; what it throws becomes Error(kFailed) that names the call. Errors pass.
+// Runs a backend call; any exception other than an Error becomes Error(kFailed) that names the
+// call.
 void run_backend_call(const Call& call, const std::function<void()>& run);
 
 }  // namespace shardproof

@@ -1,4 +1,4 @@
-// Where the ranks of a world find each other: c10d's key-value stores.
+// c10d's key-value stores, in which the ranks of a world find each other.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,9 +13,9 @@ namespace shardproof {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-// Threads of one process.
+// Shared by threads of one process.
 StorePtr make_hash_store();
-// The same store, all keys under `prefix`.
+// The same store, with all keys under `prefix`.
 StorePtr with_prefix(const StorePtr& store, const std::string& prefix);
 
 }  // namespace shardproof

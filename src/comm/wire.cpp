@@ -1,7 +1,7 @@
-// Dtypes on the wire, and the local half of composed reductions.
 #include "comm/wire.h"
 
 #include <fmt/format.h>
+
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include "base/error.h"
@@ -31,11 +31,16 @@ Reduction reduction_for(at::ScalarType dtype, ReduceOp op, const BackendAbilitie
 
 c10d::ReduceOp to_c10d(ReduceOp op) {
   switch (op) {
-    case ReduceOp::kSum: return c10d::ReduceOp::SUM;
-    case ReduceOp::kAvg: return c10d::ReduceOp::AVG;
-    case ReduceOp::kMax: return c10d::ReduceOp::MAX;
-    case ReduceOp::kMin: return c10d::ReduceOp::MIN;
-    case ReduceOp::kProduct: return c10d::ReduceOp::PRODUCT;
+    case ReduceOp::kSum:
+      return c10d::ReduceOp::SUM;
+    case ReduceOp::kAvg:
+      return c10d::ReduceOp::AVG;
+    case ReduceOp::kMax:
+      return c10d::ReduceOp::MAX;
+    case ReduceOp::kMin:
+      return c10d::ReduceOp::MIN;
+    case ReduceOp::kProduct:
+      return c10d::ReduceOp::PRODUCT;
   }
   return c10d::ReduceOp::SUM;
 }
@@ -54,10 +59,17 @@ at::Tensor reduce_in_order(const at::Tensor& pieces, ReduceOp op) {
   for (int64_t i = 1; i < pieces.size(0); ++i) {
     const at::Tensor piece = pieces.select(0, i).to(sum_type);
     switch (op) {
-      case ReduceOp::kMax: sum = at::maximum(sum, piece); break;
-      case ReduceOp::kMin: sum = at::minimum(sum, piece); break;
-      case ReduceOp::kProduct: sum.mul_(piece); break;
-      default: sum.add_(piece);
+      case ReduceOp::kMax:
+        sum = at::maximum(sum, piece);
+        break;
+      case ReduceOp::kMin:
+        sum = at::minimum(sum, piece);
+        break;
+      case ReduceOp::kProduct:
+        sum.mul_(piece);
+        break;
+      default:
+        sum.add_(piece);
     }
   }
   if (op == ReduceOp::kAvg) sum.div_(static_cast<double>(pieces.size(0)));

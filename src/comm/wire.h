@@ -1,4 +1,4 @@
-// How a tensor travels: the dtype and the contiguous buffer that a backend is given.
+// How a tensor travels: in which dtype and contiguous buffer a backend gets it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,11 +12,11 @@ struct ReduceOp;
 namespace shardproof::wire {
 
 bool is_half(at::ScalarType dtype);
-// For moving data: contiguous; bool as uint8, the same bytes (backends know no bool).
+// A tensor for calls that move data: contiguous, and bool as uint8 (backends have no bool).
 at::Tensor for_moving(const at::Tensor& tensor);
 at::Tensor moved_back(const at::Tensor& tensor, at::ScalarType dtype);
 
-// For reducing: a contiguous copy in the dtype that the backend sums in, and the op that it runs.
+// For calls that reduce: the dtype in which the backend reduces a contiguous copy, and its op.
 struct Reduction {
   at::ScalarType dtype;
   ReduceOp op;
@@ -26,8 +26,7 @@ c10d::ReduceOp to_c10d(ReduceOp op);
 // Throws Error(kRefused) for an average of integers or bool.
 void check_reduction(at::ScalarType dtype, ReduceOp op, std::string_view label);
 
-// Reduces `pieces` [n, ..] over dim 0 in the order 0, 1, ..; float16 and bfloat16 in float32,
-// rounded once.
+// Reduces `pieces` [n, ..] over dim 0 in order and rounds once; half types are summed in float32.
 at::Tensor reduce_in_order(const at::Tensor& pieces, ReduceOp op);
 
 }  // namespace shardproof::wire
