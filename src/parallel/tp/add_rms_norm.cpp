@@ -11,10 +11,10 @@
 namespace shardproof {
 namespace {
 
-// float64, in float64: rows of the other types are worked on in norm_rows.h.
+// The first pass over a float64 row, in float64; norm_rows.h has those of the other types.
 double add_row_of_doubles(const double* addend, const double* residual, double* sum,
                           int64_t width) {
-  constexpr int64_t kApart = 16;  // sums by column, so that strict arithmetic can use vectors
+  constexpr int64_t kApart = 16;  // independent sums, so that the compiler can use vectors
   double lanes[kApart] = {};
   for (int64_t i = 0; i < width; ++i) {
     sum[i] = addend[i] + residual[i];
@@ -30,7 +30,7 @@ void scale_row_of_doubles(const double* x, const double* weight, double factor, 
   for (int64_t i = 0; i < width; ++i) out[i] = x[i] * factor * weight[i];
 }
 
-// The type in memory, the one in a row's loop, and the one of its sums.
+// Types: Scalar in tensors, Element of a row in memory, Wide of the sum of squares.
 template <class Scalar, class Element, class Wide, class AddRow, class ScaleRow>
 void add_norm_rows(const at::Tensor& addend, const at::Tensor& residual, const at::Tensor& weight,
                    double eps, const AddedNorm& out, AddRow add_row, ScaleRow scale_row) {
@@ -60,7 +60,7 @@ AddedNorm apart(const at::Tensor& addend, const at::Tensor& residual, const at::
   return {.sum = sum, .normed = inference_rms_norm(sum, weight, eps)};
 }
 
-// With the sum in `sum`: new memory, or the addend's.
+// The sum is written over the addend (a contiguous copy if it is not contiguous), or to new memory.
 AddedNorm add_norm(const at::Tensor& addend, const at::Tensor& residual, const at::Tensor& weight,
                    double eps, bool over_addend) {
   check_norm_inputs(addend, weight, &residual);

@@ -1,5 +1,4 @@
-// What nvcc compiles of the addition and RMSNorm: the kernel (add_rms_norm_row.cuh) for each type,
-// and its launch.
+// The kernel of the addition and RMSNorm (add_rms_norm_row.cuh) for each type, and its launch.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -9,7 +8,7 @@
 namespace shardproof {
 namespace {
 
-constexpr int64_t kMostBlocks = 1 << 20;  // more rows than that: a block takes several
+constexpr int64_t kMostBlocks = 1 << 20;  // for more rows, a block computes several
 
 template <class Scalar>
 int launch(const AddNormRows& rows, cudaStream_t stream) {

@@ -1,5 +1,4 @@
-// Addition and RMSNorm on a GPU, without LibTorch: what nvcc compiles and what calls it. Part of
-// the plugin (cuda_kernels.h).
+// Addition and RMSNorm on a GPU: the interface, without LibTorch, of the part that nvcc compiles.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +16,7 @@ struct AddNormRows {
   double eps;
 };
 
-// Starts it on `stream`, a cudaStream_t; the launch's cudaError_t.
+// Launches the kernel on `stream`, a cudaStream_t. Returns the launch's cudaError_t.
 int launch_add_rms_norm(const AddNormRows& rows, void* stream);
 
 }  // namespace shardproof

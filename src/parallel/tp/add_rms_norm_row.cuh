@@ -4,10 +4,9 @@
 //   the block     adds the threads' squares: within warps by shuffles, over warps in shared memory
 //   each thread   normed[i] = sum[i] * factor * weight[i], of the elements that it wrote itself
 //
-// Wide type: float64 for float64, float32 for all others, as on the CPU (add_rms_norm.cpp). Any
-// width and alignment: elements are read one by one, neighbouring threads neighbouring ones.
-//
-// Nothing but CUDA's own words: a test gives them to a CPU, thread by thread, and runs this text.
+// The wide type is float64 for float64 and float32 for all others, as on the CPU
+// (add_rms_norm.cpp). Any width and alignment works: neighboring threads read neighboring elements,
+// one by one. The text uses only CUDA's keywords and intrinsics, which a test defines for a CPU.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +37,7 @@ __device__ Scalar rounded(Wide value) {
 __device__ inline float reciprocal_root(float value) { return 1.0f / sqrtf(value); }
 __device__ inline double reciprocal_root(double value) { return 1.0 / sqrt(value); }
 
-// The sum over all threads of the block, given to all of them. blockDim.x is a multiple of a warp.
+// Returns the sum over all threads of the block to each. blockDim.x is a multiple of a warp.
 template <class Wide>
 __device__ Wide sum_over_block(Wide value) {
   __shared__ Wide of_warp[kMostRowThreads / kRowWarp];
@@ -53,7 +52,7 @@ __device__ Wide sum_over_block(Wide value) {
   return total;
 }
 
-// Threads per block: a multiple of a warp, kMostRowThreads at most.
+// Launch with a multiple of a warp, at most kMostRowThreads, as threads per block.
 template <class Scalar>
 __global__ void __launch_bounds__(kMostRowThreads)
     add_norm_row(const Scalar* addend, const Scalar* residual, const Scalar* weight, Scalar* sum,

@@ -43,7 +43,7 @@ void declare_parameters(Slot& slot, const SlotPlacement& placement) {
   }
 }
 
-// The layer that stands for `style` in this slot; null: the plain layer stays.
+// Makes the layer of `style` for a slot; null: the plain layer stays.
 class LayerMaker {
  public:
   LayerMaker(Communicator& tp, const TensorParallelOptions& options)
@@ -67,7 +67,7 @@ class LayerMaker {
         return vocab_parallel_embedding(slot);
       case TpStyle::kReplicate:
         return sequence_parallel_ ? whole(slot) : nullptr;
-      // These compute on whatever part they are given.
+      // Layers that compute on any part of their input.
       case TpStyle::kHeadParallelAttention:
       case TpStyle::kHeadParallelNorm:
       case TpStyle::kHiddenParallelActivation:
@@ -113,9 +113,9 @@ class LayerMaker {
                                         .sequence_parallel = sequence_parallel_});
   }
 
-  // Only where the stream, cut along the sequence, meets a whole layer: between a whole opener and
-  // closer the norms of heads, the attention core and the activation see whole tensors and stay as
-  // they are.
+  // A whole layer beside a stream that is cut along the sequence gathers its input or slices its
+  // output. The norms of heads, the attention core and the activation between such layers get whole
+  // tensors, so they stay plain.
   std::unique_ptr<Layer> whole(Slot& slot) const {
     const bool inside = slot.kind == SlotKind::kAttention || slot.kind == SlotKind::kActivation ||
                         slot.kind == SlotKind::kNorm;
@@ -130,7 +130,7 @@ class LayerMaker {
 
   Communicator& tp_;
   bool sequence_parallel_, async_grad_;
-  std::shared_ptr<GatherBuffer> buffer_;  // the layers share it; null: none
+  std::shared_ptr<GatherBuffer> buffer_;  // shared by the layers; null: gather_buffer is off
 };
 
 }  // namespace

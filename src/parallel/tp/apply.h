@@ -1,4 +1,4 @@
-// Tensor parallelism applied to a decoder from outside.
+// Applies tensor parallelism to a decoder from outside.
 #pragma once
 
 #include "comm/mesh_comm.h"
@@ -7,18 +7,15 @@
 
 namespace shardproof {
 
-// Replaces what the slots hold by the plan, and declares for every parameter its layout and how its
-// gradient is finished, for every slot where its inputs and output lie. Comes before
-// Decoder::materialise, which cuts the parameters. With tp = 1 the plan is checked and nothing
-// changes.
+// Replaces the layers in the decoder's slots by those of the plan. Declares the layout and the
+// gradient reduction of each parameter, and the layouts of each slot's inputs and output. Call it
+// before Decoder::materialise, which cuts the parameters. With tp = 1 only the plan is checked.
 //
-// `comm` must outlive the model and every backward through it. No communication happens here, but
-// the tp communicator is made.
+// `comm` must outlive the model and every backward through it. Makes the tp communicator, without
+// communication. With sequence parallelism the caller pads sequences to a multiple of tp (the
+// embedding asserts it).
 //
-// With sequence parallelism the caller pads sequences to a multiple of tp (asserted by the
-// embedding).
-//
-// Throws   what resolve_plan and place_slot throw, before anything is changed
+// Throws   the errors of resolve_plan and place_slot, before any change
 // Source   NeMo-RL parallelize.py, _parallelize_llama
 void apply_tensor_parallel(Decoder& model, MeshComm& comm, const TensorParallelOptions& options);
 

@@ -15,7 +15,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// What the backward of one call needs besides tensors; the graph owns it.
+// The part of a call that its backward needs besides tensors; the graph owns it.
 struct LinearCall : torch::CustomClassHolder {
   LinearCall(Communicator& tp_in, const AsyncLinearOptions& options_in)
       : tp(tp_in), options(options_in) {}
@@ -29,7 +29,7 @@ c10::intrusive_ptr<LinearCall> call_of(AutogradContext* ctx) {
   return c10::static_intrusive_pointer_cast<LinearCall>(ctx->saved_data["call"].toCapsule());
 }
 
-// Summed over all leading dims. Without a bias there is no third input to ask about.
+// The sum of `grad` over all leading dims; undefined without a bias that needs a gradient.
 at::Tensor bias_gradient(AutogradContext* ctx, const at::Tensor& grad) {
   if (!ctx->saved_data["bias"].toBool() || !ctx->needs_input_grad(2)) return {};
   return grad.reshape({-1, grad.size(-1)}).sum(0);
@@ -39,7 +39,7 @@ std::optional<at::Tensor> if_defined(const at::Tensor& bias) {
   return bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt;
 }
 
-// Steps 2, 3 and 6 of the header: grad_x on its way over tp.
+// grad_x and its reduction over tp: steps 2, 3 and 6 of async_linear.h.
 class InputGradient {
  public:
   InputGradient(const LinearCall& call, const at::Tensor& grad, const at::Tensor& weight) {
@@ -59,7 +59,7 @@ class InputGradient {
   std::optional<PendingCollective> pending_;
 };
 
-// What autograd is given for a gradient that is in the buffer already.
+// The gradient that autograd gets when the true one is already in the main gradient.
 at::Tensor stand_in(const at::Tensor& weight, MainGradient& gradient) {
   if (!gradient.wants_dummy) return {};
   gradient.added = true;
@@ -169,7 +169,7 @@ at::Tensor frozen_linear(const at::Tensor& x, const at::Tensor& weight, const at
            "defer nothing where no gradient is computed");
   }
   AsyncLinearOptions own = options;
-  own.sequence_parallel = false;  // its backward belongs to the gather
+  own.sequence_parallel = false;  // the gather has its own backward
   const at::Tensor input = options.sequence_parallel ? all_gather_with_reduce_scatter_backward(
                                                            x, tp, options.sequence_dim,
                                                            options.label, {}, options.gather_buffer)

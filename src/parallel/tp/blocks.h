@@ -13,9 +13,9 @@
 
 namespace shardproof {
 
-// From the order of the full dim to rank after rank, and back. Differentiable, no communication.
-// Up to one block: the tensor itself. Throws Error(kRefused) with both numbers where a block does
-// not divide by `size`.
+// Reorders a dim from the full order to rank after rank, and back. Differentiable, without
+// communication. With at most one block they return the tensor itself. Throws Error(kRefused) with
+// both numbers when `size` does not divide a block.
 at::Tensor in_rank_order(const at::Tensor& full, int64_t dim, const std::vector<int64_t>& blocks,
                          int64_t size);
 at::Tensor in_full_order(const at::Tensor& by_rank, int64_t dim, const std::vector<int64_t>& blocks,

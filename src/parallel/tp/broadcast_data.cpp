@@ -14,17 +14,17 @@ namespace {
 using Keys = std::vector<std::string>;
 using Tensors = std::map<std::string, at::Tensor>;
 
-// What is wrong with rank 0's data; the numbers that every rank hears of.
+// The error in rank 0's data, as a number that every rank receives.
 enum Trouble : int64_t { kFine, kMissing, kWrongDtype, kKeyTwice };
 
-// What all ranks must know before one of them sends: the largest of each over the group.
+// What all ranks must know before one of them sends data: the largest of each over the group.
 enum Notice : int64_t {
   kTrouble,
-  kKeyIndex,      // that has the trouble
-  kFoundDtype,    // of a tensor of another one
-  kHeaderSize,    // numbers in the list of sizes
-  kAsked,         // digest of what this rank asks for, and
-  kAskedNegated,  // its negative: the largest of both tell whether the ranks differ
+  kKeyIndex,      // the key with the error
+  kFoundDtype,    // the wrong dtype
+  kHeaderSize,    // count of numbers in the list of sizes
+  kAsked,         // digest of this rank's keys and dtype
+  kAskedNegated,  // its negative: the maxima of the two show whether ranks differ
   kNoticeSize
 };
 
@@ -38,7 +38,7 @@ struct DataHeader {
   Trouble trouble = kFine;
   int64_t key_index = 0;
   int64_t found_dtype = 0;
-  std::vector<int64_t> sizes = {};  // of each key: number of dims, then the dims
+  std::vector<int64_t> sizes = {};  // for each key: the number of dims, then the dims
 };
 
 DataHeader describe_data(const Keys& keys, const Tensors& data, at::ScalarType dtype) {
@@ -100,7 +100,7 @@ at::Tensor notice_of(const DataHeader& header, const Keys& keys, at::ScalarType 
   return at::tensor(notice, at::kLong).to(device);
 }
 
-// The index of a key that is there before, or -1.
+// The index of the first key that equals an earlier one, or -1.
 int64_t repeated_key(const Keys& keys) {
   std::set<std::string> seen;
   for (size_t i = 0; i < keys.size(); ++i) {

@@ -1,4 +1,4 @@
-// A batch read by one rank of a group and needed by all of it.
+// A batch that one rank of a group reads and all of its ranks need.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,25 +11,24 @@
 
 namespace shardproof {
 
-// The tensors named by `keys`, from rank 0 of `group` (its first rank, wherever that is in the
-// world) to every rank of it.
+// Returns the tensors named by `keys` of the group's first rank on every rank of the group.
 //
 //   keys      the same on every rank, in the same order, none twice
 //   data      read on rank 0 of the group only; may hold more than `keys`
-//   dtype     of all of them: what is sent is one tensor
-//   returns   each key's tensor, contiguous, on `device`, of any number of dims, also without
-//             elements or without dims; shares no memory with `data`
+//   dtype     of all named tensors, which travel as one tensor
+//   returns   each key's tensor, contiguous, on `device`, with any number of dims and elements;
+//             shares no memory with `data`
 //
-// Forward   all_reduce(max) of 6 numbers: all ranks learn whether to go on; broadcast of the sizes;
-//           broadcast of all elements in one tensor, where there are any
+// Forward   all_reduce(max) of 6 numbers, from which all ranks learn whether to continue; broadcast
+//           of the sizes; broadcast of all elements in one tensor, if there are any
 // Backward  none
-// Throws    Error(kBadInput), the same sentence on every rank, before anything is sent: a key that
-//           rank 0's data lacks, a tensor of another dtype, a key given twice, ranks that ask for
-//           different keys or dtypes
-// Source    Megatron-LM data.py, broadcast_data. There sizes went over the default group although
-//           the data went over the given one; a size of 0 ended the list of sizes, so an empty
-//           tensor came out with its later dims missing; tensors of 5 dims were too many; and a
-//           missing key or a wrong dtype failed on rank 0 alone, while the others waited for ever.
+// Throws    Error(kBadInput), the same on every rank and before data is sent: a key that rank 0's
+//           data lacks, a tensor of another dtype, a repeated key, ranks that pass other keys or
+//           dtypes than rank 0
+// Source    Megatron-LM data.py, broadcast_data. It sends the sizes over the default group and the
+//           data over the given one, ends a list of sizes at 0 (an empty tensor loses its later
+//           dims), takes at most 4 dims, and fails on rank 0 alone for a missing key or a wrong
+//           dtype, while the other ranks wait forever.
 std::map<std::string, at::Tensor> broadcast_data(const std::vector<std::string>& keys,
                                                  const std::map<std::string, at::Tensor>& data,
                                                  at::ScalarType dtype, at::Device device,

@@ -38,7 +38,7 @@ at::Tensor ColumnParallelLinear::async_product(const at::Tensor& x, const at::Te
                                          : frozen_linear(x, weight_->tensor, bias, tp_, linear);
 }
 
-// x as the product takes it: whole, its gradient summed on the way back.
+// The whole x; its backward sums the gradient over tp.
 at::Tensor ColumnParallelLinear::entering(const at::Tensor& x) const {
   if (options_.caller_communicates) return x;
   return options_.sequence_parallel

@@ -4,13 +4,13 @@
 //              y = x W_tp^T + b_tp    [B, S, F_tp]     (gathered: all_gather to [B, S, F])
 //   backward   grad_x [B, S, E] {U_tp}  all_reduce     (SP: reduce_scatter to [B, S_tp, E])
 //
-// Each rank computes other features of the same x, so each holds an addend of its gradient. A
-// gathered y goes into computation that all ranks repeat, so its gradient is sliced, not summed.
-// With several blocks a rank holds its part of each (gate and up), and a gathered y is put back
-// into the order of the full layer. (Megatron-LM leaves it in rank order, which depends on tp.)
+// Each rank computes other features of the same x, so each holds an addend of its gradient. All
+// ranks repeat the computation on a gathered y, so its gradient is sliced, not summed. With several
+// blocks a rank holds its part of each (gate and up), and a gathered y is in the order of the full
+// layer. (Megatron-LM leaves it in rank order, which depends on tp.)
 //
-// The product is async_linear.h's where async_grad, a main gradient of the weight or a deferral
-// asks for it. A weight that takes no gradient still gives its input and its bias theirs.
+// async_linear.h computes the product if async_grad, a main gradient of the weight or a deferral is
+// configured. A frozen weight does not stop the gradients of the input and the bias.
 //
 // Legend: B batch, S sequence, E in, F out; S_tp, F_tp this rank's part.
 // Source: Megatron-LM layers.py, ColumnParallelLinear; NeMo-RL parallelize.py, ColwiseParallel.
@@ -34,21 +34,21 @@ class ColumnParallelLinear : public Layer {
     bool sequence_parallel = false;  // x is this rank's part of the sequence
     bool gather_output = false;
     std::vector<int64_t> output_parts = {};  // gather_output: features of each tp rank
-    std::vector<int64_t> blocks = {};        // of a fused output, each cut evenly; empty: one
+    std::vector<int64_t> blocks = {};        // of a fused output, each cut evenly; empty: one block
     bool skip_bias_add = false;              // the caller adds the bias
-    // x comes gathered, and its gradient stays this rank's addend: an expert's, whose dispatcher
-    // communicates, or one of several layers whose caller sums once.
+    // x is already gathered, and its gradient stays this rank's addend: for an expert, whose
+    // dispatcher communicates, or for several layers whose caller sums once.
     bool caller_communicates = false;
-    bool async_grad = false;  // the gradient of x is reduced behind that of the weight
-    std::shared_ptr<GatherBuffer> gather_buffer = {};  // for the x that SP gathers; null: none
-    std::shared_ptr<DeferredWeightGradients> deferred = {};  // null: computed in the backward
+    bool async_grad = false;  // reduces the gradient of x while that of the weight is computed
+    std::shared_ptr<GatherBuffer> gather_buffer = {};  // holds the x gathered by SP; may be null
+    std::shared_ptr<DeferredWeightGradients> deferred = {};  // null: the backward computes it
   };
   // `bias` may be null. `tp` must outlive the layer and its backward.
   ColumnParallelLinear(ParameterPtr weight, ParameterPtr bias, Communicator& tp, Options options)
       : weight_(std::move(weight)), bias_(std::move(bias)), tp_(tp), options_(std::move(options)) {}
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
   std::vector<ParameterPtr> parameters() const override;
-  // From the next call on.
+  // Takes effect with the next call.
   void set_gather_output(bool gathers) { options_.gather_output = gathers; }
 
  private:

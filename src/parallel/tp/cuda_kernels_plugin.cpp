@@ -1,4 +1,4 @@
-// libshardproof_cuda.so: from tensors to what the kernels take.
+// libshardproof_cuda.so: translates tensors to the arguments of the kernels.
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>

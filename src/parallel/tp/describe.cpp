@@ -35,7 +35,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ","));
 }
 
-// "[3,4]" when all ranks agree, else each rank's.
+// "[3,4]" when all ranks agree, else a list of each rank's shape.
 std::string local_text(const std::vector<std::vector<int64_t>>& shapes) {
   const bool equal = std::all_of(shapes.begin(), shapes.end(),
                                  [&](const auto& shape) { return shape == shapes.front(); });

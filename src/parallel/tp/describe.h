@@ -1,4 +1,4 @@
-// Who holds what under tensor parallelism, for people. Needs a config and a mesh, no world.
+// A description, for people, of the parts of a model that tp ranks hold. It needs no world.
 #pragma once
 
 #include <string>
@@ -15,15 +15,15 @@ struct PlanLine {
   std::string layout;  // "S(0)tp"
   std::vector<int64_t> global_shape;
   std::vector<std::vector<int64_t>> local_shapes = {};  // one per tp rank, padding included
-  std::string gradient;  // "" or what is summed after backward: "summed over tp", ...
+  std::string gradient;  // the reduction after the backward, "summed over tp"; "": none
 };
 
-// One line per parameter in forward order; a tied lm_head has none. Throws what resolve_plan and
-// place_slot throw.
+// One line per parameter in forward order; a tied lm_head has none. Throws the errors of
+// resolve_plan and place_slot.
 std::vector<PlanLine> plan_lines(const ModelConfig& config, const Mesh& mesh,
                                  const TensorParallelOptions& options);
 
-// The same as an aligned text table.
+// plan_lines as an aligned text table.
 std::string describe_plan(const ModelConfig& config, const Mesh& mesh,
                           const TensorParallelOptions& options);
 

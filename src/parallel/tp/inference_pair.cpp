@@ -9,7 +9,7 @@
 namespace shardproof {
 namespace {
 
-// x W^T of this rank, one part of the tokens for each rank of tp.
+// x W^T, summed over tp and scattered: each rank gets its part of the tokens.
 at::Tensor scattered_rows(const at::Tensor& x, const at::Tensor& weight, Communicator& tp,
                           const std::string& label) {
   if (x.size(0) % tp.size() != 0) {

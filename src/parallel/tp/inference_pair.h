@@ -1,21 +1,21 @@
-// The two layers of tensor parallel inference, and the path that joins one to the next.
+// The two layers of tensor-parallel inference, and the path that joins one to the next.
 //
 //   NormColumn   x [S_tp, B, E] -> RMSNorm -> all_gather over S -> W_tp x [S, B, F_tp]
 //   RowScatter   x [S, B, F_tp] -> W_tp x {U_tp} -> reduce_scatter over S -> y [S_tp, B, E]
 //   joined       RowScatter .. + residual -> RMSNorm of the next NormColumn -> its all_gather
 //
-// Joined, the reduce-scatter's result is read once: addition, mean square and scaling of a token
-// happen in one pass over its row while it is in the cache, where the layers apart walk all rows
-// once for each. The next NormColumn is then given the gathered rows and skips its norm and gather.
+// The joined path reads the reduce-scatter's result once: addition, mean square and scaling of a
+// token's row happen while the row is in the cache. The next NormColumn gets the gathered rows and
+// skips its norm and gather.
 //
-// No gradients. Between the layers the sequence is cut over tp, so S must divide by tp; an axis of
-// one rank communicates nothing.
+// There are no gradients. Between the layers the sequence is cut over tp, so tp must divide S; an
+// axis of one rank communicates nothing.
 //
 // Legend: S tokens (dim 0), B batch, E width, F features; S_tp, F_tp this rank's part, {U_tp} not
 // yet summed.
 // Source: Megatron-LM inference_layers.py, InferenceLayerNormColumnParallelLinear,
-// InferenceRowParallelLinear. There the joined path writes the new residual over the caller's and
-// passes the gathered rows on in a global buffer; here both are results.
+// InferenceRowParallelLinear. Its joined path overwrites the caller's residual and passes the
+// gathered rows on in a global buffer; here both are results.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,29 +26,29 @@
 
 namespace shardproof {
 
-// x [.., E] * rsqrt(mean(x^2) + eps) * weight [E], computed in float32 (float64 for float64).
-// Throws Error(kBadInput) as add_rms_norm.
+// Returns x [.., E] * rsqrt(mean(x^2) + eps) * weight [E], computed in float32 (float64 for
+// float64). Throws Error(kBadInput) as add_rms_norm does.
 at::Tensor inference_rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
 
-// What an addition and the norm of its result give.
+// An addition and the norm of its result.
 struct AddedNorm {
   at::Tensor sum;     // addend + residual, in their type
   at::Tensor normed;  // inference_rms_norm(sum, weight, eps)
 };
 
-// Both in one pass over the rows: on the CPU, on a GPU where its kernels were built
-// (cuda_kernels.h); else, and for float16 on the CPU, one after the other. addend, residual [..,
-// E], any strides, weight [E], all of one type (float16, bfloat16, float32, float64) on one device.
-// Throws Error(kBadInput): shapes, types or devices that do not fit.
+// Adds and norms in one pass over the rows, on the CPU except for float16, and on a GPU if the
+// kernels were built (cuda_kernels.h); else in two steps. addend, residual [.., E], any strides,
+// weight [E], all of one type (float16, bfloat16, float32, float64) on one device. Throws
+// Error(kBadInput) when shapes, types or devices do not fit.
 AddedNorm add_rms_norm(const at::Tensor& addend, const at::Tensor& residual,
                        const at::Tensor& weight, double eps);
 
-// The same where nobody reads the addend again: on the CPU and with the kernel of a GPU a
-// contiguous addend's memory becomes the sum's, so that only the norm takes new memory.
+// add_rms_norm for an addend that nobody reads again: where it takes one pass, the sum overwrites a
+// contiguous addend, so that only the norm takes new memory.
 AddedNorm add_rms_norm_over_addend(at::Tensor addend, const at::Tensor& residual,
                                    const at::Tensor& weight, double eps);
 
-// The check of both: `residual` may be null.
+// Throws the errors of add_rms_norm. `residual` may be null.
 void check_norm_inputs(const at::Tensor& x, const at::Tensor& weight, const at::Tensor* residual);
 
 class InferenceNormColumn {
@@ -69,9 +69,9 @@ class InferenceNormColumn {
   std::string label_;
 };
 
-// The joined path's results.
+// The results of the joined path.
 struct JoinedRows {
-  at::Tensor residual;  // [S_tp, B, E] with the layer's output added
+  at::Tensor residual;  // [S_tp, B, E], the residual plus the layer's output
   at::Tensor gathered;  // [S, B, E] normed, for InferenceNormColumn::forward_normed
 };
 
@@ -79,9 +79,9 @@ class InferenceRowScatter {
  public:
   // weight [E, F_tp]. `tp` must outlive the layer.
   InferenceRowScatter(at::Tensor weight, Communicator& tp, std::string label);
-  // [S, B, F_tp] -> [S_tp, B, E]. Throws Error(kRefused): S that tp does not divide.
+  // [S, B, F_tp] -> [S_tp, B, E]. Throws Error(kRefused) when tp does not divide S.
   at::Tensor forward(const at::Tensor& x) const;
-  // The same, plus residual [S_tp, B, E], and the norm and gather of `next`.
+  // forward(x) plus residual [S_tp, B, E], then the norm and gather of `next`.
   JoinedRows forward_joined(const at::Tensor& x, const at::Tensor& residual,
                             const InferenceNormColumn& next) const;
 

@@ -1,4 +1,5 @@
-// The loops of norm_rows.h in vectors of eight lanes, for the instructions of who includes it.
+// The loops of norm_rows.h in vectors of eight lanes, for the instruction set of the including
+// file.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,7 @@
 #include "tensor/float_lanes.h"
 
 namespace shardproof {
-namespace {  // each file that includes this has its own, for its own instructions
+namespace {  // each including file has its own copy, for its instruction set
 
 template <class Element>
 inline void store_rest(Floats lanes, int64_t count, Element* to) {
@@ -16,7 +17,7 @@ inline void store_rest(Floats lanes, int64_t count, Element* to) {
   for (int64_t i = 0; i < count; ++i) to[i] = rest[i];
 }
 
-// What was stored is squared, not what was rounded to it.
+// The squares of the stored values, which are rounded.
 template <class Element>
 inline Floats squares_of(const Element* stored) {
   const Floats values = load_lanes(stored);
@@ -25,7 +26,7 @@ inline Floats squares_of(const Element* stored) {
 
 template <class Element>
 float add_row(const Element* addend, const Element* residual, Element* sum, int64_t width) {
-  constexpr int64_t kStretch = 1024;  // float32 sums of so many columns, these added in float64
+  constexpr int64_t kStretch = 1024;  // columns summed in float32; such sums are added in float64
   double total = 0;
   for (int64_t begin = 0; begin < width; begin += kStretch) {
     const int64_t end = begin + kStretch < width ? begin + kStretch : width;

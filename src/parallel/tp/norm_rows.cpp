@@ -1,4 +1,4 @@
-// Which instructions there are. Compiled by itself with -O3 (CMakeLists.txt).
+// Chooses the instruction set. Compiled separately with -O3 (CMakeLists.txt).
 #include "parallel/tp/norm_rows.h"
 
 #include "base/processor.h"

@@ -1,11 +1,11 @@
-// The loops for processors with AVX2 and FMA. Compiled by itself with -O3 (CMakeLists.txt).
+// The loops for processors with AVX2 and FMA. Compiled separately with -O3 (CMakeLists.txt).
 #include <cstdint>
 #include <cstring>
 
 #include "parallel/tp/norm_rows.h"
 
 #if defined(__x86_64__)
-// From here on; what is included above stays as it is for every processor.
+// The headers above are compiled for every processor, the loops below for these.
 #pragma GCC target("avx2,fma")
 #endif
 #include "parallel/tp/norm_row_loops.h"

@@ -45,7 +45,7 @@ void reduce_partial_gradients(const std::vector<ParameterPtr>& parameters,
     SHARDPROOF_ASSERT(grads[i].defined(), parameters[i]->name + " has no gradient: give zeros");
     if (!is_partial(*parameters[i])) continue;
     const at::Device home = grads[i].device();
-    // In its place: it may be a part of a larger buffer, whose memory stays.
+    // The gradient may be a part of a larger buffer, so it is written in place.
     grads[i].copy_(finished(*parameters[i], grads[i].to(device.value_or(home)), comm));
   }
 }

@@ -1,5 +1,5 @@
-// Finishes the gradients of parameters that tp ranks hold equal copies of but use on different
-// tokens or heads: each rank's gradient is then one addend of the true one.
+// Reduces the gradients of parameters that tp ranks hold in equal copies but use on different
+// tokens or heads: the gradient of each rank is one addend of the true one.
 //
 //   sequence-parallel norms, row-parallel biases with SP    summed over partial_grad_axes
 //   k_proj, v_proj with kv heads fewer than tp              summed over the sharers of a head
@@ -15,15 +15,14 @@
 
 namespace shardproof {
 
-// Writes the sums over the addends among `grads` (one per parameter, this rank's shard, defined).
+// Replaces each addend in `grads` (one per parameter, this rank's shard, defined) by the sum.
 //
 //   forward   all_reduce(sum) of each, in order, labelled "grad.<parameter>"
-//   backward  none: these are gradients already
+//   backward  none
 //
-// Once per optimizer step, after the last microbatch. All ranks give the same parameters in the
-// same order. A parameter that a rank did not use counts as zeros there: give zeros, not nothing.
-// `device` is where the communicators move tensors (gradients that are offloaded go there and
-// back); none: where the gradients are.
+// Call it once per optimizer step, after the last microbatch. All ranks pass the same parameters in
+// the same order; a rank that did not use a parameter passes zeros. The communicators move tensors
+// on `device`: gradients elsewhere (offloaded ones) go there and back. Default: their own device.
 void reduce_partial_gradients(const std::vector<ParameterPtr>& parameters,
                               std::vector<at::Tensor>& grads, MeshComm& comm,
                               std::optional<at::Device> device = {});

@@ -54,7 +54,7 @@ void refuse_heads_that_do_not_fit(const ModelConfig& config, int64_t tp_size) {
                .fix = fmt::format("tp = {} would work", fmt::join(working, ", "))});
 }
 
-// The width that a projection opens or closes: query heads, kv heads, or the MLP's inner size.
+// The size of the cut dim of a projection: query heads, kv heads, or the MLP's inner size.
 struct Width {
   int64_t size;
   bool is_kv;
@@ -79,9 +79,9 @@ struct Placer {
   int64_t tp_size;
   bool sequence_parallel;
 
-  // The tensor between the regions: whole, or this rank's part of the sequence.
+  // The layout of the residual stream: whole, or cut along the sequence over tp.
   Layout stream() const { return sequence_parallel ? Layout({Cut::even(1, kTp)}) : Layout(); }
-  // A parameter that every rank holds whole but applies to its own tokens only.
+  // A parameter that every rank holds whole and, with SP, applies to its own tokens only.
   ParameterPlacement on_stream() const {
     ParameterPlacement placement;
     if (sequence_parallel) placement.partial_grad_axes = {kTp};
@@ -100,7 +100,7 @@ struct Placer {
     return {.inputs = {stream()}, .output = Layout({cut(-1)}), .weight = rows, .bias = rows};
   }
 
-  // The output is gathered, so heads need not stay together.
+  // The output is gathered, so a cut may split heads.
   SlotPlacement column_parallel_gathered(const std::string& slot) const {
     const ParameterPlacement rows{
         .layout = Layout({even_or_chunk(0, width_of(config, slot).size, tp_size)})};
@@ -137,8 +137,8 @@ struct Placer {
             .output = Layout({Cut::even(-1, kTp)})};
   }
 
-  // One weight for all heads: each rank has the addend of its own, also where ranks share a kv
-  // head.
+  // All heads share one weight, and each rank has the addend of its own heads, also when ranks
+  // share a kv head.
   SlotPlacement head_parallel_norm(const std::string& slot) const {
     refuse_heads_that_do_not_fit(config, tp_size);
     const bool is_kv = is_slot(slot, "k_norm");

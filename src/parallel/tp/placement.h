@@ -9,7 +9,7 @@
 //   HeadParallelNorm        S(2)             R, partial grad S(2)
 //   SequenceNorm            S(1)             R, partial grad S(1)
 //
-// The probes use this: what they see at a slot is what is written here. Plain arithmetic.
+// The probes read these layouts to describe the tensors that they see. Plain arithmetic.
 #pragma once
 
 #include <string>
@@ -28,20 +28,20 @@ struct ParameterPlacement {
 
 struct SlotPlacement {
   std::vector<Layout> inputs = {};
-  // Per input: axes over which this rank's gradient of it is one addend (kv heads fewer than tp).
+  // For each input: axes over which each rank's gradient is one addend (kv heads fewer than tp).
   std::vector<std::vector<std::string>> input_partial_axes = {};
   Layout output = {};
   ParameterPlacement weight = {};
   ParameterPlacement bias = {};
 };
 
-// Throws Error(kRefused): query heads that tp does not divide; kv heads that neither divide tp nor
-// are divided by it. Both say which sizes of tp would work.
+// Throws Error(kRefused), with the sizes of tp that work, when tp does not divide the query heads,
+// or when neither of tp and the kv heads divides the other.
 SlotPlacement place_slot(const ModelConfig& config, int64_t tp_size, bool sequence_parallel,
                          const SlotStyle& slot);
 
-// The parts of a dim of `global_size`, one per tp rank, as an even or else a torch.chunk cut gives
-// them.
+// The sizes of the parts of a dim, one per tp rank: even, or by torch.chunk's rule if tp does not
+// divide the dim.
 std::vector<int64_t> tp_parts(int64_t global_size, int64_t tp_size);
 
 }  // namespace shardproof

@@ -52,7 +52,7 @@ std::vector<PlanRow> custom_rows(const nlohmann::json& plan) {
   return rows;
 }
 
-// What a pattern may have been meant to be: a slot, or one of every layer.
+// The slots, and the patterns of all layers, with which a wrong pattern is compared.
 std::vector<std::string> likely_patterns(const ModelConfig& config) {
   std::vector<std::string> likely = decoder_slot_names(config);
   for (const std::string& part : layer_slot_names(config.traits())) {
@@ -79,7 +79,7 @@ void refuse_idle_patterns(const std::vector<PlanRow>& rows, const std::vector<st
   }
 }
 
-// The row with most literal characters among those that match; null where none does.
+// The matching row with most literal characters; null: no row matches.
 const PlanRow* longest_match(const std::vector<PlanRow>& rows, const std::string& slot) {
   const PlanRow* best = nullptr;
   for (const PlanRow& row : rows) {
@@ -120,7 +120,7 @@ TpStyle style_from_name(const std::string& name) {
                                    : fmt::format("did you mean '{}'?", near)});
 }
 
-// Greedy with one place to come back to: the last star takes one more character.
+// Greedy; after a mismatch the last star takes one more character.
 bool matches_pattern(std::string_view pattern, std::string_view name) {
   size_t p = 0, n = 0, star = std::string_view::npos, resume = 0;
   while (n < name.size()) {

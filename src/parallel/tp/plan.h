@@ -17,12 +17,12 @@
 //   model.norm                  Replicate                SequenceNorm
 //   lm_head                     VocabParallelLmHead
 //
-// A family has those rows that match one of its slots (layer_slot_names): q and k norms in Qwen3
-// and Gemma3, feedforward norms in Gemma3 alone.
+// The plan of a family has the rows that match one of its slots (layer_slot_names): Qwen3 and
+// Gemma3 have q and k norms, and only Gemma3 has feedforward norms.
 //
-// A `*` stands for any text. A scenario's custom plan is the same table, {"pattern": "style"}, laid
-// over the architecture's own: where several of its patterns match, the one with most literal
-// characters counts.
+// A `*` matches any text. A scenario's custom plan, {"pattern": "style"}, overrides rows of the
+// architecture's plan. If several of its patterns match, the one with most literal characters
+// counts.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -37,9 +37,9 @@ namespace shardproof {
 enum class TpStyle {
   kReplicate,                 // whole on every tp rank
   kColumnParallel,            // linear, weight rows cut; the output's last dim stays cut
-  kColumnParallelGathered,    // the same, and the output is gathered
-  kRowParallel,               // linear, weight columns cut; the input's last dim is cut already
-  kRowParallelScattered,      // the same, and the whole input is cut here
+  kColumnParallelGathered,    // ColumnParallel with a gathered output
+  kRowParallel,               // linear, weight columns cut; the input's last dim is already cut
+  kRowParallelScattered,      // RowParallel that cuts the whole input
   kVocabParallelEmbedding,    // weight rows (tokens) cut
   kVocabParallelLmHead,       // weight rows (tokens) cut, logits stay cut
   kHeadParallelAttention,     // each rank attends with its own heads
@@ -62,26 +62,26 @@ struct SlotStyle {
 };
 
 struct TensorParallelOptions {
-  // The residual stream between the linears is cut along the sequence over tp.
+  // Cuts the residual stream between the linears along the sequence over tp.
   bool sequence_parallel = false;
-  // Column-parallel linears reduce the gradient of their input behind that of their weight
-  // (async_linear.h).
+  // Column-parallel linears reduce the gradient of their input while that of their weight is
+  // computed (async_linear.h).
   bool async_grad = false;
-  // What linears gather along the sequence comes into one buffer (gather_buffer.h).
+  // Linears gather along the sequence into one shared buffer (gather_buffer.h).
   bool gather_buffer = false;
-  // {"pattern": "style"}; null: the architecture's own plan.
+  // {"pattern": "style"}; null: the architecture's plan without changes.
   nlohmann::json custom_plan = nullptr;
 };
 
-// The architecture's own plan: the rows above that match a slot of it.
+// The architecture's plan: the rows above that match one of its slots.
 std::vector<PlanRow> tensor_parallel_plan(const ModelConfig& config, bool sequence_parallel);
 
 // The slots that a decoder of this config has, in forward order.
 std::vector<std::string> decoder_slot_names(const ModelConfig& config);
 
-// The style of every slot. Throws Error(kBadInput): a custom plan that is no {pattern: style}, an
-// unknown style, a pattern that matches no slot, two equally long patterns that disagree;
-// Error(kRefused): styles that do not fit their slot or each other.
+// The style of every slot. Throws Error(kBadInput) when a custom plan is no {pattern: style}, names
+// an unknown style, has a pattern that matches no slot, or two that count equally and disagree;
+// Error(kRefused) when styles do not fit their slots or each other.
 std::vector<SlotStyle> resolve_plan(const ModelConfig& config,
                                     const TensorParallelOptions& options);
 

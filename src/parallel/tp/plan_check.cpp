@@ -31,7 +31,7 @@ void demand(const Styles& styles, const std::string& slot, const std::vector<TpS
 
 bool leaves_cut(TpStyle style) { return style == TpStyle::kColumnParallel; }
 
-// `openers` project the residual stream, `core` works on what they give, `closer` projects back.
+// A region: `openers` project the residual stream, `core` computes, `closer` projects back.
 void check_region(const Styles& styles, const std::vector<std::string>& openers,
                   const std::string& core, TpStyle cut_core, const std::string& closer) {
   for (const std::string& opener : openers) {
@@ -57,7 +57,7 @@ void check_region(const Styles& styles, const std::vector<std::string>& openers,
          given);
 }
 
-// What stands on the residual stream, and why.
+// The styles of norms and residual additions on the residual stream, and the reason.
 struct StreamStyles {
   TpStyle norm, residual;
   std::string because;

@@ -1,4 +1,4 @@
-// Whether the styles of a plan fit their slots and each other.
+// Checks that the styles of a plan fit their slots and each other.
 #pragma once
 
 #include <vector>
@@ -7,11 +7,11 @@
 
 namespace shardproof {
 
-// Throws Error(kRefused), naming the slot, its style and the styles that would fit:
-//   - a style for another kind of slot (RowParallel on a norm);
-//   - a style that needs sequence parallelism, or that it forbids;
-//   - neighbours that hand on a tensor cut in another way than the next one takes it;
-//   - a tied embedding whose two uses want it cut differently.
+// Throws Error(kRefused), which names the slot, its style and the styles that fit, for
+//   - a style of another kind of slot (RowParallel on a norm);
+//   - a style that needs sequence parallelism when it is off, or forbids it when it is on;
+//   - neighbors of which one passes on a tensor that is cut differently from what the next takes;
+//   - a tied embedding whose two uses cut it differently.
 void check_styles_fit(const ModelConfig& config, bool sequence_parallel,
                       const std::vector<SlotStyle>& styles);
 

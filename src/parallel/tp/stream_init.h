@@ -1,5 +1,5 @@
-// First values of a weight that each tp rank draws for itself, so that they depend on tp. (A plan's
-// layers cut one master instead, which is the same for every tp size.)
+// First values of a weight that each tp rank draws separately, so that they depend on tp. (The
+// layers of a plan cut one master weight, which is the same for every tp size.)
 //
 // Source: Megatron-LM layers.py, _initialize_affine_weight_gpu.
 #pragma once
@@ -12,13 +12,12 @@
 
 namespace shardproof {
 
-// This rank's part of a weight, [shape] in float64: normal values of mean 0, drawn in a fork of the
-// named stream and told to the tracker's log under `place`. The parts are another draw on each tp
-// rank, equal over dp, and no other stream moves. An expert's weight takes kExpertParallelRng: its
-// own group's ranks differ by that one.
+// Returns this rank's part of a weight, [shape] in float64: normal values of mean 0, drawn in a
+// fork of the named stream and recorded in the tracker's log under `place`. The parts differ
+// between tp ranks and are equal over dp; no other stream advances. For an expert's weight, pass
+// kExpertParallelRng, which differs between the ranks of its group.
 //
-// Throws what RngTracker::fork and RngTracker::normal throw: Error(kBadInput) of a stream that was
-// never added.
+// Throws Error(kBadInput) when the stream was never added (RngTracker::fork).
 at::Tensor drawn_in_stream(RngTracker& rng, const std::string& stream, at::IntArrayRef shape,
                            double std_deviation, const std::string& place);
 

@@ -1,11 +1,11 @@
 // A token embedding whose rows are cut over tp.
 //
-//   forward    ids [B, S], global     each rank looks up its own tokens, 0 for the others {U_tp}
+//   forward    ids [B, S], global     each rank looks up its own tokens, 0 for others {U_tp}
 //              all_reduce to [B, S, E]                 (SP: reduce_scatter to [B, S_tp, E])
 //   backward   grad [B, S, E]         nothing          (SP: all_gather from [B, S_tp, E])
 //
-// The row of pad_token_id gets no gradient on the rank that holds it. Rows that pad the vocabulary
-// are never looked up: their gradient is 0.
+// The row of pad_token_id gets no gradient. Rows that pad the vocabulary are never looked up, so
+// their gradient is 0.
 //
 // Source: Megatron-LM layers.py, VocabParallelEmbedding.
 #pragma once
@@ -19,10 +19,9 @@ namespace shardproof {
 
 struct TokenLookup {
   int64_t pad_token_id = -1;  // global; its row gets no gradient; < 0: none
-  // The backward adds a token's gradients in one order, whatever the number of threads. On a GPU
-  // that is an index: its backward sorts, an embedding's adds in any order. On the CPU it is the
-  // embedding: there the index's backward adds float32 from several threads in any order.
-  // (Megatron-LM takes the index everywhere.)
+  // The backward adds a token's gradients in a fixed order for any number of threads. On a GPU only
+  // the backward of an index does so (it sorts), on the CPU only that of an embedding. (Megatron-LM
+  // always uses the index.)
   bool deterministic = false;
 };
 // This rank's addend of the embedding: rows [V_tp, E] of the ids from `first` on, 0 for other ids.

@@ -1,11 +1,11 @@
-// A layer that every tp rank computes alike, beside a residual stream cut along the sequence.
+// A layer that every tp rank computes in full, beside a residual stream cut along the sequence.
 //
 //   opens a region    x [B, S_tp, E], all_gather to [B, S, E], the layer
-//                     backward: every rank holds the same gradient of the whole x, so it is sliced
+//                     backward: the gradient of the whole x, equal on all ranks, is sliced
 //   closes a region   the layer, y [B, S, E], sliced to [B, S_tp, E]
 //                     backward: all_gather
 //
-// So the layer's own parameters get their whole gradient on every rank.
+// The layer's parameters get their whole gradient on every rank.
 #pragma once
 
 #include <memory>
