@@ -17,7 +17,7 @@ namespace shardproof::sim {
 namespace {
 
 constexpr const char* kLabel = "accumulated_linear";
-// The tied weight's other use is its product with this.
+// The tied weight is also used in a product with this.
 constexpr double kOtherUse = 2;
 
 bool is_row(const Options& options) { return options["layer"] == "row"; }
@@ -44,7 +44,7 @@ void check_accumulated(const Options& options) {
          "leave one of them out");
 }
 
-// Microbatches are dim 0, tokens dim 1, features dim 2.
+// Dim 0 is microbatches, dim 1 tokens, dim 2 features.
 Layout with_own_tokens(const Options& options) {
   return options["sequence_parallel"] ? Layout({Cut::even(1, "tp")}) : Layout();
 }
@@ -71,7 +71,7 @@ WorkloadTensors accumulated_inputs(Draw& draw, const Options& options) {
   return inputs;
 }
 
-// y = (1 + 2 + .. + uses) x W^T + uses b; the definitions of its gradients.
+// Written out: the gradients of y = (1 + 2 + .. + uses) x W^T + uses b.
 WorkloadTensors plain_accumulated(const TensorsByName& full, const Options& options) {
   const at::NoGradGuard no_grad;
   const int64_t uses = options["uses"], count = options["microbatches"];
@@ -88,7 +88,7 @@ WorkloadTensors plain_accumulated(const TensorsByName& full, const Options& opti
 
 using Product = std::function<at::Tensor(const at::Tensor&)>;
 
-// The weight of all microbatches, with its buffer.
+// The weight and its gradient buffer, shared by all microbatches.
 ParameterPtr accumulating_weight(const TensorsByName& local, const Options& options) {
   const at::Tensor leaf = local.at("weight").detach().requires_grad_();
   const at::ScalarType narrow = leaf.scalar_type();
@@ -102,7 +102,7 @@ ParameterPtr accumulating_weight(const TensorsByName& local, const Options& opti
                                  .zero_dummy = options["stand_in"] == "zeros"})});
 }
 
-// The product alone instead of the layer's, with what it asks for.
+// The product without a layer, whose options can contradict each other.
 at::Tensor asked_product(const at::Tensor& x, const Parameter& weight, Communicator& tp,
                          bool sequence_parallel) {
   return async_linear(x, weight.tensor, {}, tp,
@@ -112,7 +112,7 @@ at::Tensor asked_product(const at::Tensor& x, const Parameter& weight, Communica
                        .main_gradient = weight.main_gradient});
 }
 
-// The gradient of a tied weight's other use, and what becomes of it.
+// Adds the gradient of a tied weight's other use to the buffer.
 void finish_microbatch(const Parameter& weight, const Options& options) {
   if (options["stand_in"] != "none") finish_main_gradient(weight.tensor, *weight.main_gradient);
 }

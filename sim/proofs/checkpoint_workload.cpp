@@ -55,7 +55,7 @@ WorkloadTensors plain_block(const TensorsByName& full, const Options& options) {
   return outputs;
 }
 
-// What the backward still needs when the sharded function has returned.
+// State that the backward needs after the sharded function has returned.
 struct Block {
   Block(Communicator& tp, const Options& options)
       : rng(&log), spread(tp, "block"), tp(tp), p(options["p"]) {
@@ -111,7 +111,7 @@ WorkloadTensors draws_of(const DrawLog& log, Phase phase, const std::string& suf
 
 struct BlockForward {
   at::Tensor y, out;
-  int64_t kept_bytes;  // what it leaves for its backward: at their most its saved tensors hold this
+  int64_t kept_bytes;  // held for the backward: an upper bound of the saved tensors
 };
 
 BlockForward run_forward(const std::shared_ptr<Block>& block, const TensorsByName& local,
@@ -124,7 +124,7 @@ BlockForward run_forward(const std::shared_ptr<Block>& block, const TensorsByNam
   return {seen, out, notes.tensor_bytes() - before - static_cast<int64_t>(seen.nbytes())};
 }
 
-// The same with everything kept, on streams of its own: what there is to save.
+// The bytes of a forward that saves everything, on streams of its own.
 int64_t bytes_without_recomputing(const TensorsByName& local, MeshComm& comm, Options options,
                                   const WorkloadNotes& notes) {
   options["block"] = options["norm"] = "plain";

@@ -43,7 +43,7 @@ Layout cut_rows(int64_t dim, const Options& options) {
 }
 
 WorkloadTensors column_inputs(Draw& draw, const Options& options) {
-  gathers_output(options);  // throws where the option is wrong
+  gathers_output(options);  // throws for an unknown value
   const int64_t in = options["in_features"], out = options["out_features"];
   Layout tokens({Cut::even(0, "dp")});
   if (options["sequence_parallel"] || options["expert"]) tokens.append(Cut::even(1, "tp"));
@@ -83,7 +83,7 @@ at::Tensor entering(const at::Tensor& x, Communicator& tp, const Options& option
   return x;
 }
 
-// The bias beside y, where the caller adds it.
+// The bias that the caller adds to y.
 at::Tensor callers_bias(const TensorsByName& local, Communicator& tp,
                         const ColumnParallelLinear::Options& layer, bool gathered) {
   const at::Tensor& bias = local.at("bias");
@@ -100,7 +100,7 @@ WorkloadTensors sharded_column(const TensorsByName& local, MeshComm& comm, const
   const auto layer = std::make_shared<ColumnParallelLinear>(
       slot_parameter("weight", local, !options["frozen"]),
       options["bias"] ? slot_parameter("bias", local) : nullptr, tp, layer_of);
-  notes.after_backward = [layer]() -> WorkloadTensors { return {}; };  // its buffer lives till then
+  notes.after_backward = [layer]() -> WorkloadTensors { return {}; };  // keeps its gather buffer
   const bool gathered = gathers_output(options);
   if (options["runtime_gather"] != "default") layer->set_gather_output(gathered);
   at::Tensor y = run_layer(*layer, entering(local.at("x"), tp, options));

@@ -1,4 +1,4 @@
-// column_parallel_linear as a workload: y = x W^T + b, rows of W cut over tp.
+// Workload column_parallel_linear: y = x W^T + b, rows of W cut over tp.
 #pragma once
 
 #include "sim/proofs/workload.h"
@@ -10,9 +10,9 @@ namespace shardproof::sim {
 //
 //   fused            none, gate_up (two equal blocks), qkv (a half and two quarters)
 //   runtime_gather   default, yes, no: overrides gather_output before the call
-//   disable_grad_reduce   here the caller sums the gradient of x
-//   expert           here the caller gathers x, as a dispatcher of tokens would
-//   async_grad       the gradient of x is reduced behind that of W
+//   disable_grad_reduce   the workload, as the layer's caller, sums the gradient of x
+//   expert           the workload gathers x, as a dispatcher of tokens does
+//   async_grad       the gradient of x is reduced while that of W is computed
 Workload column_parallel_workload();
 
 }  // namespace shardproof::sim

@@ -10,7 +10,7 @@
 namespace shardproof::sim {
 namespace {
 
-constexpr int64_t kPositions = 12;  // of a sample, or of a packed sequence: for cp of 1, 2 and 3
+constexpr int64_t kPositions = 12;  // of a sample or packed sequence; works with cp of 1, 2 and 3
 constexpr int64_t kSamples = 2;
 constexpr int64_t kTokens = 11;               // of each sample
 constexpr int64_t kUnpackedLength = 9;        // of a packed sequence's row in the result
@@ -53,14 +53,14 @@ WorkloadTensors context_inputs(Draw& draw, const Options& options) {
   const int64_t positions = is_packed(options) ? kPositions * kPackedCount : kPositions;
   const at::Tensor logits = draw.normal({samples, positions, vocab}) * 4;
   WorkloadTensors inputs = {
-      // Each cp rank is given all positions and takes its own.
+      // Each cp rank gets all positions and takes its own.
       {"logits", logits.to(at::kBFloat16).to(at::kDouble), Layout({Cut::even(2, "tp")}), {"cp"}},
       {"target", draw.integers(vocab, {samples, is_packed(options) ? positions : kTokens})}};
   if (is_indexed(options)) inputs.push_back({"seq_index", draw.normal({kPositions}).argsort()});
   return inputs;
 }
 
-// [count]: the logprobs of tokens 1, 2, .. of one sequence, its logits [positions, V].
+// [count]: the logprobs of tokens 1, 2, .. of one sequence from its logits [positions, V].
 at::Tensor scored_alone(const at::Tensor& logits, const at::Tensor& target, int64_t count,
                         const Options& options) {
   const at::ScalarType wide = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;

@@ -35,7 +35,7 @@ WorkloadTensors plain_loss(const TensorsByName& full, const Options& options) {
   const at::ScalarType wide = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor logprobs = at::log_softmax(logits, -1, wide);
   const at::Tensor target = logprobs.gather(-1, full.at("target").unsqueeze(-1)).squeeze(-1);
-  // The target has 1 - smoothing, each of the other tokens its part of the rest.
+  // Smoothing gives the target 1 - smoothing, and an equal part of the rest to each other token.
   const at::Tensor others = (logprobs.sum(-1) - target) / std::max(vocab - 1, 1.0);
   WorkloadTensors out = {{"loss", -((1 - smoothing) * target + smoothing * others)}};
   if (options["read_after"]) out.push_back({"read_after", logits * 2});
@@ -44,7 +44,7 @@ WorkloadTensors plain_loss(const TensorsByName& full, const Options& options) {
 
 WorkloadTensors sharded_loss(const TensorsByName& local, MeshComm& comm, const Options& options) {
   const at::Tensor own = local.at("logits");
-  // An activation: the leaf itself may not be overwritten.
+  // A copy, because a leaf may not be overwritten.
   const at::Tensor logits = options["strided"] ? transposed_memory(own) : own * 1;
   const at::Tensor loss = vocab_parallel_cross_entropy(
       logits, local.at("target"), comm.along("tp"), options["vocab_size"],

@@ -1,15 +1,14 @@
-// vocab_parallel_cross_entropy as a workload: the loss of each token, its vocabulary cut over tp.
+// Workload vocab_parallel_cross_entropy: the loss of each token, with the vocabulary cut over tp.
 #pragma once
 
 #include "sim/proofs/workload.h"
 
 namespace shardproof::sim {
 
-// Options: samples, tokens, vocab_size; padded_vocab (what tp pads the vocabulary to; 0: it
-// divides), label_smoothing, gap (how far the largest logit of a row lies above the others),
-// strided, overwrite_logits, read_after (the logits are read once more behind the loss: whoever
-// overwrote them unasked is found). Sharded: src/logprob/vocab_parallel_cross_entropy.h. Over dp
-// the samples are cut evenly.
+// Sharded: src/logprob/vocab_parallel_cross_entropy.h. Over dp the samples are cut evenly. Options:
+// samples, tokens, vocab_size; padded_vocab (the padded size; 0: tp divides vocab_size),
+// label_smoothing, gap (between the largest logit of a row and the others), strided,
+// overwrite_logits, read_after (reads the logits after the loss, which shows whether they changed).
 Workload cross_entropy_workload();
 
 }  // namespace shardproof::sim

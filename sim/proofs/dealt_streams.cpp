@@ -26,7 +26,7 @@ void check_rank_count(const char* axis, int64_t told) {
        .fix = fmt::format("give the number of {} ranks of the mesh, 1 to {}", axis, kMostRanks)});
 }
 
-// Of a size that each of `ranks` has an equal part of.
+// Each rank's part of `size`.
 int64_t dealt_part(int64_t size, int64_t dim, int64_t ranks, const char* axis) {
   if (size % ranks == 0) return size / ranks;
   throw Error(
@@ -56,7 +56,7 @@ DealtStreams::~DealtStreams() = default;
 
 at::Tensor DealtStreams::keep_from(Stream& stream, std::vector<int64_t> shape, double p) {
   shape[0] = dealt_part(shape[0], 0, dp_ranks_, "dp");
-  if (p == 0) {  // nothing is drawn
+  if (p == 0) {
     const at::Tensor none = draw_tensor({});
     last_draws_ = last_draws_.defined() ? at::cat({last_draws_, none}) : none;
     shape[0] *= dp_ranks_;

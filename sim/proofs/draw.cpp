@@ -1,4 +1,4 @@
-// Draws from one seed, a stream for each.
+// Random inputs of workloads: one seed, one stream for each draw.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>

@@ -121,7 +121,7 @@ WorkloadTensors sharded_dropouts(const TensorsByName& local, MeshComm& comm, con
   out.push_back({"layer.after", after, samples_cut()});
   if (options["stray_draw"]) {
     const auto region = rng.fork();
-    at::rand({1});  // of the process's default generator
+    at::rand({1});  // from the process's default generator
   }
   notes.warnings = rng.warnings();
   return out;

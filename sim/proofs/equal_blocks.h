@@ -1,4 +1,4 @@
-// The blocks of a fused dim that all have one size.
+// The blocks of a fused dim whose blocks have one size.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace shardproof::sim {
 
-// `stride` equal blocks of `size`. Throws Error(kRefused) where stride does not divide it; `what`
-// names the size.
+// `stride` equal blocks of `size`. Throws Error(kRefused), naming the size by `what`, when stride
+// does not divide it.
 std::vector<int64_t> equal_blocks(int64_t size, int64_t stride, std::string_view what);
 
 }  // namespace shardproof::sim

@@ -1,4 +1,4 @@
-// Log-probabilities straight from hidden states, the output layer cut over tp, as a workload.
+// Workload: log-probabilities directly from hidden states, with the output layer cut over tp.
 #pragma once
 
 #include "sim/proofs/workload.h"

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kNormEps = 1e-5;
 
-// Dim 1 is samples here, dim 0 tokens.
+// Dim 0 is tokens, dim 1 samples.
 Layout pair_layout(int64_t dim) { return Layout({Cut::even(1, "dp"), Cut::even(dim, "tp")}); }
 
 WorkloadTensors pair_inputs(Draw& draw, const Options& options) {
@@ -24,7 +24,7 @@ WorkloadTensors pair_inputs(Draw& draw, const Options& options) {
 }
 
 WorkloadTensors plain_pair(const TensorsByName& full, const Options&) {
-  const at::NoGradGuard no_grad;  // as the layers
+  const at::NoGradGuard no_grad;
   const at::Tensor sum = full.at("x").matmul(full.at("row").t()) + full.at("residual_in");
   const at::ScalarType wide = sum.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor values = sum.to(wide);

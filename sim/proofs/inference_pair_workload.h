@@ -1,5 +1,4 @@
-// inference_pair as a workload: row parallel with reduce-scatter, addition, norm, gather, column
-// parallel.
+// Workload inference_pair: row parallel, reduce-scatter, addition, norm, gather, column parallel.
 #pragma once
 
 #include "sim/proofs/workload.h"

@@ -21,7 +21,7 @@ Layout of_columns() {
   return layout;
 }
 
-// [rows, vocab]: the tokens that a sampler has ruled out, of both policies alike, never a target.
+// [rows, vocab]: the tokens that a sampler rules out for both policies; never a target.
 at::Tensor ruled_out(int64_t every, const at::Tensor& target, int64_t vocab) {
   if (every < 0) {
     throw Error({.kind = ErrorKind::kBadInput,
@@ -56,7 +56,7 @@ WorkloadTensors plain_functions(const TensorsByName& full, const Options& option
     return at::log_softmax(logits.to(wide) / options["temperature"].get<double>(), -1);
   };
   const at::Tensor p = log_softmax("logits"), q = log_softmax("logits_q");
-  // A token of probability 0 adds nothing: p log p goes to 0 with p.
+  // A token of probability 0 adds nothing: p log p tends to 0 with p.
   const auto finite = [&p](const at::Tensor& values) {
     return values.masked_fill(p.isneginf(), 0);
   };

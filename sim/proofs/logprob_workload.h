@@ -1,15 +1,14 @@
-// Log-probabilities, entropy and KL over a vocabulary that tp cuts, as a workload.
+// Workload: log-probabilities, entropy and KL over a vocabulary that is cut over tp.
 #pragma once
 
 #include "sim/proofs/workload.h"
 
 namespace shardproof::sim {
 
-// Options: rows, vocab_size (a multiple of tp), spread (of the logits), temperature, block_rows,
-// ruled_out_every (3: every third logit is -infinity, from another column in each row; 0: none).
-// The logits are numbers that bfloat16 holds: in every precision the logits are the same, and what
-// is left of the error is the function's own. Sharded: src/logprob/vocab_parallel_{logprob,entropy,
-// kl}.h. Over dp the rows are cut evenly.
+// Sharded: src/logprob/vocab_parallel_{logprob,entropy,kl}.h. Over dp the rows are cut evenly. The
+// logits are exact in bfloat16, hence equal in every precision, and any error comes from the
+// functions. Options: rows, vocab_size (a multiple of tp), spread (of the logits), temperature,
+// block_rows, ruled_out_every (3: every third logit is -infinity, shifted by row; 0: none).
 Workload logprob_workload();
 
 }  // namespace shardproof::sim

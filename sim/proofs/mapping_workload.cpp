@@ -14,11 +14,11 @@
 namespace shardproof::sim {
 namespace {
 
-// What the ranks hold of one side of a mapping.
+// How ranks hold the input or the output of a mapping.
 enum class Held {
   kSame,    // one tensor, equal on all ranks
-  kEach,    // a tensor of each rank: [ranks, ..], cut along dim 0
-  kPart,    // parts of dim
+  kEach,    // one tensor of each rank: [ranks, ..], cut along dim 0
+  kPart,    // parts of `dim`
   kHidden,  // even parts of the last dim
 };
 
@@ -57,7 +57,7 @@ bool trades(const MappingKind& kind) {
   return kind.takes == Held::kEach && kind.gives == Held::kEach;
 }
 
-// Cuts dim 0 for hidden mappings, whose rows are tokens.
+// The dim that is cut; 0 for mappings to or from kHidden, whose rows are tokens.
 int64_t cut_dim(const Options& options) {
   const MappingKind& kind = kind_of(options);
   const bool rows = kind.takes == Held::kHidden || kind.gives == Held::kHidden;
@@ -97,8 +97,8 @@ void check_mapping_options(const MappingKind& kind, const Options& options) {
   }
 }
 
-// Rows that each rank gives to rank 0, 1, ..: torch.chunk's parts of what it has, dealt out from
-// itself on. Ranks have and get equally many, but no two parts of a rank need be equal.
+// The rows that each rank sends to rank 0, 1, ..: torch.chunk's parts of its rows, the first one to
+// itself. All ranks have and get equally many, but the parts of a rank may differ.
 //
 //   8 rows, 3 ranks   rank 0 gives 3 3 2   rank 1 gives 2 3 3   rank 2 gives 3 2 3
 std::vector<std::vector<int64_t>> traded_rows(int64_t rows, int64_t ranks) {
@@ -113,7 +113,7 @@ std::vector<std::vector<int64_t>> traded_rows(int64_t rows, int64_t ranks) {
   return given;
 }
 
-// Part j of what rank i has goes to rank j.
+// Part j of rank i's rows goes to rank j.
 at::Tensor plainly_traded(const at::Tensor& x, bool uneven) {
   const int64_t ranks = x.size(0), rows = x.size(1);
   if (!uneven) return x.unflatten(1, {ranks, rows / ranks}).transpose(0, 1).flatten(1, 2);
@@ -230,9 +230,9 @@ WorkloadTensors sharded_mapping(const TensorsByName& local, MeshComm& comm,
   };
   const at::Tensor x = own(kind.takes, local.at("x"));
   if (!options["elsewhere"]) return {output("y", kind.gives, run(transposed_memory(x)))};
-  // Made first, so that its backward comes last: with the gradient that the mapping was given too.
+  // This is the first node, so its backward runs last and gets the gradient that the mapping got.
   const at::Tensor beside = own(kind.gives, local.at("beside")).tanh();
-  const at::Tensor kept = (x * 1).contiguous();  // nothing to copy before it is sent
+  const at::Tensor kept = (x * 1).contiguous();  // sent without a copy
   const at::Tensor y = run(kept) + beside;
   return {output("y", kind.gives, y), output("x_after", kind.takes, kept.detach())};
 }

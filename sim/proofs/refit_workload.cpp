@@ -38,7 +38,7 @@ ModelConfig refit_model(const Options& options) {
   return config;
 }
 
-// What a model has beside its weights: numbers that no float holds, flags, and a scale.
+// Buffers of a model: numbers that no float holds, flags, and a scale.
 WeightMap refit_buffers() {
   const auto large = (int64_t{1} << 60) + 1;
   return {{"buffers.flags", at::arange(7, at::kLong).remainder(3).eq(0)},
@@ -51,12 +51,12 @@ Layout buffer_layout(const std::string& key) {
   return key == "buffers.position_ids" ? Layout({Cut::even(0, "tp")}) : Layout();
 }
 
-// Of the whole model under the names of its parameters: drawn from the case's seed.
+// The weights of the whole model by parameter name, drawn from the case's seed.
 WeightMap refit_weights(const TensorsByName& inputs, const Options& options) {
   return *seeded_weights(refit_model(options), inputs.at("seed").item<int64_t>());
 }
 
-// The judge compares floats of a float64 run as numbers, everything else by its bits.
+// The judge compares a float64 tensor by its numbers, so every other tensor is given by its bits.
 at::Tensor judged(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
     case at::kFloat:
@@ -101,7 +101,7 @@ RefitPath refit_path(const std::string& name) {
   return RefitPath::kSharedMemory;
 }
 
-// Which ranks of the case do what.
+// The ranks of the trainer and of the receivers.
 struct Roles {
   Roles(const Mesh& mesh, const Options& options)
       : trainer(
@@ -127,8 +127,8 @@ struct Roles {
   int64_t first_receiver;
 };
 
-// Holds rank 0 to the budget: looks which buckets' memory is still there. A world's own threads may
-// let go of it a little later than the call returns.
+// Enforces rank 0's budget: it checks which buckets are still in memory. It waits, because a
+// world's threads may release a bucket shortly after the call returns.
 class HeldFullTensors {
  public:
   explicit HeldFullTensors(int64_t allowed_bytes) : allowed_(allowed_bytes) {}
@@ -153,9 +153,9 @@ class HeldFullTensors {
     }
     if (held() <= allowed) return;
     throw Error({.kind = ErrorKind::kFailed,
-                 .what = fmt::format("rank 0 holds {} bytes of full tensors {}, {} may be", held(),
-                                     when, allowed),
-                 .fix = "let go of each bucket before the next"});
+                 .what = fmt::format("rank 0 holds {} bytes of full tensors {}, more than {}",
+                                     held(), when, allowed),
+                 .fix = "release each bucket before the next"});
   }
   int64_t allowed_, most_ = 0;
   std::vector<std::pair<c10::weak_intrusive_ptr<c10::StorageImpl>, int64_t>> buckets_;

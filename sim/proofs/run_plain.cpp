@@ -1,4 +1,4 @@
-// The plain function of a workload on one device: the golden of its cases.
+// Runs the plain function of a workload on one device: the golden of its cases.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -16,10 +16,10 @@
 namespace shardproof::sim {
 namespace {
 
-// `member` 0: as it is; above, outputs and gradients are moved by roundings. In float32 the inputs
-// are too: every rank has the same numbers, but a function that rounds inside, as the exponent of a
-// softmax, is as far off as one of moved inputs (backward error). In a narrower dtype the roundings
-// of the outputs are larger than those inside, which are float32.
+// Member 0 is exact; the outputs and gradients of other members are moved by roundings. In float32
+// their inputs are moved too, because a function may amplify the roundings inside it, as a
+// softmax's exponent does (backward error). In a narrower dtype the roundings inside are float32
+// and smaller than those of the outputs.
 void run_in(at::ScalarType dtype, int64_t member, const Workload& workload, const CaseSpec& spec,
             Probe& probe) {
   const auto moved = [&](const at::Tensor& value, const std::string& name) {
@@ -56,7 +56,7 @@ void run_in(at::ScalarType dtype, int64_t member, const Workload& workload, cons
 std::string run_plain(const Workload& workload, const CaseSpec& spec, int golden_fd,
                       const std::string& dump_path) {
   const auto start = std::chrono::steady_clock::now();
-  at::set_num_threads(1);  // the same sums in every run, and no fight with the ranks for cores
+  at::set_num_threads(1);  // equal sums in every run, and cores are left for the ranks
   const at::ScalarType dtype = dtype_of_precision(spec.precision);
   GoldenRecorder recorder(/*activations=*/true);
   run_in(at::kDouble, /*member=*/0, workload, spec, recorder);

@@ -1,4 +1,4 @@
-// The sharded function of a workload on one rank, told to the judge's recorder.
+// Runs the sharded function of a workload on one rank, under the judge's recorder.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -91,7 +91,7 @@ class ShardedRun {
   void observe(const std::string& name, Phase phase, const at::Tensor& tensor,
                const WorkloadTensor& held) {
     const ClockPause pause(env_.clock);
-    std::vector<std::string> axes;  // an axis of one rank adds nothing
+    std::vector<std::string> axes;  // those of several ranks, since one rank's addend is the sum
     for (const std::string& axis : held.partial_axes) {
       if (mesh_.size(axis) > 1) axes.push_back(axis);
     }
@@ -104,8 +104,8 @@ class ShardedRun {
                         .partial_axes = axes});
   }
 
-  // This rank's part of the gradient that enters at an output. Undefined where the golden has no
-  // such output or this part has another shape: the judge says so. Not judged: ones.
+  // This rank's part of the gradient that enters at an output. It is undefined if the golden lacks
+  // the output or has another shape, which the judge reports. Without a golden it is ones.
   at::Tensor gradient_at(const WorkloadTensor& output) const {
     const ClockPause pause(env_.clock);
     if (!golden_) return at::ones_like(output.tensor);
@@ -134,7 +134,7 @@ class ShardedRun {
     run_backward(tensors, gradients);
   }
 
-  // Who holds what, for the report's picture.
+  // The layouts of the inputs, for the report's picture.
   nlohmann::json holdings() const {
     nlohmann::json held = nlohmann::json::object();
     for (const WorkloadTensor& input : inputs_) {

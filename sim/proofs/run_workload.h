@@ -1,4 +1,4 @@
-// One case of a workload: the plain function on one device, or the sharded one on one rank.
+// Runs a case of a workload: the plain function on one device, or the sharded one on one rank.
 //
 //   forward    the outputs in the order in which the plain function returns them
 //   step       "grad.<input>" of every floating input, the last one first
@@ -14,12 +14,12 @@
 
 namespace shardproof::sim {
 
-// As golden::golden_main. Throws Error(kBadInput) what the plain function makes of these options.
+// Like golden::golden_main. Throws Error(kBadInput) as the plain function does for these options.
 std::string run_plain(const Workload& workload, const CaseSpec& spec, int golden_fd,
                       const std::string& dump_path = "");
 
-// As rank_main: returns an encoded RankReport. Throws Error(kRefused): a layout that this mesh
-// cannot cut.
+// Like rank_main: returns an encoded RankReport. Throws Error(kRefused) when the mesh cannot cut a
+// layout.
 std::string run_sharded(const Workload& workload, const CaseSpec& spec, const RankEnv& env);
 
 }  // namespace shardproof::sim

@@ -1,4 +1,4 @@
-// A layer of a slot outside of a model: its parameters, and one call.
+// A layer of a slot, called without a model.
 #pragma once
 
 #include "model/slot.h"
@@ -6,11 +6,11 @@
 
 namespace shardproof::sim {
 
-// This rank's leaf as a parameter; one that is not trained holds its values alone.
+// This rank's leaf as a parameter; if it is not trainable, without the leaf's graph.
 ParameterPtr slot_parameter(const std::string& name, const TensorsByName& local,
                             bool trainable = true);
 
-// The layer's output; no probe sees it.
+// The layer's output, without probes.
 at::Tensor run_layer(Layer& layer, const at::Tensor& input);
 
 }  // namespace shardproof::sim

@@ -52,7 +52,7 @@ Layout weight_layout(const Options& options) {
                       equal_blocks(options["cut_features"], options["stride"], "cut_features"))});
 }
 
-// Random numbers come from the streams alone.
+// The weight is drawn from the streams, so there are no inputs.
 WorkloadTensors no_inputs(Draw&, const Options&) { return {}; }
 
 WorkloadTensors plainly_drawn(const TensorsByName&, const Options& options) {

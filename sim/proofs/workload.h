@@ -1,12 +1,12 @@
-// A layer, or any other sharded function, beside its plain twin: what it takes to judge one.
+// A workload: a layer, or any other sharded function, and the plain function that it must equal.
 //
-//   inputs    draws full tensors from the seed and says how the ranks hold each
-//   plain     full tensors in, full tensors out: one device, as plainly as the definition
-//   sharded   this rank's parts in, this rank's parts out, over the communicators of the mesh
+//   inputs    draws full tensors from the seed and gives their layouts
+//   plain     takes and returns full tensors on one device, as plainly as the definition
+//   sharded   takes and returns this rank's parts, over the communicators of the mesh
 //
 // The harness cuts the inputs, runs the plain function once and the sharded one on every rank,
-// sends a drawn gradient (another one at each position of each output) back through both, and
-// judges the outputs and the gradients of all floating inputs. A scenario names it:
+// draws a gradient for each output (different at each position) for the backward of both, and
+// compares the outputs and the gradients of all floating inputs. A scenario selects a workload by
 // `workload: NAME`, with `options`, mesh, precision and seed.
 #pragma once
 
@@ -39,10 +39,10 @@ class Draw {
 
 struct WorkloadTensor {
   std::string name;
-  at::Tensor tensor;   // full; of `sharded`: this rank's part
-  Layout layout = {};  // how the ranks hold it; of `plain`: not looked at
-  // Of an input: the axes over which the ranks' gradients are addends of the whole one (a weight
-  // that data parallel ranks hold alike). Of an output: the axes over which it is itself an addend.
+  at::Tensor tensor;   // full, except from `sharded`: this rank's part
+  Layout layout = {};  // ignored in the outputs of `plain`
+  // Of an input: axes over which each rank's gradient is one addend (a weight that data parallel
+  // ranks hold equally). Of an output: axes over which each rank's tensor is one addend.
   std::vector<std::string> partial_axes = {};
 };
 
@@ -50,37 +50,37 @@ using WorkloadTensors = std::vector<WorkloadTensor>;
 using TensorsByName = std::map<std::string, at::Tensor>;
 using Options = nlohmann::json;
 
-// An option of every workload: the ranks' inputs, and the gradients that enter at their outputs,
-// are not contiguous (the first and the last dim have changed places in memory).
+// An option of every workload: the inputs of the sharded function and the gradients of its outputs
+// are strided (transposed_memory in passes.h).
 inline constexpr const char* kStridedInputs = "strided_inputs";
 
-// Of any mesh: an option that counts ranks is not larger.
+// An upper bound of options that count ranks.
 inline constexpr int64_t kMostRanks = 65536;
 
-// What a sharded function may leave beside its outputs.
+// Results of a sharded function besides its outputs.
 struct WorkloadNotes {
-  // Of this rank's thread, now: bytes of the tensors that it holds.
+  // Bytes of the tensors that this rank's thread holds now.
   std::function<int64_t()> tensor_bytes = {};
-  // Into `metrics.figures` of the rank's results.
+  // Added to `metrics.figures` of the rank's results.
   nlohmann::json figures = nlohmann::json::object();
-  // Sentences into the rank's `warnings`: what is odd, but no verdict.
+  // Sentences for the rank's `warnings`, which change no verdict.
   std::vector<std::string> warnings = {};
-  // Called when the pass back is through: more outputs, judged like the others. May stay empty.
+  // Called after the backward; returns more outputs to compare. May stay empty.
   std::function<WorkloadTensors()> after_backward = {};
 };
 
 struct Workload {
   std::string name;        // of letters, digits and '_'
   std::string about = {};  // one sentence, for `describe`
-  // Options with their default values; a scenario sets no others. A whole number stays one.
+  // All options with their defaults; a scenario sets no others. An integer default takes integers.
   Options options = Options::object();
   std::function<WorkloadTensors(Draw& draw, const Options& options)> inputs;
   std::function<WorkloadTensors(const TensorsByName& full, const Options& options)> plain;
-  // Outputs have the names of the plain ones; all are judged, so a step in between may be one too.
-  // May throw Error(kRefused) before the first collective: this mesh cannot cut it.
+  // The outputs have the names of the plain ones; an intermediate value may be one. May throw
+  // Error(kRefused) before the first collective if this mesh cannot cut the inputs.
   std::function<WorkloadTensors(const TensorsByName& local, MeshComm& comm, const Options& options)>
       sharded = {};
-  // Instead of `sharded`, for one that has more to say.
+  // Replaces `sharded` when the function also writes notes.
   std::function<WorkloadTensors(const TensorsByName& local, MeshComm& comm, const Options& options,
                                 WorkloadNotes& notes)>
       sharded_with_notes = {};

@@ -43,10 +43,10 @@ Workloads::Workloads(std::initializer_list<Workload> workloads) {
 void Workloads::add(Workload workload) {
   const std::string name = workload.name;
   if (!is_name(name)) {
-    bad_workload(fmt::format("'{}' is no name of a workload", name), "use letters, digits and '_'");
+    bad_workload(fmt::format("'{}' is not a workload's name", name), "use letters, digits and '_'");
   }
   if (is_model_workload(name) || by_name_.count(name) != 0) {
-    bad_workload(fmt::format("there is a workload '{}' already", name), "choose another name");
+    bad_workload(fmt::format("the workload '{}' already exists", name), "choose another name");
   }
   if (!workload.inputs || !workload.plain || !(workload.sharded || workload.sharded_with_notes)) {
     bad_workload(fmt::format("workload '{}' lacks inputs, plain or sharded", name),

@@ -1,4 +1,4 @@
-// The workloads that a program knows beside `train` and `logprobs`.
+// The workloads of a program besides `train` and `logprobs`.
 #pragma once
 
 #include <map>
@@ -15,17 +15,17 @@ class Workloads {
   Workloads() = default;
   Workloads(std::initializer_list<Workload> workloads);
 
-  // Throws Error(kBadInput): a name that is taken or is none, a function that is missing.
+  // Throws Error(kBadInput) for a name that is taken or malformed, or a function that is missing.
   void add(Workload workload);
   const Workload* find(const std::string& name) const;  // null: unknown
-  std::vector<KnownWorkload> known() const;             // for whoever reads scenarios
+  std::vector<KnownWorkload> known() const;             // for the reader of scenarios
   bool empty() const { return by_name_.empty(); }
 
  private:
   std::map<std::string, Workload> by_name_;
 };
 
-// Those of the sharded stack's own layers.
+// The workloads of the sharded stack's own layers.
 Workloads built_in_workloads();
 
 }  // namespace shardproof::sim
