@@ -1,4 +1,4 @@
-// What a misspelt name is taken for.
+// Edit distances, and the name that a misspelt one most likely means.
 #include "base/error.h"
 
 #include <catch2/catch.hpp>
@@ -16,7 +16,7 @@ TEST_CASE("a letter more, less, another or swapped with its neighbour is one mis
   CHECK(edit_distance("rdopuot", "dropout") == 2);
   CHECK(edit_distance("", "tp") == 2);
   CHECK(edit_distance("tp", "") == 2);
-  CHECK(edit_distance("ca", "abc") == 3);  // no letter is moved twice
+  CHECK(edit_distance("ca", "abc") == 3);  // a letter moves once
 }
 
 TEST_CASE("of names that are equally near the first known one is meant; none when all are far") {

@@ -1,4 +1,4 @@
-// What was written is there; what the disk did not take is an error.
+// Files have the written text; a write that the disk refuses is an error.
 #include "base/text_file.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@ TEST_CASE("a text file holds what was written last", "[text_file]") {
 }
 
 TEST_CASE("a full disk and a missing folder are refused by name", "[text_file]") {
-  // A short text stays in the buffer until the file is closed, a long one does not.
+  // A short text stays in the buffer until the file is closed; a long one is written before.
   for (const size_t bytes : {size_t{1}, size_t{1} << 20}) {
     CHECK_THROWS_WITH(write_text_file("/dev/full", std::string(bytes, 'x')),
                       Catch::Contains("'/dev/full' cannot be written"));

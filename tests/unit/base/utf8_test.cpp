@@ -8,7 +8,7 @@ TEST_CASE("the first byte that is no UTF-8 is found", "[utf8]") {
   const size_t none = std::string_view::npos;
   CHECK(invalid_utf8("") == none);
   CHECK(invalid_utf8("a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80") == none);  // 1 to 4 bytes
-  CHECK(invalid_utf8("ab\xC3") == 2);                                    // cut
+  CHECK(invalid_utf8("ab\xC3") == 2);                                    // cut off
   CHECK(invalid_utf8("\xC0\xAF") == 0);                                  // overlong
   CHECK(invalid_utf8("x\xE0\x80\xAF") == 1);
   CHECK(invalid_utf8("\xED\xA0\x80") == 0);      // a surrogate

@@ -9,7 +9,7 @@ using nlohmann::json;
 
 namespace {
 
-// A value that the option does not have; lists of records are left to the tests of their structs.
+// A value that differs from the option's. Lists of records are tested with their structs.
 json other_value(const CaseOption& option, const json& value) {
   switch (option.type) {
     case KeyType::kBool:
@@ -47,7 +47,7 @@ TEST_CASE("Every option reaches a place of its own in a case", "[option]") {
     const json other = other_value(option, option.get(spec, Extent::kAll));
     option.set(spec, other);
     CHECK(option.get(spec, Extent::kAll) == other);
-    // A key without a member's name reaches into a block, whose own rows came before.
+    // A key without a member's name sets a block, whose own rows made the same change before.
     CHECK(cases.insert(to_json(spec)).second != option.member.empty());
     ++changed;
   }

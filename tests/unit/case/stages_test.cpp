@@ -1,4 +1,4 @@
-// What a policy is asked to do, as a scenario writes it, and the moments that follow from it.
+// The stages of a policy in a scenario, and the steps that follow from them.
 #include <catch2/catch.hpp>
 
 #include "sim/case/policy_stages.h"
@@ -92,7 +92,7 @@ TEST_CASE("Moments are counted over stages and lives", "[scenario][PW-2]") {
   CHECK(parallel_at(spec, 4).tp == 2);
   CHECK(parallel_at(spec, 5).tp == 2);
   CHECK(parallel_at(spec, 6).tp == 1);
-  CHECK(stage_text(spec, 11) == "stage 1 (train), life 3 of 2");  // nobody asks
+  CHECK(stage_text(spec, 11) == "stage 1 (train), life 3 of 2");  // such a step never occurs
   const CaseSpec trained = CaseSpec{};
   CHECK(life_begin(trained, 7) == 1);
   CHECK(stage_text(trained, 7) == "");
@@ -101,7 +101,8 @@ TEST_CASE("Moments are counted over stages and lives", "[scenario][PW-2]") {
 
 TEST_CASE("A state comes from the steps before it, without those that a load gave up",
           "[scenario][PW-8]") {
-  // Moments of a life: 1 2 train, 3 score, 4 5 eval, 6 train, 7 load, 8 9 train, 10 load, 11 train.
+  // Steps of one repetition: 1 2 train, 3 score, 4 5 eval, 6 train, 7 load, 8 9 train, 10 load, 11
+  // train.
   const CaseSpec spec = policy_case(
       "{train_global_batch_size: 3, lives: 2, stages: [{do: train}, {do: score}, {do: save},\n"
       "  {do: train, eval_mode: true}, {do: train, train_global_batch_size: 6}, {do: load},\n"
@@ -111,13 +112,13 @@ TEST_CASE("A state comes from the steps before it, without those that a load gav
   CHECK(steps_behind(spec, 1) == Steps{1});
   CHECK(steps_behind(spec, 2) == Steps{1, 2});
   CHECK(steps_behind(spec, 3) == Steps{1, 2});
-  CHECK(steps_behind(spec, 5) == Steps{1, 2});  // eval mode
+  CHECK(steps_behind(spec, 5) == Steps{1, 2});  // an evaluation adds nothing
   CHECK(steps_behind(spec, 6) == Steps{1, 2, 6});
   CHECK(steps_behind(spec, 7) == Steps{1, 2});
   CHECK(steps_behind(spec, 9) == Steps{1, 2, 8, 9});
   CHECK(steps_behind(spec, 10) == Steps{1, 2});
   CHECK(steps_behind(spec, 11) == Steps{1, 2, 11});
-  CHECK(steps_behind(spec, 12) == Steps{12});  // the next life
+  CHECK(steps_behind(spec, 12) == Steps{12});  // the first of the next repetition
   CHECK(steps_behind(spec, 22) == Steps{12, 13, 22});
   CHECK(steps_behind(CaseSpec{}, 3) == Steps{1, 2, 3});
   CHECK(steps_behind(CaseSpec{}, 0).empty());
@@ -139,7 +140,7 @@ TEST_CASE("The golden of a policy knows its stages, not its meshes", "[scenario]
         key("{do: load}, {do: train, train_global_batch_size: 3}"));
   CHECK(key("{do: train}") != key("{do: train, eval_mode: true}"));
   CHECK(key("{do: train}") == key("{do: train, train_micro_batch_size: 1}"));
-  // But for draws, of which each tp rank has its own.
+  // Draws are an exception, because each tp rank has draws of its own.
   CHECK(key("{do: load}, {do: draw}") != key("{do: load, tensor_parallel_size: 2}, {do: draw}"));
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// Two scenarios of four and two cases, one slow.
+// Two scenarios with four and two cases, one of them slow.
 struct Scenarios : ScratchFolder {
   Scenarios() {
     write("a.yaml", "name: t/a\ntags: [alpha]\nmatrix: {seed: [1, 2, 3, 4]}\n");

@@ -1,4 +1,4 @@
-// Equal parts, and what is said of sizes that do not divide.
+// Equal parts, and the refusal of sizes that do not divide.
 #include "collective/equal_parts.h"
 
 #include <ATen/ATen.h>
@@ -13,7 +13,7 @@
 namespace shardproof::tests {
 namespace {
 
-// Without assertions: ranks call it from their threads.
+// Has no assertions, because ranks call it on their threads.
 template <class Call>
 std::string refusal_of(const Call& call) {
   try {

@@ -1,5 +1,5 @@
-// Every mapping in one table: its value is the definition on all ranks' tensors, its gradient the
-// expected one, and both are adjoint to each other: <F x, g> = <x, F* g>.
+// Every mapping in one table: value and gradient equal their definitions on the tensors of all
+// ranks, and the two are adjoint: <F x, g> = <x, F* g>.
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
@@ -15,9 +15,9 @@ namespace {
 
 using Pieces = std::vector<at::Tensor>;  // by rank of the axis
 
-// One call: the parts of `dim` on each rank; even: the mapping is called without them.
+// One call: the sizes of the parts of `dim` on each rank; if even, the mapping gets no sizes.
 struct Setting {
-  int64_t dim = 0;  // negative: from the last
+  int64_t dim = 0;  // negative: counted from the last
   std::vector<int64_t> parts;
   bool even = true;
   int64_t size() const { return static_cast<int64_t>(parts.size()); }
@@ -25,7 +25,7 @@ struct Setting {
   std::vector<int64_t> given() const { return even ? std::vector<int64_t>{} : parts; }
 };
 
-// What the ranks hold of one side of a mapping.
+// How ranks hold the input or the output of a mapping.
 enum class Held {
   kSame,    // one tensor, equal on all ranks
   kAddend,  // a tensor of the whole shape on each rank, all different
@@ -60,7 +60,7 @@ Pieces cut_own(const Pieces& pieces, const Setting& s) {
   return results;
 }
 
-// Rank i sends rank j the j-th of its parts.
+// The j-th part of rank i's tensor goes to rank j.
 Pieces traded(const Pieces& pieces, const Setting& s) {
   Pieces results;
   for (size_t to = 0; to < pieces.size(); ++to) {
@@ -118,7 +118,7 @@ std::vector<MappingRow> mapping_table() {
   };
 }
 
-// Of dim 0 only. What arrives at rank r: its part's length from each rank.
+// Works on dim 0 only. Rank r receives the length of its part from each rank.
 MappingRow all_to_all_row() {
   return {"all_to_all_with_all_to_all_backward",
           Held::kAddend,
@@ -133,7 +133,7 @@ MappingRow all_to_all_row() {
           traded_back};
 }
 
-// [tokens of the rank, H] against [all tokens, H of the rank]; H is 12, which all sizes divide.
+// [tokens of the rank, H] and [all tokens, H of the rank]; H is 12, which all sizes divide.
 MappingRow hidden_row(bool to_hidden) {
   const auto whole_sequence = [](const Pieces& pieces, const Setting&) {
     return at::cat(pieces, 0).chunk(static_cast<int64_t>(pieces.size()), 1);
@@ -165,7 +165,7 @@ struct Trial {
   MappingRow mapping;
   Setting setting;
   Pieces inputs, grads;  // by rank of the axis
-  bool agree = true;     // what all ranks hold is equal; if not, each goes by its own
+  bool agree = true;     // whether the ranks' copies are equal; if not, each is mapped separately
 };
 
 Pieces draw(Held held, const Setting& setting, std::vector<int64_t> shape, int64_t seed,
@@ -270,7 +270,7 @@ void check_trial(const Trial& trial, const std::vector<Outcome>& outcomes) {
 
 using World = void (*)(const Mesh& mesh, const RankFunction& body);
 
-// All trials over several axes of one world, interleaved: each axis has its own group and layout.
+// Runs all trials on several axes of one world in turn: each axis has its own group and layout.
 void check_world(World world, const Mesh& mesh, const std::vector<std::string>& axes) {
   std::vector<std::vector<Trial>> trials;
   size_t most = 0;

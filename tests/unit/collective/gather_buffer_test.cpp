@@ -1,4 +1,4 @@
-// Memory for gathered tensors that is used again, and never while anybody still needs it.
+// Memory for gathered tensors is reused, but never while a tensor needs it.
 #include "collective/gather_buffer.h"
 
 #include <ATen/ATen.h>
@@ -32,11 +32,11 @@ TEST_CASE("memory is lent again once no tensor on it lives, and not before", "[c
   CHECK(buffer.lend({6, 4}, like).data_ptr() != memory);
   at::Tensor view = first.narrow(0, 2, 1).t();
   first = at::Tensor();
-  CHECK(buffer.lend({2, 3}, like).data_ptr() != memory);  // the view is still there
+  CHECK(buffer.lend({2, 3}, like).data_ptr() != memory);  // a view still uses it
   CHECK(buffer.count() == 2);
   view = at::Tensor();
   CHECK(buffer.in_use() == 0);
-  // The same bytes for another shape and dtype.
+  // The bytes are reused for another shape and dtype.
   const at::Tensor again = buffer.lend({3, 4}, at::zeros({1}, at::kBFloat16));
   const at::Tensor more = buffer.lend({6, 4}, like);
   CHECK((again.data_ptr() == memory || more.data_ptr() == memory));
@@ -68,8 +68,8 @@ TEST_CASE("what autograd saved was not written again by a later loan", "[collect
   CHECK(buffer.in_use() == 0);
 }
 
-// Every way to gather: dims, dtypes, uneven parts, an axis of one; twice, so that old values are
-// there.
+// Gathers with different dims, dtypes, uneven parts and an axis of one rank, each twice, so that
+// the memory has old values.
 NamedResults gathered_every_way(Communicator& axis) {
   GatherBuffer buffer;
   NamedResults results;
@@ -153,7 +153,7 @@ TEST_CASE("two gathers in flight at once have memory of their own; one after the
   }
 }
 
-// What the buffer is there to prevent, made by hand: the strict world tells of it.
+// Makes by hand the error that the buffer prevents; the strict world reports it.
 TEST_CASE("one memory for two gathers in flight, or read before the wait, is found",
           "[collective][SH-2][in_flight]") {
   const auto code_of = [](const RankFunction& body) {
@@ -206,8 +206,8 @@ TEST_CASE("memory that was saved for a backward and gathered into again is told 
   for (const std::string& text : said) CHECK(text.find("inplace operation") != std::string::npos);
 }
 
-// Gathers whose values the backward needs, of two layers, and the gradient that a reduce-scatter's
-// backward gathers.
+// Gathers of two layers whose backward needs the values, and the gather in the backward of a
+// reduce-scatter.
 TEST_CASE("mappings of two layers on one buffer keep their values until their backward",
           "[collective][SH-2]") {
   for (const int64_t tp : {1, 2, 3, 4}) {
@@ -217,7 +217,7 @@ TEST_CASE("mappings of two layers on one buffer keep their values until their ba
     const at::Tensor x = all_parts(tp, 1).requires_grad_();
     const at::Tensor wa = weight_a.clone().requires_grad_(), wb = weight_b.clone().requires_grad_();
     const at::Tensor grad = random_tensor({3 * tp, 5}, 4);
-    // Each rank adds its own share of the output: rank r the whole times r + 1.
+    // The outputs of all ranks are added; rank r's is the whole times r + 1.
     (chain(x, x * 2, wa, wb) * (tp * (tp + 1) / 2)).backward(grad);
     const auto body = [&](MeshComm& comm, int64_t rank) -> NamedResults {
       Communicator& axis = comm.along("tp");

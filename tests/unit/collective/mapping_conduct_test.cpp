@@ -1,5 +1,4 @@
-// What a mapping does beside its value: odd gradients, its calls with their labels, no graph where
-// none is wanted.
+// Mappings with odd gradients, the labels of their calls, and no graph where none is needed.
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
@@ -16,7 +15,7 @@ TEST_CASE("a gradient that also flows elsewhere is not summed in place", "[colle
   const auto results = on_every_rank(mesh, [](MeshComm& comm, int64_t rank) -> NamedResults {
     const at::Tensor x = random_tensor({3, 4}, 1).requires_grad_();
     const at::Tensor other = random_tensor({3, 4}, 2).requires_grad_();
-    // The gradient of y is also that of `beside`, the same tensor; made first, it reads it last.
+    // `beside` shares the gradient of y, and reads it last because it was made first.
     const at::Tensor beside = other * 1;
     const at::Tensor y = copy_with_all_reduce_backward(x, comm.along("tp"), "x") + beside;
     y.backward(random_tensor({3, 4}, 10 + rank));

@@ -1,4 +1,4 @@
-// Cases, inputs and the plain arithmetic of the conformance suite.
+// The cases and inputs of the conformance suite, and their results by plain arithmetic.
 #include "tests/unit/comm/conformance.h"
 
 #include <ATen/ATen.h>
@@ -27,7 +27,7 @@ bool has_async(Op op) {
 }
 bool has_parts(Op op) { return op != Op::kAllReduce && op != Op::kBroadcast && op != Op::kRing; }
 
-// How large rank i's part is.
+// The size of rank i's part.
 std::vector<int64_t> part_sizes(const Case& test, int64_t count) {
   std::vector<int64_t> sizes;
   for (int64_t i = 0; i < count; ++i) {
@@ -38,7 +38,7 @@ std::vector<int64_t> part_sizes(const Case& test, int64_t count) {
   return sizes;
 }
 
-// all_to_all: how many rows rank i sends to rank j.
+// The number of rows that rank i sends to rank j in an all_to_all.
 int64_t rows_between(const Case& test, int64_t from, int64_t to) {
   if (test.sizes == Sizes::kEven) return 2;
   return test.sizes == Sizes::kEmpty ? 0 : (from + 2 * to) % 4;
@@ -62,7 +62,7 @@ int64_t total(const std::vector<int64_t>& sizes) {
 
 int64_t root_of(int64_t count) { return count - 1; }
 
-// Rank i's input shape: the cut dim is test.dim, the other has kColumns.
+// The shape of rank i's input: it is cut along test.dim, and the other dim has kColumns.
 std::vector<int64_t> input_shape(const Case& test, int64_t i, int64_t count) {
   const std::vector<int64_t> parts = part_sizes(test, count);
   int64_t rows = 0;
@@ -78,8 +78,8 @@ std::vector<int64_t> input_shape(const Case& test, int64_t i, int64_t count) {
   return {kColumns, rows};
 }
 
-// Small whole numbers, so that sums and products of seven ranks are exact in every dtype; a
-// different one at every position and rank.
+// Small whole numbers, so that sums and products of seven ranks are exact in every dtype; each
+// position and rank has a different one.
 double value_at(const Case& test, int64_t global_rank, int64_t index) {
   const int64_t mixed = index * 7 + global_rank * 13 + index * global_rank;
   if (test.dtype == at::kBool) return static_cast<double>(mixed % 3 == 0);
@@ -118,7 +118,7 @@ at::Tensor input_of(const Case& test, const Communicator& comm, int64_t i) {
                      can_expand ? test.memory : Memory::kContiguous);
 }
 
-// A matrix of doubles: the golden's arithmetic knows no tensor library.
+// A matrix of doubles, so that the golden uses no tensor library.
 struct Matrix {
   int64_t rows = 0, columns = 0;
   std::vector<double> values;
@@ -194,7 +194,7 @@ Matrix reduce_all(const Case& test, const std::vector<Matrix>& inputs) {
   return out;
 }
 
-// All inputs with the cut dim in front; the result likewise.
+// Inputs and result have the cut dim in front.
 Matrix golden_rows(const Case& test, const std::vector<Matrix>& inputs, int64_t own) {
   const auto count = static_cast<int64_t>(inputs.size());
   const std::vector<int64_t> parts = part_sizes(test, count);
@@ -227,7 +227,7 @@ Matrix golden_rows(const Case& test, const std::vector<Matrix>& inputs, int64_t 
 at::Tensor ring(const Case& test, Communicator& comm, const at::Tensor& input) {
   const int64_t next = (comm.rank() + 1) % comm.size();
   const int64_t previous = (comm.rank() + comm.size() - 1) % comm.size();
-  if (comm.size() == 1) return input.contiguous();  // nobody to send to
+  if (comm.size() == 1) return input.contiguous();  // there is no neighbor
   if (test.asynchronous) {
     PendingCollective sent = comm.send_async(input, next, "ring", 7);
     PendingCollective arriving = comm.recv_async(input, previous, "ring", 7);
@@ -235,7 +235,7 @@ at::Tensor ring(const Case& test, Communicator& comm, const at::Tensor& input) {
     sent.wait();
     return arrived;
   }
-  // Rank 0 sends first, all others receive first: no cycle of senders.
+  // Rank 0 sends first and all others receive first, so that there is no cycle of senders.
   if (comm.rank() == 0) comm.send(input, next, "ring");
   const at::Tensor arrived = comm.recv(input, previous, "ring");
   if (comm.rank() != 0) comm.send(input, next, "ring");
@@ -261,7 +261,7 @@ namespace {
 constexpr std::array kOps{Op::kAllReduce, Op::kAllGather, Op::kReduceScatter, Op::kAllToAll,
                           Op::kBroadcast, Op::kScatter, Op::kGather, Op::kRing};
 
-// Every form of each op in one dtype.
+// Adds every form of each op in one dtype.
 void add_forms(std::vector<Case>& cases, at::ScalarType dtype) {
   for (const Op op : kOps) {
     for (const Memory memory :

@@ -1,5 +1,5 @@
-// The cases that every world must pass: one call with its inputs, and what it must give, by plain
-// sequential arithmetic.
+// The cases that every world must pass: one call, its inputs, and its result by sequential
+// arithmetic.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,7 @@ enum class Op {
   kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kScatter, kGather, kRing
 };
 enum class Memory { kContiguous, kTransposed, kStrided, kExpanded };
-enum class Sizes { kEven, kUneven, kEmpty };  // uneven sizes include 0; empty: no element anywhere
+enum class Sizes { kEven, kUneven, kEmpty };  // uneven: some are 0; empty: all are 0
 
 struct Case {
   Op op;
@@ -29,15 +29,15 @@ struct Case {
 };
 
 std::string describe(const Case& test);
-// Every op x reduce op x dtype, and every memory layout, sizes, dim and asynchronous form.
+// Every op, reduce op and dtype, with every memory layout, size, dim and asynchronous form.
 std::vector<Case> all_cases();
-// A thinner choice for slow worlds: every op in every form, each dtype and reduce op once or twice.
+// A selection for slow worlds: every op in every form, each dtype and reduce op once or twice.
 std::vector<Case> thin_cases();
 std::vector<Case> on_device(std::vector<Case> cases, at::DeviceType device);
 
-// Makes the call with this rank's input (inputs differ over ranks and positions).
+// Makes the call with this rank's input, which differs from those of other ranks.
 at::Tensor call(const Case& test, Communicator& comm);
-// "" when `actual` is what the plain arithmetic gives for this rank; else what is wrong.
+// "" if `actual` equals the result of the plain arithmetic for this rank, else the difference.
 std::string check(const Case& test, const Communicator& comm, const at::Tensor& actual);
 
 }  // namespace shardproof::tests

@@ -1,5 +1,5 @@
-// One conformance suite over every world: sizes 1, 2, 3, 4, 7, on groups that start at rank 0 and
-// on groups that do not.
+// One conformance suite on every world: groups of 1, 2, 3, 4 and 7 ranks, from rank 0 or a later
+// one.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -99,7 +99,7 @@ TEST_CASE("every collective is right on Gloo groups that do not start at rank 0"
   CHECK(outcome.results.size() == 6);
 }
 
-// A group of one whose backend is called all the same.
+// A group of one rank, which calls its backend nevertheless.
 std::string problems_alone(const BackendFactory& make, const std::vector<Case>& cases) {
   Communicator alone("tp", {0}, 0, make("tp", {0}), nullptr);
   Outcome outcome;

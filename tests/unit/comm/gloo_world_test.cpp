@@ -1,4 +1,4 @@
-// What only Gloo does: time-outs and lost peers as sentences.
+// Time-outs and lost peers of Gloo are errors in sentences.
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Where there is no GPU or no plugin, NCCL and CUDA are refused with one sentence.
+// Without a GPU or the plugin, NCCL and CUDA are refused with one sentence.
 #include <catch2/catch.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 

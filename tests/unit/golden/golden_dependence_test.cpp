@@ -11,7 +11,7 @@
 namespace shardproof::golden {
 namespace {
 
-// The golden as it lies in shared memory.
+// The golden's bytes in shared memory.
 std::string golden_bytes(const sim::CaseSpec& spec) {
   const int fd = ::memfd_create("golden", 0);
   REQUIRE(fd >= 0);
@@ -22,7 +22,7 @@ std::string golden_bytes(const sim::CaseSpec& spec) {
   return bytes;
 }
 
-// A value that the option does not have; null: of another kind than these.
+// A value of the option's type that differs from the option's; null: other tests cover its type.
 nlohmann::json other_value(const sim::CaseOption& option, const nlohmann::json& value) {
   if (option.type == sim::KeyType::kBool) return !value.get<bool>();
   if (option.type == sim::KeyType::kInteger) return value.get<int64_t>() + 1;

@@ -82,7 +82,7 @@ TEST_CASE("A golden holds every phase in the order of the run", "[golden]") {
                                  "exp_avg_sq.model.embed_tokens.weight",
                                  "param.model.embed_tokens.weight"});
   const auto last = std::find_if(step.rbegin(), step.rend(), [](const std::string& name) {
-    return !name.starts_with("metric.");  // metrics come last of all
+    return !name.starts_with("metric.");  // metrics are last
   });
   CHECK(*last == "param.lm_head.weight");
   CHECK(names_of(record, Phase::kStep, 3).empty());

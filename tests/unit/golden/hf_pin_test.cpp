@@ -1,5 +1,5 @@
-// The golden against Hugging Face transformers in true float64 (golden/hf/make.py): logprobs, loss,
-// every gradient, the norm, and the parameters after three clipped optimizer steps.
+// The golden equals Hugging Face transformers in float64 (golden/hf/make.py): logprobs, loss, every
+// gradient, the norm, and the parameters after three clipped optimizer steps.
 #include <ATen/ATen.h>
 #include <unistd.h>
 
@@ -28,7 +28,7 @@ std::vector<std::string> case_folders() {
   return folders;
 }
 
-// The golden's own answers under the names of expected.safetensors.
+// The golden's tensors under the names of expected.safetensors.
 SafetensorsFile golden_answers(const sim::CaseSpec& spec) {
   const std::string unique = std::to_string(::getpid()) + ".safetensors";
   const fs::path dump = fs::temp_directory_path() / ("shardproof_golden_" + unique);

@@ -12,7 +12,7 @@
 namespace shardproof::golden {
 namespace {
 
-// Three samples of up to four positions; the second is dropped, the third has half weight.
+// Three samples of up to four positions; the second is dropped, and the third has weight 1/2.
 Batch batch() {
   Batch b;
   b.input_ids = at::tensor({0, 1, 2, 3, 4, 3, 2, 1, 1, 4, 0, 0}, at::kLong).view({3, 4});
@@ -113,8 +113,7 @@ TEST_CASE("clipped_pg is its definition, token by token", "[golden]") {
 }
 
 TEST_CASE("A clipped token has the gradient of its KL term alone", "[golden]") {
-  // Sample 0: token 1 has ratio e^0.5 > 1.2 and a negative advantage: not clipped. With a positive
-  // one it is.
+  // Token 1 of sample 0 has ratio e^0.5 > 1.2. It is clipped only with a positive advantage.
   Batch b = with_policy(batch());
   b.advantages[0][1] = 2.0;
   const at::Tensor logprobs = some_logprobs();
@@ -124,7 +123,7 @@ TEST_CASE("A clipped token has the gradient of its KL term alone", "[golden]") {
         Approx(0.1 * (1 - std::exp(d)) / 2.5).epsilon(1e-13));
 }
 
-// A chosen and a rejected sample of three positions, of which the last two count.
+// A chosen and a rejected sample of three positions; the last two of each count.
 Batch pair_batch() {
   Batch b;
   b.input_ids = at::zeros({2, 3}, at::kLong);
@@ -145,7 +144,7 @@ double metric(const std::vector<Metric>& metrics, const std::string& name) {
 TEST_CASE("preference is log(1 + exp(-margin)) of one pair, and its slope beta sigmoid(-margin)",
           "[golden]") {
   const Batch b = pair_batch();
-  // The chosen moved by 0.25 + 0.5, the rejected by -0.25 + 0: a margin of beta.
+  // The chosen sample moved by 0.25 + 0.5, the rejected one by -0.25 + 0: the margin is beta.
   const at::Tensor now = at::tensor({0., -0.75, -1.5, 0., -1.75, -0.5}, at::kDouble)
                              .view({2, 3})
                              .set_requires_grad(true);
@@ -178,7 +177,7 @@ TEST_CASE("preference far from 0 keeps to its limits: -margin below, exp(-margin
       CHECK(now.grad()[0][1].item<double>() == Approx(-1));
     }
   }
-  const at::Tensor value = dense_loss(moved_by(30), b, loss);  // 1 + exp(-30) rounds in its 13 th
+  const at::Tensor value = dense_loss(moved_by(30), b, loss);  // 1 + exp(-30) rounds at digit 13
   CHECK(value.item<double>() == Approx(std::exp(-30.0)).epsilon(1e-12).margin(0));
 }
 

@@ -1,4 +1,3 @@
-// The golden's own loss scale.
 #include "golden/overflow_skips.h"
 
 #include <ATen/ATen.h>

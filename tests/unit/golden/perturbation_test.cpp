@@ -23,7 +23,7 @@ TEST_CASE("A member moves each element by at most one rounding of its own dtype"
   const at::Tensor moved = one.moved(value, "slot 1");
   CHECK(moved.scalar_type() == dtype);
   const at::Tensor by = (moved.to(at::kDouble) - value.to(at::kDouble)).abs();
-  // Half a gap before the sum is rounded, and half a gap of the larger neighbour by rounding it.
+  // The sum moves by at most half a gap, and its rounding by half a gap of the larger neighbor.
   CHECK(by.le(value.to(at::kDouble).abs() * eps).all().item<bool>());
   CHECK(by.ne(0).to(at::kDouble).mean().item<double>() > 0.1);
   CHECK(at::equal(moved, one.moved(value, "slot 1")));
@@ -52,7 +52,7 @@ TEST_CASE("A token near a clip edge is clipped by some members and not by others
   batch.prev_logprobs = at::zeros({1, 4}, at::kDouble);
   batch.advantages = at::ones({1, 4}, at::kDouble);
   const sim::LossSpec loss{.kind = "clipped_pg", .eps = 0.2, .beta = 0};
-  // Ratios: not counted, 1, just below the edge, far beyond it.
+  // Ratios: one that does not count, 1, one just below the edge, one far outside of it.
   const at::Tensor ratios = at::tensor({1.0, 1.0, 1.199, 2.0}, at::kDouble).view({1, 4});
   const std::string key = sim::record_key(Phase::kForward, 1, "logprobs");
   int clipped = 0;

@@ -1,4 +1,4 @@
-// What a policy's life on one device goes on from after a load.
+// The state of a policy on one device after a load.
 #include "golden/policy_life.h"
 
 #include <ATen/ATen.h>
@@ -52,7 +52,7 @@ const at::Tensor& at_moment(const sim::GoldenRecord& record, int64_t moment,
   return found->value;
 }
 
-// Parameters and optimizer state as of two moments are the same to the bit.
+// Parameters and optimizer state of two steps are equal to the bit.
 void check_same_state(const sim::GoldenRecord& record, int64_t moment, int64_t other) {
   int64_t compared = 0;
   for (const sim::GoldenTensor& tensor : record.tensors()) {
@@ -74,7 +74,7 @@ double scalar(const sim::GoldenRecord& record, int64_t moment, const std::string
 
 TEST_CASE("After a load a life goes on as it did after the save, to the bit", "[golden][PW-8]") {
   const StageSpec save{.kind = "save"}, load{.kind = "load"};
-  // Moments 1 2 train, 3 4 train, 5 load, 6 7 train: the same steps again.
+  // Steps 1 2 train, 3 4 train, 5 loads, 6 7 repeat the training of 3 4.
   sim::CaseSpec spec = life_of({train_of(2), save, train_of(2), load, train_of(2)});
   spec.optimizer.schedulers = {{.kind = "LinearLR", .start_factor = 0.25, .total_iters = 3},
                                {.kind = "ConstantLR", .factor = 0.125}};
@@ -112,7 +112,7 @@ TEST_CASE("A load brings the loss scale back, and how long it has held", "[golde
     CHECK(scale(2) == Approx(1e3).epsilon(1e-12));  // saved after one good step at it
     CHECK(scale(3) == Approx(1e3).epsilon(1e-12));
     CHECK(scale(4) == Approx(2e3).epsilon(1e-12));
-    CHECK(scale(6) == Approx(1e3).epsilon(1e-12));  // after the load; its second good step
+    CHECK(scale(6) == Approx(1e3).epsilon(1e-12));  // after the load and its second good step
     CHECK(scale(7) == Approx(2e3).epsilon(1e-12));
     for (const int64_t moment : {2, 3, 4, 6, 7}) {
       CHECK(scalar(record, life + moment, "metric.skipped") == 0);
@@ -124,7 +124,7 @@ TEST_CASE("A load brings the loss scale back, and how long it has held", "[golde
 
 TEST_CASE("A step that an overflow skips after a load leaves what was loaded", "[golden][PW-8]") {
   const StageSpec save{.kind = "save"}, load{.kind = "load"}, train = train_of(4);
-  // Skipped at 1e12, then saved at 1e9, which overflows as well, before the load and after it.
+  // The step at 1e12 is skipped; then 1e9 is saved, which overflows before and after the load.
   sim::CaseSpec spec = life_of({train, save, train, train, load, train, train});
   spec.precision = "float16";
   spec.loss_scale.init_scale = 1e12;

@@ -1,5 +1,5 @@
-// A world without ranks: full tensors are cut as ranks would hold them, a planted bug changes the
-// pieces, recorders compare, and the judge decides. What the tests of the judge are made of.
+// A world without ranks for the tests of the judge: full tensors are cut as ranks would hold them,
+// a planted bug changes the pieces, recorders compare them, and the judge decides.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -31,7 +31,7 @@ class MemoryFile {
   int fd_;
 };
 
-// Every element different, of both signs, magnitudes around 1; the same for the same seed.
+// Elements around 1 of both signs, all different; the same for the same seed.
 inline at::Tensor numbered(const std::vector<int64_t>& shape, int64_t seed = 1) {
   at::Tensor out = at::empty(shape, at::kDouble);
   double* data = out.mutable_data_ptr<double>();
@@ -63,7 +63,7 @@ inline GoldenRecord golden_from(const std::vector<Observation>& observations,
 
 class JudgedWorld {
  public:
-  // What a rank holds of one tensor instead of the right piece.
+  // Replaces what a rank holds of one tensor.
   using Plant = std::function<void(int64_t rank, Observation& observation)>;
 
   JudgedWorld(CaseSpec spec, std::vector<Observation> golden)
@@ -72,7 +72,7 @@ class JudgedWorld {
         observations_(std::move(golden)),
         golden_(golden_from(observations_)) {}
 
-  // The layout that ranks hold a tensor in; Replicate unless said.
+  // Sets the layout of a tensor; the default is Replicate.
   JudgedWorld& cut_as(const std::string& name, Layout layout) {
     layouts_[name] = std::move(layout);
     return *this;

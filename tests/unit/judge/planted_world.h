@@ -1,4 +1,4 @@
-// A clean world of two by three ranks, and errors to plant in it.
+// A correct world of two by three ranks, and errors to plant in it.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -43,7 +43,7 @@ inline Assembled whole(const at::Tensor& actual, const at::Tensor& golden, bool 
   return out;
 }
 
-// dp 2, tp 3: a weight [12, 10] cut over tp, beside tensors before and after it.
+// dp 2, tp 3: a weight [12, 10] cut over tp, with tensors before and after it.
 inline JudgedWorld world(const std::string& precision = "float64") {
   JudgedWorld made(spec_of(2, 3, precision),
                    {seen("x.output", numbered({4, 6}), Phase::kForward),
@@ -56,7 +56,7 @@ inline JudgedWorld world(const std::string& precision = "float64") {
   return made;
 }
 
-// Changes what every rank holds of one tensor.
+// Changes one tensor on every rank.
 inline JudgedWorld::Plant in(const std::string& name,
                              const std::function<at::Tensor(int64_t, at::Tensor)>& f) {
   return [=](int64_t rank, Observation& seen) {
@@ -71,7 +71,7 @@ inline Divergence found(const JudgedWorld& judged, const JudgedWorld::Plant& pla
   return *result.divergence;
 }
 
-// The full tensor changed, then cut: what a wrong order or offset looks like.
+// Changes the full tensor before it is cut, as a wrong order or offset does.
 inline JudgedWorld::Plant full(const JudgedWorld& judged, const std::string& name,
                                const Layout& layout,
                                const std::function<at::Tensor(const at::Tensor&)>& f) {
@@ -84,7 +84,7 @@ inline JudgedWorld::Plant full(const JudgedWorld& judged, const std::string& nam
   return {};
 }
 
-// How grad.w and param.w are cut.
+// The layout of grad.w and param.w.
 inline Layout rows_over_tp() { return Layout({Cut::even(0, "tp")}); }
 
 }  // namespace shardproof::sim

@@ -1,4 +1,5 @@
-// Logprobs in blocks of rows: same values, bounded memory, nothing kept in inference, temperature.
+// Logprobs in blocks of rows: same values, bounded memory, no saved memory in inference,
+// temperature.
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
@@ -14,7 +15,7 @@
 namespace shardproof::tests {
 namespace {
 
-// Bytes of tensors alive, and at most alive, since it was made; of this thread.
+// Bytes of this thread's tensors since it was made: those alive now, and their maximum.
 class ByteMeter final : public c10::MemoryReportingInfoBase {
  public:
   void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
@@ -30,7 +31,7 @@ struct Bytes {
   int64_t logits, kept, forward_peak, backward_peak;
 };
 
-// One rank of tp=2, each with 512 rows of 2048 columns; float32, a block of 8 rows is 64 KiB.
+// One rank of tp=2 has 512 rows of 2048 columns; in float32 a block of 8 rows is 64 KiB.
 std::vector<Bytes> measure(at::ScalarType dtype, bool inference, double temperature = 1) {
   std::vector<Bytes> bytes(2);
   on_every_rank(Mesh::training(1, 1, 1, 2), [&](MeshComm& comm, int64_t rank) -> NamedResults {
@@ -67,7 +68,7 @@ TEST_CASE("forward and backward hold one block beside the logits and their gradi
       CHECK(bytes.kept * 100 <= bytes.logits);
       CHECK(bytes.forward_peak * 100 <= 15 * bytes.logits);
       CHECK(bytes.backward_peak * 100 <= 115 * bytes.logits);
-      CHECK(bytes.backward_peak >= bytes.logits);  // the meter does count
+      CHECK(bytes.backward_peak >= bytes.logits);  // the meter counts
     }
   }
 }
@@ -87,7 +88,7 @@ TEST_CASE("a temperature takes no more memory than none", "[LP-8][LP-9]") {
       INFO(c10::toString(dtype) << " rank " << rank);
       CHECK(warm[rank].kept <= plain[rank].kept);
       CHECK(warm[rank].forward_peak <= plain[rank].forward_peak);
-      // A number per row: the gradient over the temperature.
+      // The temperature adds one number per row.
       CHECK(warm[rank].backward_peak <= plain[rank].backward_peak + 512 * 8);
     }
   }
@@ -100,7 +101,7 @@ TEST_CASE("values and gradients do not depend on the block", "[LP-8]") {
       const at::Tensor target = spread_ids({3, 7}, 29);
       std::vector<at::Tensor> values, grads;
       for (const int64_t block_rows : {0, 1, 4, 21, 1000}) {
-        // A transpose whose leading dims are no one row: the walk falls back to one dim at a time.
+        // The leading dims of this transpose are not contiguous, so each dim is a loop.
         const at::Tensor leaf = logits.transpose(0, 1).contiguous().requires_grad_();
         values.push_back(vocab_parallel_logprob(leaf.transpose(0, 1), target, comm.along("tp"), 29,
                                                 {.block_rows = block_rows}));
@@ -132,7 +133,7 @@ TEST_CASE("logits that are written to before the backward are noticed", "[LP-8]"
   CHECK_THAT(runs.error_text(0), Catch::Contains("modified by an inplace operation"));
 }
 
-// Everything of one function that has logits in and one number per row out, on every world.
+// A function from logits to one number per row, and its golden.
 struct RowFunction {
   std::function<at::Tensor(const at::Tensor& local, Communicator& tp)> sharded;
   std::function<at::Tensor(const at::Tensor& full)> plain;
@@ -286,7 +287,7 @@ FusedCase fused_case(int64_t vocab_size) {
           .grad = random_tensor({3, 7}, 4)};
 }
 
-// The rows of a tp rank; padding rows hold 1e4.
+// The rows of a tp rank, of which padding rows hold 1e4.
 at::Tensor weight_part(const at::Tensor& full, const Split& split, int64_t rank, double padding) {
   return vocab_part(full.dim() == 1 ? full : full.t(), split.tp, rank, padding);
 }
@@ -350,7 +351,7 @@ TEST_CASE("the fused path in lower precisions: float32 sums, gradients in the in
   const FusedCase test = fused_case(13);
   for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     INFO(c10::toString(dtype));
-    // The logits round as the layer's own output does: the golden takes them from the same product.
+    // The golden uses the same rounded product, so its logits have the same roundings.
     const at::Tensor low_hidden = test.hidden.to(dtype), low_weight = test.weight.to(dtype);
     const at::Tensor logits =
         low_hidden.view({-1, 6}).mm(low_weight.t()).view({3, 7, 13}).to(at::kDouble);

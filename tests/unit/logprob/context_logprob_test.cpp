@@ -33,8 +33,8 @@ PlainAnswer golden_of(const Case& test) {
   return answer;
 }
 
-// The part of the gradient that a cp rank sends back when each holds its part of the loss: parts
-// differ at every position and sum to the whole.
+// A cp rank's addend of the gradient when each rank holds a part of the loss: addends differ at
+// every position.
 at::Tensor part_of(const at::Tensor& grad, int64_t cp, int64_t cp_rank) {
   at::Tensor rest = grad.clone();
   at::Tensor part;
@@ -47,7 +47,7 @@ at::Tensor part_of(const at::Tensor& grad, int64_t cp, int64_t cp_rank) {
 
 enum class Loss { kSame, kPart };
 
-// What every rank gets, with the gather given and the loss as said.
+// The results of every rank, with this gather and loss.
 std::vector<NamedResults> run(const Case& test, const Split& split, SequenceGather gather,
                               Loss loss) {
   return on_every_rank_of(
@@ -119,7 +119,7 @@ TEST_CASE("the wrong gradient convention is cp times too much, or only a part", 
   }
 }
 
-// Any order that gives every rank T / cp positions.
+// An order in which every rank gets T / cp positions.
 std::vector<int64_t> shuffled(int64_t count) {
   std::vector<int64_t> order(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) order[static_cast<size_t>(i)] = (i * 7 + 3) % count;

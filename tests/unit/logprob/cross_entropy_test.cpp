@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kSamples = 3, kTokens = 4;
 
-// LibTorch smooths over all V tokens, the target among them; here the others share `smoothing`.
+// LibTorch spreads the smoothing over all V tokens, ours over those other than the target.
 at::Tensor torch_loss(const at::Tensor& logits, const at::Tensor& target, double smoothing) {
   const auto vocab = static_cast<double>(logits.size(-1));
   return at::cross_entropy_loss(logits.flatten(0, 1), target.flatten(), {}, at::Reduction::None,
@@ -22,7 +22,7 @@ at::Tensor torch_loss(const at::Tensor& logits, const at::Tensor& target, double
       .view(target.sizes());
 }
 
-// Every rank's loss and gradient against the golden's.
+// Compares every rank's loss and gradient with the golden's.
 void check_split(const at::Tensor& logits, double smoothing, World world, const Mesh& mesh) {
   const int64_t vocab = logits.size(-1), tp = mesh.size("tp");
   const at::Tensor target = spread_ids({kSamples, kTokens}, vocab);
@@ -34,7 +34,7 @@ void check_split(const at::Tensor& logits, double smoothing, World world, const 
     const at::Tensor own = vocab_part(logits, tp, group.rank()).requires_grad_();
     const at::Tensor before = own.detach().clone();
     const at::Tensor strided =
-        own.permute({1, 2, 0}).contiguous().permute({2, 0, 1});  // a copy of other strides
+        own.permute({1, 2, 0}).contiguous().permute({2, 0, 1});  // a copy with other strides
     const at::Tensor loss = vocab_parallel_cross_entropy(
         strided, target, group, vocab, {.label_smoothing = smoothing, .block_rows = 5});
     loss.backward(grad.t().contiguous().t());
@@ -56,7 +56,7 @@ TEST_CASE("loss and gradient are those of one device, smoothed over the whole vo
   for (const int64_t tp : {1, 2, 3, 4}) {
     for (const int64_t vocab : {12, 10, 4, 2}) {
       for (const double smoothing : {0.0, 0.1, 0.6}) {
-        if (vocab == 2 && smoothing > 0.5) continue;  // LibTorch's share of the mean ends at 1
+        if (vocab == 2 && smoothing > 0.5) continue;  // LibTorch would need a smoothing above 1
         check_split(random_tensor({kSamples, kTokens, vocab}, 1) * 5, smoothing, World::kEmulated,
                     Mesh::training(1, 1, 1, tp));
       }
@@ -95,7 +95,7 @@ TEST_CASE("two groups of different size in one process, each with its own share"
 TEST_CASE("gaps between logits of any size stay finite and right", "[TP-5]") {
   for (const double gap : {150.0, 1e4, 1e8}) {
     at::Tensor logits = random_tensor({kSamples, kTokens, 10}, 1);
-    logits.select(-1, 7).add_(gap);  // on the last rank; no target of some rows is there
+    logits.select(-1, 7).add_(gap);  // on the last rank, which lacks the targets of some rows
     check_split(logits, 0.3, World::kEmulated, Mesh::training(1, 1, 1, 4));
   }
 }
@@ -177,7 +177,7 @@ LossBytes bytes_of(at::ScalarType dtype, bool overwrites) {
       logits.register_hook([&](const at::Tensor& arrived) { seen = arrived; });
       const sim::TensorMemory memory;
       loss.backward(ones);
-      own.backward_peak = memory.peak_bytes() - own.logits;  // without the leaf's own gradient
+      own.backward_peak = memory.peak_bytes() - own.logits;  // without the leaf's gradient
       if (overwrites != seen.is_alias_of(logits)) throw std::runtime_error("whose memory it is");
     }
     if (rank == 0) bytes = own;
@@ -209,9 +209,9 @@ TEST_CASE("asked for, the gradient is written over the logits, and others that s
   const at::Tensor logits = leaf * 1;
   vocab_parallel_cross_entropy(logits, target, alone, 10, overwriting).backward(grad);
   CHECK(difference(golden.grad, leaf.grad()) == "");
-  CHECK(difference(golden.grad, logits.detach()) == "");  // its memory holds the gradient now
+  CHECK(difference(golden.grad, logits.detach()) == "");  // the logits' memory holds the gradient
   const at::Tensor shared = leaf * 1;
-  const at::Tensor squares = shared.square().sum();  // made before, so its backward comes after
+  const at::Tensor squares = shared.square().sum();  // made first, so its backward comes last
   const at::Tensor both =
       vocab_parallel_cross_entropy(shared, target, alone, 10, overwriting).sum() + squares;
   CHECK_THROWS(both.backward());

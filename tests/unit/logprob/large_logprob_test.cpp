@@ -1,5 +1,4 @@
-// One real size, run when asked for: unit_logprob "[large]" prints the times of a forward and
-// backward.
+// A real size, run by name: unit_logprob "[large]" prints the times of a forward and backward.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <ctime>
@@ -12,8 +11,8 @@ namespace {
 
 constexpr int64_t kTokens = 4096, kVocab = 32768;
 
-// Of the fastest of three runs on the slower rank: time that passed, and time that the rank's
-// thread computed (what a busy machine leaves alone). The largest error of logprobs.
+// Wall time and the thread's CPU time of the slower rank in the fastest of three runs, and the
+// largest error of logprobs.
 struct Measured {
   double milliseconds = 0, cpu_milliseconds = 0, error = 0;
 };

@@ -1,4 +1,3 @@
-// Under a caller's NoGradGuard.
 #include <catch2/catch.hpp>
 
 #include "logprob/vocab_parallel_entropy.h"

@@ -1,4 +1,4 @@
-// Packed logprobs over tp x cp against each sequence scored alone on one device.
+// Packed logprobs over tp x cp against each sequence, scored alone on one device.
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
@@ -47,7 +47,7 @@ Pack make_pack(const std::vector<int64_t>& lengths, int64_t cp, int64_t unpacked
   return pack;
 }
 
-// Each sequence by itself, through log_softmax.
+// Scores each sequence separately through log_softmax.
 PlainAnswer golden_of(const Pack& pack) {
   PlainAnswer answer{.value = at::zeros_like(pack.grad), .grad = at::zeros_like(pack.logits)};
   int64_t start = 0;
@@ -69,7 +69,7 @@ PlainAnswer golden_of(const Pack& pack) {
   return answer;
 }
 
-// A rank's positions: the zigzag chunks of every sequence, one sequence after the other.
+// A rank's positions: the zigzag chunks of each sequence in turn.
 at::Tensor own_rows(const at::Tensor& full, const Pack& pack, int64_t cp, int64_t cp_rank) {
   std::vector<at::Tensor> parts = {full.narrow(0, 0, 0)};
   int64_t start = 0;
@@ -104,7 +104,7 @@ NamedResults score(const Pack& pack, const Split& split, MeshComm& comm,
           {"grad", leaf.grad().defined() ? leaf.grad().squeeze(0) : leaf.grad()}};
 }
 
-// "" when a rank's results are the golden's.
+// "" if a rank's results equal the golden's.
 std::string wrong(const Pack& pack, const PlainAnswer& golden, const Split& split, int64_t tp_rank,
                   int64_t cp_rank, const NamedResults& result) {
   const at::Tensor own =
@@ -133,8 +133,8 @@ void check(const Pack& pack, const Split& split) {
 
 TEST_CASE("a pack equals each of its sequences alone", "[LP-5]") {
   for (const Split& split : all_splits()) {
-    check(make_pack({5, 1, 2, 16, 7}, split.cp, 16), split);   // one full length
-    check(make_pack({3, 9}, split.cp, 6), split);              // one longer than the rows
+    check(make_pack({5, 1, 2, 16, 7}, split.cp, 16), split);   // one fills its row
+    check(make_pack({3, 9}, split.cp, 6), split);              // one is longer than its row
     check(make_pack({0, 4, 0, 1, 0}, split.cp, 5, 1), split);  // empty ones, more padding
     check(make_pack({1}, split.cp, 1), split);                 // rows of width 0
     check(make_pack({2}, split.cp, 4), split);
@@ -245,7 +245,7 @@ struct Answered {
   PlainAnswer golden;
 };
 
-// Every `stride`-th list for this cp with its golden, made once for all ranks and every tp.
+// Every `stride`-th list for this cp with its golden, which all ranks and every tp share.
 std::vector<Answered> answered_lists(int64_t cp, size_t stride) {
   const auto lists = all_lists(cp);
   std::vector<Answered> all;
@@ -274,7 +274,7 @@ void score_lists(const std::vector<Answered>& lists, int64_t cp, int64_t tp) {
   for (const std::string& failure : failures) CHECK(failure == "");
 }
 
-// Over cp 1 to 4 and tp 1 and 2; how many packs that were.
+// Checks packs over cp 1 to 4 and tp 1 and 2; returns their number.
 size_t sweep(size_t stride) {
   size_t count = 0;
   for (int64_t cp = 1; cp <= 4; ++cp) {
@@ -329,7 +329,7 @@ TEST_CASE("a target outside the vocabulary is refused where it counts, and not r
                 {.tp = comm.along("tp"), .cp = comm.along("cp"), .vocab_size = kVocab},
                 &sequence_gather_with_slice_backward);
           });
-      // Zigzag: sequence 0 is 0 1 | 6 7 and 2 3 | 4 5; token 3 is what position 2 predicts.
+      // Zigzag gives sequence 0 as 0 1 | 6 7 and 2 3 | 4 5; position 2 predicts token 3.
       INFO(bad << (in_padding ? " in padding" : ""));
       const std::string text = runs.error_text(0) + runs.error_text(2);
       if (in_padding) {

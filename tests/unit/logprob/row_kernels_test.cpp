@@ -24,7 +24,7 @@ float exponential(const RowKernels& kernels, float x, float max = 0, float facto
   return out;
 }
 
-// Ragged on purpose: below a vector, one, around the loops' steps and their stretch of 1024.
+// Lengths around one vector, around the loops' steps, and around their stretch of 1024.
 const std::vector<int64_t> kLengths = {0, 1, 7, 8, 9, 15, 16, 31, 32, 33, 1000, 1023, 1025, 4099};
 
 const float* floats(const at::Tensor& tensor) { return tensor.const_data_ptr<float>(); }
@@ -92,7 +92,7 @@ TEST_CASE("scaled exponentials are rounded once, to float32 and to bfloat16", "[
     const ExpTerms terms{.max = 2, .scale = 0.75f, .factor = -0.3f};
     for (const RowKernels& kernels : all_kernels()) {
       INFO(columns);
-      // One more element behind the row, which must stay.
+      // One element follows the row and must not change.
       const at::Tensor wide = at::full({columns + 1}, 7, at::kFloat);
       const at::Tensor narrow = at::full({columns + 1}, 7, at::kBFloat16);
       kernels.exp_bfloat16_to_float(bits(row), columns, terms, wide.data_ptr<float>());
@@ -111,8 +111,8 @@ struct Rounded {
   at::Tensor logprobs, grad;
 };
 
-// Rows of 29 columns over tp ranks; the last two rows are dropped by their gradient, one of them
-// full of NaN. Strides: columns side by side, rows apart.
+// Rows of 29 columns over tp ranks. The gradient drops the last two rows, of which one is NaN. In
+// memory, columns are contiguous and rows are not.
 Rounded rounded_logprobs(int64_t tp, at::ScalarType dtype, const at::Tensor& logits,
                          const at::Tensor& target, const at::Tensor& grad, double temperature) {
   const auto ranks =
@@ -173,7 +173,7 @@ TEST_CASE("a temperature costs logits far from 0 none of their digits", "[LP-9]"
 }
 
 TEST_CASE("a rank whose columns are padding alone takes part, in both types", "[LP-1][LP-2]") {
-  // Three tokens over four ranks: the last has one column, which counts for nothing.
+  // Three tokens over four ranks: the last rank has one column, which is padding.
   const at::Tensor logits = (random_tensor({5, 3}, 1) * 4).to(at::kBFloat16).to(at::kDouble);
   const at::Tensor target = at::tensor({2, 0, 1, 2, 0}, at::kLong);
   const at::Tensor grad = random_tensor({5}, 2);

@@ -10,7 +10,7 @@
 namespace shardproof::tests {
 namespace {
 
-// The columns of `full` that a tp rank holds; padding columns hold `padding`, as garbage would.
+// A tp rank's columns of `full`; padding columns hold `padding`.
 at::Tensor columns_of(const at::Tensor& full, int64_t tp_size, int64_t tp_rank, double padding) {
   const VocabRange range = vocab_range(full.size(-1), tp_size, tp_rank);
   const at::Tensor real = full.narrow(-1, std::min(range.start, full.size(-1)), range.counted);
@@ -29,7 +29,7 @@ GoldenLogprob golden_logprob(const at::Tensor& logits, const at::Tensor& target,
   return {logprob.detach(), leaf.grad()};
 }
 
-// Ids that fall on every shard, the first and the last of each among them.
+// Ids in every shard, including the first and the last of each.
 at::Tensor targets(at::IntArrayRef shape, int64_t vocab_size) {
   int64_t count = 1;
   for (const int64_t size : shape) count *= size;
@@ -65,7 +65,7 @@ TEST_CASE("logprob and its gradient equal log_softmax over the whole vocabulary"
           "[logprob][LP-1][LP-2]") {
   for (const int64_t tp : {1, 2, 3, 4}) {
     for (const int64_t vocab_size :
-         {12, 13, 5, 2, 1}) {  // padded; a rank of padding alone; one token
+         {12, 13, 5, 2, 1}) {  // padded; a rank with padding only; one token
       check_logprob(random_tensor({2, 5, vocab_size}, 1) * 4, targets({2, 5}, vocab_size), tp);
     }
   }
@@ -82,7 +82,7 @@ TEST_CASE("gaps between logits beyond the range of exp stay exact", "[logprob][L
   for (const double scale : {150.0, 800.0, 1e6}) {
     check_logprob(random_tensor({2, 4, 11}, 1) * scale, targets({2, 4}, 11), 4);
   }
-  // A whole shard far below the rest, and far above it.
+  // One shard is far below the others, then far above them.
   at::Tensor logits = random_tensor({1, 3, 12}, 2);
   logits.narrow(-1, 3, 3) -= 5000;
   check_logprob(logits, targets({1, 3}, 12), 4);

@@ -1,4 +1,4 @@
-// Both worlds, the plain answers and the plain cuts that tests of sharded logprobs use.
+// Worlds, plain answers and plain cuts for the tests of sharded logprobs.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -33,7 +33,7 @@ inline std::string describe(const Split& split) {
   return "tp=" + std::to_string(split.tp) + " cp=" + std::to_string(split.cp) +
          (split.world == World::kGloo ? " gloo" : " emulated");
 }
-// tp and cp of 1 to 4, alone and together up to 8 ranks.
+// tp and cp of 1 to 4, alone and combined up to 8 ranks.
 inline std::vector<Split> all_splits() {
   return {{1, 1},
           {2, 1},
@@ -64,7 +64,7 @@ inline at::Tensor zigzag_of(const at::Tensor& full, int64_t cp, int64_t cp_rank,
                  dim);
 }
 
-// The vocabulary padded to a multiple of tp with `padding`, and the tp_rank'th part of it.
+// Part tp_rank of the vocabulary, which is padded to a multiple of tp with `padding`.
 inline at::Tensor vocab_part(const at::Tensor& full, int64_t tp, int64_t tp_rank,
                              double padding = 1e4) {
   const int64_t columns = (full.size(-1) + tp - 1) / tp;
@@ -73,7 +73,7 @@ inline at::Tensor vocab_part(const at::Tensor& full, int64_t tp, int64_t tp_rank
       .contiguous();
 }
 
-// Ids that fall on every shard, the first and the last of each among them.
+// Ids in every shard, including the first and the last of each.
 inline at::Tensor spread_ids(at::IntArrayRef shape, int64_t vocab_size, int64_t step = 7) {
   int64_t count = 1;
   for (const int64_t size : shape) count *= size;

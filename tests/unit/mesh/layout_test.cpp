@@ -1,4 +1,4 @@
-// Layouts: every kind of cut against its picture, and properties that hold for all small ones.
+// Every kind of cut against its drawing, and properties that hold for all small layouts.
 #include "mesh/layout.h"
 
 #include <catch2/catch.hpp>
@@ -26,7 +26,7 @@ std::vector<Indices> all_indices(const Layout& layout, int64_t size, const Mesh&
   return all;
 }
 
-// Each index is held by exactly one replica group, replicas are equal, groups partition the world.
+// Exactly one replica group holds each index, replicas are equal, and groups partition the world.
 void check_covers(const Layout& layout, int64_t size, const Mesh& mesh) {
   const auto all = all_indices(layout, size, mesh);
   std::map<int64_t, int> holders;

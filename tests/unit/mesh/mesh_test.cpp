@@ -1,4 +1,3 @@
-// Meshes: numbering of ranks, groups, parsing and its refusals.
 #include "mesh/mesh.h"
 
 #include <catch2/catch.hpp>
@@ -14,7 +13,7 @@ namespace {
 
 using Group = std::vector<int64_t>;
 
-// Every training mesh whose axes have 1 to 4 ranks and which has at most 48 of them.
+// Every training mesh of at most 48 ranks whose axes have 1 to 4 ranks.
 std::vector<Mesh> meshes_of_48() {
   std::vector<Mesh> meshes;
   for (int64_t dp = 1; dp <= 4; ++dp)
@@ -120,7 +119,7 @@ TEST_CASE("axes flattened into one, and its blocks, are axes themselves", "[mesh
   for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
     const int64_t flat = rank / 2;  // tp is the innermost
     CHECK(mesh.coordinate("dp+cp", rank) == flat);
-    CHECK(mesh.coordinate("cp+dp", rank) == flat);  // always outer to inner
+    CHECK(mesh.coordinate("cp+dp", rank) == flat);  // axes are ordered outer to inner
     CHECK(mesh.coordinate("dp+cp%6", rank) == flat % 6);
     CHECK(mesh.coordinate("dp+cp//6", rank) == flat / 6);
     CHECK(mesh.coordinate("dp+tp", rank) == rank / 6 * 2 + rank % 2);

@@ -53,7 +53,7 @@ SeededBatchOptions options() {
       .batch_size = 5, .seq_len = 13, .lengths = {13, 1, 7, 12, 2}, .vocab_size = 37, .seed = 4};
 }
 
-// Row `row` of every tensor of `part` is row `sample` of `whole`'s.
+// Row `row` of every tensor of `part` equals row `sample` of `whole`.
 void check_row(const Batch& whole, int64_t sample, const Batch& part, int64_t row) {
   for (const BatchTensor& each : kBatchTensors) {
     INFO(each.name << " of sample " << sample);
@@ -216,7 +216,7 @@ TEST_CASE("Samples of a batch have all its tensors: neighbours as views, chosen 
   CHECK(middle.advantages.data_ptr() == batch.advantages[1].data_ptr());
   CHECK(chosen.advantages.data_ptr() != batch.advantages[4].data_ptr());
   CHECK(batch.slice(5, 0).size() == 0);
-  // What it does not have it has no part of.
+  // A slice has no tensor that the batch lacks.
   const Batch bare = written_and_loaded(good_batch());
   CHECK_FALSE(bare.slice(0, 1).advantages.defined());
   CHECK_FALSE(bare.select({1}).prev_logprobs.defined());

@@ -1,4 +1,4 @@
-// Legend: a config is a Hugging Face config.json as JSON.
+// Legend: a config is a Hugging Face config.json.
 #include "model/config.h"
 
 #include <catch2/catch.hpp>
@@ -43,7 +43,7 @@ Json llama3_without(const char* key) {
   return rope;
 }
 
-// The kind and the sentence of the error that reading `config` throws.
+// The kind and the text of the error for `config`.
 std::pair<ErrorKind, std::string> complaint(const Json& config) {
   try {
     ModelConfig::from_json(config);
@@ -179,8 +179,6 @@ TEST_CASE("A valid config of what is not supported is refused, with the nearest 
   CHECK_THAT(sentence, Catch::Contains(word));
 }
 
-// --- what the families do differently
-// --------------------------------------------------------------
 namespace {
 
 Json of_family(const char* architecture, const char* model_type,

@@ -23,7 +23,7 @@ ModelConfig small(bool tied = false) {
   return config;
 }
 
-// Two layers, of which the first has a window shorter than the sequences of these tests.
+// Two layers; the first has a window that is shorter than the sequences of these tests.
 ModelConfig small_of(const std::string& family) {
   ModelConfig config = small(/*tied=*/family == "gemma3");
   config.family = family;
@@ -39,7 +39,7 @@ ModelConfig small_of(const std::string& family) {
   return config;
 }
 
-// Keeps what it is told.
+// Keeps every observation.
 class Recorder final : public Probe {
  public:
   bool listens(Phase) const override { return true; }
@@ -71,7 +71,7 @@ Decoder ready(const ModelConfig& config, at::ScalarType dtype = at::kDouble) {
   return model;
 }
 
-// A gradient that is different at every position.
+// A gradient that differs at every position.
 at::Tensor uneven_like(const at::Tensor& tensor) {
   return at::arange(tensor.numel(), at::kDouble)
       .mul(0.7)
@@ -162,8 +162,8 @@ TEST_CASE("Outputs are observed in the order of the run, gradients backwards", "
   recorder.seen.clear();
   logits.backward(uneven_like(logits));
   CHECK(recorder.seen.front().name == "lm_head.grad_input");
-  // One for each input of each slot, except the ids: 12 slots of one input, attention has three,
-  // activation and both residuals two.
+  // One for each input of each slot, except the ids: 12 slots have one input, attention has three,
+  // the activation and both residuals have two.
   CHECK(recorder.seen.size() == 2 + 2 * (9 + 3 + 2 + 2 * 2));
   CHECK(recorder.find("model.layers.0.self_attn.attention.grad_input.2") != nullptr);
   CHECK(recorder.find("model.embed_tokens.grad_input") == nullptr);

@@ -1,4 +1,4 @@
-// The layers whose backward is their own, against what LibTorch makes of the same written out.
+// Layers with a backward of their own, against autograd of the same formulas.
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
@@ -17,7 +17,7 @@ at::Tensor random(at::IntArrayRef shape, int64_t seed, at::ScalarType dtype = at
   return at::randn(shape, at::kDouble).to(dtype);
 }
 
-// The output and the gradient of each input, where another one flows back to each element.
+// The output, and the gradient of each input for an output gradient that differs at each element.
 std::vector<at::Tensor> output_and_gradients(const Forward& forward,
                                              const std::vector<at::Tensor>& inputs) {
   std::vector<at::Tensor> leaves;
@@ -32,7 +32,7 @@ std::vector<at::Tensor> output_and_gradients(const Forward& forward,
   return all;
 }
 
-// The largest difference of any of them, in parts of the largest value of all.
+// The largest difference of all, relative to the largest value.
 double difference(const Forward& a, const Forward& b, const std::vector<at::Tensor>& inputs) {
   const auto of_a = output_and_gradients(a, inputs), of_b = output_and_gradients(b, inputs);
   double error = 0, largest = 0;
@@ -69,7 +69,7 @@ Forward attention_layer(const AttentionCase& asked) {
   };
 }
 
-// One query of one head at a time.
+// Attention of one query and one head at a time.
 Forward attention_written_out(const AttentionCase& asked) {
   return [asked](const std::vector<at::Tensor>& in) {
     const int64_t group = asked.heads / asked.kv_heads;
@@ -106,7 +106,7 @@ ParameterPtr parameter(const at::Tensor& tensor) {
 
 TEST_CASE("attention's gradients are those of its definition, in one block of queries and in many",
           "[model]") {
-  // Beyond 32 positions there is more than one block where rows are wide enough: the last ones.
+  // Wide rows of more than 32 positions, as in the last cases, have several blocks.
   const AttentionCase asked = GENERATE(
       AttentionCase{2, 5, 6, 2}, AttentionCase{1, 1, 2, 1}, AttentionCase{2, 7, 3, 3, 3},
       AttentionCase{1, 9, 4, 2, 0, {4, 1, 4}}, AttentionCase{1, 9, 2, 2, 2, {3, 6}},

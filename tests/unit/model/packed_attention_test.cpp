@@ -1,4 +1,4 @@
-// A packed row through the decoder: each sequence as if it were alone.
+// The decoder computes each sequence of a packed row as if it were alone.
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
@@ -22,7 +22,7 @@ ModelConfig small(const std::string& family) {
 
 const std::vector<int64_t> kLengths = {5, 1, 7, 2};
 
-// Restarting positions, sequence ids and token ids of one packed row.
+// Positions that restart, sequence ids and token ids of one packed row.
 struct Row {
   at::Tensor ids, positions, sequences;
 };

@@ -30,7 +30,7 @@ ModelConfig tiny(bool tied = false, bool bias = false) {
   return config;
 }
 
-// A folder that goes away with the test.
+// A folder that is deleted with the test.
 class Folder {
  public:
   Folder()
@@ -202,7 +202,7 @@ TEST_CASE("Each family has the weights of its own definition", "[model][MP-1]") 
   const auto gemma = weight_shapes(config);
   CHECK(gemma.at(layer + "post_feedforward_layernorm.weight") == std::vector<int64_t>{12});
   CHECK(gemma.size() == 3 + 2 * 13);
-  // 1 + weight multiplies: both kinds of norms scale by about 1.
+  // The norm multiplies by 1 + weight, so both kinds of norms scale by about 1.
   const auto drawn = seeded_weights(config, 5);
   CHECK(drawn->at("model.norm.weight").abs().mean().item<double>() < 0.5);
 }

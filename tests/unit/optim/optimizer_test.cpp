@@ -15,7 +15,7 @@ at::Tensor drawn(at::IntArrayRef shape, int64_t seed) {
   return at::randn(shape, generator, at::TensorOptions().dtype(at::kDouble));
 }
 
-// Three steps of ours and of `witness` on the same gradients; the largest difference.
+// The largest difference after three steps of ours and of `witness` on the same gradients.
 template <class Witness>
 double difference_after_three_steps(const OptimizerOptions& options, Witness make_witness) {
   const at::Tensor start = drawn({5, 3}, 1);

@@ -1,5 +1,4 @@
-// Learning rates against those that PyTorch's schedulers gave (torch_schedules/make.py), to the
-// bit.
+// Learning rates equal those of PyTorch's schedulers (torch_schedules/make.py) to the bit.
 #include "optim/schedule.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Scheduler, random streams, data position and tokenizer go along in a checkpoint.
+// A checkpoint includes the scheduler, random streams, data position and tokenizer.
 #include <catch2/catch.hpp>
 #include <fstream>
 
@@ -53,7 +53,7 @@ TEST_CASE("on another mesh the streams that all ranks had alike go on", "[policy
     DroppingRun elsewhere{.trial = steps_on(other, 2), .load = saved};
     CHECK(difference(uninterrupted(meshes[from], false), elsewhere.run(), 1e-10) == "");
     const auto& anew = elsewhere.loaded[0].streams_begun_anew;
-    // Of one rank's world all streams were alike, of three each had a model parallel one.
+    // With one rank all streams are equal; with three, each has a different model parallel stream.
     CHECK(anew ==
           (from == 0 ? std::vector<std::string>{kModelParallelRng} : std::vector<std::string>{}));
   }
@@ -64,7 +64,7 @@ TEST_CASE("a stream that differed over tp alone goes on at the same tp size, els
   const ScratchRoot root;
   DroppingRun saver{
       .trial = steps_on(Mesh::training(2, 1, 1, 3), 2), .parts = true, .save = root.path};
-  saver.trial.options.micro_batch_size = 1;  // so that dp ranks draw alike
+  saver.trial.options.micro_batch_size = 1;  // so that dp ranks draw equal numbers
   saver.run();
   const std::string saved = *latest_checkpoint(root.path);
   const auto streams_on = [&](const Mesh& mesh) {
@@ -99,9 +99,9 @@ TEST_CASE("on another dp size dropout goes on where it stood: the run is one mad
   const ScratchRoot root;
   const auto on_dp = [](int64_t dp, int64_t steps) {
     Trial trial = steps_on(Mesh::training(dp, 1, 1, 1), steps);
-    trial.options.micro_batch_size = 1;  // so that dp ranks draw alike
+    trial.options.micro_batch_size = 1;  // so that dp ranks draw equal numbers
     trial.options.optimizer.lr = 0.1;
-    trial.options.optimizer.kind = OptimizerKind::kSgd;  // whose state is the weights alone
+    trial.options.optimizer.kind = OptimizerKind::kSgd;  // has no state of its own
     return trial;
   };
   DroppingRun saver{.trial = on_dp(2, 2), .save = root.path};
@@ -210,7 +210,7 @@ TEST_CASE("the tokenizer's files go along, and nothing else of its folder", "[po
   CHECK(text("merges.txt") == "of merges.txt");
   CHECK(text("model.safetensors") != "of model.safetensors");
   fs::resize_file(saved / "merges.txt", 2);
-  CHECK_FALSE(latest_checkpoint(root.path));  // they count as the checkpoint's own
+  CHECK_FALSE(latest_checkpoint(root.path));  // a checkpoint includes these files
   run.tokenizer = root.path + "/nowhere";
   CHECK_THROWS_WITH(run.run(), Catch::Contains("has no file of a tokenizer"));
 }

@@ -1,4 +1,4 @@
-// Saved on one mesh, read on another: the training goes on as if it had not stopped.
+// Training continues from a checkpoint, on any mesh, as if it had not stopped.
 #include "policy/checkpoint.h"
 
 #include <ATen/Parallel.h>
@@ -28,8 +28,7 @@ Trial trial_on(const Mesh& mesh, DataParallelKind kind, OptimizerKind optimizer,
   return trial;
 }
 
-// `steps` steps from what `load` names (or from the seed), then saved where `save` says. Every
-// parameter afterwards.
+// Trains `steps` steps from `load` (or from the seed) and saves to `save`. Returns every parameter.
 Trained go_on(Trial trial, const std::string& load, const std::string& save) {
   const int64_t steps = trial.steps;
   trial.steps = 0;
@@ -206,7 +205,7 @@ TEST_CASE(
     const pid_t child = start_saver(root.path);
     const auto before = latest_checkpoint(root.path);
     for (int i = 0; kill % 4 == 0 && i < 20000 && latest_checkpoint(root.path) == before; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // however slow the machine is
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // on a machine of any speed
     }
     std::this_thread::sleep_for(std::chrono::microseconds(731 * kill % 11000));
     ::kill(child, SIGKILL);
@@ -274,7 +273,7 @@ TEST_CASE("each parameter goes on from the steps that it took, frozen or not", "
   whole.steps = 4;
   CHECK(difference(go_on(whole, "", ""), go_on(trial, frozen, ""), 0) == "");
 
-  trial.prepare = {};  // from here on it is trained
+  trial.prepare = {};  // now it is trained
   const Trained uninterrupted = [&] {
     Trial four = trial;
     four.steps = 4;

@@ -1,4 +1,4 @@
-// A training run with dropout and a schedule, whose random streams go on from a checkpoint.
+// A training run with dropout and a schedule, whose random streams continue from a checkpoint.
 #pragma once
 
 #include <unistd.h>
@@ -37,8 +37,8 @@ class DroppedOutput final : public Layer {
   RngTracker& rng_;
 };
 
-// What all tp ranks hold alike is dropped in every layer; with `parts` attention too, of which each
-// has its own heads.
+// Adds dropout to every layer's outputs, which all tp ranks hold equally, and with `parts` to
+// attention, of which each rank holds its own heads.
 inline void drop_outputs(Decoder& model, bool parts, RngTracker& rng) {
   const auto drop = [&](const std::string& name, HeldOverTp held) {
     std::unique_ptr<Layer>& layer = model.slot(name).layer;
@@ -57,7 +57,7 @@ inline RngTracker seeded_streams(const Mesh& mesh, int64_t rank) {
   return rng;
 }
 
-// From the seed's rate down to a fifth of it, then along a cosine.
+// The rate falls to a fifth of the trial's, then follows a cosine.
 inline ScheduleOptions some_schedule() {
   return {.stages = {{.kind = ScheduleKind::kLinear,
                       .start_factor = 1.0,
@@ -70,10 +70,10 @@ inline ScheduleOptions some_schedule() {
 struct DroppingRun {
   Trial trial = {};
   bool parts = false;            // drops attention too
-  std::string load = {};         // a checkpoint to go on from
-  bool restores_streams = true;  // from it
-  std::string save = {};         // where to leave one
-  std::string tokenizer = {};    // that goes along
+  std::string load = {};         // a checkpoint from which training continues
+  bool restores_streams = true;  // from that checkpoint
+  std::string save = {};         // the path of a new checkpoint
+  std::string tokenizer = {};    // is saved in it
   std::function<void(Trainer&, RngTracker&, int64_t rank)> prepare = {};  // before the steps
   std::vector<LoadedCheckpoint> loaded = {};                              // by rank
   std::vector<RngStates> ended = {};  // the streams after the steps, by rank

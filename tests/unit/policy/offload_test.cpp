@@ -1,4 +1,4 @@
-// Parameters and optimizer moved to the host and back between steps: the next step is the same.
+// Parameters and optimizer state move to the host and back, and the next step does not change.
 #include "policy/offload.h"
 
 #include <catch2/catch.hpp>

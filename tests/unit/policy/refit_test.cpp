@@ -1,4 +1,4 @@
-// What a refit holds, refuses and lets go; that every weight arrives is in scenarios/policy.
+// Memory and refusals of a refit; scenarios/policy checks that every weight arrives.
 #include "policy/refit.h"
 
 #include <ATen/ATen.h>
@@ -39,7 +39,7 @@ std::vector<HeldTensor> held_by(const Mesh& mesh, int64_t rank, const Layout& la
   return held;
 }
 
-// The buckets of a refit whose memory is still there. Another thread may let go of it last.
+// The buckets of a refit that are still in memory; another thread may release one last.
 class BucketWatch {
  public:
   void add(const at::Tensor& memory) {
@@ -47,7 +47,7 @@ class BucketWatch {
                           static_cast<int64_t>(memory.nbytes()));
     most_ = std::max(most_, left(buckets_.back().second));
   }
-  // Bytes, as soon as they are no more than `allowed`, at the latest after two seconds.
+  // Waits up to two seconds until at most `allowed` bytes are left, and returns the bytes left.
   int64_t left(int64_t allowed = 0) const {
     for (int i = 0; i < 2000 && bytes() > allowed; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -66,10 +66,10 @@ class BucketWatch {
   std::vector<std::pair<c10::weak_intrusive_ptr<c10::StorageImpl>, int64_t>> buckets_;
 };
 
-// A world of trainers and receivers behind them.
+// A world of trainers, followed by receivers.
 struct Refit {
   RefitOptions options = {.dtype = at::kDouble, .budget_bytes = 10000};
-  std::function<void(std::vector<HeldTensor>&)> spoil = {};  // what the receivers want
+  std::function<void(std::vector<HeldTensor>&)> spoil = {};  // changes the receivers' requests
   int64_t throws_at = -1;                                    // before this bucket
   BucketWatch watch = {};
   std::vector<std::vector<HeldTensor>> received{kReceivers};
@@ -154,7 +154,7 @@ TEST_CASE("a receiver that wants something else says what, and nobody is left wa
     refit.spoil = spoil;
     const RankRuns runs = refit.run();
     CHECK_THAT(runs.error_text(3), Catch::Contains(sentence));
-    // Told by the refit group, or by the world that a receiver's error stopped.
+    // The error comes from the refit group, or from the world that a receiver's error stopped.
     for (const int64_t rank : {0, 1, 2}) CHECK(runs.error_text(rank) != "");
     REQUIRE(runs.failure);
     CHECK(runs.failure->code == "threw");

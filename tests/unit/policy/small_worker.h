@@ -1,6 +1,5 @@
-// One policy on any mesh, a worker for each rank.
-//
-// Catch2's checks are for one thread: what a rank finds wrong it throws.
+// One policy on any mesh, with a worker for each rank. Ranks report problems as exceptions, because
+// Catch2's checks work on one thread only.
 #pragma once
 
 #include <atomic>
@@ -18,7 +17,7 @@ inline void must(bool holds, const char* what) {
 }
 #define MUST(condition) must((condition), #condition)
 
-// Throws unless `work` throws something that says `text`.
+// Throws unless `work` throws an error that contains `text`.
 inline void must_throw(const char* text, const std::function<void()>& work) {
   try {
     work();
@@ -33,10 +32,10 @@ struct WorkerTrial {
   Mesh mesh = Mesh::training(2, 1, 1, 1);
   PolicyOptions options = {};
   at::ScalarType dtype = at::kDouble;
-  Probe* probe = nullptr;  // of every rank; null: nobody listens
+  Probe* probe = nullptr;  // of every rank; may be null
 };
 
-// `work` on every rank with its worker, then the parameters.
+// Calls `work` on every rank with its worker, then returns the parameters.
 inline Trained with_workers(
     const WorkerTrial& trial,
     const std::function<void(PolicyWorker&, MeshComm&, int64_t rank)>& work) {
@@ -71,7 +70,7 @@ inline Batch six_samples() {
                        .seed = 6});
 }
 
-// Throws at an observation whose name ends so, on every rank alike, while armed.
+// While armed, throws on every rank at an observation whose name ends so.
 class ThrowingProbe final : public Probe {
  public:
   bool listens(Phase) const override { return true; }

@@ -1,4 +1,3 @@
-// The loss scale in a worker's life.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/policy/small_worker.h"

@@ -1,4 +1,4 @@
-// What a rank's thread is told of its tensors' memory.
+// The count of a rank's tensor memory.
 #include "policy/worker_memory.h"
 
 #include <ATen/ATen.h>
@@ -10,7 +10,7 @@
 namespace shardproof::worker_memory_test {
 namespace {
 
-// Each call of the group, its result dropped; asynchronous ones too.
+// Makes each call of the group, synchronous and asynchronous, and drops its result.
 void call_everything(Communicator& tp, int64_t elements) {
   const at::Tensor mine = at::ones({elements, 2}, at::kDouble);
   tp.all_reduce(mine, ReduceOp::kSum, "sum");
@@ -41,7 +41,7 @@ TEST_CASE("what a Gloo call held is counted as dropped on the rank that made the
     peaks_grew[static_cast<size_t>(rank)] = memory.peak_bytes() - first_peak;
   });
   CHECK(left == std::vector<int64_t>{0, 0});
-  // What Gloo's thread has for itself meets now this and now that of the rank's.
+  // Peaks vary, because Gloo's own buffers may be alive or not when the rank's are.
   for (const int64_t grew : peaks_grew) CHECK(grew < 200000);
 }
 
@@ -52,7 +52,7 @@ TEST_CASE("a Gloo call that is dropped keeps its memory until it has ended", "[p
     const char* meeting = "rank 0 has dropped its call";
     if (rank == 1) world.barrier(meeting);
     { const PendingCollective dropped = tp.all_gather_async(at::ones(50000), 0, "dropped"); }
-    // On rank 0 the call waits for rank 1 still, and these would lie where its buffers were.
+    // Rank 0's call still waits for rank 1, and these tensors would reuse its buffers' memory.
     std::vector<at::Tensor> others;
     for (int i = 0; i < 8; ++i) others.push_back(at::full(100000 - i % 2 * 50000, 3.0));
     if (rank == 0) world.barrier(meeting);

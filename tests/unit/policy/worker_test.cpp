@@ -1,4 +1,4 @@
-// What a framework asks of a policy in a step.
+// A policy worker's functions in a training step.
 #include "policy/worker.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -34,7 +34,7 @@ TEST_CASE("each global batch of a call is an optimizer step, the call is one of 
     MUST(worker.trainer().schedule_steps() == 2);
     MUST(worker.trainer().options().micro_batch_size == 0);
   });
-  // The same steps one by one, the rate set by hand.
+  // The same steps, one at a time, with the rate of each set explicitly.
   Trial by_hand{.mesh = trial.mesh, .options = trial.options.train, .steps = 0};
   by_hand.options.schedule = {
       .stages = {{.kind = ScheduleKind::kLambda, .lambdas = {1.0, 1.0, 0.5, 0.5, 0.5}}}};
@@ -181,7 +181,7 @@ TEST_CASE("a step that throws leaves the worker as it was, ready for another", "
             comm.world().barrier("all have thrown");
             probe.armed = false;
             comm.world().barrier("disarmed");
-            // Not with the policy's weights, which the step had on their way.
+            // It may not use the policy's weights, which were moving in that step.
             MUST(difference(first, worker.reference_logprobs(data), 0) == "");
           }
           worker.train(data);
@@ -200,7 +200,7 @@ TEST_CASE("noise is the same for every mesh and copy, and the policy's alone", "
     return with_workers(trial, [&](PolicyWorker& worker, MeshComm& comm, int64_t) {
       const at::Tensor first = worker.score(six_samples());
       worker.offload(Offloaded::What::kParametersAndOptimizer);
-      worker.add_noise(kSize, seed);  // brings them back
+      worker.add_noise(kSize, seed);  // moves the weights back
       MUST(!worker.report().offloaded);
       MUST(difference(first, worker.score(six_samples()), 1e-6) != "");
       MUST(difference(first, worker.reference_logprobs(six_samples()), 0) == "");
@@ -233,11 +233,11 @@ TEST_CASE("noise is the same for every mesh and copy, and the policy's alone", "
   CHECK(all.numel() > 2000);
   CHECK(all.std().item<double>() == Approx(kSize).epsilon(0.06));
   CHECK(std::abs(all.mean().item<double>()) < 4 * kSize / std::sqrt(all.numel()));
-  CHECK(std::get<0>(at::_unique(all)).numel() == all.numel());  // no tensor has another's noise
+  CHECK(std::get<0>(at::_unique(all)).numel() == all.numel());  // tensors get different noise
 }
 
 TEST_CASE("what follows noise is trained and saved with it", "[policy][PW-10]") {
-  // The master's noise is the forward's: a step after it is the step of weights that came so.
+  // The forward uses the noisy masters: the step equals one from masters that were set with noise.
   WorkerTrial trial;
   trial.options.train.data_parallel = fsdp();
   const Trained noised = with_workers(trial, [](PolicyWorker& worker, MeshComm&, int64_t) {
@@ -245,7 +245,7 @@ TEST_CASE("what follows noise is trained and saved with it", "[policy][PW-10]") 
     worker.train(six_samples());
   });
   const Trained given = with_workers(trial, [](PolicyWorker& worker, MeshComm& comm, int64_t rank) {
-    // All of it in one place, then cut: what the noise on each rank's own shard must come to.
+    // The noise of the full tensors, which are then cut, equals the noise of each rank's shard.
     const Trainer& trainer = worker.trainer();
     std::vector<at::Tensor> masters;
     for (size_t i = 0; i < trainer.parameters().size(); ++i) {
@@ -337,7 +337,7 @@ TEST_CASE("a worker says how it is, counts ops and memory, and ends cleanly", "[
     worker.offload(Offloaded::What::kParametersAndOptimizer);
     MUST(worker.report().offloaded);
     MUST(worker.report().held.parameters == 0);
-    worker.score(six_samples());  // brings them back
+    worker.score(six_samples());  // moves the weights back
     MUST(!worker.report().offloaded);
     MUST(worker.report().held.parameters == trained.held.parameters);
 

@@ -84,7 +84,7 @@ TEST_CASE("draws come from the seed and their place: again the same, never the s
   CHECK(ids.max().item<int64_t>() == 6);
 }
 
-// The plain outputs of a built-in workload with some options set.
+// The plain outputs of a built-in workload with the options `set`.
 TensorsByName plain_of(const std::string& name, const Options& set) {
   const Workloads workloads = built_in_workloads();
   const Workload& workload = *workloads.find(name);
@@ -157,9 +157,9 @@ TEST_CASE("an uneven all-to-all moves every row once, and to somebody else than 
   REQUIRE(y.sizes() == x.sizes());
   const auto sorted = [](const at::Tensor& t) { return std::get<0>(t.flatten().sort()); };
   CHECK(sorted(x).equal(sorted(y)));
-  CHECK(y[0].slice(0, 0, 3).equal(x[0].slice(0, 0, 3)));  // 3 rows of its own
-  CHECK(y[0].slice(0, 3, 5).equal(x[1].slice(0, 0, 2)));  // 2 of rank 1
-  CHECK(y[0].slice(0, 5, 8).equal(x[2].slice(0, 0, 3)));  // 3 of rank 2
+  CHECK(y[0].slice(0, 0, 3).equal(x[0].slice(0, 0, 3)));  // 3 rows from rank 0
+  CHECK(y[0].slice(0, 3, 5).equal(x[1].slice(0, 0, 2)));  // 2 from rank 1
+  CHECK(y[0].slice(0, 5, 8).equal(x[2].slice(0, 0, 3)));  // 3 from rank 2
 }
 
 TEST_CASE("a dropout of 0 draws nothing and keeps all; one of 1 draws and keeps nothing") {

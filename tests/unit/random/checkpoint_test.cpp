@@ -1,4 +1,4 @@
-// Checkpointing: same values, gradients and random numbers as without, for less memory.
+// A checkpoint changes no values, gradients or random numbers, and saves memory.
 #include "random/checkpoint.h"
 
 #include <ATen/ATen.h>
@@ -26,7 +26,7 @@ Inputs fresh() {
           random_tensor({6, 8}, 3).requires_grad_()};
 }
 
-// Draws from two streams and uses an input twice.
+// Draws from two streams and uses one input twice.
 CheckpointBody body_of(const Inputs& in, RngTracker& rng) {
   return [weight = in.weight, &rng](const Tensors& inputs) -> Tensors {
     const at::Tensor inner = at::gelu(inputs[0].matmul(weight));
@@ -38,7 +38,7 @@ CheckpointBody body_of(const Inputs& in, RngTracker& rng) {
 
 struct Run {
   Tensors outputs;
-  at::Tensor drawn_after;  // what the streams give when all is done
+  at::Tensor drawn_after;  // the streams' next numbers
   Inputs in;
 };
 
@@ -186,7 +186,7 @@ TEST_CASE("without gradients nothing is kept", "[RN-3]") {
   CHECK_FALSE(y.requires_grad());
 }
 
-// One block of a made-up model: 4 widths of activations inside, one in and out.
+// One block of a model: four activations inside, one input and one output.
 at::Tensor deep(const at::Tensor& x, const at::Tensor& weight) {
   at::Tensor y = x;
   for (int i = 0; i < 4; ++i) y = at::gelu(y.matmul(weight));

@@ -1,4 +1,4 @@
-// A checkpoint whose output's memory is given back until its hook's gradient arrives.
+// A checkpoint frees its output's memory until the gradient of the hook's tensor arrives.
 #include "random/checkpoint_without_output.h"
 
 #include <ATen/ATen.h>
@@ -21,7 +21,7 @@ struct Grads {
   at::Tensor out, x, gain, weight, drawn_after;
 };
 
-// norm with dropout, then a linear layer that keeps its input.
+// norm with dropout, then a linear layer that saves its input.
 Grads run(bool discards) {
   RngTracker rng;
   seed_streams(rng, 4, {});
@@ -67,8 +67,8 @@ TEST_CASE("several outputs, one of them shared with an input: that one keeps its
   const at::Tensor z = y[0].square().sum() + y[1].square().sum() + y[2].sum();
   const auto one = static_cast<int64_t>(x.nbytes());
   CHECK(both.discard_outputs_until(z) == one);
-  CHECK(doubled.equal(x.detach() * 2));      // neither the input
-  CHECK(held.equal(random_tensor({6}, 9)));  // nor what the body holds has lost anything
+  CHECK(doubled.equal(x.detach() * 2));      // the input has its values
+  CHECK(held.equal(random_tensor({6}, 9)));  // so has the tensor that the body holds
   z.backward();
   const at::Tensor d = x.detach() * 2;
   CHECK(difference(2 * (2 * d + 4 * d * d * d), x.grad()) == "");
@@ -97,7 +97,7 @@ TEST_CASE("a hook tensor that does not depend on the outputs is refused", "[RN-4
   for (const at::Tensor& stranger : {x * 3, x}) {
     CHECK_THROWS_AS(square.discard_outputs_until(stranger), Error);
   }
-  CHECK(y.equal(x.detach().square()));  // nothing was given back
+  CHECK(y.equal(x.detach().square()));  // no memory was freed
   const at::Tensor z = y * y;
   CHECK(square.discard_outputs_until(z) > 0);
 }

@@ -1,4 +1,4 @@
-// Dropout: whose mask it is, over tp and dp, in every precision.
+// Dropout masks over tp and dp, in every precision.
 #include "random/dropout.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -71,12 +71,12 @@ TEST_CASE("a layer drops in training, before and after an evaluation", "[RN-2]")
   CHECK(layer.forward(x, rng).eq(0).any().item<bool>());
   layer.set_training(false);
   CHECK(layer.forward(x, rng).equal(x));
-  CHECK(layer.forward(x, rng).equal(x));  // and no number was drawn:
+  CHECK(layer.forward(x, rng).equal(x));  // without a draw, as the next number shows
   layer.set_training(true);
   CHECK(layer.forward(x, rng).ne(0).equal(keep_of(kSeed, {100}, 0.5, 100)));
 }
 
-// Every rank's masks: of what tp ranks hold alike, and of what they hold parts of.
+// Every rank's masks of a tensor that tp ranks hold equally, and of one that they hold in parts.
 std::vector<NamedResults> masks(const Mesh& mesh) {
   return on_every_rank(mesh, [&](MeshComm& comm, int64_t) -> NamedResults {
     RngTracker rng;

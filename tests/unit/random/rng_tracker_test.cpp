@@ -1,4 +1,3 @@
-// The tracker of random streams: names, seeds, forks, states, and what it refuses.
 #include "random/rng_tracker.h"
 
 #include <ATen/ATen.h>
@@ -13,7 +12,7 @@
 namespace shardproof::tests {
 namespace {
 
-// What a stream of this seed gives, drawn without the tracker.
+// Numbers from a stream of this seed without the tracker.
 at::Tensor plain_uniform(uint64_t seed, at::IntArrayRef shape, int64_t skip = 0) {
   const at::Generator generator = at::detail::createCPUGenerator(seed);
   if (skip > 0) at::rand({skip}, generator, at::TensorOptions().dtype(at::kFloat));
@@ -80,7 +79,7 @@ TEST_CASE("a seed or a name that is there already is refused and changes nothing
   CHECK(says(seed, "'one'"));
   CHECK(says(refusal_of([&] { rng.add("one", 12); }), "'one' already"));
   CHECK(rng.states().size() == 1);
-  rng.add("two", 12);  // neither refusal took the name or the seed
+  rng.add("two", 12);  // the refused calls added neither the name nor the seed
   CHECK(rng.states().size() == 2);
 }
 
@@ -111,7 +110,7 @@ TEST_CASE("states are copies: taken once, given back as often as one likes", "[R
   other.set_states(states);
   CHECK(other.uniform({8}, "draw").equal(once));
   CHECK(says(refusal_of([&] { const auto fork = other.fork("gone"); }), "no random stream"));
-  CHECK(says(refusal_of([&] { other.add("x", 3); }), "seed 3"));  // seeds go with the states
+  CHECK(says(refusal_of([&] { other.add("x", 3); }), "seed 3"));  // states include seeds
 }
 
 TEST_CASE("reset drops streams and seeds", "[RN-1]") {
@@ -141,14 +140,14 @@ TEST_CASE("a fork in which another generator moved says which", "[RN-1]") {
   rng.add(kModelParallelRng, 2);
   {
     const auto fork = rng.fork();
-    at::rand({3});  // the process's default generator
+    at::rand({3});  // from the process's default generator
   }
   REQUIRE(rng.warnings().size() == 1);
   CHECK(says(rng.warnings()[0], "default generator"));
   CHECK(says(rng.warnings()[0], kModelParallelRng));
   {
     const auto outer = rng.fork();
-    const auto inner = rng.fork(kDataParallelRng);  // asked for: not worth a warning
+    const auto inner = rng.fork(kDataParallelRng);  // explicit, so there is no warning
     rng.uniform({3}, "x");
   }
   CHECK(rng.warnings().size() == 1);
@@ -240,7 +239,7 @@ TEST_CASE("seeds follow the formula, and a mesh on which two would be equal is r
   CHECK(seeds.data == 1234);
   CHECK(seeds.model == 1234 + 2718 + 3);
   CHECK(seeds.expert == 1234 + 1024 + 200 + 1);
-  // 1024 + 100 * 17 = 2718 + 6, on whichever rank one asks.
+  // 1024 + 100 * 17 = 2718 + 6; the result is the same on every rank.
   for (const int64_t tp_rank : {0, 6}) {
     const std::string text = refusal_of(
         [&] { rng_seeds(0, {.tp_rank = tp_rank, .tp_size = 8, .ep_rank = 0, .ep_size = 18}); });

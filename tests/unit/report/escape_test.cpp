@@ -1,4 +1,4 @@
-// No byte that a rank may send makes a file unreadable.
+// No byte from a rank makes a file unreadable.
 #include "sim/report/escape.h"
 
 #include <catch2/catch.hpp>
@@ -12,7 +12,7 @@ TEST_CASE("text is made valid UTF-8, and valid text stays as it is", "[escape]")
         "plain, \xC3\xA9, \xE2\x82\xAC, \xF0\x9F\x98\x80");
   const std::string replaced = "\xEF\xBF\xBD";
   CHECK(valid_utf8("a\xFFz") == "a" + replaced + "z");
-  CHECK(valid_utf8("\xC3") == replaced);  // cut short
+  CHECK(valid_utf8("\xC3") == replaced);  // cut off
   CHECK(valid_utf8("\xE2\x82") == replaced + replaced);
   CHECK(valid_utf8("\xC0\xAF") == replaced + replaced);  // overlong
   CHECK(valid_utf8("\xE0\x80\xAF") == replaced + replaced + replaced);

@@ -1,4 +1,4 @@
-// Case results for tests of reports: a match, a mismatch with hostile text and numbers, a dead
+// Case results for tests of reports: a match, a mismatch with hostile text and numbers, and a dead
 // rank.
 #pragma once
 
@@ -60,7 +60,7 @@ inline CaseResult example_match() {
   return result;
 }
 
-// One piece of a [2, 4] golden: rows 0 and 1, columns 3 and 1, and a padding column.
+// A piece of a golden [2, 4]: rows 0 and 1, columns 3 and 1, and a padding column.
 inline Piece example_piece() {
   Piece piece;
   piece.name = "grad.w";

@@ -1,4 +1,4 @@
-// The journal of a run: what is whole is read, whatever ended the writer.
+// Complete records of a run's journal are read, however the writer ended.
 #include "sim/report/journal.h"
 
 #include <stdlib.h>
@@ -58,7 +58,7 @@ TEST_CASE("records are read back by kind and number", "[journal]") {
   CHECK(reader.numbers("none").empty());
 }
 
-// CRC-32 of "123456789", from the catalogue of parametrised CRC algorithms.
+// The check value of CRC-32 in the catalogue of parametrised CRC algorithms is for "123456789".
 TEST_CASE("lines are checked with CRC-32", "[journal]") {
   CHECK(crc32_text("123456789") == "cbf43926");
 }

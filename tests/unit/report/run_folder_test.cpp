@@ -1,4 +1,4 @@
-// What stands in a run's folder: every file readable, complete, and in its place.
+// A run's folder is complete, and each of its files is readable.
 #include "sim/report/run_folder.h"
 
 #include <ATen/ATen.h>
@@ -31,7 +31,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A new folder that is the current one until the scope ends.
+// A new folder, which is the current one until the scope ends.
 class InTemporaryFolder {
  public:
   InTemporaryFolder() : before_(fs::current_path()) {

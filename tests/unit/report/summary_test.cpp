@@ -1,4 +1,4 @@
-// What a run says to people: lines, a rewritten status, totals.
+// The text of a run: lines, a status that is rewritten, totals.
 #include "sim/report/summary.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Where virtual time went, and the chain of events that took it.
+// The parts of virtual time, and the chain of events that determines it.
 #include "sim/report/virtual_time.h"
 
 #include <catch2/catch.hpp>
@@ -33,8 +33,8 @@ json transfer(const char* name, double ready, double from, double to, int64_t la
   return entry;
 }
 
-// Rank 1 computes 30 us, rank 0 only 10, then all_reduce 'a' of 20 us; then rank 0 computes 40 us
-// while 'b' of 15 us, asynchronous and made at once, is hidden; rank 1 waits for it and is done.
+// Rank 1 computes 30 us and rank 0 10 us before all_reduce 'a' of 20 us. Then rank 0 computes 40
+// us, which hides the asynchronous 'b' of 15 us; rank 1 only waits for it.
 CaseResult two_ranks() {
   CaseResult result;
   result.spec.name = "clock/two";
@@ -108,7 +108,7 @@ TEST_CASE("CPU time alone is nothing that the terminal talks about", "[report][c
   CaseResult result = two_ranks();
   result.spec.world = {};
   CHECK(sim::virtual_time_line(result).empty());
-  CHECK(sim::virtual_time(result));  // results.json has it
+  CHECK(sim::virtual_time(result));  // for results.json
 }
 
 TEST_CASE("wall time and entries that nobody made have no virtual time", "[report][clock]") {

@@ -1,4 +1,4 @@
-// Goldens kept between runs: found by their whole key, forgotten by age.
+// Goldens are kept between runs, found by their whole key, and deleted by age.
 #include "sim/run/golden_cache.h"
 
 #include <fcntl.h>
@@ -47,9 +47,9 @@ TEST_CASE("a golden is found by its whole key, and only as it was written", "[go
   size_t files = 0;
   for (const auto& file : fs::directory_iterator(folder.path)) {
     ++files;
-    if (file.path().extension() == ".golden") fs::resize_file(file.path(), 5);  // torn
+    if (file.path().extension() == ".golden") fs::resize_file(file.path(), 5);  // incomplete
   }
-  CHECK(files == 4);  // no temporary name is left
+  CHECK(files == 4);  // there is no temporary file
   CHECK_FALSE(cache.find("key 1"));
   cache.keep("key 1", blob_of("blob one").get());
   CHECK(cache.find("key 1"));

@@ -1,4 +1,4 @@
-// Packing by hand-written answers: bins, rows, positions, the way back and its gradient.
+// Bins, rows, positions, unpacking and its gradient against answers written by hand.
 #include "sequence/packing.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ int64_t tokens_of(const List& bin, const List& lengths) {
   return sum;
 }
 
-// Every sequence in exactly one bin.
+// Each sequence is in exactly one bin.
 bool covers(const Bins& bins, size_t count) {
   List all;
   for (const List& bin : bins) all.insert(all.end(), bin.begin(), bin.end());

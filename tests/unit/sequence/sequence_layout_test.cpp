@@ -1,4 +1,4 @@
-// Layouts of sequences over a context-parallel axis, against the drawing and against Layout.
+// Sequence layouts over a context-parallel axis, against their drawing and against Layout.
 #include "sequence/sequence_layout.h"
 
 #include <algorithm>

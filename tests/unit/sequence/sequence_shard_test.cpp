@@ -1,4 +1,4 @@
-// Tensors cut and restored along the sequence, and both gathers, against cutting by hand.
+// Tensors cut and restored along the sequence, and both gathers, against cuts by hand.
 #include "sequence/sequence_shard.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Safetensors files: what is written is read back; whatever a hostile file says is a sentence.
+// Safetensors files are read as they were written; a hostile file gives an error with a sentence.
 #include "tensor/safetensors.h"
 
 #include <ATen/ATen.h>
@@ -53,7 +53,7 @@ std::string with_header(const std::string& json, const std::string& data = "") {
   return length_prefix(json.size()) + json + data;
 }
 
-// What opening a file with these bytes says; "" when it is accepted.
+// The error of opening a file with these bytes; "" without one.
 std::string refusal(const std::string& bytes) {
   const TemporaryFolder folder;
   const std::string path = folder.file("hostile.safetensors");
@@ -98,7 +98,7 @@ void check_same(const NamedTensors& tensors, const SafetensorsFile& file) {
     CHECK(read.scalar_type() == tensor.scalar_type());
     CHECK(read.sizes().equals(tensor.sizes()));
     const at::Tensor plain = tensor.contiguous();
-    const bool empty = plain.nbytes() == 0;  // then there is no memory to compare
+    const bool empty = plain.nbytes() == 0;  // has no memory to compare
     CHECK(
         (empty || std::memcmp(read.const_data_ptr(), plain.const_data_ptr(), plain.nbytes()) == 0));
   }
@@ -114,7 +114,7 @@ TEST_CASE("every dtype, scalars, empty and strided tensors read back as written"
   const auto file = SafetensorsFile::open(path);
   check_same(tensors, file);
   CHECK(file.metadata().at("note") == "quotes \" and \n lines");
-  CHECK(folder.file_count() == 1);  // no temporary file stays
+  CHECK(folder.file_count() == 1);  // there is no temporary file
   struct stat status {};
   REQUIRE(::stat(path.c_str(), &status) == 0);
   CHECK((status.st_mode & 0600) == 0600);
@@ -146,7 +146,7 @@ TEST_CASE("a memfd is written to size and read without a copy of the descriptor"
   REQUIRE(fd >= 0);
   write_safetensors_fd(fd, {{"long", at::ones({1000}, at::kDouble)}});
   const auto tensors = one_of_each_dtype();
-  write_safetensors_fd(fd, tensors);  // shorter than what was there
+  write_safetensors_fd(fd, tensors);  // is shorter than the old content
   const auto file = SafetensorsFile::from_fd(fd, "the golden");
   ::close(fd);
   check_same(tensors, file);

@@ -1,4 +1,4 @@
-// Real tensors cut over meshes with unequal axes and put together again.
+// Tensors cut over meshes with unequal axes and assembled again.
 #include "tensor/shard.h"
 
 #include <ATen/ATen.h>
@@ -33,7 +33,7 @@ std::vector<at::Tensor> cut_all(const at::Tensor& full, const Layout& layout, co
   return pieces;
 }
 
-// Position by position from Layout::indices, with no tensor operation in common with cut().
+// Checks each position by Layout::indices, without the tensor operations of cut().
 void check_elements(const at::Tensor& full, const at::Tensor& piece, const Layout& layout,
                     const Mesh& mesh, int64_t rank) {
   const auto rows = layout.indices(0, full.size(0), mesh, rank);
@@ -68,7 +68,7 @@ TEST_CASE("cut then reassemble gives the full tensor back, element by element", 
                            Mesh::training(1, 1, 1, 3), Mesh::training(3, 1, 2, 1)}) {
     const at::Tensor full = numbered({12, 24});
     for (const Layout& layout : layouts) {
-      if (layout == layouts.back() && mesh.size("cp") != 2) continue;  // needs two ranks on cp
+      if (layout == layouts.back() && mesh.size("cp") != 2) continue;  // requires two ranks on cp
       const auto pieces = cut_all(full, layout, mesh);
       for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
         check_elements(full, pieces[rank], layout, mesh, rank);
@@ -117,7 +117,7 @@ TEST_CASE("where ranks hold equal copies the lowest rank's counts", "[shard]") {
   const Layout layout({Cut::even(0, "tp")});
   const at::Tensor full = numbered({6});
   auto pieces = cut_all(full, layout, mesh);
-  pieces[4].fill_(-1);  // dp 1, tp 1: a copy of rank 1's
+  pieces[4].fill_(-1);  // of dp 1, tp 1: a copy of rank 1's piece
   CHECK(reassemble(pieces, {6}, layout, mesh).equal(full));
   pieces[1].fill_(-2);
   CHECK_FALSE(reassemble(pieces, {6}, layout, mesh).equal(full));

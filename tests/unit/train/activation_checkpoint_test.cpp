@@ -1,4 +1,4 @@
-// Activations computed again in backward: the same bits, told to the probe, and memory given back.
+// Recomputed activations: equal to the bit, reported to the probe, and without saved memory.
 #include "train/activation_checkpoint.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Packed and dynamic microbatches: every token once, budgets kept, dummies that count for nothing.
+// Packed and dynamic microbatches: each token once, within budgets, and dummies without effect.
 #include "train/batching.h"
 
 #include <ATen/ATen.h>
@@ -24,11 +24,11 @@ std::vector<int64_t> values_of(const at::Tensor& tensor) {
   return {flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel()};
 }
 
-// Everything that all dp ranks together do with the batch.
+// The tokens, results and sizes of all dp ranks' microbatches for one batch.
 struct Dealt {
   std::multiset<int64_t> tokens, results;
   double counted = 0;
-  int64_t longest_row = 0;    // positions of a row
+  int64_t longest_row = 0;    // positions
   int64_t largest = 0;        // positions of a microbatch
   std::vector<size_t> steps;  // by rank
 };
@@ -80,7 +80,7 @@ TEST_CASE("packed rows hold every token once, within the budget, as many rows on
           INFO("dp " << dp << " budget " << budget << " row multiple " << padding.row_multiple);
           const BatchingOptions options{
               .kind = BatchingKind::kPacked, .token_budget = budget, .algorithm = algorithm};
-          if (budget == 17 && padding.row_multiple == 8) {  // 16 of 17 can be cut: exactly full
+          if (budget == 17 && padding.row_multiple == 8) {  // 16 of 17 can be cut, and all are used
             CHECK(deal(batch, dp, options, padding).longest_row == 16);
           }
           const Dealt dealt = deal(batch, dp, options, padding);
@@ -126,7 +126,7 @@ TEST_CASE("a sequence that the budget cannot hold is refused with both numbers",
 
 TEST_CASE("a sequence too long for what can be cut of a packed budget is refused as it was given",
           "[packing][PW-2]") {
-  // A row is a multiple of 8: of 15 positions 8 can be used. Sequence 4 is the last rank's first.
+  // Rows are multiples of 8, so 8 of 15 positions are used. The last rank begins with sequence 4.
   const Batch batch = seeded_batch(
       {.batch_size = 6, .seq_len = 9, .lengths = {2, 3, 1, 5, 9, 4}, .vocab_size = 17, .seed = 3});
   for (const auto algorithm : {PackAlgorithm::kFirstFitDecreasing, PackAlgorithm::kBalanced}) {

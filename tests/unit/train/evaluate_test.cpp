@@ -1,4 +1,4 @@
-// Evaluation: what a step would report, and nothing changed by it.
+// An evaluation reports what a step would report, and changes nothing.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/train/small_run.h"

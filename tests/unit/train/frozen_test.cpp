@@ -1,4 +1,4 @@
-// Parameters that are not trainable: a step leaves them as they are and changes the others.
+// A step leaves parameters that are not trainable unchanged, and changes the others.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/train/small_run.h"
@@ -17,7 +17,7 @@ void freeze(Decoder& model, int64_t) {
   }
 }
 
-// Steps with weight decay, in which the optimizer is to have no state of a frozen parameter.
+// Steps with weight decay, in which a frozen parameter may have no optimizer state.
 Trained train_frozen(const Trial& trial) {
   std::vector<std::string> problems(static_cast<size_t>(trial.mesh.world_size()));
   const Trained trained = train_with(trial, [&](Trainer& trainer, MeshComm& comm) {
@@ -57,7 +57,7 @@ TEST_CASE("the optimizer does not touch a frozen parameter, nor keep state of it
 
 TEST_CASE("beside frozen parameters the others take the step that they would take", "[train]") {
   Trial trial{.mesh = Mesh::training(2, 1, 1, 1), .steps = 1};
-  trial.options.max_norm = 0;  // the norm is that of the trained ones alone
+  trial.options.max_norm = 0;  // the norm includes trained parameters only
   Trained golden = train(trial);
   std::erase_if(golden.parameters, [](const auto& item) { return is_frozen(item.first); });
   golden.metrics.clear();

@@ -1,4 +1,4 @@
-// The norm of gradients that lie on ranks in every way at once, against the norm of the full ones.
+// The norm of gradients with all layouts together, against the norm of the full gradients.
 #include "train/grad_norm.h"
 
 #include <catch2/catch.hpp>
@@ -12,8 +12,8 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// How gradients lie: sharded over tp, over dp and cp, over both on one dim or two, copied by tp,
-// copied by all, parts that two tp ranks share, fewer rows than ranks.
+// The layouts: sharded over tp, over dp and cp, over both on one or two dims, copied by tp, copied
+// by all, parts that two tp ranks share, fewer rows than ranks.
 struct Lay {
   const char* name;
   std::vector<int64_t> shape;
@@ -40,7 +40,7 @@ std::vector<Lay> lays(const std::string& shard_axis) {
 
 at::Tensor full_gradient(size_t index, const Lay& lay) {
   at::Tensor grad = random_tensor(lay.shape, static_cast<int64_t>(index) + 40);
-  // The largest magnitude is a negative element of the last part of a copied gradient.
+  // The element of largest magnitude is negative, in the last part of a copied gradient.
   if (std::string(lay.name) == "norm") grad[6] = -3.5;
   return grad;
 }

@@ -25,7 +25,7 @@ List list_of(const at::Tensor& tensor) {
   return {flat.const_data_ptr<int64_t>(), flat.const_data_ptr<int64_t>() + flat.numel()};
 }
 
-// How often each entry is there, -1 left out.
+// The number of times that each entry occurs, without -1.
 std::map<int64_t, int64_t> counts_of(const std::vector<at::Tensor>& maps) {
   std::map<int64_t, int64_t> counts;
   for (const at::Tensor& map : maps) {
@@ -36,8 +36,7 @@ std::map<int64_t, int64_t> counts_of(const std::vector<at::Tensor>& maps) {
   return counts;
 }
 
-// Every token of the batch is held once by the ranks of dp x cp x ulysses, and by each tp rank
-// alike.
+// The ranks of dp x cp x ulysses hold each token of the batch once; tp ranks hold the same tokens.
 void check_held_once(const Mesh& mesh, const Batch& batch, const List& lengths,
                      const TrainOptions& options) {
   std::vector<at::Tensor> held;
@@ -67,7 +66,7 @@ void check_held_once(const Mesh& mesh, const Batch& batch, const List& lengths,
 }  // namespace
 
 TEST_CASE("packed sequences as they are drawn, before and after zigzag", "[CP-2][CP-3]") {
-  // Padded to 4 each: 0 1 2 . | 10 . . . and their chunks of one position.
+  // Each is padded to 4, 0 1 2 . | 10 . . ., and has chunks of one position.
   const Batch batch = batch_of({3, 1}, 10);
   TrainOptions options;
   options.batching.kind = BatchingKind::kPacked;

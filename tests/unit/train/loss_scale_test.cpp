@@ -1,5 +1,5 @@
-// Loss scaling by torch.amp.GradScaler's rules, agreed on by all ranks; sums over microbatches in
-// the wider type.
+// The loss scale follows torch.amp.GradScaler on all ranks; microbatches are summed in the wider
+// type.
 #include "train/loss_scale.h"
 
 #include <ATen/ATen.h>
@@ -17,13 +17,13 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// The scale before each step and whether the step was skipped, on each rank.
+// Each rank's scale before each step, and whether the step was skipped.
 struct ScaleLog {
   std::vector<double> scales;
   std::vector<bool> skipped;
 };
 
-// Steps of three ranks; `value_at(rank, step)` is their gradient times the scale.
+// Runs steps of three ranks; `value_at(rank, step)` is the gradient times the scale.
 std::vector<ScaleLog> scale_logs(const LossScaleOptions& options, int64_t steps,
                                  const std::function<double(int64_t, int64_t)>& value_at) {
   std::vector<ScaleLog> logs(3);
@@ -97,7 +97,7 @@ TEST_CASE("microbatches of a low-precision leaf add up in float32", "[train][MP-
     const auto parameter = std::make_shared<Parameter>();
     parameter->tensor = at::zeros({1}, dtype).requires_grad_();
     MicrobatchGradients gradients;
-    for (int i = 0; i < 4; ++i) {  // 2048 + 1 is 2048 in float16, and in bfloat16 so is 2048 + 4
+    for (int i = 0; i < 4; ++i) {  // 2048 + 1 is 2048 in float16, 2048 + 4 is so in bfloat16
       parameter->tensor.mutable_grad() = at::full({1}, i == 0 ? 2048.0 : 1.0, dtype);
       gradients.keep({parameter});
       CHECK_FALSE(parameter->tensor.grad().defined());

@@ -1,4 +1,4 @@
-// Losses of the sharded side: addends, masking, and what stands in masked positions.
+// Losses of the sharded side: addends, masks, and values in masked positions.
 #include "train/loss.h"
 
 #include <ATen/ATen.h>
@@ -29,7 +29,7 @@ TEST_CASE("sequence normalisation means over tokens first, then over sequences",
 }
 
 TEST_CASE("clipped_pg clips on the side that the advantage says", "[PW-3]") {
-  // ratio = e^0.5 > 1.2; A > 0: clipped at 1.2, A < 0: not clipped (the larger loss counts).
+  // The ratio e^0.5 exceeds 1.2: it is clipped there for A > 0, and not for A < 0.
   const at::Tensor previous = numbers({0, -1.5, -1.5, 0, 0, 0});
   const LossInputs inputs{.logprobs = numbers({0, -1, -1, 0, 0, 0}),
                           .mask = numbers({0, 1, 1, 0, 0, 0}),

@@ -1,4 +1,4 @@
-// How a global batch is dealt to dp ranks and microbatches.
+// A global batch is distributed over dp ranks and microbatches.
 #include "train/microbatch.h"
 
 #include <ATen/ATen.h>

@@ -1,4 +1,4 @@
-// The preference loss and the metrics from their definitions; pairs that stay together; dummies.
+// The preference loss and its metrics by definition; pairs stay together; dummies.
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
@@ -151,7 +151,7 @@ TEST_CASE("a preference loss keeps its pairs together without being told", "[tra
     trial.options.loss.kind = LossKind::kPreference;
     return train_with(trial, [&](Trainer& trainer, MeshComm&) { trainer.step(pairs); });
   };
-  // Three pairs over two ranks: shares of four samples and of two.
+  // Three pairs over two ranks are four samples and two.
   CHECK(difference(trained_on(Mesh::training(1, 1, 1, 1)), trained_on(Mesh::training(2, 1, 1, 1)),
                    1e-10) == "");
 }
@@ -188,7 +188,7 @@ TEST_CASE("what stands in a dropped sample, which the dummies copy, reaches noth
   const Trained golden = run(clean, one, DataParallelKind::kReplicate);
   CHECK(std::isfinite(golden.metrics.back().of_loss.at("kl")));
   for (const DataParallelKind kind : {DataParallelKind::kReplicate, DataParallelKind::kFsdp}) {
-    const Trained actual = run(poisoned, three, kind);  // shares of 2, 2 and 1: one dummy
+    const Trained actual = run(poisoned, three, kind);  // 2, 2 and 1 samples: one dummy
     CHECK(difference(golden, actual, 1e-9) == "");
     for (const char* name : {"ratio", "kl", "clip_fraction"}) {
       CHECK(actual.metrics.back().of_loss.at(name) ==

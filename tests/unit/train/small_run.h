@@ -1,4 +1,4 @@
-// One decoder, one batch, any mesh and mode of data parallelism: what its training leaves behind.
+// A decoder that is trained on any mesh, with any kind of data parallelism.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace shardproof::tests {
 
-// Dim 0 of the parameters: 29, 10, 24, 12, 14. No world of 2 to 6 ranks divides all of them.
+// Dim 0 of the parameters is 29, 10, 24, 12 or 14; no world of 2 to 6 ranks divides all of them.
 inline ModelConfig small_model() {
   ModelConfig config;
   config.vocab_size = 29;
@@ -40,12 +40,12 @@ struct Trial {
   at::ScalarType dtype = at::kDouble;
   int64_t steps = 2;
   ModelConfig config = small_model();
-  Probe* probe = nullptr;  // of every rank, called from all of them; null: nobody listens
+  Probe* probe = nullptr;  // of every rank, on threads of all ranks; may be null
   std::vector<CallListener*> listeners = {};
   std::function<void(Decoder&, int64_t rank)> prepare = {};  // after the plans; may be empty
 };
 
-// On one rank, its trainer ready.
+// Calls `work` on one rank with a trainer.
 inline void with_trainer(const Trial& trial, MeshComm& comm, int64_t rank,
                          const std::function<void(Trainer&)>& work) {
   NoProbe nobody;
@@ -64,14 +64,14 @@ inline void with_trainer(const Trial& trial, MeshComm& comm, int64_t rank,
   work(trainer);
 }
 
-// Every parameter after the steps, put together from all ranks' shards, and each step's loss and
-// norm as rank 0 reported them.
+// Every parameter after the steps, assembled from all ranks' shards, and each step's loss and norm
+// by rank 0.
 struct Trained {
   std::map<std::string, at::Tensor> parameters;
   std::vector<StepMetrics> metrics;
 };
 
-// By name, from the shards of each rank in the order of `parameters`.
+// Parameters by name; `shards` has those of each rank in the order of `parameters`.
 inline std::map<std::string, at::Tensor> whole_parameters(
     const std::vector<ParameterPtr>& parameters, const std::vector<std::vector<at::Tensor>>& shards,
     const Mesh& mesh) {
@@ -85,7 +85,7 @@ inline std::map<std::string, at::Tensor> whole_parameters(
   return whole;
 }
 
-// `work` on every rank, then the parameters.
+// Calls `work` on every rank, then returns the parameters.
 inline Trained train_with(const Trial& trial,
                           const std::function<void(Trainer&, MeshComm&)>& work) {
   const auto ranks = static_cast<size_t>(trial.mesh.world_size());
@@ -120,8 +120,7 @@ inline Trained train(const Trial& trial) {
   return trained;
 }
 
-// "" when both are the same to within `tolerance` of each tensor's scale, else the first
-// difference.
+// "" if all tensors agree within `tolerance` of their scale, else the first difference.
 inline std::string difference(const Trained& golden, const Trained& actual, double tolerance) {
   for (const auto& [name, tensor] : golden.parameters) {
     const auto found = actual.parameters.find(name);

@@ -1,4 +1,4 @@
-// The one case of a short scenario.
+// The only case of a scenario that consists of a name and a few lines.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -8,7 +8,6 @@
 
 namespace shardproof::sim {
 
-// What `lines` beneath a name say.
 inline CaseSpec case_with(const std::string& lines) {
   const Scenario scenario = parse_scenario_text("tp/x.yaml", "name: x\n" + lines + "\n");
   REQUIRE(scenario.cases.size() == 1);

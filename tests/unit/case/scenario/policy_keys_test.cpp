@@ -1,5 +1,4 @@
-// What the policy configuration of the reference implementation writes, key by key, as a scenario
-// takes it.
+// A scenario accepts the keys of NeMo-RL's policy configuration.
 #include <catch2/catch.hpp>
 
 #include "sim/case/scenario/scenario.h"
@@ -71,7 +70,7 @@ TEST_CASE("Activation checkpointing is true, false or a name", "[scenario][PW-12
 TEST_CASE("Temperature has two names, and one value", "[scenario][PW-12]") {
   CHECK(case_with("run: {generation: {temperature: 0.5}}").loss.temperature == 0.5);
   CHECK(case_with("run: {temperature: 0.5}").loss.temperature == 0.5);
-  // Also beside a case folder, which has its loss but no temperature.
+  // So it is beside a case folder, which has a loss but no temperature.
   const std::string folder = "data: {case: ../golden/hf/llama_bias}\n";
   CHECK(case_with(folder + "run: {temperature: 0.5}").loss.temperature == 0.5);
   CHECK(case_with(folder).loss.temperature == 1);

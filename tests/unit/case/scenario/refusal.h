@@ -1,4 +1,4 @@
-// What a scenario's text is refused with.
+// The error of a scenario's text.
 #pragma once
 
 #include <string>

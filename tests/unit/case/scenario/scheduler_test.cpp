@@ -1,4 +1,4 @@
-// The learning rate's schedulers and the families of models, as a scenario writes them.
+// Learning-rate schedulers and model families in scenarios.
 #include <catch2/catch.hpp>
 
 #include "sim/case/scenario/scenario.h"
@@ -85,7 +85,7 @@ TEST_CASE("A family of models is named, and its sizes follow from those that are
   CHECK(gemma.model["query_pre_attn_scalar"] == 4);
   CHECK(gemma.model["num_key_value_heads"] == 6);
   CHECK(gemma.model["hidden_activation"] == "silu");
-  CHECK_FALSE(gemma.model.contains("tie_word_embeddings"));  // the family says
+  CHECK_FALSE(gemma.model.contains("tie_word_embeddings"));  // the family ties them
   const CaseSpec qwen =
       case_with("model: {family: qwen3, layer_types: [full_attention, sliding_attention]}");
   CHECK(qwen.model["layer_types"].size() == 2);

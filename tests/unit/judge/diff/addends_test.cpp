@@ -1,5 +1,5 @@
-// Addends of any size: a right sum matches with every element counted, a wrong element and a
-// missing addend are named.
+// Addends of any size: a right sum matches with every element counted; a wrong element and a
+// missing addend are reported.
 #include "sim/judge/diff/addends.h"
 
 #include <catch2/catch.hpp>
@@ -16,7 +16,7 @@ constexpr const char* kWeight = "grad.weight";
 
 JudgedWorld million() { return {spec_of(4, 1), {seen(kWeight, numbered({1000, 1000}, 7))}}; }
 
-// Rank k of four holds its own part of the golden; the last one what is left.
+// Rank k of four holds a different part of the golden, the last rank the remainder.
 void hold_addend(int64_t rank, Observation& seen) {
   const auto part = [&](int64_t of) { return numbered(seen.tensor.sizes().vec(), 30 + of); };
   seen.part = Part::kPartial;
@@ -134,7 +134,7 @@ TEST_CASE("ranks that share a part of a cut dim are peers of each other alone", 
 
 TEST_CASE("an addend that finds no room is not judged, and says how many bytes it lacked",
           "[addends]") {
-  const CaseSpec spec = spec_of(65536, 1);  // a rank's share of the room is 16 KiB
+  const CaseSpec spec = spec_of(65536, 1);  // leaves 16 KiB for each rank
   const auto golden =
       golden_from({seen("grad.a", numbered({1000})), seen("grad.b", numbered({1000}, 2))});
   RankRecorder recorder(spec, spec.parallel.mesh(), 3, &golden, {});

@@ -11,7 +11,7 @@ using namespace shardproof::sim;
 
 namespace {
 
-// Golden offset of every local element, as the plan's runs say; -1 where there is none.
+// The golden offset of every local element by the plan's runs; -1: it has none.
 std::vector<int64_t> planned(const IndexPlan& plan) {
   int64_t count = 1;
   for (const int64_t size : plan.local_shape) count *= size;
@@ -26,7 +26,7 @@ std::vector<int64_t> planned(const IndexPlan& plan) {
   return offsets;
 }
 
-// The same from a tensor that holds its own offsets, cut by src/tensor (padding is 0 there: +1).
+// The offsets by src/tensor, which cuts a tensor that holds its own offsets (+1: padding is 0).
 std::vector<int64_t> cut_by_hand(const std::vector<int64_t>& shape, const Layout& layout,
                                  const Mesh& mesh, int64_t rank) {
   int64_t count = 1;
@@ -48,7 +48,7 @@ TEST_CASE("a plan finds each local element in the golden, for every layout and r
       Layout({Cut::even(1, "cp")}),
       Layout({Cut::even(-2, "tp"), Cut::even(0, "dp")}),
       Layout({Cut::chunk(2, "cp")}),
-      Layout({Cut::chunk(2, "tp")}),  // uneven: 2, 2, 1 and nothing
+      Layout({Cut::chunk(2, "tp")}),  // uneven: 2, 2, 1, 0
       Layout({Cut::padded(0, "tp", 16)}),
       Layout({Cut::padded(2, "cp", 6)}),
       Layout({Cut::in_blocks(1, "tp", {4, 12, 8})}),
@@ -86,12 +86,12 @@ TEST_CASE("whole inner dims become one run", "[plan]") {
 
 TEST_CASE("a token map says where rows belong, and the layout cuts what it maps", "[plan]") {
   const Mesh mesh = Mesh::training(1, 1, 1, 3);
-  // Packed: one row of six tokens of a golden [3, 4, 6]; two of them padding.
+  // Packed: one row of six tokens of a golden [3, 4, 6], two of them padding.
   const at::Tensor map = at::tensor({9, 8, -1, 0, 1, -1}, at::kLong).view({1, 6});
   const Layout layout({Cut::even(1, "tp"), Cut::even(2, "tp")});
   const int64_t tokens[3][2] = {{9, 8}, {-1, 0}, {1, -1}};
   for (int64_t rank = 0; rank < 3; ++rank) {
-    // Both cuts are over tp, so each rank holds its positions and its columns.
+    // Both cuts are over tp, so a rank holds its columns of its positions.
     const IndexPlan plan = make_index_plan({3, 4, 6}, layout, map, {}, mesh, rank);
     REQUIRE(plan.problem.empty());
     CHECK(plan.local_shape == std::vector<int64_t>{1, 2, 2});
@@ -123,7 +123,7 @@ TEST_CASE("ranks with other tokens have another token digest", "[plan]") {
   const at::Tensor dummy = at::full({1, 3}, -1, at::kLong);
   const IndexPlan a = make_index_plan({2, 3}, Layout(), first, {}, mesh, 0);
   const IndexPlan b = make_index_plan({2, 3}, Layout(), second, {}, mesh, 1);
-  CHECK(a.replicas == std::vector<int64_t>{0, 1});  // the layout alone cannot know
+  CHECK(a.replicas == std::vector<int64_t>{0, 1});  // by the layout alone
   CHECK(a.tokens != b.tokens);
   CHECK(a.tokens == make_index_plan({2, 3}, Layout(), first, {}, mesh, 1).tokens);
   const IndexPlan only_padding = make_index_plan({2, 3}, Layout(), dummy, {}, mesh, 1);
@@ -171,7 +171,7 @@ TEST_CASE("coverage hashes add up exactly when every element is held once", "[pl
   CHECK(sum_of(Layout({Cut::even(1, "tp"), Cut::even(0, "dp")})));
   CHECK(sum_of(Layout({Cut::padded(0, "tp", 9)})));
   CHECK(sum_of(Layout({Cut::repeated(1, "tp", 1)})));
-  // Half of the rows only: rank 0 alone.
+  // The plan of rank 0 covers half of the rows.
   const IndexPlan half = make_index_plan({6, 9}, Layout({Cut::even(0, "dp")}), {}, {}, mesh, 0);
   CHECK(half.covered != half.coverage_of_all);
 }

@@ -36,8 +36,8 @@ GoldenRecord golden_of_steps() {
   return golden_from(seen_by_golden);
 }
 
-// Three steps of LibTorch's own optimizer, told to an OwnOptimizer. `spoil` may change what is
-// told.
+// Reports three steps of LibTorch's optimizer to an OwnOptimizer; `spoil` may change the reported
+// tensors.
 template <class Spoil>
 std::vector<std::string> findings(const CaseSpec& spec, at::ScalarType dtype, const Spoil& spoil) {
   const GoldenRecord golden = golden_of_steps();
@@ -70,7 +70,7 @@ std::vector<std::string> findings(const CaseSpec& spec, at::ScalarType dtype, co
     w.mutable_grad() = gradient * std::min(1.0, kMaxNorm / (norm + 1e-6));
     optimizer->step();
     tell("param.w", step, w.clone());
-    if (optimizer->state().empty()) continue;  // plain SGD keeps none
+    if (optimizer->state().empty()) continue;  // plain SGD has no state
     const auto& state = *optimizer->state().begin()->second;
     if (const auto* adam = dynamic_cast<const torch::optim::AdamWParamState*>(&state)) {
       tell("exp_avg.w", step, adam->exp_avg().clone());
@@ -128,7 +128,7 @@ TEST_CASE("A state that is not kept from step to step does not follow", "[own_op
                               });
   REQUIRE(found.size() >= 2);
   CHECK_THAT(found[0], Catch::StartsWith("momentum_buffer.w of step 2 "));
-  CHECK_THAT(found[1], Catch::StartsWith("param.w of step 3 "));  // from what was told before
+  CHECK_THAT(found[1], Catch::StartsWith("param.w of step 3 "));  // follows from earlier reports
 }
 
 TEST_CASE("A step that an overflow skips moves nothing", "[own_optimizer]") {
@@ -151,7 +151,7 @@ TEST_CASE("The recorder makes a row wrong whose values do not follow", "[own_opt
   const at::Tensor norm = at::scalar_tensor(0.5, at::kDouble);
   const GoldenRecord golden =
       golden_from({seen("grad.w", gradient), seen("grad_norm", norm), seen("param.w", w)});
-  for (const double lost : {0.0, 1e-6}) {  // far within what bfloat16 allows of the golden
+  for (const double lost : {0.0, 1e-6}) {  // small against the allowance in bfloat16
     const Mesh mesh = spec.parallel.mesh();
     RankRecorder recorder(spec, mesh, 0, &golden, {});
     recorder.observe(seen("initial.w", w + kRate * 0.25));

@@ -175,7 +175,7 @@ TEST_CASE("a report that is cut off or has a wrong byte is our own fault, never 
       std::string damaged = bytes;
       damaged[at] = static_cast<char>(damaged[at] ^ flip);
       try {
-        decode_rank_report(damaged);  // a changed number is still a report
+        decode_rank_report(damaged);  // damage to a number leaves a valid report
       } catch (const InternalError&) {
       }
     }
@@ -184,7 +184,7 @@ TEST_CASE("a report that is cut off or has a wrong byte is our own fault, never 
 
 TEST_CASE("a piece whose indices lead outside its tensor is not accepted", "[codec]") {
   RankReport report = full_report();
-  report.pieces[0].dims[0][0] = 2;  // beyond [2, 3]
+  report.pieces[0].dims[0][0] = 2;  // outside of [2, 3]
   CHECK_THROWS_AS(decode_rank_report(encode(report)), InternalError);
   report = full_report();
   report.pieces[0].actual.pop_back();

@@ -16,7 +16,7 @@ at::Tensor narrow_values(const at::Tensor& values, at::ScalarType narrow) {
   return values.to(narrow).to(at::kFloat);
 }
 
-// A golden of [16, 8] whose members are at most 0.001 off as a whole.
+// A golden of [16, 8] whose members differ from it by 0.001 at most, in relation to its norm.
 GoldenTensor scattered_golden(const at::Tensor& value, double factor_scatter = 1e-3) {
   GoldenTensor golden;
   golden.value = value;
@@ -43,7 +43,7 @@ TEST_CASE("float32 values that a narrower dtype can hold were rounded", "[roundi
              Contains("no more bits than a float16"));
   CHECK(rounded_through(values.to(at::kFloat), "bfloat16") == "");
   CHECK(rounded_through(narrow_values(values, at::kBFloat16), "float32") == "");
-  CHECK(rounded_through(values.to(at::kBFloat16), "bfloat16") == "");  // due in bfloat16 itself
+  CHECK(rounded_through(values.to(at::kBFloat16), "bfloat16") == "");  // no bfloat16 has more bits
 }
 
 TEST_CASE("a power of two on top of narrow values hides no rounding", "[roundings]") {
@@ -78,7 +78,7 @@ TEST_CASE("noise of any size is no factor", "[roundings]") {
 
 TEST_CASE("a piece may be further off than the whole, by the root of its share", "[roundings]") {
   GoldenTensor golden = scattered_golden(numbered({16, 8}));
-  golden.square *= 4;  // the piece holds a quarter
+  golden.square *= 4;  // the piece is a quarter of the golden
   CHECK(check(golden, golden.value * 1.0195).problem == "");
   CHECK_THAT(check(golden, golden.value * 1.0205).problem, Contains("are within 0.02 of 1"));
 }
@@ -93,8 +93,7 @@ TEST_CASE("few elements, or members that differ in kind, have no factor", "[roun
 
 namespace {
 
-// The golden of a step of two samples of three tokens, and a weight of which each row has a
-// gradient.
+// The golden of a step of two samples of three tokens, and a weight with a gradient in each row.
 struct Addends {
   GoldenRecord golden;
   GradientAddends addends{golden};
@@ -121,7 +120,7 @@ Addends addends_of(at::Tensor of_tokens) {
 
 TEST_CASE("a gradient has several addends where other tokens have gradients too", "[roundings]") {
   Addends step = addends_of(numbered({2, 3, 4}));
-  CHECK_FALSE(step.addends.are_several(step.weight()));  // of no microbatch yet
+  CHECK_FALSE(step.addends.are_several(step.weight()));  // no microbatch was seen
   step.see_tokens({0, 1, 2});
   CHECK(step.addends.are_several(step.weight()));
   step.see_tokens({3, 4, 5}, /*microbatch=*/1);
@@ -150,8 +149,8 @@ TEST_CASE("an addend that float16 may lose is none", "[roundings]") {
   CHECK_FALSE(step.addends.are_several(step.weight()));
 }
 
-// A sample that repeats one token has no gradient of keys: every value is the same, whatever the
-// weights of the attention. In a random case another sample was then the only addend.
+// In a sample that repeats one token, all values are equal for any weights of the attention, so its
+// keys have no gradient. The other sample then is the only addend.
 TEST_CASE("a gradient that tokens may leave at 0 may have one addend", "[roundings]") {
   Addends step = addends_of(numbered({2, 3, 4}));
   step.see_tokens({0, 1, 2});

@@ -33,7 +33,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 }  // namespace
 
 TEST_CASE("an error of the allowance is right, the next larger double is wrong", "[diff]") {
-  for (const int64_t size : {1, 2, 15, 16, 17, 39, 64}) {  // in and beyond the vector loop
+  for (const int64_t size : {1, 2, 15, 16, 17, 39, 64}) {  // inside the vector loop and after it
     const at::Tensor golden = at::zeros({size}, at::kDouble);
     for (int64_t place = 0; place < size; ++place) {
       at::Tensor actual = golden.clone();
@@ -69,7 +69,7 @@ TEST_CASE("a float32 error is found where it is and measured in float64", "[diff
   const at::Tensor near = golden.to(at::kFloat);
   CHECK(diff_whole(golden, near, 1.5e-12).bad_count == 0);
   CHECK(diff_whole(golden, near, 1.5e-12).worst_error == Approx(1e-12).epsilon(0.01));
-  CHECK(diff_whole(golden, near, 0.5e-12).bad_count == 36);  // all but 0 + 1e-12
+  CHECK(diff_whole(golden, near, 0.5e-12).bad_count == 36);  // all except 0 + 1e-12
   for (int64_t place = 0; place < 37; ++place) {
     at::Tensor actual = near.clone();
     actual[place] = -1.0f;
@@ -97,7 +97,7 @@ TEST_CASE("non-finite and huge golden elements must be equal", "[diff]") {
 }
 
 TEST_CASE("a huge golden element must be equal even where the error is allowed", "[diff]") {
-  for (const int64_t size : {1, 15, 16, 39}) {  // in and beyond the vector loop
+  for (const int64_t size : {1, 15, 16, 39}) {  // inside the vector loop and after it
     for (int64_t place = 0; place < size; ++place) {
       at::Tensor golden = at::ones({size}, at::kDouble);
       golden[place] = -3e30;

@@ -30,7 +30,7 @@ TEST_CASE("the float64 rule adds the tensor's scale and its neighbours' rounding
   CHECK(tolerance.allowance(tensor_of(2, 8)) ==
         Approx(2e-10 + 64 * 2.220446049250313e-16 * 8).epsilon(1e-14));
   CHECK(tolerance.fed_allowance(tensor_of(2, 8)) == Approx(2e-12).epsilon(1e-14));
-  CHECK(tolerance.allowance(tensor_of(2, 8, 1.0)) < 3e-10);  // measured errors do not count here
+  CHECK(tolerance.allowance(tensor_of(2, 8, 1.0)) < 3e-10);  // float64 ignores measured errors
 }
 
 TEST_CASE("an integer tensor has no allowance", "[tolerance]") {
@@ -60,11 +60,11 @@ TEST_CASE("a tensor is not resolved where 2 scatters exceed half of it", "[toler
   const Tolerance tolerance(spec_of(1, 2, "bfloat16"));
   CHECK(tolerance.allowance(tensor_of(2, 0, 0.6)) == Approx(1.2));
   CHECK_FALSE(tolerance.resolves(tensor_of(2, 0, 0.6)));
-  const double none = std::numeric_limits<double>::infinity();  // members that skip other steps
+  const double none = std::numeric_limits<double>::infinity();  // members skip other steps
   CHECK(tolerance.allowance(tensor_of(2, 0, none)) == none);
   CHECK_FALSE(tolerance.resolves(tensor_of(2, 0, none)));
-  CHECK(Tolerance(spec_of(1, 2)).resolves(tensor_of(2, 0, none)));  // float64 asks no ensemble
-  GoldenTensor parameter = tensor_of(2, 0, 0.6);  // judged from the rank's own state as well
+  CHECK(Tolerance(spec_of(1, 2)).resolves(tensor_of(2, 0, none)));  // float64 needs no ensemble
+  GoldenTensor parameter = tensor_of(2, 0, 0.6);  // also compared with the rank's own state
   parameter.phase = Phase::kStep;
   parameter.name = "param.w";
   CHECK(tolerance.resolves(parameter));
@@ -160,7 +160,7 @@ TEST_CASE("what a load gave up adds nothing to a policy's steps after it", "[tol
   steps.spec.stages = {train, train};
   CHECK(steps.added("momentum_buffer.w", 2, 0) == Approx(2 * std::max(first, second)));
   const double both = steps.added("param.w", 2, 0);
-  // Now moment 2 is a load, of what there was before moment 1 and after it.
+  // In these stages, step 2 loads the state before or after step 1.
   steps.spec.stages = {save, train, load};
   CHECK(steps.added("param.w", 1, 0) == Approx(0.1 * first / (1 + 1e-8)));
   CHECK(steps.added("param.w", 2, 0) == 0);

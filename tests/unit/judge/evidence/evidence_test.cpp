@@ -1,4 +1,4 @@
-// Values of another step or of a narrower dtype: what wrong ranks see beside the golden.
+// Evidence of wrong ranks: values of another step or of a narrower dtype.
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
@@ -57,7 +57,7 @@ TEST_CASE("float32 values that are off as bfloat16 rounds were computed in it", 
   const at::Tensor logprobs = -1 - 4 * numbered({3, 7}).abs();
   const auto off_by = [&](const at::Tensor& errors) {
     Piece piece = piece_of(logprobs + errors, logprobs, "logprobs");
-    piece.allowance = 1e-6;  // as good as float32
+    piece.allowance = 1e-6;  // an allowance of float32
     ResultRow row(Outcome::kMismatch);
     row.name = piece.name;
     row.rounding_only = true;
@@ -68,7 +68,7 @@ TEST_CASE("float32 values that are off as bfloat16 rounds were computed in it", 
     row.factor_residual = 1;
     return explain_values({Mesh({{"tp", 2}}), "bfloat16", {&row}, {&piece}}).likely;
   };
-  // The logarithm of a sum that was rounded: no value is a bfloat16, all errors are of its size.
+  // Logarithms of rounded sums are no bfloat16 numbers, but their errors have bfloat16's size.
   const at::Tensor sums = 3 + 2 * numbered({3, 7}, 8);
   const at::Tensor of_sums = sums.to(at::kBFloat16).to(at::kDouble).log() - sums.log();
   CHECK_THAT(off_by(of_sums), Catch::Contains("off by as much as bfloat16 rounds"));
@@ -101,7 +101,7 @@ TEST_CASE("a learning rate that is ahead of its schedule is the golden's next on
   };
   CHECK_THAT(at_step_2("lr", 0.5),
              Catch::StartsWith("equals the golden of step 6: ahead of its time"));
-  // Steps of one rate come between.
+  // Steps of one rate lie between the two.
   CHECK_THAT(at_step(1, "lr", 0.5), Catch::StartsWith("equals the golden of step 6: ahead"));
   CHECK_THAT(at_step_2("lr", 1.0), !Catch::Contains("ahead"));  // of the next one but one
   CHECK_THAT(at_step_2("metric.size", 6.0), Catch::Contains("2 is the size of dp"));
@@ -153,7 +153,7 @@ TEST_CASE("a problem is claimed of the ranks that have it", "[explanations]") {
 TEST_CASE("elements that are right refute a missing sum", "[explanations]") {
   const auto flipped = [](double value) {
     return found(world(), in("grad.b", [=](int64_t rank, at::Tensor t) {
-                   // The other copy holds what makes the sum right at this element alone.
+                   // The sum with the other copy is right at this element only.
                    const double golden = t[3].item<double>();
                    t[3] = rank < 3 ? value : golden - value;
                    return t;
@@ -170,7 +170,7 @@ TEST_CASE("in a low precision a step that rounding cannot tell from this one is 
           "[explanations]") {
   const at::Tensor before = numbered({40}, 1);
   const double scale = before.abs().max().item<double>();
-  const double allowance = 4 * 0.0009765625 * scale;  // of float16, where nothing was measured
+  const double allowance = 4 * 0.0009765625 * scale;  // of float16 without a measured error
   const auto pattern = [&](double update) {
     const at::Tensor now = before + update * allowance * numbered({40}, 2).sign();
     const JudgedWorld judged(
@@ -197,7 +197,7 @@ TEST_CASE("rounding is mentioned only beside an error that could be rounding", "
 }
 
 TEST_CASE("of two explanations that say as much both are printed", "[explanations]") {
-  // Each of two copies holds half: averaged twice, or one half of a sum each.
+  // Each of two copies holds half: it was averaged twice, or each half is an addend.
   const Divergence halves =
       found(world(), in("grad.b", [](int64_t, const at::Tensor& t) { return t / 2; }));
   CHECK_THAT(halves.likely, Catch::StartsWith("averaged over that axis where a sum belongs") &&

@@ -205,7 +205,7 @@ TEST_CASE("digests tell bits apart, and calls so far are noted", "[recorder]") {
 
 namespace {
 
-// A golden whose ensemble has one member beside the exact run.
+// A golden whose ensemble has one member besides the exact run.
 GoldenRecord golden_with_member(const std::vector<Observation>& exact,
                                 const std::vector<Observation>& member) {
   GoldenRecorder recorder(true), rounded(true);

@@ -1,4 +1,3 @@
-// Planted errors: what they look like.
 #include <catch2/catch.hpp>
 #include <cmath>
 

@@ -1,4 +1,3 @@
-// What a wrong draw of random numbers is called.
 #include <catch2/catch.hpp>
 
 #include "observe/draw_log.h"
@@ -7,7 +6,7 @@
 namespace shardproof::sim {
 namespace {
 
-// One draw in columns: stream, seed, offset, count, state.
+// One draw; its columns are stream, seed, offset, count and state.
 std::vector<double> row(const char* stream, double seed, double offset, double count,
                         double state) {
   return {static_cast<double>(stream_id(stream)), seed, offset, count, state};

@@ -1,5 +1,4 @@
-// Every transformation that the judge can name, built on purpose, and near misses of each that must
-// stay unexplained.
+// Every transformation that the judge can name, and near misses that must stay unexplained.
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
@@ -59,14 +58,14 @@ TEST_CASE("a factor that is nearly right is claimed with its share, a rough one 
                                Catch::Contains("; explains 99.9"));
   CHECK_THAT(near.likely, Catch::Contains("summed once too often"));
   CHECK_THAT(planted(1.0 / 3, 1e-3).pattern, Catch::Contains("3 is the size of tp"));
-  CHECK(planted(2, 0.4).likely.empty());     // explains 90% only
-  CHECK(planted(1.7, 1e-3).likely.empty());  // nearly a factor, but one without a meaning
+  CHECK(planted(2, 0.4).likely.empty());     // explains only 90%
+  CHECK(planted(1.7, 1e-3).likely.empty());  // a factor without a meaning
   CHECK(planted(1, 1e-3).likely.empty());
 }
 
 TEST_CASE("factors of clipping and of microbatches have names", "[explanations]") {
   CaseSpec spec = spec_of(2, 3);
-  spec.optimizer.max_norm = 9;  // of a norm of 4: clipping would do nothing
+  spec.optimizer.max_norm = 9;  // more than the norm of 4, so that clipping changes nothing
   const JudgedWorld loose(spec, {seen("grad_norm", at::scalar_tensor(4.0, at::kDouble)),
                                  seen("exp_avg.w", numbered({6, 5}, 3))});
   const Divergence grown = found(
@@ -84,7 +83,7 @@ TEST_CASE("factors of clipping and of microbatches have names", "[explanations]"
   const Explanation five = explain_values(symptoms);
   CHECK_THAT(five.pattern, Catch::Contains("5 is the number of microbatches"));
 
-  row.factor = 2;  // of tp, and of the microbatches
+  row.factor = 2;  // the size of tp and the number of microbatches
   symptoms.microbatches = 2;
   const Explanation two = explain_values(symptoms);
   CHECK_THAT(two.pattern, Catch::Contains("2 is the size of tp; 2 is the number of microbatches"));
@@ -113,12 +112,12 @@ TEST_CASE("a missing sum may go over several axes, and be partly right", "[expla
 
 TEST_CASE("what leaves a right element wrong explains nothing", "[explanations]") {
   Explained sums;
-  sums.add(1e6, 1, 1e6, 1e-10);  // one flipped bit, and elements that are right
+  sums.add(1e6, 1, 1e6, 1e-10);  // a flipped bit; the other elements are right
   for (int64_t i = 0; i < 33; ++i) sums.add(1, 1, 2, 1e-10);
   CHECK(sums.refuted == 33);
   CHECK(sums.share() < 0);
   const Divergence flipped = found(world(), in("grad.b", [](int64_t, at::Tensor t) {
-                                     t[3] = -t[3] * 0.5e8;  // the sum of two such is far off too
+                                     t[3] = -t[3] * 0.5e8;  // the sum over copies is wrong as well
                                      return t;
                                    }));
   CHECK_THAT(flipped.pattern, !Catch::Contains("addends"));
@@ -126,19 +125,19 @@ TEST_CASE("what leaves a right element wrong explains nothing", "[explanations]"
 }
 
 TEST_CASE("of claims that fit alike the shortest stands, the others follow", "[explanations]") {
-  // Both dp ranks hold the same half: it is a factor of 1/2, and the sum over dp gives the golden.
+  // Both dp ranks hold the same half, so a factor of 1/2 fits, and so does a missing sum over dp.
   const Divergence half =
       found(world(), in("grad.b", [](int64_t, const at::Tensor& t) { return t / 2; }));
   CHECK_THAT(half.pattern, Catch::StartsWith("every element is 0.5 (1/2) x golden"));
   CHECK_THAT(half.likely, Catch::StartsWith("averaged over that axis") &&
                               Catch::EndsWith("; or the sum over dp is missing"));
-  // Parts that differ: the factor does not hold, and is not mentioned.
+  // The two addends differ, so there is no factor, and none is mentioned.
   const Divergence parts = found(world(), in("grad.b", [](int64_t rank, const at::Tensor& t) {
                                    const at::Tensor part = numbered({12}, 77);
                                    return rank < 3 ? part : t - part;
                                  }));
   CHECK(parts.likely == "the sum over dp is missing");
-  // A factor without a meaning needs a free number: zeros need none.
+  // A factor without a meaning is a free parameter; zeros need none.
   const Divergence zero = found(world(), in("grad.b", [](int64_t, at::Tensor t) { return t * 0; }));
   CHECK(zero.likely == "it was never filled, or a gradient was cut off");
 }
@@ -187,7 +186,7 @@ TEST_CASE("declared addends that are copies, or one too many, are named", "[expl
                                    return tp == 0 ? part : tp == 1 ? t - part : part * 0.7;
                                  }));
   CHECK_THAT(extra.pattern, Catch::Contains("is the golden without the addend of ranks 2, 5"));
-  const auto odd_on = [](int64_t first_right) {  // a group of tp for each rank of dp
+  const auto odd_on = [](int64_t first_right) {  // for each dp rank, a group of tp ranks
     return [=](int64_t rank, Observation& seen) {
       if (seen.name != "x.output") return;
       const at::Tensor part = numbered({4, 6}, 33 + rank / 3);
@@ -367,7 +366,7 @@ TEST_CASE("smooth values and wide allowances make no shift", "[explanations]") {
   const at::Tensor golden = (at::arange(600, at::kDouble) / 40).sin().view({3, 200}).unsqueeze(2) +
                             0.01 * numbered({3, 200, 4}, 3);
   Piece piece = piece_of(golden + 0.08 * numbered({3, 200, 4}, 4), golden);
-  piece.allowance = 0.03;  // as in bfloat16: neighbours lie within four of them
+  piece.allowance = 0.03;  // as in bfloat16; neighbors differ by at most four of them
   Assembled rough = *assemble({&piece});
   rough.token_dims = true;
   CHECK_FALSE(propose_shift(rough, kContext));
@@ -393,7 +392,7 @@ TEST_CASE("random differences get no cause", "[explanations]") {
       CAPTURE(precision, seed, size, tensor, replaced, per_rank, result.divergence->pattern);
       const std::string likely = result.divergence->likely;
       const bool rounding = precision == "bfloat16" && likely.compare(0, 12, "rounding, if") == 0;
-      CHECK((likely.empty() || rounding));  // small against its allowance: it may be rounding
+      CHECK((likely.empty() || rounding));  // an error that is small enough may be rounding
       CHECK_THAT(result.divergence->pattern, !Catch::Contains("explains"));
     }
   }

@@ -1,4 +1,4 @@
-// Values that were never there: zeros that lie elsewhere, memory that was never filled.
+// Values that no rank computed: zeros in other places, and memory that was never filled.
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
@@ -52,7 +52,7 @@ TEST_CASE("one value where the golden has many was never written", "[explanation
                                     return t;
                                   }));
   CHECK_THAT(nearly.likely, !Catch::Contains("never filled"));
-  // The last rank's shard of 11 rows ends in a row of padding, which is nobody's value.
+  // The last rank's shard of 11 rows ends with a row of padding, which is not compared.
   JudgedWorld padded(spec_of(1, 3), {seen(kGrad, numbered({11, 4}, 7))});
   padded.cut_as(kGrad, Layout({Cut::padded(0, "tp", 12)}));
   const Divergence unfilled =

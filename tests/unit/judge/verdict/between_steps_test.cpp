@@ -1,4 +1,4 @@
-// What belongs to the step before and the loss scale of a step: told from the factors of an axis.
+// Values of the step before and loss scales of steps are not taken for factors of an axis.
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
@@ -21,7 +21,7 @@ TEST_CASE("a gradient that the step before is added to was not reset", "[explana
   CHECK(other.step == 2);
   CHECK_THAT(other.pattern, Catch::StartsWith("is the golden of steps 1 and 2 added up: it was not "
                                               "reset between them on all ranks"));
-  // Steps hardly differ: their sum is nearly twice either, and is no matter of dp or tp.
+  // The steps hardly differ, so their sum is nearly twice each, but has no relation to dp or tp.
   const Divergence alike = second_holds(first + 1e-2 * numbered({6, 5}, 4), 1);
   CHECK_THAT(alike.pattern, Catch::StartsWith("is the golden of steps 1 and 2 added up"));
   CHECK(alike.likely.empty());

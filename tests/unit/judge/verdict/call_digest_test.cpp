@@ -1,4 +1,4 @@
-// Which calls did not deliver what was sent, from the hashes of their members.
+// Members' hashes show which calls did not deliver the data that was sent.
 #include "sim/judge/verdict/call_digest.h"
 
 #include <catch2/catch.hpp>
@@ -48,7 +48,7 @@ TEST_CASE("calls that delivered what was sent are no finding", "[digests]") {
   CHECK(messages_of(calls) ==
         std::vector<std::string>{"rank 6 received from rank 4 something else than rank 4 sent in "
                                  "all_to_all tp [4] float64 'o_proj forward' (call 1 of tp)"});
-  calls[1][4].received[0] = 1;  // the root's part for itself
+  calls[1][4].received[0] = 1;  // the root's own part
   CHECK(digest_findings(calls).size() == 2);
   CHECK(digest_findings(calls)[1].ranks == std::vector<int64_t>{4, 6});
 }
@@ -122,7 +122,7 @@ TEST_CASE("endings outrank values, values digests, digests the schedule", "[dige
   CHECK(both.kind == "values");
   CHECK_THAT(detectors_text(both.outcome), Catch::StartsWith("values at step"));
   CHECK_THAT(detectors_text(both.outcome), Catch::Contains(", then digest at step 1"));
-  REQUIRE(both.divergence);  // what the call did is the cause of what the values look like
+  REQUIRE(both.divergence);  // the wrong call is the cause of the wrong values
   CHECK_THAT(both.divergence->pattern, Catch::StartsWith("every element is 2.00 x golden"));
   CHECK(both.divergence->likely == alone.message);
   std::vector<RankEnding> dead = ended(twice);

@@ -1,4 +1,4 @@
-// Whatever way a comparison is left out, the case does not match: each way is injected once.
+// Each way in which a comparison can be left out prevents a match.
 #include "sim/judge/verdict/coverage.h"
 
 #include <catch2/catch.hpp>
@@ -13,7 +13,7 @@ namespace {
 
 const CaseSpec kTwoRanks = spec_of(2, 1);
 
-// Two ranks that hold grad.a and grad.b whole, compared.
+// Reports of two ranks that hold grad.a and grad.b whole and have compared them.
 std::vector<RankReport> reports_of_two() {
   const JudgedWorld judged(kTwoRanks,
                            {seen("grad.a", numbered({6})), seen("grad.b", numbered({6}, 2))});
@@ -100,7 +100,7 @@ TEST_CASE("an addend whose values did not come, or that nobody summed, is not ju
   reports = reports_of_two();
   for (RankReport& report : reports) {
     partial(report.rows[1]);
-    report.rows[1].partial = false;  // no sum will come
+    report.rows[1].partial = false;  // there will be no sum
   }
   CHECK(verdict_of(reports).verdict == "internal");
 }

@@ -1,4 +1,4 @@
-// Who saw a planted fault first, what it did to the gradients, and a fault that never acted.
+// The first rank that notices a planted fault, its effect on gradients, and a fault without effect.
 #include "sim/judge/verdict/fault_effect.h"
 
 #include <catch2/catch.hpp>
@@ -122,7 +122,7 @@ TEST_CASE("a fault that never acted is an error of its scenario", "[faults]") {
   CHECK_FALSE(other.as_expected);
   CHECK_THAT(other.unexpected, Catch::Contains("never acted"));
 
-  std::vector<RankEnding> silent = two_gradients(spec).endings();  // nobody knows of the fault
+  std::vector<RankEnding> silent = two_gradients(spec).endings();  // no rank reports the fault
   CHECK(judge(spec, silent).verdict == "bad_input");
   CHECK(judge(spec_of(2, 1), silent).verdict == "match");
 }

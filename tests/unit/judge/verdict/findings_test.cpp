@@ -1,4 +1,4 @@
-// Planted errors: which tensor comes first, on which ranks, what history.
+// The first tensor of a planted error, its ranks and its history.
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -49,7 +49,7 @@ TEST_CASE("replicas that differ within the allowance are a mismatch of replicas"
 }
 
 TEST_CASE("shards of one tensor are no replicas of each other", "[findings]") {
-  // Ranks 0 and 3 hold the same rows of grad.w; a difference there is one, elsewhere it is none.
+  // Ranks 0 and 3 hold the same rows of grad.w and are compared with each other.
   const CaseResult result = world().run(in(kGrad, [](int64_t rank, at::Tensor t) {
     if (rank == 3) t[0][0] = std::nextafter(t[0][0].item<double>(), 10.0);
     return t;
@@ -117,7 +117,7 @@ TEST_CASE("a golden tensor that no rank observed is missing, at its own place", 
             .run([](int64_t rank, Observation& seen) {
               if (seen.name == "grad.b" && rank > 0) seen.tensor = at::Tensor();
             })
-            .verdict == "match");  // one rank holds it whole
+            .verdict == "match");  // one rank holds the whole tensor
 }
 
 TEST_CASE("every element of a gradient must be held by some rank", "[findings]") {
@@ -193,7 +193,7 @@ TEST_CASE("what the golden does not have comes last", "[findings]") {
     if (seen.name == "x.output") seen.name = "z.output";
     if (seen.name == "grad.b") seen.tensor = seen.tensor * 2;
   });
-  CHECK(result.divergence->tensor == "x.output");  // unobserved, and first in the golden
+  CHECK(result.divergence->tensor == "x.output");  // not observed, and first in the golden
   CHECK(result.divergence->kind == "missing");
 }
 

@@ -170,7 +170,7 @@ TEST_CASE("collectives are counted along their axis on every rank", "[verdict]")
   once.call_counts = {{{"tp", "all_reduce"}, 1}, {{"tp", "barrier"}, 4}};
   RankReport twice;
   twice.call_counts = {{{"tp", "all_reduce"}, 2}};
-  RankReport refitted = once;  // a rank beyond the mesh
+  RankReport refitted = once;  // a rank outside of the mesh
   refitted.rank = 2;
   spec.expect.collectives = {{"tp", {{"all_reduce", 2}}}};
   CHECK(unexpected_collectives(spec, {twice, once, refitted}) ==

@@ -1,5 +1,5 @@
-// Attention on one device, written out: every score, a mask made token by token, softmax, and
-// autograd for the gradients. It knows nothing of layouts, tiles or blocks.
+// Attention on one device without layouts, tiles or blocks: every score, a mask by token, softmax,
+// and autograd for the gradients.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,7 +8,7 @@
 
 namespace shardproof::tests {
 
-// The sequences of a row: `lengths` tokens each, padded to `padded` each.
+// The sequences of a row: each has `lengths` tokens and is padded to `padded`.
 struct Row {
   std::vector<int64_t> lengths;
   std::vector<int64_t> padded;
@@ -29,7 +29,7 @@ struct PlainRule {
   int64_t window = 0;
 };
 
-// q [B, T, H, D], k, v [B, T, H_kv, D] -> [B, T, H, D]; 0 at padding.
+// q [B, T, H, D], k, v [B, T, H_kv, D] -> [B, T, H, D]; padding gets 0.
 at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                            const Row& row, const PlainRule& rule);
 

@@ -62,7 +62,7 @@ TEST_CASE("every query sees every key of its sequence when it is not causal", "[
 }
 
 TEST_CASE("packed sequences attend each to itself", "[CP-3]") {
-  // Length 1 and 2, shorter than 2*cp, without padding, none at all, and padding alone at the end.
+  // Lengths 1 and 2, below 2*cp, without padding, 0, and a row that ends with padding only.
   for (const int64_t cp : {1, 2, 3, 4}) {
     for (const ContextLayout kind : kLayouts) {
       for (const Rotation rotation : kRotations) {
@@ -76,7 +76,7 @@ TEST_CASE("packed sequences attend each to itself", "[CP-3]") {
 }
 
 TEST_CASE("a window shorter than a chunk, as long, longer, and longer than all", "[CP-5]") {
-  // cp = 3 and 36 tokens: chunks of 6 (zigzag) and 12 (contiguous).
+  // With cp = 3, 36 tokens have chunks of 6 (zigzag) and 12 (contiguous).
   for (const int64_t window : {1, 2, 5, 6, 7, 12, 13, 20, 35, 100}) {
     for (const ContextLayout kind : {ContextLayout::kZigzag, ContextLayout::kContiguous}) {
       check({.row = padded_row({36}, kind, 3), .kind = kind, .rule = {.window = window}}, 3);
@@ -112,7 +112,7 @@ TEST_CASE("lower precisions round the results once", "[CP-1]") {
 }
 
 TEST_CASE("bfloat16 sums over the ring are rounded once, at home", "[CP-1]") {
-  // On one rank nothing is communicated: what a ring adds is the order of float32 sums alone.
+  // On one rank there is no communication, and only the order of float32 sums differs.
   RingCase c{.row = {.lengths = {48}, .padded = {48}}, .kind = ContextLayout::kContiguous};
   const Attended one = attend_on_all(c, 1, run_emulated_ranks, at::kBFloat16)[0];
   for (const Rotation rotation : kRotations) {
@@ -134,7 +134,7 @@ TEST_CASE("each run gives the same bits, on either world", "[CP-1]") {
                      .rotation = rotation,
                      .tile_length = 2};
     const auto first = attend_on_all(c, 4, run_emulated_ranks);
-    // Gloo's reduce_scatter sums in an order of its own.
+    // Gloo's reduce_scatter sums in another order.
     const bool reduces = rotation == Rotation::kAllGather;
     const auto second =
         attend_on_all(c, 4, reduces ? RunRanks(run_emulated_ranks) : RunRanks(run_gloo_ranks));

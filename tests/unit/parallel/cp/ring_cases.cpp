@@ -21,7 +21,7 @@ at::Tensor ring_tensor(const RingCase& c, int64_t heads, int64_t seed) {
 }
 
 Attended golden_of(const RingCase& c, at::ScalarType dtype) {
-  at::set_num_threads(1);  // small tensors: more threads wait for each other longer than they work
+  at::set_num_threads(1);  // on small tensors, more threads are slower
   const auto full = [&](int64_t heads, int64_t seed) {
     return ring_tensor(c, heads, seed).to(dtype).to(at::kDouble);
   };
@@ -65,7 +65,7 @@ std::string ring_difference(const RingCase& c, int64_t cp, const RunRanks& run,
   const SequenceLayout layout =
       SequenceLayout::packed(c.row.cu_seqlens(), c.row.cu_seqlens_padded(), cp, c.kind);
   const std::vector<Attended> ranks = attend_on_all(c, cp, run, dtype);
-  // A gradient that is 0 by algebra (one key alone) is judged against the rounding of the others.
+  // A gradient that is 0 by algebra (one key alone) is compared at the scale of the others.
   double largest = 0;
   for (const at::Tensor& one : {golden.out, golden.grad_q, golden.grad_k, golden.grad_v}) {
     largest = std::max(largest, one.abs().max().item<double>());

@@ -33,7 +33,7 @@ struct RingCase {
   }
 };
 
-// Each length padded to what the layout needs, a row to what cp needs.
+// Pads each length to a size that the layout can cut, and a row to one that cp can cut.
 Row padded_row(const std::vector<int64_t>& lengths, ContextLayout kind, int64_t cp);
 
 struct Attended {
@@ -42,13 +42,13 @@ struct Attended {
 
 constexpr int64_t kHeadDim = 4;
 
-// [B, T, heads, D], every element different; padding is not 0.
+// [B, T, heads, D] with different elements, which are not 0 in padding.
 at::Tensor ring_tensor(const RingCase& c, int64_t heads, int64_t seed);
 
-// In float64, of inputs that were rounded to `dtype`.
+// The golden in float64 for inputs that were rounded to `dtype`.
 Attended golden_of(const RingCase& c, at::ScalarType dtype = at::kDouble);
 
-// One rank's part, in `dtype`.
+// One rank's part of the outputs, in `dtype`.
 Attended attend_on_rank(const RingCase& c, Communicator& cp, at::ScalarType dtype = at::kDouble);
 
 using RunRanks = std::function<void(const Mesh&, const RankFunction&)>;
@@ -56,7 +56,7 @@ using RunRanks = std::function<void(const Mesh&, const RankFunction&)>;
 std::vector<Attended> attend_on_all(const RingCase& c, int64_t cp, const RunRanks& run,
                                     at::ScalarType dtype = at::kDouble);
 
-// "" when every rank has the golden's part of the output and of all three gradients.
+// "" if every rank has its part of the golden's output and of all three gradients.
 std::string ring_difference(const RingCase& c, int64_t cp, const RunRanks& run,
                             at::ScalarType dtype = at::kDouble, double tolerance = 1e-12);
 

@@ -1,5 +1,5 @@
-// What a ring does besides its result: its calls, what it keeps, what it leaves alone, and what a
-// neighbour in the bin can change.
+// A ring's calls, its saved memory, inputs that it must not change, and the effect of a neighbor in
+// the bin.
 #include <ATen/ATen.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -14,7 +14,7 @@
 namespace shardproof::tests {
 namespace {
 
-// Bytes of tensors that this thread holds more than when it was made.
+// The bytes by which this thread's tensors have grown since it was made.
 class HeldBytes {
  public:
   int64_t now() const { return meter_->now; }
@@ -34,7 +34,7 @@ class HeldBytes {
 };
 
 struct Memory {
-  int64_t kept = 0;  // between forward and backward, the output included
+  int64_t kept = 0;  // between forward and backward, including the output
   int64_t peak = 0;
 };
 
@@ -81,7 +81,7 @@ TEST_CASE("a ring keeps q, k, v, out and lse of its own part, and less of it wit
     const Memory one = memory_of_rank_0(1, rotation), four = memory_of_rank_0(4, rotation);
     INFO("kept " << one.kept << " and " << four.kept << ", peak " << one.peak << " and "
                  << four.peak);
-    // Made and kept: out [T_cp, 8, 8] and lse [T_cp, 8], in float64.
+    // Saved: out [T_cp, 8, 8] and lse [T_cp, 8] in float64.
     CHECK(one.kept == 3072 * 8 * 9 * 8);
     CHECK(four.kept == 768 * 8 * 9 * 8);
     CHECK(2 * four.peak < one.peak);
@@ -108,7 +108,7 @@ TEST_CASE("keys go round forward and backward, and their gradients go home", "[C
 }
 
 TEST_CASE("inputs with strides of their own are read right and written by nobody", "[CP-1]") {
-  // q, k and v as slices of one tensor, the gradient as a transposed one.
+  // q, k and v are slices of one tensor, and the gradient is transposed.
   std::vector<std::string> wrong(2);
   run_emulated_ranks(Mesh({{"cp", 2}}), [&](MeshComm& comm, int64_t rank) {
     const auto layout = SequenceLayout::whole(8, 2, ContextLayout::kZigzag);
@@ -189,7 +189,7 @@ TEST_CASE("buffers are cut together, and a token keeps its position", "[CP-2]") 
     CHECK(at::equal(local[0].flatten(), index + 100));
     CHECK(at::equal(local[1].flatten(), local_positions(layout, rank)));
     CHECK(at::equal(local[2].flatten(), index + 200));
-    // Chunks of 2 in each sequence of 12: rank r has chunks r and 5 - r.
+    // Each sequence of 12 has chunks of 2; rank r has chunks r and 5 - r.
     const std::vector<int64_t> own = {2 * rank, 2 * rank + 1, 10 - 2 * rank, 11 - 2 * rank};
     CHECK(at::equal(local[1].flatten().narrow(0, 0, 4), at::tensor(own, at::kLong)));
     CHECK(at::equal(local[1].flatten().narrow(0, 4, 4), at::tensor(own, at::kLong)));

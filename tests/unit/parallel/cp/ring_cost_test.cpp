@@ -1,5 +1,5 @@
-// What a ring costs: CPU time over all ranks beside the same attention on one device. Not part of
-// the ordinary run: unit_parallel_cp "[cost]".
+// CPU time of a ring over all ranks, and of the same attention on one device. Run by name:
+// unit_parallel_cp "[cost]".
 #include <catch2/catch.hpp>
 #include <ctime>
 
@@ -14,7 +14,7 @@ double thread_cpu_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Summed over the ranks; forward and backward of causal attention over 4096 tokens.
+// CPU time of all ranks for a forward and backward of causal attention over 4096 tokens.
 double cpu_seconds(int64_t cp_size, ContextLayout kind) {
   std::vector<double> spent(static_cast<size_t>(cp_size));
   run_emulated_ranks(Mesh({{"cp", cp_size}}), [&](MeshComm& comm, int64_t rank) {
@@ -43,7 +43,7 @@ double cpu_seconds(int64_t cp_size, ContextLayout kind) {
 }  // namespace
 
 TEST_CASE("four ranks together cost at most a quarter more than one device", "[.cost][CP-1]") {
-  cpu_seconds(1, ContextLayout::kZigzag);  // warm
+  cpu_seconds(1, ContextLayout::kZigzag);  // warms the caches
   const double one = cpu_seconds(1, ContextLayout::kZigzag);
   CHECK(cpu_seconds(4, ContextLayout::kZigzag) <= 1.25 * one);
   cpu_seconds(4, ContextLayout::kContiguous);

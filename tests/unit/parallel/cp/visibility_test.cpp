@@ -1,4 +1,4 @@
-// What a query sees, token by token, and how partial attentions come together.
+// The keys that a query sees, token by token, and the merge of partial attentions.
 #include "parallel/cp/visibility.h"
 
 #include <ATen/ATen.h>

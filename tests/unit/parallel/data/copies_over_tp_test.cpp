@@ -1,5 +1,5 @@
-// Gradients of which every tp rank has a copy, averaged over dp beside others that tp cuts
-// unevenly.
+// The average over dp of gradients that every tp rank holds in copy, together with others that tp
+// cuts unevenly.
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
@@ -17,14 +17,14 @@ ParameterPtr parameter(const std::string& name, std::vector<int64_t> shape, Layo
       Parameter{.name = name, .tensor = {}, .global_shape = std::move(shape), .layout = layout});
 }
 
-// A cut one, a whole one, an unevenly cut one, a whole one.
+// Parameters that are cut, whole, cut unevenly, and whole.
 std::vector<ParameterPtr> parameters() {
   const Layout by_tp({Cut::chunk(0, "tp")});
   return {parameter("even", {6, 5}, by_tp), parameter("first norm", {331}, {}),
           parameter("uneven", {7, 53}, by_tp), parameter("last norm", {97}, {})};
 }
 
-// Different on each dp rank; of what is whole, equal on the tp ranks.
+// A gradient that differs between dp ranks; tp ranks have equal copies of a whole one.
 at::Tensor gradient(const Parameter& parameter, int64_t rank) {
   const int64_t dp = kMesh.coordinate("dp", rank), tp = kMesh.coordinate("tp", rank);
   at::manual_seed(dp * 100 + (parameter.layout.cuts().empty() ? 0 : 1 + tp) +

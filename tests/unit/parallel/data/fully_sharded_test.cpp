@@ -1,4 +1,4 @@
-// Training with sharded parameters against the same training on one rank, for every way to shard.
+// Training with sharded parameters equals training on one rank, for every way to shard.
 #include "parallel/data/fully_sharded.h"
 
 #include <catch2/catch.hpp>
@@ -32,7 +32,7 @@ TEST_CASE("sharded training is the training of one rank, on every mesh and in ev
     for (const bool sequence_parallel : {false, true}) {
       same({.mesh = Mesh::training(2, 2, 1, 3),
             .options = {.sequence_parallel = sequence_parallel, .data_parallel = fsdp()}});
-      same({.mesh = Mesh::training(3, 1, 1, 6),  // kv heads that two tp ranks share
+      same({.mesh = Mesh::training(3, 1, 1, 6),  // two tp ranks share a kv head
             .options = {.sequence_parallel = sequence_parallel, .data_parallel = fsdp()}});
     }
   }
@@ -142,19 +142,18 @@ TEST_CASE("a rank holds its shards of parameters, gradients and optimizer, to th
   for (size_t rank = 0; rank < 15; ++rank) {
     const int64_t bytes = predicted[rank];
     CHECK(found[rank] == std::vector<int64_t>{bytes, bytes, 2 * bytes});
-    // What the allocator handed out: the same, the rope's frequencies, and the full weights that
-    // the model was made from.
+    // The allocator handed out the shards, the rope's frequencies, and the full weights from which
+    // the model was made.
     int64_t others = 8 * small_model().head_dim / 2;
     for (const auto& [name, full] : *weights) others += static_cast<int64_t>(full.nbytes());
     CHECK(allocated[rank][0] == bytes + others);
-    // After a step the optimizer's state too, and what the trainer keeps of the last batch's
-    // tokens.
+    // After a step there is also the optimizer's state, and the trainer's token maps of the batch.
     CHECK(allocated[rank][1] >= 3 * bytes + others);
     CHECK(allocated[rank][1] < 3 * bytes + others + 4096);
   }
 }
 
-// Which layers have memory while a slot is at work.
+// Records which layers have memory while a slot computes.
 class WholeLayers final : public Probe {
  public:
   explicit WholeLayers(const Trainer& trainer) : trainer_(trainer) {}
@@ -182,7 +181,7 @@ class WholeLayers final : public Probe {
   std::map<Phase, std::set<std::string>> others_;
 };
 
-// Passes on to a probe that is made later.
+// Passes observations on to a probe that is set later.
 class LateProbe final : public Probe {
  public:
   bool listens(Phase phase) const override { return next && next->listens(phase); }
@@ -246,7 +245,7 @@ TEST_CASE("each microbatch gathers a layer twice and reduces it once; scoring ga
   const std::string gather = "all_gather model.layers.1 gather";
   const std::string reduce = "reduce_scatter model.layers.1 reduce";
   FsdpOptions options = fsdp();
-  CHECK(count(run(options, false), gather) == 2 * 3);  // three microbatches on each of two ranks
+  CHECK(count(run(options, false), gather) == 2 * 3);  // three microbatches on two ranks
   CHECK(count(run(options, false), reduce) == 3);
   CHECK(count(run(options, false), "all_gather model gather") == 3);
   options.reduce_each_microbatch = false;

@@ -1,5 +1,5 @@
-// Hugging Face folders read and written from meshes: what rank 0 alone reads comes to every rank as
-// its cut, what any mesh writes is the model that it was given.
+// Hugging Face folders and meshes: rank 0 alone reads a folder and every rank gets its cut; any
+// mesh writes the model that it was given.
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using RunRanks = std::function<void(const Mesh&, const RankFunction&)>;
 
-// A folder that goes away with the test.
+// A folder that is deleted with the test.
 class Folder {
  public:
   explicit Folder(const std::string& name)
@@ -39,7 +39,7 @@ class Folder {
   std::string path_;
 };
 
-// Vocabulary and MLP that nothing divides, kv heads that ranks of tp = 4 share.
+// No degree divides the vocabulary and the MLP, and ranks of tp = 4 share kv heads.
 nlohmann::json config_json(const std::string& model_type) {
   return {{"model_type", model_type}, {"vocab_size", 37},
           {"hidden_size", 12},        {"intermediate_size", 14},
@@ -48,7 +48,7 @@ nlohmann::json config_json(const std::string& model_type) {
           {"sliding_window", 3},      {"tie_word_embeddings", model_type == "qwen2"}};
 }
 
-// A decoder cut over the mesh; data parallel ranks cut once more what tp left, as fsdp does.
+// A decoder cut over the mesh; with shard_dp, dp ranks cut the parts again, as fsdp does.
 struct Cut3 {
   Cut3(const nlohmann::json& json, MeshComm& comm, bool shard_dp)
       : config(ModelConfig::from_json(json)), model(config, weights_to_come(config)) {
@@ -70,7 +70,7 @@ struct Trip {
   at::ScalarType dtype = at::kDouble;
 };
 
-// What `full` becomes when it is dealt over the mesh and written from it. Complaints of the ranks.
+// Distributes `full` over the mesh and writes it from there. Returns the errors of the ranks.
 std::string deal_and_save(const Trip& trip, const nlohmann::json& json, const WeightMap& full,
                           const std::string& folder, const RunRanks& run) {
   std::vector<std::string> complaints(static_cast<size_t>(trip.mesh.world_size()));

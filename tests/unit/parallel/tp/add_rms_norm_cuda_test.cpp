@@ -1,5 +1,5 @@
-// The kernel that adds and norms in one launch, beside the two apart and one device in float64.
-// Where there is no GPU, or the kernels were not built, a sentence says so.
+// The kernel that adds and norms in one launch, against two steps and against float64. Without a
+// GPU or the kernels, the refusal is tested.
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kEps = 1e-5;
 
-// Why the kernel cannot be run here; "" when it can.
+// The reason why the kernel cannot run here; "": it can.
 std::string why_no_kernel() {
   if (const std::string why = why_no_cuda(); !why.empty()) return why;
   load_cuda();

@@ -1,7 +1,6 @@
-// The text of the CUDA kernel, run on the CPU: each thread of a block is a thread here, shuffles
-// and barriers are waited for. It shows the arithmetic, the ends of rows and blocks, and that no
-// thread reads what another has not written; not that a GPU runs it (add_rms_norm_cuda_test.cpp
-// does).
+// Runs the text of the CUDA kernel on the CPU, with a thread for each thread of a block, and waits
+// for shuffles and barriers. This tests the arithmetic, the ends of rows and blocks, and races; the
+// kernel runs on a GPU in add_rms_norm_cuda_test.cpp.
 #include <ATen/ATen.h>
 #include <math.h>
 
@@ -21,7 +20,7 @@ struct Index {
   unsigned x = 0;
 };
 
-// One block: its threads, and what they exchange.
+// One block: its threads and the values that they exchange.
 struct Block {
   explicit Block(unsigned threads) : all(threads), values(threads) {}
   std::barrier<> all;
@@ -33,7 +32,7 @@ thread_local Index threadIdx, blockIdx, blockDim, gridDim;
 
 void __syncthreads() { block->all.arrive_and_wait(); }
 
-// All threads of the block come here alike, so that one barrier serves for every warp.
+// All threads of the block make each shuffle, so one barrier serves all warps.
 template <class Value>
 Value __shfl_xor_sync(unsigned, Value value, int step) {
   block->values[threadIdx.x] = static_cast<double>(value);
@@ -110,8 +109,8 @@ TEST_CASE("the CUDA kernel's text gives the norm, whatever width, threads, block
       check_kernel<double>(3, width, {2, threads}, 1e-14);
     }
   }
-  check_kernel<double>(1, 513, {1, 512}, 1e-14);  // the most threads, one element more
-  check_kernel<double>(5, 40, {5, 64}, 1e-14);    // a block per row
+  check_kernel<double>(1, 513, {1, 512}, 1e-14);  // one element more than the most threads
+  check_kernel<double>(5, 40, {5, 64}, 1e-14);    // one block per row
   check_kernel<float>(3, 37, {2, 64}, 1e-6);
   check_kernel<at::BFloat16>(3, 37, {2, 64}, 5e-3);
   check_kernel<at::Half>(3, 37, {2, 64}, 6e-4);

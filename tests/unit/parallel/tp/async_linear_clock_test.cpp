@@ -1,5 +1,5 @@
-// On the virtual clock: the reduction of a linear layer's input gradient runs behind the product of
-// its weight gradient, and the sequence-parallel gather behind the product of the input gradient.
+// On the virtual clock, the input gradient is reduced while the weight gradient is computed, and
+// the sequence-parallel all_gather runs while the input gradient is computed.
 #include <catch2/catch.hpp>
 
 #include "collective/mappings.h"
@@ -10,8 +10,7 @@
 namespace shardproof::tests {
 namespace {
 
-// A product of [64, 32] with [32, 48] takes 196.6 us, an all_reduce of [64, 32] 10 + 16.4 us and
-// more.
+// A product of [64, 32] with [32, 48] takes 196.6 us, an all_reduce of [64, 32] at least 26.4 us.
 sim::WorldSpec timed_links(double latency_us) {
   sim::WorldSpec world;
   world.in_node = {.latency_us = latency_us, .gb_per_s = 1};
@@ -27,7 +26,7 @@ struct Times {
 
 enum class Way { kAsync, kSequential };
 
-// One forward and backward of a column-parallel product; times of rank 0.
+// The times of rank 0 for one forward and backward of a column-parallel product.
 Times times_of(Way way, bool sp, double latency_us) {
   const auto runs =
       run_configured(timed_links(latency_us), Mesh({{"tp", 2}}), [&](ConfiguredRank& rank) {
@@ -73,7 +72,7 @@ TEST_CASE("what the weight gradient does not hide is exposed, no more", "[tp][TP
 TEST_CASE("sequence parallel: both calls of the backward run behind a product",
           "[tp][TP-4][clock]") {
   const Times overlapped = times_of(Way::kAsync, true, 10);
-  // Only the forward's gather, which everything waits for, is exposed: one of two equal gathers.
+  // Only the forward's gather is exposed, which is one of two equal gathers.
   const Times sequential = times_of(Way::kSequential, true, 10);
   const double gather = overlapped.communication - sequential.communication;  // the re-gather
   CHECK(gather > 10);

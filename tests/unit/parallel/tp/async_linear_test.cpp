@@ -1,4 +1,4 @@
-// The linear product with a main gradient, deferral and communication behind computing.
+// The linear product with a main gradient, deferral, and communication during computation.
 #include "parallel/tp/async_linear.h"
 
 #include <catch2/catch.hpp>
@@ -14,11 +14,11 @@ namespace {
 constexpr int64_t kS = 12, kB = 2, kE = 5, kF = 24, kMicrobatches = 5;
 
 struct Microbatches {
-  std::vector<at::Tensor> x, grad, grad_x = {};  // full, of each
+  std::vector<at::Tensor> x, grad, grad_x = {};  // full, one of each microbatch
   at::Tensor weight, grad_weight = {}, grad_bias = {};
 };
 
-// `uses` products of one weight in each microbatch.
+// `uses` is the number of products of one weight in each microbatch.
 Microbatches microbatches(at::ScalarType dtype = at::kDouble, int64_t uses = 1) {
   Microbatches golden{.x = {}, .grad = {}, .weight = random_tensor({kF, kE}, 1)};
   golden.weight = golden.weight.to(dtype).to(at::kDouble);
@@ -38,7 +38,7 @@ Microbatches microbatches(at::ScalarType dtype = at::kDouble, int64_t uses = 1) 
   return golden;
 }
 
-// A layer beside its parameters: a weight with a main gradient, and a bias of zeros.
+// A layer with a weight that has a main gradient, and with a bias of zeros.
 struct Accumulating {
   ParameterPtr weight, bias;
   ColumnParallelLinear layer;
@@ -82,7 +82,7 @@ TEST_CASE("a main gradient holds the sum over microbatches, the weight used once
               const at::Tensor x = own_x(golden.x[i], sp, tp).clone().requires_grad_();
               at::Tensor y = layer(x);
               if (uses == 2) {
-                // The second use without the bias: its own call's bias is taken out again.
+                // The bias of the second call is subtracted again.
                 y = y + layer(x.tanh()) - layer.bias->tensor;
               }
               y.backward(own_grad(golden.grad[i], tp));
@@ -129,7 +129,7 @@ TEST_CASE("a bfloat16 weight's main gradient is float32 and not rounded in betwe
         for (size_t rank = 0; rank < group.size(); ++rank) {
           const at::Tensor main = group[rank].at("main");
           REQUIRE(main.scalar_type() == at::kFloat);
-          // Inputs are exact in bfloat16, so only float32's own rounding is left.
+          // Inputs are exact in bfloat16, so all errors are roundings of float32.
           CHECK(difference(part_at(golden.grad_weight, 0, rank, group.size()), main.to(at::kDouble),
                            1e-5) == "");
         }
@@ -139,7 +139,7 @@ TEST_CASE("a bfloat16 weight's main gradient is float32 and not rounded in betwe
 TEST_CASE("deferred products without a buffer are summed in the wider type and rounded once",
           "[tp][TP-4]") {
   MeshComm alone(Mesh({{"tp", 1}}), 0, nullptr, nullptr);
-  // A next even number is 2 away in bfloat16: one addend of 1 after the other would be lost.
+  // Between 256 and 512, bfloat16 numbers are 2 apart: addends of 1 would be lost one by one.
   const auto one_by_one = [](double value) { return at::full({1, 1}, value, at::kBFloat16); };
   const at::Tensor weight = at::zeros({1, 1}, at::kBFloat16).requires_grad_();
   DeferredWeightGradients deferred;
@@ -153,7 +153,7 @@ TEST_CASE("deferred products without a buffer are summed in the wider type and r
     deferred.add({.input = one_by_one(1), .grad_output = one_by_one(1)});
   }
   deferred.finish(weight, nullptr, alone.along("tp"), "deferred");
-  CHECK(weight.grad().item<double>() == 264);  // with what was there
+  CHECK(weight.grad().item<double>() == 264);  // includes the earlier gradient
 }
 
 TEST_CASE("weight gradients deferred up to a limit, over more microbatches, in any order",
@@ -168,7 +168,7 @@ TEST_CASE("weight gradients deferred up to a limit, over more microbatches, in a
               const auto deferred = std::make_shared<DeferredWeightGradients>(limit);
               Accumulating layer = make_layer(golden, tp, sp, deferred);
               if (!main) layer.weight->main_gradient.reset();
-              // All forwards first, as in a pipeline; the backwards in another order.
+              // All forwards come first, as in a pipeline, and the backwards in another order.
               std::vector<at::Tensor> x, y;
               for (size_t i = 0; i < kMicrobatches; ++i) {
                 x.push_back(own_x(golden.x[i], sp, tp).clone().requires_grad_());
@@ -209,7 +209,7 @@ TEST_CASE("weight gradients deferred up to a limit, over more microbatches, in a
   }
 }
 
-// A tied weight: the embedding gives .grad a real gradient, the output layer a stand-in.
+// A tied weight: the embedding adds a real gradient to .grad, the output layer a stand-in.
 TEST_CASE("a hook that knows the contract finishes a tied weight's gradient", "[tp][TP-4]") {
   constexpr int64_t kV = 12;
   const at::Tensor full = random_tensor({kV, kE}, 1);
@@ -248,8 +248,7 @@ TEST_CASE("a hook that knows the contract finishes a tied weight's gradient", "[
           for (size_t rank = 0; rank < group.size(); ++rank) {
             const at::Tensor own = part_at(golden.grad(), 0, rank, group.size());
             const std::string wrong = difference(own, group[rank].at("main"));
-            // Without zeros the hook may not look at .grad: the embedding's share is lost, and
-            // seen.
+            // Without zeros the hook ignores .grad, so the embedding's gradient is lost.
             CHECK((wrong == "") == zero_dummy);
             CHECK(group[rank].at("told").item<bool>());
             CHECK(group[rank].at("stand-in").item<bool>());

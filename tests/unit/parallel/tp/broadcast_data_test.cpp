@@ -1,4 +1,4 @@
-// A batch from the first rank of a group: any shapes, and every refusal on every rank.
+// A batch from the first rank of a group: any shapes, and each refusal on every rank.
 #include "parallel/tp/broadcast_data.h"
 
 #include <catch2/catch.hpp>
@@ -12,7 +12,7 @@ namespace {
 using Keys = std::vector<std::string>;
 using Batch = std::map<std::string, at::Tensor>;
 
-// Another batch on each rank: nobody may see any but that of its group's first.
+// A batch that differs between ranks: every rank must get that of its group's first.
 Batch batch_of(int64_t rank) {
   const at::Tensor ids = at::arange(12, at::kLong) + 100 * rank;
   return {{"ids", ids.view({3, 4})},
@@ -51,7 +51,7 @@ TEST_CASE("groups of different layout in one process: sizes and data go over the
   const auto results = on_every_rank(mesh, [&](MeshComm& comm, int64_t rank) -> NamedResults {
     NamedResults out;
     for (const char* axis : {"tp", "dp"}) {
-      // Another shape in each group: sizes of another group's batch would not fit.
+      // Shapes differ between groups, so sizes of another group's batch would not fit.
       Communicator& group = comm.along(axis);
       const int64_t first = group.ranks().front();
       Batch own;
@@ -84,7 +84,7 @@ TEST_CASE("floats and nothing at all go too", "[TP-6]") {
   }
 }
 
-// What each of four ranks is told; "" where it was not refused.
+// The error of each of four ranks; "" without one.
 std::vector<std::string> refusals(const std::function<Keys(int64_t rank)>& keys,
                                   const std::function<at::ScalarType(int64_t rank)>& dtype) {
   std::vector<std::string> said(4);

@@ -1,5 +1,5 @@
-// Sequence-parallel layers that gather into one buffer: the values are those without it, layers one
-// after the other share one memory, and two whose gathered inputs live at once do not.
+// Sequence-parallel layers that gather into one buffer: values do not change, layers in sequence
+// share one memory, and two whose gathered inputs are needed together do not.
 #include <catch2/catch.hpp>
 
 #include "collective/mappings.h"
@@ -66,7 +66,7 @@ NamedResults sharded_blocks(const Blocks& blocks, Communicator& tp, bool frozen)
     return part_at(full, 0, static_cast<size_t>(tp.rank()), static_cast<size_t>(tp.size()));
   };
   NamedResults results;
-  for (int step = 0; step < 2; ++step) {  // the second finds the first one's values in the memory
+  for (int step = 0; step < 2; ++step) {  // the second step finds old values in the memory
     for (size_t i = 0; i < 2; ++i) {
       up_weights[i]->tensor.mutable_grad() = at::Tensor();
       down_weights[i]->tensor.mutable_grad() = at::Tensor();
@@ -112,7 +112,7 @@ TEST_CASE("layers on one gather buffer give what they give without, from one mem
         }
       }
       for (const NamedResults& rank : emulated) {
-        // Each is done with what it gathered before the next one gathers.
+        // Each layer releases its gathered input before the next one gathers.
         CHECK(rank.at("memories").item<int64_t>() == (tp == 1 ? 0 : 1));
         CHECK(rank.at("in use").item<int64_t>() == 0);
       }
@@ -141,7 +141,7 @@ TEST_CASE("a layer that gathers while another's gathered input waits for its bac
     const at::Tensor rows = own(weight, 0).clone().requires_grad_();
     const at::Tensor gathered =
         all_gather_with_reduce_scatter_backward(part, tp, 0, "kept", {}, buffer.get());
-    const at::Tensor first = at::linear(gathered, rows);  // autograd keeps `gathered`
+    const at::Tensor first = at::linear(gathered, rows);  // autograd saves `gathered`
     const at::Tensor y = first + run_tokens_first(layer, part.tanh());
     const int64_t used = buffer->in_use();
     y.backward(own(grad, -1));

@@ -1,4 +1,4 @@
-// The layers of tensor parallel inference: joined, apart, and on one device.
+// The layers of tensor-parallel inference: joined, separate, and on one device.
 #include "parallel/tp/inference_pair.h"
 
 #include <catch2/catch.hpp>
@@ -27,7 +27,7 @@ at::Tensor plain_norm(const at::Tensor& x, const at::Tensor& gain) {
 
 NamedResults pair_of(const Whole& whole, Communicator& tp, bool joined) {
   const auto part = [&](const at::Tensor& full, int64_t dim) {
-    return full.chunk(tp.size(), dim)[static_cast<size_t>(tp.rank())];  // strided where dim > 0
+    return full.chunk(tp.size(), dim)[static_cast<size_t>(tp.rank())];  // strided if dim > 0
   };
   const InferenceRowScatter row(part(whole.row, 1), tp, "down");
   const InferenceNormColumn column(whole.gain, part(whole.column, 0), kEps, tp, "up");
@@ -96,7 +96,7 @@ TEST_CASE("where nobody reads the addend again its memory becomes the sum's", "[
 }
 
 TEST_CASE("a row's loops for any processor and for this one", "[TP-7]") {
-  const int64_t width = 1100;  // more than one stretch of sums, and a rest of lanes
+  const int64_t width = 1100;  // more than one stretch of sums, and incomplete lanes
   const at::Tensor a = random_tensor({width}, 1).to(at::kFloat);
   const at::Tensor r = random_tensor({width}, 2).to(at::kFloat);
   for (const NormRows& rows : {norm_rows_of_any_processor(), norm_rows()}) {
@@ -128,7 +128,7 @@ TEST_CASE("what does not fit is refused", "[TP-7]") {
   CHECK_THROWS_AS(add_rms_norm(a, random_tensor({5, 7}, 2), gain, kEps), Error);
   CHECK_THROWS_AS(add_rms_norm(a, a.to(at::kFloat), gain, kEps), Error);
   CHECK_THROWS_AS(add_rms_norm(a, a, random_tensor({5}, 3), kEps), Error);
-  // The norm alone takes what the two together take, and no more.
+  // The norm alone refuses the same inputs.
   CHECK_THROWS_AS(inference_rms_norm(a, random_tensor({5}, 3), kEps), Error);
   CHECK_THROWS_AS(inference_rms_norm(a, gain.to(at::kFloat), kEps), Error);
   for (const auto dtype : {at::kFloat8_e4m3fn, at::kLong}) {

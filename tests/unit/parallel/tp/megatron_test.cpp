@@ -1,6 +1,6 @@
-// The tensor-parallel layers against megatron-core's own, stored under golden/witness with the
-// script that ran it: tensor-parallel sizes 1, 2 and 4, sequence parallel on and off, to float32
-// rounding.
+// The tensor-parallel layers against megatron-core's, whose results and script are in
+// golden/witness: tensor-parallel sizes 1, 2 and 4, with and without sequence parallelism, to
+// float32 rounding.
 #include <catch2/catch.hpp>
 
 #include "parallel/tp/blocks.h"
@@ -20,7 +20,7 @@ struct Config {
   std::string prefix() const { return "tp" + std::to_string(tp) + (sp ? "_sp." : "."); }
 };
 
-// Inputs as megatron-core had them: rounded to float32. Ours compute in float64 from there.
+// Inputs of megatron-core, which were rounded to float32. Ours compute in float64 from them.
 class Inputs {
  public:
   at::Tensor operator()(const std::string& name) const {
@@ -85,7 +85,7 @@ NamedResults row(const Inputs& inputs, const OnRank& on) {
 NamedResults embedding(const Inputs& inputs, const OnRank& on) {
   const ParameterPtr weight = cut_parameter(inputs("embedding.weight"), 0, on.tp);
   VocabParallelEmbedding layer(weight, on.tp, {.label = "l", .sequence_parallel = on.sp});
-  // Megatron-LM's comes out as [S, B, E] where it is scattered.
+  // Megatron-LM's scattered output is [S, B, E].
   const at::Tensor y = run_layer(layer, inputs("embedding.ids")).transpose(0, 1);
   y.backward(on.tokens(inputs("embedding.grad").transpose(0, 1)));
   return {{"embedding.y", on.whole(y.detach()).transpose(0, 1)},

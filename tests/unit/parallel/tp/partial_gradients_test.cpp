@@ -1,4 +1,4 @@
-// Gradients that are addends over tp: who sums with whom, in which calls.
+// Gradients that are addends over tp: the members and calls of each sum.
 #include "parallel/tp/partial_gradients.h"
 
 #include <catch2/catch.hpp>
@@ -18,7 +18,7 @@ Parameter parameter(const std::string& name, Layout layout, std::vector<std::str
           .sum_grad_over_repeats = over_repeats};
 }
 
-// A norm under sequence parallelism, a shared kv head, a frozen norm, a sharded weight.
+// A norm under sequence parallelism, a shared kv head, a frozen norm, and a sharded weight.
 std::vector<ParameterPtr> parameters() {
   const auto shared = [](Parameter made) { return std::make_shared<Parameter>(std::move(made)); };
   std::vector<ParameterPtr> all = {

@@ -1,4 +1,4 @@
-// A checkpoint's input spread over tp: restored to the bit, for its share of the memory.
+// A checkpoint's input spread over tp is restored to the bit and takes one share of the memory.
 #include "parallel/tp/spread_activation.h"
 
 #include <catch2/catch.hpp>
@@ -49,7 +49,7 @@ Answer run(Communicator& tp, bool spreads) {
   };
   const at::Tensor y = spreads ? checkpoint(body, {input, other}, &rng, {.first_input = &spread})[0]
                                : body({input, other})[0];
-  // The caller's own tensor is as it was: a residual goes on from it.
+  // The caller's tensor, which a residual uses, has not changed.
   (y + input).backward(random_tensor({5, 7}, 8));
   return {y.detach(), x.grad(), other.grad(), weight.grad()};
 }
@@ -75,7 +75,7 @@ TEST_CASE("each rank keeps its share of the input's bytes", "[RN-3]") {
     SpreadActivation spread(comm.along("tp"), "block");
     const CheckpointBody body = [](const Tensors& in) -> Tensors { return {in[0].square().sum()}; };
     for (const bool spreads : {false, true}) {
-      // The block's input is made by the block before it and held by nobody else.
+      // Only the checkpoint holds the block's input.
       bytes[static_cast<size_t>(rank)][spreads] = kept_bytes([&] {
         return checkpoint(body, {x * 3}, nullptr, {.first_input = spreads ? &spread : nullptr});
       });

@@ -1,5 +1,5 @@
-// A whole decoder under tensor parallelism against the same decoder on one device: logprobs, every
-// gradient, and everything that the slots' declared layouts let a probe see.
+// A decoder under tensor parallelism against the same decoder on one device: logprobs, every
+// gradient, and all observations that the slots' declared layouts allow.
 #include <catch2/catch.hpp>
 
 #include "logprob/vocab_parallel_logprob.h"
@@ -12,7 +12,7 @@
 namespace shardproof::tests::tp_decoder_test {
 namespace {
 
-// Sizes that 2, 3 or 4 do not divide wherever uneven parts are supported: vocabulary and MLP.
+// Where uneven parts are supported (vocabulary, MLP), 2, 3 or 4 do not divide the sizes.
 ModelConfig small_llama() {
   ModelConfig config;
   config.vocab_size = 37;
@@ -27,7 +27,7 @@ ModelConfig small_llama() {
   return config;
 }
 
-// What a run showed. `seen` by name; a tensor that is observed twice is a fault of the test.
+// The observations of a run by name; a tensor that is observed twice is an error of the test.
 struct Seen {
   Observation observation;
   at::Tensor tensor;
@@ -109,7 +109,7 @@ std::unique_ptr<Run> run_golden(const Trial& trial, std::shared_ptr<const Weight
   return run;
 }
 
-// What follows the last microbatch, on the parameters' own gradients.
+// Finishes the parameters' gradients after the last microbatch.
 void finish_gradients(const Decoder& model, MeshComm& comm) {
   std::vector<ParameterPtr> trained;
   std::vector<at::Tensor> grads;
@@ -145,8 +145,7 @@ double largest(const std::map<std::string, at::Tensor>& tensors) {
   return value;
 }
 
-// 1e-12 of a tensor's scale, or the rounding of its phase where the tensor itself is zero by
-// algebra.
+// Allows 1e-12 of a tensor's scale, or the rounding of its phase if the tensor is zero by algebra.
 std::string differs(const at::Tensor& golden, const at::Tensor& actual, double phase_scale) {
   return difference(golden, actual, 1e-12, 1e-2 * phase_scale);
 }
@@ -164,7 +163,7 @@ void check_gradients(const Trial& trial, const Run& golden, const Run& actual, i
   }
 }
 
-// The golden's tensor that the ranks' addends make together, each placed by its layout.
+// The tensor that the ranks' addends sum to, each placed by its layout.
 at::Tensor summed(const std::vector<std::unique_ptr<Run>>& runs, const std::string& name,
                   const std::vector<int64_t>& global_shape, const Trial& trial, int64_t rank) {
   at::Tensor sum = at::zeros(global_shape, at::kDouble);

@@ -1,5 +1,5 @@
-// Tensors and worlds for the tests of whole tensor-parallel layers: full tensors from a seed, every
-// group size on the emulated world and over Gloo, also where a group does not start at rank 0.
+// Tensors and worlds for the tests of tensor-parallel layers: full tensors from a seed, and every
+// group size in the emulated world and over Gloo, from rank 0 or a later one.
 #pragma once
 
 #include <functional>
@@ -22,8 +22,8 @@ inline std::vector<NamedResults> on_every_gloo_rank(
   return results;
 }
 
-// `work` gives "name" -> tensor of one rank of the tp group; `check` sees the ranks of each group
-// in their order. Groups of 1, 2, 3 and 4, the second of them from rank tp on.
+// `work` returns named tensors of one rank of the tp group; `check` gets those of each group in the
+// order of ranks. The second group of each size begins at rank tp.
 inline void on_every_group(
     const std::vector<int64_t>& sizes, const std::function<NamedResults(Communicator& tp)>& work,
     const std::function<void(const std::vector<NamedResults>& group)>& check) {
@@ -38,7 +38,7 @@ inline void on_every_group(
   }
 }
 
-// What an Error says and its kind: "refused: .."; "" where nothing is thrown.
+// The kind and text of an Error, "refused: .."; "" if nothing is thrown.
 template <class Call>
 std::string said_by(const Call& call) {
   try {
@@ -54,7 +54,7 @@ inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// This rank's part of dim, cut evenly in each block.
+// This rank's part of dim, of which each block is cut evenly.
 inline at::Tensor part_at(const at::Tensor& full, int64_t dim, size_t rank, size_t size,
                           const std::vector<int64_t>& blocks) {
   std::vector<at::Tensor> pieces;
@@ -77,7 +77,7 @@ inline ParameterPtr leaf(const std::string& name, const at::Tensor& value) {
                                                .global_shape = value.sizes().vec()});
 }
 
-// This rank's leaf of a parameter; dim -1: whole.
+// This rank's leaf of a parameter; with dim -1 the whole.
 inline ParameterPtr cut_parameter(const at::Tensor& full, int64_t dim, const Communicator& tp,
                                   std::vector<int64_t> blocks = {}) {
   if (dim >= 0 && blocks.empty()) blocks = {full.size(dim)};
@@ -92,7 +92,7 @@ inline at::Tensor run_layer(Layer& layer, const at::Tensor& input) {
   return layer.forward({input}, StepContext{.probe = nobody});
 }
 
-// Of a layer that has its tokens in dim 1, where input and output have them in dim 0.
+// Runs a layer that has its tokens in dim 1 on an input that has them in dim 0.
 inline at::Tensor run_tokens_first(Layer& layer, const at::Tensor& input) {
   return run_layer(layer, input.transpose(0, 1)).transpose(0, 1);
 }

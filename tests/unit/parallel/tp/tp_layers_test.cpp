@@ -1,4 +1,4 @@
-// Each tensor-parallel linear layer against the plain layer it replaces, forward and backward.
+// Each tensor-parallel linear layer against the plain layer that it replaces.
 #include <catch2/catch.hpp>
 
 #include "collective/mappings.h"
@@ -21,7 +21,7 @@ const Layout kWhole;
 Layout on_sequence() { return Layout({Cut::even(1, "tp")}); }
 Layout chunked(int64_t dim) { return Layout({Cut::chunk(dim, "tp")}); }
 
-// How one layer is tried: what its tensors are cut by on each rank, and the layer itself.
+// How one layer is tested: the cuts of its tensors on each rank, and the layer.
 struct LayerCase {
   std::string name;
   Layout input, weight, bias, output;
@@ -314,8 +314,7 @@ TEST_CASE("calls of a linear: one reduction behind the weight gradient, none wit
   CHECK(calls_of(sp, true, true) == Calls{"all_gather l forward", "reduce_scatter l backward"});
 }
 
-// The dispatcher gathers the tokens and sums what comes out; the layers between communicate
-// nothing.
+// A dispatcher gathers the tokens and sums the outputs; the layers between do not communicate.
 TEST_CASE("an expert's two layers on their own group are the plain pair", "[tp][TP-1][TP-2]") {
   const at::Tensor x = random_tensor({1, 12, 5}, 1), grad = random_tensor({1, 12, 5}, 2);
   const at::Tensor up = random_tensor({24, 5}, 3), down = random_tensor({5, 24}, 4);

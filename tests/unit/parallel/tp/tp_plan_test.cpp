@@ -1,4 +1,4 @@
-// The plan as a table: patterns, custom plans, refusals, and what describe says.
+// The plan as a table: patterns, custom plans, refusals, and its description.
 #include <catch2/catch.hpp>
 
 #include "base/error.h"

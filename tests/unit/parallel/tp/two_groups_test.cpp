@@ -1,5 +1,5 @@
-// Layers of one chain on two groups of different size and layout in one process: each communicates
-// on its own, in the forward and in the backward.
+// A chain of layers on two groups of different size and layout in one process: each layer
+// communicates on its own group, in the forward and in the backward.
 #include <catch2/catch.hpp>
 
 #include "parallel/tp/column_parallel.h"

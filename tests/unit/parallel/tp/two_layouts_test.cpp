@@ -1,6 +1,5 @@
 // Losses, main gradients, the inference pair and checkpoints on two groups of different size and
-// layout in one process, both alive at once: the backward of the first comes after the second's
-// forward.
+// layout in one process, both in use: the first's backward comes after the second's forward.
 #include <catch2/catch.hpp>
 
 #include "collective/mappings.h"
@@ -33,7 +32,7 @@ at::Tensor own_part(const at::Tensor& full, int64_t dim, const Communicator& gro
   return part_at(full, dim, static_cast<size_t>(group.rank()), static_cast<size_t>(group.size()));
 }
 
-// What one group's rank has after the backward; a call of `next` runs it.
+// A group's rank after its forward; `backward` returns the results.
 struct Started {
   std::function<NamedResults()> backward;
 };
@@ -62,7 +61,7 @@ Started start_main_gradient(const Data& data, Communicator& group) {
   const at::Tensor x = own_part(data.x, 0, group).clone().requires_grad_();
   const at::Tensor first = run_tokens_first(*layer, x), second = run_tokens_first(*layer, x * 2);
   return {[=, &group]() -> NamedResults {
-    static_cast<void>(layer);  // its buffer
+    static_cast<void>(layer);  // keeps the layer's buffer
     second.backward(own_part(data.grad, -1, group));
     first.backward(own_part(data.grad, -1, group));
     deferred->finish(weight->tensor, weight->main_gradient.get(), group, "deferred");
@@ -81,7 +80,7 @@ Started start_inference(const Data& data, Communicator& group) {
   }};
 }
 
-// y = W2 tanh(W1 x), recomputed, its input spread over the group; a norm that keeps no output.
+// y = W2 tanh(W1 x), recomputed, with its input spread over the group; a norm that saves no output.
 Started start_checkpoint(const Data& data, Communicator& group) {
   const auto spread = std::make_shared<SpreadActivation>(group, "spread");
   const at::Tensor x = data.x.clone().requires_grad_();
@@ -111,7 +110,7 @@ Started start_checkpoint(const Data& data, Communicator& group) {
 using Start = Started (*)(const Data&, Communicator&);
 const Start kStarts[] = {start_loss, start_main_gradient, start_inference, start_checkpoint};
 
-// Results of axis a under "<axis> name": all forwards first, then the backwards in another order.
+// Results of each axis under "<axis> name": forwards come first, then backwards in another order.
 NamedResults all_of(const Data& data, MeshComm& comm) {
   std::vector<std::pair<std::string, Started>> started;
   for (const Start start : kStarts) {
@@ -126,7 +125,7 @@ NamedResults all_of(const Data& data, MeshComm& comm) {
 
 struct Golden {
   NamedResults full;
-  std::map<std::string, int64_t> dims;  // that a group cuts; not there: whole
+  std::map<std::string, int64_t> dims;  // that a group cuts; other tensors are whole
 };
 
 Golden plain_all(const Data& data) {
@@ -186,7 +185,7 @@ TEST_CASE("two groups of different layout keep to their own, both in flight",
   }
 }
 
-// Each group has its own streams: alike in a group outside of its region, different inside.
+// Each group's streams draw equal masks outside of its region and different ones inside.
 TEST_CASE("dropouts of two groups in one process draw from their own streams", "[tp][RN-1][RN-2]") {
   const at::Tensor x = at::ones({4, 6}, at::kDouble);
   const Mesh mesh({{"outer", 3}, {"inner", 2}});

@@ -1,4 +1,4 @@
-// The vocabulary-parallel embedding against the plain embedding it replaces, forward and backward.
+// The vocabulary-parallel embedding against the plain embedding that it replaces.
 #include "parallel/tp/vocab_parallel_embedding.h"
 
 #include <ATen/Parallel.h>
@@ -57,7 +57,7 @@ TEST_CASE("VocabParallelEmbedding: each token looked up by its owner, the pad ro
       check_embedding(12, -1, sp, Mesh::training(1, 1, 1, tp));
       check_embedding(13, 7, sp,
                       Mesh::training(1, 1, 1, tp));  // padded; the pad row on a middle rank
-      check_embedding(5, 0, sp, Mesh::training(1, 1, 1, tp));  // tp 4: a rank of padding alone
+      check_embedding(5, 0, sp, Mesh::training(1, 1, 1, tp));  // tp 4: a rank with padding only
     }
   }
   check_embedding(13, 12, true, Mesh::training(2, 1, 1, 2));

@@ -1,5 +1,5 @@
-// The tensor-parallel layers against values and gradients that plain PyTorch gave in Python, stored
-// under golden/witness with the script that made them.
+// The tensor-parallel layers against values and gradients of plain PyTorch, which are in
+// golden/witness with their script.
 #include <catch2/catch.hpp>
 
 #include "parallel/tp/column_parallel.h"

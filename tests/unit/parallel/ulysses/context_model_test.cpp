@@ -1,5 +1,5 @@
-// A whole model trained and scored with its sequences cut over cp and ulysses, against the same
-// model on one rank: logprobs, loss, norm, every gradient and every parameter after two steps.
+// A model trained and scored with its sequences cut over cp and ulysses, against the same model on
+// one rank: logprobs, loss, norm, every gradient and every parameter after two steps.
 #include <catch2/catch.hpp>
 
 #include "parallel/cp/apply.h"
@@ -23,7 +23,7 @@ struct ModelCase {
   bool gemma = false;  // windows, two rope bases, a score scale of its own
 };
 
-// Keeps what is not cut along tokens: logprobs, loss, norm, gradients and parameters.
+// Keeps the observations that are not cut along tokens.
 class Keeper final : public Probe {
  public:
   bool listens(Phase) const override { return true; }
@@ -90,7 +90,7 @@ std::string wrong_model(const ModelCase& c, const RunRanks& run = run_emulated_r
   for (const NamedResults& actual : ranks) {
     if (c.mesh.size("tp") == 1 && actual.size() != golden.size()) text += "not all was seen\n";
     for (const auto& [name, tensor] : actual) {
-      // Under dp these are of a part of the batch.
+      // With dp > 1 a rank's logprobs are those of a part of the batch.
       if (name.starts_with("logprobs") && c.mesh.size("dp") > 1) continue;
       const std::string wrong = difference(golden.at(name), tensor, 1e-11, 1e-3);
       if (!wrong.empty()) text += name + " " + wrong + "\n";

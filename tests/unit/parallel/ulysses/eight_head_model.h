@@ -1,5 +1,4 @@
-// A decoder small enough for many meshes, whose eight heads and two kv heads each of them can
-// share.
+// A small decoder with eight heads and two kv heads, which many meshes can cut.
 #pragma once
 
 #include "model/config.h"

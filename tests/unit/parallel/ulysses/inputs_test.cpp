@@ -1,4 +1,4 @@
-// What goes into a Ulysses group and what comes out of it.
+// The inputs of a Ulysses group and its outputs.
 #include <catch2/catch.hpp>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -12,7 +12,7 @@ namespace {
 
 using RunRanks = std::function<void(const Mesh&, const RankFunction&)>;
 
-// Rank r brings r samples and a half (rounded up) more, each of another size.
+// Rank r has r samples and half as many more (rounded up), each of another size.
 std::vector<Sample> brought_by(int64_t rank) {
   std::vector<Sample> samples;
   for (int64_t i = 0; i < (rank == 1 ? 0 : rank + 2); ++i) {
@@ -43,7 +43,7 @@ bool same(const Sample& a, const Sample& b) {
   return true;
 }
 
-// A backend that says where the tensors are that it is given.
+// A backend that reports the device of its tensors.
 class DeviceTeller final : public c10d::Backend {
  public:
   DeviceTeller() : c10d::Backend(0, 2) {}

@@ -1,5 +1,5 @@
-// A whole model over packed rows: each sequence as if it were alone, whatever lies beside it, and
-// exactly no gradient from what the loss drops.
+// A model over packed rows: neighbors of a sequence do not affect it, and tokens that the loss
+// drops have no gradient at all.
 #include <catch2/catch.hpp>
 
 #include "parallel/cp/apply.h"
@@ -30,7 +30,8 @@ std::vector<PackedMesh> packed_meshes() {
           {Mesh::training(1, 2, 2, 2)}};
 }
 
-// Everything that has tokens, with the token of each position: [b, s, ..] and [b, s].
+// Observations of all tensors with a token dim, and the token of each position: [b, s, ..] and
+// [b, s].
 struct Seen {
   at::Tensor values, tokens;
 };
@@ -39,7 +40,7 @@ class TokenKeeper final : public Probe {
  public:
   bool listens(Phase phase) const override { return phase != Phase::kStep; }
   void observe(const Observation& seen) override {
-    // Cut once more by sequence parallelism, or a part of a sum: not told by tokens alone.
+    // Tokens alone do not identify values that sequence parallelism cuts, or addends.
     const bool whole = seen.token_map.defined() && seen.tensor.dim() >= 2 &&
                        seen.tensor.sizes().slice(0, 2) == seen.token_map.sizes();
     if (whole) {
@@ -62,7 +63,7 @@ Batch packed_batch(bool changed) {
   return batch;
 }
 
-// One scoring pass and one step over one packed row (or rows of samples, unpacked).
+// A scoring pass and a step over one packed row (or over unpacked samples).
 std::map<std::string, Seen> run_packed(const PackedMesh& on, MeshComm& comm, int64_t rank,
                                        const Batch& batch, bool packed = true) {
   const ModelConfig config = eight_head_model();
@@ -100,7 +101,7 @@ std::vector<std::map<std::string, Seen>> on_ranks(const PackedMesh& on, const Ba
   return ranks;
 }
 
-// Which positions belong to the sample that changed, [b, s] bool.
+// [b, s] bool: the positions of the sample that changed.
 at::Tensor of_changed(const at::Tensor& tokens) {
   return tokens.ge(0).logical_and(tokens.div(kSeqLen, "floor").eq(kChanged));
 }
@@ -147,7 +148,7 @@ TEST_CASE("a packed sequence has the logprobs that it has alone", "[LP-5][CP-3][
       INFO(on.mesh.describe() << (gloo ? " gloo" : " emulated"));
       for (const auto& results : on_ranks(on, batch, gloo)) {
         const Seen& actual = results.at("logprobs step 0");
-        // In the order of the row: back to the batch's.
+        // The actual rows are in the packed row's order, so the golden's are reordered.
         const at::Tensor rows = actual.tokens.select(1, 0).div(kSeqLen, "floor");
         CHECK(difference(golden.index_select(0, rows), actual.values, 1e-12) == "");
       }
@@ -170,7 +171,8 @@ TEST_CASE("what the loss drops sends back exactly 0, and padding does so in ever
         CHECK(at_positions(seen, padding).eq(0).all().item<bool>());
         ++layers;
         if (!name.starts_with("lm_head")) continue;
-        // Position t predicts token t + 1, which the mask counts or not; behind the last is none.
+        // Position t predicts token t + 1, which the mask may drop; the last position predicts
+        // none.
         const at::Tensor next = at::constant_pad_nd(mask.narrow(1, 1, kSeqLen - 1), {0, 1}, 0);
         const at::Tensor counts = next.view({-1}).take(seen.tokens.clamp_min(0)).gt(0);
         const at::Tensor silent = padding.logical_or(counts.logical_not());

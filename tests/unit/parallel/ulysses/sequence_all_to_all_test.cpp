@@ -1,4 +1,4 @@
-// Trading one cut dim for another, against narrow and cat over the tensors of all ranks.
+// The exchange of one cut dim for another, against narrow and cat over the tensors of all ranks.
 #include "parallel/ulysses/sequence_all_to_all.h"
 
 #include <catch2/catch.hpp>
@@ -20,7 +20,7 @@ at::Tensor own(const Trade& trade, int64_t rank, int64_t seed) {
   return random_tensor(trade.shape, 100 * seed + rank);
 }
 
-// Rank `rank` gets part `rank` of everyone's scatter dim, along the gather dim.
+// Rank `rank` gets part `rank` of every rank's scatter dim, concatenated along the gather dim.
 at::Tensor traded(const std::vector<at::Tensor>& all, int64_t scatter, int64_t gather,
                   int64_t rank) {
   std::vector<at::Tensor> parts;
@@ -32,7 +32,7 @@ at::Tensor traded(const std::vector<at::Tensor>& all, int64_t scatter, int64_t g
   return at::cat(parts, gather);
 }
 
-// "" when all trades in one call give the golden's tensors and gradients on every rank.
+// "" if all trades in one call give the golden's tensors and gradients on every rank.
 std::string wrong_trades(const std::vector<Trade>& trades, int64_t size, const RunRanks& run) {
   std::vector<std::string> wrong(static_cast<size_t>(size));
   run(Mesh({{"ulysses", size}}), [&](MeshComm& comm, int64_t rank) {
@@ -141,7 +141,7 @@ TEST_CASE("a result that nothing uses sends zeros back, and nobody waits", "[US-
     grads[static_cast<size_t>(rank)] = at::cat({a.grad(), b.grad()});
   });
   for (const at::Tensor& grad : grads) {
-    // Rank 0 used its half of a, rank 1 its half of b.
+    // Rank 0 used its half of a, and rank 1 its half of b.
     CHECK(at::equal(grad[0].narrow(1, 0, 2), at::ones({3, 2}, at::kDouble)));
     CHECK(grad[0].narrow(1, 2, 2).ne(0).sum().item<int64_t>() == 0);
     CHECK(grad[1].narrow(1, 0, 2).ne(0).sum().item<int64_t>() == 0);

@@ -9,8 +9,8 @@
 namespace shardproof::tests {
 namespace {
 
-// The ring over cp inside the all-to-all over ulysses: what rank (c, u) holds is part u of what
-// rank c of the ring's layout holds.
+// The ring over cp runs inside the all-to-all over ulysses: rank (c, u) holds part u of the tokens
+// of rank c in the ring's layout.
 std::string wrong_attention(const RingCase& c, int64_t cp_size, int64_t ulysses_size,
                             const RunRanks& run) {
   const Mesh mesh({{"cp", cp_size}, {"ulysses", ulysses_size}});

@@ -1,5 +1,5 @@
-// Hashes of real calls: all agree when nothing is wrong, and a single bit that flips on the way is
-// named with both ranks and the call, for every op.
+// Hashes of real calls: all agree in a correct run, and for every op a single bit that flips in a
+// transfer is reported with both ranks and the call.
 #include "sim/world/calls/call_digests.h"
 
 #include <ATen/ATen.h>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kRanks = 3;
 
-// Every op once, uneven and asynchronous ones too; each rank's data its own.
+// Makes every op once, also with uneven parts and asynchronously; data differ between ranks.
 void call_everything(Communicator& tp, int64_t rank) {
   const at::Tensor mine = at::arange(12, at::kDouble).view({6, 2}) + 100.0 * (rank + 1);
   const std::vector<int64_t> sizes = {1, 2, 3};

@@ -1,4 +1,3 @@
-// What a trace writes down of a rank's calls.
 #include "sim/world/calls/call_trace.h"
 
 #include <ATen/ATen.h>
@@ -41,7 +40,7 @@ TEST_CASE("a trace holds every call as text, by count, and on the clock", "[comm
   CHECK(first.findings().empty());
 
   const auto timeline = first.timeline();
-  REQUIRE(timeline.size() == 4);  // the asynchronous call and its wait are two
+  REQUIRE(timeline.size() == 4);  // an asynchronous call and its wait are two
   CHECK(timeline[1]["name"] == "all_gather tp[0,1] [2] float64 'weights'");
   CHECK(timeline[2]["kind"] == "wait");
   const auto start = [&](size_t i) { return timeline[i]["start_us"].get<double>(); };
@@ -73,7 +72,8 @@ TEST_CASE("a pending collective that is held to the end is a finding of its own"
     one.wait();
     if (rank == 0) two.wait();
     else held.push_back(std::move(two));
-    // Rank 1 ends after rank 0 has waited: a rank that ends with a call in flight stops the world.
+    // Rank 1 may end only after rank 0 has waited, since its end with a call in flight stops the
+    // world.
     tp.all_reduce(ones_of({1}), ReduceOp::kSum, "last");
   }, {&first, &second});
   CHECK(first.left_pending().empty());
@@ -81,7 +81,7 @@ TEST_CASE("a pending collective that is held to the end is a finding of its own"
   CHECK_THAT(second.left_pending()[0], Contains("never_waited: rank 1 started all_reduce(sum)") &&
                                            Contains("bucket 4"));
   CHECK(second.findings().empty());
-  held.clear();  // now it is dropped, and found once
+  held.clear();  // drops the call, which is then found once
   CHECK(second.findings().size() == 1);
   CHECK(second.left_pending().empty());
 }

@@ -1,4 +1,4 @@
-// Planted faults: at which calls they act, what they do to the tensors, and what they leave alone.
+// Planted faults: the calls at which they act, and the tensors that they change.
 #include <ATen/ATen.h>
 
 #include <atomic>
@@ -80,7 +80,7 @@ TEST_CASE("one bit flips in one element, wherever it lies", "[faults]") {
   at::Tensor expected = whole.t().clone();
   expected[1][1] = -6;
   CHECK(at::equal(second, expected));
-  flip_bit({first}, -1, -1);  // the largest, the lowest bit of its exponent
+  flip_bit({first}, -1, -1);  // of the largest element, the lowest bit of its exponent
   CHECK(first[2][3].item<double>() == 24);
   const at::Tensor half = at::ones({2}, at::kBFloat16);
   flip_bit({half}, 1, 15);
@@ -90,7 +90,7 @@ TEST_CASE("one bit flips in one element, wherever it lies", "[faults]") {
   CHECK_THROWS_AS(outdate({half}, {first}), Error);
 }
 
-// What two ranks have after `calls` sums of rank + 1 + 10 * call, with faults on rank 1.
+// Results of two ranks after `calls` sums of rank + 1 + 10 * call, with faults on rank 1.
 struct TwoRanks {
   explicit TwoRanks(std::vector<FaultSpec> faults, int64_t calls = 3) : results(2) {
     EmulatedWorld world(2);
@@ -122,7 +122,7 @@ struct TwoRanks {
     }
     for (std::thread& thread : threads) thread.join();
   }
-  // sum, then both parts of what was gathered
+  // The sum, then both parts of the gathered tensor.
   std::vector<double> values(size_t rank, size_t call) const {
     const at::Tensor all = results[rank][call];
     return {all[0].item<double>(), all[2].item<double>(), all[4].item<double>()};

@@ -1,4 +1,4 @@
-// Costs of collectives: by hand, and against rounds of messages played one by one.
+// Costs of collectives by hand, and by playing rounds of messages one by one.
 #include "sim/world/clock/link_cost.h"
 
 #include <catch2/catch.hpp>
@@ -29,7 +29,7 @@ double cost(Motion motion, double bytes, int64_t count, int64_t ranks_per_node =
   return LinkCost(slow_links(ranks_per_node)).collective_us(motion, bytes, first_ranks(count));
 }
 
-// Every rank sends `bytes` to the next and waits for what comes; `rounds` times.
+// Each of `rounds` times, every rank sends `bytes` to the next and waits for its own.
 double played_ring(int64_t count, int64_t rounds, double bytes) {
   std::vector<double> now(static_cast<size_t>(count), 0);
   for (int64_t round = 0; round < rounds; ++round) {
@@ -44,7 +44,7 @@ double played_ring(int64_t count, int64_t rounds, double bytes) {
 }
 
 TEST_CASE("two ranks on one node, by hand", "[clock][links]") {
-  // ring: 2 rounds of 4000 bytes, 2 * (10 + 4); tree: 2 rounds of 8000 bytes, 2 * (10 + 8)
+  // A ring has 2 rounds of 4000 bytes, 2 * (10 + 4); a tree 2 rounds of 8000 bytes, 2 * (10 + 8).
   CHECK(cost(Motion::kAllReduce, 8000, 2) == Approx(28).epsilon(1e-12));
   CHECK(cost(Motion::kAllGather, 8000, 2) == Approx(14).epsilon(1e-12));
   CHECK(cost(Motion::kReduceScatter, 8000, 2) == Approx(14).epsilon(1e-12));
@@ -66,18 +66,18 @@ TEST_CASE("a ring costs what its rounds cost when they are played", "[clock][lin
 }
 
 TEST_CASE("few bytes over many ranks go up and down a tree", "[clock][links]") {
-  // 16 ranks: a ring would take 30 latencies, two trees take 8
+  // With 16 ranks, a ring takes 30 latencies and two trees take 8.
   CHECK(cost(Motion::kAllReduce, 8, 16) == Approx(8 * (10 + 0.008)).epsilon(1e-12));
   CHECK(cost(Motion::kBarrier, 0, 9) == Approx(40).epsilon(1e-12));
 }
 
 TEST_CASE("three ranks on each of two nodes work in two levels, by hand", "[clock][links]") {
-  // within: 2 rounds of 1/3 of 9000 bytes, 2 * (10 + 3) = 26; between: of 3000 bytes
+  // Within a node: 2 rounds of 1/3 of 9000 bytes, 2 * (10 + 3) = 26; between nodes: 3000 bytes.
   const double within = 26, between_ring = 50 + 1500 / 500.0;
   CHECK(cost(Motion::kAllGather, 9000, 6, 3) == Approx(within + between_ring).epsilon(1e-12));
   CHECK(cost(Motion::kAllReduce, 9000, 6, 3) ==
         Approx(2 * within + 2 * between_ring).epsilon(1e-12));
-  // 1500 bytes to each other rank: two of them here, three there
+  // Each other rank gets 1500 bytes: two of them on this node, three on the other.
   CHECK(cost(Motion::kAllToAll, 9000, 6, 3) ==
         Approx(2 * (10 + 1.5) + 3 * (50 + 3)).epsilon(1e-12));
 }

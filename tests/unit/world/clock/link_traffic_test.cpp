@@ -1,4 +1,4 @@
-// Transfers that meet on a link, by hand: the times do not depend on the order of adding.
+// Transfers that share a link, by hand; the order in which they are added does not matter.
 #include "sim/world/clock/link_traffic.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ LinkTraffic::Request message(LinkTraffic::Request request) {
   return request;
 }
 
-// Begin and end of each request, in the order given, added in the order of `order`.
+// Begin and end of each request, in the order of `requests`; they are added in the order `order`.
 Times times_of(const std::vector<LinkTraffic::Request>& requests, const sim::WorldSpec& world = {},
                std::vector<size_t> order = {}) {
   LinkTraffic traffic(world);
@@ -63,13 +63,13 @@ TEST_CASE("a transfer alone takes its latency and its bytes", "[links]") {
 TEST_CASE("bytes that meet share the link, latencies do not", "[links]") {
   CHECK(times_of({request(0, 0, 10, 8, {0, 1}), request(1, 0, 10, 8, {0, 1})}) ==
         Times{{0, 26}, {0, 26}});
-  // the second's latency lies over the first's bytes
+  // The second's latency overlaps the first's bytes.
   CHECK(times_of({request(0, 0, 10, 8, {0, 1}), request(1, 8, 10, 8, {0, 1})}) ==
         Times{{0, 18}, {8, 26}});
-  // 2 of 6 alone, 4 at half the pace; then the second's other 4 of 8 alone
+  // The first moves 2 of 6 alone and 4 at half the pace; the second then moves 4 of 8 alone.
   CHECK(times_of({request(0, 0, 0, 6, {0, 1}), request(1, 2, 0, 8, {0, 1})}) ==
         Times{{0, 10}, {2, 14}});
-  // one common rank is enough, none is free
+  // One common rank suffices for sharing, and disjoint transfers do not share.
   CHECK(times_of({request(0, 0, 0, 6, {0, 1}), request(1, 0, 0, 6, {1, 2})}) ==
         Times{{0, 12}, {0, 12}});
   CHECK(times_of({request(0, 0, 0, 6, {0, 1}), request(1, 0, 0, 6, {2, 3})}) ==
@@ -77,18 +77,18 @@ TEST_CASE("bytes that meet share the link, latencies do not", "[links]") {
 }
 
 TEST_CASE("three that share: each as fast as its busiest port lets it", "[links]") {
-  // Rank 1 carries all three until 9; then 0-1 and 1-2 have each 3 of 6 left at half the pace.
+  // Rank 1 carries all three until 9; then 0-1 and 1-2 each have 3 of 6 left at half the pace.
   CHECK(times_of({request(0, 0, 0, 6, {0, 1}), request(1, 0, 0, 6, {1, 2}),
                   request(2, 0, 0, 3, {1, 3})}) == Times{{0, 15}, {0, 15}, {0, 9}});
 }
 
 TEST_CASE("a message takes one way of each end", "[links]") {
-  // there and back at once, and a ring: nobody shares
+  // Messages in opposite directions, and those of a ring, do not share.
   CHECK(times_of({message(request(0, 0, 1, 8, {0, 1})), message(request(1, 0, 1, 8, {1, 0}))}) ==
         Times{{0, 9}, {0, 9}});
   CHECK(times_of({message(request(0, 0, 1, 8, {0, 1})), message(request(1, 0, 1, 8, {1, 2})),
                   message(request(2, 0, 1, 8, {2, 0}))}) == Times{{0, 9}, {0, 9}, {0, 9}});
-  // two from one rank, two to one rank
+  // Two messages from one rank, and two to one rank, do.
   CHECK(times_of({message(request(0, 0, 1, 8, {0, 1})), message(request(1, 0, 1, 8, {0, 2}))}) ==
         Times{{0, 17}, {0, 17}});
   CHECK(times_of({message(request(0, 0, 1, 8, {0, 2})), message(request(1, 0, 1, 8, {1, 2}))}) ==
@@ -102,13 +102,13 @@ TEST_CASE("the ports of ranks, or of nodes", "[links]") {
   const std::vector<LinkTraffic::Request> both = {dp(0, {0, 2}), dp(1, {1, 3})};
   CHECK(times_of(both, nodes_of_two(false)) == Times{{0, 18}, {0, 18}});
   CHECK(times_of(both, nodes_of_two(true)) == Times{{0, 26}, {0, 26}});
-  // Two streams of one collective beside one of another: two thirds and one third of the port.
+  // Two streams of one collective get two thirds of the port, the stream of the other a third.
   const auto wide = between_nodes(request(0, 0, 0, 8, {0, 1, 2, 3}), 2);
   const auto narrow = between_nodes(request(1, 0, 0, 4, {1, 3}), 1);
   const Times times = times_of({wide, narrow}, nodes_of_two(true));
   CHECK(times[0].second == Approx(12).epsilon(1e-12));
   CHECK(times[1].second == Approx(12).epsilon(1e-12));
-  // within a node and out of it are different ports
+  // The port within a node differs from that out of it.
   CHECK(times_of({request(0, 0, 0, 8, {0, 1}), dp(1, {0, 2})}, nodes_of_two(true)) ==
         Times{{0, 8}, {0, 18}});
 }

@@ -1,4 +1,4 @@
-// Time on the virtual clock: what overlaps, who waits for whom, the same in every run.
+// Virtual time: overlapping, waiting, and equal times in every run.
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
@@ -11,7 +11,7 @@
 namespace shardproof::tests {
 namespace {
 
-// Links as in link_cost_test.cpp; computing is what the test says with advance().
+// The links of link_cost_test.cpp; computation takes the time that the test passes to advance().
 sim::WorldSpec timed_world() {
   sim::WorldSpec world;
   world.in_node = {.latency_us = 10, .gb_per_s = 1};
@@ -101,7 +101,7 @@ TEST_CASE("transfers of one group follow each other, those of two groups share t
       second.wait();
       first.wait();
     });
-    // 20 of latency each, side by side; then twice 8 of bytes through the same ports
+    // The two latencies of 20 overlap; then the bytes, 8 each, share the ports.
     CHECK(runs.times_us == std::vector<double>{36, 36});
     CHECK(time_of(runs.timelines[0], "exposed") == 36);
     CHECK(time_of(runs.timelines[0], "communication") == 72);
@@ -117,7 +117,8 @@ TEST_CASE("transfers of one group follow each other, those of two groups share t
       first_over_us[static_cast<size_t>(rank.rank)] = rank.clock.now_us();
       second.wait();
     });
-    // the first: 20, 4 of its 8 alone, 4 at half the pace; the second: 24, 4 until 32, then 4 alone
+    // The first ends after 20 of latency, 4 of its 8 alone and 4 at half the pace. The second has
+    // 24 of latency, 4 at half the pace until 32, then 4 alone.
     CHECK(first_over_us == std::vector<double>{32, 32});
     CHECK(runs.times_us == std::vector<double>{36, 36});
   }
@@ -178,7 +179,7 @@ TEST_CASE("a ring of messages takes its messages' time", "[clock]") {
     for (int step = 0; step < 2; ++step) {
       PendingCollective sent = cp.send_async(kilo(), (rank.rank + 1) % 3, "ring");
       PendingCollective got = cp.recv_async(kilo(), (rank.rank + 2) % 3, "ring");
-      rank.clock.advance(4);  // attention of the block that is here
+      rank.clock.advance(4);  // attention over the local block
       got.wait();
       sent.wait();
     }
@@ -195,7 +196,7 @@ TEST_CASE("calls before the clock runs and while it pauses take no time", "[cloc
     tp.barrier("begin");
   });
   CHECK(runs.times_us == std::vector<double>{13, 13});
-  CHECK(runs.timelines[0].size() == 3);  // computing, the barrier exposed, the barrier
+  CHECK(runs.timelines[0].size() == 3);  // computing, the barrier's exposed time, the barrier
 }
 
 TEST_CASE("fixed costs of ops are the same in every run", "[clock]") {
@@ -218,7 +219,7 @@ TEST_CASE("fixed costs of ops are the same in every run", "[clock]") {
   const auto first = run(), second = run();
   CHECK(first.times_us == second.times_us);
   CHECK(first.timelines == second.timelines);
-  CHECK(first.times_us[0] > 20 * 240);  // 2 * 4 * 5 * 6 operations of each product
+  CHECK(first.times_us[0] > 20 * 240);  // each product has 2 * 4 * 5 * 6 operations
 }
 
 TEST_CASE("an op is counted once, a product with its operations", "[clock]") {
@@ -229,14 +230,14 @@ TEST_CASE("an op is counted once, a product with its operations", "[clock]") {
   CHECK(meter.take_us() == 2 + 240);
   left.matmul(right);  // calls mm
   CHECK(meter.take_us() == 2 + 240);
-  at::linear(left, right.t(), at::ones({6}, at::kDouble));  // t, ones, linear with addmm in it
+  at::linear(left, right.t(), at::ones({6}, at::kDouble));  // t, ones, linear, which calls addmm
   CHECK(meter.take_us() == 3 * 2 + 240);
   CHECK(meter.take_us() == 0);
 }
 
 TEST_CASE("measured computing follows the thread's own time", "[clock]") {
   sim::WorldSpec world;
-  world.compute_factor = 1000;  // so that it cannot be wall time
+  world.compute_factor = 1000;  // more than wall time could be
   const auto runs = run_two(
       [](ConfiguredRank& rank, Communicator& tp) {
         at::Tensor x = at::ones({200, 200}, at::kDouble);

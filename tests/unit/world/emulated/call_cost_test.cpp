@@ -1,4 +1,4 @@
-// What a call costs a rank of the emulated world, in CPU time. Run by name: unit_world "[cost]".
+// CPU time that a call takes on a rank of the emulated world. Run by name: unit_world "[cost]".
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>

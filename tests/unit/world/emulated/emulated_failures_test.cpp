@@ -1,4 +1,4 @@
-// Failures of the emulated world: at once, with ranks, calls and labels.
+// The emulated world reports failures at once, with ranks, calls and labels.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -146,7 +146,7 @@ TEST_CASE("a rank that returns while another waits for it is a deadlock at once"
 
 TEST_CASE("waiting for a rank that has ended is found while other ranks still run",
           "[comm][emulated]") {
-  sim::EmulatedWorld world(4);  // ranks 2 and 3 run on, outside any call
+  sim::EmulatedWorld world(4);  // ranks 2 and 3 make no calls
   const Mesh mesh({{"dp", 2}, {"tp", 2}});
   SECTION("it had ended before") {
     world.rank_ended(1);
@@ -175,7 +175,7 @@ TEST_CASE("waiting for a rank that has ended is found while other ranks still ru
 }
 
 TEST_CASE("a cycle of waits is found while another rank still runs", "[comm][emulated]") {
-  sim::EmulatedWorld world(3);  // rank 2 runs on, outside any call
+  sim::EmulatedWorld world(3);  // rank 2 makes no calls
   std::vector<std::string> messages(2);
   std::vector<std::thread> threads;
   for (int64_t rank = 0; rank < 2; ++rank) {
@@ -192,7 +192,7 @@ TEST_CASE("a cycle of waits is found while another rank still runs", "[comm][emu
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   const std::optional<sim::Finding> found = world.failure();
-  world.abort("hung", "the test is over");  // nothing, when the cycle was found
+  world.abort("hung", "the test is over");  // without effect if the cycle was found
   for (std::thread& thread : threads) thread.join();
   REQUIRE(found);
   CHECK(found->code == "deadlock");
@@ -216,7 +216,7 @@ TEST_CASE("a rank that throws ends the others, wherever they are", "[comm][emula
   CHECK(runs.error_text(1) == "layer 7 is on fire");
 }
 
-// Calls a collective in backward, with another label on the odd rank.
+// Makes a call in the backward, with another label on the odd rank.
 struct SumInBackward : torch::autograd::Function<SumInBackward> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             int64_t group, bool odd) {

@@ -1,4 +1,4 @@
-// What only the emulated world does: sums in rank order, results hidden until wait(), reset.
+// Properties of the emulated world alone: sums in rank order, results hidden until wait(), reset.
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
@@ -99,7 +99,7 @@ TEST_CASE("asynchronous calls overlap others and are waited for in any order",
     PendingCollective reduce = tp.all_reduce_async(input, ReduceOp::kSum, "reduce");
     sum(tp, "between");
     const auto index = static_cast<size_t>(rank);
-    reduced[index] = reduce.wait().sum().item<double>();  // in another order than started
+    reduced[index] = reduce.wait().sum().item<double>();  // not in the order of the calls
     gathered[index] = gather.wait().sum().item<double>();
   });
   CHECK(gathered == std::vector<double>{12, 12, 12});
@@ -120,7 +120,7 @@ TEST_CASE("c10d's own calls hide the result until wait() and bump the version co
       const auto version = tensors[0]._version();
       auto work = backend->allreduce(tensors);
       auto barrier = backend->barrier();
-      barrier->wait();  // both have called: the sum is known
+      barrier->wait();  // both ranks have called, so the sum exists
       early[index] = tensors[0][0].item<double>();
       work->wait();
       late[index] = tensors[0][0].item<double>();

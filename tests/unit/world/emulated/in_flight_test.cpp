@@ -1,4 +1,4 @@
-// Asynchronous calls of the emulated world: who touches a buffer too early, and who never waits.
+// Asynchronous calls of the emulated world whose buffers are touched too early, or without wait().
 #include <ATen/ATen.h>
 #include <ATen/native/Resize.h>
 
@@ -15,7 +15,7 @@ namespace {
 using Catch::Matchers::Contains;
 using Tensors = std::vector<at::Tensor>;
 
-// Rank 1 does the odd thing, ranks 0 and 2 what is right.
+// Rank 1 makes the error; ranks 0 and 2 do not.
 ConfiguredRuns run_three(const std::function<void(Communicator& tp, bool odd)>& body,
                          bool strict = true) {
   sim::WorldSpec spec;
@@ -100,7 +100,7 @@ TEST_CASE("an input whose memory is given away before the wait is found", "[in_f
               "in_flight", {"rank 1 freed the input of all_gather", "'shard'"});
 }
 
-// By the time of the wait nobody can look at the buffer any more; the peers may have read it.
+// The input is freed before the wait, when a peer may already have read it.
 TEST_CASE("an input that is written and let go before the wait is found", "[in_flight]") {
   SECTION("a piece of a buffer, past every version counter") {
     check_found(run_three([](Communicator& tp, bool odd) {
@@ -230,7 +230,7 @@ TEST_CASE("a result that is read before the wait is poison", "[in_flight]") {
   if (at::isFloatingType(dtype)) CHECK(std::isnan(early[0]));
   if (dtype == at::kLong) CHECK(early[1] == -9223372036854775808.0);
   if (dtype == at::kInt) CHECK(early[1] == -2147483648.0);
-  if (dtype == at::kByte) CHECK(early[1] == 2);  // no value to spare
+  if (dtype == at::kByte) CHECK(early[1] == 2);  // every byte is a value
 }
 
 TEST_CASE("a result that is written before the wait is found", "[in_flight]") {
@@ -244,7 +244,7 @@ TEST_CASE("a result that is written before the wait is found", "[in_flight]") {
               "in_flight", {"rank 1 wrote to the output of all_gather pair"});
 }
 
-// Written as a network card or another library would: no version counter moves.
+// Writes as a network card or another library does, without a version counter.
 TEST_CASE("one byte written into a result before the wait is found, wherever it is",
           "[in_flight]") {
   const at::ScalarType dtype = GENERATE(at::kDouble, at::kBFloat16, at::kInt, at::kByte);
@@ -318,7 +318,7 @@ TEST_CASE("a world that is not strict forgives what networks forgive", "[in_flig
       [&](Communicator& tp, bool) {
         at::Tensor input = ones(2) * static_cast<double>(tp.rank() + 1);
         PendingCollective gather = tp.all_gather_async(input, 0, "gather");
-        input.fill_(100);  // the call has read it
+        input.fill_(100);  // after the call has read it
         gathered[static_cast<size_t>(tp.rank())] = gather.wait().sum().item<double>();
       },
       false);

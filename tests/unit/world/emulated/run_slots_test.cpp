@@ -1,4 +1,4 @@
-// Rank threads take turns: at most as many as there are slots, the lowest rank first.
+// Rank threads take turns: at most as many run as there are slots, the lowest rank first.
 #include "sim/world/emulated/run_slots.h"
 
 #include <atomic>
@@ -38,7 +38,7 @@ TEST_CASE("no more ranks run than there are slots", "[comm][emulated]") {
       slots.enter(rank);
       for (int64_t round = 0; round < kRounds; ++round) {
         turn();
-        slots.wake((rank + 1) % kRanks);  // a ring: everybody is woken once in each round
+        slots.wake((rank + 1) % kRanks);  // each round of the ring wakes every rank once
         slots.sleep(rank);
       }
       slots.leave(rank);
@@ -57,7 +57,7 @@ TEST_CASE("the lowest rank that is ready gets the slot", "[comm][emulated]") {
   for (const int64_t rank : {2, 3, 1}) {
     threads.emplace_back([&, rank] {
       slots.enter(rank);
-      order.push_back(rank);  // alone: there is one slot
+      order.push_back(rank);  // only one thread runs
       slots.leave(rank);
     });
     const auto waiting = static_cast<int64_t>(threads.size());
@@ -95,7 +95,7 @@ TEST_CASE("after open() nobody waits for the slot of a rank that hangs", "[comm]
   join(threads);
   CHECK(went_on == 3);
   slots.reset();
-  slots.enter(0);  // the next case has its slots back
+  slots.enter(0);  // the next case has all slots
   CHECK(slots.waiting() == 0);
 }
 
@@ -115,7 +115,7 @@ TEST_CASE("a rank that never enters sleeps and wakes without a slot", "[comm][em
     slots.enter(1);
     slots.leave(1);
   });
-  until([&] { return slots.waiting() == 1; });  // the outsider gave nothing back
+  until([&] { return slots.waiting() == 1; });  // a thread without a slot returns none
   slots.leave(0);
   second.join();
 }

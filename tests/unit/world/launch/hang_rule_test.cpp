@@ -1,4 +1,3 @@
-// When a world counts as hung.
 #include "sim/world/launch/hang_rule.h"
 
 #include <catch2/catch.hpp>

@@ -1,5 +1,4 @@
-// Whatever happens to the launcher, no process of it is left. Each test forks a launcher of its
-// own.
+// No process of a launcher outlives it, however it ends. Each test forks a launcher.
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -19,7 +18,7 @@
 namespace shardproof::sim {
 namespace {
 
-// Every process below `root`, however deep, that is no zombie.
+// All processes below `root`, except zombies.
 std::set<pid_t> descendants(pid_t root) {
   std::set<pid_t> found = {root};
   for (bool grew = true; grew;) {
@@ -43,7 +42,7 @@ std::set<pid_t> descendants(pid_t root) {
   return found;
 }
 
-// However slow the machine is; what never comes costs the whole limit.
+// Waits long enough for a slow machine; a condition that never holds takes the whole time.
 bool eventually(const std::function<bool()>& condition) {
   for (int i = 0; i < 2000; ++i) {
     if (condition()) return true;
@@ -66,11 +65,10 @@ pid_t fork_launcher(const CaseSpec& spec) {
   int status = 0;
   {
     WorldPool pool(toy_workers());
-    pool.run_case(toy_case("emulated", 2), -1, false);  // one warm world beside it
+    pool.run_case(toy_case("emulated", 2), -1, false);  // leaves a warm world
     pool.run_case(spec, -1, false);
     status = pool.interrupted() ? 130 : 0;
-    if (descendants(::getpid()).empty())
-      status = 99;  // the warm world and the zygote must be there
+    if (descendants(::getpid()).empty()) status = 99;  // the warm world and the zygote must exist
   }
   if (!descendants(::getpid()).empty()) status = 98;
   ::_exit(status);
@@ -84,7 +82,7 @@ CaseSpec endless_case(const std::string& backend) {
 }
 
 TEST_CASE("a launcher killed by SIGKILL leaves no process", "[launch][orphan]") {
-  ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // orphans of the launcher become ours, and can be seen
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // orphans of the launcher become our children
   for (const std::string backend : {"gloo", "emulated"}) {
     INFO(backend);
     const pid_t launcher = fork_launcher(endless_case(backend));
@@ -142,7 +140,7 @@ TEST_CASE("when the zygote is killed before it forks, the case or the golden fai
     WorldPool pool(toy_workers());
     const std::set<pid_t> zygote = descendants(::getpid());
     REQUIRE(zygote.size() == 1);
-    ::kill(*zygote.begin(), SIGSTOP);  // it is there when a worker is asked for, and then no more
+    ::kill(*zygote.begin(), SIGSTOP);  // it exists but starts no worker
     std::thread killer([pid = *zygote.begin()] {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       ::kill(pid, SIGKILL);

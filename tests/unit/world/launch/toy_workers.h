@@ -1,7 +1,7 @@
-// Worker functions with neither tensors nor network: ranks that behave as the case's options say.
+// Worker functions without tensors and network, whose ranks act as the case's options say.
 //
-//   options: {"rank 1": "segv"}   what a rank does; "echo" when it is not named
-//            {"rank 1": "meet", "to meet": 6}   waits for so many ranks, of whichever cases
+//   options: {"rank 1": "segv"}   the act of a rank; the default is "echo"
+//            {"rank 1": "meet", "to meet": 6}   waits for so many ranks, of any cases
 #pragma once
 
 #include <poll.h>
@@ -94,14 +94,14 @@ class ToyWorld {
     if (act == "loop") loop();
     if (act == "sleep") sleep_until_aborted(ending, "hung");
     if (act == "deaf")
-      for (;;) ::poll(nullptr, 0, -1);  // hears no abort
+      for (;;) ::poll(nullptr, 0, -1);  // ignores an abort
     if (act == "throw") {
       ending.kind = "threw";
       ending.message = "toy error";
     } else if (act == "gather") {
       setup_.on_call(rank, world_call(rank, setup_.world_size, 1, "all_gather"));
       sleep_until_aborted(ending, "aborted");
-    } else if (act == "wait") {  // in a collective that needs everybody
+    } else if (act == "wait") {  // in a collective of all ranks
       setup_.on_call(rank, world_call(rank, setup_.world_size, 1, "all_reduce"));
       sleep_until_aborted(ending, "aborted");
     } else if (act == "echo" || act == "meet") {
@@ -138,7 +138,7 @@ inline std::string toy_golden(const std::string& request, int golden_fd, const s
   const CaseSpec spec = case_spec_from_json(nlohmann::json::parse(request));
   const std::string act = spec.options.value("golden", "echo");
   if (act == "segv") {
-    std::signal(SIGSEGV, SIG_DFL);  // Catch's handler, inherited by the fork, is no worker's
+    std::signal(SIGSEGV, SIG_DFL);  // the fork inherited Catch's handler
     std::raise(SIGSEGV);
   }
   if (act == "loop") {
@@ -153,7 +153,7 @@ inline std::string toy_golden(const std::string& request, int golden_fd, const s
   return std::to_string(::getpid()) + dump;
 }
 
-// `met`: where ranks that meet are counted, in memory that is shared with forked processes.
+// `met` counts ranks that meet; it is in memory that forked processes share.
 inline WorkerFunctions toy_workers(std::atomic<int>* met = nullptr) {
   return {.golden_main = toy_golden, .make_world = [met](WorldSetup setup) {
             const bool threads = setup.rank < 0;

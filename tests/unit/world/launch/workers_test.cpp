@@ -1,4 +1,4 @@
-// A worker's end is told whatever else control is doing when it comes.
+// A worker's end is reported at any moment of control's work.
 #include "sim/world/launch/workers.h"
 
 #include <catch2/catch.hpp>
@@ -25,7 +25,7 @@ TEST_CASE("a worker that ends while another is started is told at once", "[launc
   for (int i = 0; i < 20'000 && !is_reaped(first->pid()); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  REQUIRE(is_reaped(first->pid()));  // the zygote's notice is on its way, before that of the second
+  REQUIRE(is_reaped(first->pid()));  // the zygote sends its notice before that of the second
   const auto second = workers.start(setup, {});
   for (int i = 0; i < 200 && how.empty(); ++i) io.run_for(std::chrono::milliseconds(100));
   CHECK_THAT(how, Catch::Contains("SIGKILL"));

@@ -16,7 +16,7 @@
 namespace shardproof::sim {
 namespace {
 
-// Counts in memory that this process shares with those that it forks later.
+// A count in memory that processes forked later share.
 class SharedCount {
  public:
   SharedCount() {
@@ -117,7 +117,7 @@ TEST_CASE("the rank that died is named with how and with its last words", "[laun
                  Catch::Contains("rank 1 ended as died") && Catch::Contains("all_reduce"));
       CHECK_THAT(endings[other].last_call, Catch::Contains("toy call 1"));
     }
-    for (const RankEnding& ending : endings) {  // at once: not by the hang rule
+    for (const RankEnding& ending : endings) {  // before the hang rule applies
       CHECK_THAT(ending.message, !Catch::Contains("no rank entered a collective"));
     }
   }
@@ -160,7 +160,7 @@ TEST_CASE("a crash in an emulated world names the rank whose thread it was", "[l
       false);
   CHECK(endings[2].kind == "died");
   CHECK_THAT(endings[2].message, Catch::Contains("was killed by SIGSEGV on the thread of rank 2"));
-  CHECK_THAT(endings[2].printed, Catch::Contains("rank 2 does segv"));  // all print into one stream
+  CHECK_THAT(endings[2].printed, Catch::Contains("rank 2 does segv"));  // ranks share one stream
   CHECK(endings[0].kind == "aborted");
   CHECK(endings[0].printed == "");
   const auto killed = pool.run_case(toy_case("emulated", 2, {{"rank 1", "sigkill"}}), -1, false);
@@ -190,7 +190,7 @@ TEST_CASE("a rank that sleeps outside any collective is the hung one, not those 
     CHECK(endings[1].kind == "hung");
     CHECK(endings[0].kind == "aborted");
     CHECK(endings[2].kind == "aborted");
-    // By the rule, and not by the deadline of 20 s.
+    // The hang rule ended it before the deadline of 20 s.
     CHECK_THAT(endings[1].message, Catch::Contains("for 0.4 s no rank entered a collective"));
   }
 }
@@ -223,7 +223,7 @@ TEST_CASE("ranks that make different calls are both named at once", "[launch]") 
   CHECK(endings[0].kind == "disagreement");
   CHECK(endings[1].kind == "disagreement");
   CHECK_THAT(endings[0].message, Catch::Contains("all_reduce") && Catch::Contains("all_gather"));
-  CHECK(endings[2].kind == "aborted");  // by then, and not by the hang rule
+  CHECK(endings[2].kind == "aborted");  // before the hang rule applies
   CHECK_THAT(endings[2].message, !Catch::Contains("no rank entered a collective"));
 }
 

@@ -1,4 +1,4 @@
-// The central matching of calls, fed with lines in the orders that a control process could see.
+// The matching of calls, with lines in orders in which a control process may read them.
 #include "sim/world/match/matcher.h"
 
 #include <catch2/catch.hpp>
@@ -8,7 +8,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// A rank's view of one group: makes its lines with rising numbers.
+// One rank's view of a group, which makes lines with increasing numbers.
 struct Side {
   int64_t rank;
   std::string name;
@@ -76,7 +76,7 @@ TEST_CASE("malformed lines are refused, never a crash", "[comm][match]") {
 TEST_CASE("agreeing calls in any order of arrival are no finding", "[comm][match]") {
   Matcher matcher(3);
   Side a{0, "dp[0,1,2]", {0, 1, 2}}, b{1, "dp[0,1,2]", {0, 1, 2}}, c{2, "dp[0,1,2]", {0, 1, 2}};
-  // Rank 0's second line is read before the others' first ones.
+  // Rank 0's second line is read before the first lines of the others.
   CHECK(!matcher.line(a.call("all_reduce", "one")));
   CHECK(!matcher.line(a.call("all_gather", "two")));
   for (Side* side : {&c, &b}) CHECK(!matcher.line(side->call("all_reduce", "one")));
@@ -92,7 +92,7 @@ TEST_CASE("a group put together anew begins at 0, and control may hear of it out
     return Side{.rank = rank, .name = "w", .ranks = {0, 1, 2}};
   };
   Matcher matcher(3);
-  // Rank 0 has been through the first life's last call before control hears of ranks 1 and 2.
+  // Rank 0 has made its last call of the first life before ranks 1 and 2 make their first.
   Side zero = life(0), zero_again = life(0);
   CHECK_FALSE(matcher.line(zero.call("broadcast", "first")));
   CHECK_FALSE(matcher.line(zero.call("barrier", "end of a life")));
@@ -105,7 +105,7 @@ TEST_CASE("a group put together anew begins at 0, and control may hear of it out
     CHECK_FALSE(matcher.line(again.call("all_gather", "second life")));
   }
   CHECK(matcher.wait_of(0).empty());
-  // A disagreement in the second life is one.
+  // A disagreement in the second life is found.
   CHECK_FALSE(matcher.line(zero_again.call("all_reduce", "norm")));
   Side two_again = life(2);
   two_again.next = 1;
@@ -139,12 +139,12 @@ TEST_CASE("the first finding stands, whatever lines were already under way", "[c
   CHECK(finding->code == "disagreement");
   CHECK(finding->ranks == std::vector<int64_t>{0, 1});
 
-  CHECK(!matcher.line(wait_for(wrong)));  // its call is none that anybody waits in
+  CHECK(!matcher.line(wait_for(wrong)));  // no rank waits in such a call
   CHECK(matcher.wait_of(1) == "");
   CHECK(!matcher.line(a.call("broadcast", "next")));
   CHECK_THAT(matcher.last_call(0), Contains("broadcast") && Contains("'next'"));
   CHECK_THAT(matcher.wait_of(2), Contains("rank 2 waits for rank 1 in all_reduce(sum)"));
-  for (const int64_t rank : ranks) CHECK(!matcher.ended(rank));  // would be a deadlock
+  for (const int64_t rank : ranks) CHECK(!matcher.ended(rank));  // else a deadlock
 }
 
 TEST_CASE("splits that do not fit each other are a disagreement", "[comm][match]") {

@@ -1,4 +1,4 @@
-// Call lines through shared memory: none lost, none out of order, whatever the ranks do.
+// No call line through shared memory is lost or out of order.
 #include "sim/world/process/call_lines.h"
 
 #include <fcntl.h>
@@ -15,7 +15,7 @@ namespace {
 
 OwnedFd same(const CallLines& lines) { return OwnedFd(::fcntl(lines.fd(), F_DUPFD_CLOEXEC, 0)); }
 
-// Different for each number, of lengths that do not divide the ring, some longer than all of it.
+// Lines differ; their lengths do not divide the ring, and some exceed it.
 std::string line_number(int64_t number) {
   const auto length = static_cast<size_t>(number % 97 == 13 ? 200'000 : 1 + number * 37 % 301);
   return std::to_string(number) + std::string(length, static_cast<char>('a' + number % 26));
@@ -60,7 +60,7 @@ TEST_CASE("what a rank put before it was killed stays; half a line is none",
   }
   char third = 0;
   REQUIRE(::read(told.get(), &third, 1) == 1);
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // most likely half a line is there
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // probably half a line is written
   REQUIRE(::kill(child, SIGKILL) == 0);
   int status = 0;
   REQUIRE(::waitpid(child, &status, 0) == child);

@@ -1,4 +1,4 @@
-// What passes between control and a worker: frames, endings, the call board, last lines.
+// Data between control and a worker: frames, endings, the call board, last lines.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>

@@ -1,5 +1,4 @@
-// The store in shared pages: one order for all, whoever writes; what is missing
-// is waited for.
+// The store in shared pages: all writers have one order, and readers wait for missing keys.
 #include "sim/world/process/page_store.h"
 
 #include <fmt/format.h>
@@ -47,7 +46,7 @@ TEST_CASE("what one store writes, another on the same pages reads", "[page_store
   CHECK(two->deleteKey("key"));
   CHECK_FALSE(one->deleteKey("key"));
   CHECK_FALSE(one->check({"key"}));
-  CHECK(make_page_store(pages.get())->getNumKeys() == 1);  // who comes late sees the same
+  CHECK(make_page_store(pages.get())->getNumKeys() == 1);  // a later reader has the same content
   CHECK(one->clone()->get_to_str("empty").empty());
 }
 
@@ -61,7 +60,7 @@ TEST_CASE("compareSet is as in the other stores of c10d", "[page_store]") {
       const auto now = store->compareSet(key, bytes_of(expected), bytes_of(value));
       return std::string(now.begin(), now.end());
     };
-    CHECK(swap("key", "something", "a") == "something");  // missing: nothing is written
+    CHECK(swap("key", "something", "a") == "something");  // the key is missing: nothing is written
     CHECK_FALSE(store->check({"key"}));
     CHECK(swap("key", "", "a") == "a");
     CHECK(swap("key", "b", "c") == "a");
@@ -102,7 +101,7 @@ TEST_CASE("counts of many processes and threads at once are each given once", "[
   const StorePtr store = make_page_store(pages.get());
   constexpr int64_t kTotal = int64_t{kProcesses} * kThreads * kCounts;
   CHECK(store->add("count", 0) == kTotal);
-  CHECK(store->getNumKeys() == kTotal + 1);  // no number was given twice
+  CHECK(store->getNumKeys() == kTotal + 1);  // all numbers differ
 }
 
 TEST_CASE("a wait ends when the last key is written, or with its time", "[page_store]") {
@@ -122,7 +121,7 @@ TEST_CASE("a wait ends when the last key is written, or with its time", "[page_s
   writer.join();
 }
 
-// A process that dies in the middle of a write: the pages end where the value goes on.
+// Forks a process that dies during a write, because the pages end before the value does.
 void die_while_writing(int pages) {
   const pid_t writer = ::fork();
   REQUIRE(writer >= 0);
@@ -159,7 +158,7 @@ TEST_CASE("a writer that dies in the middle of a write blocks nobody", "[page_st
     ended = ::waitpid(next, &status, WNOHANG);
     std::this_thread::sleep_for(milliseconds(2));
   }
-  if (ended == 0) {  // it still waits
+  if (ended == 0) {  // the child still waits
     ::kill(next, SIGKILL);
     ::waitpid(next, &status, 0);
   }

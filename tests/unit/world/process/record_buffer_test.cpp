@@ -1,4 +1,4 @@
-// Records out of bytes that arrive in any pieces: whole, in order, and none of them moved in vain.
+// Records from bytes that arrive in any pieces are complete and in order, and are rarely moved.
 #include "sim/world/process/record_buffer.h"
 
 #include <catch2/catch.hpp>
@@ -26,7 +26,7 @@ void append(RecordBuffer& buffer, std::string_view bytes, size_t spare = 0) {
   buffer.arrived(bytes.size());
 }
 
-// Different for each number; some are empty.
+// Payloads differ; some are empty.
 std::string payload_number(size_t number) {
   return std::string(number * 29 % 67, static_cast<char>('a' + number % 26));
 }
@@ -56,7 +56,7 @@ TEST_CASE("records come out whole and in order, however their bytes are cut", "[
 TEST_CASE("half a record is none, and clear() forgets it", "[launch]") {
   RecordBuffer buffer;
   const std::string record = encoded(1, "payload");
-  append(buffer, record.substr(0, 3));  // not even its header
+  append(buffer, record.substr(0, 3));  // less than its header
   CHECK_FALSE(buffer.take<ShortHeader>());
   append(buffer, record.substr(3, 5));
   CHECK_FALSE(buffer.take<ShortHeader>());
@@ -79,7 +79,7 @@ TEST_CASE("taking records moves none of the others, and their memory is used aga
     REQUIRE(buffer.take<ShortHeader>());
     CHECK(static_cast<const void*>(buffer.room(1)) == behind_the_last);
   }
-  const size_t left = record.size();  // the last one moves to the front when room is needed
+  const size_t left = record.size();  // the last record moves to the front for more room
   CHECK(static_cast<const void*>(buffer.room(kRoom - left)) ==
         static_cast<const char*>(memory) + left);
   const auto last = buffer.take<ShortHeader>();

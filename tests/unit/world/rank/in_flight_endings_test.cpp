@@ -1,5 +1,4 @@
-// A misused asynchronous call as the case's verdict: whose it is, what it says, and that the world
-// goes on to the next case.
+// The verdict on a misused asynchronous call names its rank, and the world runs the next case.
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
@@ -12,7 +11,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// Rank 1 leaves out a wait, or writes to a buffer too early, as the request says.
+// Rank 1 omits a wait, or writes to a buffer too early, according to `request`.
 std::string misuse(const std::string& request, const RankEnv& env) {
   const Mesh mesh({{"tp", 2}});
   MeshComm comm(mesh, env.rank, env.make_backend, nullptr);

@@ -10,7 +10,7 @@ using Rows = std::vector<std::vector<TokenRun>>;
 
 TEST_CASE("neighbours of one sample are one run, and so is padding", "[tokens]") {
   const at::Tensor map = at::tensor({0, 1, -1, -1, 3, 10, 11, 9}, at::kLong).view({2, 4});
-  // S = 10: entries 10 and 11 are tokens 0 and 1 of sample 1, 9 is the last of sample 0.
+  // With S = 10, entries 10 and 11 are tokens 0 and 1 of sample 1, and 9 is the last of sample 0.
   CHECK((token_runs(map, 10) == Rows{{{0, 0, 2}, {-1, 0, 2}}, {{0, 3, 1}, {1, 0, 2}, {0, 9, 1}}}));
 }
 
