@@ -1,4 +1,4 @@
-// A backend that hashes the inputs of a call before and its outputs after the one that makes it.
+// A backend that hashes the inputs before a call and the outputs after it.
 #include "sim/world/calls/call_digests.h"
 
 #include <ATen/ATen.h>
@@ -32,8 +32,7 @@ std::vector<uint64_t> digests_of_sides(const Sides& sides) {
   return {digest_of(digests.data(), digests.size() * sizeof(uint64_t))};
 }
 
-// The parts of one tensor along dim 0: `rows` of them, or as many equal ones as the group has
-// ranks.
+// The parts of a tensor along dim 0: of `rows` sizes, or `count` equal ones.
 Sides parts_of(const at::Tensor& tensor, const std::vector<int64_t>& rows, int64_t count) {
   const at::NoGradGuard no_grad;
   if (!rows.empty()) return {.tensors = tensor.split_with_sizes(rows, 0)};
@@ -146,7 +145,7 @@ class DigestingBackend final : public c10d::Backend, public CallSink {
     return call();
   }
 
-  // Outputs are the caller's own memory: what they are when wait() has returned is hashed.
+  // The outputs are the caller's memory and are hashed when wait() has returned.
   template <class Make>
   DigestWorkPtr told(const char* op, int64_t root, const Sides& inputs, const Sides& outputs,
                      const Make& call) {
@@ -168,7 +167,7 @@ class DigestingBackend final : public c10d::Backend, public CallSink {
   c10::intrusive_ptr<c10d::Backend> inner_;
   CallSink* sink_;
   CallDigests* digests_;
-  std::optional<Call> call_;  // that the next backend call is for
+  std::optional<Call> call_;  // describes the next backend call
 };
 
 }  // namespace

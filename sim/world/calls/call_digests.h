@@ -1,4 +1,4 @@
-// Hashes of what one rank sends and receives in each call, for the judge to compare.
+// Hashes of the data that one rank sends and receives in each call, which the judge compares.
 #pragma once
 
 #include <cstdint>
@@ -12,29 +12,28 @@ namespace shardproof::sim {
 
 class RankClock;
 
-// Lives on one rank's thread. A part costs one pass over its bytes at the call, or at wait(); of a
-// CUDA tensor also its copy to the CPU. Takes no virtual time. Calls past the communicators, which
-// carry no label, are not told of.
+// Belongs to one rank's thread. Hashes a part in one pass over its bytes, at the call or at wait();
+// a CUDA tensor is first copied to the CPU. Takes no virtual time. Ignores calls past the
+// communicators, which have no label.
 class CallDigests {
  public:
   explicit CallDigests(RankClock* clock = nullptr) : clock_(clock) {}
   CallDigests(const CallDigests&) = delete;
   CallDigests& operator=(const CallDigests&) = delete;
 
-  // Backends whose calls are hashed: of what the caller gives and of what it gets. They must not
-  // outlive this.
+  // Returns backends whose calls are hashed; this must outlive them.
   BackendFactory wrap(BackendFactory factory);
   void on_step(int64_t step) { step_ = step; }
 
   struct Sides {
-    std::vector<at::Tensor> tensors;  // each hashed by itself
+    std::vector<at::Tensor> tensors;  // each has a hash
     bool together = false;            // one hash over all
   };
-  // A call begins, and its results are there. The number is the call's.
+  // The begin of a call, which returns its number, and the arrival of its outputs.
   size_t sent(CallDigest call, const Sides& inputs);
   void received(size_t number, const Sides& outputs);
 
-  // In the order of the calls; those whose wait() never returned are left out.
+  // Calls whose wait() has returned, in the order of their begin.
   std::vector<CallDigest> take();
 
  private:

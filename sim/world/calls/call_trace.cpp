@@ -1,4 +1,4 @@
-// The listener that writes calls down.
+// A listener that records calls.
 #include "sim/world/calls/call_trace.h"
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ void CallTrace::before_call(const Call& call) {
   spans_.push_back(std::move(span));
 }
 
-// Nearly always the last call; an asynchronous one is a few calls back.
+// Searches from the last call, because few calls are in flight.
 CallTrace::Span* CallTrace::open_span(const Call& call) {
   for (auto span = spans_.rbegin(); span != spans_.rend(); ++span) {
     if (!span->ended && span->sequence == call.sequence && span->op == call.op &&

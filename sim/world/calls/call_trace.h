@@ -1,4 +1,4 @@
-// Records every collective call of one rank: as text, on the wall clock, and by count.
+// Records every call of one rank: its text, its time on the wall clock, and counts.
 #pragma once
 
 #include <chrono>
@@ -14,9 +14,8 @@
 
 namespace shardproof::sim {
 
-// Lives on one rank's thread. `forward` hears of each call before it runs (a watchdog, the
-// matching); `forward_wait` when the rank begins to wait for an asynchronous one. Either may be
-// empty.
+// Belongs to one rank's thread. `forward` gets each call before it runs (for a watchdog and the
+// matcher), `forward_wait` an asynchronous one before the rank waits for it. Both may be empty.
 class CallTrace : public CallListener {
  public:
   using Forward = std::function<void(const Call&)>;
@@ -32,20 +31,20 @@ class CallTrace : public CallListener {
   // "all_reduce(sum) tp[0,1] [4,16,32] float64 '<label>'", in call order.
   const std::vector<std::string>& calls() const { return calls_; }
   int64_t call_count() const { return static_cast<int64_t>(calls_.size()); }
-  // By (axis, op): {"tp", "all_reduce"}; the axis is the group's name without its ranks.
+  // Counts by axis and op, {"tp", "all_reduce"}; the axis is the group's name without its ranks.
   const std::map<std::pair<std::string, std::string>, int64_t>& counts() const { return counts_; }
-  // {"name", "start_us", "duration_us", "kind": "communication" | "wait"}, microseconds after
-  // `origin`; an asynchronous call lasts until its wait() has returned, its wait is a second entry.
+  // {"name", "start_us", "duration_us", "kind": "communication" | "wait"}, in microseconds after
+  // `origin`. An asynchronous call lasts until its wait() has returned; the wait is an entry too.
   std::vector<nlohmann::json> timeline() const;
-  // never_waited, each a sentence with rank and label.
+  // The calls that were dropped without wait(), as sentences with rank and label.
   const std::vector<std::string>& findings() const { return findings_; }
-  // The same of asynchronous calls that are still held and not waited for, when all should be done.
+  // The asynchronous calls that are held but not waited for at the end of the rank's work.
   std::vector<std::string> left_pending() const;
 
  private:
   struct Span {
     size_t call;        // index in calls_
-    std::string group;  // with op, channel and number: the identity of a call on this rank
+    std::string group;  // identifies a call of this rank, with op, channel and number
     std::string op;
     int64_t root, tag, sequence;
     Clock::time_point start;

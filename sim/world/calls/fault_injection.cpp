@@ -74,7 +74,7 @@ void FaultInjection::act(Planned& planned, const Call& call) {
   }
 }
 
-// A buffer that the fault cannot act on is the scenario's mistake: noted, and the call is made.
+// If the fault cannot act on the buffer, which is an error of the scenario, the call is made.
 void FaultInjection::act_at_backend(Planned& planned, const Call& call) {
   const FaultSpec& fault = planned.fault;
   if (fault.kind == "repeat") {

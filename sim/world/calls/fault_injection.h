@@ -1,15 +1,15 @@
-// Faults that a scenario plants in a rank at run time, to see that they are found and named.
+// Faults that a scenario plants in a rank at run time, as a test of the harness.
 //
 //   kill       the process dies of SIGKILL before the call
-//   hang       the rank sleeps for ever instead of making the call
+//   hang       the rank sleeps forever instead of making the call
 //   throw      the rank throws instead of making the call
-//   skip       the rank goes on as if it had made the call: it neither sends nor receives
+//   skip       the rank continues without making the call: it neither sends nor receives
 //   delay      the rank sleeps for some seconds, then makes the call
 //   drop       its contribution is lost: zeros are sent
 //   duplicate  its contribution to a sum counts twice
 //   repeat     the call is made twice, one after the other
 //   corrupt    one bit of one element of its input or output flips
-//   stale      what it sent at the matching call before is sent again
+//   stale      the data of the previous matching call are sent again
 #pragma once
 
 #include <functional>
@@ -23,39 +23,39 @@
 
 namespace shardproof::sim {
 
-// Lives on one rank's thread.
+// Belongs to one rank's thread.
 class FaultInjection {
  public:
   struct Hooks {
-    std::function<void()> before_kill = {};               // last words
-    std::function<void(const FaultNote&)> on_fired = {};  // as it acts
-    // The call is about to be made for a second time.
+    std::function<void()> before_kill = {};
+    std::function<void(const FaultNote&)> on_fired = {};  // when a fault acts
+    // Before a call is made for the second time.
     std::function<void(const Call&)> on_repeat = {};
   };
 
-  // Takes those of `faults` that are for this rank.
+  // Keeps those of `faults` that name this rank.
   FaultInjection(const std::vector<FaultSpec>& faults, int64_t rank, Hooks hooks);
 
-  // A training step begins.
+  // Called when a training step begins.
   void on_step(int64_t step) { step_ = step; }
-  // The rank is about to make this call. True: it makes it. False: it is skipped.
+  // Called before each call. True: the rank makes it; false: the rank skips it.
   bool before_call(const Call& call);
-  // Backends at whose calls faults act. Without faults on this rank: `factory` itself.
+  // Returns backends at whose calls faults act; without faults on this rank, `factory`.
   BackendFactory wrap(BackendFactory factory);
-  // What became of the faults of this rank so far.
+  // The effects of this rank's faults so far.
   std::vector<FaultNote> notes() const;
 
  private:
   struct Planned {
     FaultSpec fault;
     FaultNote note;
-    Tensors before = {};  // stale: what the matching call before sent
+    Tensors before = {};  // stale: the data of the previous matching call
   };
   void act(Planned& planned, const Call& call);
   void act_at_backend(Planned& planned, const Call& call);
   void fired(Planned& planned, const std::string& effect);
 
-  std::vector<Planned> planned_;  // does not change once made: the backend's actions point into it
+  std::vector<Planned> planned_;  // never resized, because actions of the backend point into it
   Hooks hooks_;
   int64_t calls_ = 0;
   int64_t step_ = 0;

@@ -1,4 +1,4 @@
-// At which calls a planted fault can act.
+// The calls at which a planted fault can act.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace shardproof::sim {
 
-// True when the fault names this call (op, axis, label, step) and can act at it on this rank: a
-// contribution can be lost, doubled, spoilt or outdated only where the rank contributes something,
-// doubled only in a sum, and an output spoilt only where the rank receives one.
+// True if the fault names this call (op, axis, label, step) and can act on this rank: a
+// contribution can be dropped, changed or stale only if the rank has one, and doubled only in a
+// sum; an output can be changed only if the rank has one.
 bool concerns(const FaultSpec& fault, const Call& call, int64_t step);
 
-// `pattern` occurs in `text`; * stands for any characters.
+// Whether `pattern` occurs in `text`; * matches any characters.
 bool occurs_in(std::string_view text, std::string_view pattern);
 
 }  // namespace shardproof::sim

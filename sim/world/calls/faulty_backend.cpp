@@ -19,7 +19,7 @@ class NothingDone final : public c10d::Work {
   bool wait(std::chrono::milliseconds) override { return true; }
 };
 
-// Changes the outputs once they are there.
+// Changes the outputs when they have arrived.
 class SpoiltWork final : public c10d::Work {
  public:
   SpoiltWork(WorkPtr inner, Tensors outputs,
@@ -121,7 +121,7 @@ class FaultyBackend final : public c10d::Backend, public CallSink {
   }
 
  private:
-  // The buffer is the input, if the rank `sends`, and the output. It is the communicator's own.
+  // The buffer is the output, and the input if the rank `sends`. The communicator owns it.
   template <class Make>
   WorkPtr in_place(const Tensors& tensors, bool sends, const Make& call) {
     const NextCall next = std::exchange(*next_, {});
@@ -130,7 +130,7 @@ class FaultyBackend final : public c10d::Backend, public CallSink {
     return made(next, tensors, call);
   }
 
-  // `sent` are handles that the call passes on; copies take their place when they are changed.
+  // `sent` are the call's inputs; a change replaces them by copies.
   template <class Make>
   WorkPtr moved(Tensors& sent, const Tensors& outputs, const Make& call) {
     const NextCall next = std::exchange(*next_, {});

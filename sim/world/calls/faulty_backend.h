@@ -1,5 +1,5 @@
-// A backend at whose single calls planted faults act: on what is sent, on what arrives, or on
-// whether the call is made at all.
+// A backend at whose calls planted faults act: they change inputs or outputs, or skip or repeat a
+// call.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,15 +18,15 @@ namespace shardproof::sim {
 
 using Tensors = std::vector<at::Tensor>;
 
-// What is to happen at the next backend call of one rank. Lives on its thread; taken by the call.
+// The faults at one rank's next backend call, which takes them. Belongs to the rank's thread.
 struct NextCall {
-  // Left out: it returns at once and its outputs are zeros.
+  // The call returns at once, and its outputs are zeros.
   bool skip = false;
-  // Changes copies of the rank's inputs just before they are sent. Empty: nothing to change.
+  // Change copies of the rank's inputs before they are sent. Empty: inputs do not change.
   std::vector<std::function<void(const Tensors& inputs)>> on_input = {};
-  // Changes the outputs when they have arrived, at wait().
+  // Change the outputs at wait(), when they have arrived.
   std::vector<std::function<void(const Tensors& outputs)>> on_output = {};
-  // Told just before the call is made for a second time. Empty: made once.
+  // Called before the call is made for the second time. Empty: the call is made once.
   std::function<void()> again = {};
 };
 

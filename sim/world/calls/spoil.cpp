@@ -18,7 +18,7 @@ int64_t count_of(const std::vector<at::Tensor>& tensors) {
   throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
 }
 
-// A view of one element: [].
+// One element as a view of shape [].
 at::Tensor element_at(const std::vector<at::Tensor>& tensors, int64_t element) {
   for (const at::Tensor& tensor : tensors) {
     if (element >= tensor.numel()) {

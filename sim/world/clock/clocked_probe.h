@@ -1,4 +1,4 @@
-// Observing takes no virtual time.
+// A probe whose observations take no virtual time.
 #pragma once
 
 #include "observe/probe.h"
@@ -6,7 +6,7 @@
 
 namespace shardproof::sim {
 
-// `clock` null: time is wall time, nothing to hold.
+// With a null `clock`, time is wall time, and nothing is paused.
 class ClockedProbe final : public Probe {
  public:
   ClockedProbe(Probe& inner, RankClock* clock) : inner_(inner), clock_(clock) {}

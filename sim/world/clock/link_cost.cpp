@@ -1,4 +1,4 @@
-// The formulas, on one level and on two.
+// Formulas for one level and for two.
 #include "sim/world/clock/link_cost.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace {
 
 double rounds_of_tree(double count) { return std::ceil(std::log2(count)); }
 
-// Whether every rank of a node sends to other nodes, and not one for all.
+// Whether every rank of a node sends to other nodes, or one rank for all.
 bool all_leave_the_node(Motion motion) {
   return motion == Motion::kAllReduce || motion == Motion::kAllGather ||
          motion == Motion::kReduceScatter || motion == Motion::kAllToAll;
@@ -105,7 +105,7 @@ TransferCost LinkCost::two_levels(Motion motion, double bytes, double per_node,
           .streams = streams};
 }
 
-// A ring is as slow as its slowest member.
+// The slowest member determines the pace of a ring.
 double LinkCost::slowest(const std::vector<int64_t>& ranks) const {
   double factor = 1;
   for (const StragglerSpec& straggler : stragglers_) {

@@ -1,6 +1,6 @@
-// What a collective costs on the virtual clock: latency and bytes of the links that it uses.
+// The cost of a collective on the virtual clock: latency and bytes of its links.
 //
-// One message of b bytes over a link takes latency + b / bandwidth. With n ranks that a link joins:
+// A message of b bytes over a link takes latency + b / bandwidth. With n ranks on a link:
 //
 //   ring    n - 1 rounds, each moves 1/n of the bytes from every rank to the next
 //   tree    ceil(log2 n) rounds, each moves all bytes
@@ -15,10 +15,10 @@
 // (R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in
 // MPICH", 2005.) A group of m ranks on each of k nodes works in two levels: all_reduce is
 // reduce_scatter within the node, all_reduce of 1/m of the bytes between nodes, all_gather within;
-// the others likewise. Each rank has its own link to its node's neighbours and its own out of the
-// node, or with inter_node.per_node one out of the node for all its ranks: then the m messages of a
-// collective share it and each takes latency + m b / bandwidth. What several collectives do to each
-// other that use a link at once: link_traffic.h.
+// the other collectives likewise. Each rank has a link to its node's ranks and one out of the node.
+// With inter_node.per_node, all ranks of a node share one link out of it: the m messages of a
+// collective then take latency + m b / bandwidth each. link_traffic.h describes collectives that
+// share a link.
 #pragma once
 
 #include <cstdint>
@@ -29,12 +29,12 @@
 
 namespace shardproof::sim {
 
-// One transfer with all links to itself.
+// The cost of a transfer that shares no link.
 struct TransferCost {
-  double latency_us = 0;     // of its messages, one after the other
-  double in_node_us = 0;     // of its bytes within nodes
-  double inter_node_us = 0;  // of its bytes between nodes
-  double streams = 1;        // messages that leave a node side by side
+  double latency_us = 0;     // of consecutive messages
+  double in_node_us = 0;     // of bytes within nodes
+  double inter_node_us = 0;  // of bytes between nodes
+  double streams = 1;        // messages that leave a node at the same time
   double total_us() const { return latency_us + in_node_us + inter_node_us; }
 };
 
@@ -43,10 +43,9 @@ class LinkCost {
   LinkCost() = default;  // everything is free
   explicit LinkCost(const WorldSpec& world);
 
-  // `bytes`: of the whole tensor, that is of one rank's input; of all_gather and gather the sum
-  // over ranks.
+  // `bytes` are those of one rank's input; for all_gather and gather, of all inputs.
   TransferCost collective(Motion motion, double bytes, const std::vector<int64_t>& ranks) const;
-  // Microseconds from the moment that all `ranks` are there.
+  // Microseconds from the moment when all `ranks` have made the call.
   double collective_us(Motion motion, double bytes, const std::vector<int64_t>& ranks) const {
     return collective(motion, bytes, ranks).total_us();
   }

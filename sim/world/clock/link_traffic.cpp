@@ -1,4 +1,4 @@
-// From event to event: a transfer's phase ends, and the paces of the others change.
+// Simulates from event to event: when a phase of a transfer ends, the paces of others change.
 #include "sim/world/clock/link_traffic.h"
 
 #include <algorithm>
@@ -17,14 +17,14 @@ void LinkTraffic::queue_front(std::deque<Transfer>& channel, double free_us) {
 }
 
 int64_t LinkTraffic::add(Request request) {
-  if (is_idle()) now_us_ = 0;  // nothing that what follows could overtake
+  if (is_idle()) now_us_ = 0;  // no transfer exists that a later one could precede
   std::deque<Transfer>& channel = channels_[request.channel];
   channel.push_back({.number = added_, .request = std::move(request)});
   if (channel.size() == 1) queue_front(channel, 0);
   return added_++;
 }
 
-// An even number is a way out, the odd one after it the way in.
+// The way out of a port has an even number, and its way in the next odd one.
 std::vector<int64_t> LinkTraffic::ways(const Transfer& transfer) const {
   const bool of_nodes = transfer.phase == Phase::kInterNode && per_node_ && ranks_per_node_ > 0;
   std::vector<int64_t> found;
@@ -70,7 +70,7 @@ void LinkTraffic::set_paces() {
   }
 }
 
-// The next one that takes time.
+// Enters the next phase that takes time.
 void LinkTraffic::enter_next_phase(Transfer& transfer, double now_us) {
   const TransferCost& cost = transfer.request.cost;
   transfer.since_us = now_us;

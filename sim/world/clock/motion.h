@@ -1,4 +1,4 @@
-// What a collective moves between its members.
+// The movement of data between the members of a collective.
 #pragma once
 
 namespace shardproof::sim {

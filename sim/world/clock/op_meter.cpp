@@ -1,5 +1,5 @@
-// Ops are heard of through LibTorch's RecordFunction. An op that calls others counts once; a
-// product (mm, addmm, bmm, baddbmm) counts its multiplications wherever it is called.
+// LibTorch's RecordFunction reports ops. An op that calls others counts once; a product (mm, addmm,
+// bmm, baddbmm) counts its multiplications at any depth.
 #include "sim/world/clock/op_meter.h"
 
 #include <ATen/record_function.h>
@@ -18,10 +18,10 @@ struct OpMeter::Impl {
 
 namespace {
 
-// RecordFunction's callbacks are plain functions: this is how they find the meter of their thread.
+// RecordFunction's callbacks are plain functions, so they find the meter of their thread here.
 thread_local void* meter_of_thread = nullptr;
 
-// Where the two factors of a product are among its arguments; -1: not a product.
+// The index of a product's first factor among its arguments; -1: the op is no product.
 int first_factor(const char* name) {
   if (std::strncmp(name, "aten::", 6) != 0) return -1;
   name += 6;

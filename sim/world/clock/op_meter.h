@@ -1,5 +1,5 @@
-// What the ops of the thread it lives on cost: a fixed price of each, and of matrix products their
-// multiplications. The same program has the same price in every run.
+// The cost of a thread's ops: a fixed price for each, and a price for the multiplications of matrix
+// products. A program has the same cost in every run.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace shardproof::sim {
 
 class OpMeter {
  public:
-  // Listens from now on, on this thread. gflop_per_s 0: a matrix product costs what any op costs.
+  // Counts this thread's ops from now on. gflop_per_s 0: a product costs the same as any op.
   OpMeter(double op_us, double gflop_per_s);
   ~OpMeter();
   OpMeter(const OpMeter&) = delete;

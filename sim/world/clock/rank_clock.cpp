@@ -1,4 +1,4 @@
-// Computing by CPU time or by ops, blocking by the transfers of calls.
+// Computation takes CPU time or the cost of ops; calls block until their transfers end.
 #include "sim/world/clock/rank_clock.h"
 
 #include <algorithm>

@@ -1,12 +1,12 @@
-// The virtual clock of one emulated rank: computing moves it on, and so does waiting for a call.
+// The virtual clock of one emulated rank, which computation and waiting for calls advance.
 //
 //   issued   the rank makes the call            ready   the last member has made it
-//   begin    its transfer begins: at `ready`, or when the group's call before it is done
-//   end      its transfer is over, for all members
+//   begin    its transfer begins: at `ready`, or when the group's previous call has ended
+//   end      its transfer has ended, for all members
 //
-//   a synchronous call blocks from `issued`, an asynchronous one from its wait(), until `end`. What
-//   of it lies before `ready` is waiting for the slowest member, the rest is exposed
-//   communication. A transfer that is over when wait() comes was hidden behind computing.
+//   A synchronous call blocks from `issued`, an asynchronous one from its wait(), until `end`. The
+//   part before `ready` is waiting for the slowest member, the rest is exposed communication.
+//   Computation hides a transfer that ends before wait().
 //
 //   compute + waiting + exposed = the rank's time
 #pragma once
@@ -22,16 +22,16 @@
 
 namespace shardproof::sim {
 
-// When a call was made by all and when it moved its bytes; all members agree on it.
+// The times of a call's transfer, equal on all members.
 struct TransferTime {
-  bool timed = false;  // false: some member's clock did not run; it takes no time
+  bool timed = false;  // false: some member's clock did not run, so the transfer takes no time
   double ready_us = 0, begin_us = 0, end_us = 0;
-  int64_t last_rank = -1;  // the member that came last; of equals the lowest
+  int64_t last_rank = -1;  // the member that made the call last; if there are several, the lowest
 };
 
 struct TimedCall {
   std::string name;   // "all_reduce(sum) tp[0,1] [4] float64 'label'"
-  std::string group;  // the channel: transfers of one follow each other
+  std::string group;  // the channel, whose transfers run one after another
   bool asynchronous = false;
   double issued_us = 0;
   bool waited = false;
@@ -39,36 +39,36 @@ struct TimedCall {
   TransferTime transfer;
 };
 
-// Lives on its rank's thread.
+// Belongs to its rank's thread.
 class RankClock {
  public:
   RankClock() = default;
   RankClock(const WorldSpec& world, int64_t rank);
 
-  // From 0, with nothing on record. Calls before it, and after stop(), take no time.
+  // Starts at 0 with an empty record. Calls before start() and after stop() take no time.
   void start();
   void stop();
   bool running() const { return running_; }
-  // What the harness does on the rank's thread in between takes no time.
+  // While the clock is paused, work of the harness on the rank's thread takes no time.
   void pause();
   void resume();
-  void advance(double compute_us);  // as if it had computed
+  void advance(double compute_us);  // adds computation
 
-  // For the world: the rank enters a call (and pauses), it made a call, it was released from one.
+  // Called by the world: the rank has made a call, blocks in one, or was released from it.
   double now_us() const { return now_us_; }
   size_t issued(std::string name, std::string group, bool asynchronous);
   void blocks(size_t call);
   void released(size_t call, const TransferTime& transfer);
 
-  // In the order of the calls. Those that were not waited for have no transfer.
+  // In the order of the calls. Calls without a wait have no transfer.
   const std::vector<TimedCall>& calls() const { return calls_; }
-  // Entries of RankReport::timeline: {"name", "start_us", "duration_us", "kind", "virtual": true},
-  // kind compute, waiting, exposed, or communication: the transfer itself, with "group",
+  // Entries of RankReport::timeline: {"name", "start_us", "duration_us", "kind", "virtual": true}.
+  // The kinds are compute, waiting, exposed, and communication, a transfer, with "group",
   // "issued_us", "ready_us", "blocked_from_us", "last_rank".
   std::vector<nlohmann::json> timeline() const;
 
  private:
-  void settle();  // adds what was computed since the mark
+  void settle();  // adds the computation since the mark
   void mark();
 
   bool fixed_ = false;
@@ -82,7 +82,7 @@ class RankClock {
   std::vector<TimedCall> calls_;
 };
 
-// Runs while it lives, and is stopped on the thread that started it, however the scope is left.
+// Runs a clock in its scope; the destructor stops it on the same thread. Null: does nothing.
 class ClockRun {
  public:
   explicit ClockRun(RankClock* clock) : clock_(clock) {
@@ -98,7 +98,7 @@ class ClockRun {
   RankClock* clock_;
 };
 
-// Pauses while it lives. Null: nothing.
+// Pauses a clock in its scope. Null: does nothing.
 class ClockPause {
  public:
   explicit ClockPause(RankClock* clock) : clock_(clock) {

@@ -63,7 +63,7 @@ at::Tensor combine(const at::Tensor& a, const at::Tensor& b, ReduceOp op) {
   }
 }
 
-// Strided tensors and other devices: the same arithmetic through at:: ops, on the current stream.
+// The same arithmetic by at:: ops on the current stream, for strided tensors and other devices.
 void reduce_with_ops(const std::vector<Slice>& inputs, const std::vector<Slice>& outputs,
                      ReduceOp op) {
   const at::ScalarType dtype = inputs[0].tensor->scalar_type();

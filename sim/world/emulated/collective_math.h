@@ -1,6 +1,6 @@
-// What a collective does once all its members have met: copies and sums over their tensors.
+// The data movement of a collective whose members have all met: copies and sums of their tensors.
 //
-// Accumulation, always in group rank order 0, 1, .., n-1:
+// Sums are accumulated in group rank order 0, 1, .., n-1:
 //   float64 in float64, float32 in float32; float16 and bfloat16 in float32, rounded once at the
 //   end; integers in their own type, wrapping; bool: sum and max are "or", product and min are
 //   "and"; avg is the sum divided by n in the accumulation type. NaN wins in max and min.
@@ -29,14 +29,14 @@ class Parts {
   Parts() = default;
   static Parts list(std::vector<at::Tensor> tensors);
   static Parts even(at::Tensor tensor, int64_t count);
-  // `rows[i]` rows of dim 0 belong to part i.
+  // Part i has `rows[i]` rows of dim 0.
   static Parts rows(at::Tensor tensor, const std::vector<int64_t>& rows);
 
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
   int64_t count() const;
   Slice part(int64_t index) const;
   Parts clone() const;  // new contiguous tensors with the same contents
-  Parts like() const;   // new contiguous tensors, uninitialised
+  Parts like() const;   // new contiguous tensors, uninitialized
   void copy_from(const Parts& other);
 
  private:
@@ -51,10 +51,10 @@ struct Member {
   Parts output;
 };
 
-// Bytes of the whole tensor: of the largest input; of kAllGather and kGather the sum of all inputs.
+// The bytes of the largest input; for kAllGather and kGather those of all inputs.
 double bytes_moved(Motion motion, const std::vector<Member>& members);
 
-// The whole operation, for all members in group order. All tensors of one dtype, on one device.
+// Runs the operation for all members in group order. All tensors have one dtype and one device.
 void carry_out(Motion motion, ReduceOp op, int64_t root, const std::vector<Member*>& members);
 
 // Reduces `inputs` in order into each of `outputs` (which may be the inputs).

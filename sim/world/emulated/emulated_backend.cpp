@@ -1,4 +1,4 @@
-// c10d's calls as arrivals at meetings of the emulated world.
+// Turns c10d's calls into arrivals at meetings of the emulated world.
 #include "sim/world/emulated/emulated_backend.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ struct Request {
   Motion motion;
   std::string op_name;
   Member tensors;
-  bool in_place = false;  // output is input
+  bool in_place = false;  // the output is the input
   ReduceOp op = ReduceOp::kSum;
   std::string reduce_name = {};
   int64_t root = -1;
@@ -45,7 +45,7 @@ ReduceOp from_c10d(const c10d::ReduceOp& op) {
   }
 }
 
-// What a version counter is for: autograd notices that a saved tensor was overwritten.
+// Bumps version counters, so that autograd notices that a saved tensor was overwritten.
 void note_written(const Parts& parts) {
   for (const at::Tensor& tensor : parts.tensors()) {
     if (tensor.defined() && !tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
@@ -86,7 +86,7 @@ class EmulatedWork : public c10d::Work {
     if (in_flight_) check_untouched(rank);
     if (staged_.count() != 0) {
       const at::NoGradGuard no_grad;
-      seen_.copy_from(staged_);  // bumps the version itself
+      seen_.copy_from(staged_);  // bumps the version counter
     } else {
       note_written(seen_);
     }
@@ -108,9 +108,9 @@ class EmulatedWork : public c10d::Work {
   int64_t world_rank_;
   size_t position_;
   int64_t generation_;
-  Parts seen_;    // what the caller reads after wait()
-  Parts staged_;  // where the world writes when the caller could look too early; empty: straight
-                  // there
+  Parts seen_;    // the caller's memory, read after wait()
+  Parts staged_;  // written by the world if the caller could read `seen_` too early; empty: the
+                  // world writes to `seen_`
   std::optional<InFlight::Handle> in_flight_;  // none: synchronous, or the world is not strict
   std::optional<size_t> timed_call_;           // none: the clock did not run
   bool waited_ = false;
@@ -248,7 +248,7 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
     return rows.empty() ? Parts::even(tensor, size_) : Parts::rows(tensor, rows);
   }
 
-  // What a caller without notes is doing, from the arguments themselves.
+  // Describes a call without notes by its arguments.
   CallNotes notes_from(const Request& request) const {
     CallNotes notes;
     notes.call.asynchronous = true;
@@ -291,9 +291,8 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
         ranks[static_cast<size_t>(from)], ranks[static_cast<size_t>(to)]});
   }
 
-  // Copies what the caller could change before the peers read it, and hides what it could read
-  // before wait(). Gives where the world writes instead; empty when it writes straight to the
-  // outputs.
+  // Copies inputs that the caller could change before the peers read them, and replaces outputs
+  // that the caller could read before wait(). Returns the replacements; empty: there are none.
   static Parts stage(Request& request, const CallNotes& notes) {
     if (!notes.call.asynchronous) return {};
     Member& tensors = request.tensors;
@@ -309,7 +308,7 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
     return tensors.output;
   }
 
-  // What must not be touched before wait(): of a communicator's call the caller's own input.
+  // The memory that nobody may touch before wait(): with notes, the caller's own input.
   static InFlight::Buffers buffers_of(const Request& request, const CallNotes& notes, bool noted) {
     InFlight::Buffers buffers;
     if (!noted) {

@@ -8,10 +8,9 @@
 
 namespace shardproof::sim {
 
-// Every operation of c10d::Backend that Communicator uses, and their list forms. Asynchronous
-// calls: the input is copied at the call and the outputs are written at wait(), unless the notes
-// (call_sink.h) say that nobody can see them. Without notes every call is asynchronous, as c10d's
-// are.
+// Has every operation of c10d::Backend that Communicator uses, and their list forms. The input of
+// an asynchronous call is copied at the call, and its outputs are written at wait(), unless the
+// notes (call_sink.h) say that they are private. A call without notes is asynchronous, as in c10d.
 c10::intrusive_ptr<c10d::Backend> make_emulated_backend(std::shared_ptr<EmulatedWorld::Impl> world,
                                                         std::shared_ptr<EmulatedGroup> group,
                                                         int64_t rank, int64_t generation);

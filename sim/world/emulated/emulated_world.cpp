@@ -1,4 +1,4 @@
-// The outside of a world: what rank threads and the harness call.
+// The functions that rank threads and the harness call.
 #include "sim/world/emulated/emulated_world.h"
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>

@@ -1,13 +1,13 @@
-// A world of N ranks inside one process: rank threads that meet in collectives.
+// A world of N ranks in one process, whose threads meet in collectives.
 //
 //   rank thread 0 --> EmulatedBackend --+
-//   rank thread 1 --> EmulatedBackend --+--> EmulatedWorld: who has called what, who waits for whom
+//   rank thread 1 --> EmulatedBackend --+--> EmulatedWorld: all calls, and the ranks that wait
 //   rank thread 2 --> EmulatedBackend --+
 //
-// Each collective is matched by (group, call number). The member that arrives last does the whole
+// Each collective is matched by (group, call number). The member that arrives last computes the
 // operation while the others sleep, in group rank order and in a stated accumulation type
-// (collective_math.h): results are the same to the bit in every run and schedule. Strict where real
-// networks forgive:
+// (collective_math.h): results are equal to the bit in every run and schedule. The world is
+// stricter than real networks:
 //
 //   disagreement, deadlock, never_waited   as on every world, at once (sim/world/match/matcher.h)
 //   in_flight     a buffer of an asynchronous call was used before its wait() (in_flight.h)
@@ -16,8 +16,8 @@
 // The first failure stops the world: every blocked and every later call throws Error(kFailed), with
 // the failure's code on the ranks that it names and code "aborted" on the others.
 //
-// send and recv meet: send returns when the message has been taken. CUDA tensors of all ranks live
-// on one device; a call waits, on the device, for the current streams of all its members.
+// send returns when the receiver has taken the message. CUDA tensors of all ranks are on one
+// device; a call waits there for the current streams of all its members.
 #pragma once
 
 #include <cstdint>
@@ -42,33 +42,31 @@ class EmulatedWorld {
   EmulatedWorld& operator=(const EmulatedWorld&) = delete;
 
   int64_t world_size() const;
-  // Makes this rank's end of groups, without communicating. The world must outlive what it makes.
+  // Makes this rank's ends of groups, without communication. The world must outlive them.
   BackendFactory factory(int64_t rank);
 
-  // Strictness, links and clocks of the cases from here on; without it the defaults of WorldSpec.
-  // Before the first case, or after reset().
+  // Sets strictness, links and clocks of later cases; the default is WorldSpec's. Call it before
+  // the first case, or after reset().
   void configure(const WorldSpec& spec);
-  // To be used by the rank's own thread, or when it has ended; new after configure() and reset().
+  // Used by the rank's thread, or after its end; configure() and reset() replace it.
   RankClock& clock(int64_t rank);
 
-  // A rank thread that says so before it begins takes its turn with the others (run_slots.h).
+  // A rank's thread may call this at its begin, and then takes turns with the others (run_slots.h).
   void rank_started(int64_t rank);
-  // Each rank thread says that it is done, exactly once. The first: it returned; its peers may go
-  // on unless one of them needs it. The second: it threw, which stops the world.
+  // Each rank's thread calls one of these once, at its end. After rank_ended the others continue,
+  // unless one needs this rank; rank_threw stops the world.
   void rank_ended(int64_t rank);
   void rank_threw(int64_t rank, const std::string& why);
-  // Stops the world from outside (a deadline, an interrupt).
+  // Stops the world from outside, at a deadline or an interrupt.
   void abort(const std::string& code, const std::string& why);
 
   std::optional<Finding> failure() const;
-  // "all_reduce(sum) tp[0,1] [4] float64 'label'": the last call that the rank entered, "" for
-  // none.
+  // "all_reduce(sum) tp[0,1] [4] float64 'label'": the last call that the rank entered, or "".
   std::string last_call(int64_t rank) const;
-  // Calls that the rank has entered; a watchdog looks whether it moves.
+  // The number of calls that the rank has entered, as a sign of progress for a watchdog.
   int64_t call_count(int64_t rank) const;
 
-  // Makes the world new for the next case. Only when every rank has ended; backends made before
-  // throw.
+  // Prepares the world for the next case, when every rank has ended. Older backends throw.
   void reset();
 
   struct Impl;

@@ -1,4 +1,4 @@
-// Poison, and who touched what.
+// Poisons outputs, and finds accesses to buffers in flight.
 #include "sim/world/emulated/in_flight.h"
 
 #include <ATen/ATen.h>
@@ -30,7 +30,7 @@ void fill(const at::Tensor& tensor) {
   tensor.fill_(std::numeric_limits<Type>::min());
 }
 
-// Without a bump of the version counter: nothing that anybody may read was written.
+// Poisons without a bump of the version counter, because no readable value is overwritten.
 WatchedMemory poisoned(const at::Tensor& tensor) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   switch (tensor.scalar_type()) {

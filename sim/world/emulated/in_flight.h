@@ -1,10 +1,9 @@
-// The asynchronous calls of one rank between their start and their wait(), and the memory that they
-// hold meanwhile.
+// The asynchronous calls of one rank between start and wait(), and the memory that they use.
 //
-//   start     outputs are filled with a poison: NaN, or the smallest integer; uint8 and bool have
-//             no value to spare and stay as they are
-//   wait      an input that is not as it was, or a poison that is not whole, was written in flight
-//   any call  on memory that an earlier one writes, or that it reads and this one writes
+//   start     outputs are filled with a poison: NaN, or the smallest integer; uint8 and bool, whose
+//             values are all valid, keep their content
+//   wait      an input or a poison that has changed was written in flight
+//   any call  may not use memory that an earlier call writes, or write memory that it reads
 #pragma once
 
 #include <list>
@@ -17,7 +16,7 @@
 
 namespace shardproof::sim {
 
-// Lives on one rank's thread.
+// Belongs to one rank's thread.
 class InFlight {
  public:
   struct Call {
@@ -27,17 +26,17 @@ class InFlight {
   };
   using Handle = std::list<Call>::iterator;
 
-  // What `given` are to a call that is about to start. `outputs`: those that the caller can see.
+  // The buffers of a call before its start. `outputs` has only those that the caller can access.
   struct Buffers {
     std::vector<at::Tensor> inputs, outputs;
-    bool copied = false;  // the inputs: freeing them hurts nobody
+    bool copied = false;  // the inputs are copied, so freeing them is no error
   };
 
-  // A call that would use memory of a call in flight.
+  // The error of a new call that uses memory of a call in flight.
   std::optional<Finding> clash(const shardproof::Call& line, const Buffers& buffers) const;
   // Poisons the outputs. An input that overlaps an output (a gather in place) is not watched.
   Handle start(const shardproof::Call& line, const Buffers& buffers);
-  // After the wait, before the outputs get their values. The handle is dead afterwards.
+  // Called after the wait, before the outputs get their values. Invalidates the handle.
   std::optional<Finding> finish(Handle call);
 
  private:

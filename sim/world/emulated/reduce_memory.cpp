@@ -1,4 +1,4 @@
-// The loops, block by block, one instance per dtype. Compiled by itself with -O3 (CMakeLists.txt).
+// One loop over blocks for each dtype. Compiled separately with -O3 (CMakeLists.txt).
 #include "sim/world/emulated/reduce_memory.h"
 
 #include <c10/util/BFloat16.h>
@@ -13,7 +13,7 @@
 namespace shardproof::sim {
 namespace {
 
-// Integers wrap like the tensors' own arithmetic, without undefined behaviour.
+// Integers wrap as in tensors, without undefined behavior.
 template <class Sum>
 Sum add(Sum a, Sum b) {
   if constexpr (std::is_integral_v<Sum>) {
@@ -32,7 +32,7 @@ Sum multiply(Sum a, Sum b) {
   }
 }
 
-// All inputs of a block are read before any output of it is written. `divisor` 1: no average.
+// Reads all inputs of a block before it writes an output. `divisor` 1: the result is no average.
 template <class Element, class Sum, class Combine>
 void reduce_blocks(const std::vector<const void*>& inputs, const std::vector<void*>& outputs,
                    int64_t numel, Sum divisor, Combine combine) {

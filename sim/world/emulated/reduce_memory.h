@@ -1,4 +1,4 @@
-// Reductions on plain CPU memory: the inner loop of the emulated world.
+// Reductions in CPU memory: the inner loop of the emulated world.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -10,9 +10,8 @@
 
 namespace shardproof::sim {
 
-// Reduces `inputs` in their order, element by element, into each of `outputs`; outputs may be
-// inputs. The accumulation types are collective_math.h's. Throws Error(kRefused) for dtypes without
-// an order.
+// Reduces `inputs` in their order, element by element, into each of `outputs`, which may be inputs.
+// collective_math.h has the accumulation types. Throws Error(kRefused) for dtypes without an order.
 void reduce_memory(c10::ScalarType dtype, const std::vector<const void*>& inputs,
                    const std::vector<void*>& outputs, int64_t numel, ReduceOp op);
 

@@ -1,4 +1,3 @@
-// Giving and taking slots.
 #include "sim/world/emulated/run_slots.h"
 
 namespace shardproof::sim {

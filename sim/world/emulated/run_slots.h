@@ -1,10 +1,9 @@
-// Which rank threads of a world run: as many as there are cores, the lowest ranks first.
+// Chooses the rank threads that run: as many as there are cores, the lowest ranks first.
 //
-// A world of hundreds of ranks fits its cores only in turns. Threads that all run at once each get
-// as far as their next call, and the activations of every rank are alive together. With slots the
-// first ranks go on until nothing but the rest of the world can help them, which is after their
-// backward pass; then the next ranks begin theirs. Neighbours (tp is the innermost axis) run
-// together. Nothing that a rank computes depends on the order.
+// If all threads of a large world ran, each would stop at its next call, and the activations of all
+// ranks would be in memory together. With slots, the first ranks run until they need the others,
+// which is after their backward; then the next ranks begin. Neighbors (tp is the innermost axis)
+// run together. The order does not change a rank's results.
 #pragma once
 
 #include <condition_variable>
@@ -19,22 +18,22 @@ class RunSlots {
  public:
   RunSlots(int64_t rank_count, int64_t slot_count);
 
-  // The rank's thread begins a case: sleeps until a slot is free. A thread that never enters runs
-  // without one.
+  // Called when a rank's thread begins a case: sleeps until a slot is free. A thread that does not
+  // call it runs without a slot.
   void enter(int64_t rank);
-  void leave(int64_t rank);  // its case is over
+  void leave(int64_t rank);  // the rank's case has ended
 
-  // Gives the slot away and sleeps until a slot is free and wake(rank) was called once more than it
-  // has slept, before or after.
+  // Releases the slot, and returns when wake(rank) has been called for this sleep (even before it)
+  // and a slot is free.
   void sleep(int64_t rank);
   void wake(int64_t rank);
 
-  // Ranks that are awake and wait for a slot.
+  // The number of ranks that are awake and wait for a slot.
   int64_t waiting();
 
-  // From now on whoever is awake runs: nobody waits for the slot of a rank that hangs.
+  // Lets all ranks that are awake run, because a rank that hangs does not release its slot.
   void open();
-  // For the next case; nobody sleeps.
+  // Prepares the next case. No rank may sleep.
   void reset();
 
  private:
@@ -42,18 +41,18 @@ class RunSlots {
     std::condition_variable changed;
     bool entered = false;
     bool asleep = false;
-    int64_t wakes = 0;  // that came before it slept
+    int64_t wakes = 0;  // wakes without a sleep so far
   };
 
   Seat& seat(int64_t rank);
-  void ask(int64_t rank);  // for a slot, once awake
+  void ask(int64_t rank);  // requests a slot for a rank that is awake
   void give_back();
   void run(int64_t rank);
 
   const int64_t slot_count_;
   std::mutex mutex_;
   std::deque<Seat> seats_;
-  std::set<int64_t> ready_;  // awake, without a slot
+  std::set<int64_t> ready_;  // ranks that are awake without a slot
   int64_t free_;
   bool open_ = false;
 };

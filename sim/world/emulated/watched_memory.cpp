@@ -1,4 +1,4 @@
-// Digests of tensors, and version counters where they mean something.
+// Digests of tensors, and version counters where they prove a write.
 #include "sim/world/emulated/watched_memory.h"
 
 #include <ATen/ATen.h>
@@ -60,7 +60,7 @@ WatchedMemory::Change WatchedMemory::change() const {
 bool WatchedMemory::overlaps(const at::Tensor& other) const {
   if (bytes_ == 0 || !on_cpu_ || strided_.defined()) return false;
   const auto storage = storage_.lock();
-  if (!storage || storage->nbytes() < offset_ + bytes_) return false;  // somebody else's by now
+  if (!storage || storage->nbytes() < offset_ + bytes_) return false;  // the memory was freed
   if (!other.defined() || !other.is_cpu() || other.numel() == 0) return false;
   if (!other.is_non_overlapping_and_dense()) return false;
   const auto* from = static_cast<const char*>(other.const_data_ptr());

@@ -1,4 +1,4 @@
-// How members meet, sleep, wake and fail.
+// Members meet, sleep, wake and fail.
 #include "sim/world/emulated/world_state.h"
 
 #include <ATen/core/grad_mode.h>
@@ -32,7 +32,7 @@ void make_stream_wait(const c10::Event& event, c10::Device device) {
   event.block(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
 }
 
-// Two at least: a rank that hangs leaves a slot to the others.
+// At least two, so that a rank that hangs leaves a slot to the others.
 int64_t slot_count() { return std::max<int64_t>(2, std::thread::hardware_concurrency()); }
 
 }  // namespace

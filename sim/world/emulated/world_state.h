@@ -1,4 +1,4 @@
-// The inside of an emulated world: groups, meetings of their members, and the state of each rank.
+// The state of an emulated world: groups, meetings of their members, and ranks.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -20,9 +20,9 @@
 
 namespace shardproof::sim {
 
-// One collective call (or one message) of a group: the place where its members arrive.
+// The meeting of the members of one collective call or message.
 struct Meeting {
-  // Travelling: the tensors are there, but when its transfer ends is not known yet.
+  // kTravelling: the tensors are there, but the end of the transfer is not yet known.
   enum class State { kGathering, kCarryingOut, kTravelling, kDone };
 
   std::shared_ptr<const std::vector<int64_t>> members;  // global ranks
@@ -32,34 +32,34 @@ struct Meeting {
   ReduceOp op = ReduceOp::kSum;
   int64_t root = -1;
   State state = State::kGathering;
-  std::vector<double> issued_us;   // per member, on its clock
-  bool timed = true;               // the clock of every member that arrived runs
-  TransferTime transfer;           // once done
-  bool travels = false;            // its transfer's end depends on what else uses the links
-  std::vector<int64_t> sleepers;   // members blocked here
-  std::vector<c10::Event> ready;   // CUDA: after the kernels that made a member's input
+  std::vector<double> issued_us;   // of each member, on its clock
+  bool timed = true;               // the clocks of all members that arrived run
+  TransferTime transfer;           // known when the meeting is done
+  bool travels = false;            // other transfers may delay the end of its own
+  std::vector<int64_t> sleepers;   // members that sleep here
+  std::vector<c10::Event> ready;   // CUDA: after the kernels that make a member's input
   std::optional<c10::Event> done;  // CUDA: after this operation's kernels
   c10::Device device = c10::Device(c10::kCPU);
 };
 
-// What one member brings.
+// One member's part of a meeting.
 struct Arrival {
   Call line;
   Member tensors;
   Motion motion = Motion::kBarrier;
   ReduceOp op = ReduceOp::kSum;
   int64_t root = -1;
-  size_t position = 0;                   // in the meeting's members
+  size_t position = 0;                   // among the meeting's members
   std::optional<double> issued_us = {};  // none: its clock does not run
 };
 
 struct EmulatedGroup {
-  // (from, to, tag); from and to are -1 for collectives.
+  // (from, to, tag); for collectives, from and to are -1.
   using Channel = std::tuple<int64_t, int64_t, int64_t>;
 
   std::string name;
   std::shared_ptr<const std::vector<int64_t>> ranks;
-  struct ChannelState {  // its transfers follow each other
+  struct ChannelState {  // of a channel, whose transfers run one after another
     int64_t number = 0;
     double busy_until_us = 0;
   };
@@ -70,7 +70,7 @@ struct RankState {
   std::shared_ptr<Meeting> blocked_on;  // null while it runs
   bool ended = false;
   int64_t call_count = 0;
-  // Touched by the rank's own thread only:
+  // Accessed by the rank's own thread only:
   RankClock clock;
   InFlight in_flight;
 };
@@ -78,15 +78,15 @@ struct RankState {
 struct EmulatedWorld::Impl {
   explicit Impl(int64_t world_size);
 
-  // Joins the meeting of the call that the matcher finds; the last member carries the operation out
-  // and wakes the others. Never sleeps. Throws Error(kFailed) when the world has failed or this
-  // call makes it fail.
+  // Joins the meeting of a call, as the matcher numbers it; the last member runs the operation and
+  // wakes the others. Never sleeps. Throws Error(kFailed) when the world has failed, or fails by
+  // this call.
   std::shared_ptr<Meeting> arrive(EmulatedGroup& group, const EmulatedGroup::Channel& channel,
                                   std::shared_ptr<const std::vector<int64_t>> members,
                                   Arrival arrival, int64_t generation);
-  // Sleeps until the meeting is done. `line`: of an asynchronous call, which begins to wait now.
-  // Throws Error(kFailed) when the world fails first. Gives back the rank's own tensors, so that
-  // they are freed on the thread that made them.
+  // Sleeps until the meeting is done. `line` is an asynchronous call whose wait begins now. Throws
+  // Error(kFailed) when the world fails first. Returns the rank's own tensors, so that they are
+  // freed on its thread.
   Member wait(const std::shared_ptr<Meeting>& meeting, std::optional<Call> line, int64_t rank,
               size_t position, int64_t generation);
   bool is_done(const Meeting& meeting) const;
@@ -94,11 +94,11 @@ struct EmulatedWorld::Impl {
   std::shared_ptr<EmulatedGroup> join_group(const std::string& name,
                                             const std::vector<int64_t>& ranks);
   void end_rank(int64_t rank);
-  void fail(Finding failure);  // the first one counts; wakes everybody; mutex held
-  // From the rank's own thread: the world fails because of what it did.
+  void fail(Finding failure);  // keeps the first one and wakes all ranks; the mutex is held
+  // Called on the rank's thread: the world fails because of its call.
   [[noreturn]] void stop(int64_t rank, Finding failure);
-  void make_ranks();        // anew, with clocks at 0
-  void forget_transfers();  // those that nobody waited for
+  void make_ranks();        // replaces all states; clocks are at 0
+  void forget_transfers();  // drops transfers without a wait
 
   RunSlots slots;  // where rank threads sleep
   const int64_t world_size;
@@ -108,24 +108,24 @@ struct EmulatedWorld::Impl {
   mutable std::mutex mutex;
   std::vector<std::unique_ptr<RankState>> ranks;
   std::map<std::string, std::shared_ptr<EmulatedGroup>> groups;
-  std::map<int64_t, std::shared_ptr<Meeting>> open;  // by the matcher's number
+  std::map<int64_t, std::shared_ptr<Meeting>> open;  // by the matcher's number of the call
   Matcher matcher;
   int64_t blocked = 0;
   int64_t ended = 0;
-  std::atomic<int64_t> generation = 0;  // of the case; reset() makes older backends unusable
+  std::atomic<int64_t> generation = 0;  // counts cases, so that older backends cannot be used
   std::optional<Finding> failure;
 
  private:
   void carry_out_meeting(Meeting& meeting);
   void start_transfer(EmulatedGroup& group, const EmulatedGroup::Channel& channel,
                       const std::shared_ptr<Meeting>& meeting);
-  std::vector<int64_t> finish(Meeting& meeting);   // whom to wake
-  std::vector<int64_t> release(Meeting& meeting);  // whom to wake
+  std::vector<int64_t> finish(Meeting& meeting);   // returns the ranks to wake
+  std::vector<int64_t> release(Meeting& meeting);  // returns the ranks to wake
   bool all_sleep() const { return blocked + ended == static_cast<int64_t>(ranks.size()); }
   void let_transfers_end();
   void fail_by(std::optional<Finding> finding);
   void throw_if_failed(int64_t rank) const;
-  Error error_for(int64_t rank) const;  // the failure as this rank hears of it
+  Error error_for(int64_t rank) const;  // the failure for this rank
 
   std::map<int64_t, std::shared_ptr<Meeting>> travelling_;  // by the transfer's number
   int64_t channel_count_ = 0;

@@ -1,4 +1,4 @@
-// When the transfers of a world's meetings begin and end, on its virtual clock.
+// Begin and end of transfers on a world's virtual clock.
 #include <algorithm>
 #include <utility>
 
@@ -6,8 +6,8 @@
 
 namespace shardproof::sim {
 
-// All are there. When its bytes move is known at once where links are free; else it depends on what
-// other groups do meanwhile (let_transfers_end).
+// Called when all members have arrived. With free links the transfer's times are known at once;
+// else they depend on other groups (let_transfers_end).
 void EmulatedWorld::Impl::start_transfer(EmulatedGroup& group, const EmulatedGroup::Channel& of,
                                          const std::shared_ptr<Meeting>& meeting) {
   if (!meeting->timed) return;
@@ -51,8 +51,8 @@ std::vector<int64_t> EmulatedWorld::Impl::finish(Meeting& meeting) {
   return {};
 }
 
-// Every rank sleeps or has ended: nothing can begin any more before the transfers under way end,
-// the first of them first. So every thread schedule gives the same times.
+// Called when every rank sleeps or has ended. No transfer can begin before the first end of one, so
+// the times are the same in every schedule of threads.
 void EmulatedWorld::Impl::let_transfers_end() {
   while (!failure && all_sleep() && !traffic.is_idle()) {
     for (const LinkTraffic::Ended& ended_now : traffic.next()) {

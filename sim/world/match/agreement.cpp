@@ -1,4 +1,4 @@
-// The rules by which calls agree, op by op.
+// The rules of each op.
 #include "sim/world/match/agreement.h"
 
 namespace shardproof::sim {
@@ -21,7 +21,7 @@ std::optional<std::string> exact_shapes(const Call& a, const Call& b) {
   return trailing_shapes(a, b, static_cast<size_t>(-1));
 }
 
-// Rank `from` sends sent[to]; rank `to` expects expected[from].
+// Compares sent[to] of rank `from` with expected[from] of rank `to`.
 std::optional<std::string> one_way(const Call& from, const Call& to) {
   const auto to_index = static_cast<size_t>(to.group_rank);
   const auto from_index = static_cast<size_t>(from.group_rank);

@@ -1,5 +1,5 @@
-// Text form of a call line: fields separated by tabs, numbers by commas; tab, newline and backslash
-// in names are escaped.
+// The text of a call line: fields are separated by tabs, and numbers by commas; tab, newline and
+// backslash in names are escaped.
 #include "sim/world/match/call_line.h"
 
 #include <array>

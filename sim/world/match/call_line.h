@@ -1,4 +1,4 @@
-// The line that a rank sends before each collective call: what it is about to call, as plain text.
+// The line that describes a rank's next collective call, which the rank sends before it.
 #pragma once
 
 #include <optional>
@@ -10,10 +10,10 @@
 namespace shardproof::sim {
 
 struct CallLine : Call {
-  bool waiting = false;  // not a new call: the rank now waits for this asynchronous one
+  bool waiting = false;  // the rank waits for this asynchronous call, which it made earlier
 };
 
-// One line of text without a newline, and back. decode gives nothing for a malformed line.
+// One line of text without a newline. decode returns nothing for a malformed line.
 std::string encode_line(const CallLine& line);
 std::optional<CallLine> decode_line(std::string_view text);
 

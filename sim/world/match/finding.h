@@ -1,4 +1,4 @@
-// What is wrong with the calls of a world, and whose they are.
+// An error in the calls of a world.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace shardproof::sim {
 struct Finding {
   std::string code;            // disagreement | deadlock | never_waited | in_flight | threw | hung
   std::string message;         // the fact, with ranks, calls and labels
-  std::vector<int64_t> ranks;  // that it names, ascending
+  std::vector<int64_t> ranks;  // named in the message, ascending
   std::string fix = {};
 
   std::string text() const { return fix.empty() ? message : message + "; " + fix; }

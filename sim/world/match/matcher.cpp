@@ -1,4 +1,4 @@
-// Matching of call lines, and the search for ranks that wait for each other.
+// Matches call lines, and searches for ranks that wait for each other.
 #include "sim/world/match/matcher.h"
 
 #include <algorithm>
@@ -53,7 +53,7 @@ Matcher::Key Matcher::next_key(const Call& line) {
   return {std::move(channel), at.begun_anew, line.sequence};
 }
 
-// Those that a rank names and that are none of this world's are left out.
+// Excludes ranks that the world does not have.
 std::vector<int64_t> Matcher::members_of(const Call& line) const {
   std::vector<int64_t> members;
   const std::vector<int64_t> group = line.group_ranks ? *line.group_ranks : members;
@@ -82,7 +82,7 @@ std::optional<Finding> Matcher::line(CallLine line) {
   return told_ ? std::nullopt : first(enter(shared));
 }
 
-// For the last call in flight of this number: a group that was put together anew counts from 0.
+// Finds the last call in flight with this number, because a recreated group counts from 0 again.
 std::optional<Finding> Matcher::begin_wait(const Call& line) {
   auto& in_flight = of(line.rank).in_flight;
   const auto found = std::find_if(in_flight.rbegin(), in_flight.rend(), [&](const auto& call) {
@@ -153,7 +153,7 @@ Finding Matcher::waits_for_ended(int64_t rank, int64_t peer) const {
           .fix = kSameCalls};
 }
 
-// Breadth first from the rank that blocked last, through which any new cycle goes: the shortest.
+// Finds the shortest cycle through `start`, the rank that blocked last, by a search in breadth.
 std::vector<int64_t> Matcher::find_cycle(int64_t start) const {
   std::vector<int64_t> path{start}, came_from(ranks_.size(), -1);
   std::set<const OpenCall*> seen;

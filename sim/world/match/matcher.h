@@ -1,4 +1,4 @@
-// Who has entered which call, over all ranks of a world: from lines in any order to findings.
+// Matches the calls of all ranks of a world, and finds errors in them.
 #pragma once
 
 #include <cstdint>
@@ -15,47 +15,43 @@
 
 namespace shardproof::sim {
 
-// Hears of the calls of all ranks: on the emulated world under the world's lock, of processes in
-// control, from their lines. Calls are matched by (group, call number); send and recv by (group,
-// from, to, tag, number). Where a rank counts a group's calls from the beginning again, it has put
-// the group together anew (a second life in one case): calls from there on match only those that
-// others make after theirs. Only the first finding is told, and who waits for whom stands as it was
-// then: lines that were already under way only change last_call.
-//
+// Gets the calls of all ranks: in the emulated world under the world's lock, in control from the
+// lines of processes. Calls are matched by (group, call number), messages by (group, from, to, tag,
+// number). A rank whose numbers restart has recreated the group (a second life in one case): its
+// calls then match only calls of others after the same event. Only the first finding is reported,
+// and the state of waiting ranks is kept as it was then; later lines only change last_call.
 //   disagreement   two members made different calls (agreement.h)
-//   deadlock       a cycle of ranks that wait for each other, over any groups; or a rank waits
-//                  for one that has ended
+//   disagreement   two members made different calls (agreement.h)
+//   deadlock       ranks wait for each other in a cycle, over any groups, or for an ended rank
 //   never_waited   a rank has ended and has not waited for an asynchronous call
 //
 // A rank waits in a synchronous call from its line until the last member's, and in an asynchronous
-// one from its `waiting` line. One line costs a few microseconds (no more than members + open
-// calls).
+// one from its `waiting` line. A line costs some microseconds (at most members + open calls).
 class Matcher {
  public:
   explicit Matcher(int64_t world_size);
 
-  // The first finding, from the line that shows it; nothing before it and nothing after.
+  // Returns the first finding, at the line that shows it, and nothing at all others.
   std::optional<Finding> line(CallLine line);
-  // The rank returned. (A rank that died or threw is a finding by itself; do not tell.)
+  // Called when a rank has returned, but not if it died or threw, which is a finding already.
   std::optional<Finding> ended(int64_t rank);
 
-  // The number of the call that the rank entered last: one number for all members of a call.
+  // The number of the rank's last call, which is equal for all members of the call.
   int64_t entered(int64_t rank) const;
-  // "all_reduce(sum) tp[0,1] [4] float64 'label'": the last call that the rank entered, "" for
-  // none.
+  // "all_reduce(sum) tp[0,1] [4] float64 'label'": the rank's last call, or "".
   std::string last_call(int64_t rank) const;
-  // The one call that the rank waits in, with whom it waits for; "" when it waits for nobody.
+  // The call in which the rank waits, and the ranks for which it waits; "": it does not wait.
   std::string wait_of(int64_t rank) const;
-  // Why a rank that is no cause was stopped: where it waits, if it does, and the cause.
+  // The reason why a rank that is no cause was stopped: its wait, if any, and the cause.
   std::string consequence(int64_t rank, const std::string& cause) const;
-  // Some rank waits for this one.
+  // Whether some rank waits for this one.
   bool is_awaited(int64_t rank) const { return first_waiter(rank).has_value(); }
 
  private:
   using Line = std::shared_ptr<const Call>;
-  // Group, and of send and recv from, to and tag: what calls are numbered in.
+  // Group, from, to and tag (the latter for messages); calls are numbered in each channel.
   using Channel = std::tuple<std::string, int64_t, int64_t, int64_t>;
-  // With how often it was begun anew, and the number.
+  // With the number of recreations of its group, and the call's number.
   using Key = std::tuple<Channel, int64_t, int64_t>;
   struct Position {
     std::optional<int64_t> last = {};  // number of the last call
@@ -63,8 +59,8 @@ class Matcher {
   };
   struct OpenCall {
     int64_t number = 0;
-    std::vector<int64_t> missing;   // members that have not come, in group order; global ranks
-    std::map<int64_t, Line> lines;  // by global rank, of those that came
+    std::vector<int64_t> missing;   // global ranks that have not made the call, in group order
+    std::map<int64_t, Line> lines;  // of the other members, by global rank
   };
   using OpenCallPtr = std::shared_ptr<const OpenCall>;
   struct Rank {
@@ -79,7 +75,7 @@ class Matcher {
   Rank& of(int64_t rank) { return ranks_.at(static_cast<size_t>(rank)); }
   const Rank& of(int64_t rank) const { return ranks_.at(static_cast<size_t>(rank)); }
   static Channel channel_of(const Call& line);
-  Key next_key(const Call& line);  // once per call
+  Key next_key(const Call& line);  // called once for each call
   std::vector<int64_t> members_of(const Call& line) const;
   std::optional<int64_t> first_waiter(int64_t rank) const;  // the lowest rank that waits for it
   std::optional<Finding> first(std::optional<Finding> finding);
@@ -94,8 +90,8 @@ class Matcher {
 
   std::vector<Rank> ranks_;
   std::map<Key, std::shared_ptr<OpenCall>> open_;
-  int64_t calls_ = 0;  // that were opened
-  bool told_ = false;  // the first finding
+  int64_t calls_ = 0;  // the number of calls opened
+  bool told_ = false;  // whether the first finding was returned
 };
 
 }  // namespace shardproof::sim

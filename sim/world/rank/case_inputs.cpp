@@ -7,7 +7,7 @@
 namespace shardproof::sim {
 namespace {
 
-// A world that waits for its next case holds no more than this of the last one's golden.
+// The size up to which a waiting world keeps the golden of its last case mapped.
 constexpr int64_t kSmallGolden = int64_t{128} << 20;
 
 }  // namespace

@@ -20,19 +20,17 @@ struct CaseInputs {
   Batch batch;                               // global, read-only
 };
 
-// Throws Error(kBadInput) as load_weights and load_batch do. Without `reads_weights` a folder's
-// weights are weights_to_come(): for a process whose rank is given its shards.
+// Throws Error(kBadInput) as load_weights and load_batch do. Without `reads_weights` the weights of
+// a folder are weights_to_come(), for a process whose rank receives its shards.
 std::shared_ptr<const CaseInputs> load_case_inputs(const CaseSpec& spec, bool reads_weights = true);
 
-// Keeps what the ranks of one process ask for in the same case, and cases of one sweep again.
+// Shares inputs between the ranks of a process, and between consecutive cases of a sweep.
 class CaseInputsCache {
  public:
-  // Weights that are to come when they are first asked for may be there already: another rank
-  // reads.
+  // Even without `reads_weights` the weights may be there, if another rank has read them.
   std::shared_ptr<const CaseInputs> get(const CaseSpec& spec, bool reads_weights = true);
-  // The golden of a descriptor, mapped once: its pages are touched for the first time only once.
-  // Small ones stay mapped for the next case, as its own golden or to be let go. Throws as
-  // GoldenRecord::from_fd does.
+  // The golden of a descriptor, mapped once for all ranks. A small one stays mapped until the next
+  // case, which may use it. Throws as GoldenRecord::from_fd does.
   std::shared_ptr<const GoldenRecord> golden(int fd);
 
  private:
@@ -40,7 +38,7 @@ class CaseInputsCache {
   std::string key_;
   std::shared_ptr<const CaseInputs> inputs_;
   bool has_weights_ = false;
-  std::pair<uint64_t, uint64_t> golden_file_ = {};  // device and inode, unique while it is mapped
+  std::pair<uint64_t, uint64_t> golden_file_ = {};  // device and inode of the mapped file
   std::weak_ptr<const GoldenRecord> golden_;
   std::shared_ptr<const GoldenRecord> small_golden_;
 };

@@ -1,4 +1,4 @@
-// What a case asks of the sharded stack, in the stack's own words.
+// A case as options of the sharded stack.
 #pragma once
 
 #include "parallel/cp/apply.h"
@@ -8,11 +8,11 @@
 
 namespace shardproof::sim {
 
-// Names were checked when the scenario or command line was read (asserted).
+// The names were checked when the scenario or command line was read (asserted).
 TrainOptions train_options(const CaseSpec& spec);
 TensorParallelOptions tensor_parallel_options(const ParallelSpec& spec);
 ContextParallelOptions context_parallel_options(const CaseSpec& spec);
-// Of weights in a folder rank 0 alone reads the data, and deals every rank of the mesh its shards.
+// Whether rank 0 alone reads the weights, from a folder, and sends every rank its shards.
 bool root_deals_weights(const CaseSpec& spec);
 
 }  // namespace shardproof::sim

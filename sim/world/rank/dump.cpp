@@ -16,13 +16,13 @@ std::vector<std::string> file_names(const CaseSpec& spec, const Observation& see
                              : moment_names_of(seen.name, seen.step);
 }
 
-// The full tensor with this rank's piece in it and 0 elsewhere; all 0 when another rank owns it
-// first.
+// The full tensor with this rank's piece in it and 0 elsewhere; all 0 if a lower rank has the same
+// piece.
 at::Tensor spread(const Observation& seen, const std::vector<int64_t>& shape, const Mesh& mesh,
                   int64_t rank) {
   const at::Tensor full = at::zeros(shape, at::kDouble);
   const at::Tensor piece = seen.tensor.detach().to(at::kCPU, at::kDouble).contiguous();
-  if (seen.token_map.defined()) {  // logprobs, whole on every rank of a dp rank: the first has them
+  if (seen.token_map.defined()) {  // logprobs, which all ranks of a dp rank hold whole
     for (const char* axis : {"cp", "ulysses", "tp"}) {
       if (mesh.coordinate(axis, rank) != 0) return full;
     }

@@ -1,4 +1,4 @@
-// The run's own full tensors, put together from all ranks and written under the names of
+// Writes the run's full tensors, assembled from all ranks, under the names of
 // sim/case/record/expected_names.h.
 #pragma once
 
@@ -13,10 +13,10 @@
 
 namespace shardproof::sim {
 
-// Passes everything on to another probe and keeps what has a name in the file.
+// Passes all observations to another probe, and keeps those that the file names.
 class DumpProbe final : public Probe {
  public:
-  // `spec` outlives it.
+  // `spec` must outlive the probe.
   DumpProbe(Probe& next, const CaseSpec& spec) : next_(next), spec_(spec) {}
   bool listens(Phase) const override { return true; }
   void observe(const Observation& observation) override;
@@ -28,10 +28,10 @@ class DumpProbe final : public Probe {
   std::vector<Observation> kept_;
 };
 
-// Writes spec.dump_file on rank 0. Every rank of the mesh calls it, with the same names in the same
-// order. `comm` may be on another mesh of these ranks than what was observed.
+// Writes spec.dump_file on rank 0. Every rank of the mesh calls it with the same names in the same
+// order. `comm` may be on another mesh of these ranks than the observations.
 //
-// Communication   one all_reduce(sum) per tensor: each element comes from its first owner, all
+// Communication   one all_reduce(sum) per tensor: the first owner of an element adds its value, all
 //                 other ranks add 0
 void write_dump(const CaseSpec& spec, const std::vector<Observation>& kept, const Batch& batch,
                 const std::map<std::string, std::vector<int64_t>>& parameter_shapes,

@@ -15,7 +15,7 @@
 namespace shardproof::sim {
 namespace {
 
-// How long ranks may take to hear an abort; control waits a little longer.
+// The time that ranks have to react to an abort; control waits slightly longer.
 constexpr std::chrono::milliseconds kAbortGrace{300};
 
 }  // namespace
@@ -28,7 +28,7 @@ struct EmulatedWorldMain::Impl {
         main(std::move(given_main)),
         endings(static_cast<size_t>(world_size)) {}
 
-  // The life of one rank's thread. Holds the world alive: a hung rank outlives its
+  // The loop of one rank's thread. It keeps the world alive, because a rank that hangs outlives its
   // EmulatedWorldMain.
   static void serve(std::shared_ptr<Impl> self, int64_t rank) {
     prepare_rank_thread();
@@ -75,7 +75,7 @@ struct EmulatedWorldMain::Impl {
   std::vector<std::thread> threads;
 
   std::mutex mutex;
-  std::condition_variable changed;  // a case to run, or closing
+  std::condition_variable changed;  // there is a case to run, or the world closes
   std::condition_variable done;     // a rank has ended, or the case was aborted
   bool closing = false;
   uint64_t case_number = 0;
@@ -145,7 +145,7 @@ std::vector<RankEnding> EmulatedWorldMain::run(const std::string& request, int g
     hung.message = "it is in no call that waits for others; " + impl.abort_reason.value_or("");
     endings.push_back(hung);
   }
-  // Found when the rank had returned: that another waits for it, or that it has not waited itself.
+  // Found after the ranks had returned: another rank waits for one, or one has not waited itself.
   if (const auto failure = impl.world.failure()) {
     for (const int64_t rank : failure->ranks) {
       RankEnding& ending = endings[static_cast<size_t>(rank)];

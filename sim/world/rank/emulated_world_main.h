@@ -1,4 +1,4 @@
-// An emulated world in this process: one thread per rank, warm between cases.
+// An emulated world in this process, with one thread per rank that stays between cases.
 #pragma once
 
 #include <memory>
@@ -13,17 +13,16 @@ class EmulatedWorldMain {
  public:
   EmulatedWorldMain(int64_t world_size, std::string device, RankHooks hooks,
                     RankMain main = rank_main);
-  // Rank threads that still run go on: only the end of the process ends them.
+  // Rank threads that still run continue until the process ends.
   ~EmulatedWorldMain();
   EmulatedWorldMain(const EmulatedWorldMain&) = delete;
   EmulatedWorldMain& operator=(const EmulatedWorldMain&) = delete;
 
-  // Runs a case to its end on all ranks. One ending per rank: the one that failed has its own kind,
-  // those that were stopped because of it are `aborted`. After an abort that some rank did not
-  // hear, that rank is `hung` and run() must not be called again.
+  // Runs a case to its end on all ranks. Returns each rank's ending: ranks that failed have their
+  // own kind, those that were stopped are `aborted`. A rank that does not react to an abort is
+  // `hung`, and run() must not be called again.
   std::vector<RankEnding> run(const std::string& request, int golden_fd);
-  // From another thread while run() is under way: stops the ranks that wait in a collective or come
-  // to one.
+  // Called on another thread during run(): stops the ranks that are in a collective or enter one.
   void abort(const std::string& why);
 
  private:

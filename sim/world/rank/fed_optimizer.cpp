@@ -14,8 +14,7 @@ class GoldenShards {
   GoldenShards(const RankSetup& setup, const GoldenRecord& golden)
       : setup_(setup), golden_(golden) {}
 
-  // This rank's shard of the golden's `prefix + parameter` after `step`; undefined if there is
-  // none.
+  // This rank's shard of the golden's `prefix + parameter` after `step`; undefined: it has none.
   at::Tensor get(const std::string& prefix, const Parameter& parameter, int64_t step) const {
     const GoldenTensor* tensor = golden_.find(Phase::kStep, step, prefix + parameter.name);
     return tensor ? shard(tensor->value, parameter) : at::Tensor();

@@ -1,5 +1,5 @@
-// The optimizer judged apart from everything before it: fed with the golden's gradients, norm,
-// state and parameters, its step must give the golden's next parameters.
+// Tests the optimizer alone: with the golden's gradients, norm, state and parameters, a step must
+// give the golden's next parameters.
 #pragma once
 
 #include <functional>
@@ -14,20 +14,20 @@ namespace shardproof::sim {
 
 using InitialShard = std::function<at::Tensor(size_t index)>;
 
-// Observes "fed.param.<name>" for every parameter of `trainer` after its newest step. `steps`: all
-// of the optimizer's so far, as the golden numbers them (sim/case/policy_stages.h, steps_behind).
-// `initial` gives this rank's shard of the i-th parameter before the first of them. float64 runs
-// only; no communication.
+// Observes "fed.param.<name>" for every parameter of `trainer` after its last step. `steps` are all
+// steps of the optimizer so far, as the golden numbers them (sim/case/policy_stages.h,
+// steps_behind). `initial` returns this rank's shard of the i-th parameter before the first step.
+// For float64 runs only; no communication.
 void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup,
                            const GoldenRecord& golden, const InitialShard& initial,
                            const OptimizerOptions& options, double max_norm,
                            const std::vector<int64_t>& steps);
 
-// Observes "initial.<name>", the parameters before the first step of a run or of a policy's life,
-// from which the judge follows the rank's own optimizer (sim/judge/diff/own_optimizer.h).
+// Observes "initial.<name>", the parameters before the first step of a run or of a policy's life.
+// From these the judge computes the rank's own optimizer (sim/judge/diff/own_optimizer.h).
 void observe_initial(const Trainer& trainer, Probe& probe);
 
-// That of weights which every rank of the process has whole.
+// The initial shard for weights that the process holds whole.
 at::Tensor initial_shard(const Parameter& parameter, const WeightMap& weights,
                          const RankSetup& setup);
 

@@ -1,4 +1,4 @@
-// How a case shards parameters, in the sharded stack's own words. No LibTorch here.
+// The sharding of parameters as options of the sharded stack, without LibTorch.
 #pragma once
 
 #include "parallel/data/shard_axes.h"

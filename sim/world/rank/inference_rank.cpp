@@ -70,13 +70,13 @@ RankReport run_inference_rank(const CaseSpec& spec, const RankEnv& env) {
                  ? env.inputs->golden(env.golden_fd)
                  : std::make_shared<const GoldenRecord>(GoldenRecord::from_fd(env.golden_fd));
   }
-  const bool reads = spec.weights_folder.empty();  // of a folder's it needs the shapes alone
+  const bool reads = spec.weights_folder.empty();  // of a folder's weights it needs only the shapes
   const auto inputs = env.inputs ? env.inputs->get(spec, reads) : load_case_inputs(spec, reads);
   const TensorMemory memory;
   refuse_unsupported(spec, inputs->config, inputs->batch.size());
   CallTrace trace(env.rank, env.on_call, env.on_wait);
   CaseSpec judged = spec;
-  judged.stages.clear();  // the trainer's meshes, which it is in none of
+  judged.stages.clear();  // these have the trainer's meshes, to which it does not belong
   RankRecorder recorder(judged, mesh, rank, golden.get(), [&] { return trace.call_count(); });
   const at::Device device(env.device);
   const auto options = at::TensorOptions().dtype(dtype_of_precision(spec.precision)).device(device);

@@ -1,4 +1,4 @@
-// A rank outside of the mesh, which receives a policy's weights and holds them cut in another way.
+// A rank outside of the mesh that receives a policy's weights and cuts them in another way.
 #pragma once
 
 #include <memory>
@@ -10,14 +10,13 @@
 
 namespace shardproof::sim {
 
-// Rank 0 of the mesh, then the inference ranks; null where a case has none. Each of them makes it
-// once.
+// Rank 0 of the mesh and the inference ranks; null if a case has none. Each member makes it once.
 std::unique_ptr<Communicator> refit_group(const CaseSpec& spec, const RankEnv& env,
                                           CallListener* listener);
 
-// Its part in every refit of a policy's lives, judged: the last dim of each matrix is cut over the
-// inference ranks, which need not divide it; vectors are whole on each. The report is in ranks of
-// the world.
+// Takes part in every refit of a case and compares the weights with the golden. The last dim of
+// each matrix is cut over the inference ranks, which need not divide it; vectors are whole on each.
+// The report numbers ranks as the world does.
 RankReport run_inference_rank(const CaseSpec& spec, const RankEnv& env);
 
 }  // namespace shardproof::sim

@@ -38,15 +38,15 @@ PolicyOptions policy_options(const CaseSpec& spec, DrawLog& draws) {
   return options;
 }
 
-// What a stage that fails throws.
+// Thrown by a stage that is to fail.
 struct PlannedFailure : std::exception {
   const char* what() const noexcept override { return "a stage of the scenario that fails"; }
 };
 
 }  // namespace
 
-// The moment in place of the trainer's step. A stage that fails tells of nothing, and throws when
-// the backward has left the last layers: their gradients are there.
+// Replaces the trainer's step by the moment. In a stage that is to fail it passes nothing on, and
+// throws when the backward has left the last layers, so that gradients exist.
 class PolicyLife::StageProbe final : public Probe {
  public:
   explicit StageProbe(Probe& probe) : probe_(probe) {}
@@ -84,14 +84,14 @@ struct PolicyLife::Place {
         worker(setup, inputs.config,
                root_deals_weights(spec) ? weights_to_come(inputs.config) : inputs.weights,
                policy_options(spec, draws)) {}
-  const CaseSpec spec;  // with this place's mesh
+  const CaseSpec spec;  // with the mesh of this place
   const Mesh mesh;
   MeshComm comm;
   const RankSetup setup;
   PolicyWorker worker;
 };
 
-// A folder for checkpoints that all ranks know, gone with rank 0's.
+// A folder for checkpoints that all ranks use; rank 0 deletes it.
 class PolicyLife::SharedFolder {
  public:
   SharedFolder(MeshComm& comm, at::Device device) : owner_(comm.rank() == 0) {
@@ -147,7 +147,7 @@ StepMetrics PolicyLife::run() {
   return metrics_;
 }
 
-// From the first weights; the worker before has ended.
+// Starts a worker from the first weights, after the previous worker has ended.
 void PolicyLife::begin(const ParallelSpec& parallel) {
   place_.reset();
   CaseSpec here = spec_;
@@ -157,7 +157,7 @@ void PolicyLife::begin(const ParallelSpec& parallel) {
   observe_initial(trainer(), *probe_);
 }
 
-// From rank 0, which alone has read them.
+// Receives the weights from rank 0, which alone has read them.
 void PolicyLife::take_weights() {
   PolicyWorker& worker = place_->worker;
   const WeightMap* full = env_.rank == 0 ? inputs_.weights.get() : nullptr;
@@ -173,7 +173,7 @@ void PolicyLife::live() {
   folder_.reset();
   folder_ = std::make_unique<SharedFolder>(place_->comm, place_->setup.device);
   for (const StageSpec& stage : spec_.stages) run_stage(stage);
-  // No rank's folder goes while another reads there.
+  // No rank may delete the folder while another reads it.
   place_->comm.world().barrier("end of a life");
 }
 
@@ -224,7 +224,7 @@ void PolicyLife::train(const StageSpec& stage) {
                  .back();
 }
 
-// On this mesh, whatever mesh the golden's state was first held on.
+// Uses this mesh, whichever mesh first held the golden's state.
 void PolicyLife::feed_optimizer() {
   if (!golden_ || spec_.precision != "float64") return;
   const ClockPause pause(env_.clock);
@@ -272,7 +272,7 @@ void PolicyLife::load(const StageSpec& stage) {
   place_->worker.trainer().observe_state();
 }
 
-// Rank 0 writes and reads; what it read is judged in the shards of every rank.
+// Rank 0 writes and reads; the judge compares every rank's shards of the weights read.
 void PolicyLife::export_weights(const StageSpec& stage) {
   next_moment();
   const std::string folder = folder_->path() + "/exported";
@@ -293,7 +293,7 @@ void PolicyLife::export_weights(const StageSpec& stage) {
   }
 }
 
-// From the stream that all ranks have alike, and from the one of each tp rank.
+// Draws from the stream that all ranks share, and from the separate ones of tp ranks.
 void PolicyLife::draw() {
   next_moment();
   draws_.clear();

@@ -1,5 +1,5 @@
-// A policy's life on one rank: a worker that is asked for one stage after another, on one mesh and
-// on another, told to the judge by moments (sim/case/policy_stages.h).
+// Runs a policy's stages on one rank: each is a call of a worker, on the stage's mesh, and the
+// judge gets its observations by moments (sim/case/policy_stages.h).
 #pragma once
 
 #include <memory>
@@ -17,15 +17,15 @@ namespace shardproof::sim {
 
 class PolicyLife {
  public:
-  // What is given outlives it. `probe` hears of everything with the moment as its step. `golden`
-  // feeds the optimizer (fed_optimizer.h); null: it is judged running freely only.
+  // All arguments must outlive it. `probe` gets observations whose step is the moment. `golden`
+  // feeds the optimizer (fed_optimizer.h); null: the optimizer is not tested alone.
   PolicyLife(const CaseSpec& spec, const RankEnv& env, const CaseInputs& inputs,
              const GoldenRecord* golden, CallListener* listener, Probe& probe);
   ~PolicyLife();
 
-  // All stages of all lives. What the last train stage reports of its last global batch.
+  // Runs all stages of each life. Returns the metrics of the last trained global batch.
   StepMetrics run();
-  // Of the last life's last mesh.
+  // Those of the last mesh of the last life.
   const Trainer& trainer();
   MeshComm& comm();
 
@@ -58,8 +58,8 @@ class PolicyLife {
   std::unique_ptr<SharedFolder> folder_;
   DrawLog draws_;
   std::unique_ptr<Communicator> receivers_;  // rank 0 and the inference ranks; null elsewhere
-  std::unique_ptr<Place> place_;             // the mesh that the worker is on, and the worker
-  std::vector<at::Tensor> dealt_;  // the first weights as they came there; none: all have them
+  std::unique_ptr<Place> place_;             // the worker and its mesh
+  std::vector<at::Tensor> dealt_;  // the first weights, as received; empty: every rank has all
   Batch batch_;
   std::string saved_;
   StepMetrics metrics_;

@@ -17,8 +17,8 @@
 
 namespace shardproof::sim {
 
-// The groups of this rank by name and members, made at first use and kept. All members have run the
-// same cases, so that they agree on which groups exist.
+// This rank's groups by name and members, which are made when used and kept. All members have
+// run the same cases, so they agree on the groups that exist.
 struct ProcessRankMain::Groups {
   BackendFactory make;
   std::map<std::string, c10::intrusive_ptr<c10d::Backend>> open;
@@ -27,10 +27,10 @@ struct ProcessRankMain::Groups {
 
 namespace {
 
-// What a rank keeps of the memory of one case for the next.
+// The memory of one case that a rank keeps for the next.
 constexpr int64_t kKeptBytes = int64_t{64} << 20;
 
-// Making a group waits for its members like any call, so it is announced like one.
+// Making a group waits for its members as a call does, so it has a line as well.
 CallLine making_group(const std::string& name, const std::vector<int64_t>& ranks, int64_t rank) {
   CallLine line;
   line.rank = rank;

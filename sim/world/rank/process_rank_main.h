@@ -1,4 +1,4 @@
-// One rank as a process of its own, over Gloo or NCCL; its groups stay open between cases.
+// One rank as a process, over Gloo or NCCL; its groups stay open between cases.
 #pragma once
 
 #include <memory>
@@ -14,15 +14,15 @@ struct ProcessRankSetup {
   std::string device = "cpu";
   int64_t rank = 0;
   int64_t world_size = 1;
-  int64_t local_rank = 0;  // picks the GPU for nccl
+  int64_t local_rank = 0;  // selects the GPU for nccl
   std::string listen_host =
       "127.0.0.1";  // gloo: the address to listen on; "": this host's own name
-  std::chrono::milliseconds timeout{std::chrono::hours(1)};  // a watchdog outside decides earlier
+  std::chrono::milliseconds timeout{std::chrono::hours(1)};  // a watchdog outside acts earlier
 };
 
 class ProcessRankMain {
  public:
-  // `make_store` is called at the first case, so that a failure is that case's ending.
+  // `make_store` is called in the first case, so that its failure is that case's ending.
   ProcessRankMain(ProcessRankSetup setup, std::function<StorePtr()> make_store, RankHooks hooks,
                   RankMain main = rank_main);
   ~ProcessRankMain();
@@ -39,8 +39,8 @@ class ProcessRankMain {
   std::unique_ptr<Groups> groups_;
 };
 
-// Where the ranks of a world meet: in the shared pages of a memfd (page_store.h), else at c10d's
-// store over TCP.
+// The address at which the ranks of a world meet: a memfd with shared pages (page_store.h), or else
+// c10d's store over TCP.
 struct StoreAddress {
   int pages = -1;
   std::string host = "127.0.0.1";
@@ -49,9 +49,9 @@ struct StoreAddress {
   int64_t world_size = 1;
   std::string prefix;  // of all keys
 };
-// Throws Error(kFailed): nobody there, or the port is taken.
+// Throws Error(kFailed) when the store cannot be reached, or its port is taken.
 StorePtr join_store(const StoreAddress& address);
-// Writes a text (not empty), or waits until somebody has and returns it. Throws Error(kFailed).
+// Writes a text (not empty), or waits for one and returns it. Throws Error(kFailed).
 std::string exchange_text(const StorePtr& store, const std::string& key, const std::string& value);
 
 }  // namespace shardproof::sim

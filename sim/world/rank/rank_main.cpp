@@ -33,7 +33,7 @@
 namespace shardproof::sim {
 namespace {
 
-// What was asked for and changes nothing.
+// Options of the case that change nothing.
 std::vector<std::string> idle_options(const CaseSpec& spec) {
   std::vector<std::string> idle;
   const ParallelSpec& parallel = spec.parallel;
@@ -54,7 +54,7 @@ std::vector<std::string> idle_options(const CaseSpec& spec) {
   return idle;
 }
 
-// One case on one rank, piece by piece.
+// Runs one case on one rank.
 class CaseRun {
  public:
   CaseRun(CaseSpec spec, const RankEnv& env)
@@ -82,7 +82,7 @@ class CaseRun {
     const bool from_root = root_deals_weights(spec_);
     const bool reads = !from_root || env_.rank == 0;
     inputs_ = env_.inputs ? env_.inputs->get(spec_, reads) : load_case_inputs(spec_, reads);
-    const TensorMemory memory;  // of the rank's own tensors: the inputs belong to the process
+    const TensorMemory memory;  // of the rank's own tensors, without the shared inputs
     refuse_unsupported(spec_, inputs_->config, inputs_->batch.size());
     if (policy) {
       PolicyLife life(spec_, env_, *inputs_, golden_.get(), &trace_, probe());
@@ -136,7 +136,7 @@ class CaseRun {
                       {"tokens", metrics.tokens},
                       {"sequences", metrics.sequences}};
     report.metrics["held_bytes"] = held_bytes(trainer);
-    // A policy ends on another mesh than the one that is drawn.
+    // A policy ends on another mesh than the picture's.
     const bool drawn = spec_.workload != "policy";
     if (drawn && env_.rank == 0) report.metrics["parameters"] = holdings(trainer);
     if (drawn && mesh_.coordinate("tp", env_.rank) == 0) {
@@ -155,7 +155,7 @@ class CaseRun {
     return clocked_ ? *clocked_ : clocked_.emplace(listener, env_.clock);
   }
 
-  // From rank 0, which alone has read them.
+  // Receives the weights from rank 0, which alone has read them.
   void take_weights(Trainer& trainer) {
     const WeightMap* full = env_.rank == 0 ? inputs_->weights.get() : nullptr;
     trainer.restore(scatter_weights(trainer.parameters(), full, comm_, trainer.device()),
@@ -180,7 +180,7 @@ class CaseRun {
     }
   }
 
-  // This rank's part of a parameter before the first step, as an optimizer that is fed wants it.
+  // This rank's part of a parameter before the first step, for the optimizer's test.
   at::Tensor first_shard(const Trainer& trainer, const RankSetup& setup, size_t index) const {
     if (!received_.empty()) return received_[index].clone();
     return initial_shard(*trainer.parameters()[index], *inputs_->weights, setup);
@@ -219,7 +219,7 @@ class CaseRun {
             {"optimizer", held.optimizer}};
   }
 
-  // Who holds what, for the report's picture.
+  // The layouts of the parameters, for the report's picture.
   static nlohmann::json holdings(const Trainer& trainer) {
     nlohmann::json parameters = nlohmann::json::object();
     for (const ParameterPtr& parameter : trainer.parameters()) {
@@ -229,14 +229,14 @@ class CaseRun {
     return parameters;
   }
 
-  // The same of tokens; the rows as they were before any cut are told once.
+  // The rank's tokens, for the picture. The first rank of cp and ulysses adds the uncut rows.
   nlohmann::json tokens(const Trainer& trainer) const {
     const bool first =
         mesh_.coordinate("cp", env_.rank) == 0 && mesh_.coordinate("ulysses", env_.rank) == 0;
     return held_json(trainer.held(), inputs_->batch.seq_len(), first);
   }
 
-  // `comm` is over the ranks of the mesh, whatever mesh they are on by now.
+  // `comm` has the ranks of the mesh, on any mesh.
   void leave_dump(const Trainer& trainer, MeshComm& comm) {
     if (!dump_) return;
     std::map<std::string, std::vector<int64_t>> shapes;
@@ -256,7 +256,7 @@ class CaseRun {
   std::optional<DumpProbe> dump_;
   std::optional<ClockedProbe> clocked_;
   std::shared_ptr<const CaseInputs> inputs_;
-  std::vector<at::Tensor> received_;  // the weights as they came, where they are judged
+  std::vector<at::Tensor> received_;  // the received weights, if they are compared
 };
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace shardproof::sim {
 namespace {
 
-// One optimizer step's samples, and the mesh that deals them.
+// The samples of an optimizer step, and the mesh over which they are distributed.
 struct TrainedBatch {
   int64_t samples, micro_batch_size, dp;
 };
@@ -51,7 +51,7 @@ void refuse_parted_pairs(const CaseSpec& spec, const TrainedBatch& batch) {
   }
 }
 
-// As the plans refuse it when they are applied.
+// Refuses what the plans would refuse when they are applied.
 void refuse_uncut_heads(const ParallelSpec& parallel, const ModelConfig& config) {
   plan_lines(config, parallel.mesh(), tensor_parallel_options(parallel));
   if (parallel.ulysses == 1) return;

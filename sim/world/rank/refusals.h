@@ -1,4 +1,4 @@
-// What a rank refuses before it communicates: valid cases that this version cannot shard.
+// Valid cases that this version cannot shard, which a rank refuses before it communicates.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace shardproof::sim {
 
-// Throws Error(kRefused): a global batch that dp does not divide, without data.uneven; pairs that
-// batching parts; of a policy a mesh, be it one that is only loaded onto, that the heads do not
-// divide by. Error(kBadInput): samples that do not come in pairs.
+// Throws Error(kRefused) for a global batch that dp does not divide, without data.uneven; for pairs
+// that batching separates; and for a mesh of a policy, used or only loaded onto, that does not
+// divide the heads. Throws Error(kBadInput) for samples that are not in pairs.
 void refuse_unsupported(const CaseSpec& spec, const ModelConfig& config, int64_t samples);
 
 }  // namespace shardproof::sim

@@ -71,8 +71,8 @@ void describe_exception(RankEnding& ending) {
 
 namespace {
 
-// Planted faults change how often a call is made: `skip` leaves one out, `repeat` makes one twice.
-// What the rank's communicators count is put right here.
+// Planted faults change the number of calls: `skip` leaves one out, `repeat` makes one twice. This
+// corrects the communicators' call numbers.
 class CallNumbers {
  public:
   void skipped(const Call& call) { --shifts_[channel_of(call)]; }

@@ -1,5 +1,5 @@
-// One rank's part of a case from start to ending: planted faults, the watchdog's hooks, and
-// whatever it throws as a kind.
+// One rank's part of a case from start to ending: planted faults, the watchdog's hooks, and the
+// kind of an exception.
 #pragma once
 
 #include <functional>
@@ -15,33 +15,33 @@ namespace shardproof::sim {
 
 using RankMain = std::function<std::string(const std::string& request, const RankEnv& env)>;
 
-// Called on the rank's own thread.
+// Called on the rank's thread.
 struct RankHooks {
   std::function<void(int64_t rank)> on_start = {};
-  // Before each call, and (line.waiting) before waiting for an asynchronous one.
+  // Called before each call and, with line.waiting, before a wait for an asynchronous one.
   std::function<void(int64_t rank, const CallLine& line)> on_call = {};
   std::function<void(int64_t rank)> before_kill =
       {};  // a planted fault is about to kill the process
   std::function<void(int64_t rank, const FaultNote& note)> on_fault = {};  // a planted fault acts
 };
 
-// `env.on_call`, `env.on_wait` and `env.on_step` are set here. Never throws.
+// Sets `env.on_call`, `env.on_wait` and `env.on_step`. Never throws.
 RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv env,
                     const std::vector<FaultSpec>& faults, const RankHooks& hooks);
 
-// The exception under way as kind and message. `message` has no backtrace.
+// Sets kind and message from the current exception. `message` has no backtrace.
 void describe_exception(RankEnding& ending);
 
-// What a rank's thread must be before rank_main: single-threaded operators and backward.
+// Prepares a rank's thread for rank_main: operators and backwards are single-threaded.
 void prepare_rank_thread();
 
-// How the request wants its emulated world; the defaults when it cannot be read.
+// The emulated world that a request describes; the default if it cannot be read.
 WorldSpec world_of(const std::string& request);
 
-// The faults of a request; none when it cannot be read (rank_main says so).
+// The faults of a request; none if it cannot be read (rank_main reports that).
 std::vector<FaultSpec> faults_of(const std::string& request);
 
-// Whether the calls of a request are hashed; not when it cannot be read.
+// Whether a request wants hashes of its calls; false if it cannot be read.
 bool wants_digests(const std::string& request);
 
 }  // namespace shardproof::sim

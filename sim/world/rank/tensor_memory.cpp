@@ -8,7 +8,7 @@
 namespace shardproof::sim {
 namespace {
 
-// Gloo's thread reports here too what it makes for a call of the rank's.
+// Gloo's thread calls this as well, for memory that it allocates for the rank's calls.
 class Meter final : public c10::MemoryReportingInfoBase {
  public:
   void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {

@@ -1,4 +1,4 @@
-// Counts the bytes of the tensors that one rank's thread makes and drops.
+// Counts the bytes of the tensors that one rank's thread allocates and frees.
 #pragma once
 
 #include <cstdint>
@@ -6,15 +6,15 @@
 
 namespace shardproof::sim {
 
-// While it lives, allocations of CPU and GPU tensor memory on this thread are counted, and what a
-// backend's thread makes for its calls. Other memory that another thread frees counts there.
+// Counts allocations of CPU and GPU tensor memory on this thread until its destruction, and those
+// of a backend's thread for its calls. Other memory that another thread frees is counted there.
 class TensorMemory {
  public:
   TensorMemory();
   ~TensorMemory();
   TensorMemory(const TensorMemory&) = delete;
   TensorMemory& operator=(const TensorMemory&) = delete;
-  int64_t current_bytes() const;  // made since its birth and not dropped
+  int64_t current_bytes() const;  // allocated since the construction and not freed
   int64_t peak_bytes() const;
 
  private:

@@ -15,9 +15,9 @@ constexpr int64_t kFewRanks = 8;
 
 void share_memory_between_ranks(int64_t rank_count) {
   if (rank_count <= kFewRanks) return;
-  ::setenv("MKL_DISABLE_FAST_MM", "1", /*replace=*/0);  // MKL reads it once, when it first runs
-  // Larger blocks (a bucket of gradients) go back to the system at once; left to itself the C
-  // library would keep them from the second one on.
+  ::setenv("MKL_DISABLE_FAST_MM", "1", /*replace=*/0);  // MKL reads it at its first use
+  // Blocks from this size on (a bucket of gradients) are returned to the system at once. By default
+  // the C library raises the threshold when the first is freed, and keeps later ones.
   ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
   ::mallopt(M_ARENA_MAX, static_cast<int>(std::max(2u, std::thread::hardware_concurrency())));
 }

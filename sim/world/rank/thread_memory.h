@@ -1,15 +1,15 @@
-// How the allocators of a process behave that holds many rank threads.
+// Settings of the allocators of a process with many rank threads.
 #pragma once
 
 #include <cstdint>
 
 namespace shardproof::sim {
 
-// Before the first tensor of a process whose threads are that many ranks. What each thread would
-// keep for itself adds up: MKL's packing buffers (1 MB a thread) are given back after each product,
-// and the C library gives threads that take turns (run_slots.h) as many arenas as there are cores,
-// so that the memory which one rank frees is what the next one takes. A few ranks keep what is
-// theirs: that is faster by a little.
+// Call it before the first tensor of a process whose threads are `rank_count` ranks. With many
+// ranks, memory that each thread keeps adds up: MKL frees its packing buffers (1 MB a thread) after
+// each product, and the C library gives threads that take turns (run_slots.h) as many arenas as
+// there are cores, so that one rank takes the memory that another has freed. A few ranks keep their
+// memory, which is slightly faster.
 void share_memory_between_ranks(int64_t rank_count);
 
 }  // namespace shardproof::sim

@@ -1,4 +1,4 @@
-// Which tokens of the batch a rank held, as runs of neighbours.
+// The tokens of the batch that a rank held, as runs of neighbors.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,7 +8,7 @@
 
 namespace shardproof::sim {
 
-// Neighbouring positions of one sample; of padding: sample -1, first 0.
+// Neighboring positions of one sample; padding has sample -1, first 0.
 struct TokenRun {
   int64_t sample = 0;
   int64_t first = 0;
@@ -16,13 +16,12 @@ struct TokenRun {
   bool operator==(const TokenRun&) const = default;
 };
 
-// One list for each row of `token_map` [b, T], whose entries are sample * seq_len + position and
-// -1.
+// One list for each row of `token_map` [b, T], whose entries are sample * seq_len + position or -1.
 std::vector<std::vector<TokenRun>> token_runs(const at::Tensor& token_map, int64_t seq_len);
 
-// A list of microbatches, each {"held": rows of [sample, first, count]} and, where
-// `with_whole_rows`, "rows", the same before cp and ulysses cut them. Null above `most_positions`
-// in all of one microbatch: too many to look at.
+// A list of microbatches, each {"held": rows of [sample, first, count]} and, with
+// `with_whole_rows`, "rows", the same before cp and ulysses cut them. Null if one microbatch has
+// more than `most_positions` positions.
 nlohmann::json held_json(const std::vector<HeldTokens>& held, int64_t seq_len, bool with_whole_rows,
                          int64_t most_positions = 4096);
 
