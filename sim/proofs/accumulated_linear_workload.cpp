@@ -35,12 +35,13 @@ void check_accumulated(const Options& options) {
          "option stand_in is '" + stand_in + "'", "known are none, nan, zeros");
   refuse(is_row(options) &&
              (options["deferred_limit"] != -1 || options["async_all_reduce"] || options["bias"]),
-         "option layer: row with deferred_limit, async_all_reduce or bias, which it does not have",
-         "leave them out, or take a column");
+         "option layer is 'row', which has no deferred_limit, async_all_reduce or bias",
+         "leave them out, or set layer: column");
   refuse(options["async_all_reduce"] && options["bias"],
-         "option async_all_reduce with bias: the product alone has none", "leave one of them out");
+         "options async_all_reduce and bias are set, but its product adds no bias",
+         "leave one of them out");
   refuse(options["async_all_reduce"] && options["deferred_limit"] != -1,
-         "option async_all_reduce with deferred_limit: the product alone defers nothing",
+         "options async_all_reduce and deferred_limit are set, but its product defers nothing",
          "leave one of them out");
 }
 

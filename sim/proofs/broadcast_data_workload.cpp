@@ -72,7 +72,7 @@ WorkloadTensors broadcast_batch(const TensorsByName& local, MeshComm& comm,
 
 Workload broadcast_data_workload() {
   return {.name = "broadcast_data",
-          .about = "a batch from the first rank of each tp or dp group to all of it",
+          .about = "a batch from the first rank of each tp or dp group to all its ranks",
           .options = {{"samples", 4},
                       {"tokens", 5},
                       {"axis", "tp"},

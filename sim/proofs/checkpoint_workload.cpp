@@ -153,7 +153,7 @@ WorkloadTensors sharded_block(const TensorsByName& local, MeshComm& comm, const 
 
 Workload checkpoint_workload() {
   return {.name = "checkpointed_block",
-          .about = "a tensor parallel block with dropout, recomputed in the backward",
+          .about = "a tensor-parallel block with dropout, recomputed in the backward",
           .options = {{"samples", 4},
                       {"tokens", 5},
                       {"width", 6},

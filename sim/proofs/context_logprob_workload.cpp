@@ -30,7 +30,7 @@ void check_context(const Options& options) {
   refuse(rows != "whole" && rows != "indexed" && rows != "packed", "option rows is '" + rows + "'",
          "known are whole, indexed, packed");
   refuse(is_indexed(options) && options["contiguous"],
-         "option rows: indexed with contiguous: the list says what each rank holds",
+         "options rows: indexed and contiguous are set, but the list gives each rank's positions",
          "leave one of them out");
 }
 

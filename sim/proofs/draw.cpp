@@ -16,7 +16,7 @@ const std::vector<int64_t>& checked_shape(const std::vector<int64_t>& shape) {
     if (size >= 0) continue;
     throw Error(
         {.kind = ErrorKind::kBadInput,
-         .what = fmt::format("the options ask for an input of shape [{}]", fmt::join(shape, ",")),
+         .what = fmt::format("the options give an input the shape [{}]", fmt::join(shape, ",")),
          .fix = "give sizes of 0 or more"});
   }
   return shape;

@@ -131,7 +131,7 @@ WorkloadTensors sharded_dropouts(const TensorsByName& local, MeshComm& comm, con
 
 Workload dropout_workload() {
   return {.name = "dropout_regions",
-          .about = "dropout inside and outside of tensor parallel regions, and whose draws it is",
+          .about = "dropout inside and outside of tensor-parallel regions, and its draws",
           .options = {{"samples", 4},
                       {"tokens", 12},
                       {"width", 24},

@@ -85,7 +85,7 @@ void check_mapping_options(const MappingKind& kind, const Options& options) {
     throw Error(
         {.kind = ErrorKind::kBadInput,
          .what = fmt::format("option ranks is {}", ranks),
-         .fix = fmt::format("let options.ranks be the tensor_parallel_size, 1 to {}", kMostRanks)});
+         .fix = fmt::format("set options.ranks to tensor_parallel_size, 1 to {}", kMostRanks)});
   }
   if (options["uneven"] && !trades(kind) && kind.takes != Held::kPart &&
       kind.gives != Held::kPart) {
@@ -214,7 +214,7 @@ WorkloadTensors sharded_mapping(const TensorsByName& local, MeshComm& comm,
   if (ranks != tp.size()) {
     throw Error({.kind = ErrorKind::kBadInput,
                  .what = fmt::format("option ranks is {}, but tp has {}", ranks, tp.size()),
-                 .fix = "let options.ranks be the tensor_parallel_size"});
+                 .fix = "set options.ranks to tensor_parallel_size"});
   }
   const auto own = [](Held held, const at::Tensor& tensor) {
     return held == Held::kEach ? tensor.squeeze(0) : tensor;

@@ -248,7 +248,7 @@ WorkloadTensors sharded_refit(const TensorsByName& local, MeshComm& comm, const 
 
 Workload refit_workload() {
   return {.name = "refit",
-          .about = "a sharded trainer's weights handed to inference ranks that hold another cut",
+          .about = "a sharded trainer's weights, sent to inference ranks that cut them differently",
           .options = {{"trainer_dp", 2},
                       {"trainer_cp", 1},
                       {"trainer_tp", 2},

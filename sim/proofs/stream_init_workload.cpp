@@ -108,7 +108,7 @@ WorkloadTensors sharded_draw(const TensorsByName&, MeshComm& comm, const Options
 
 Workload stream_init_workload() {
   return {.name = "stream_init",
-          .about = "the first values of a weight, each rank's part from a stream of its own",
+          .about = "the first values of a weight, each rank's part from a separate stream",
           .options = {{"cut_features", 24},
                       {"whole_features", 5},
                       {"dim", 0},

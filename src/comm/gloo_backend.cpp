@@ -96,7 +96,7 @@ class GlooGroups {
           {.kind = ErrorKind::kFailed,
            .what = fmt::format("group {} was not made within {} ms: {}", group_name(name, ranks),
                                settings_.timeout.count(), text.substr(0, text.find('\n'))),
-           .fix = "some member never came to it; look at how the other ranks ended",
+           .fix = "see how the other ranks of the group ended: one of them never joined it",
            .code = "hung"});
     }
   }

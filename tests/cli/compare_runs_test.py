@@ -160,7 +160,7 @@ class RegisteredWorkloads(Scratch):
             ("dropout_regions", "tp_ranks: 2, extra_seed: 40",
              r"'extra-rng' has seed 40, which is that of stream 'data-parallel-rng' already"),
             ("broadcast_data", "missing: idz", r"the batch of the group's first rank has no 'idz'"),
-            ("broadcast_data", "other_dtype: true", r"'mask' of the batch is Bool, asked for was Long"),
+            ("broadcast_data", "other_dtype: true", r"'mask' of the batch is Bool, but the dtype of the call is Long"),
             ("stream_init", "ranks: 2, stream: models", r"random stream 'models'"),
         ]
         for workload, options, said in wrong:

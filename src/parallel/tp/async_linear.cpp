@@ -146,9 +146,9 @@ void refuse(std::string what, std::string fix) {
 void check_options(const AsyncLinearOptions& options) {
   if (options.reduce_input_gradient && options.sequence_parallel) {
     refuse("'" + options.label +
-               "' asks for sequence_parallel and for an asynchronous all-reduce "
-               "of its input's gradient, which sequence_parallel reduce-scatters instead",
-           "ask for one of them");
+               "' sets reduce_input_gradient and sequence_parallel, which reduce the gradient of "
+               "its input by all_reduce and by reduce_scatter",
+           "set one of them");
   }
 }
 

@@ -68,23 +68,23 @@ DataHeader describe_data(const Keys& keys, const Tensors& data, at::ScalarType d
 void check_notice(const at::Tensor& notice, const Keys& keys, at::ScalarType dtype) {
   const auto value = [&](Notice which) { return notice[which].item<int64_t>(); };
   if (value(kAsked) != -value(kAskedNegated)) {
-    refuse_data("the ranks of a group ask for different keys or dtypes of one batch",
+    refuse_data("the ranks of a group pass different keys or dtypes for one batch",
                 "give every rank the same list of keys, in the same order, and the same dtype");
   }
   const Trouble trouble = static_cast<Trouble>(value(kTrouble));
   if (trouble == kFine) return;
   const std::string& key = keys[static_cast<size_t>(value(kKeyIndex))];
   if (trouble == kKeyTwice) {
-    refuse_data(fmt::format("key '{}' is asked for twice", key), "name each key once");
+    refuse_data(fmt::format("key '{}' is passed twice", key), "pass each key once");
   }
   if (trouble == kMissing) {
     refuse_data(fmt::format("the batch of the group's first rank has no '{}'", key),
                 "leave the key out, or put the tensor into the batch");
   }
   const auto found = static_cast<at::ScalarType>(value(kFoundDtype));
-  refuse_data(fmt::format("'{}' of the batch is {}, asked for was {}", key, c10::toString(found),
-                          c10::toString(dtype)),
-              "convert it, or send tensors of each dtype by a call of its own");
+  refuse_data(fmt::format("'{}' of the batch is {}, but the dtype of the call is {}", key,
+                          c10::toString(found), c10::toString(dtype)),
+              "convert it, or send the tensors of each dtype in a separate call");
 }
 
 at::Tensor notice_of(const DataHeader& header, const Keys& keys, at::ScalarType dtype,

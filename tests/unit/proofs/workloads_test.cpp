@@ -202,7 +202,8 @@ TEST_CASE("options that would be passed over are named with what passes them ove
   for (const auto& [set, said] : std::vector<std::pair<Options, std::string>>{
            {{{"layer", "norm"}}, "option layer is 'norm'"},
            {{{"stand_in", "ones"}}, "option stand_in is 'ones'"},
-           {{{"layer", "row"}, {"deferred_limit", 2}}, "layer: row with deferred_limit"}}) {
+           {{{"layer", "row"}, {"deferred_limit", 2}},
+            "layer is 'row', which has no deferred_limit"}}) {
     INFO(set.dump());
     CHECK(bad_input_of("accumulated_linear", set).find(said) != std::string::npos);
   }
