@@ -37,7 +37,7 @@ class DroppedOutput final : public Layer {
   RngTracker& rng_;
 };
 
-// Adds dropout to every layer's outputs, which all tp ranks hold equally, and with `parts` to
+// Adds dropout to the output of every MLP, which all tp ranks hold equally, and with `parts` to
 // attention, of which each rank holds its own heads.
 inline void drop_outputs(Decoder& model, bool parts, RngTracker& rng) {
   const auto drop = [&](const std::string& name, HeldOverTp held) {

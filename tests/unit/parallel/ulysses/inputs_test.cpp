@@ -12,7 +12,7 @@ namespace {
 
 using RunRanks = std::function<void(const Mesh&, const RankFunction&)>;
 
-// Rank r has r samples and half as many more (rounded up), each of another size.
+// Rank r has r + 2 samples of different sizes, and rank 1 has none.
 std::vector<Sample> brought_by(int64_t rank) {
   std::vector<Sample> samples;
   for (int64_t i = 0; i < (rank == 1 ? 0 : rank + 2); ++i) {
