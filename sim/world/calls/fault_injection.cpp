@@ -74,7 +74,8 @@ void FaultInjection::act(Planned& planned, const Call& call) {
   }
 }
 
-// A fault that cannot act on the buffer is an error of the scenario: it is noted, and the call runs.
+// A fault that cannot act on the buffer is an error of the scenario: it is noted, and the call
+// runs.
 void FaultInjection::act_at_backend(Planned& planned, const Call& call) {
   const FaultSpec& fault = planned.fault;
   if (fault.kind == "repeat") {

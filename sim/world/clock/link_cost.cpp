@@ -105,7 +105,7 @@ TransferCost LinkCost::two_levels(Motion motion, double bytes, double per_node,
           .streams = streams};
 }
 
-// The slowest member determines the pace of a ring.
+// The slowest member determines the pace of a collective.
 double LinkCost::slowest(const std::vector<int64_t>& ranks) const {
   double factor = 1;
   for (const StragglerSpec& straggler : stragglers_) {

@@ -23,8 +23,8 @@ class RunSlots {
   void enter(int64_t rank);
   void leave(int64_t rank);  // the rank's case has ended
 
-  // Releases the slot, and returns when wake(rank) has been called for this sleep (even before it)
-  // and a slot is free.
+  // Returns at once if wake(rank) was called before this sleep. Else releases the slot, and sleeps
+  // until wake(rank) is called and a slot is free.
   void sleep(int64_t rank);
   void wake(int64_t rank);
 
