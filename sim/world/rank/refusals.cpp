@@ -51,7 +51,7 @@ void refuse_parted_pairs(const CaseSpec& spec, const TrainedBatch& batch) {
   }
 }
 
-// Refuses what the plans would refuse when they are applied.
+// Throws the errors that the plans would throw when they are applied.
 void refuse_uncut_heads(const ParallelSpec& parallel, const ModelConfig& config) {
   plan_lines(config, parallel.mesh(), tensor_parallel_options(parallel));
   if (parallel.ulysses == 1) return;

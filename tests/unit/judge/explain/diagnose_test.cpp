@@ -94,7 +94,7 @@ TEST_CASE("a shift is seen across the shards", "[diagnose]") {
   const JudgedWorld judged = world();
   const auto shift = [&](int64_t by, int64_t dim) {
     return full(judged, kGrad, rows_over_tp(), [=](const at::Tensor& t) {
-      at::Tensor out = numbered({12, 10}, 50);  // what fell in at the border is anything
+      at::Tensor out = numbered({12, 10}, 50);  // arbitrary values at the border
       const int64_t size = t.size(dim) - by;
       out.narrow(dim, by, size).copy_(t.narrow(dim, 0, size));
       return out;
