@@ -52,7 +52,6 @@ Layout weight_layout(const Options& options) {
                       equal_blocks(options["cut_features"], options["stride"], "cut_features"))});
 }
 
-// The weight is drawn from the streams, so there are no inputs.
 WorkloadTensors no_inputs(Draw&, const Options&) { return {}; }
 
 WorkloadTensors plainly_drawn(const TensorsByName&, const Options& options) {

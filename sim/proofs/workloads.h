@@ -25,7 +25,6 @@ class Workloads {
   std::map<std::string, Workload> by_name_;
 };
 
-// The workloads of the sharded stack's own layers.
 Workloads built_in_workloads();
 
 }  // namespace shardproof::sim

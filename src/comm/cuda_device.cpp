@@ -1,4 +1,3 @@
-// Loads the driver and libtorch_cuda, and explains each way in which that fails.
 #include "comm/cuda_device.h"
 
 #include <ATen/Context.h>
@@ -12,7 +11,6 @@
 namespace shardproof {
 namespace {
 
-// The folder of the LibTorch that this program has loaded.
 std::filesystem::path torch_folder() {
   Dl_info info{};
   const void* inside = reinterpret_cast<const void*>(&at::globalContext);
