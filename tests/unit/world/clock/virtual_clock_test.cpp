@@ -117,8 +117,8 @@ TEST_CASE("transfers of one group follow each other, those of two groups share t
       first_over_us[static_cast<size_t>(rank.rank)] = rank.clock.now_us();
       second.wait();
     });
-    // The first ends after 20 of latency, 4 of its 8 alone and 4 at half the pace. The second has
-    // 24 of latency, 4 at half the pace until 32, then 4 alone.
+    // The first has 20 of latency, then moves 4 of its 8 alone and 4 at half the pace. The second,
+    // made at 4, has 20 of latency, then moves 4 at half the pace until 32 and 4 alone.
     CHECK(first_over_us == std::vector<double>{32, 32});
     CHECK(runs.times_us == std::vector<double>{36, 36});
   }

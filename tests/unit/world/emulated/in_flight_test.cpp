@@ -100,7 +100,7 @@ TEST_CASE("an input whose memory is given away before the wait is found", "[in_f
               "in_flight", {"rank 1 freed the input of all_gather", "'shard'"});
 }
 
-// The input is freed before the wait, when a peer may already have read it.
+// At the wait the rank no longer holds the buffer, and its peers may have read it.
 TEST_CASE("an input that is written and let go before the wait is found", "[in_flight]") {
   SECTION("a piece of a buffer, past every version counter") {
     check_found(run_three([](Communicator& tp, bool odd) {
