@@ -1,4 +1,4 @@
-// Where the tensors of one slot lie under tensor parallelism: parameters, inputs and output.
+// The layouts of one slot under tensor parallelism: of its parameters, inputs and output.
 //
 //   style                   input            weight          output
 //   ColumnParallel          R, SP: S(1)      S(0)            S(-1)
