@@ -33,7 +33,7 @@ double once(WorldPool& pool, const std::string& backend, int64_t ranks, int64_t 
       small_case(backend, ranks, {{"calls", calls}, {"silent", silent}, {"unchecked", true}}), -1,
       false);
   for (const RankEnding& ending : endings) {
-    if (ending.kind != "finished") throw std::runtime_error(ending.message);
+    if (ending.kind != ResultKind::kFinished) throw std::runtime_error(ending.message);
   }
   return microseconds_since(start) / static_cast<double>(calls);
 }

@@ -25,7 +25,7 @@ namespace {
 std::map<std::string, std::string> metadata_of(const sim::CaseSpec& spec, const Batch& batch) {
   const at::Tensor mask = batch.loss_mask();
   return {{"workload", spec.workload},
-          {"precision", spec.precision},
+          {"precision", name_of(spec.precision)},
           {"torch", TORCH_VERSION},
           {"counted_tokens", fmt::format("{}", mask.sum().item<double>())},
           {"counted_sequences", fmt::format("{}", mask.ne(0).any(1).sum().item<int64_t>())}};
@@ -34,7 +34,7 @@ std::map<std::string, std::string> metadata_of(const sim::CaseSpec& spec, const 
 constexpr int64_t kFirstMembers = 4;  // of kPerturbed: they show how far logprobs scatter
 
 int64_t last_step_of(const sim::CaseSpec& spec) {
-  return spec.workload == "train" ? spec.steps : -1;
+  return spec.is(sim::ModelWorkload::kTrain) ? spec.steps : -1;
 }
 
 // Runs members `first` to `last`, two at a time, and adds each to the scatter of `recorder`.
@@ -83,7 +83,7 @@ std::string run(const std::string& request, int golden_fd, const std::string& du
   const auto start = std::chrono::steady_clock::now();
   at::set_num_threads(1);  // the same sums in every run, and cores for the ranks
   const sim::CaseSpec spec = sim::case_spec_from_json(nlohmann::json::parse(request));
-  const at::ScalarType dtype = dtype_of_precision(spec.precision);
+  const at::ScalarType dtype = dtype_of_precision(name_of(spec.precision));
   const CaseData data = load_case_data(spec);
 
   sim::GoldenRecorder recorder(spec.record_activations, last_step_of(spec));
@@ -94,9 +94,10 @@ std::string run(const std::string& request, int golden_fd, const std::string& du
   }
   if (golden_fd >= 0) recorder.write(golden_fd, metadata_of(spec, data.batch));
   if (!dump_path.empty()) {
-    const int64_t steps = spec.workload == "train" ? spec.steps : 0;
-    write_safetensors(dump_path, spec.workload == "policy" ? recorder.moment_names()
-                                                           : recorder.expected_names(steps));
+    const int64_t steps = spec.is(sim::ModelWorkload::kTrain) ? spec.steps : 0;
+    write_safetensors(dump_path, spec.is(sim::ModelWorkload::kPolicy)
+                                     ? recorder.moment_names()
+                                     : recorder.expected_names(steps));
   }
 
   int64_t bytes = 0;

@@ -11,7 +11,7 @@ namespace shardproof::golden {
 OverflowSkips::OverflowSkips(const sim::CaseSpec& spec, bool finds_them,
                              std::shared_ptr<std::vector<bool>> overflows)
     : spec_(spec.loss_scale),
-      active_(spec.precision == "float16"),
+      active_(spec.precision == Precision::kFloat16),
       finds_them_(finds_them),
       overflows_(std::move(overflows)) {
   if (active_) state_.scale = spec_.init_scale;

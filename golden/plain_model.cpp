@@ -94,7 +94,7 @@ void PlainModel::observe_metrics(const at::Tensor& logprobs, const Batch& batch,
   for (const Metric& metric : dense_metrics(logprobs, batch, spec_.loss)) {
     // In lower precisions roundings change the decision whether a token is clipped.
     const bool counts = metric.name == "tokens" || metric.name == "sequences";
-    if (!counts && spec_.precision != "float64") continue;
+    if (!counts && spec_.precision != Precision::kFloat64) continue;
     observe("metric." + metric.name, Phase::kStep, step,
             at::scalar_tensor(metric.value, at::kDouble));
   }

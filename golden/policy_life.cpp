@@ -50,15 +50,16 @@ class Life {
   };
 
   void run_stage(const sim::StageSpec& stage) {
-    if (stage.kind == "train") return train(stage);
-    if (stage.kind == "score") return score();
-    if (stage.kind == "reference") return refer();
-    if (stage.kind == "refit") return refit();
-    if (stage.kind == "save") return save();
-    if (stage.kind == "load") return load(stage);
-    if (stage.kind == "draw") return draw();
-    if (stage.kind == "export") return observe_weights();
-    SHARDPROOF_ASSERT(stage.kind == "offload", "no stage '" + stage.kind + "'");
+    if (stage.kind == sim::StageKind::kTrain) return train(stage);
+    if (stage.kind == sim::StageKind::kScore) return score();
+    if (stage.kind == sim::StageKind::kReference) return refer();
+    if (stage.kind == sim::StageKind::kRefit) return refit();
+    if (stage.kind == sim::StageKind::kSave) return save();
+    if (stage.kind == sim::StageKind::kLoad) return load(stage);
+    if (stage.kind == sim::StageKind::kDraw) return draw();
+    if (stage.kind == sim::StageKind::kExport) return observe_weights();
+    SHARDPROOF_ASSERT(stage.kind == sim::StageKind::kOffload,
+                      "no stage '" + name_of(stage.kind) + "'");
   }
 
   void train(const sim::StageSpec& stage) {

@@ -31,19 +31,19 @@ CaseData load_case_data(const sim::CaseSpec& spec) {
 
 void run_single_device(const sim::CaseSpec& spec, const CaseData& data, const RunOptions& options,
                        Probe& probe) {
-  if (spec.workload == "policy") return run_policy_life(spec, data, options, probe);
-  if (spec.workload != "train" && spec.workload != "logprobs") {
+  if (spec.is(sim::ModelWorkload::kPolicy)) return run_policy_life(spec, data, options, probe);
+  if (!spec.is(sim::ModelWorkload::kTrain) && !spec.is(sim::ModelWorkload::kLogprobs)) {
     throw Error({.kind = ErrorKind::kBadInput,
                  .what = fmt::format("workload \"{}\" has no golden", spec.workload),
                  .fix = "known are train, logprobs, policy"});
   }
-  if (spec.workload == "train" && spec.steps < 1) {
+  if (spec.is(sim::ModelWorkload::kTrain) && spec.steps < 1) {
     throw Error({.kind = ErrorKind::kBadInput,
                  .what = fmt::format("steps={} is not positive", spec.steps),
                  .fix = "train at least one step, or use workload logprobs"});
   }
   PlainModel model(spec, data, options, probe);
-  if (spec.workload == "train") {
+  if (spec.is(sim::ModelWorkload::kTrain)) {
     train(spec, data.batch, model);
   } else {
     model.score(data.batch, /*step=*/0);

@@ -23,7 +23,7 @@ OptionRows<CaseSpec> general_rows() {
           "What a rank runs: train, logprobs, policy, or the name of a registered workload"),
       row<&Spec::options>("options", "Options of a registered workload; `describe` shows them"),
       row<&Spec::precision>("precision", "Type of weights and activations",
-                            Choices{known_precisions()}, Flag{"--precision", kEveryCommand}),
+                            Flag{"--precision", kEveryCommand}),
       row<&Spec::seed>("seed", "Seed of weights, batch and all other draws", Range{0, kMaxSeed},
                        Flag{"--seed", kEveryCommand, kWhenGiven}),
       row<&Spec::judged>("judged", "false: run without a comparison", ignores),

@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "base/precision.h"
 #include "mesh/mesh.h"
+#include "sim/case/verdict.h"
 #include "sim/case/world_spec.h"
 
 namespace shardproof::sim {
@@ -112,9 +114,14 @@ struct ParallelSpec {
   int64_t world_size() const { return dp * cp * ulysses * tp + inference_tp; }
 };
 
+enum class StageKind { kTrain, kScore, kReference, kRefit, kOffload, kSave, kLoad, kExport, kDraw };
+constexpr std::array<const char*, 9> names_of(StageKind) {
+  return {"train", "score", "reference", "refit", "offload", "save", "load", "export", "draw"};
+}
+
 // One stage of a policy. Every value is set; none is left to a default.
 struct StageSpec {
-  std::string kind;               // the row lists the names
+  StageKind kind = {};
   int64_t global_batch_size = 0;  // train: samples of an optimizer step
   int64_t micro_batch_size = 0;   // train, score, reference: of a dp rank; 0: its whole share
   bool eval_mode = false;         // train: no gradients, no optimizer step
@@ -123,40 +130,66 @@ struct StageSpec {
   ParallelSpec parallel = {};     // mesh of the stage; a load changes it
 };
 
+enum class FaultKind {
+  kKill,
+  kHang,
+  kThrow,
+  kSkip,
+  kDelay,
+  kDrop,
+  kDuplicate,
+  kRepeat,
+  kCorrupt,
+  kStale,
+};
+constexpr std::array<const char*, 10> names_of(FaultKind) {
+  return {"kill", "hang",      "throw",  "skip",    "delay",
+          "drop", "duplicate", "repeat", "corrupt", "stale"};
+}
+enum class FaultSide { kInput, kOutput };
+constexpr std::array<const char*, 2> names_of(FaultSide) { return {"input", "output"}; }
+
 // A fault that the scenario plants at run time. sim/world/calls/fault_injection.h says what each
 // kind does.
 struct FaultSpec {
-  std::string kind;  // the row lists the names
+  FaultKind kind = {};
   int64_t rank = 0;
-  std::string label;           // calls whose label contains this text (* is a wildcard); "" any
-  int64_t at_call = 0;         // acts at the k-th matching call, from 0
-  std::string op = {};         // "all_reduce", ..; "" any
-  std::string axis = {};       // of the call's group; "" any
-  int64_t step = 0;            // calls of this training step, from 1; 0: any
-  double seconds = 0.2;        // delay: duration
-  std::string side = "input";  // corrupt: input | output
+  std::string label;      // calls whose label contains this text (* is a wildcard); "" any
+  int64_t at_call = 0;    // acts at the k-th matching call, from 0
+  std::string op = {};    // "all_reduce", ..; "" any
+  std::string axis = {};  // of the call's group; "" any
+  int64_t step = 0;       // calls of this training step, from 1; 0: any
+  double seconds = 0.2;   // delay: duration
+  FaultSide side = FaultSide::kInput;  // corrupt: the buffer
   int64_t bit = -1;      // corrupt: counted from the lowest; -1: the lowest bit of the exponent
   int64_t element = -1;  // corrupt: row-major index; -1: the element of largest magnitude
 };
 
 struct ExpectSpec {
-  std::string verdict = "match";         // match | mismatch | refused | failed
+  Verdict verdict = Verdict::kMatch;     // match, mismatch, refused or failed
   std::string kind;                      // "" any
   std::string tensor;                    // first divergent tensor; "" any
   nlohmann::json collectives = nullptr;  // {axis: {op: count per rank}}; null: not checked
   std::string detector = {};             // the detector that sees it first; "" any
 };
 
+// The workloads that every program has: a whole model is trained, scored or run as a policy.
+enum class ModelWorkload { kTrain, kLogprobs, kPolicy };
+constexpr std::array<const char*, 3> names_of(ModelWorkload) {
+  return {"train", "logprobs", "policy"};
+}
+
 struct CaseSpec {
   std::string name;                // "tp/llama_tp2_sp[precision=float64]"
   std::string file;                // scenario file or case folder
   int64_t line = 0;                // of the scenario's name, for messages; 0: unknown
-  std::string workload = "train";  // train | logprobs | policy | a registered name
+  std::string workload = "train";  // a ModelWorkload or a registered name
+  bool is(ModelWorkload one) const { return workload == name_of(one); }
   nlohmann::json options = nlohmann::json::object();  // of function-level workloads
   nlohmann::json model;                               // a Hugging Face config.json with all sizes
   std::string weights_folder;                         // "" : seeded weights
   std::string expected_file;                          // expected.safetensors; "" when there is none
-  std::string precision = "float64";                  // float64 | float32 | bfloat16 | float16
+  Precision precision = Precision::kFloat64;
   int64_t seed = 0;
   int64_t steps = 1;                       // train: optimizer steps
   std::vector<StageSpec> stages = {};      // policy: in order

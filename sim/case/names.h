@@ -4,20 +4,18 @@
 #include <string>
 #include <vector>
 
+#include "sim/case/case_spec.h"
+
 namespace shardproof::sim {
 
 inline std::vector<std::string> known_losses() { return {"nll", "clipped_pg", "preference"}; }
 inline std::vector<std::string> known_optimizers() { return {"AdamW", "SGD"}; }
-// The workloads that every program has: a whole model is trained, scored or run as a policy.
-inline std::vector<std::string> known_workloads() { return {"train", "logprobs", "policy"}; }
+inline std::vector<std::string> known_workloads() { return all_names<ModelWorkload>(); }
 inline bool is_model_workload(const std::string& name) {
-  return name == "train" || name == "logprobs" || name == "policy";
+  return find_enum<ModelWorkload>(name).has_value();
 }
-inline std::vector<std::string> known_precisions() {
-  return {"float64", "float32", "bfloat16", "float16"};
-}
-inline std::vector<std::string> known_backends() { return {"emulated", "gloo", "nccl"}; }
-inline std::vector<std::string> known_devices() { return {"cpu", "cuda"}; }
+inline std::vector<std::string> known_backends() { return all_names<Backend>(); }
+inline std::vector<std::string> known_devices() { return all_names<DeviceKind>(); }
 inline std::vector<std::string> known_data_parallel() { return {"replicate", "fsdp", "hybrid"}; }
 inline std::vector<std::string> known_axes() { return {"dp", "cp", "ulysses", "tp"}; }
 inline std::vector<std::string> known_collectives() {

@@ -21,8 +21,8 @@ size_t stage_at(const CaseSpec& spec, int64_t step) {
 
 int64_t moments_of(const StageSpec& stage, int64_t samples) {
   if (stage.fails) return 0;
-  if (stage.kind == "train") return samples / stage.global_batch_size;
-  return stage.kind == "offload" || stage.kind == "save" ? 0 : 1;
+  if (stage.kind == StageKind::kTrain) return samples / stage.global_batch_size;
+  return stage.kind == StageKind::kOffload || stage.kind == StageKind::kSave ? 0 : 1;
 }
 
 int64_t moments_of_life(const CaseSpec& spec) {
@@ -33,7 +33,7 @@ int64_t moments_of_life(const CaseSpec& spec) {
 
 bool draws_numbers(const CaseSpec& spec) {
   return std::any_of(spec.stages.begin(), spec.stages.end(),
-                     [](const StageSpec& stage) { return stage.kind == "draw"; });
+                     [](const StageSpec& stage) { return stage.kind == StageKind::kDraw; });
 }
 
 int64_t life_begin(const CaseSpec& spec, int64_t step) {
@@ -49,7 +49,7 @@ const ParallelSpec& parallel_at(const CaseSpec& spec, int64_t step) {
 
 int64_t samples_at(const CaseSpec& spec, int64_t step, int64_t samples) {
   const size_t stage = stage_at(spec, step);
-  const bool trains = stage < spec.stages.size() && spec.stages[stage].kind == "train";
+  const bool trains = stage < spec.stages.size() && spec.stages[stage].kind == StageKind::kTrain;
   return trains ? spec.stages[stage].global_batch_size : samples;
 }
 
@@ -59,11 +59,12 @@ std::vector<int64_t> steps_behind(const CaseSpec& spec, int64_t step) {
   int64_t moment = life_begin(spec, step);
   for (const StageSpec& stage : spec.stages) {
     if (moment > step) break;
-    if (stage.kind == "save") saved = behind;
-    if (stage.kind == "load") behind = saved;
+    if (stage.kind == StageKind::kSave) saved = behind;
+    if (stage.kind == StageKind::kLoad) behind = saved;
     const int64_t end = moment + moments_of(stage, spec.data.batch_size);
     for (; moment < end; ++moment) {
-      if (stage.kind == "train" && !stage.eval_mode && moment <= step) behind.push_back(moment);
+      if (stage.kind == StageKind::kTrain && !stage.eval_mode && moment <= step)
+        behind.push_back(moment);
     }
   }
   return behind;

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "sim/case/verdict.h"
+
 namespace shardproof::sim {
 
 // One planted fault, as its rank saw it.
@@ -38,12 +40,10 @@ struct CallDigest {
 // How one rank's part of a case ended, as the launcher saw it.
 struct RankEnding {
   int64_t rank = 0;
-  std::string kind =
-      "finished";         // finished | died | hung | threw | deadlock | disagreement | aborted |
-                          // refused | bad_input | never_waited | in_flight | internal
-  std::string message;    // one or more sentences
-  std::string last_call;  // label of the last collective that it entered; "" none
-  std::string bytes;      // the encoded RankReport when it finished
+  ResultKind kind = ResultKind::kFinished;
+  std::string message;                   // one or more sentences
+  std::string last_call;                 // label of the last collective that it entered; "" none
+  std::string bytes;                     // the encoded RankReport when it finished
   std::vector<FaultNote> faults = {};    // faults planted on this rank, as far as it reported them
   std::string printed = {};              // the last lines of its process, when it failed
   std::vector<CallDigest> digests = {};  // of its calls, where calls are hashed

@@ -69,6 +69,7 @@ constexpr KeyType type_of() {
   if constexpr (std::is_same_v<Type, nlohmann::json>) return KeyType::kMap;
   if constexpr (is_list_of_specs<Type>) return KeyType::kRecords;
   if constexpr (std::is_same_v<Type, std::string>) return KeyType::kText;
+  if constexpr (NamedEnum<Type>) return KeyType::kName;
   return KeyType::kNone;
 }
 
@@ -154,6 +155,7 @@ OptionRow<Spec> row_of(Type Spec::*member, std::string_view name, const char* pa
   } else {
     made.default_value = made.get(Spec{}, Extent::kAll);
   }
+  if constexpr (NamedEnum<Type>) made.choices = all_names<Type>();
   if constexpr (is_list_of_specs<Type>) {
     for (const auto& item : rows_of(item_of<Type>{})) {
       if (!item.path.empty()) made.inside.push_back({static_cast<const Option&>(item)});

@@ -11,10 +11,7 @@ const OptionRows<StageSpec>& rows_of(const StageSpec&) {
   constexpr auto key = [](auto&&... about) { return sim::key<StageSpec>(about...); };
   constexpr Range samples{0, 1e6}, ranks{0, kMaxRanks};
   static const OptionRows<StageSpec> rows = {
-      row<&Spec::kind>("run.stages[].do", "Kind of the stage",
-                       Choices{{"train", "score", "reference", "refit", "offload", "save", "load",
-                                "export", "draw"}},
-                       Default::kFollows),
+      row<&Spec::kind>("run.stages[].do", "Kind of the stage", Default::kFollows),
       row<&Spec::global_batch_size>(
           "run.stages[].train_global_batch_size",
           "train: samples of an optimizer step; 0: run.train_global_batch_size", samples),

@@ -13,10 +13,9 @@ const OptionRows<WorldSpec>& rows_of(const WorldSpec&) {
   constexpr Range seconds{0.01, kMaxSeconds}, microseconds{0, kMaxSeconds}, rate{0, 1e9};
   constexpr Range factor{0, 1e6}, ranks{1, kMaxRanks};
   static const OptionRows<WorldSpec> rows = {
-      row<&Spec::backend>("", "How the ranks run and communicate", Choices{known_backends()},
+      row<&Spec::backend>("", "How the ranks run and communicate",
                           Flag{"--backend", kCheck, kNever}),
-      row<&Spec::device>("", "Device of the tensors", Choices{known_devices()},
-                         Flag{"--device", kCheck, kNever}),
+      row<&Spec::device>("", "Device of the tensors", Flag{"--device", kCheck, kNever}),
       key("world.size", kInteger, nullptr, "Number of ranks that the mesh must have", ranks),
       key("world.device", kText, nullptr, "The only device for this scenario",
           Choices{known_devices()}),
@@ -52,8 +51,7 @@ const OptionRows<WorldSpec>& rows_of(const WorldSpec&) {
           "true: gb_per_s is the rate of each node, which its ranks share"),
       row<&Spec::compute>("world.compute",
                           "Virtual clock: computing takes the thread's CPU time, or fixed costs "
-                          "that are equal in every run",
-                          Choices{{"measured", "fixed"}}),
+                          "that are equal in every run"),
       row<&Spec::compute_factor>("world.compute_cost.factor",
                                  "measured: virtual seconds per CPU second", factor),
       row<&Spec::op_us>("world.compute_cost.op_us", "fixed: time of every op", microseconds),
@@ -92,10 +90,7 @@ const OptionRows<StragglerSpec>& rows_of(const StragglerSpec&) {
 const OptionRows<FaultSpec>& rows_of(const FaultSpec&) {
   using Spec = FaultSpec;
   static const OptionRows<FaultSpec> rows = {
-      row<&Spec::kind>("faults[].kind", "Kind of the fault",
-                       Choices{{"kill", "hang", "throw", "skip", "delay", "drop", "duplicate",
-                                "repeat", "corrupt", "stale"}},
-                       Default::kFollows),
+      row<&Spec::kind>("faults[].kind", "Kind of the fault", Default::kFollows),
       row<&Spec::rank>("faults[].rank", "Rank of the fault", Range{0, kMaxRanks}),
       row<&Spec::label>("faults[].label",
                         "The fault acts at calls whose label contains this text; * is a wildcard"),
@@ -109,8 +104,7 @@ const OptionRows<FaultSpec>& rows_of(const FaultSpec&) {
                           Range{0, 1e12}),
       row<&Spec::seconds>("faults[].seconds", "delay: seconds that the call waits",
                           Range{0, kMaxSeconds}),
-      row<&Spec::side>("faults[].side", "corrupt: buffer of the rank",
-                       Choices{{"input", "output"}}),
+      row<&Spec::side>("faults[].side", "corrupt: buffer of the rank"),
       row<&Spec::bit>(
           "faults[].bit",
           "corrupt: number of the bit from the lowest; -1: the lowest bit of the exponent",

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "sim/case/enum_json.h"
+
 namespace shardproof::sim {
 
 // The cost of bytes and messages on the emulated world's virtual clock.
@@ -21,19 +23,26 @@ struct StragglerSpec {
   double links = 1;    // factor on the time of every collective with this rank
 };
 
+enum class Backend { kEmulated, kGloo, kNccl };
+constexpr std::array<const char*, 3> names_of(Backend) { return {"emulated", "gloo", "nccl"}; }
+enum class DeviceKind { kCpu, kCuda };
+constexpr std::array<const char*, 2> names_of(DeviceKind) { return {"cpu", "cuda"}; }
+enum class ComputeTime { kMeasured, kFixed };  // the thread's CPU time; a cost per op
+constexpr std::array<const char*, 2> names_of(ComputeTime) { return {"measured", "fixed"}; }
+
 struct WorldSpec {
-  std::string backend = "emulated";  // emulated | gloo | nccl
-  std::string device = "cpu";        // cpu | cuda
+  Backend backend = Backend::kEmulated;
+  DeviceKind device = DeviceKind::kCpu;
   double hang_s = 2.0;
   double deadline_s = 120.0;  // of the whole case
   // The members below concern the emulated world only.
-  bool strict = true;                // watch the buffers of asynchronous calls until wait()
-  int64_t ranks_per_node = 0;        // rank r is on node r / ranks_per_node; 0: all on one
-  LinkSpec in_node, inter_node;      // default: communication costs nothing
-  std::string compute = "measured";  // measured: the thread's CPU time | fixed: a cost per op
-  double compute_factor = 1;         // measured: virtual seconds per CPU second
-  double op_us = 1;                  // fixed: time of every op
-  double gflop_per_s = 0;  // fixed: matrix products in addition to op_us; 0: no extra time
+  bool strict = true;            // watch the buffers of asynchronous calls until wait()
+  int64_t ranks_per_node = 0;    // rank r is on node r / ranks_per_node; 0: all on one
+  LinkSpec in_node, inter_node;  // default: communication costs nothing
+  ComputeTime compute = ComputeTime::kMeasured;
+  double compute_factor = 1;  // measured: virtual seconds per CPU second
+  double op_us = 1;           // fixed: time of every op
+  double gflop_per_s = 0;     // fixed: matrix products in addition to op_us; 0: no extra time
   std::vector<StragglerSpec> stragglers;
   // In every world: each call's inputs and outputs are hashed, and the judge compares the members'
   // hashes. Always on with faults.

@@ -32,13 +32,13 @@ std::optional<CaseResult> judge_expected(const CaseSpec& spec, GoldenStore& gold
 
 // Prints what the run was compared with. Returns the first result that does not match.
 CaseResult with_witness(CaseResult result, const std::optional<CaseResult>& witness, bool color) {
-  if (result.verdict != "match" && result.verdict != "mismatch") return result;
+  if (result.verdict != Verdict::kMatch && result.verdict != Verdict::kMismatch) return result;
   if (!witness) {
     std::cout
         << "compared with shardproof's own golden only: the case has no expected.safetensors\n";
     return result;
   }
-  if (witness->verdict == "match") {
+  if (witness->verdict == Verdict::kMatch) {
     std::cout << fmt::format(
         "expected.safetensors agrees with the golden: {} tensors, at most {:.2g}% of "
         "an allowance used\n",
@@ -49,7 +49,7 @@ CaseResult with_witness(CaseResult result, const std::optional<CaseResult>& witn
       << "expected.safetensors does NOT agree with shardproof's own golden (\"actual\" is the "
          "file):\n"
       << describe_result(*witness, color) << '\n';
-  return result.verdict == "match" ? *witness : result;
+  return result.verdict == Verdict::kMatch ? *witness : result;
 }
 
 // The case of a folder. Its own answers hold only for its own number of steps.
@@ -82,7 +82,7 @@ int check_command(const CheckArguments& arguments, const CommandLine& command, W
   const bool color = wants_color();
   const std::optional<CaseResult> witness = judge_expected(spec, goldens, pool);
   if (pool.interrupted()) return 130;
-  if (witness && witness->verdict == "bad_input") {
+  if (witness && witness->verdict == Verdict::kBadInput) {
     std::cout << describe_result(*witness, color) << '\n';
     return exit_status({*witness});
   }

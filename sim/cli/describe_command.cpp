@@ -45,8 +45,8 @@ std::string options_line(const CaseSpec& spec) {
 std::string policy_line(const CaseSpec& spec) {
   std::string stages;
   for (const StageSpec& stage : spec.stages) {
-    stages += (stages.empty() ? "" : ", ") + stage.kind;
-    if (stage.kind == "load") stages += " (" + stage.parallel.mesh().describe() + ")";
+    stages += (stages.empty() ? "" : ", ") + name_of(stage.kind);
+    if (stage.kind == StageKind::kLoad) stages += " (" + stage.parallel.mesh().describe() + ")";
     if (stage.eval_mode) stages += " (eval mode)";
   }
   return fmt::format("workload   policy in {}, {} loss, {}: {}{}\n", spec.precision, spec.loss.kind,
@@ -59,9 +59,9 @@ std::string work_line(const CaseSpec& spec, const std::string& about) {
     return fmt::format("workload   {} in {}, from seed {}{}{}\n{}", spec.workload, spec.precision,
                        spec.seed, about.empty() ? "" : ": ", about, options_line(spec));
   }
-  if (spec.workload == "logprobs")
+  if (spec.is(ModelWorkload::kLogprobs))
     return fmt::format("workload   logprobs in {}\n", spec.precision);
-  if (spec.workload == "policy") return policy_line(spec);
+  if (spec.is(ModelWorkload::kPolicy)) return policy_line(spec);
   return fmt::format(
       "workload   {} in {}: {} steps, {} loss, {} lr {}, clipped to {}\n", spec.workload,
       spec.precision, spec.steps, spec.loss.kind, spec.optimizer.kind, spec.optimizer.lr,
@@ -108,7 +108,7 @@ std::string held_lines(const CaseSpec& spec, const ModelConfig& config) {
 }
 
 std::string expectation_line(const ExpectSpec& expect) {
-  std::string line = "expected   " + expect.verdict;
+  std::string line = "expected   " + name_of(expect.verdict);
   if (!expect.kind.empty()) line += " (" + expect.kind + ")";
   if (!expect.tensor.empty()) line += ", first divergent tensor " + expect.tensor;
   if (!expect.collectives.is_null())

@@ -29,7 +29,7 @@ std::string machine_line() {
 }
 
 std::string world_line(const std::string& backend, const std::string& device) {
-  const std::string reason = why_not(backend, device);
+  const std::string reason = why_not(enum_of<Backend>(backend), enum_of<DeviceKind>(device));
   return fmt::format("world      {:<9} {:<5} {}\n", backend, device,
                      reason.empty() ? "yes" : "no: " + reason);
 }

@@ -40,8 +40,8 @@ CaseSpec scenario_case(const CheckArguments& arguments) {
 
 int status_of(const TaskOutcome& outcome) {
   if (outcome.ok) return 0;
-  if (outcome.kind == "bad_input") return 2;
-  return outcome.kind == "refused" ? 4 : 5;
+  if (outcome.kind == ResultKind::kBadInput) return 2;
+  return outcome.kind == ResultKind::kRefused ? 4 : 5;
 }
 
 }  // namespace

@@ -4,23 +4,22 @@
 
 #include "comm/cuda_device.h"
 #include "comm/nccl_backend.h"
-#include "sim/case/names.h"
 
 namespace shardproof::sim {
 
 namespace fs = std::filesystem;
 
-std::string why_not(const std::string& backend, const std::string& device) {
-  if (backend == "gloo" && device == "cuda") return "Gloo ranks run on CPU; use --device cpu";
-  if (backend == "nccl" && device != "cuda") return "NCCL moves GPU memory only; add --device cuda";
-  if (backend == "nccl") return why_no_nccl();
-  if (device == "cuda") return why_no_cuda();
-  return "";
+std::string why_not(Backend backend, DeviceKind device) {
+  const bool cuda = device == DeviceKind::kCuda;
+  if (backend == Backend::kGloo && cuda) return "Gloo ranks run on CPU; use --device cpu";
+  if (backend == Backend::kNccl && !cuda) return "NCCL moves GPU memory only; add --device cuda";
+  if (backend == Backend::kNccl) return why_no_nccl();
+  return cuda ? why_no_cuda() : "";
 }
 
-std::vector<std::string> runnable_backends(const std::string& device) {
-  std::vector<std::string> backends;
-  for (const std::string& backend : known_backends()) {
+std::vector<Backend> runnable_backends(DeviceKind device) {
+  std::vector<Backend> backends;
+  for (const Backend backend : {Backend::kEmulated, Backend::kGloo, Backend::kNccl}) {
     if (why_not(backend, device).empty()) backends.push_back(backend);
   }
   return backends;

@@ -14,14 +14,17 @@ namespace shardproof::sim {
 
 namespace {
 
-std::string backend_of(const RunArguments& arguments) {
-  if (arguments.backends.empty()) return arguments.world.device == "cuda" ? "nccl" : "gloo";
-  const std::string& backend = arguments.backends.front();
-  const std::string reason = backend == "emulated" || arguments.backends.size() > 1
+Backend backend_of(const RunArguments& arguments, DeviceKind device) {
+  if (arguments.backends.empty())
+    return device == DeviceKind::kCuda ? Backend::kNccl : Backend::kGloo;
+  const auto backend = enum_of<Backend>(arguments.backends.front());
+  const std::string reason = backend == Backend::kEmulated || arguments.backends.size() > 1
                                  ? "ranks of a launcher are processes; use --backend gloo or nccl"
-                                 : why_not(backend, arguments.world.device);
+                                 : why_not(backend, device);
   if (reason.empty()) return backend;
-  throw Error({.kind = ErrorKind::kBadInput, .what = backend + " cannot run here", .fix = reason});
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = fmt::format("{} cannot run here", backend),
+               .fix = reason});
 }
 
 // Whatever happens here, the other ranks hear with which status to exit. What there is to say is
@@ -51,14 +54,15 @@ int rank_command(const RunArguments& given, const CommandLine& command,
                  const WorkerFunctions& functions) {
   const ExternalPlace place = external_place(process_environment());
   RunArguments arguments = given;
-  arguments.backends = {backend_of(given)};
+  const auto device = enum_of<DeviceKind>(given.world.device);
+  const Backend backend = backend_of(given, device);
+  arguments.backends = {name_of(backend)};
   arguments.jobs = 1;
   arguments.world_size = place.world_size;
-  const std::string& backend = arguments.backends.front();
-  if (place.rank != 0) serve_external_rank(place, backend, arguments.world.device, functions);
-  ExternalHost host(place, backend, arguments.world.device, functions);
+  if (place.rank != 0) serve_external_rank(place, backend, device, functions);
+  ExternalHost host(place, backend, device, functions);
   WorldPool pool(functions);
-  pool.adopt(host, backend, arguments.world.device);
+  pool.adopt(host, backend, device);
   return run_and_dismiss(arguments, command, pool);
 }
 

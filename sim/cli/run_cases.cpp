@@ -72,7 +72,7 @@ class Run {
   std::vector<CaseResult> results() const {
     std::vector<CaseResult> finished;
     for (size_t place = 0; place < cases_.size(); ++place) {
-      if (is_finished(place)) finished.push_back(results_[place]);
+      if (is_finished(place)) finished.push_back(*results_[place]);
     }
     return finished;
   }
@@ -80,7 +80,7 @@ class Run {
   RunInfo info;
 
  private:
-  bool is_finished(size_t place) const { return !results_[place].verdict.empty(); }
+  bool is_finished(size_t place) const { return results_[place].has_value(); }
 
   int64_t missing_count() const {
     int64_t count = 0;
@@ -91,7 +91,7 @@ class Run {
   void wait_for_room(const CaseSpec& spec) {
     if (arguments_.jobs > 0) {
       runner_.wait_until_at_most(arguments_.jobs - 1);
-    } else if (spec.world.backend != "emulated") {
+    } else if (spec.world.backend != Backend::kEmulated) {
       runner_.wait_until_at_most(0);  // its ranks use every core, so parallel cases are not faster
     } else {
       runner_.wait_for_room(spec.parallel.world_size(), cores_);
@@ -145,8 +145,8 @@ class Run {
   GoldenStore goldens_;
   CaseRunner runner_;
   std::vector<CaseSpec> cases_;
-  std::vector<CaseResult> results_;  // by place; without a verdict: not run
-  std::string reason_;               // why the missing cases were not run
+  std::vector<std::optional<CaseResult>> results_;  // by place; empty: not run
+  std::string reason_;                              // why the missing cases were not run
   const int64_t cores_ = std::max<int64_t>(1, std::thread::hardware_concurrency());
   int64_t failed_ = 0;  // cases that were not as expected
 };

@@ -72,18 +72,20 @@ CaseSpec read_replay(const std::string& path) {
 }
 
 // The backends of --backend, all of which must run here; without it, those that can.
-std::vector<std::string> wanted_backends(const RunArguments& arguments) {
-  const std::string& device = arguments.world.device;
+std::vector<Backend> wanted_backends(const RunArguments& arguments) {
+  const auto device = enum_of<DeviceKind>(arguments.world.device);
+  std::vector<Backend> backends;
   for (const std::string& backend : arguments.backends) {
-    const std::string reason = why_not(backend, device);
+    backends.push_back(enum_of<Backend>(backend));
+    const std::string reason = why_not(backends.back(), device);
     if (reason.empty()) continue;
     bad_selection(fmt::format("{} ranks with tensors on {} cannot run here", backend, device),
                   reason);
   }
-  std::vector<std::string> backends = arguments.backends;
   if (backends.empty()) backends = runnable_backends(device);
   if (backends.empty()) {
-    bad_selection(fmt::format("no world can run here on {}", device), why_not("emulated", device));
+    bad_selection(fmt::format("no world can run here on {}", device),
+                  why_not(Backend::kEmulated, device));
   }
   return backends;
 }
@@ -97,7 +99,7 @@ class Reader {
 
   std::vector<CaseSpec> read(const std::vector<std::string>& files) {
     std::vector<CaseSpec> cases;
-    for (const std::string& backend : wanted_backends(arguments_)) {
+    for (const Backend backend : wanted_backends(arguments_)) {
       for (const std::string& file : files) {
         if (broken_.count(file) == 0) read_file(file, backend, cases);
       }
@@ -107,8 +109,7 @@ class Reader {
   }
 
  private:
-  void read_file(const std::string& file, const std::string& backend,
-                 std::vector<CaseSpec>& cases) {
+  void read_file(const std::string& file, Backend backend, std::vector<CaseSpec>& cases) {
     try {
       if (fs::path(file).extension() == ".json") {
         CaseSpec spec = read_replay(file);
@@ -148,9 +149,9 @@ class Reader {
     problems_ += (problems_.empty() ? "" : "\n") + text;
   }
 
-  std::vector<CaseSpec> scenario_cases(const std::string& file, const std::string& backend) const {
+  std::vector<CaseSpec> scenario_cases(const std::string& file, Backend backend) const {
     return parse_scenario(file, {.backend = backend,
-                                 .device = arguments_.world.device,
+                                 .device = enum_of<DeviceKind>(arguments_.world.device),
                                  .workloads = arguments_.workloads})
         .cases;
   }

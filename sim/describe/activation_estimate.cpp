@@ -39,7 +39,9 @@ Sizes sizes_of(const CaseSpec& spec, const ModelConfig& config, const Microbatch
   const int64_t head_cuts = parallel.tp * parallel.ulysses;
   const int64_t heads = share(config.num_attention_heads, head_cuts);
   const int64_t kv_heads = share(config.num_key_value_heads, head_cuts);
-  const int64_t element = spec.precision == "float64" ? 8 : spec.precision == "float32" ? 4 : 2;
+  const int64_t element = spec.precision == Precision::kFloat64   ? 8
+                          : spec.precision == Precision::kFloat32 ? 4
+                                                                  : 2;
   const int64_t chunks = parallel.cp * (parallel.context_layout == "zigzag" ? 2 : 1);
   const int64_t longest_tile = RingAttentionOptions().tile_length;
   Sizes sizes{.tokens = rows.count * rows.held,

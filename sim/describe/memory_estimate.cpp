@@ -63,7 +63,7 @@ int64_t gathered_elements(const CaseSpec& spec, const ParameterCount& count) {
   int64_t all = 0;
   for (const auto& [layer, elements] : count.whole) all += elements;
   const int64_t largest = largest_layer(count);
-  const bool scores = spec.workload == "logprobs";
+  const bool scores = spec.is(ModelWorkload::kLogprobs);
   if (scores) return all + largest;
   if (!spec.parallel.fsdp.reshard_after_forward) return all;
   return count.whole.at("") + largest * (spec.parallel.fsdp.prefetch ? 3 : 2);
@@ -75,7 +75,9 @@ struct Element {
 };
 
 Element element_of(const CaseSpec& spec) {
-  const int64_t bytes = spec.precision == "float64" ? 8 : spec.precision == "float32" ? 4 : 2;
+  const int64_t bytes = spec.precision == Precision::kFloat64   ? 8
+                        : spec.precision == Precision::kFloat32 ? 4
+                                                                : 2;
   return {.precision = bytes, .wide = std::max<int64_t>(bytes, 4)};
 }
 
@@ -85,7 +87,7 @@ int64_t activations_of_rank(const CaseSpec& spec, const ModelConfig& config, con
                             int64_t rank, int64_t gradients) {
   int64_t most = 0, before = 0;
   for (const MicrobatchRows& rows : microbatch_rows(spec, batch, rank)) {
-    if (spec.workload == "logprobs") {
+    if (spec.is(ModelWorkload::kLogprobs)) {
       most = std::max(most, scoring_bytes(spec, config, rows));
       continue;
     }
@@ -124,7 +126,7 @@ HeldEstimate held_estimate(const CaseSpec& spec, const ModelConfig& config, int6
   if (!is_sharded(spec.parallel) && element.precision != element.wide) {
     held.parameters += count * element.precision;
   }
-  if (spec.workload == "logprobs") return held;
+  if (spec.is(ModelWorkload::kLogprobs)) return held;
   held.gradients = count * element.wide;
   held.optimizer = count * element.wide * states_per_element(spec.optimizer);
   return held;
@@ -141,7 +143,7 @@ MemoryEstimate estimate_memory(const CaseSpec& spec, const ModelConfig& config,
   memory.leaves = count * (sharded ? element.wide : element.precision);
   if (sharded) memory.gathered = gathered_elements(spec, counted) * element.precision;
   memory.activations = most_activations(spec, config, batch, count * element.precision);
-  if (spec.workload == "logprobs") return memory;
+  if (spec.is(ModelWorkload::kLogprobs)) return memory;
   memory.masters = sharded || element.wide == element.precision ? 0 : count * element.wide;
   memory.gradients = count * element.wide;
   if (sharded) {

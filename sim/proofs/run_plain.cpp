@@ -57,7 +57,7 @@ std::string run_plain(const Workload& workload, const CaseSpec& spec, int golden
                       const std::string& dump_path) {
   const auto start = std::chrono::steady_clock::now();
   at::set_num_threads(1);  // equal sums in every run, and cores are left for the ranks
-  const at::ScalarType dtype = dtype_of_precision(spec.precision);
+  const at::ScalarType dtype = dtype_of_precision(name_of(spec.precision));
   GoldenRecorder recorder(/*activations=*/true);
   run_in(at::kDouble, /*member=*/0, workload, spec, recorder);
   for (int64_t member = 0; dtype != at::kDouble && member <= kPerturbed; ++member) {
@@ -66,7 +66,8 @@ std::string run_plain(const Workload& workload, const CaseSpec& spec, int golden
     recorder.add_member(recorded);
   }
   if (golden_fd >= 0) {
-    recorder.write(golden_fd, {{"workload", spec.workload}, {"precision", spec.precision}});
+    recorder.write(golden_fd,
+                   {{"workload", spec.workload}, {"precision", name_of(spec.precision)}});
   }
   NamedTensors tensors;
   int64_t bytes = 0;

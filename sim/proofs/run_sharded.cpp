@@ -62,7 +62,7 @@ class ShardedRun {
   void cut_inputs() {
     Draw draw(spec_.seed);
     inputs_ = workload_.inputs(draw, spec_.options);
-    const at::ScalarType dtype = dtype_of_precision(spec_.precision);
+    const at::ScalarType dtype = dtype_of_precision(name_of(spec_.precision));
     for (const WorkloadTensor& input : inputs_) {
       const at::Tensor part = as_told(cut(input.tensor, input.layout, mesh_, env_.rank));
       local_[input.name] = leaf_of(part, dtype, at::Device(env_.device));

@@ -72,10 +72,10 @@ std::string matched_line(const RecordedJudgement& judgement) {
 
 std::string describe_judgement(const RecordedJudgement& judgement, bool color) {
   const CaseResult& result = judgement.result;
-  const bool match = result.verdict == "match";
-  const bool refused = result.verdict == "refused";
+  const bool match = result.verdict == Verdict::kMatch;
+  const bool refused = result.verdict == Verdict::kRefused;
   const char* paint = match ? "32" : refused ? "33" : "31;1";
-  const bool internal = result.verdict == "internal";
+  const bool internal = result.verdict == Verdict::kInternal;
   const std::string word = match      ? "MATCH"
                            : refused  ? "REFUSED"
                            : internal ? "INTERNAL"
@@ -90,7 +90,7 @@ std::string describe_judgement(const RecordedJudgement& judgement, bool color) {
     text += field("what", result.message);
   } else {
     const Divergence& found = *result.divergence;
-    text += "   " + found.kind;
+    text += "   " + name_of(found.kind);
     text += field("tensor", tensor_line(found));
     text += field("worst", worst_line(found, judgement.mesh));
     text += field("pattern", found.pattern);

@@ -218,7 +218,7 @@ class PieceJudge {
     const GoldenPosition here = golden_position(row.step, row.phase, row.order);
     FailingPieces& failing = failing_[static_cast<size_t>(piece.rank)];
     if (!failing.wants(here)) return;
-    row.evidence = look_closer(task, golden_, kFloat64);
+    row.evidence = look_closer(task, golden_, Precision::kFloat64);
     failing.keep(piece_of(piece, row, task));
   }
 

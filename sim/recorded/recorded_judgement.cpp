@@ -52,12 +52,11 @@ void add_totals(CaseResult& result) {
   }
 }
 
-void take(CaseResult& result, const char* verdict, const std::string& kind,
-          const std::string& message) {
+void take(CaseResult& result, Verdict verdict, ResultKind kind, const std::string& message) {
   result.verdict = verdict;
   result.kind = kind;
   result.message = message;
-  result.as_expected = result.verdict == "match";
+  result.as_expected = result.verdict == Verdict::kMatch;
 }
 
 constexpr const char* kOtherStart =
@@ -65,7 +64,8 @@ constexpr const char* kOtherStart =
 
 // Wrong start parameters are more often another draw than a bug.
 void explain_start(Divergence& found) {
-  if (found.step > 0 || found.kind != "values" || !found.tensor.starts_with("param.")) return;
+  if (found.step > 0 || found.kind != ResultKind::kValues || !found.tensor.starts_with("param."))
+    return;
   found.likely = found.likely.empty() ? kOtherStart : found.likely + "; or " + kOtherStart;
 }
 
@@ -73,19 +73,20 @@ void conclude(CaseResult& result) {
   if (result.divergence) {
     Divergence& found = *result.divergence;
     explain_start(found);
-    return take(result, "mismatch", found.kind,
+    return take(result, Verdict::kMismatch, found.kind,
                 fmt::format("{} of step {}: {}", found.tensor, found.step, found.pattern));
   }
   const std::string not_judged = not_judged_text(result.account);
-  if (!not_judged.empty()) return take(result, "internal", "not_judged", not_judged);
+  if (!not_judged.empty())
+    return take(result, Verdict::kInternal, ResultKind::kNotJudged, not_judged);
   if (result.account.elements.judged == 0) {
-    return take(result, "refused", "unresolved",
+    return take(result, Verdict::kRefused, ResultKind::kUnresolved,
                 "no value could be judged: " +
                     (result.account.unresolved.empty() ? std::string("the runs have no tensors")
                                                        : result.account.unresolved.front().reason) +
                     "; copies on several ranks are equal");
   }
-  take(result, "match", "", "");
+  take(result, Verdict::kMatch, ResultKind::kNone, "");
 }
 
 // Names of one kind of omission: "not compared, because ..: a, b".

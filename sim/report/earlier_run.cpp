@@ -33,7 +33,7 @@ CaseSpec spec_of(const nlohmann::json& entry) {
   CaseSpec spec;
   spec.name = entry.at("name");
   spec.file = entry.at("file");
-  spec.world.backend = entry.at("backend");
+  spec.world.backend = entry.at("backend").get<Backend>();
   return spec;
 }
 
@@ -41,9 +41,9 @@ CaseSpec spec_of(const nlohmann::json& entry) {
 CaseResult result_of(const nlohmann::json& entry) {
   CaseResult result;
   result.spec = spec_of(entry);
-  result.spec.precision = entry.at("precision");
-  result.verdict = entry.at("verdict");
-  result.kind = entry.at("kind");
+  result.spec.precision = entry.at("precision").get<Precision>();
+  result.verdict = entry.at("verdict").get<Verdict>();
+  result.kind = entry.at("kind").get<ResultKind>();
   result.seconds = entry.at("seconds").is_number() ? entry.at("seconds").get<double>() : 0;
   result.message = entry.at("message");
   result.as_expected = entry.at("as_expected");

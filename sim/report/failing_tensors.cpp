@@ -73,7 +73,7 @@ std::string piece_name(const Piece& piece) {
 }  // namespace
 
 bool has_failing_tensors(const CaseResult& result) {
-  if (result.verdict != "mismatch") return false;
+  if (result.verdict != Verdict::kMismatch) return false;
   for (const auto& report : result.reports) {
     for (const auto& piece : report.pieces) {
       if (is_whole(piece)) return true;

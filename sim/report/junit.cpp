@@ -19,13 +19,14 @@ struct Suite {
 
 // Whether a case that did not end as expected ran and gave other values.
 bool is_failure(const CaseResult& result) {
-  return result.verdict == "match" || result.verdict == "mismatch" || result.verdict == "refused";
+  return result.verdict == Verdict::kMatch || result.verdict == Verdict::kMismatch ||
+         result.verdict == Verdict::kRefused;
 }
 
 std::string outcome_element(const CaseResult& result) {
   if (result.as_expected) return "";
-  const std::string type =
-      result.kind.empty() ? result.verdict : result.verdict + "." + result.kind;
+  const std::string kind = name_of(result.kind);
+  const std::string type = name_of(result.verdict) + (kind.empty() ? "" : "." + kind);
   const std::string& message = result.unexpected.empty() ? result.message : result.unexpected;
   return fmt::format("      <{0} type=\"{1}\" message=\"{2}\">{3}</{0}>\n",
                      is_failure(result) ? "failure" : "error", xml_text(type),

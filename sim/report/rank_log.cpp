@@ -42,7 +42,7 @@ std::string rank_log(const CaseResult& result, int64_t rank, const RankEnding* e
   const Mesh mesh = result.spec.parallel.mesh();
   std::string text = fmt::format("case    {}\nrank    {} of {}{}\nending  {}\n", result.spec.name,
                                  rank, result.spec.parallel.world_size(), coordinates(mesh, rank),
-                                 ending ? ending->kind : "finished");
+                                 ending ? ending->kind : ResultKind::kFinished);
   if (ending != nullptr && !ending->message.empty()) text += ending->message + "\n";
   if (ending != nullptr && !ending->last_call.empty()) {
     text += fmt::format("last call entered: {}\n", ending->last_call);

@@ -90,7 +90,7 @@ Json rank_json(int64_t rank, const RankEnding* ending, const RankReport* report,
   for (const auto& axis : mesh.axes()) {
     if (rank < mesh.world_size()) out["coordinates"][axis.name] = mesh.coordinate(axis.name, rank);
   }
-  out["ending"] = ending ? ending->kind : "finished";
+  out["ending"] = ending ? ending->kind : ResultKind::kFinished;
   out["message"] = ending ? valid_utf8(ending->message) : "";
   out["last_call"] = ending ? valid_utf8(ending->last_call) : "";
   if (ending != nullptr && !ending->printed.empty()) out["printed"] = valid_utf8(ending->printed);
@@ -181,23 +181,16 @@ Json case_json(size_t index, const CaseResult& result, const RunInfo& info) {
 }
 
 Json totals_json(const std::vector<CaseResult>& results, const RunInfo& info) {
-  Json totals = {{"cases", results.size()},
-                 {"match", 0},
-                 {"mismatch", 0},
-                 {"refused", 0},
-                 {"failed", 0},
-                 {"bad_input", 0},
-                 {"internal", 0},
-                 {"skipped", info.skipped.size()},
-                 {"not_run", info.not_run.size()},
-                 {"unexpected", 0}};
+  Json totals = {{"cases", results.size()}};
+  for (const std::string& verdict : all_names<Verdict>()) totals[verdict] = 0;
+  totals["skipped"] = info.skipped.size();
+  totals["not_run"] = info.not_run.size();
   int64_t unexpected = 0;
-  std::map<std::string, int64_t> verdicts;
   for (const auto& result : results) {
-    ++verdicts[result.verdict];
+    Json& count = totals[name_of(result.verdict)];
+    count = count.get<int64_t>() + 1;
     unexpected += result.as_expected ? 0 : 1;
   }
-  for (const auto& [verdict, count] : verdicts) totals[verdict] = count;
   totals["unexpected"] = unexpected;
   return totals;
 }

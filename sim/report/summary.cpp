@@ -14,12 +14,9 @@
 namespace shardproof::sim {
 namespace {
 
-constexpr const char* kVerdicts[] = {"match",  "mismatch",  "refused",
-                                     "failed", "bad_input", "internal"};
-
 std::string_view color_of(const CaseResult& result) {
   if (result.as_expected) return kGreen;
-  return result.verdict == "refused" ? kYellow : kRed;
+  return result.verdict == Verdict::kRefused ? kYellow : kRed;
 }
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
@@ -39,7 +36,7 @@ std::string count_of(size_t count, const std::string& noun) {
 }
 
 std::string totals(const SummaryParts& parts, bool color) {
-  std::map<std::string, int64_t> counts;
+  std::map<Verdict, int64_t> counts;
   int64_t unexpected = 0;
   for (const auto& result : parts.results) {
     ++counts[result.verdict];
@@ -49,9 +46,8 @@ std::string totals(const SummaryParts& parts, bool color) {
   std::string text = count_of(selected, "case");
   if (!parts.not_run.empty()) text = fmt::format("{} of {}", parts.results.size(), text);
   const char* separator = ": ";
-  for (const char* verdict : kVerdicts) {
-    if (counts[verdict] == 0) continue;
-    text += fmt::format("{}{} {}", separator, counts[verdict], verdict);
+  for (const auto& [verdict, count] : counts) {
+    text += fmt::format("{}{} {}", separator, count, verdict);
     separator = ", ";
   }
   if (!parts.skipped.empty()) text += fmt::format("; {} skipped", parts.skipped.size());
@@ -107,13 +103,13 @@ std::string case_line(const CaseResult& result, bool color) {
   std::string line = fmt::format(
       "{}  {:7.3f} s  {}", painted(fmt::format("{:9}", result.verdict), color_of(result), color),
       result.seconds, result.spec.name);
-  if (result.verdict == "match" && result.tensors_compared > 0) {
+  if (result.verdict == Verdict::kMatch && result.tensors_compared > 0) {
     line += fmt::format("   {}, at most {:.2g}% of the allowance used",
                         count_of(static_cast<size_t>(result.tensors_compared), "tensor"),
                         100 * result.worst_ratio);
     const std::string unresolved = unresolved_text(result.account, result.spec.precision);
     if (!unresolved.empty()) line += ", " + painted(unresolved, kYellow, color);
-  } else if (result.verdict != "match") {
+  } else if (result.verdict != Verdict::kMatch) {
     line += fmt::format("   as expected: {}", what_it_says(result));
   }
   const std::string time = virtual_time_line(result);
@@ -153,7 +149,7 @@ std::string annotation(const CaseResult& result) {
   const std::string of_text = "%\r\n", of_property = "%\r\n,:";
   return fmt::format("::error file={},line={},title={}::{}", escaped(result.spec.file, of_property),
                      result.spec.line,
-                     escaped(result.spec.name + " " + result.verdict, of_property),
+                     escaped(result.spec.name + " " + name_of(result.verdict), of_property),
                      escaped(what_it_says(result), of_text));
 }
 

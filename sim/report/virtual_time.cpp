@@ -142,7 +142,7 @@ class PathWalk {
 // Whether the scenario defines virtual time; otherwise only CPU time counts.
 bool declared(const WorldSpec& world) {
   const auto any = [](const LinkSpec& link) { return link.latency_us > 0 || link.gb_per_s > 0; };
-  return world.compute == "fixed" || any(world.in_node) || any(world.inter_node) ||
+  return world.compute == ComputeTime::kFixed || any(world.in_node) || any(world.inter_node) ||
          !world.stragglers.empty();
 }
 

@@ -27,25 +27,28 @@ std::string with_file(const CaseSpec& spec, const std::string& message) {
 // The ending of a case whose golden failed.
 RankEnding ending_of(const CaseSpec& spec, const TaskOutcome& outcome) {
   RankEnding ending;
-  ending.kind =
-      outcome.kind == "bad_input" || outcome.kind == "refused" ? outcome.kind : "internal";
+  ending.kind = outcome.kind == ResultKind::kBadInput || outcome.kind == ResultKind::kRefused
+                    ? outcome.kind
+                    : ResultKind::kInternal;
   ending.message = outcome.message;
-  if (ending.kind == "internal") ending.message = "the golden did not finish: " + outcome.message;
-  if (ending.kind == "bad_input") ending.message = with_file(spec, outcome.message);
+  if (ending.kind == ResultKind::kInternal)
+    ending.message = "the golden did not finish: " + outcome.message;
+  if (ending.kind == ResultKind::kBadInput) ending.message = with_file(spec, outcome.message);
   return ending;
 }
 
 RankEnding ending_of(const CaseSpec& spec, const Error& error) {
   RankEnding ending;
-  ending.kind = error.kind() == ErrorKind::kRefused ? "refused" : "bad_input";
-  ending.message = ending.kind == "bad_input" ? with_file(spec, error.what()) : error.what();
+  ending.kind = error.kind() == ErrorKind::kRefused ? ResultKind::kRefused : ResultKind::kBadInput;
+  ending.message =
+      ending.kind == ResultKind::kBadInput ? with_file(spec, error.what()) : error.what();
   return ending;
 }
 
 // Whether the world can run another case. One that failed, or whose replicas differ, is replaced.
 bool leaves_world_whole(const CaseResult& result) {
-  return result.verdict == "match" || result.verdict == "refused" ||
-         (result.verdict == "mismatch" && result.kind == "values");
+  return result.verdict == Verdict::kMatch || result.verdict == Verdict::kRefused ||
+         (result.verdict == Verdict::kMismatch && result.kind == ResultKind::kValues);
 }
 
 }  // namespace

@@ -12,12 +12,13 @@ CaseResult judge_file(const CaseSpec& spec, GoldenStore& goldens, WorldPool& poo
   if (pool.interrupted()) return {};
   const TaskOutcome& outcome = golden->outcome;
   if (!outcome.ok) {
-    if (outcome.kind != "bad_input" && outcome.kind != "refused") {
-      throw InternalError("the golden " + outcome.kind + ": " + outcome.message);
+    if (outcome.kind != ResultKind::kBadInput && outcome.kind != ResultKind::kRefused) {
+      throw InternalError("the golden " + name_of(outcome.kind) + ": " + outcome.message);
     }
-    throw Error({.kind = outcome.kind == "refused" ? ErrorKind::kRefused : ErrorKind::kBadInput,
-                 .what = outcome.message,
-                 .fix = ""});
+    throw Error(
+        {.kind = outcome.kind == ResultKind::kRefused ? ErrorKind::kRefused : ErrorKind::kBadInput,
+         .what = outcome.message,
+         .fix = ""});
   }
   return judge_result_file(spec, golden->fd.get(), path);
 }

@@ -48,7 +48,7 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-std::string name_of(const std::string& key) {
+std::string name_of_key(const std::string& key) {
   return fmt::format("{:016x}{:016x}", digest_of(key.data(), key.size(), 1),
                      digest_of(key.data(), key.size(), 2));
 }
@@ -137,7 +137,7 @@ std::string GoldenCache::full_key(const std::string& golden_key) {
 
 std::optional<OwnedFd> GoldenCache::find(const std::string& key) const {
   if (folder_.empty()) return std::nullopt;
-  const fs::path base = folder_ / name_of(key);
+  const fs::path base = folder_ / name_of_key(key);
   const auto entry = read_text(base.string() + ".key");
   if (!entry) return std::nullopt;
   OwnedFd blob(::open((base.string() + ".golden").c_str(), O_RDONLY | O_CLOEXEC));
@@ -156,7 +156,7 @@ void GoldenCache::keep(const std::string& key, int fd) const {
   if (!mapped.valid() || static_cast<int64_t>(mapped.size()) > max_bytes_ / 2) return;
   std::error_code ignored;
   fs::create_directories(folder_, ignored);
-  const std::string base = (folder_ / name_of(key)).string();
+  const std::string base = (folder_ / name_of_key(key)).string();
   const std::string temporary = fmt::format("{}.{}.tmp", base, ::getpid());
   const bool kept = copy_to(temporary, fd, mapped.size()) &&
                     ::rename(temporary.c_str(), (base + ".golden").c_str()) == 0 &&

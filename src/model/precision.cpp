@@ -4,14 +4,14 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/precision.h"
 
 namespace shardproof {
 
 at::ScalarType dtype_of_precision(const std::string& precision) {
-  if (precision == "float64") return at::kDouble;
-  if (precision == "float32") return at::kFloat;
-  if (precision == "bfloat16") return at::kBFloat16;
-  if (precision == "float16") return at::kHalf;
+  constexpr std::array kDtypes = {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
+  const auto found = find_enum<Precision>(precision);
+  if (found) return kDtypes.at(static_cast<size_t>(*found));
   throw Error({.kind = ErrorKind::kRefused,
                .what = fmt::format("precision \"{}\" is not supported", precision),
                .fix = "use float64, float32, bfloat16 or float16"});

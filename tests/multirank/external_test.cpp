@@ -41,7 +41,7 @@ class Launched {
       if (pid == 0) {
         ExternalPlace own = place;
         own.rank = own.local_rank = rank;
-        serve_external_rank(own, "gloo", "cpu", small_workers());
+        serve_external_rank(own, Backend::kGloo, DeviceKind::kCpu, small_workers());
       }
       pids.push_back(pid);
     }
@@ -68,16 +68,16 @@ class Launched {
 TEST_CASE("ranks that another launcher started run the cases and share one exit status",
           "[external]") {
   Launched launched(3);
-  ExternalHost host(launched.place, "gloo", "cpu", small_workers());
+  ExternalHost host(launched.place, Backend::kGloo, DeviceKind::kCpu, small_workers());
   WorldPool pool(small_workers());
-  pool.adopt(host, "gloo", "cpu");
+  pool.adopt(host, Backend::kGloo, DeviceKind::kCpu);
   std::string process_of_2;
   for (int round = 0; round < 3; ++round) {
     const auto endings = pool.run_case(small_case("gloo", 3), -1, false);
     REQUIRE(endings.size() == 3);
     for (const RankEnding& ending : endings) {
       INFO(ending.message);
-      CHECK(ending.kind == "finished");
+      CHECK(ending.kind == ResultKind::kFinished);
     }
     if (round == 0) process_of_2 = endings[2].bytes;
     CHECK(endings[2].bytes == process_of_2);
@@ -92,23 +92,23 @@ void check_that_all_finish(WorldPool& pool, int64_t world_size) {
   REQUIRE(endings.size() == static_cast<size_t>(world_size));
   for (const RankEnding& ending : endings) {
     INFO(ending.message);
-    CHECK(ending.kind == "finished");
+    CHECK(ending.kind == ResultKind::kFinished);
   }
 }
 
 TEST_CASE("a rank of another launcher that dies is named, and the world is made anew",
           "[external]") {
   Launched launched(3);
-  ExternalHost host(launched.place, "gloo", "cpu", small_workers());
+  ExternalHost host(launched.place, Backend::kGloo, DeviceKind::kCpu, small_workers());
   WorldPool pool(small_workers());
-  pool.adopt(host, "gloo", "cpu");
+  pool.adopt(host, Backend::kGloo, DeviceKind::kCpu);
   for (const int64_t victim : {2, 0}) {
     CaseSpec spec = small_case("gloo", 3);
-    spec.faults.push_back({.kind = "kill", .rank = victim, .label = "layer 1"});
+    spec.faults.push_back({.kind = FaultKind::kKill, .rank = victim, .label = "layer 1"});
     const auto endings = pool.run_case(spec, -1, false);
     for (const RankEnding& ending : endings) {
       INFO(ending.rank << ": " << ending.message);
-      CHECK(ending.kind == (ending.rank == victim ? "died" : "aborted"));
+      CHECK(ending.kind == (ending.rank == victim ? ResultKind::kDied : ResultKind::kAborted));
     }
     const auto& dead = endings[static_cast<size_t>(victim)];
     CHECK_THAT(dead.message, Catch::Contains("rank " + std::to_string(victim) + ", pid "));
@@ -123,15 +123,15 @@ TEST_CASE("a rank of another launcher that dies is named, and the world is made 
 TEST_CASE("a rank of another launcher that hangs is named, and all hear the exit status",
           "[external]") {
   Launched launched(2);
-  ExternalHost host(launched.place, "gloo", "cpu", small_workers());
+  ExternalHost host(launched.place, Backend::kGloo, DeviceKind::kCpu, small_workers());
   WorldPool pool(small_workers());
-  pool.adopt(host, "gloo", "cpu");
+  pool.adopt(host, Backend::kGloo, DeviceKind::kCpu);
   for (int round = 0; round < 2; ++round) {
     CaseSpec spec = small_case("gloo", 2);
-    spec.faults.push_back({.kind = "hang", .rank = 1, .label = "layer 1"});
+    spec.faults.push_back({.kind = FaultKind::kHang, .rank = 1, .label = "layer 1"});
     const auto endings = pool.run_case(spec, -1, false);
-    CHECK(endings[1].kind == "hung");
-    CHECK(endings[0].kind == "aborted");
+    CHECK(endings[1].kind == ResultKind::kHung);
+    CHECK(endings[0].kind == ResultKind::kAborted);
     if (round == 0) check_that_all_finish(pool, 2);
   }
   pool.dismiss(6);
@@ -141,11 +141,11 @@ TEST_CASE("a rank of another launcher that hangs is named, and all hear the exit
 TEST_CASE("ranks of another launcher that differ in a call are named with both calls",
           "[external]") {
   Launched launched(3);
-  ExternalHost host(launched.place, "gloo", "cpu", small_workers());
+  ExternalHost host(launched.place, Backend::kGloo, DeviceKind::kCpu, small_workers());
   WorldPool pool(small_workers());
-  pool.adopt(host, "gloo", "cpu");
+  pool.adopt(host, Backend::kGloo, DeviceKind::kCpu);
   const auto endings = pool.run_case(small_case("gloo", 3, {{"rank 1", "gather"}}), -1, false);
-  CHECK(endings[1].kind == "disagreement");
+  CHECK(endings[1].kind == ResultKind::kDisagreement);
   CHECK_THAT(endings[1].message, Catch::Contains("all_gather") && Catch::Contains("all_reduce"));
   check_that_all_finish(pool, 3);
   pool.dismiss(3);
@@ -153,15 +153,15 @@ TEST_CASE("ranks of another launcher that differ in a call are named with both c
 
 TEST_CASE("ranks that cannot start again leave a sentence for each later case", "[external]") {
   Launched launched(2);
-  ExternalHost host(launched.place, "gloo", "cpu", small_workers());
+  ExternalHost host(launched.place, Backend::kGloo, DeviceKind::kCpu, small_workers());
   WorldPool pool(small_workers());
-  pool.adopt(host, "gloo", "cpu");
+  pool.adopt(host, Backend::kGloo, DeviceKind::kCpu);
   for (const pid_t pid : launched.pids) ::kill(pid, SIGKILL);  // its rank ends with it
   launched.exit_statuses();
   pool.run_case(small_case("gloo", 2), -1, false);
   const auto later = pool.run_case(small_case("gloo", 2), -1, false);
   REQUIRE(later.size() == 2);
-  CHECK(later[0].kind == "aborted");
+  CHECK(later[0].kind == ResultKind::kAborted);
   CHECK_THAT(later[0].message, Catch::Contains("not run: an earlier case ended the ranks") &&
                                    Catch::Contains("ranks 1 did not come"));
 }
@@ -169,9 +169,9 @@ TEST_CASE("ranks that cannot start again leave a sentence for each later case", 
 TEST_CASE("ranks exit when control goes without a word", "[external]") {
   Launched launched(2);
   {
-    ExternalHost host(launched.place, "gloo", "cpu", small_workers());
+    ExternalHost host(launched.place, Backend::kGloo, DeviceKind::kCpu, small_workers());
     WorldPool pool(small_workers());
-    pool.adopt(host, "gloo", "cpu");
+    pool.adopt(host, Backend::kGloo, DeviceKind::kCpu);
   }
   CHECK(launched.exit_statuses() == std::vector<int>{3});
 }

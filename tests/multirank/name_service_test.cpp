@@ -53,7 +53,8 @@ TEST_CASE("several worlds at once are made however slow the name service is", "[
   size_t done = 0;
   for (int world = 0; world < kWorlds; ++world) {
     pool.start_case(small_case("gloo", 2 + world % 2), -1, true, [&](WorldRun run) {
-      for (const RankEnding& ending : run.endings) kinds.push_back(ending.kind + ending.message);
+      for (const RankEnding& ending : run.endings)
+        kinds.push_back(name_of(ending.kind) + ending.message);
       ++done;
       return true;
     });

@@ -128,7 +128,7 @@ CaseSpec small_case(const std::string& backend, int64_t world_size, nlohmann::js
   spec.name = "small";
   spec.options = std::move(options);
   spec.parallel.dp = world_size;
-  spec.world.backend = backend;
+  spec.world.backend = enum_of<Backend>(backend);
   spec.world.hang_s = 1.0;
   spec.world.deadline_s = 30;
   return spec;

@@ -24,7 +24,7 @@ std::string kinds(const std::vector<RankEnding>& endings) {
 CaseSpec with_fault(const std::string& backend, const std::string& kind, int64_t rank,
                     const std::string& label) {
   CaseSpec spec = small_case(backend, 3);
-  spec.faults.push_back({.kind = kind, .rank = rank, .label = label});
+  spec.faults.push_back({.kind = enum_of<FaultKind>(kind), .rank = rank, .label = label});
   return spec;
 }
 
@@ -37,7 +37,7 @@ TEST_CASE("all ranks compute the same sums, cold and warm", "[multirank]") {
       const auto second = pool.run_case(small_case(backend, size), -1, false);
       for (const auto& endings : {first, second}) {
         INFO(kinds(endings));
-        for (const RankEnding& ending : endings) CHECK(ending.kind == "finished");
+        for (const RankEnding& ending : endings) CHECK(ending.kind == ResultKind::kFinished);
       }
       CHECK(first[0].bytes == second[0].bytes);  // the same process
     }
@@ -49,14 +49,14 @@ TEST_CASE("a rank killed by SIGKILL in mid-step is the one that died", "[multira
   for (const std::string& backend : kWorlds) {
     const auto endings = pool.run_case(with_fault(backend, "kill", 1, "layer 1"), -1, false);
     INFO(backend << "\n" << kinds(endings));
-    CHECK(endings[1].kind == "died");
+    CHECK(endings[1].kind == ResultKind::kDied);
     CHECK_THAT(endings[1].message, Catch::Contains("SIGKILL"));
-    CHECK(endings[0].kind == "aborted");
-    CHECK(endings[2].kind == "aborted");
+    CHECK(endings[0].kind == ResultKind::kAborted);
+    CHECK(endings[2].kind == ResultKind::kAborted);
     CHECK_THAT(endings[0].last_call, Catch::Contains("layer"));
     const auto next = pool.run_case(small_case(backend, 3), -1, false);
     INFO(kinds(next));
-    CHECK(next[1].kind == "finished");
+    CHECK(next[1].kind == ResultKind::kFinished);
   }
 }
 
@@ -65,7 +65,7 @@ TEST_CASE("a write to a closed socket ends no rank", "[multirank][fault]") {
   for (const std::string& backend : kWorlds) {
     const auto endings = pool.run_case(small_case(backend, 3, {{"rank 1", "pipe"}}), -1, false);
     INFO(backend << "\n" << kinds(endings));
-    for (const RankEnding& ending : endings) CHECK(ending.kind == "finished");
+    for (const RankEnding& ending : endings) CHECK(ending.kind == ResultKind::kFinished);
   }
 }
 
@@ -74,9 +74,9 @@ TEST_CASE("a rank that never enters a collective is the one that hung", "[multir
   for (const std::string& backend : kWorlds) {
     const auto endings = pool.run_case(with_fault(backend, "hang", 2, ""), -1, false);
     INFO(backend << "\n" << kinds(endings));
-    CHECK(endings[2].kind == "hung");
-    CHECK(endings[0].kind == "aborted");
-    CHECK(endings[1].kind == "aborted");
+    CHECK(endings[2].kind == ResultKind::kHung);
+    CHECK(endings[0].kind == ResultKind::kAborted);
+    CHECK(endings[1].kind == ResultKind::kAborted);
     // By the rule, not by the deadline of 30 s.
     CHECK_THAT(endings[2].message, Catch::Contains("for 1 s no rank entered a collective"));
   }
@@ -90,11 +90,11 @@ TEST_CASE("a rank that throws is the one that threw", "[multirank][fault]") {
                               : small_case(backend, 3, {{"rank 0", "stray"}});
       const auto endings = pool.run_case(spec, -1, false);
       INFO(backend << "\n" << kinds(endings));
-      CHECK(endings[0].kind == "threw");
+      CHECK(endings[0].kind == ResultKind::kThrew);
       CHECK_THAT(endings[0].message,
                  Catch::Contains(planted ? "planted fault" : "stray exception"));
-      CHECK(endings[1].kind == "aborted");
-      CHECK(endings[2].kind == "aborted");
+      CHECK(endings[1].kind == ResultKind::kAborted);
+      CHECK(endings[2].kind == ResultKind::kAborted);
     }
   }
 }
@@ -106,7 +106,8 @@ TEST_CASE("a skipped call is found where the others wait for it", "[multirank][f
     spec.options = {{"unchecked", true}};
     const auto endings = pool.run_case(spec, -1, false);
     INFO(backend << "\n" << kinds(endings));
-    CHECK(endings[1].kind == "disagreement");  // its call of layer 2 meets layer 1 of the others
+    CHECK(endings[1].kind ==
+          ResultKind::kDisagreement);  // its call of layer 2 meets layer 1 of the others
     CHECK_THAT(endings[1].message, Catch::Contains("layer 1") && Catch::Contains("layer 2") &&
                                        Catch::Contains("Rank 1:"));
   }
@@ -117,8 +118,8 @@ TEST_CASE("a rank that leaves early is named in the call that waits for it", "[m
   for (const std::string& backend : kWorlds) {
     const auto endings = pool.run_case(small_case(backend, 3, {{"rank 1", "leave"}}), -1, false);
     INFO(backend << "\n" << kinds(endings));
-    const auto& waiting = endings[0].kind == "deadlock" ? endings[0] : endings[2];
-    CHECK(waiting.kind == "deadlock");
+    const auto& waiting = endings[0].kind == ResultKind::kDeadlock ? endings[0] : endings[2];
+    CHECK(waiting.kind == ResultKind::kDeadlock);
     CHECK_THAT(waiting.message, Catch::Contains("rank 1") && Catch::Contains("layer 1"));
     CHECK_THAT(waiting.message, !Catch::Contains("no rank entered a collective"));  // at once
   }
@@ -129,7 +130,7 @@ TEST_CASE("ranks that call different collectives are both named", "[multirank][f
   for (const std::string& backend : kWorlds) {
     const auto endings = pool.run_case(small_case(backend, 3, {{"rank 2", "gather"}}), -1, false);
     INFO(backend << "\n" << kinds(endings));
-    CHECK(endings[2].kind == "disagreement");
+    CHECK(endings[2].kind == ResultKind::kDisagreement);
     CHECK_THAT(endings[2].message, Catch::Contains("all_gather") && Catch::Contains("all_reduce"));
   }
 }
@@ -139,7 +140,7 @@ TEST_CASE("ranks that call different collectives are both named", "[multirank][f
 std::string finding_of(const std::vector<RankEnding>& endings) {
   std::string text;
   for (const RankEnding& ending : endings) {
-    if (ending.kind == "finished" || ending.kind == "aborted") continue;
+    if (ending.kind == ResultKind::kFinished || ending.kind == ResultKind::kAborted) continue;
     text += fmt::format("rank {} {} | {}\n", ending.rank, ending.kind, ending.message);
   }
   return text;
@@ -186,7 +187,7 @@ TEST_CASE("a planted fault in a call is the same finding on every world", "[mult
       std::vector<std::string> found;
       for (const std::string& backend : kWorlds) {
         CaseSpec spec = small_case(backend, 2, {{"unchecked", true}});
-        spec.faults.push_back({.kind = kind, .rank = 1, .label = label});
+        spec.faults.push_back({.kind = enum_of<FaultKind>(kind), .rank = 1, .label = label});
         found.push_back(finding_of(pool.run_case(spec, -1, false)));
       }
       INFO(kind << " of " << label);
@@ -201,10 +202,10 @@ TEST_CASE("fault after fault, each world is made anew", "[multirank][fault]") {
   for (const std::string& backend : kWorlds) {
     for (const std::string kind : {"kill", "throw", "kill", "throw"}) {
       CHECK(pool.run_case(with_fault(backend, kind, 1, "layer 0"), -1, false)[1].kind !=
-            "finished");
+            ResultKind::kFinished);
       const auto endings = pool.run_case(small_case(backend, 3), -1, false);
       INFO(kinds(endings));
-      CHECK(endings[1].kind == "finished");
+      CHECK(endings[1].kind == ResultKind::kFinished);
     }
   }
 }

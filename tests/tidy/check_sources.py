@@ -14,6 +14,10 @@ import include_table as table
 import unity_names
 
 SOURCE_FOLDERS = ("src", "sim", "golden", "examples", "tests", "bench", "cmake")
+# A member that is a named enum (src/base/enum_names.h) on one side of == or !=, a text literal on the other.
+ENUM = (r"\b(?:verdict|precision|workload|backend|device|compute|side"
+        r"|(?:ending|result|found|outcome|why|stage|fault|how)(?:\.|->)kind)\b")
+ENUM_AS_TEXT = re.compile(rf'{ENUM}\s*[!=]=\s*"|"\w*"\s*[!=]=\s*[\w.>()\[\]-]*{ENUM}')
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 
 
@@ -100,6 +104,8 @@ def check_file(root, path):
     for number, line in enumerate(lines, 1):
         if len(line) > table.MAX_COLUMNS:
             yield number, f"{len(line)} columns; at most {table.MAX_COLUMNS}"
+        if path.startswith(("src/", "sim/", "golden/")) and ENUM_AS_TEXT.search(line):
+            yield number, "an enum is compared with a text; name its value: Verdict::kMatch"
     if len(lines) > table.MAX_LINES and path not in table.LONGER_FILES:
         yield len(lines), f"{len(lines)} lines; at most {table.MAX_LINES}: split it by concept"
     if says_its_concept(root, path) and not (lines and lines[0].startswith("//")):

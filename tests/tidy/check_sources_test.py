@@ -87,6 +87,12 @@ class EveryRuleFindsItsViolation(unittest.TestCase):
         self.assertEqual(found_in({"src/mesh/a.cpp": "// " + "\u2500" * 97 + "\n"}), [])
         self.only("src/mesh/a.cpp", "// " + "x" * 98 + "\n", "101 columns")
 
+    def test_an_enum_is_not_compared_with_a_text(self):
+        for line in ('if (result.verdict == "match") return;', 'bool b = spec.precision != "float16";',
+                     'if ("kill" == planned.fault.kind) kill();', 'if (ending->kind == "died") end();'):
+            self.only("sim/case/a.cpp", f"// A.\n{line}\n", "an enum is compared with a text")
+        self.assertEqual(found_in({"sim/case/a.cpp": '// A.\nif (path == "world.backend") fail();\n'}), [])
+
     def test_long_files_are_split(self):
         self.assertEqual(found_in({"src/mesh/a.cpp": "// A.\n" * 400}), [])
         self.only("src/mesh/a.cpp", "// A.\n" * 401, "401 lines")

@@ -7,7 +7,7 @@ namespace shardproof::sim {
 namespace {
 
 void set_micro_batch(const Settings& settings, CaseSpec& spec) {
-  if (spec.workload != "logprobs") return;
+  if (!spec.is(ModelWorkload::kLogprobs)) return;
   const std::string path = "run.logprob_batch_size";
   spec.micro_batch_size = settings.given(path) ? settings.get<int64_t>(path) : 0;
 }
@@ -22,14 +22,14 @@ void set_kind(const Settings& settings, CaseSpec& spec) {
                   "enable one of them");
   }
   const std::string micro =
-      spec.workload == "logprobs" ? "run.logprob_batch_size" : "run.train_micro_batch_size";
+      spec.is(ModelWorkload::kLogprobs) ? "run.logprob_batch_size" : "run.train_micro_batch_size";
   if ((packed || dynamically) && settings.given(micro)) {
     settings.fail(micro, fmt::format("{} is given beside a token budget's batching", micro),
                   "remove it, or say the budget in mb_tokens");
   }
   const std::string chosen = packed ? packing : dynamic;
   const std::string tokens =
-      chosen + (spec.workload == "logprobs" ? "logprob_mb_tokens" : "train_mb_tokens");
+      chosen + (spec.is(ModelWorkload::kLogprobs) ? "logprob_mb_tokens" : "train_mb_tokens");
   spec.batching.kind = packed ? "packed" : dynamically ? "dynamic" : "fixed";
   if (settings.given(tokens)) spec.batching.tokens = settings.get<int64_t>(tokens);
   const std::string scored = chosen + "logprob_mb_tokens";

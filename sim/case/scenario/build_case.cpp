@@ -176,7 +176,7 @@ void check_huge_advantage(const Settings& settings, const DataSpec& data) {
 }
 
 void check_noise(const Settings& settings, const CaseSpec& spec) {
-  if (spec.noise_std == 0 || spec.workload == "train") return;
+  if (spec.noise_std == 0 || spec.is(ModelWorkload::kTrain)) return;
   settings.fail("run.noise_std", fmt::format("workload {} takes no noise", spec.workload),
                 "noise the weights of workload train");
 }

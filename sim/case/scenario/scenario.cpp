@@ -50,13 +50,13 @@ std::string scenario_name(const Settings& settings) {
 // Why this world cannot run a valid case; "" when it can.
 std::string world_skip(const CaseSpec& spec, const Settings& settings, const WorldChoice& world) {
   const auto& only = spec.backends;
-  if (!only.empty() && std::find(only.begin(), only.end(), world.backend) == only.end()) {
+  if (!only.empty() && std::find(only.begin(), only.end(), name_of(world.backend)) == only.end()) {
     std::string list;
     for (const std::string& backend : only) list += (list.empty() ? "" : ", ") + backend;
     return fmt::format("this scenario is for {} only (world.backend)", list);
   }
   const nlohmann::json device = settings.value("world.device");
-  if (!device.is_null() && device != world.device) {
+  if (!device.is_null() && device != name_of(world.device)) {
     return fmt::format("this scenario is for {} only (world.device)", device.get<std::string>());
   }
   return "";

@@ -11,8 +11,8 @@ namespace shardproof::sim {
 
 // The world and the program for which cases are made; conditions of `skip` may name the world.
 struct WorldChoice {
-  std::string backend = "emulated";
-  std::string device = "cpu";
+  Backend backend = Backend::kEmulated;
+  DeviceKind device = DeviceKind::kCpu;
   std::vector<KnownWorkload> workloads = {};  // beside train and logprobs
 };
 

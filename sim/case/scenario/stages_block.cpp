@@ -25,22 +25,23 @@ constexpr const char* kStages = "run.stages";
 // A key beside `do`, and the stages that take it.
 struct StageKey {
   const char* name;
-  std::vector<std::string> kinds;
+  std::vector<StageKind> kinds;
 };
 
 const std::vector<StageKey>& stage_keys() {
-  static const std::vector<StageKey> keys = {{"train_global_batch_size", {"train"}},
-                                             {"train_micro_batch_size", {"train"}},
-                                             {"eval_mode", {"train"}},
-                                             {"fails", {"train"}},
-                                             {"max_file_bytes", {"export"}},
-                                             {"logprob_batch_size", {"score", "reference"}},
-                                             {"data_parallel_size", {"load"}},
-                                             {"context_parallel_size", {"load"}},
-                                             {"ulysses_size", {"load"}},
-                                             {"tensor_parallel_size", {"load"}},
-                                             {"sequence_parallel", {"load"}},
-                                             {"data_parallel", {"load"}}};
+  using enum StageKind;
+  static const std::vector<StageKey> keys = {{"train_global_batch_size", {kTrain}},
+                                             {"train_micro_batch_size", {kTrain}},
+                                             {"eval_mode", {kTrain}},
+                                             {"fails", {kTrain}},
+                                             {"max_file_bytes", {kExport}},
+                                             {"logprob_batch_size", {kScore, kReference}},
+                                             {"data_parallel_size", {kLoad}},
+                                             {"context_parallel_size", {kLoad}},
+                                             {"ulysses_size", {kLoad}},
+                                             {"tensor_parallel_size", {kLoad}},
+                                             {"sequence_parallel", {kLoad}},
+                                             {"data_parallel", {kLoad}}};
   return keys;
 }
 
@@ -53,18 +54,18 @@ class StageReader {
 
   StageSpec next(const json& record) {
     ++number_;
-    StageSpec stage{.kind = record["do"]};
+    StageSpec stage{.kind = record["do"].get<StageKind>()};
     check_keys(stage.kind, record);
-    if (stage.kind == "train") set_train(stage, record);
-    if (stage.kind == "score" || stage.kind == "reference") {
+    if (stage.kind == StageKind::kTrain) set_train(stage, record);
+    if (stage.kind == StageKind::kScore || stage.kind == StageKind::kReference) {
       stage.micro_batch_size = size_of(record, "logprob_batch_size", "run.logprob_batch_size", 0);
     }
-    if (stage.kind == "refit" && parallel_.inference_tp == 0) {
+    if (stage.kind == StageKind::kRefit && parallel_.inference_tp == 0) {
       fail("there are no inference ranks to refit", "set run.refit.tensor_parallel_size");
     }
-    if (stage.kind == "save") saved_ = true;
-    if (stage.kind == "export") stage.max_file_bytes = record["max_file_bytes"];
-    if (stage.kind == "load") set_mesh(record);
+    if (stage.kind == StageKind::kSave) saved_ = true;
+    if (stage.kind == StageKind::kExport) stage.max_file_bytes = record["max_file_bytes"];
+    if (stage.kind == StageKind::kLoad) set_mesh(record);
     stage.parallel = parallel_;
     return stage;
   }
@@ -74,7 +75,7 @@ class StageReader {
     settings_.fail(kStages, fmt::format("stage {}: {}", number_, what), fix);
   }
 
-  void check_keys(const std::string& kind, const json& record) const {
+  void check_keys(StageKind kind, const json& record) const {
     for (const StageKey& key : stage_keys()) {
       const bool fits = std::find(key.kinds.begin(), key.kinds.end(), kind) != key.kinds.end();
       if (fits || !is_given(record[key.name])) continue;
@@ -136,7 +137,7 @@ class StageReader {
 }  // namespace
 
 bool has_stages(const Settings& settings) {
-  return settings.get<std::string>("workload") == "policy";
+  return settings.get<std::string>("workload") == name_of(ModelWorkload::kPolicy);
 }
 
 void set_stages(const Settings& settings, CaseSpec& spec) {

@@ -65,7 +65,7 @@ void check_faults(const Settings& settings, const std::vector<FaultSpec>& faults
                     "name a rank of the mesh");
     }
     check_axis(settings, fault.axis);
-    if (fault.kind == "stale" && fault.at_call == 0) {
+    if (fault.kind == FaultKind::kStale && fault.at_call == 0) {
       settings.fail("faults", "a stale buffer at the first matching call: none was sent before it",
                     "set at_call to 1 or more");
     }

@@ -59,7 +59,8 @@ double norm_eps(const CaseSpec& spec) {
 
 std::string own_norm_problem(const CaseSpec& spec, const Observation& observation,
                              const at::Tensor& local) {
-  if (observation.inputs.size() != 2 || spec.precision == "float64" || local.numel() == 0) {
+  if (observation.inputs.size() != 2 || spec.precision == Precision::kFloat64 ||
+      local.numel() == 0) {
     return "";
   }
   const at::NoGradGuard no_grad;

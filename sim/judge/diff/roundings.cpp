@@ -30,9 +30,9 @@ constexpr double kSmallestAddend = 1.0 / 1024;
 
 }  // namespace
 
-std::string rounded_through(const at::Tensor& values, const std::string& precision, size_t fewest) {
+std::string rounded_through(const at::Tensor& values, Precision precision, size_t fewest) {
   if (values.scalar_type() != at::kFloat) return "";
-  if (precision != "bfloat16" && precision != "float16") return "";
+  if (precision != Precision::kBFloat16 && precision != Precision::kFloat16) return "";
   const uint32_t beyond = bits_beyond(1 - std::ilogb(eps_of_precision(precision)));
   std::set<uint32_t> different;
   const float* data = values.const_data_ptr<float>();
@@ -43,7 +43,7 @@ std::string rounded_through(const at::Tensor& values, const std::string& precisi
     if (data[i] != 0 && different.size() < fewest) different.insert(bits);
   }
   if (different.size() < fewest) return "";
-  return "every value has no more bits than a " + precision +
+  return "every value has no more bits than a " + name_of(precision) +
          ", where float32 is due: it was rounded through a narrower dtype";
 }
 
@@ -59,9 +59,9 @@ bool has_many_draws(const DiffTask& task) {
 
 }  // namespace
 
-FactorCheck check_factor(const DiffTask& task, const std::string& precision) {
+FactorCheck check_factor(const DiffTask& task, Precision precision) {
   const GoldenTensor& golden = task.golden;
-  if (precision == "float64" || !has_many_draws(task) || !(golden.square > 0) ||
+  if (precision == Precision::kFloat64 || !has_many_draws(task) || !(golden.square > 0) ||
       !std::isfinite(golden.factor_scatter) || !std::isfinite(golden.square)) {
     return {};
   }

@@ -17,8 +17,7 @@ namespace shardproof::sim {
 // different ones or more, have no more significant bits than `precision` (bfloat16 or float16). Use
 // it for values that are due in the wider type (model/precision.h). One value has so few bits by
 // chance once in 2^13 times. Returns "" otherwise.
-std::string rounded_through(const at::Tensor& values, const std::string& precision,
-                            size_t fewest = 8);
+std::string rounded_through(const at::Tensor& values, Precision precision, size_t fewest = 8);
 
 // A check of the tensor as a whole, below float64: <actual, golden> / <golden, golden> is a mean
 // over all elements, in which roundings cancel. Its distance from 1 must be at most kFactorScatters
@@ -38,7 +37,7 @@ struct FactorCheck {
   double used = 0;           // share of what is allowed; 0 where the check does not apply
   std::string problem = {};  // "" or a sentence
 };
-FactorCheck check_factor(const DiffTask& task, const std::string& precision);
+FactorCheck check_factor(const DiffTask& task, Precision precision);
 
 // Whether a reduced gradient is the sum of more than one nonzero addend: of two microbatches, or of
 // two ranks with different tokens. A float32 sum of narrow values is no longer narrow, so narrow

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/error.h"
 #include "sim/case/policy_stages.h"
 
 namespace shardproof::sim {
@@ -29,23 +28,19 @@ bool is_optimizer_state(const GoldenTensor& golden) {
 
 }  // namespace
 
-double eps_of_precision(const std::string& precision) {
-  if (precision == "float64") return kFloat64Eps;
-  if (precision == "float32") return 1.1920928955078125e-07;
-  if (precision == "bfloat16") return 0.0078125;
-  if (precision == "float16") return 0.0009765625;
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = "unknown precision '" + precision + "'",
-               .fix = "use float64, float32, bfloat16 or float16"});
+double eps_of_precision(Precision precision) {
+  constexpr std::array kEps = {kFloat64Eps, 0x1p-23, 0x1p-7, 0x1p-10};  // in the enum's order
+  return kEps.at(static_cast<size_t>(precision));
 }
 
 Tolerance::Tolerance(const CaseSpec& spec)
-    : precision_eps_(spec.precision == "float64" ? 0 : eps_of_precision(spec.precision)) {}
+    : precision_eps_(spec.precision == Precision::kFloat64 ? 0 : eps_of_precision(spec.precision)) {
+}
 
 double Tolerance::lower_precision(const GoldenTensor& golden) const {
   if (precision_eps_ == 0) return 0;
   const bool wide = is_optimizer_state(golden) || golden.kept_in_float32;
-  const double eps = wide ? eps_of_precision("float32") : precision_eps_;
+  const double eps = wide ? eps_of_precision(Precision::kFloat32) : precision_eps_;
   const double scatters =
       std::clamp(golden.scale / 2, kLeastScatters * golden.scatter, kScatters * golden.scatter);
   return std::max(scatters, kFloorRoundings * eps * golden.scale);

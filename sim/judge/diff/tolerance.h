@@ -33,7 +33,7 @@ inline constexpr double kFloorRoundings = 4;
 inline constexpr double kClipEps = 1e-6;  // torch.nn.utils.clip_grad_norm_
 
 // The gap above 1 of "float64", "float32", "bfloat16" or "float16".
-double eps_of_precision(const std::string& precision);
+double eps_of_precision(Precision precision);
 
 class Tolerance {
  public:

@@ -150,12 +150,12 @@ bool only_values_of(const Values& values, double eps, double roundings) {
 }
 
 // The narrower dtype that represents all these values; "" when there is none.
-const char* narrow_dtype(const Values& values, const std::string& precision) {
-  if (precision == "bfloat16") return "";
+const char* narrow_dtype(const Values& values, Precision precision) {
+  if (precision == Precision::kBFloat16) return "";
   constexpr double kRoundings = 64;
   if (only_values_of<c10::BFloat16>(values, 0x1p-8, kRoundings)) return "bfloat16";
   if (only_values_of<c10::Half>(values, 0x1p-11, kRoundings)) return "float16";
-  if (precision == "float32") return "";
+  if (precision == Precision::kFloat32) return "";
   return only_values_of<float>(values, 0x1p-24, 1024) ? "float32" : "";
 }
 
@@ -199,7 +199,7 @@ const GoldenTensor* equal_tensor(const DiffTask& task, const Values& now,
 }  // namespace
 
 std::vector<Evidence> look_closer(const DiffTask& task, const GoldenRecord& golden,
-                                  const std::string& precision) {
+                                  Precision precision) {
   std::vector<Evidence> found;
   const GoldenTensor& right = task.golden;
   if (!at::isFloatingType(task.local.scalar_type()) || task.plan.count == 0) return found;
@@ -219,7 +219,7 @@ std::vector<Evidence> look_closer(const DiffTask& task, const GoldenRecord& gold
   const std::string narrow = narrow_dtype(values, precision);
   if (!narrow.empty()) found.push_back(ValuesOf{narrow});
   const std::string before_sum =
-      narrow.empty() && precision == "float64" ? dtype_of_addends(values) : "";
+      narrow.empty() && precision == Precision::kFloat64 ? dtype_of_addends(values) : "";
   if (!before_sum.empty()) found.push_back(AddendsThrough{before_sum});
   return found;
 }

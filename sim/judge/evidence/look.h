@@ -13,7 +13,7 @@ namespace shardproof::sim {
 // from the golden by more than kToldApart allowances. In a low precision two steps may be nearer to
 // each other than that; then nothing is found.
 std::vector<Evidence> look_closer(const DiffTask& task, const GoldenRecord& golden,
-                                  const std::string& precision);
+                                  Precision precision);
 inline constexpr double kToldApart = 4;
 
 }  // namespace shardproof::sim

@@ -117,7 +117,7 @@ RankRecorder::RankRecorder(const CaseSpec& spec, const Mesh& mesh, int64_t rank,
   if (golden_) {
     observed_.assign(golden_->tensors().size(), false);
     own_optimizer_.emplace(spec_, *golden_);
-    if (spec_.precision != "float64") gradient_addends_.emplace(*golden_);
+    if (spec_.precision != Precision::kFloat64) gradient_addends_.emplace(*golden_);
   }
   report_.rank = rank;
 }
@@ -243,7 +243,7 @@ void RankRecorder::judge(const Observation& observation, const at::Tensor& local
     row.padding = local.numel() - plan.count;
     compare(observation, local, *golden, plan, fed, row);
   }
-  if (row.problem.empty() && spec_.precision == "float64" &&
+  if (row.problem.empty() && spec_.precision == Precision::kFloat64 &&
       at::isFloatingType(local.scalar_type()) && local.scalar_type() != at::kDouble) {
     row.problem = std::string(row.dtype) + " tensor in a float64 run";
   }
@@ -284,7 +284,7 @@ void RankRecorder::compare(const Observation& observation, const at::Tensor& loc
                                      : Outcome::kUnresolved;
   if (!fed && row.outcome == Outcome::kMatch) check_roundings(observation, local, task, row);
   if (row.outcome != Outcome::kMismatch) return;
-  row.rounding_only = spec_.precision != "float64";
+  row.rounding_only = spec_.precision != Precision::kFloat64;
   row.golden_value = result.golden_value;
   row.actual_value = result.actual_value;
   row.factor = result.factor;
@@ -303,7 +303,7 @@ void RankRecorder::compare(const Observation& observation, const at::Tensor& loc
 // Finds errors in a low precision that no single element shows, since each is within its allowance.
 void RankRecorder::check_roundings(const Observation& observation, const at::Tensor& local,
                                    const DiffTask& task, ResultRow& row) const {
-  if (spec_.precision == "float64" || !at::isFloatingType(local.scalar_type())) return;
+  if (spec_.precision == Precision::kFloat64 || !at::isFloatingType(local.scalar_type())) return;
   if (task.padding_is_zero || is_policy_scores(observation.name)) {
     row.problem = rounded_through(local, spec_.precision);
   }

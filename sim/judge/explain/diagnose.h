@@ -7,6 +7,7 @@
 
 #include "mesh/mesh.h"
 #include "sim/judge/diff/result_row.h"
+#include "sim/judge/diff/tolerance.h"
 
 namespace shardproof::sim {
 
@@ -20,7 +21,7 @@ inline constexpr const char* kLossScale = "metric.loss_scale";
 
 struct Symptoms {
   const Mesh& mesh;
-  std::string precision;
+  Precision precision;
   std::vector<const ResultRow*> rows;      // rows of the tensor on all ranks, right and wrong
   std::vector<const Piece*> pieces;        // from ranks with wrong values; may be empty
   std::vector<const Piece*> addends = {};  // where `pieces` are sums: their addends

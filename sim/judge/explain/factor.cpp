@@ -16,7 +16,8 @@ constexpr int64_t kFewestForFactor = 8;  // for a factor that is only approximat
 
 // The relative error that a factor may have in this precision.
 double factor_slack(const Symptoms& symptoms) {
-  return symptoms.precision == "float64" ? 1e-6 : 8 * eps_of_precision(symptoms.precision);
+  return symptoms.precision == Precision::kFloat64 ? 1e-6
+                                                   : 8 * eps_of_precision(symptoms.precision);
 }
 
 std::string factor_text(double factor) {

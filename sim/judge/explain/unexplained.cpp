@@ -92,7 +92,8 @@ std::string where_text(const Assembled& tensor, const Wrong& wrong) {
 // Whether the errors are as large as roundings in the case's own narrow dtype and go both ways.
 // They are still wrong where more exact values are due.
 bool looks_rounded(const Symptoms& symptoms, double relative_error) {
-  if (symptoms.precision != "bfloat16" && symptoms.precision != "float16") return false;
+  if (symptoms.precision != Precision::kBFloat16 && symptoms.precision != Precision::kFloat16)
+    return false;
   const double eps = eps_of_precision(symptoms.precision);
   if (!(relative_error < eps / 2 && relative_error > eps / 64)) return false;
   bool above = false, below = false;
@@ -167,7 +168,7 @@ Explanation words_by_size(const Difference& difference) {
                                  [](const ResultRow* row) { return may_be_rounding(*row); });
   if (small) {
     out.likely = "rounding, if the float64 case matches: the allowance is exceeded by less than 20";
-  } else if (symptoms.precision == "float64" && scale > 0 && largest / scale < 1e-5) {
+  } else if (symptoms.precision == Precision::kFloat64 && scale > 0 && largest / scale < 1e-5) {
     out.likely = "computed or stored in float32 somewhere on the way";
   } else if (scale > 0 && looks_rounded(symptoms, largest / scale)) {
     out.likely = fmt::format(

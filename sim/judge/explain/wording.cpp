@@ -29,7 +29,7 @@ std::string ranks_clause(const Mesh& mesh, const std::vector<int64_t>& ranks,
   return clause;
 }
 
-std::string rounding_note(const std::string& precision) {
+std::string rounding_note(Precision precision) {
   return fmt::format("if the same case matches in float64, this is rounding in {}", precision);
 }
 

@@ -18,7 +18,7 @@ std::string ranks_clause(const Mesh& mesh, const std::vector<int64_t>& ranks,
 inline constexpr const char* kOthersDiffer = "; the other wrong ranks are wrong in another way";
 
 // "if the same case matches in float64, this is rounding in bfloat16".
-std::string rounding_note(const std::string& precision);
+std::string rounding_note(Precision precision);
 
 // Differences that do not concern values.
 Explanation words_for_copies(size_t count, const std::string& odd_ranks, bool values_are_right);

@@ -128,7 +128,7 @@ Account account_of(const CaseSpec& spec, const std::vector<RankReport>& reports)
   return account;
 }
 
-std::string unresolved_text(const Account& account, const std::string& precision) {
+std::string unresolved_text(const Account& account, Precision precision) {
   if (account.unresolved.empty()) return "";
   return fmt::format("{} of {} tensors not resolvable in {} (first: {})", account.unresolved.size(),
                      account.all_tensors, precision, of_step(account.unresolved.front()));

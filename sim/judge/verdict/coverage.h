@@ -40,7 +40,7 @@ struct Account {
 Account account_of(const CaseSpec& spec, const std::vector<RankReport>& reports);
 
 // "3 of 412 tensors not resolvable in float16 (first: loss of step 8)"; "" when there are none.
-std::string unresolved_text(const Account& account, const std::string& precision);
+std::string unresolved_text(const Account& account, Precision precision);
 // "2 of 412 tensors were not judged; the first: 96 elements of grad.w of step 1, because ..".
 std::string not_judged_text(const Account& account);
 

@@ -98,7 +98,7 @@ std::string history_line(const Divergence& found) {
 
 std::string rounding_line(const CaseResult& result) {
   const Divergence& found = *result.divergence;
-  if (found.kind != "values" || !may_be_rounding(found.worst)) return "";
+  if (found.kind != ResultKind::kValues || !may_be_rounding(found.worst)) return "";
   return rounding_note(result.spec.precision);
 }
 
@@ -130,20 +130,22 @@ std::string matched_line(const CaseResult& result) {
 
 std::string describe_result(const CaseResult& result, bool color) {
   const bool good = result.as_expected;
-  const char* paint = good ? "32" : result.verdict == "refused" ? "33" : "31;1";
-  const std::string title = in_color(fmt::format("{:<9}", upper(result.verdict)), paint, color);
+  const char* paint = good ? "32" : result.verdict == Verdict::kRefused ? "33" : "31;1";
+  const std::string title =
+      in_color(fmt::format("{:<9}", upper(name_of(result.verdict))), paint, color);
   std::string text = title + " " + place(result.spec);
-  if (result.verdict == "match") {
+  if (result.verdict == Verdict::kMatch) {
     text += "   " + matched_line(result);
     text += field("note", result.message);
     text += field("faults", faults_text(result));
     if (!good) text += field("expected", result.unexpected);
     return good ? text : text + field("replay", result.replay);
   }
-  if (!result.kind.empty() && result.kind != result.verdict) text += "   " + result.kind;
+  const std::string kind = name_of(result.kind);
+  if (!kind.empty() && kind != name_of(result.verdict)) text += "   " + kind;
   text += result.divergence ? divergence_text(result) : field("what", result.message);
   text += field("faults", faults_text(result));
-  const bool other_expected = result.spec.expect.verdict != "match" && !good;
+  const bool other_expected = result.spec.expect.verdict != Verdict::kMatch && !good;
   if (other_expected) text += field("expected", result.unexpected);
   return text + field("replay", result.replay);
 }

@@ -10,12 +10,13 @@ namespace shardproof::sim {
 namespace {
 
 // Causes come before their consequences.
-constexpr std::array<const char*, 9> kCauses = {"died",         "internal",  "disagreement",
-                                                "threw",        "in_flight", "deadlock",
-                                                "never_waited", "hung",      "aborted"};
+constexpr std::array<ResultKind, 9> kCauses = {
+    ResultKind::kDied,        ResultKind::kInternal, ResultKind::kDisagreement,
+    ResultKind::kThrew,       ResultKind::kInFlight, ResultKind::kDeadlock,
+    ResultKind::kNeverWaited, ResultKind::kHung,     ResultKind::kAborted};
 
 bool is_refusal(const RankEnding& ending) {
-  return ending.kind == "refused" || ending.kind == "bad_input";
+  return ending.kind == ResultKind::kRefused || ending.kind == ResultKind::kBadInput;
 }
 
 std::string rank_list(const std::vector<int64_t>& ranks) {
@@ -32,12 +33,13 @@ std::string call_clause(const RankEnding& ending) {
 }
 
 // Each different message once, with the ranks that gave it.
-std::string messages_of(const std::vector<RankEnding>& endings, const std::string& kind) {
+std::string messages_of(const std::vector<RankEnding>& endings, ResultKind kind) {
   std::vector<std::string> order;
   std::map<std::string, std::vector<int64_t>> ranks;
   for (const RankEnding& ending : endings) {
     if (ending.kind != kind) continue;
-    const std::string text = (ending.message.empty() ? kind : ending.message) + call_clause(ending);
+    const std::string text =
+        (ending.message.empty() ? name_of(kind) : ending.message) + call_clause(ending);
     if (ranks[text].empty()) order.push_back(text);
     ranks[text].push_back(ending.rank);
   }
@@ -54,61 +56,67 @@ EndingVerdict judge_refusal(const std::vector<RankEnding>& endings) {
   const auto refusal = std::find_if(endings.begin(), endings.end(), is_refusal);
   for (const RankEnding& ending : endings) {
     const bool went_on =
-        !is_refusal(ending) && (ending.kind == "finished" || !ending.last_call.empty());
+        !is_refusal(ending) && (ending.kind == ResultKind::kFinished || !ending.last_call.empty());
     if (!went_on) continue;
-    return {"failed", "disagreement",
+    return {Verdict::kFailed, ResultKind::kDisagreement,
             fmt::format("rank {} refused while rank {} went on{}\nrank {}: {}", refusal->rank,
                         ending.rank, call_clause(ending), refusal->rank, refusal->message)};
   }
   const bool bad_input = std::any_of(endings.begin(), endings.end(), [](const RankEnding& ending) {
-    return ending.kind == "bad_input";
+    return ending.kind == ResultKind::kBadInput;
   });
-  const std::string kind = bad_input ? "bad_input" : "refused";
+  const ResultKind kind = bad_input ? ResultKind::kBadInput : ResultKind::kRefused;
   const auto first = std::find_if(endings.begin(), endings.end(),
                                   [&](const RankEnding& ending) { return ending.kind == kind; });
-  return {kind, kind, first->message};
+  return {bad_input ? Verdict::kBadInput : Verdict::kRefused, kind, first->message};
 }
 
 }  // namespace
 
-EndingVerdict judge_endings(const std::vector<RankEnding>& endings) {
-  if (endings.empty()) return {"internal", "internal", "the case has no rank endings"};
-  const auto has = [&](const std::string& kind) {
+std::optional<EndingVerdict> judge_endings(const std::vector<RankEnding>& endings) {
+  if (endings.empty()) {
+    return EndingVerdict{Verdict::kInternal, ResultKind::kInternal, "the case has no rank endings"};
+  }
+  const auto has = [&](ResultKind kind) {
     return std::any_of(endings.begin(), endings.end(),
                        [&](const RankEnding& ending) { return ending.kind == kind; });
   };
   if (std::all_of(endings.begin(), endings.end(),
-                  [](const RankEnding& ending) { return ending.kind == "finished"; })) {
+                  [](const RankEnding& ending) { return ending.kind == ResultKind::kFinished; })) {
     return {};
   }
   // One rank's refusal ended the world: the others were aborted, or waited for a rank that left.
   const bool only_consequences =
       std::all_of(endings.begin(), endings.end(), [](const RankEnding& ending) {
-        return is_refusal(ending) || ending.kind == "finished" || ending.kind == "aborted" ||
-               ending.kind == "deadlock" || ending.kind == "hung";
+        return is_refusal(ending) || ending.kind == ResultKind::kFinished ||
+               ending.kind == ResultKind::kAborted || ending.kind == ResultKind::kDeadlock ||
+               ending.kind == ResultKind::kHung;
       });
   if (only_consequences && std::any_of(endings.begin(), endings.end(), is_refusal)) {
     return judge_refusal(endings);
   }
-  for (const std::string kind : kCauses) {
+  for (const ResultKind kind : kCauses) {
     if (!has(kind)) continue;
-    return {kind == "internal" ? "internal" : "failed", kind, messages_of(endings, kind)};
+    return EndingVerdict{kind == ResultKind::kInternal ? Verdict::kInternal : Verdict::kFailed,
+                         kind, messages_of(endings, kind)};
   }
   const auto unknown = std::find_if(endings.begin(), endings.end(), [](const RankEnding& ending) {
-    return ending.kind != "finished" && !is_refusal(ending);
+    return ending.kind != ResultKind::kFinished && !is_refusal(ending);
   });
-  const std::string kind = unknown == endings.end() ? "" : unknown->kind;
-  return {"internal", "internal", "a rank ended in an unknown way: '" + kind + "'"};
+  const ResultKind kind = unknown == endings.end() ? ResultKind::kNone : unknown->kind;
+  return EndingVerdict{Verdict::kInternal, ResultKind::kInternal,
+                       fmt::format("a rank ended in an unknown way: '{}'", kind)};
 }
 
-EndingVerdict judge_findings(const std::vector<RankReport>& reports) {
+std::optional<EndingVerdict> judge_findings(const std::vector<RankReport>& reports) {
   std::string message;
   for (const RankReport& report : reports) {
     for (const std::string& finding : report.findings) {
       message += (message.empty() ? "" : "\n") + finding;
     }
   }
-  return message.empty() ? EndingVerdict{} : EndingVerdict{"failed", "never_waited", message};
+  if (message.empty()) return {};
+  return EndingVerdict{Verdict::kFailed, ResultKind::kNeverWaited, message};
 }
 
 }  // namespace shardproof::sim

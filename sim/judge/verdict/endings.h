@@ -1,6 +1,7 @@
 // The verdict of a case in which not every rank finished.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,15 +10,17 @@
 namespace shardproof::sim {
 
 struct EndingVerdict {
-  std::string verdict, kind, message;  // as in CaseResult
+  Verdict verdict;  // all as in CaseResult
+  ResultKind kind;
+  std::string message;
 };
 
 // Returns the cause among the endings, in this order: died, internal, disagreement, threw,
 // in_flight, deadlock, never_waited, hung, aborted. Then come refused and bad_input, which stand
 // only when no other rank finished or entered a collective. Empty when all ranks finished.
-EndingVerdict judge_endings(const std::vector<RankEnding>& endings);
+std::optional<EndingVerdict> judge_endings(const std::vector<RankEnding>& endings);
 
-// Returns never_waited with the calls that finished ranks report; an empty verdict without any.
-EndingVerdict judge_findings(const std::vector<RankReport>& reports);
+// Returns never_waited with the calls that finished ranks report; nothing without any.
+std::optional<EndingVerdict> judge_findings(const std::vector<RankReport>& reports);
 
 }  // namespace shardproof::sim

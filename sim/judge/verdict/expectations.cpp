@@ -46,12 +46,12 @@ std::string unexpected_collectives(const CaseSpec& spec, const std::vector<RankR
 
 void compare_with_expectation(CaseResult& result) {
   const ExpectSpec& expect = result.spec.expect;
-  const std::string came =
-      result.kind.empty() ? result.verdict : result.verdict + " (" + result.kind + ")";
+  const std::string kind = name_of(result.kind);
+  const std::string came = name_of(result.verdict) + (kind.empty() ? "" : " (" + kind + ")");
   result.unexpected.clear();
   if (result.verdict != expect.verdict) {
     result.unexpected = fmt::format("expected {}, came {}", expect.verdict, came);
-  } else if (!expect.kind.empty() && expect.kind != result.kind) {
+  } else if (!expect.kind.empty() && expect.kind != kind) {
     result.unexpected = fmt::format("expected {} ({}), came {}", expect.verdict, expect.kind, came);
   } else if (!expect.tensor.empty() &&
              (!result.divergence || result.divergence->tensor != expect.tensor)) {

@@ -23,11 +23,12 @@ std::string of_step(const std::string& name, int64_t step) {
   return step > 0 ? fmt::format("{} of step {}", name, step) : name;
 }
 
-std::string detector_of_failure(const std::string& kind) {
-  static const std::map<std::string, std::string> detectors = {
-      {"disagreement", "matching"}, {"deadlock", "matching"}, {"never_waited", "matching"},
-      {"in_flight", "digest"},      {"hung", "watchdog"},     {"died", "process"},
-      {"threw", "exception"}};
+std::string detector_of_failure(ResultKind kind) {
+  using enum ResultKind;
+  static const std::map<ResultKind, std::string> detectors = {
+      {kDisagreement, "matching"}, {kDeadlock, "matching"}, {kNeverWaited, "matching"},
+      {kInFlight, "digest"},       {kHung, "watchdog"},     {kDied, "process"},
+      {kThrew, "exception"}};
   const auto found = detectors.find(kind);
   return found == detectors.end() ? "" : found->second;
 }
@@ -38,7 +39,7 @@ std::string detector_of_row(const ResultRow& row) {
 }
 
 std::string detector_of_divergence(const Divergence& found) {
-  if (found.kind == "replicas") return "replicas";
+  if (found.kind == ResultKind::kReplicas) return "replicas";
   return detector_of_row(found.worst);
 }
 
@@ -120,8 +121,8 @@ void add_gradients(const CaseResult& result, FaultOutcome& outcome) {
 
 // Whether the ranks made their first call, or could have made it.
 bool ran(const CaseResult& result) {
-  return result.verdict == "match" || result.verdict == "mismatch" || result.verdict == "failed" ||
-         result.kind == "fault";
+  return result.verdict == Verdict::kMatch || result.verdict == Verdict::kMismatch ||
+         result.verdict == Verdict::kFailed || result.kind == ResultKind::kFault;
 }
 
 std::string selection_text(const FaultSpec& fault) {
@@ -173,18 +174,18 @@ FaultOutcome fault_outcome(const CaseResult& result) {
   for (const RankEnding& ending : result.endings) {
     outcome.faults.insert(outcome.faults.end(), ending.faults.begin(), ending.faults.end());
   }
-  if (result.verdict == "mismatch") {
+  if (result.verdict == Verdict::kMismatch) {
     outcome.detections = detections_in(result);
-    if (outcome.detections.empty() && result.kind != "digest") {
-      outcome.detections = {{"matching", 0, result.kind}};
+    if (outcome.detections.empty() && result.kind != ResultKind::kDigest) {
+      outcome.detections = {{"matching", 0, name_of(result.kind)}};
     }
-  } else if (result.verdict == "failed") {
+  } else if (result.verdict == Verdict::kFailed) {
     const std::string detector = detector_of_failure(result.kind);
     int64_t step = 0;
     for (const FaultNote& note : outcome.faults) step = std::max(step, note.step);
-    if (!detector.empty()) outcome.detections.push_back({detector, step, result.kind});
+    if (!detector.empty()) outcome.detections.push_back({detector, step, name_of(result.kind)});
   }
-  if (!result.digests.empty() && result.verdict != "refused") {
+  if (!result.digests.empty() && result.verdict != Verdict::kRefused) {
     const DigestFinding& first = result.digests.front();
     outcome.detections.push_back({"digest", first.step, first.call});
   }

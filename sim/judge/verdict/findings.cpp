@@ -166,7 +166,7 @@ class Judge {
     return std::nullopt;
   }
 
-  Divergence common(const Rows& rows, const char* kind) const {
+  Divergence common(const Rows& rows, ResultKind kind) const {
     Divergence found;
     found.worst = worst_of(rows);
     found.tensor = found.worst.name;
@@ -183,7 +183,8 @@ class Judge {
   }
 
   Divergence wrong_values(const Rows& rows) const {
-    Divergence found = common(rows, worst_of(rows).order < 0 ? "missing" : "values");
+    Divergence found =
+        common(rows, worst_of(rows).order < 0 ? ResultKind::kMissing : ResultKind::kValues);
     Rows wrong;
     for (const ResultRow* row : rows) {
       if (row->is_wrong()) wrong.push_back(row);
@@ -225,7 +226,7 @@ class Judge {
     std::vector<const Piece*> pieces;
     for (const ResultRow& row : sums.wrong) wrong.push_back(&row);
     for (const Piece& piece : sums.sums) pieces.push_back(&piece);
-    Divergence found = common(wrong, "values");
+    Divergence found = common(wrong, ResultKind::kValues);
     found.ranks = ranks_in(addends);
     Symptoms seen = symptoms(wrong, pieces, found.step);
     seen.addends = pieces_of(*addends.front(), true);
@@ -254,7 +255,7 @@ class Judge {
   }
 
   Divergence lacking_addend(const Rows& rows, const WrongAddends& sums) const {
-    Divergence found = common(rows, "missing");
+    Divergence found = common(rows, ResultKind::kMissing);
     found.ranks = sums.lacking;
     explain(found, words_for_lacking_addend(sums.lack, partial_axes(rows)));
     return found;
@@ -267,7 +268,7 @@ class Judge {
   }
 
   Divergence wrong_replicas(const Rows& group) const {
-    Divergence found = common(group, "replicas");
+    Divergence found = common(group, ResultKind::kReplicas);
     found.ranks = ranks_in(group);
     if (outside_of_mesh(found.worst)) return found;
     explain(found, explain_replicas({mesh_at(group), spec_.precision, group, {}}));
@@ -275,7 +276,7 @@ class Judge {
   }
 
   Divergence not_covered(const Rows& rows) const {
-    Divergence found = common(rows, "missing");
+    Divergence found = common(rows, ResultKind::kMissing);
     found.ranks = ranks_in(rows);
     explain(found, kUncovered);
     return found;
@@ -286,7 +287,7 @@ class Judge {
     found.tensor = missing.name;
     found.phase = missing.phase;
     found.step = missing.step;
-    found.kind = "missing";
+    found.kind = ResultKind::kMissing;
     found.worst.name = missing.name;
     found.worst.phase = missing.phase;
     found.worst.step = missing.step;

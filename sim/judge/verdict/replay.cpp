@@ -63,8 +63,10 @@ std::string replay_command(const CaseSpec& spec) {
                  ? fmt::format("run {} --only {}", shell_word(spec.file), shell_word(spec.name))
                  : fmt::format("check {}{}", shell_word(spec.file), check_flags(spec));
   // `run` without --backend means every world; `check` means the emulated one.
-  if (scenario || spec.world.backend != "emulated") command += " --backend " + spec.world.backend;
-  if (spec.world.device != "cpu") command += " --device " + spec.world.device;
+  if (scenario || spec.world.backend != Backend::kEmulated) {
+    command += " --backend " + name_of(spec.world.backend);
+  }
+  if (spec.world.device != DeviceKind::kCpu) command += " --device " + name_of(spec.world.device);
   return command;
 }
 

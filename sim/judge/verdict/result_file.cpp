@@ -131,7 +131,8 @@ CaseResult judge_result_file(const CaseSpec& spec, int golden_fd, const std::str
     CaseResult result = judge(one, {ending});
     result.spec = spec;
     result.replay = fmt::format("shardproof judge {} {}", shell_word(spec.file), shell_word(path));
-    if (spec.precision != "float64") result.replay += " --precision " + spec.precision;
+    if (spec.precision != Precision::kFloat64)
+      result.replay += " --precision " + name_of(spec.precision);
     const std::vector<std::string> missing = lacking(file, golden, spec.steps);
     if (!missing.empty()) {
       if (!result.message.empty()) result.message += "\n";
@@ -141,7 +142,8 @@ CaseResult judge_result_file(const CaseSpec& spec, int golden_fd, const std::str
     return result;
   } catch (const Error& error) {
     RankEnding ending;
-    ending.kind = error.kind() == ErrorKind::kRefused ? "refused" : "bad_input";
+    ending.kind =
+        error.kind() == ErrorKind::kRefused ? ResultKind::kRefused : ResultKind::kBadInput;
     ending.message = error.what();
     return judge(spec, {ending});
   }

@@ -24,13 +24,15 @@ void take(CaseResult& result, const EndingVerdict& verdict) {
 }
 
 // Reads the reports of ranks that finished. An unreadable report is an error of this program.
-EndingVerdict read_reports(const std::vector<RankEnding>& endings, CaseResult& result) {
+std::optional<EndingVerdict> read_reports(const std::vector<RankEnding>& endings,
+                                          CaseResult& result) {
   for (const RankEnding& ending : endings) {
-    if (ending.kind != "finished") continue;
+    if (ending.kind != ResultKind::kFinished) continue;
     try {
       result.reports.push_back(decode_rank_report(ending.bytes));
     } catch (const InternalError& error) {
-      return {"internal", "internal", fmt::format("rank {}: {}", ending.rank, error.what())};
+      return EndingVerdict{Verdict::kInternal, ResultKind::kInternal,
+                           fmt::format("rank {}: {}", ending.rank, error.what())};
     }
   }
   return {};
@@ -55,7 +57,7 @@ std::string values_message(const Divergence& found, const CaseSpec& spec) {
   std::string message = fmt::format("{} of step {} ({}): {}", found.tensor, found.step,
                                     phase_name(found.phase), found.pattern);
   if (!found.likely.empty()) message += "; likely " + found.likely;
-  if (found.kind == "values" && may_be_rounding(found.worst)) {
+  if (found.kind == ResultKind::kValues && may_be_rounding(found.worst)) {
     message += "; " + rounding_note(spec.precision);
   }
   return message;
@@ -85,12 +87,12 @@ std::string digests_message(const std::vector<DigestFinding>& digests) {
 
 struct Judged {
   const std::vector<RankEnding>& endings;
-  EndingVerdict unreadable;  // result of read_reports()
+  std::optional<EndingVerdict> unreadable;  // result of read_reports()
   CaseResult& result;
   bool compares_values = false;
 };
 
-EndingVerdict of_values(CaseResult& result) {
+std::optional<EndingVerdict> of_values(CaseResult& result) {
   const StepMeshes meshes(result.spec);
   const auto addends = settle_addends(meshes, result.reports);
   add_totals(result);
@@ -101,27 +103,30 @@ EndingVerdict of_values(CaseResult& result) {
   if (!result.digests.empty() && result.digests.front().step <= found.step) {
     found.likely = digests_message(result.digests);
   }
-  return {"mismatch", found.tensor.starts_with("metric.") ? "metrics" : found.kind,
-          values_message(found, result.spec)};
+  return EndingVerdict{Verdict::kMismatch,
+                       found.tensor.starts_with("metric.") ? ResultKind::kMetrics : found.kind,
+                       values_message(found, result.spec)};
 }
 
-EndingVerdict of_digests(const CaseResult& result) {
+std::optional<EndingVerdict> of_digests(const CaseResult& result) {
   if (result.digests.empty()) return {};
-  return {"mismatch", "digest", digests_message(result.digests)};
+  return EndingVerdict{Verdict::kMismatch, ResultKind::kDigest, digests_message(result.digests)};
 }
 
-EndingVerdict of_schedule(const CaseResult& result) {
+std::optional<EndingVerdict> of_schedule(const CaseResult& result) {
   const std::string collectives = unexpected_collectives(result.spec, result.reports);
-  return collectives.empty() ? EndingVerdict{} : EndingVerdict{"mismatch", "schedule", collectives};
+  if (collectives.empty()) return {};
+  return EndingVerdict{Verdict::kMismatch, ResultKind::kSchedule, collectives};
 }
 
-EndingVerdict of_account(const CaseResult& result) {
+std::optional<EndingVerdict> of_account(const CaseResult& result) {
   const std::string not_judged = not_judged_text(result.account);
-  return not_judged.empty() ? EndingVerdict{} : EndingVerdict{"internal", "not_judged", not_judged};
+  if (not_judged.empty()) return {};
+  return EndingVerdict{Verdict::kInternal, ResultKind::kNotJudged, not_judged};
 }
 
 // The first non-empty verdict counts. The case matches only when all detectors return empty ones.
-constexpr EndingVerdict (*kDetectors[])(Judged& judged) = {
+constexpr std::optional<EndingVerdict> (*kDetectors[])(Judged& judged) = {
     // A world that ended early holds values of unfinished work, which prove nothing.
     [](Judged& judged) { return judge_endings(judged.endings); },
     // Without every rank's report no later detector sees the whole case.
@@ -143,10 +148,9 @@ constexpr EndingVerdict (*kDetectors[])(Judged& judged) = {
 
 EndingVerdict first_said(Judged& judged) {
   for (const auto detector : kDetectors) {
-    EndingVerdict verdict = detector(judged);
-    if (!verdict.verdict.empty()) return verdict;
+    if (const auto verdict = detector(judged)) return *verdict;
   }
-  return {"match", "", ""};
+  return {Verdict::kMatch, ResultKind::kNone, ""};
 }
 
 }  // namespace
@@ -176,8 +180,8 @@ CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings) {
   drop_addends(result);
   result.outcome = fault_outcome(result);
   const std::string never_fired = faults_that_never_fired(result);
-  if (result.verdict == "match" && !never_fired.empty()) {
-    take(result, {"bad_input", "fault", never_fired});
+  if (result.verdict == Verdict::kMatch && !never_fired.empty()) {
+    take(result, {Verdict::kBadInput, ResultKind::kFault, never_fired});
   }
   compare_with_expectation(result);
   return result;
@@ -187,17 +191,17 @@ int exit_status(const std::vector<CaseResult>& results, bool no_unresolved) {
   const auto any = [&](const auto& applies) {
     return std::any_of(results.begin(), results.end(), applies);
   };
-  const auto came = [&](const std::string& verdict) {
+  const auto came = [&](Verdict verdict) {
     return any(
         [&](const CaseResult& result) { return !result.as_expected && result.verdict == verdict; });
   };
-  if (any([](const CaseResult& result) { return result.verdict == "internal"; })) return 5;
-  if (any([](const CaseResult& result) { return result.verdict == "bad_input"; })) return 2;
-  if (came("failed")) return 3;
+  if (any([](const CaseResult& result) { return result.verdict == Verdict::kInternal; })) return 5;
+  if (any([](const CaseResult& result) { return result.verdict == Verdict::kBadInput; })) return 2;
+  if (came(Verdict::kFailed)) return 3;
   const bool unresolved =
       any([](const CaseResult& result) { return !result.account.unresolved.empty(); });
-  if (came("mismatch") || came("match") || (no_unresolved && unresolved)) return 1;
-  return came("refused") ? 4 : 0;
+  if (came(Verdict::kMismatch) || came(Verdict::kMatch) || (no_unresolved && unresolved)) return 1;
+  return came(Verdict::kRefused) ? 4 : 0;
 }
 
 }  // namespace shardproof::sim

@@ -18,9 +18,9 @@ struct Divergence {
   std::string tensor;  // "grad.model.layers.1.mlp.down_proj.weight"
   Phase phase = Phase::kForward;
   int64_t step = 0;
-  std::string kind;                    // values | replicas | rounding | missing
-  std::vector<int64_t> ranks;          // ranks that hold wrong values
-  ResultRow worst{Outcome::kMissing};  // row of the worst rank
+  ResultKind kind = ResultKind::kValues;  // values, replicas or missing
+  std::vector<int64_t> ranks;             // ranks that hold wrong values
+  ResultRow worst{Outcome::kMissing};     // row of the worst rank
   std::string pattern;  // "every element is 2.00 x golden on ranks 0, 1; 2 is the size of tp"
   std::string likely;   // "summed over tp twice"
   std::vector<std::string> collectives;  // between the last right and the first wrong observation
@@ -29,8 +29,8 @@ struct Divergence {
 
 struct CaseResult {
   CaseSpec spec;
-  std::string verdict;  // match | mismatch | refused | failed | bad_input | internal
-  std::string kind;
+  Verdict verdict = Verdict::kInternal;
+  ResultKind kind = ResultKind::kNone;
   std::string message;  // the finding; for refused and failed: fact and fix
   std::optional<Divergence> divergence;
   int64_t tensors_compared = 0, elements_compared = 0;

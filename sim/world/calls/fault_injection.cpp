@@ -35,7 +35,7 @@ bool FaultInjection::before_call(const Call& call) {
       planned.note.call = describe(call);
       planned.note.step = step_;
       act(planned, call);
-    } else if (planned.fault.kind == "stale" && number == planned.fault.at_call - 1) {
+    } else if (planned.fault.kind == FaultKind::kStale && number == planned.fault.at_call - 1) {
       next_->on_input.push_back([&planned](const Tensors& inputs) {
         for (const at::Tensor& input : inputs) planned.before.push_back(input.clone());
       });
@@ -52,21 +52,21 @@ void FaultInjection::fired(Planned& planned, const std::string& effect) {
 
 void FaultInjection::act(Planned& planned, const Call& call) {
   const FaultSpec& fault = planned.fault;
-  if (fault.kind == "kill") {
+  if (fault.kind == FaultKind::kKill) {
     fired(planned, "");
     if (hooks_.before_kill) hooks_.before_kill();
     ::raise(SIGKILL);
-  } else if (fault.kind == "hang") {
+  } else if (fault.kind == FaultKind::kHang) {
     fired(planned, "");
     for (;;) ::pause();
-  } else if (fault.kind == "throw") {
+  } else if (fault.kind == FaultKind::kThrow) {
     fired(planned, "");
     throw std::runtime_error(
         fmt::format("planted fault: rank {} throws before {}", fault.rank, describe(call)));
-  } else if (fault.kind == "delay") {
+  } else if (fault.kind == FaultKind::kDelay) {
     fired(planned, fmt::format("by {:g} s", fault.seconds));
     std::this_thread::sleep_for(std::chrono::duration<double>(fault.seconds));
-  } else if (fault.kind == "skip") {
+  } else if (fault.kind == FaultKind::kSkip) {
     fired(planned, "");
     next_->skip = true;
   } else {
@@ -78,7 +78,7 @@ void FaultInjection::act(Planned& planned, const Call& call) {
 // runs.
 void FaultInjection::act_at_backend(Planned& planned, const Call& call) {
   const FaultSpec& fault = planned.fault;
-  if (fault.kind == "repeat") {
+  if (fault.kind == FaultKind::kRepeat) {
     next_->again = [this, &planned, call] {
       fired(planned, "");
       if (hooks_.on_repeat) hooks_.on_repeat(call);
@@ -88,17 +88,17 @@ void FaultInjection::act_at_backend(Planned& planned, const Call& call) {
   const auto change = [this, &planned](const Tensors& tensors) {
     const FaultSpec& how = planned.fault;
     try {
-      if (how.kind == "drop") fired(planned, zero(tensors));
-      if (how.kind == "duplicate") fired(planned, twice(tensors));
-      if (how.kind == "stale") fired(planned, outdate(tensors, planned.before));
-      if (how.kind == "corrupt") {
-        fired(planned, how.side + " " + flip_bit(tensors, how.element, how.bit));
+      if (how.kind == FaultKind::kDrop) fired(planned, zero(tensors));
+      if (how.kind == FaultKind::kDuplicate) fired(planned, twice(tensors));
+      if (how.kind == FaultKind::kStale) fired(planned, outdate(tensors, planned.before));
+      if (how.kind == FaultKind::kCorrupt) {
+        fired(planned, name_of(how.side) + " " + flip_bit(tensors, how.element, how.bit));
       }
     } catch (const Error& error) {
       planned.note.problem = error.what();
     }
   };
-  const bool output = fault.kind == "corrupt" && fault.side == "output";
+  const bool output = fault.kind == FaultKind::kCorrupt && fault.side == FaultSide::kOutput;
   (output ? next_->on_output : next_->on_input).push_back(change);
 }
 

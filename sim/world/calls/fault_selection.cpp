@@ -20,10 +20,10 @@ bool receives(const Call& call) {
 bool sums(const Call& call) { return call.reduce_op == "sum" || call.reduce_op == "avg"; }
 
 bool can_act(const FaultSpec& fault, const Call& call) {
-  if (fault.kind == "drop" || fault.kind == "stale") return contributes(call);
-  if (fault.kind == "duplicate") return contributes(call) && sums(call);
-  if (fault.kind != "corrupt") return true;
-  return fault.side == "output" ? receives(call) : contributes(call);
+  if (fault.kind == FaultKind::kDrop || fault.kind == FaultKind::kStale) return contributes(call);
+  if (fault.kind == FaultKind::kDuplicate) return contributes(call) && sums(call);
+  if (fault.kind != FaultKind::kCorrupt) return true;
+  return fault.side == FaultSide::kOutput ? receives(call) : contributes(call);
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ class Entries {
 }  // namespace
 
 RankClock::RankClock(const WorldSpec& world, int64_t rank)
-    : fixed_(world.compute == "fixed"),
+    : fixed_(world.compute == ComputeTime::kFixed),
       factor_(fixed_ ? 1 : world.compute_factor),
       op_us_(world.op_us),
       gflop_per_s_(world.gflop_per_s) {

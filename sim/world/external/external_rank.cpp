@@ -161,8 +161,8 @@ class SharedAddress {
 // The rank's side of the connection.
 class ExternalRank {
  public:
-  ExternalRank(const ExternalPlace& place, const WorkerFunctions& functions,
-               const std::string& backend, const std::string& device)
+  ExternalRank(const ExternalPlace& place, const WorkerFunctions& functions, Backend backend,
+               DeviceKind device)
       : place_(place), functions_(functions) {
     prepare_rank_process();
     WorldSetup& setup = setup_;
@@ -260,9 +260,8 @@ class ExternalRank {
 };
 
 // Life after life. `address` of control: what rank 0 tells the others in its first; "" other ranks.
-[[noreturn]] void live_as_rank(const ExternalPlace& place, const std::string& backend,
-                               const std::string& device, const WorkerFunctions& functions,
-                               const std::string& address) {
+[[noreturn]] void live_as_rank(const ExternalPlace& place, Backend backend, DeviceKind device,
+                               const WorkerFunctions& functions, const std::string& address) {
   SharedAddress known;
   known.set(address);
   run_lives([&](int64_t life) {
@@ -284,13 +283,13 @@ class ExternalRank {
 
 }  // namespace
 
-void serve_external_rank(const ExternalPlace& place, const std::string& backend,
-                         const std::string& device, const WorkerFunctions& functions) {
+void serve_external_rank(const ExternalPlace& place, Backend backend, DeviceKind device,
+                         const WorkerFunctions& functions) {
   live_as_rank(place, backend, device, functions, "");
 }
 
-ExternalHost::ExternalHost(const ExternalPlace& place, const std::string& backend,
-                           const std::string& device, const WorkerFunctions& functions)
+ExternalHost::ExternalHost(const ExternalPlace& place, Backend backend, DeviceKind device,
+                           const WorkerFunctions& functions)
     : place_(place), token_(random_token()) {
   const bool loopback = is_loopback(place.master_addr);
   int port = 0;

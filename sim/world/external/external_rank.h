@@ -26,8 +26,8 @@
 namespace shardproof::sim {
 
 // One rank's process; serves until control says with which status to exit, or has gone (3).
-[[noreturn]] void serve_external_rank(const ExternalPlace& place, const std::string& backend,
-                                      const std::string& device, const WorkerFunctions& functions);
+[[noreturn]] void serve_external_rank(const ExternalPlace& place, Backend backend,
+                                      DeviceKind device, const WorkerFunctions& functions);
 
 // What a rank says first.
 struct ExternalHello {
@@ -42,7 +42,7 @@ struct ExternalHello {
 class ExternalHost {
  public:
   // Forks rank 0. Before any tensor op and any thread.
-  ExternalHost(const ExternalPlace& place, const std::string& backend, const std::string& device,
+  ExternalHost(const ExternalPlace& place, Backend backend, DeviceKind device,
                const WorkerFunctions& functions);
   ~ExternalHost();  // rank 0 has ended
   ExternalHost(const ExternalHost&) = delete;

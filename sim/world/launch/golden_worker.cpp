@@ -33,7 +33,7 @@ std::shared_ptr<GoldenWorker> GoldenWorker::start(boost::asio::io_context& io, W
              if (!self) return;
              self->broken_ = true;
              const std::string output = last_lines(self->worker_->output(), 5);
-             self->finish({.kind = "died",
+             self->finish({.kind = ResultKind::kDied,
                            .message = fmt::format(
                                "the process of the golden {}{}", how,
                                output.empty() ? "" : "; the last lines it printed:\n" + output)});
@@ -65,14 +65,16 @@ void GoldenWorker::watch(Deadline deadline, std::chrono::steady_clock::time_poin
     if (!deadline.sample(seconds_since(start), {golden->worker_->cpu_seconds()})) {
       return golden->watch(deadline, start, limit_s);
     }
-    golden->end({.kind = "hung",
+    golden->end({.kind = ResultKind::kHung,
                  .message = fmt::format("the golden did not end within {:g} s; raise "
                                         "world.deadline_s, or make the model smaller",
                                         limit_s)});
   });
 }
 
-void GoldenWorker::kill() { end({.kind = "interrupted", .message = "the golden was interrupted"}); }
+void GoldenWorker::kill() {
+  end({.kind = ResultKind::kInterrupted, .message = "the golden was interrupted"});
+}
 
 void GoldenWorker::end(TaskOutcome outcome) {
   broken_ = true;

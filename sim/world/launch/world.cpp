@@ -177,17 +177,17 @@ void World::note(RankEnding ending) {
   SHARDPROOF_ASSERT(rank < endings_.size(), "an ending of a rank outside the world");
   if (!running_ || endings_[rank]) return;
   if (ending.last_call.empty()) ending.last_call = last_call(ending.rank);
-  const std::string kind = ending.kind;
+  const ResultKind kind = ending.kind;
   const bool refusal = is_refusal(ending);
   endings_[rank] = std::move(ending);
-  if (matcher_ && kind == "finished") {
+  if (matcher_ && kind == ResultKind::kFinished) {
     if (const auto finding = matcher_->ended(static_cast<int64_t>(rank))) found(*finding);
   }
   if (!running_) return;
   if (all_ended()) return finish();
-  if (kind == "aborted") {
+  if (kind == ResultKind::kAborted) {
     settle_after(kGraceAfterConsequence);
-  } else if (kind != "finished" && !refusal) {
+  } else if (kind != ResultKind::kFinished && !refusal) {
     settle_after(kGraceAfterRoot);
   }  // the others refuse as well, each at its own pace; if not, they wait for this rank: hung
 }
@@ -196,10 +196,10 @@ void World::note(RankEnding ending) {
 void World::found(const Finding& finding) {
   for (const int64_t rank : finding.ranks) {
     endings_[static_cast<size_t>(rank)].reset();
-    set_ending(rank, finding.code, finding.text());
+    set_ending(rank, enum_of<ResultKind>(finding.code), finding.text());
   }
   for (auto& ending : endings_) {
-    if (ending && ending->kind == "threw") ending->kind = "aborted";
+    if (ending && ending->kind == ResultKind::kThrew) ending->kind = ResultKind::kAborted;
   }
   settle();
 }
@@ -258,7 +258,8 @@ void World::hung(const std::string& why) {
   workers_[0]->send(FrameType::kAbort, why);
   after(kAbortGrace, [why](World& world) {
     for (int64_t rank = 0; rank < world.key_.world_size; ++rank) {
-      if (!world.endings_[static_cast<size_t>(rank)]) world.set_ending(rank, "hung", why);
+      if (!world.endings_[static_cast<size_t>(rank)])
+        world.set_ending(rank, ResultKind::kHung, why);
     }
     world.settle();
   });
@@ -280,9 +281,9 @@ void World::hung_processes(const std::string& why) {
     const bool waiting = !waits[i].empty();
     const std::string doing = waiting ? waits[i] : "it is in no call that waits for others";
     set_ending(running[i],
-               !waiting   ? "hung"
-               : all_wait ? "deadlock"
-                          : "aborted",
+               !waiting   ? ResultKind::kHung
+               : all_wait ? ResultKind::kDeadlock
+                          : ResultKind::kAborted,
                doing + "; " + why);
   }
   settle();
@@ -303,7 +304,7 @@ void World::settle() {
   for (int64_t rank = 0; rank < key_.world_size; ++rank) {
     if (endings_[static_cast<size_t>(rank)]) continue;
     const std::string why = "ended because " + cause;
-    set_ending(rank, "aborted", matcher_ ? matcher_->consequence(rank, why) : why);
+    set_ending(rank, ResultKind::kAborted, matcher_ ? matcher_->consequence(rank, why) : why);
   }
   finish();
 }
@@ -326,7 +327,7 @@ void World::finish() {
   bool finished = true;
   bool refused = board_.total_calls() == 0;
   for (auto& ending : endings_) {
-    finished = finished && ending->kind == "finished";
+    finished = finished && ending->kind == ResultKind::kFinished;
     refused = refused && is_refusal(*ending);
     add_faults(*ending);
     run.endings.push_back(std::move(*ending));

@@ -26,8 +26,8 @@
 namespace shardproof::sim {
 
 struct WorldKey {
-  std::string backend;
-  std::string device;
+  Backend backend = Backend::kEmulated;
+  DeviceKind device = DeviceKind::kCpu;
   int64_t world_size = 1;
   auto operator<=>(const WorldKey&) const = default;
 };
@@ -62,7 +62,7 @@ class World : public std::enable_shared_from_this<World> {
   World(boost::asio::io_context& io, WorldKey key);
   void start_workers(Workers& workers);
   void listen_to(size_t worker);
-  bool in_processes() const { return key_.backend != "emulated"; }
+  bool in_processes() const { return key_.backend != Backend::kEmulated; }
 
   void on_frame(size_t worker, Frame frame);
   void on_exit(size_t worker, const std::string& how);
@@ -86,7 +86,7 @@ class World : public std::enable_shared_from_this<World> {
   static constexpr std::chrono::milliseconds kGraceAfterRoot{20};
   void settle_after(std::chrono::milliseconds grace);
   void settle();  // ends every rank that still runs
-  void set_ending(int64_t rank, const std::string& kind, const std::string& message);
+  void set_ending(int64_t rank, ResultKind kind, const std::string& message);
   std::string last_call(int64_t rank) const;
   bool all_ended() const;
   std::string root_cause() const;

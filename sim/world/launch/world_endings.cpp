@@ -12,13 +12,13 @@ constexpr int kLinesOfOutput = 5, kLinesPrinted = 100;  // in a message; in the 
 }  // namespace
 
 bool is_refusal(const RankEnding& ending) {
-  return ending.kind == "refused" || ending.kind == "bad_input";
+  return ending.kind == ResultKind::kRefused || ending.kind == ResultKind::kBadInput;
 }
 
 void World::rank_died(int64_t rank, size_t worker, const std::string& how) {
   if (endings_[static_cast<size_t>(rank)]) return;
   const std::string output = last_lines(workers_[worker]->output(), kLinesOfOutput);
-  set_ending(rank, "died",
+  set_ending(rank, ResultKind::kDied,
              fmt::format("its process {}{}{}", how,
                          output.empty() ? "" : "; the last lines it printed:\n", output));
   if (all_ended()) return finish();
@@ -35,12 +35,13 @@ void World::emulated_world_died(const std::string& how) {
   for (int64_t rank = 0; rank < key_.world_size; ++rank) {
     if (endings_[static_cast<size_t>(rank)]) continue;
     const bool guilty = culprit < 0 || culprit == rank;
-    set_ending(rank, guilty ? "died" : "aborted", fact + (guilty ? quote : ""));
+    set_ending(rank, guilty ? ResultKind::kDied : ResultKind::kAborted,
+               fact + (guilty ? quote : ""));
   }
   finish();
 }
 
-void World::set_ending(int64_t rank, const std::string& kind, const std::string& message) {
+void World::set_ending(int64_t rank, ResultKind kind, const std::string& message) {
   auto& ending = endings_[static_cast<size_t>(rank)];
   if (ending) return;
   ending.emplace();
@@ -58,8 +59,8 @@ std::string World::last_call(int64_t rank) const {
 std::string World::root_cause() const {
   const RankEnding* consequence = nullptr;
   for (const auto& ending : endings_) {
-    if (!ending || ending->kind == "finished") continue;
-    if (ending->kind != "aborted")
+    if (!ending || ending->kind == ResultKind::kFinished) continue;
+    if (ending->kind != ResultKind::kAborted)
       return fmt::format("rank {} ended as {}", ending->rank, ending->kind);
     consequence = &*ending;
   }
@@ -78,8 +79,8 @@ void World::add_faults(RankEnding& ending) const {
 // The ranks of an emulated world print into one stream: it stands at the first that failed itself.
 void World::add_printed(std::vector<RankEnding>& endings) const {
   for (RankEnding& ending : endings) {
-    const bool well = ending.kind == "finished" || is_refusal(ending);
-    if (well || (!in_processes() && ending.kind == "aborted")) continue;
+    const bool well = ending.kind == ResultKind::kFinished || is_refusal(ending);
+    if (well || (!in_processes() && ending.kind == ResultKind::kAborted)) continue;
     const size_t worker = in_processes() ? static_cast<size_t>(ending.rank) : 0;
     ending.printed = last_lines(workers_[worker]->output(), kLinesPrinted);
     if (!in_processes()) return;

@@ -34,7 +34,7 @@ double deadline_of(const std::string& request) {
 }
 
 // The run of a case that no rank began.
-WorldRun not_begun(const CaseSpec& spec, const std::string& kind, const std::string& message) {
+WorldRun not_begun(const CaseSpec& spec, ResultKind kind, const std::string& message) {
   WorldRun run;
   for (int64_t rank = 0; rank < spec.parallel.world_size(); ++rank) {
     RankEnding ending;
@@ -48,7 +48,7 @@ WorldRun not_begun(const CaseSpec& spec, const std::string& kind, const std::str
 
 // Ranks of another launcher that did not come back after a case that ended them.
 WorldRun not_run(const CaseSpec& spec, const std::string& why) {
-  return not_begun(spec, "aborted",
+  return not_begun(spec, ResultKind::kAborted,
                    "not run: an earlier case ended the ranks, and their world could not be made "
                    "anew (" +
                        why + "); start them again with --only this case");
@@ -176,7 +176,7 @@ void WorldPool::start_golden(const std::string& request, int golden_fd,
     golden = impl_->take_golden();
   } catch (const InternalError& error) {
     boost::asio::post(impl_->io, [why = std::string(error.what()), done = std::move(done)] {
-      done({.kind = "internal", .message = why});
+      done({.kind = ResultKind::kInternal, .message = why});
     });
     return;
   }
@@ -206,7 +206,7 @@ void WorldPool::start_case(const CaseSpec& spec, int golden_fd, bool fresh,
   try {
     world = impl_->take_world(key, fresh || has_faults);
   } catch (const InternalError& error) {  // this case fails; the next one gets new workers
-    boost::asio::post(impl_->io, [run = not_begun(spec, "internal", error.what()),
+    boost::asio::post(impl_->io, [run = not_begun(spec, ResultKind::kInternal, error.what()),
                                   done = std::move(done)]() mutable { done(std::move(run)); });
     return;
   }
@@ -246,7 +246,7 @@ std::vector<RankEnding> WorldPool::run_case(const CaseSpec& spec, int golden_fd,
   return std::move(result->endings);
 }
 
-void WorldPool::adopt(ExternalHost& host, const std::string& backend, const std::string& device) {
+void WorldPool::adopt(ExternalHost& host, Backend backend, DeviceKind device) {
   impl_->external_host = &host;
   take_in({backend, device, host.place().world_size}, kPatience_s);
 }

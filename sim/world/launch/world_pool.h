@@ -56,7 +56,7 @@ class WorldPool {
   // Cases run on the ranks that another launcher started, from now on and only there; after a case
   // that ended them they start again. `host` must outlive the last case. Waits until all have come.
   // Throws Error(kFailed): some did not.
-  void adopt(ExternalHost& host, const std::string& backend, const std::string& device);
+  void adopt(ExternalHost& host, Backend backend, DeviceKind device);
   // Tells those ranks to exit with this status, and waits until they have.
   void dismiss(int status);
 

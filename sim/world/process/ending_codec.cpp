@@ -75,7 +75,7 @@ std::vector<RankEnding> decode_endings(const std::string& bytes) {
   std::vector<RankEnding> endings;
   for (const json& item : json::from_cbor(bytes)) {
     endings.push_back({.rank = item.at(0).get<int64_t>(),
-                       .kind = item.at(1).get<std::string>(),
+                       .kind = item.at(1).get<ResultKind>(),
                        .message = text(item.at(2)),
                        .last_call = text(item.at(3)),
                        .bytes = text(item.at(4))});

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sim/case/rank_ending.h"
+#include "sim/case/world_spec.h"
 #include "sim/world/match/call_line.h"
 
 namespace shardproof::sim {
@@ -17,13 +18,13 @@ struct StorePlace {
   std::string host = "127.0.0.1";
   int port = 0;
   bool host_it = false;  // this rank hosts it, on that port
-  std::string prefix;  // of all keys
+  std::string prefix;    // of all keys
 };
 
 // A world (or one rank of it) that is to be made in a worker process.
 struct WorldSetup {
-  std::string backend = "emulated";  // emulated: all ranks here, as threads; gloo, nccl: one rank
-  std::string device = "cpu";
+  Backend backend = Backend::kEmulated;  // all ranks here, as threads; else one rank
+  DeviceKind device = DeviceKind::kCpu;
   int64_t world_size = 1;
   int64_t rank = -1;       // -1: all of them
   int64_t local_rank = 0;  // on this host: picks the GPU

@@ -45,18 +45,18 @@ TaskOutcome outcome_of_exception() {
   } catch (const Error& error) {
     switch (error.kind()) {
       case ErrorKind::kBadInput:
-        return {.kind = "bad_input", .message = error.what()};
+        return {.kind = ResultKind::kBadInput, .message = error.what()};
       case ErrorKind::kRefused:
-        return {.kind = "refused", .message = error.what()};
+        return {.kind = ResultKind::kRefused, .message = error.what()};
       case ErrorKind::kFailed:
-        return {.kind = "failed", .message = error.what()};
+        return {.kind = ResultKind::kFailed, .message = error.what()};
     }
   } catch (const std::exception& error) {
-    return {.kind = "internal", .message = error.what()};
+    return {.kind = ResultKind::kInternal, .message = error.what()};
   } catch (...) {
-    return {.kind = "internal", .message = "an exception of an unknown type"};
+    return {.kind = ResultKind::kInternal, .message = "an exception of an unknown type"};
   }
-  return {.kind = "internal", .message = "an error of an unknown kind"};
+  return {.kind = ResultKind::kInternal, .message = "an error of an unknown kind"};
 }
 
 [[noreturn]] void serve_golden(const WorkerFunctions& functions, int channel) {
@@ -87,7 +87,7 @@ std::vector<RankEnding> endings_of_exception(int64_t only_rank, int64_t world_si
   for (int64_t rank = first; rank <= last; ++rank) {
     RankEnding ending;
     ending.rank = rank;
-    ending.kind = why.kind == "failed" ? "threw" : why.kind;
+    ending.kind = why.kind == ResultKind::kFailed ? ResultKind::kThrew : why.kind;
     ending.message = why.message;
     endings.push_back(ending);
   }
@@ -176,8 +176,8 @@ nlohmann::json to_json(const WorkerSetup& setup) {
 
 WorkerSetup worker_setup_from_json(const nlohmann::json& json) {
   return {.role = json.at("role"),
-          .backend = json.at("backend"),
-          .device = json.at("device"),
+          .backend = json.at("backend").get<Backend>(),
+          .device = json.at("device").get<DeviceKind>(),
           .world_size = json.at("world_size"),
           .rank = json.at("rank")};
 }
@@ -215,7 +215,7 @@ TaskOutcome decode_task_outcome(const std::string& bytes) {
   const nlohmann::json json = nlohmann::json::parse(bytes);
   return {.ok = json.at("ok"),
           .result = json.at("result"),
-          .kind = json.at("kind"),
+          .kind = json.at("kind").get<ResultKind>(),
           .message = json.at("message")};
 }
 

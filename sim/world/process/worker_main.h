@@ -15,8 +15,8 @@ namespace shardproof::sim {
 // What a worker is to be. Travels from control to the zygote as JSON.
 struct WorkerSetup {
   std::string role = "world";  // world | golden
-  std::string backend;
-  std::string device;
+  Backend backend = Backend::kEmulated;
+  DeviceKind device = DeviceKind::kCpu;
   int64_t world_size = 1;
   int64_t rank = -1;
   std::string process_name() const;  // as `ps` shows it, at most 15 characters
@@ -54,9 +54,8 @@ std::vector<RankEnding> endings_of_exception(int64_t only_rank, int64_t world_si
 // The outcome of a golden, as kTaskDone carries it.
 struct TaskOutcome {
   bool ok = false;
-  std::string result = {};  // what the function returned
-  std::string kind =
-      {};  // when !ok: bad_input | refused | failed | internal | died | hung | interrupted
+  std::string result = {};              // what the function returned
+  ResultKind kind = ResultKind::kNone;  // when !ok
   std::string message = {};
 };
 std::string encode(const TaskOutcome& outcome);

@@ -97,7 +97,7 @@ TrainOptions train_options(const CaseSpec& spec) {
                   .copies = spec.parallel.grad_norm_counts == "once" ? NormCopies::kOnce
                                                                      : NormCopies::kEachOfTp};
   options.context_layout = context_layout_of(spec.parallel.context_layout);
-  options.loss_scale = {.enabled = spec.precision == "float16",
+  options.loss_scale = {.enabled = spec.precision == Precision::kFloat16,
                         .init_scale = spec.loss_scale.init_scale,
                         .growth_factor = spec.loss_scale.growth_factor,
                         .backoff_factor = spec.loss_scale.backoff_factor,

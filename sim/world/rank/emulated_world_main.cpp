@@ -54,7 +54,7 @@ struct EmulatedWorldMain::Impl {
     env.inputs = &inputs;
     env.clock = &world.clock(rank);
     RankEnding ending = run_rank(main, request, std::move(env), faults, hooks);
-    if (ending.kind == "finished") {
+    if (ending.kind == ResultKind::kFinished) {
       world.rank_ended(rank);
     } else {
       world.rank_threw(rank, ending.message);
@@ -87,10 +87,10 @@ struct EmulatedWorldMain::Impl {
   std::optional<std::string> abort_reason;
 };
 
-EmulatedWorldMain::EmulatedWorldMain(int64_t world_size, std::string device, RankHooks hooks,
+EmulatedWorldMain::EmulatedWorldMain(int64_t world_size, DeviceKind device, RankHooks hooks,
                                      RankMain main)
-    : impl_(std::make_shared<Impl>(world_size, std::move(device), std::move(hooks),
-                                   std::move(main))) {
+    : impl_(
+          std::make_shared<Impl>(world_size, name_of(device), std::move(hooks), std::move(main))) {
   share_memory_between_ranks(world_size);
   for (int64_t rank = 0; rank < world_size; ++rank) {
     impl_->threads.emplace_back([impl = impl_, rank] { Impl::serve(impl, rank); });
@@ -140,7 +140,7 @@ std::vector<RankEnding> EmulatedWorldMain::run(const std::string& request, int g
     }
     RankEnding hung;
     hung.rank = static_cast<int64_t>(rank);
-    hung.kind = "hung";
+    hung.kind = ResultKind::kHung;
     hung.last_call = impl.world.last_call(hung.rank);
     hung.message = "it is in no call that waits for others; " + impl.abort_reason.value_or("");
     endings.push_back(hung);
@@ -149,8 +149,8 @@ std::vector<RankEnding> EmulatedWorldMain::run(const std::string& request, int g
   if (const auto failure = impl.world.failure()) {
     for (const int64_t rank : failure->ranks) {
       RankEnding& ending = endings[static_cast<size_t>(rank)];
-      if (ending.kind != "finished") continue;
-      ending.kind = failure->code;
+      if (ending.kind != ResultKind::kFinished) continue;
+      ending.kind = enum_of<ResultKind>(failure->code);
       ending.message = failure->text();
     }
   }

@@ -11,7 +11,7 @@ namespace shardproof::sim {
 
 class EmulatedWorldMain {
  public:
-  EmulatedWorldMain(int64_t world_size, std::string device, RankHooks hooks,
+  EmulatedWorldMain(int64_t world_size, DeviceKind device, RankHooks hooks,
                     RankMain main = rank_main);
   // Rank threads that still run continue until the process ends.
   ~EmulatedWorldMain();

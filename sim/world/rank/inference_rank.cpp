@@ -79,13 +79,14 @@ RankReport run_inference_rank(const CaseSpec& spec, const RankEnv& env) {
   judged.stages.clear();  // these have the trainer's meshes, to which it does not belong
   RankRecorder recorder(judged, mesh, rank, golden.get(), [&] { return trace.call_count(); });
   const at::Device device(env.device);
-  const auto options = at::TensorOptions().dtype(dtype_of_precision(spec.precision)).device(device);
+  const auto options =
+      at::TensorOptions().dtype(dtype_of_precision(name_of(spec.precision))).device(device);
   const auto wanted = wanted_weights(*inputs, mesh, rank, options);
   const auto from = refit_group(spec, env, &trace);
   int64_t moment = 1;
   for (int64_t life = 0; life < spec.lives; ++life) {
     for (const StageSpec& stage : spec.stages) {
-      if (stage.kind == "refit") {
+      if (stage.kind == StageKind::kRefit) {
         for (const HeldTensor& held : wanted) held.piece.zero_();
         receive_refit(wanted, mesh, rank, *from, device);
         for (const HeldTensor& held : wanted) {

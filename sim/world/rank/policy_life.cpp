@@ -79,7 +79,7 @@ struct PolicyLife::Place {
               .rank = env.rank,
               .comm = comm,
               .probe = probe,
-              .dtype = dtype_of_precision(spec.precision),
+              .dtype = dtype_of_precision(name_of(spec.precision)),
               .device = at::Device(env.device)},
         worker(setup, inputs.config,
                root_deals_weights(spec) ? weights_to_come(inputs.config) : inputs.weights,
@@ -178,18 +178,18 @@ void PolicyLife::live() {
 }
 
 void PolicyLife::run_stage(const StageSpec& stage) {
-  if (stage.kind == "train") return train(stage);
-  if (stage.kind == "score") return score(stage);
-  if (stage.kind == "reference") return refer(stage);
-  if (stage.kind == "refit") return refit();
-  if (stage.kind == "load") return load(stage);
-  if (stage.kind == "export") return export_weights(stage);
-  if (stage.kind == "draw") return draw();
-  if (stage.kind == "save") {
+  if (stage.kind == StageKind::kTrain) return train(stage);
+  if (stage.kind == StageKind::kScore) return score(stage);
+  if (stage.kind == StageKind::kReference) return refer(stage);
+  if (stage.kind == StageKind::kRefit) return refit();
+  if (stage.kind == StageKind::kLoad) return load(stage);
+  if (stage.kind == StageKind::kExport) return export_weights(stage);
+  if (stage.kind == StageKind::kDraw) return draw();
+  if (stage.kind == StageKind::kSave) {
     saved_ = place_->worker.save(folder_->path());
     return;
   }
-  SHARDPROOF_ASSERT(stage.kind == "offload", "no stage '" + stage.kind + "'");
+  SHARDPROOF_ASSERT(stage.kind == StageKind::kOffload, "no stage '" + name_of(stage.kind) + "'");
   place_->worker.offload(Offloaded::What::kParametersAndOptimizer);
 }
 
@@ -226,7 +226,7 @@ void PolicyLife::train(const StageSpec& stage) {
 
 // Uses this mesh, whichever mesh first held the golden's state.
 void PolicyLife::feed_optimizer() {
-  if (!golden_ || spec_.precision != "float64") return;
+  if (!golden_ || spec_.precision != Precision::kFloat64) return;
   const ClockPause pause(env_.clock);
   const TrainOptions& options = place_->worker.options().train;
   const Trainer& trainer = place_->worker.trainer();

@@ -64,8 +64,8 @@ RankEnding ProcessRankMain::run(const std::string& request, int golden_fd) {
   RankEnv env;
   env.rank = setup_.rank;
   env.world_size = setup_.world_size;
-  env.device = setup_.device;
-  if (setup_.device == "cuda") env.device = fmt::format("cuda:{}", setup_.local_rank);
+  env.device = name_of(setup_.device);
+  if (setup_.device == DeviceKind::kCuda) env.device = fmt::format("cuda:{}", setup_.local_rank);
   env.golden_fd = golden_fd;
   env.inputs = &groups_->inputs;
   env.make_backend = [this](const std::string& name, const std::vector<int64_t>& ranks) {
@@ -74,7 +74,7 @@ RankEnding ProcessRankMain::run(const std::string& request, int golden_fd) {
     if (hooks_.on_call) hooks_.on_call(setup_.rank, making_group(name, ranks, setup_.rank));
     if (!groups_->make) {
       const StorePtr store = make_store_();
-      groups_->make = setup_.backend == "nccl"
+      groups_->make = setup_.backend == Backend::kNccl
                           ? nccl_factory(store, setup_.rank,
                                          {.timeout = setup_.timeout,
                                           .device_index = static_cast<int>(setup_.local_rank)})

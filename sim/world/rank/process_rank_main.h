@@ -10,8 +10,8 @@
 namespace shardproof::sim {
 
 struct ProcessRankSetup {
-  std::string backend = "gloo";  // gloo | nccl
-  std::string device = "cpu";
+  Backend backend = Backend::kGloo;
+  DeviceKind device = DeviceKind::kCpu;
   int64_t rank = 0;
   int64_t world_size = 1;
   int64_t local_rank = 0;  // selects the GPU for nccl

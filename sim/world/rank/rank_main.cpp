@@ -78,7 +78,7 @@ class CaseRun {
 
   RankReport run() {
     const auto start = std::chrono::steady_clock::now();
-    const bool policy = spec_.workload == "policy";
+    const bool policy = spec_.is(ModelWorkload::kPolicy);
     const bool from_root = root_deals_weights(spec_);
     const bool reads = !from_root || env_.rank == 0;
     inputs_ = env_.inputs ? env_.inputs->get(spec_, reads) : load_case_inputs(spec_, reads);
@@ -98,7 +98,7 @@ class CaseRun {
                           .rank = env_.rank,
                           .comm = comm_,
                           .probe = probe(),
-                          .dtype = dtype_of_precision(spec_.precision),
+                          .dtype = dtype_of_precision(name_of(spec_.precision)),
                           .device = at::Device(env_.device)};
     Trainer trainer(setup, model, train_options(spec_));
     if (from_root) take_weights(trainer);
@@ -137,7 +137,7 @@ class CaseRun {
                       {"sequences", metrics.sequences}};
     report.metrics["held_bytes"] = held_bytes(trainer);
     // A policy ends on another mesh than the picture's.
-    const bool drawn = spec_.workload != "policy";
+    const bool drawn = !spec_.is(ModelWorkload::kPolicy);
     if (drawn && env_.rank == 0) report.metrics["parameters"] = holdings(trainer);
     if (drawn && mesh_.coordinate("tp", env_.rank) == 0) {
       report.metrics["tokens_held"] = tokens(trainer);
@@ -161,7 +161,7 @@ class CaseRun {
     trainer.restore(scatter_weights(trainer.parameters(), full, comm_, trainer.device()),
                     trainer.states(),
                     /*step=*/0);
-    if (!golden_ || spec_.precision != "float64" || env_.rank == 0) return;
+    if (!golden_ || spec_.precision != Precision::kFloat64 || env_.rank == 0) return;
     for (const at::Tensor& master : trainer.masters()) received_.push_back(master.clone());
   }
 
@@ -174,7 +174,7 @@ class CaseRun {
                        .phase = Phase::kStep,
                        .tensor = trainer.masters()[i],
                        .layout = parameter.layout});
-      if (golden_ && spec_.precision == "float64") {
+      if (golden_ && spec_.precision == Precision::kFloat64) {
         received_.push_back(trainer.masters()[i].clone());
       }
     }
@@ -194,7 +194,7 @@ class CaseRun {
 
   StepMetrics run_workload(Trainer& trainer, const RankSetup& setup) {
     StepMetrics metrics;
-    if (spec_.workload == "logprobs") {
+    if (spec_.is(ModelWorkload::kLogprobs)) {
       trainer.score(inputs_->batch);
       return metrics;
     }
@@ -202,7 +202,7 @@ class CaseRun {
     for (int64_t step = 1; step <= spec_.steps; ++step) {
       if (env_.on_step) env_.on_step(step);
       metrics = trainer.step(inputs_->batch);
-      if (golden_ && spec_.precision == "float64") {
+      if (golden_ && spec_.precision == Precision::kFloat64) {
         const ClockPause pause(env_.clock);
         const auto initial = [&](size_t index) { return first_shard(trainer, setup, index); };
         observe_fed_optimizer(trainer, setup, *golden_, initial, options.optimizer,

@@ -23,10 +23,10 @@ struct TrainedBatch {
 }
 
 std::vector<TrainedBatch> trained_batches(const CaseSpec& spec, int64_t samples) {
-  if (spec.workload == "train") return {{samples, spec.micro_batch_size, spec.parallel.dp}};
+  if (spec.is(ModelWorkload::kTrain)) return {{samples, spec.micro_batch_size, spec.parallel.dp}};
   std::vector<TrainedBatch> batches;
   for (const StageSpec& stage : spec.stages) {
-    if (stage.kind != "train") continue;
+    if (stage.kind != StageKind::kTrain) continue;
     batches.push_back({stage.global_batch_size, stage.micro_batch_size, stage.parallel.dp});
   }
   return batches;
@@ -62,9 +62,9 @@ void refuse_uncut_heads(const ParallelSpec& parallel, const ModelConfig& config)
 }  // namespace
 
 void refuse_unsupported(const CaseSpec& spec, const ModelConfig& config, int64_t samples) {
-  if (spec.workload == "policy") refuse_uncut_heads(spec.parallel, config);
+  if (spec.is(ModelWorkload::kPolicy)) refuse_uncut_heads(spec.parallel, config);
   for (const StageSpec& stage : spec.stages) {
-    if (stage.kind == "load") refuse_uncut_heads(stage.parallel, config);
+    if (stage.kind == StageKind::kLoad) refuse_uncut_heads(stage.parallel, config);
   }
   for (const TrainedBatch& batch : trained_batches(spec, samples)) {
     if (spec.loss.kind == "preference") refuse_parted_pairs(spec, batch);

@@ -45,26 +45,26 @@ void describe_exception(RankEnding& ending) {
     ending.message = error.what();
     switch (error.kind()) {
       case ErrorKind::kBadInput:
-        ending.kind = "bad_input";
+        ending.kind = ResultKind::kBadInput;
         break;
       case ErrorKind::kRefused:
-        ending.kind = "refused";
+        ending.kind = ResultKind::kRefused;
         break;
       case ErrorKind::kFailed:
-        ending.kind = error.code().empty() ? "threw" : error.code();
+        ending.kind = error.code().empty() ? ResultKind::kThrew : enum_of<ResultKind>(error.code());
         break;
     }
   } catch (const InternalError& error) {
-    ending.kind = "internal";
+    ending.kind = ResultKind::kInternal;
     ending.message = error.what();
   } catch (const c10::Error& error) {
-    ending.kind = "threw";
+    ending.kind = ResultKind::kThrew;
     ending.message = error.what_without_backtrace();
   } catch (const std::exception& error) {
-    ending.kind = "threw";
+    ending.kind = ResultKind::kThrew;
     ending.message = error.what();
   } catch (...) {
-    ending.kind = "threw";
+    ending.kind = ResultKind::kThrew;
     ending.message = "an exception of an unknown type";
   }
 }

@@ -72,7 +72,7 @@ TEST_CASE("The golden's key changes with the options that are marked so, and wit
 TEST_CASE("Of a stage the golden's key has what it does, not where and in which microbatches",
           "[option]") {
   CaseSpec spec;
-  spec.stages = {{.kind = "train", .global_batch_size = 4}};
+  spec.stages = {{.kind = StageKind::kTrain, .global_batch_size = 4}};
   const std::string key = golden_key(spec);
   CaseSpec elsewhere = spec;
   elsewhere.stages[0].parallel.tp = 2;
@@ -80,7 +80,7 @@ TEST_CASE("Of a stage the golden's key has what it does, not where and in which 
   CHECK(golden_key(elsewhere) == key);
   spec.stages[0].eval_mode = true;
   CHECK(golden_key(spec) != key);
-  spec.stages = {{.kind = "train", .global_batch_size = 2}};
+  spec.stages = {{.kind = StageKind::kTrain, .global_batch_size = 2}};
   CHECK(golden_key(spec) != key);
 }
 

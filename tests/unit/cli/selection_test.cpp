@@ -122,7 +122,7 @@ TEST_CASE("Every backend is a case of its own; skips keep their reasons", "[cli]
   run.filters = {"t/c"};
   const Selection selection = select_cases(run);
   REQUIRE(selection.cases.size() == 1);
-  CHECK(selection.cases[0].world.backend == "gloo");
+  CHECK(selection.cases[0].world.backend == Backend::kGloo);
   REQUIRE(selection.skipped.size() == 1);
   CHECK_THAT(selection.skipped[0].skip, Contains("for gloo only"));
 }
@@ -167,14 +167,14 @@ TEST_CASE("Paths that are no scenario are refused", "[cli]") {
 TEST_CASE("An expanded case of an earlier run is a case of its own", "[cli]") {
   const Scenarios scenarios;
   CaseSpec spec = select_cases(scenarios.arguments()).cases[2];
-  spec.world.backend = "gloo";
+  spec.world.backend = Backend::kGloo;
   scenarios.write("replay.json", to_json(spec).dump());
   RunArguments run;
   run.paths = {scenarios.path() + "/replay.json"};
   const Selection selection = select_cases(run);
   REQUIRE(selection.cases.size() == 1);
   CHECK(selection.cases[0].name == spec.name);
-  CHECK(selection.cases[0].world.backend == "gloo");
+  CHECK(selection.cases[0].world.backend == Backend::kGloo);
   scenarios.write("replay.json", "{\"name\": 3}");
   CHECK_THAT(refusal(run), Contains("is no expanded case"));
 }

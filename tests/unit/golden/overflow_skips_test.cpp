@@ -9,7 +9,7 @@ namespace {
 
 OverflowSkips skips_with(double growth_factor, int64_t growth_interval) {
   sim::CaseSpec spec;
-  spec.precision = "float16";
+  spec.precision = Precision::kFloat16;
   spec.loss_scale.growth_factor = growth_factor;
   spec.loss_scale.growth_interval = growth_interval;
   return {spec, /*finds_them=*/true, std::make_shared<std::vector<bool>>()};

@@ -15,7 +15,9 @@ namespace {
 
 using sim::StageSpec;
 
-StageSpec train_of(int64_t samples) { return {.kind = "train", .global_batch_size = samples}; }
+StageSpec train_of(int64_t samples) {
+  return {.kind = sim::StageKind::kTrain, .global_batch_size = samples};
+}
 
 sim::CaseSpec life_of(std::vector<StageSpec> stages) {
   sim::CaseSpec spec;
@@ -73,7 +75,7 @@ double scalar(const sim::GoldenRecord& record, int64_t moment, const std::string
 }  // namespace
 
 TEST_CASE("After a load a life goes on as it did after the save, to the bit", "[golden][PW-8]") {
-  const StageSpec save{.kind = "save"}, load{.kind = "load"};
+  const StageSpec save{.kind = sim::StageKind::kSave}, load{.kind = sim::StageKind::kLoad};
   // Steps 1 2 train, 3 4 train, 5 loads, 6 7 repeat the training of 3 4.
   sim::CaseSpec spec = life_of({train_of(2), save, train_of(2), load, train_of(2)});
   spec.optimizer.schedulers = {{.kind = "LinearLR", .start_factor = 0.25, .total_iters = 3},
@@ -94,10 +96,11 @@ TEST_CASE("After a load a life goes on as it did after the save, to the bit", "[
 }
 
 TEST_CASE("A load brings the loss scale back, and how long it has held", "[golden][PW-1][PW-8]") {
-  const StageSpec save{.kind = "save"}, load{.kind = "load"}, train = train_of(4);
+  const StageSpec save{.kind = sim::StageKind::kSave}, load{.kind = sim::StageKind::kLoad},
+      train = train_of(4);
   sim::CaseSpec spec = life_of({train, train, save, train, train, load, train, train});
   spec.lives = 2;
-  spec.precision = "float16";
+  spec.precision = Precision::kFloat16;
   // The first step overflows; 1e3 fits, and doubles after every two steps.
   spec.loss_scale = {
       .init_scale = 1e9, .growth_factor = 2, .backoff_factor = 1e-6, .growth_interval = 2};
@@ -123,10 +126,11 @@ TEST_CASE("A load brings the loss scale back, and how long it has held", "[golde
 }
 
 TEST_CASE("A step that an overflow skips after a load leaves what was loaded", "[golden][PW-8]") {
-  const StageSpec save{.kind = "save"}, load{.kind = "load"}, train = train_of(4);
+  const StageSpec save{.kind = sim::StageKind::kSave}, load{.kind = sim::StageKind::kLoad},
+      train = train_of(4);
   // The step at 1e12 is skipped; then 1e9 is saved, which overflows before and after the load.
   sim::CaseSpec spec = life_of({train, save, train, train, load, train, train});
-  spec.precision = "float16";
+  spec.precision = Precision::kFloat16;
   spec.loss_scale.init_scale = 1e12;
   spec.loss_scale.backoff_factor = 1e-3;
   const sim::GoldenRecord record = lived(spec);

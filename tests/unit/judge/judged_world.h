@@ -43,7 +43,7 @@ inline at::Tensor numbered(const std::vector<int64_t>& shape, int64_t seed = 1) 
   return out;
 }
 
-inline CaseSpec spec_of(int64_t dp, int64_t tp, const std::string& precision = "float64") {
+inline CaseSpec spec_of(int64_t dp, int64_t tp, Precision precision = Precision::kFloat64) {
   CaseSpec spec;
   spec.name = "test/case";
   spec.precision = precision;

@@ -44,7 +44,7 @@ inline Assembled whole(const at::Tensor& actual, const at::Tensor& golden, bool 
 }
 
 // dp 2, tp 3: a weight [12, 10] cut over tp, with tensors before and after it.
-inline JudgedWorld world(const std::string& precision = "float64") {
+inline JudgedWorld world(Precision precision = Precision::kFloat64) {
   JudgedWorld made(spec_of(2, 3, precision),
                    {seen("x.output", numbered({4, 6}), Phase::kForward),
                     seen("y.grad_input", numbered({4, 6}, 2), Phase::kBackward),
@@ -66,7 +66,7 @@ inline JudgedWorld::Plant in(const std::string& name,
 
 inline Divergence found(const JudgedWorld& judged, const JudgedWorld::Plant& plant) {
   const CaseResult result = judged.run(plant);
-  CHECK(result.verdict == "mismatch");
+  CHECK(result.verdict == Verdict::kMismatch);
   REQUIRE(result.divergence);
   return *result.divergence;
 }

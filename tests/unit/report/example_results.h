@@ -37,7 +37,7 @@ inline ResultRow example_row(const std::string& name, int64_t rank, int64_t orde
 inline CaseResult example_match() {
   CaseResult result;
   result.spec = example_spec("tp/llama_tp2", 1, 2);
-  result.verdict = "match";
+  result.verdict = Verdict::kMatch;
   result.as_expected = true;
   result.tensors_compared = 2;
   result.worst_ratio = 0.031;
@@ -79,8 +79,8 @@ inline CaseResult example_mismatch() {
   const double infinity = std::numeric_limits<double>::infinity();
   CaseResult result;
   result.spec = example_spec("tp/hostile \x02 \xfe/<name>", 1, 2);
-  result.verdict = "mismatch";
-  result.kind = "values";
+  result.verdict = Verdict::kMismatch;
+  result.kind = ResultKind::kValues;
   result.message = kHostileText;
   result.unexpected = kHostileText;
   result.replay = "./shardproof run 'x' --only \"y\"";
@@ -90,7 +90,7 @@ inline CaseResult example_mismatch() {
   divergence.tensor = "grad.w";
   divergence.phase = Phase::kStep;
   divergence.step = 1;
-  divergence.kind = "values";
+  divergence.kind = ResultKind::kValues;
   divergence.ranks = {1};
   divergence.worst = example_row("grad.w", 1, 0, std::nan(""));
   divergence.worst.actual_value = -infinity;
@@ -110,16 +110,16 @@ inline CaseResult example_mismatch() {
 inline CaseResult example_death() {
   CaseResult result;
   result.spec = example_spec("faults/kill", 2, 1);
-  result.verdict = "failed";
-  result.kind = "died";
+  result.verdict = Verdict::kFailed;
+  result.kind = ResultKind::kDied;
   result.message = "rank 1 died: ended by signal 9";
   result.endings.push_back({.rank = 0,
-                            .kind = "aborted",
+                            .kind = ResultKind::kAborted,
                             .message = "rank 1 died",
                             .last_call = "barrier",
                             .bytes = ""});
   result.endings.push_back({.rank = 1,
-                            .kind = "died",
+                            .kind = ResultKind::kDied,
                             .message = "signal 9",
                             .last_call = "all_reduce dp x",
                             .bytes = "",

@@ -172,7 +172,7 @@ TEST_CASE("junit.xml is well-formed whatever the texts hold, and counts as CI sy
 
 TEST_CASE("an expected refusal passes, an expected mismatch that matched fails", "[report]") {
   CaseResult refused = example_match();
-  refused.verdict = "refused";
+  refused.verdict = Verdict::kRefused;
   CaseResult matched = example_match();
   matched.as_expected = false;
   matched.unexpected = "expected mismatch, got match";
@@ -329,8 +329,8 @@ TEST_CASE("what an ended run leaves is read back", "[report]") {
   CHECK(earlier.digests[1] == case_digest(selected[1]));
   CHECK(earlier.info.skipped[0].skip == "no GPU & no <driver>");
   REQUIRE(earlier.results().size() == 2);
-  CHECK(earlier.results()[0].verdict == "match");
-  CHECK(earlier.results()[1].kind == "died");
+  CHECK(earlier.results()[0].verdict == Verdict::kMatch);
+  CHECK(earlier.results()[1].kind == ResultKind::kDied);
   REQUIRE(earlier.missing("why").size() == 1);
   CHECK(earlier.missing("why")[0].skip == "why");
   CHECK(exit_status(earlier.results()) == 3);

@@ -61,7 +61,7 @@ TEST_CASE("on a terminal a status line is rewritten and cleared at the end", "[s
 
 TEST_CASE("a case that was refused as expected says so on its line", "[summary]") {
   CaseResult result = example_match();
-  result.verdict = "refused";
+  result.verdict = Verdict::kRefused;
   result.message = "8 heads do not divide by tp=3\nsecond line";
   CHECK_THAT(case_line(result, false), Contains("refused") && Contains("as expected: 8 heads"));
   CHECK(case_line(result, false).find('\n') == std::string::npos);
@@ -183,7 +183,7 @@ TEST_CASE("a run of some of the selected cases is not called whole", "[summary]"
 
 TEST_CASE("what a precision cannot resolve is counted, and named in its case", "[summary]") {
   CaseResult result = example_match();
-  result.spec.precision = "float16";
+  result.spec.precision = shardproof::Precision::kFloat16;
   result.account.all_tensors = 3;
   result.account.unresolved = {
       {.tensor = "loss", .step = 8, .elements = 1, .reason = "rounding is 0.7 of it"}};

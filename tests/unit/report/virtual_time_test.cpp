@@ -38,8 +38,8 @@ json transfer(const char* name, double ready, double from, double to, int64_t la
 CaseResult two_ranks() {
   CaseResult result;
   result.spec.name = "clock/two";
-  result.spec.world.compute = "fixed";
-  result.verdict = "match";
+  result.spec.world.compute = ComputeTime::kFixed;
+  result.verdict = Verdict::kMatch;
   result.as_expected = true;
   result.reports.resize(2);
   const char* a = "all_reduce(sum) tp[0,1] [4] float64 'a'";

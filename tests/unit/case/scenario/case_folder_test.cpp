@@ -47,7 +47,7 @@ TEST_CASE("A case folder without constants has the documented ones", "[case]") {
   CHECK(spec.optimizer.eps == 1e-8);
   CHECK(spec.optimizer.weight_decay == 0.01);
   CHECK(spec.optimizer.max_norm == 1.0);
-  CHECK(spec.precision == "float64");
+  CHECK(spec.precision == Precision::kFloat64);
   CHECK(spec.expected_file.empty());
   CHECK(spec.model["hidden_size"] == 8);
 }

@@ -101,10 +101,10 @@ faults: [{kind: kill, rank: 5, label: "o_proj", at_call: 2}]
 expect: {verdict: failed, kind: died, collectives: {tp: {all_reduce: 3}}}
 tags: [a, b]
 )",
-                                  {"gloo", "cpu"});
+                                  {Backend::kGloo, DeviceKind::kCpu});
   CHECK(spec.name == "tp/whole");
   CHECK(spec.line == 2);
-  CHECK(spec.precision == "float32");
+  CHECK(spec.precision == Precision::kFloat32);
   CHECK(spec.seed == 7);
   CHECK(spec.model["hidden_size"] == 64);
   CHECK(spec.model["rope_scaling"]["factor"] == 2.0);
@@ -128,7 +128,7 @@ tags: [a, b]
   CHECK(spec.optimizer.momentum == 0.9);
   CHECK(spec.optimizer.weight_decay == 0);
   CHECK(spec.optimizer.max_norm == 0);
-  CHECK(spec.world.backend == "gloo");
+  CHECK(spec.world.backend == Backend::kGloo);
   CHECK(spec.world.hang_s == 1.5);
   REQUIRE(spec.faults.size() == 1);
   CHECK(spec.faults[0].label == "o_proj");
@@ -173,10 +173,10 @@ matrix:
   REQUIRE(scenario.cases.size() == 2);
   CHECK(scenario.cases[0].seed == 2);
   CHECK(scenario.cases[0].parallel.tp == 2);
-  CHECK(scenario.cases[0].expect.verdict == "refused");
+  CHECK(scenario.cases[0].expect.verdict == Verdict::kRefused);
   CHECK(scenario.cases[1].seed == 1);
   CHECK(scenario.cases[1].parallel.tp == 4);
-  CHECK(scenario.cases[1].expect.verdict == "match");
+  CHECK(scenario.cases[1].expect.verdict == Verdict::kMatch);
   CHECK(scenario.cases[1].skip == "not today");
 }
 
@@ -259,7 +259,8 @@ skip:
   std::vector<std::string> emulated, gloo;
   for (const CaseSpec& spec : parse_scenario_text("x.yaml", text).cases)
     emulated.push_back(spec.skip);
-  for (const CaseSpec& spec : parse_scenario_text("x.yaml", text, {"gloo", "cpu"}).cases) {
+  for (const CaseSpec& spec :
+       parse_scenario_text("x.yaml", text, {Backend::kGloo, DeviceKind::kCpu}).cases) {
     gloo.push_back(spec.skip);
   }
   CHECK(emulated == std::vector<std::string>{"", "one rank", "", "", "", ""});

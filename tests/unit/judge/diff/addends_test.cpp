@@ -29,7 +29,7 @@ void hold_addend(int64_t rank, Observation& seen) {
 TEST_CASE("a million elements of an addend that sum to the golden match, every one counted",
           "[addends]") {
   const CaseResult result = million().run(hold_addend);
-  CHECK(result.verdict == "match");
+  CHECK(result.verdict == Verdict::kMatch);
   CHECK(result.tensors_compared == 1);
   CHECK(result.elements_compared == 4 * kMillion);
   CHECK(result.account.elements.demanded == 4 * kMillion);
@@ -43,7 +43,7 @@ TEST_CASE("one wrong element of a million addends is a mismatch that names it", 
     if (rank == 2) seen.tensor[123][456] += 1e-3;
   });
   CHECK(wrong.tensor == kWeight);
-  CHECK(wrong.kind == "values");
+  CHECK(wrong.kind == ResultKind::kValues);
   CHECK(wrong.worst.worst_global_index == std::vector<int64_t>{123, 456});
   CHECK(wrong.worst.bad_count == 1);
   CHECK(wrong.worst.count == kMillion);
@@ -58,7 +58,7 @@ TEST_CASE("a missing addend is named with its rank", "[addends]") {
     });
   };
   const Divergence silent = lacks([](int64_t, Observation& seen) { seen.tensor = at::Tensor(); });
-  CHECK(silent.kind == "missing");
+  CHECK(silent.kind == ResultKind::kMissing);
   CHECK(silent.tensor == kWeight);
   CHECK(silent.ranks == std::vector<int64_t>{2});
   CHECK_THAT(silent.pattern, Catch::Contains("an addend is missing: rank 2 holds none of it"));
@@ -66,7 +66,7 @@ TEST_CASE("a missing addend is named with its rank", "[addends]") {
     seen.layout = Layout({Cut::even(0, "dp")});
     seen.tensor = seen.tensor.narrow(0, 500, 250).contiguous();
   });
-  CHECK(half.kind == "missing");
+  CHECK(half.kind == ResultKind::kMissing);
   CHECK(half.ranks == std::vector<int64_t>{2});
   const Divergence whole = lacks([](int64_t, Observation& seen) { seen.part = Part::kFull; });
   CHECK(whole.tensor == kWeight);
@@ -96,11 +96,11 @@ TEST_CASE("addends of several microbatches count together, and of each tokens on
     }
     return judge(spec, endings);
   };
-  CHECK(judged(2).verdict == "match");
+  CHECK(judged(2).verdict == Verdict::kMatch);
   CHECK(judged(2).elements_compared == 2 * full.numel());
   const CaseResult one_too_few = judged(1);
-  CHECK(one_too_few.verdict == "mismatch");
-  CHECK(one_too_few.kind == "missing");
+  CHECK(one_too_few.verdict == Verdict::kMismatch);
+  CHECK(one_too_few.kind == ResultKind::kMissing);
 }
 
 TEST_CASE("an addend of zeros is named", "[addends]") {
@@ -108,7 +108,7 @@ TEST_CASE("an addend of zeros is named", "[addends]") {
     hold_addend(rank, seen);
     if (rank == 2) seen.tensor = at::zeros_like(seen.tensor);
   });
-  CHECK(zeros.kind == "values");
+  CHECK(zeros.kind == ResultKind::kValues);
   CHECK_THAT(zeros.pattern, Catch::EndsWith("; the addend of rank 2 is 0 everywhere"));
   CHECK(zeros.likely.empty());
 }
@@ -123,12 +123,12 @@ TEST_CASE("ranks that share a part of a cut dim are peers of each other alone", 
     seen.layout = Layout({Cut::repeated(1, "tp", 2)});
     seen.tensor = head * (rank % 2 == 0 ? 0.25 : 0.75);
   };
-  CHECK(judged.run(hold).verdict == "match");
+  CHECK(judged.run(hold).verdict == Verdict::kMatch);
   const Divergence silent = found(judged, [&](int64_t rank, Observation& seen) {
     hold(rank, seen);
     if (rank == 3) seen.tensor = at::Tensor();
   });
-  CHECK(silent.kind == "missing");
+  CHECK(silent.kind == ResultKind::kMissing);
   CHECK(silent.ranks == std::vector<int64_t>{3});
 }
 

@@ -18,7 +18,7 @@ namespace {
 constexpr double kRate = 0.01, kDecay = 0.1, kMaxNorm = 1.0;
 
 CaseSpec spec_with(const std::string& kind, double momentum = 0) {
-  CaseSpec spec = spec_of(1, 1, "bfloat16");
+  CaseSpec spec = spec_of(1, 1, Precision::kBFloat16);
   spec.steps = 3;
   spec.optimizer.kind = kind;
   spec.optimizer.lr = kRate;

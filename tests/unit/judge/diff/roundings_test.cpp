@@ -27,7 +27,7 @@ GoldenTensor scattered_golden(const at::Tensor& value, double factor_scatter = 1
 }
 
 FactorCheck check(const GoldenTensor& golden, const at::Tensor& actual,
-                  const std::string& precision = "bfloat16") {
+                  Precision precision = Precision::kBFloat16) {
   const IndexPlan plan = make_index_plan(golden.value.sizes().vec(), Layout(), {}, {}, Mesh(), 0);
   const DiffTask task{actual, golden, plan};
   return check_factor(task, precision);
@@ -37,27 +37,28 @@ FactorCheck check(const GoldenTensor& golden, const at::Tensor& actual,
 
 TEST_CASE("float32 values that a narrower dtype can hold were rounded", "[roundings]") {
   const at::Tensor values = numbered({128});
-  CHECK_THAT(rounded_through(narrow_values(values, at::kBFloat16), "bfloat16"),
+  CHECK_THAT(rounded_through(narrow_values(values, at::kBFloat16), Precision::kBFloat16),
              Contains("no more bits than a bfloat16"));
-  CHECK_THAT(rounded_through(narrow_values(values, at::kHalf), "float16"),
+  CHECK_THAT(rounded_through(narrow_values(values, at::kHalf), Precision::kFloat16),
              Contains("no more bits than a float16"));
-  CHECK(rounded_through(values.to(at::kFloat), "bfloat16") == "");
-  CHECK(rounded_through(narrow_values(values, at::kBFloat16), "float32") == "");
-  CHECK(rounded_through(values.to(at::kBFloat16), "bfloat16") == "");  // no bfloat16 has more bits
+  CHECK(rounded_through(values.to(at::kFloat), Precision::kBFloat16) == "");
+  CHECK(rounded_through(narrow_values(values, at::kBFloat16), Precision::kFloat32) == "");
+  CHECK(rounded_through(values.to(at::kBFloat16), Precision::kBFloat16) ==
+        "");  // no bfloat16 has more bits
 }
 
 TEST_CASE("a power of two on top of narrow values hides no rounding", "[roundings]") {
   const at::Tensor rounded = narrow_values(numbered({128}), at::kHalf) * 0x1p-30;
-  CHECK_THAT(rounded_through(rounded, "float16"), Contains("rounded through"));
+  CHECK_THAT(rounded_through(rounded, Precision::kFloat16), Contains("rounded through"));
 }
 
 TEST_CASE("one float32 value, or few different ones, tell of no rounding", "[roundings]") {
   at::Tensor values = narrow_values(numbered({128}), at::kBFloat16);
-  CHECK(rounded_through(values.slice(0, 0, 7), "bfloat16") == "");
-  CHECK(rounded_through(values.slice(0, 0, 63), "bfloat16", kFewestOfGradient) == "");
-  CHECK(rounded_through(at::ones({1000}, at::kFloat), "bfloat16") == "");
+  CHECK(rounded_through(values.slice(0, 0, 7), Precision::kBFloat16) == "");
+  CHECK(rounded_through(values.slice(0, 0, 63), Precision::kBFloat16, kFewestOfGradient) == "");
+  CHECK(rounded_through(at::ones({1000}, at::kFloat), Precision::kBFloat16) == "");
   values[17] = 0.1f;
-  CHECK(rounded_through(values, "bfloat16") == "");
+  CHECK(rounded_through(values, Precision::kBFloat16) == "");
 }
 
 TEST_CASE("a factor on a whole tensor is wrong although no element is", "[roundings]") {
@@ -66,7 +67,7 @@ TEST_CASE("a factor on a whole tensor is wrong although no element is", "[roundi
   CHECK(check(golden, golden.value * 1.0095).used == Approx(0.0095 / 0.01));
   CHECK_THAT(check(golden, golden.value * 0.9895).problem,
              Contains("0.9895 times the golden") && Contains("bfloat16 are within 0.01 of 1"));
-  CHECK(check(golden, golden.value * 0.9895, "float64").problem == "");
+  CHECK(check(golden, golden.value * 0.9895, Precision::kFloat64).problem == "");
 }
 
 TEST_CASE("noise of any size is no factor", "[roundings]") {
@@ -165,11 +166,11 @@ namespace {
 // A norm of [6, 16] as a rank computes it: in float32, then rounded once.
 struct Norm {
   at::Tensor x, w;
-  CaseSpec spec = spec_of(1, 1, "bfloat16");
+  CaseSpec spec = spec_of(1, 1, Precision::kBFloat16);
 
   explicit Norm(at::ScalarType narrow = at::kBFloat16)
       : x(numbered({6, 16}, 3).to(narrow)), w(numbered({16}, 4).to(narrow)) {
-    spec.precision = narrow == at::kBFloat16 ? "bfloat16" : "float16";
+    spec.precision = narrow == at::kBFloat16 ? Precision::kBFloat16 : Precision::kFloat16;
     spec.model = {{"rms_norm_eps", 1e-5}};
   }
   at::Tensor normed() const {
@@ -224,9 +225,9 @@ TEST_CASE("Gemma's norm multiplies by 1 + weight", "[own norm]") {
 TEST_CASE("a float64 norm, or one without its inputs, is not judged by itself", "[own norm]") {
   Norm norm;
   const at::Tensor wrong = norm.x * 7;
-  norm.spec.precision = "float64";
+  norm.spec.precision = Precision::kFloat64;
   CHECK(norm.problem_of(wrong) == "");
-  norm.spec.precision = "bfloat16";
+  norm.spec.precision = Precision::kBFloat16;
   CHECK(own_norm_problem(norm.spec, seen("model.norm.output", wrong, Phase::kForward), wrong) ==
         "");
 }

@@ -41,7 +41,7 @@ TEST_CASE("an integer tensor has no allowance", "[tolerance]") {
 
 TEST_CASE("lower precisions allow 6 scatters of the ensemble, on every mesh", "[tolerance]") {
   for (const int64_t tp : {1, 4}) {
-    const Tolerance tolerance(spec_of(3, tp, "float32"));
+    const Tolerance tolerance(spec_of(3, tp, Precision::kFloat32));
     CHECK(tolerance.allowance(tensor_of(1, 0, 1e-3)) == Approx(6e-3 + 1e-10));
     CHECK(tolerance.fed_allowance(tensor_of(1, 0, 1e-3)) == Approx(6e-3 + 1e-12));
     CHECK(tolerance.resolves(tensor_of(1, 0, 1e-3)));
@@ -49,7 +49,7 @@ TEST_CASE("lower precisions allow 6 scatters of the ensemble, on every mesh", "[
 }
 
 TEST_CASE("fewer scatters are allowed where 6 would hide half of the tensor", "[tolerance]") {
-  const Tolerance tolerance(spec_of(1, 2, "bfloat16"));
+  const Tolerance tolerance(spec_of(1, 2, Precision::kBFloat16));
   CHECK(tolerance.allowance(tensor_of(2, 0, 0.16)) == Approx(0.96));
   CHECK(tolerance.allowance(tensor_of(2, 0, 0.2)) == Approx(1.0));
   CHECK(tolerance.allowance(tensor_of(2, 0, 0.4)) == Approx(1.0));
@@ -57,7 +57,7 @@ TEST_CASE("fewer scatters are allowed where 6 would hide half of the tensor", "[
 }
 
 TEST_CASE("a tensor is not resolved where 2 scatters exceed half of it", "[tolerance]") {
-  const Tolerance tolerance(spec_of(1, 2, "bfloat16"));
+  const Tolerance tolerance(spec_of(1, 2, Precision::kBFloat16));
   CHECK(tolerance.allowance(tensor_of(2, 0, 0.6)) == Approx(1.2));
   CHECK_FALSE(tolerance.resolves(tensor_of(2, 0, 0.6)));
   const double none = std::numeric_limits<double>::infinity();  // members skip other steps
@@ -71,19 +71,19 @@ TEST_CASE("a tensor is not resolved where 2 scatters exceed half of it", "[toler
 }
 
 TEST_CASE("lower precisions allow 4 eps of the scale where nothing scatters", "[tolerance]") {
-  CHECK(Tolerance(spec_of(1, 1, "float32")).allowance(tensor_of(2, 0)) ==
+  CHECK(Tolerance(spec_of(1, 1, Precision::kFloat32)).allowance(tensor_of(2, 0)) ==
         Approx(4 * 2 * std::ldexp(1.0, -23) + 2e-10).epsilon(1e-12));
-  CHECK(Tolerance(spec_of(1, 1, "bfloat16")).allowance(tensor_of(2, 0)) ==
+  CHECK(Tolerance(spec_of(1, 1, Precision::kBFloat16)).allowance(tensor_of(2, 0)) ==
         Approx(4 * 2 * std::ldexp(1.0, -7)).epsilon(1e-6));
 }
 
 TEST_CASE("what a bfloat16 run keeps in float32 is allowed roundings of float32", "[tolerance]") {
   GoldenTensor logprobs = tensor_of(2, 0);
   logprobs.kept_in_float32 = true;
-  CHECK(Tolerance(spec_of(1, 1, "bfloat16")).allowance(logprobs) ==
+  CHECK(Tolerance(spec_of(1, 1, Precision::kBFloat16)).allowance(logprobs) ==
         Approx(4 * 2 * std::ldexp(1.0, -23) + 2e-10).epsilon(1e-12));
   logprobs.scatter = 1e-2;
-  CHECK(Tolerance(spec_of(1, 1, "bfloat16")).allowance(logprobs) == Approx(6e-2));
+  CHECK(Tolerance(spec_of(1, 1, Precision::kBFloat16)).allowance(logprobs) == Approx(6e-2));
 }
 
 namespace {
@@ -153,8 +153,8 @@ TEST_CASE("it adds up over steps, with the clipped gradient's bias-corrected siz
 TEST_CASE("what a load gave up adds nothing to a policy's steps after it", "[tolerance][PW-8]") {
   TwoSteps steps;
   steps.spec.data.batch_size = 1;
-  const StageSpec train{.kind = "train", .global_batch_size = 1}, save{.kind = "save"},
-      load{.kind = "load"};
+  const StageSpec train{.kind = StageKind::kTrain, .global_batch_size = 1},
+      save{.kind = StageKind::kSave}, load{.kind = StageKind::kLoad};
   const double first = steps.grad_allowance(1), clip = 2.0 / (4.0 + 1e-6);
   const double second = clip * steps.grad_allowance(2);
   steps.spec.stages = {train, train};

@@ -19,7 +19,7 @@ TEST_CASE("values of a narrow dtype are rounding only when they lie near the gol
   CHECK_THAT(rounded(numbered({12}, 5)).pattern, Catch::Contains("exactly a bfloat16"));
   CHECK_THAT(rounded(numbered({12}, 71)).pattern, !Catch::Contains("bfloat16"));
   const Divergence in_float32 =
-      found(world("float32"), in("grad.b", [](int64_t, const at::Tensor& t) {
+      found(world(Precision::kFloat32), in("grad.b", [](int64_t, const at::Tensor& t) {
               return t.to(at::kBFloat16).to(at::kFloat);
             }));
   CHECK_THAT(in_float32.pattern, Catch::Contains("exactly a bfloat16"));
@@ -42,13 +42,14 @@ TEST_CASE("logprobs of a bfloat16 run are due in float32", "[explanations]") {
   at::Tensor logprobs = -1 - numbered({3, 7}).abs();
   logprobs.select(1, 0).zero_();
   const auto verdict = [&](at::ScalarType through) {
-    JudgedWorld judged(spec_of(1, 2, "bfloat16"), {seen("logprobs", logprobs, Phase::kForward)});
+    JudgedWorld judged(spec_of(1, 2, Precision::kBFloat16),
+                       {seen("logprobs", logprobs, Phase::kForward)});
     return judged.run(
         in("logprobs", [=](int64_t, const at::Tensor& t) { return t.to(through).to(at::kFloat); }));
   };
-  CHECK(verdict(at::kFloat).verdict == "match");
+  CHECK(verdict(at::kFloat).verdict == Verdict::kMatch);
   const CaseResult narrow = verdict(at::kBFloat16);
-  CHECK(narrow.verdict == "mismatch");
+  CHECK(narrow.verdict == Verdict::kMismatch);
   REQUIRE(narrow.divergence);
   CHECK_THAT(narrow.divergence->pattern, Catch::Contains("rounded through a narrower dtype"));
 }
@@ -66,7 +67,7 @@ TEST_CASE("float32 values that are off as bfloat16 rounds were computed in it", 
     row.worst_ratio = row.worst_error / piece.allowance;
     row.golden_scale = logprobs.abs().max().item<double>();
     row.factor_residual = 1;
-    return explain_values({Mesh({{"tp", 2}}), "bfloat16", {&row}, {&piece}}).likely;
+    return explain_values({Mesh({{"tp", 2}}), Precision::kBFloat16, {&row}, {&piece}}).likely;
   };
   // Logarithms of rounded sums are no bfloat16 numbers, but their errors have bfloat16's size.
   const at::Tensor sums = 3 + 2 * numbered({3, 7}, 8);
@@ -174,7 +175,7 @@ TEST_CASE("in a low precision a step that rounding cannot tell from this one is 
   const auto pattern = [&](double update) {
     const at::Tensor now = before + update * allowance * numbered({40}, 2).sign();
     const JudgedWorld judged(
-        spec_of(1, 2, "float16"),
+        spec_of(1, 2, Precision::kFloat16),
         {seen("x.output", before, Phase::kForward, 1), seen("x.output", now, Phase::kForward, 2)});
     return found(judged,
                  [=](int64_t, Observation& seen) {
@@ -189,7 +190,8 @@ TEST_CASE("in a low precision a step that rounding cannot tell from this one is 
 TEST_CASE("rounding is mentioned only beside an error that could be rounding", "[explanations]") {
   const auto told = [](double factor) {
     return describe_result(
-        world("float16").run(in(kGrad, [=](int64_t, const at::Tensor& t) { return t * factor; })),
+        world(Precision::kFloat16)
+            .run(in(kGrad, [=](int64_t, const at::Tensor& t) { return t * factor; })),
         false);
   };
   CHECK_THAT(told(1.01), Catch::Contains("if the same case matches in float64, this is rounding"));

@@ -97,7 +97,7 @@ TEST_CASE("a float64 run may show no float32 tensor, not even a right one", "[re
       observe_one(spec_of(1, 1), golden, seen("x.output", exact.to(at::kFloat), Phase::kForward));
   CHECK(row.is_wrong());
   CHECK(row.problem == "float32 tensor in a float64 run");
-  CHECK(observe_one(spec_of(1, 1, "float32"), golden,
+  CHECK(observe_one(spec_of(1, 1, Precision::kFloat32), golden,
                     seen("x.output", exact.to(at::kFloat), Phase::kForward))
             .outcome == Outcome::kMatch);
 }
@@ -220,7 +220,7 @@ GoldenRecord golden_with_member(const std::vector<Observation>& exact,
 }  // namespace
 
 TEST_CASE("what correct runs scatter over is unresolved, and wrong only beyond it", "[recorder]") {
-  const CaseSpec spec = spec_of(1, 1, "bfloat16");
+  const CaseSpec spec = spec_of(1, 1, Precision::kBFloat16);
   const at::Tensor value = at::tensor({1.0, -2.0}, at::kDouble);
   const auto golden =
       golden_with_member({seen("grad.w", value)}, {seen("grad.w", value + 0.6)});  // of scale 2
@@ -233,7 +233,7 @@ TEST_CASE("what correct runs scatter over is unresolved, and wrong only beyond i
 }
 
 TEST_CASE("a step that only some correct runs skip is unresolved, done or not", "[recorder]") {
-  const CaseSpec spec = spec_of(1, 1, "float16");
+  const CaseSpec spec = spec_of(1, 1, Precision::kFloat16);
   const auto skipped = [](double yes) {
     return seen("metric.skipped", at::scalar_tensor(yes, at::kDouble));
   };
@@ -251,7 +251,7 @@ TEST_CASE("a step that only some correct runs skip is unresolved, done or not", 
 }
 
 TEST_CASE("a factor of a whole tensor counts until the first optimizer step", "[recorder]") {
-  CaseSpec spec = spec_of(1, 1, "bfloat16");
+  CaseSpec spec = spec_of(1, 1, Precision::kBFloat16);
   spec.steps = 2;
   const at::Tensor value = numbered({128});
   for (const int64_t step : {1, 2}) {

@@ -31,7 +31,7 @@ TEST_CASE("a factor is named after the axis whose size it is", "[diagnose]") {
 
 TEST_CASE("in float32 a factor is still seen through the rounding", "[diagnose]") {
   const Divergence twice =
-      found(world("float32"),
+      found(world(Precision::kFloat32),
             in(kGrad, [](int64_t, const at::Tensor& t) { return (t * 2).to(at::kFloat); }));
   CHECK_THAT(twice.pattern, Catch::Contains("2 is the size of dp"));
   CHECK(twice.worst.rounding_only);

@@ -24,7 +24,7 @@ std::string said(const std::vector<Piece>& pieces, const std::string& name = "dr
   const Mesh mesh({{"tp", 4}});
   ResultRow row(Outcome::kMismatch);
   row.name = name;
-  Symptoms symptoms{mesh, "float64", {&row}, {}};
+  Symptoms symptoms{mesh, Precision::kFloat64, {&row}, {}};
   for (const Piece& piece : pieces) symptoms.pieces.push_back(&piece);
   const auto found = propose_draws(Difference(symptoms));
   return found ? found->pattern + "; " + found->likely : "";

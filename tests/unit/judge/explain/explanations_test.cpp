@@ -34,7 +34,7 @@ std::string order_of(const std::vector<int64_t>& order) {
 std::optional<Proposal> read_otherwise(const Piece& piece) {
   const Mesh mesh({{"tp", 1}});
   ResultRow row(Outcome::kMismatch);
-  return propose_read_order(Difference({mesh, "float64", {&row}, {&piece}}));
+  return propose_read_order(Difference({mesh, Precision::kFloat64, {&row}, {&piece}}));
 }
 
 }  // namespace
@@ -78,7 +78,7 @@ TEST_CASE("factors of clipping and of microbatches have names", "[explanations]"
   row.name = "grad.w";
   row.count = 40;
   row.factor = 5;
-  Symptoms symptoms{mesh, "float64", {&row}, {}};
+  Symptoms symptoms{mesh, Precision::kFloat64, {&row}, {}};
   symptoms.microbatches = 5;
   const Explanation five = explain_values(symptoms);
   CHECK_THAT(five.pattern, Catch::Contains("5 is the number of microbatches"));
@@ -160,7 +160,7 @@ TEST_CASE("two gradients of one name on a rank are a tie that was cut", "[explan
     const Piece b = piece_of(golden - first + noise * numbered({6, 4}, 9), golden);
     const Mesh mesh({{"tp", 1}});
     ResultRow row(Outcome::kMismatch);
-    const Symptoms symptoms{mesh, "float64", {&row}, {&a, &b}};
+    const Symptoms symptoms{mesh, Precision::kFloat64, {&row}, {&a, &b}};
     const auto found = propose_missing_sum(Difference(symptoms));
     return found ? found->likely : "";
   };
@@ -359,7 +359,7 @@ TEST_CASE("what is right needs no explanation", "[explanations]") {
   }
   const Piece piece = piece_of(nearly, golden);
   CHECK_FALSE(read_otherwise(piece));
-  CHECK(world().run().verdict == "match");
+  CHECK(world().run().verdict == Verdict::kMatch);
 }
 
 TEST_CASE("smooth values and wide allowances make no shift", "[explanations]") {
@@ -375,7 +375,7 @@ TEST_CASE("smooth values and wide allowances make no shift", "[explanations]") {
 }
 
 TEST_CASE("random differences get no cause", "[explanations]") {
-  const std::string precision = GENERATE("float64", "float32", "bfloat16");
+  const auto precision = GENERATE(Precision::kFloat64, Precision::kFloat32, Precision::kBFloat16);
   const int64_t seed = GENERATE(range(100, 112));
   const double size = GENERATE(1.0, 0.1);
   const std::string tensor = GENERATE(std::string(kGrad), "grad.b", "x.output");
@@ -391,7 +391,7 @@ TEST_CASE("random differences get no cause", "[explanations]") {
       REQUIRE(result.divergence);
       CAPTURE(precision, seed, size, tensor, replaced, per_rank, result.divergence->pattern);
       const std::string likely = result.divergence->likely;
-      const bool rounding = precision == "bfloat16" && likely.compare(0, 12, "rounding, if") == 0;
+      const bool rounding = precision == Precision::kBFloat16 && likely.starts_with("rounding, if");
       CHECK((likely.empty() || rounding));  // an error that is small enough may be rounding
       CHECK_THAT(result.divergence->pattern, !Catch::Contains("explains"));
     }

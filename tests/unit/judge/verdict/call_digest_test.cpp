@@ -110,8 +110,8 @@ TEST_CASE("endings outrank values, values digests, digests the schedule", "[dige
   };
   const auto altered = [&](const JudgedWorld::Plant& plant) { return judge(spec, ended(plant)); };
   const CaseResult alone = altered([](int64_t, Observation&) {});
-  CHECK(alone.verdict == "mismatch");
-  CHECK(alone.kind == "digest");
+  CHECK(alone.verdict == Verdict::kMismatch);
+  CHECK(alone.kind == ResultKind::kDigest);
   CHECK_THAT(alone.message, Catch::StartsWith("rank 1 received from rank 0 something else"));
   CHECK(detectors_text(alone.outcome) ==
         "digest at step 1 (all_gather tp [4] float64 'o_proj forward')");
@@ -119,21 +119,21 @@ TEST_CASE("endings outrank values, values digests, digests the schedule", "[dige
     observation.tensor = observation.tensor * 2;
   };
   const CaseResult both = altered(twice);
-  CHECK(both.kind == "values");
+  CHECK(both.kind == ResultKind::kValues);
   CHECK_THAT(detectors_text(both.outcome), Catch::StartsWith("values at step"));
   CHECK_THAT(detectors_text(both.outcome), Catch::Contains(", then digest at step 1"));
   REQUIRE(both.divergence);  // the wrong call is the cause of the wrong values
   CHECK_THAT(both.divergence->pattern, Catch::StartsWith("every element is 2.00 x golden"));
   CHECK(both.divergence->likely == alone.message);
   std::vector<RankEnding> dead = ended(twice);
-  dead[1].kind = "died";
-  CHECK(judge(spec, dead).kind == "died");
+  dead[1].kind = ResultKind::kDied;
+  CHECK(judge(spec, dead).kind == ResultKind::kDied);
   std::vector<RankEnding> unreadable = ended(twice);
   unreadable[0].bytes = "x";
-  CHECK(judge(spec, unreadable).kind == "internal");
+  CHECK(judge(spec, unreadable).kind == ResultKind::kInternal);
   spec.expect.collectives = {{"tp", {{"all_reduce", 9}}}};
-  CHECK(altered([](int64_t, Observation&) {}).kind == "digest");
-  CHECK(judge(spec, world.endings()).kind == "schedule");
+  CHECK(altered([](int64_t, Observation&) {}).kind == ResultKind::kDigest);
+  CHECK(judge(spec, world.endings()).kind == ResultKind::kSchedule);
 }
 
 }  // namespace

@@ -45,8 +45,8 @@ CaseResult with_row_of_rank_1(const Change& change) {
 
 void check_not_judged(const CaseResult& result, const std::string& reason) {
   CAPTURE(reason, result.message);
-  CHECK(result.verdict == "internal");
-  CHECK(result.kind == "not_judged");
+  CHECK(result.verdict == Verdict::kInternal);
+  CHECK(result.kind == ResultKind::kNotJudged);
   CHECK_FALSE(result.as_expected);
   CHECK(exit_status({result}) == 5);
   REQUIRE(result.account.not_judged.size() == 1);
@@ -58,7 +58,7 @@ void check_not_judged(const CaseResult& result, const std::string& reason) {
 
 TEST_CASE("a case of which everything was compared matches", "[coverage]") {
   const CaseResult result = verdict_of(reports_of_two());
-  CHECK(result.verdict == "match");
+  CHECK(result.verdict == Verdict::kMatch);
   CHECK(result.account.elements.demanded == 24);
   CHECK(result.account.elements.judged == 24);
   CHECK(result.account.elements.left_out() == 0);
@@ -82,7 +82,7 @@ TEST_CASE("a row that nothing compared is not judged, with tensor, count and rea
 
 TEST_CASE("an element that was neither compared nor excused is not judged", "[coverage]") {
   const CaseResult result = with_row_of_rank_1([](ResultRow& row) { row.judged = 5; });
-  CHECK(result.verdict == "internal");
+  CHECK(result.verdict == Verdict::kInternal);
   CHECK(result.account.not_judged.at(0).elements == 1);
 }
 
@@ -102,7 +102,7 @@ TEST_CASE("an addend whose values did not come, or that nobody summed, is not ju
     partial(report.rows[1]);
     report.rows[1].partial = false;  // there will be no sum
   }
-  CHECK(verdict_of(reports).verdict == "internal");
+  CHECK(verdict_of(reports).verdict == Verdict::kInternal);
 }
 
 TEST_CASE("a rank that observed without a golden judged nothing", "[coverage]") {
@@ -111,7 +111,7 @@ TEST_CASE("a rank that observed without a golden judged nothing", "[coverage]") 
   recorder.observe(seen("grad.a", numbered({6})));
   reports[1] = recorder.finish();
   const CaseResult result = verdict_of(reports);
-  CHECK(result.verdict != "match");
+  CHECK(result.verdict != Verdict::kMatch);
   REQUIRE(result.account.not_judged.size() == 1);
   CHECK(result.account.not_judged[0].reason == "the rank had no golden");
 }
@@ -150,14 +150,14 @@ TEST_CASE("an allowance that is not finite judges nothing", "[coverage]") {
 }
 
 TEST_CASE("state of steps that only some correct runs skip is unresolved", "[coverage]") {
-  const CaseSpec spec = spec_of(1, 1, "float16");
+  const CaseSpec spec = spec_of(1, 1, Precision::kFloat16);
   JudgedWorld world(spec, {seen("exp_avg.a", numbered({6}), Phase::kStep)});
   GoldenRecord golden = world.golden();
   const_cast<GoldenTensor&>(golden.tensors()[0]).scatter = std::numeric_limits<double>::infinity();
   RankRecorder recorder(spec, spec.parallel.mesh(), 0, &golden, {});
   recorder.observe(seen("exp_avg.a", numbered({6}, 5), Phase::kStep));
   const CaseResult result = verdict_of({recorder.finish()}, spec);
-  CHECK(result.verdict == "match");
+  CHECK(result.verdict == Verdict::kMatch);
   REQUIRE(result.account.unresolved.size() == 1);
   CHECK(result.account.unresolved[0].tensor == "exp_avg.a");
 }
@@ -173,7 +173,7 @@ TEST_CASE("padding and what the case does not record are excused, and counted", 
   padded.token_map = at::tensor({0, 1, 2, 3, -1, -1}, at::kLong).view({3, 2});
   recorder.observe(padded);
   const CaseResult result = verdict_of({recorder.finish()}, spec);
-  CHECK(result.verdict == "match");
+  CHECK(result.verdict == Verdict::kMatch);
   CHECK(result.account.elements.demanded == 12 + 5);
   CHECK(result.account.elements.judged == 8);
   CHECK(result.account.elements.excused.at(Excuse::kPadding) == 4);
@@ -187,21 +187,21 @@ TEST_CASE("a mismatch is a mismatch, whatever was not judged beside it", "[cover
   reports[1].rows[1].outcome = Outcome::kNotJudged;
   reports[1].rows[1].judged = 0;
   const CaseResult result = verdict_of(reports);
-  CHECK(result.verdict == "mismatch");
+  CHECK(result.verdict == Verdict::kMismatch);
   CHECK(result.account.not_judged.size() == 1);
 }
 
 TEST_CASE("an unresolved tensor leaves a match, which says so and counts it", "[coverage]") {
   std::vector<RankReport> reports = reports_of_two();
   CaseSpec spec = kTwoRanks;
-  spec.precision = "float16";
+  spec.precision = Precision::kFloat16;
   for (RankReport& report : reports) {
     report.rows[1].outcome = Outcome::kUnresolved;
     report.rows[1].judged = 0;
     report.rows[1].reason = "rounding is 0.7 of its update";
   }
   const CaseResult result = verdict_of(reports, spec);
-  CHECK(result.verdict == "match");
+  CHECK(result.verdict == Verdict::kMatch);
   CHECK(result.as_expected);
   REQUIRE(result.account.unresolved.size() == 1);
   CHECK(result.account.unresolved[0].tensor == "grad.b");

@@ -10,7 +10,7 @@ namespace {
 
 CaseSpec faulty_spec() {
   CaseSpec spec = spec_of(2, 1);
-  spec.faults.push_back({.kind = "drop", .rank = 1, .label = "grad."});
+  spec.faults.push_back({.kind = FaultKind::kDrop, .rank = 1, .label = "grad."});
   return spec;
 }
 
@@ -38,7 +38,7 @@ JudgedWorld::Plant wrong(const std::string& name, double by = 2) {
 }
 
 CaseResult judged_fault(const JudgedWorld::Plant& plant, CaseSpec spec = faulty_spec()) {
-  spec.expect.verdict = "mismatch";
+  spec.expect.verdict = Verdict::kMismatch;
   return judge(spec, fired(two_gradients(spec).endings(plant)));
 }
 
@@ -61,7 +61,7 @@ TEST_CASE("a wrong norm alone is seen by norm, unequal copies by replicas", "[fa
   const CaseResult copies = judged_fault([](int64_t rank, Observation& observation) {
     if (rank == 1 && observation.name == "grad.a") observation.tensor.mul_(1 + 4e-16);
   });
-  CHECK(copies.kind == "replicas");
+  CHECK(copies.kind == ResultKind::kReplicas);
   CHECK(detectors_text(copies.outcome) == "replicas at step 1 (grad.a)");
   CHECK(copies.outcome.wrong_gradients == 0);
 }
@@ -86,7 +86,7 @@ TEST_CASE("a failed world was seen by who named the failure", "[faults]") {
                                                         {"threw", "exception"},
                                                         {"in_flight", "digest"}}) {
     std::vector<RankEnding> endings = fired(two_gradients(faulty_spec()).endings());
-    endings[0].kind = kind;
+    endings[0].kind = enum_of<ResultKind>(kind);
     const CaseResult result = judge(faulty_spec(), endings);
     CHECK(first_detector(result.outcome) == detector);
     CHECK(result.outcome.detections.front().step == 1);
@@ -106,7 +106,7 @@ TEST_CASE("another detector than expected is not as expected", "[faults]") {
 TEST_CASE("a fault that never acted is an error of its scenario", "[faults]") {
   const CaseSpec spec = faulty_spec();
   const CaseResult quiet = judge(spec, fired(two_gradients(spec).endings(), false));
-  CHECK(quiet.verdict == "bad_input");
+  CHECK(quiet.verdict == Verdict::kBadInput);
   CHECK_FALSE(quiet.as_expected);
   CHECK(exit_status({quiet}) == 2);
   CHECK_THAT(
@@ -115,16 +115,16 @@ TEST_CASE("a fault that never acted is an error of its scenario", "[faults]") {
   CHECK_THAT(quiet.message, Catch::Contains("at_call is 0"));
 
   CaseSpec expecting = spec;
-  expecting.expect.verdict = "mismatch";
+  expecting.expect.verdict = Verdict::kMismatch;
   const auto endings = fired(two_gradients(spec).endings(wrong("grad.a")), false);
   const CaseResult other = judge(expecting, endings);
-  CHECK(other.verdict == "mismatch");
+  CHECK(other.verdict == Verdict::kMismatch);
   CHECK_FALSE(other.as_expected);
   CHECK_THAT(other.unexpected, Catch::Contains("never acted"));
 
   std::vector<RankEnding> silent = two_gradients(spec).endings();  // no rank reports the fault
-  CHECK(judge(spec, silent).verdict == "bad_input");
-  CHECK(judge(spec_of(2, 1), silent).verdict == "match");
+  CHECK(judge(spec, silent).verdict == Verdict::kBadInput);
+  CHECK(judge(spec_of(2, 1), silent).verdict == Verdict::kMatch);
 }
 
 }  // namespace

@@ -9,8 +9,8 @@ using namespace shardproof::sim;
 using Ranks = std::vector<int64_t>;
 
 TEST_CASE("a clean world matches", "[findings]") {
-  CHECK(world().run().verdict == "match");
-  CHECK(world("float32").run().verdict == "match");
+  CHECK(world().run().verdict == Verdict::kMatch);
+  CHECK(world(Precision::kFloat32).run().verdict == Verdict::kMatch);
 }
 
 TEST_CASE("the first divergence follows the golden: forward, backward, step", "[findings]") {
@@ -41,8 +41,8 @@ TEST_CASE("replicas that differ within the allowance are a mismatch of replicas"
     if (rank == 2) t[0] = std::nextafter(t[0].item<double>(), 10.0);
     return t;
   }));
-  CHECK(result.verdict == "mismatch");
-  CHECK(result.kind == "replicas");
+  CHECK(result.verdict == Verdict::kMismatch);
+  CHECK(result.kind == ResultKind::kReplicas);
   CHECK(result.divergence->tensor == "grad.b");
   CHECK_THAT(result.divergence->pattern,
              Catch::Contains("2 different copies") && Catch::Contains("rank 2 only"));
@@ -54,7 +54,7 @@ TEST_CASE("shards of one tensor are no replicas of each other", "[findings]") {
     if (rank == 3) t[0][0] = std::nextafter(t[0][0].item<double>(), 10.0);
     return t;
   }));
-  CHECK(result.kind == "replicas");
+  CHECK(result.kind == ResultKind::kReplicas);
   CHECK(result.divergence->ranks == Ranks{0, 3});
 }
 
@@ -79,8 +79,8 @@ TEST_CASE("ranks that hold different tokens need not agree, those with the same 
     }
     return judge(spec, endings);
   };
-  CHECK(ended(0).verdict == "match");
-  CHECK(ended(1e-14).kind == "replicas");
+  CHECK(ended(0).verdict == Verdict::kMatch);
+  CHECK(ended(1e-14).kind == ResultKind::kReplicas);
 }
 
 TEST_CASE("dummy microbatches hold whatever they like", "[findings]") {
@@ -103,7 +103,7 @@ TEST_CASE("dummy microbatches hold whatever they like", "[findings]") {
     ending.bytes = encode(recorder.finish());
     endings.push_back(ending);
   }
-  CHECK(judge(spec, endings).verdict == "match");
+  CHECK(judge(spec, endings).verdict == Verdict::kMatch);
 }
 
 TEST_CASE("a golden tensor that no rank observed is missing, at its own place", "[findings]") {
@@ -111,20 +111,20 @@ TEST_CASE("a golden tensor that no rank observed is missing, at its own place", 
     if (seen.name == kGrad) seen.tensor = at::Tensor();
     if (seen.name == "param.w") seen.tensor = seen.tensor + 1;
   });
-  CHECK(result.kind == "missing");
+  CHECK(result.kind == ResultKind::kMissing);
   CHECK(result.divergence->tensor == kGrad);
   CHECK(world()
             .run([](int64_t rank, Observation& seen) {
               if (seen.name == "grad.b" && rank > 0) seen.tensor = at::Tensor();
             })
-            .verdict == "match");  // one rank holds the whole tensor
+            .verdict == Verdict::kMatch);  // one rank holds the whole tensor
 }
 
 TEST_CASE("every element of a gradient must be held by some rank", "[findings]") {
   const CaseResult result = world().run([](int64_t rank, Observation& seen) {
     if (seen.name == kGrad && rank % 3 == 2) seen.tensor = at::Tensor();  // tp 2 on every dp rank
   });
-  CHECK(result.kind == "missing");
+  CHECK(result.kind == ResultKind::kMissing);
   CHECK(result.divergence->tensor == kGrad);
   CHECK_THAT(result.divergence->pattern, Catch::Contains("do not hold every element"));
 }
@@ -154,10 +154,10 @@ TEST_CASE("every scored logprob must be held by some rank, padding need not", "[
     }
     return judge(spec, endings).kind;
   };
-  CHECK(verdict({{0, 1, 2, 3}, {4, 5, 6, 7}}) == "");
-  CHECK(verdict({{0, 1, 2, 3}, {4, 5, 6, -1}}) == "");
-  CHECK(verdict({{0, 1, 2, 3}, {4, 5, -1, 7}}) == "missing");
-  CHECK(verdict({{0, 1, 2, 3}, {0, 1, 2, 3}}) == "missing");
+  CHECK(verdict({{0, 1, 2, 3}, {4, 5, 6, 7}}) == ResultKind::kNone);
+  CHECK(verdict({{0, 1, 2, 3}, {4, 5, 6, -1}}) == ResultKind::kNone);
+  CHECK(verdict({{0, 1, 2, 3}, {4, 5, -1, 7}}) == ResultKind::kMissing);
+  CHECK(verdict({{0, 1, 2, 3}, {0, 1, 2, 3}}) == ResultKind::kMissing);
 }
 
 TEST_CASE("addends are judged by their sum", "[findings]") {
@@ -172,7 +172,7 @@ TEST_CASE("addends are judged by their sum", "[findings]") {
       seen.tensor = tp == 0 ? part * 0.5 : tp == 1 ? seen.tensor * factor - part : part * 0.5;
     };
   };
-  CHECK(judged.run(split(1)).verdict == "match");
+  CHECK(judged.run(split(1)).verdict == Verdict::kMatch);
   const Divergence wrong = found(judged, split(2));
   CHECK(wrong.tensor == "x.output");
   CHECK_THAT(wrong.pattern, Catch::StartsWith("the sum of the addends over tp: ") &&
@@ -194,7 +194,7 @@ TEST_CASE("what the golden does not have comes last", "[findings]") {
     if (seen.name == "grad.b") seen.tensor = seen.tensor * 2;
   });
   CHECK(result.divergence->tensor == "x.output");  // not observed, and first in the golden
-  CHECK(result.divergence->kind == "missing");
+  CHECK(result.divergence->kind == ResultKind::kMissing);
 }
 
 TEST_CASE("the last good observation and the collectives since are those of the worst rank",

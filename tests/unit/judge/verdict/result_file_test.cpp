@@ -60,14 +60,14 @@ TEST_CASE("a right result file matches under every name", "[result_file]") {
   CHECK(names == std::vector<std::string>{"logprobs", "loss", "step1.loss", "grad.w", "grad_norm",
                                           "step1.grad_norm", "step1.param.w"});
   const CaseResult result = made.judged(made.right);
-  CHECK(result.verdict == "match");
+  CHECK(result.verdict == Verdict::kMatch);
   CHECK(result.message.empty());
 }
 
 TEST_CASE("the replay of a judged file can be pasted into a shell", "[result_file]") {
   ResultCase made;
   made.spec.file = "cases/it's a";
-  made.spec.precision = "float32";
+  made.spec.precision = Precision::kFloat32;
   const CaseResult result = made.judged(made.with("grad.w", [](at::Tensor t) { return -t; }));
   CHECK(result.replay.find("shardproof judge 'cases/it'\\''s a' ") == 0);
   CHECK(result.replay.find(" --precision float32") != std::string::npos);
@@ -79,27 +79,27 @@ TEST_CASE("a wrong value in a result file is found by the float64 rule", "[resul
     t[2][1] += 1e-8;
     return t;
   }));
-  CHECK(result.verdict == "mismatch");
+  CHECK(result.verdict == Verdict::kMismatch);
   CHECK(result.divergence->tensor == "grad.w");
   CHECK(result.divergence->worst.worst_global_index == std::vector<int64_t>{2, 1});
   CHECK(result.replay.find("shardproof judge cases/a ") == 0);
   CHECK(result.replay.find("--precision") == std::string::npos);
   CHECK(made.judged(made.with("step1.loss", [](at::Tensor t) { return t + 1; })).verdict ==
-        "mismatch");
+        Verdict::kMismatch);
   CHECK(made.judged(made.with("logprobs",
                               [](at::Tensor t) {
                                 t[1][0] = 1e-13;
                                 return t;
                               }))
-            .verdict == "mismatch");
+            .verdict == Verdict::kMismatch);
   CHECK(made.judged(made.with("step1.param.w", [](at::Tensor t) { return t * NAN; })).verdict ==
-        "mismatch");
+        Verdict::kMismatch);
 }
 
 TEST_CASE("names that a result file lacks are listed, the rest is judged", "[result_file]") {
   ResultCase made;
   const CaseResult result = made.judged({made.right[0], made.right[3]});
-  CHECK(result.verdict == "match");
+  CHECK(result.verdict == Verdict::kMatch);
   CHECK_THAT(result.message, Catch::Contains("loss, step1.loss, grad_norm"));
   CHECK_THAT(describe_result(result, false), Catch::Contains("not compared"));
 }
@@ -108,7 +108,7 @@ TEST_CASE("what is no result of this case is bad input with the nearest name", "
   ResultCase made;
   const auto message = [&](const NamedTensors& tensors) {
     const CaseResult result = made.judged(tensors);
-    CHECK(result.verdict == "bad_input");
+    CHECK(result.verdict == Verdict::kBadInput);
     return result.message;
   };
   CHECK_THAT(message({{"grad.v", numbered({4, 3})}}),
@@ -117,7 +117,7 @@ TEST_CASE("what is no result of this case is bad input with the nearest name", "
              Catch::Contains("[2, 3]") && Catch::Contains("[4, 3]"));
   CHECK_THAT(message({{"grad.w", at::zeros({4, 3}, at::kLong)}}), Catch::Contains("Long"));
   CHECK_FALSE(message({}).empty());
-  CHECK(judge_result_file(made.spec, made.file.fd(), "/nowhere").verdict == "bad_input");
+  CHECK(judge_result_file(made.spec, made.file.fd(), "/nowhere").verdict == Verdict::kBadInput);
 }
 
 TEST_CASE("a float32 file is judged in float32 only when the case is", "[result_file]") {
@@ -125,14 +125,14 @@ TEST_CASE("a float32 file is judged in float32 only when the case is", "[result_
   NamedTensors narrow = made.right;
   for (auto& [name, tensor] : narrow) tensor = tensor.to(at::kFloat);
   const CaseResult result = made.judged(narrow);
-  CHECK(result.verdict == "mismatch");
+  CHECK(result.verdict == Verdict::kMismatch);
   CHECK_THAT(result.message, Catch::Contains("float32 tensor in a float64 run"));
-  made.spec.precision = "float32";
-  CHECK(made.judged(narrow).verdict == "match");
+  made.spec.precision = Precision::kFloat32;
+  CHECK(made.judged(narrow).verdict == Verdict::kMatch);
 }
 
 TEST_CASE("scalars may be written as [1]", "[result_file]") {
   ResultCase made;
   CHECK(made.judged(made.with("loss", [](at::Tensor t) { return t.view({1}); })).verdict ==
-        "match");
+        Verdict::kMatch);
 }

@@ -12,7 +12,7 @@ RankEnding ended(int64_t rank, const std::string& kind, const std::string& messa
                  const std::string& last_call = "") {
   RankEnding ending;
   ending.rank = rank;
-  ending.kind = kind;
+  ending.kind = enum_of<ResultKind>(kind);
   ending.message = message;
   ending.last_call = last_call;
   if (kind == "finished") {
@@ -33,7 +33,7 @@ CaseResult judged(const std::vector<std::string>& kinds) {
 
 CaseResult came(const std::string& verdict, const std::string& expected = "match") {
   CaseResult result;
-  result.verdict = verdict;
+  result.verdict = enum_of<Verdict>(verdict);
   result.as_expected = verdict == expected;
   return result;
 }
@@ -48,8 +48,8 @@ TEST_CASE("causes come before what they cause", "[verdict]") {
     for (size_t later = cause; later < order.size(); ++later) {
       CAPTURE(order[cause], order[later]);
       const CaseResult result = judged({order[later], "finished", order[cause]});
-      CHECK(result.kind == order[cause]);
-      CHECK(result.verdict == (order[cause] == "internal" ? "internal" : "failed"));
+      CHECK(name_of(result.kind) == order[cause]);
+      CHECK(name_of(result.verdict) == (order[cause] == "internal" ? "internal" : "failed"));
       CHECK_THAT(result.message, Catch::Contains("says " + order[cause]));
     }
   }
@@ -64,10 +64,10 @@ TEST_CASE("the message names the ranks once per different message", "[verdict]")
 
 TEST_CASE("refused stands when every rank refused, or had not entered a collective", "[verdict]") {
   CHECK(judge(spec_of(1, 2), {ended(0, "refused", "no"), ended(1, "refused", "no")}).verdict ==
-        "refused");
+        Verdict::kRefused);
   const CaseResult followed =
       judge(spec_of(1, 2), {ended(0, "aborted"), ended(1, "refused", "no; do")});
-  CHECK(followed.verdict == "refused");
+  CHECK(followed.verdict == Verdict::kRefused);
   CHECK(followed.message == "no; do");
 }
 
@@ -75,32 +75,32 @@ TEST_CASE("a rank that refuses alone while others communicate is a disagreement"
   for (const std::string kind : {"aborted", "deadlock", "hung"}) {
     const CaseResult result =
         judge(spec_of(1, 2), {ended(0, kind, "", "all_reduce x"), ended(1, "refused", "no")});
-    CHECK(result.verdict == "failed");
-    CHECK(result.kind == "disagreement");
+    CHECK(result.verdict == Verdict::kFailed);
+    CHECK(result.kind == ResultKind::kDisagreement);
     CHECK_THAT(result.message, Catch::Contains("rank 1 refused while rank 0 went on") &&
                                    Catch::Contains("all_reduce x"));
   }
   CHECK(judge(spec_of(1, 2), {ended(0, "finished"), ended(1, "bad_input", "x")}).kind ==
-        "disagreement");
+        ResultKind::kDisagreement);
 }
 
 TEST_CASE("bad input is no verdict of a world, and outranks refusals", "[verdict]") {
   const CaseResult result =
       judge(spec_of(1, 2), {ended(0, "refused", "r"), ended(1, "bad_input", "b")});
-  CHECK(result.verdict == "bad_input");
+  CHECK(result.verdict == Verdict::kBadInput);
   CHECK(result.message == "b");
 }
 
 TEST_CASE("a death outranks a refusal", "[verdict]") {
-  CHECK(judged({"refused", "died"}).kind == "died");
+  CHECK(judged({"refused", "died"}).kind == ResultKind::kDied);
 }
 
 TEST_CASE("a report that cannot be read is a fault of shardproof", "[verdict]") {
   RankEnding broken = ended(0, "finished");
   broken.bytes = "x";
-  CHECK(judge(spec_of(1, 1), {broken}).verdict == "internal");
-  CHECK(judge(spec_of(1, 1), {}).verdict == "internal");
-  CHECK(judged({"nonsense"}).verdict == "internal");
+  CHECK(judge(spec_of(1, 1), {broken}).verdict == Verdict::kInternal);
+  CHECK(judge(spec_of(1, 1), {}).verdict == Verdict::kInternal);
+  CHECK(judged({"values"}).verdict == Verdict::kInternal);
 }
 
 TEST_CASE("findings of ranks that finished fail the case", "[verdict]") {
@@ -109,8 +109,8 @@ TEST_CASE("findings of ranks that finished fail the case", "[verdict]") {
   RankEnding ending;
   ending.bytes = encode(report);
   const CaseResult result = judge(spec_of(1, 1), {ending});
-  CHECK(result.verdict == "failed");
-  CHECK(result.kind == "never_waited");
+  CHECK(result.verdict == Verdict::kFailed);
+  CHECK(result.kind == ResultKind::kNeverWaited);
   CHECK_THAT(result.message, Catch::Contains("dropped it"));
 }
 
@@ -136,7 +136,7 @@ TEST_CASE("what was expected costs nothing, what matched against expectation is 
 
 TEST_CASE("an expectation has a verdict, a kind and a first tensor", "[verdict]") {
   CaseSpec spec = spec_of(1, 2);
-  spec.expect.verdict = "mismatch";
+  spec.expect.verdict = Verdict::kMismatch;
   spec.expect.kind = "values";
   spec.expect.tensor = "grad.w";
   const auto plant = [](int64_t, Observation& seen) { seen.tensor = seen.tensor * 3; };
@@ -161,8 +161,8 @@ TEST_CASE("collectives are counted along their axis on every rank", "[verdict]")
   CHECK(JudgedWorld(spec, golden).run().as_expected);
   spec.expect.collectives = {{"tp", {{"all_reduce", 3}}}};
   const CaseResult result = JudgedWorld(spec, golden).run();
-  CHECK(result.verdict == "mismatch");
-  CHECK(result.kind == "schedule");
+  CHECK(result.verdict == Verdict::kMismatch);
+  CHECK(result.kind == ResultKind::kSchedule);
   CHECK(result.message == "ranks 0, 1 made 2 all_reduce along tp, the scenario expects 3");
 
   RankReport once;
@@ -184,7 +184,7 @@ TEST_CASE("a match counts what it compared and names what came nearest to an all
   const CaseResult result = world.run([](int64_t rank, Observation& seen) {
     if (seen.name == "grad.w") seen.tensor = seen.tensor + 1e-11;
   });
-  CHECK(result.verdict == "match");
+  CHECK(result.verdict == Verdict::kMatch);
   CHECK(result.tensors_compared == 2);
   CHECK(result.elements_compared == 20);
   CHECK(result.worst_tensor == "grad.w");
@@ -202,24 +202,24 @@ TEST_CASE("the replay command names the one case", "[verdict]") {
   CaseSpec spec = spec_of(2, 2);
   spec.file = "scenarios/tp/a.yaml";
   spec.name = "tp/a[precision=float64,sp=true]";
-  spec.world.backend = "gloo";
+  spec.world.backend = Backend::kGloo;
   CHECK(
       judge(spec, {}).replay ==
       "shardproof run scenarios/tp/a.yaml --only 'tp/a[precision=float64,sp=true]' --backend gloo");
-  spec.world.backend = "emulated";
+  spec.world.backend = Backend::kEmulated;
   spec.name = "tp/a";
   CHECK(judge(spec, {}).replay ==
         "shardproof run scenarios/tp/a.yaml --only tp/a --backend emulated");
   spec.file = "cases/my case";
   spec.parallel.sequence_parallel = true;
-  spec.precision = "bfloat16";
+  spec.precision = Precision::kBFloat16;
   CHECK(judge(spec, {}).replay ==
         "shardproof check 'cases/my case' --mesh dp=2,cp=1,ulysses=1,tp=2 --sequence-parallel "
         "--data-parallel replicate --precision bfloat16");
   spec.parallel.data_parallel = "hybrid";
   spec.parallel.fsdp = {.replicate_size = 2, .reshard_after_forward = false};
   spec.parallel.activation_checkpointing = "mlp";
-  spec.precision = "float64";
+  spec.precision = Precision::kFloat64;
   spec.batching = {.kind = "dynamic", .tokens = 24};
   CHECK(judge(spec, {}).replay.find("--activation-checkpointing=mlp --dynamic-batching 24") !=
         std::string::npos);

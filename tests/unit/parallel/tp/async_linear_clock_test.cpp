@@ -14,7 +14,7 @@ namespace {
 sim::WorldSpec timed_links(double latency_us) {
   sim::WorldSpec world;
   world.in_node = {.latency_us = latency_us, .gb_per_s = 1};
-  world.compute = "fixed";
+  world.compute = sim::ComputeTime::kFixed;
   world.op_us = 0;
   world.gflop_per_s = 1;
   return world;

@@ -89,8 +89,8 @@ TEST_CASE("one bit that flips in what arrives is found in every op that copies",
       GENERATE(as<std::string>{}, "sum", "gathered", "gathered uneven", "exchanged",
                "exchanged uneven", "told", "dealt", "passed on", "largest");
   const std::string op = label == "passed on" ? "recv" : label == "sum" ? "all_reduce" : "";
-  FaultSpec fault{.kind = "corrupt", .rank = 0, .label = label, .op = op};
-  fault.side = "output";
+  FaultSpec fault{.kind = FaultKind::kCorrupt, .rank = 0, .label = label, .op = op};
+  fault.side = FaultSide::kOutput;
   fault.bit = 0;
   fault.element = 1;
   const DigestedRuns spoilt({fault});
@@ -110,7 +110,7 @@ TEST_CASE("one bit that flips in what is sent is found by those that get it", "[
                                                          {"told", "broadcast", 0},
                                                          {"collected", "gather", 0},
                                                          {"passed on", "send", 2}}));
-  FaultSpec fault{.kind = "corrupt", .rank = 1, .label = label, .op = op};
+  FaultSpec fault{.kind = FaultKind::kCorrupt, .rank = 1, .label = label, .op = op};
   fault.bit = 0;
   fault.element = 1;
   const DigestedRuns spoilt({fault});
@@ -123,7 +123,7 @@ TEST_CASE("one bit that flips in what is sent is found by those that get it", "[
 }
 
 TEST_CASE("one bit in an addend is a rounding more, the same for all: no hash tells", "[digests]") {
-  FaultSpec fault{.kind = "corrupt", .rank = 1, .label = "sum", .op = "all_reduce"};
+  FaultSpec fault{.kind = FaultKind::kCorrupt, .rank = 1, .label = "sum", .op = "all_reduce"};
   fault.bit = 0;
   fault.element = 1;
   const DigestedRuns spoilt({fault});

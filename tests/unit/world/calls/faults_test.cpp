@@ -26,7 +26,7 @@ Call call_of(const std::string& op, const std::string& label) {
 }
 
 TEST_CASE("a fault acts at the calls that it names", "[faults]") {
-  FaultSpec fault{.kind = "drop", .rank = 0, .label = "layers.*.q_proj forward"};
+  FaultSpec fault{.kind = FaultKind::kDrop, .rank = 0, .label = "layers.*.q_proj forward"};
   const Call call = call_of("all_gather", "model.layers.12.self_attn.q_proj forward");
   CHECK(concerns(fault, call, 1));
   CHECK_FALSE(concerns(fault, call_of("all_gather", "model.layers.0.k_proj forward"), 1));
@@ -53,21 +53,21 @@ TEST_CASE("a contribution can be spoilt only where there is one", "[faults]") {
   Call broadcast = call_of("broadcast", "x");
   broadcast.root = 1;
   broadcast.group_rank = 0;
-  const FaultSpec drop{.kind = "drop", .rank = 0, .label = ""},
-      delay{.kind = "delay", .rank = 0, .label = ""};
+  const FaultSpec drop{.kind = FaultKind::kDrop, .rank = 0, .label = ""},
+      delay{.kind = FaultKind::kDelay, .rank = 0, .label = ""};
   CHECK_FALSE(concerns(drop, broadcast, 0));
   CHECK(concerns(delay, broadcast, 0));
   broadcast.group_rank = 1;
   CHECK(concerns(drop, broadcast, 0));
   CHECK_FALSE(concerns(drop, call_of("recv", "x"), 0));
-  const FaultSpec duplicate{.kind = "duplicate", .rank = 0, .label = ""};
+  const FaultSpec duplicate{.kind = FaultKind::kDuplicate, .rank = 0, .label = ""};
   CHECK(concerns(duplicate, call_of("all_reduce", "x"), 0));
   CHECK_FALSE(concerns(duplicate, call_of("all_gather", "x"), 0));
   Call max = call_of("all_reduce", "x");
   max.reduce_op = "max";
   CHECK_FALSE(concerns(duplicate, max, 0));
-  FaultSpec output{.kind = "corrupt", .rank = 0, .label = ""};
-  output.side = "output";
+  FaultSpec output{.kind = FaultKind::kCorrupt, .rank = 0, .label = ""};
+  output.side = FaultSide::kOutput;
   CHECK_FALSE(concerns(output, call_of("send", "x"), 0));
 }
 
@@ -135,7 +135,7 @@ struct TwoRanks {
 using Values = std::vector<double>;
 
 TEST_CASE("drop, duplicate and stale change what one rank sends, and nothing else", "[faults]") {
-  FaultSpec fault{.kind = "drop", .rank = 1, .label = "call 1"};
+  FaultSpec fault{.kind = FaultKind::kDrop, .rank = 1, .label = "call 1"};
   const TwoRanks dropped({fault});
   for (size_t rank = 0; rank < 2; ++rank) {
     CHECK(dropped.values(rank, 0) == Values{3, 1, 2});
@@ -149,12 +149,13 @@ TEST_CASE("drop, duplicate and stale change what one rank sends, and nothing els
   CHECK(dropped.notes[0].matches == 2);
   CHECK_THAT(dropped.notes[0].call, Catch::Contains("all_reduce(sum) tp[0,1]"));
 
-  fault.kind = "duplicate";
+  fault.kind = FaultKind::kDuplicate;
   const TwoRanks doubled({fault});
   CHECK(doubled.values(0, 1) == Values{35, 11, 12});
   CHECK(doubled.values(1, 1) == Values{35, 11, 12});
 
-  const FaultSpec stale{.kind = "stale", .rank = 1, .label = "", .at_call = 2, .op = "all_gather"};
+  const FaultSpec stale{
+      .kind = FaultKind::kStale, .rank = 1, .label = "", .at_call = 2, .op = "all_gather"};
   const TwoRanks outdated({stale});
   CHECK(outdated.values(0, 2) == Values{43, 21, 12});
   CHECK(outdated.values(1, 2) == Values{43, 21, 12});
@@ -162,8 +163,9 @@ TEST_CASE("drop, duplicate and stale change what one rank sends, and nothing els
 }
 
 TEST_CASE("an output is spoilt on one rank only", "[faults]") {
-  FaultSpec fault{.kind = "corrupt", .rank = 1, .label = "", .at_call = 1, .op = "all_gather"};
-  fault.side = "output";
+  FaultSpec fault{
+      .kind = FaultKind::kCorrupt, .rank = 1, .label = "", .at_call = 1, .op = "all_gather"};
+  fault.side = FaultSide::kOutput;
   fault.bit = 63;
   fault.element = 2;
   const TwoRanks spoilt({fault});
@@ -173,8 +175,8 @@ TEST_CASE("an output is spoilt on one rank only", "[faults]") {
 }
 
 TEST_CASE("a fault that finds no call, or no such element, says so", "[faults]") {
-  FaultSpec far{.kind = "drop", .rank = 1, .label = "", .at_call = 6};
-  FaultSpec element{.kind = "corrupt", .rank = 1, .label = ""};
+  FaultSpec far{.kind = FaultKind::kDrop, .rank = 1, .label = "", .at_call = 6};
+  FaultSpec element{.kind = FaultKind::kCorrupt, .rank = 1, .label = ""};
   element.element = 2;
   const TwoRanks untouched({far, element});
   CHECK(untouched.values(0, 2) == Values{43, 21, 22});

@@ -15,7 +15,7 @@ namespace {
 sim::WorldSpec timed_world() {
   sim::WorldSpec world;
   world.in_node = {.latency_us = 10, .gb_per_s = 1};
-  world.compute = "fixed";
+  world.compute = sim::ComputeTime::kFixed;
   world.op_us = 0;
   return world;
 }

@@ -129,9 +129,9 @@ TEST_CASE("when the zygote is killed the case fails and the next one has a new z
   const auto endings =
       pool.run_case(toy_case("gloo", 2, {{"rank 0", "deaf"}, {"rank 1", "deaf"}}), -1, false);
   killer.join();
-  CHECK(endings[0].kind != "finished");
+  CHECK(endings[0].kind != ResultKind::kFinished);
   CHECK_THAT(endings[0].message, Catch::Contains("the process that forks workers has gone"));
-  CHECK(pool.run_case(toy_case("gloo", 2), -1, false)[0].kind == "finished");
+  CHECK(pool.run_case(toy_case("gloo", 2), -1, false)[0].kind == ResultKind::kFinished);
 }
 
 TEST_CASE("when the zygote is killed before it forks, the case or the golden fails, and no more",
@@ -150,7 +150,7 @@ TEST_CASE("when the zygote is killed before it forks, the case or the golden fai
                : pool.run_case(toy_case("gloo", 2), -1, false)[1].message;
     killer.join();
     CHECK_THAT(why, Catch::Contains("the process that forks workers has gone"));
-    CHECK(pool.run_case(toy_case("gloo", 2), -1, false)[0].kind == "finished");
+    CHECK(pool.run_case(toy_case("gloo", 2), -1, false)[0].kind == ResultKind::kFinished);
   }
 }
 
@@ -159,10 +159,11 @@ TEST_CASE("a rank that leaves before it is asked is noticed", "[launch][orphan]"
   const auto first = pool.run_case(toy_case("gloo", 2), -1, false);
   ::kill(std::stoi(first[1].bytes), SIGKILL);
   const auto second = pool.run_case(toy_case("gloo", 2), -1, false);
-  const bool made_anew = second[1].kind == "finished" && second[1].bytes != first[1].bytes;
-  INFO(second[1].kind << " " << second[1].message);
-  CHECK((second[1].kind == "died" || made_anew));
-  CHECK(pool.run_case(toy_case("gloo", 2), -1, false)[1].kind == "finished");
+  const bool made_anew =
+      second[1].kind == ResultKind::kFinished && second[1].bytes != first[1].bytes;
+  INFO(name_of(second[1].kind) << " " << second[1].message);
+  CHECK((second[1].kind == ResultKind::kDied || made_anew));
+  CHECK(pool.run_case(toy_case("gloo", 2), -1, false)[1].kind == ResultKind::kFinished);
 }
 
 }  // namespace

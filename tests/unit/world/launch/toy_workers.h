@@ -69,7 +69,7 @@ class ToyWorld {
     ending.rank = rank;
     const std::string act = spec.options.value("rank " + std::to_string(rank), "echo");
     if (act == "refuse") {
-      ending.kind = "refused";
+      ending.kind = ResultKind::kRefused;
       ending.message = "toy refusal";
       return ending;
     }
@@ -92,18 +92,18 @@ class ToyWorld {
     if (act == "exit3") ::_exit(3);
     if (act == "abort") std::terminate();
     if (act == "loop") loop();
-    if (act == "sleep") sleep_until_aborted(ending, "hung");
+    if (act == "sleep") sleep_until_aborted(ending, ResultKind::kHung);
     if (act == "deaf")
       for (;;) ::poll(nullptr, 0, -1);  // ignores an abort
     if (act == "throw") {
-      ending.kind = "threw";
+      ending.kind = ResultKind::kThrew;
       ending.message = "toy error";
     } else if (act == "gather") {
       setup_.on_call(rank, world_call(rank, setup_.world_size, 1, "all_gather"));
-      sleep_until_aborted(ending, "aborted");
+      sleep_until_aborted(ending, ResultKind::kAborted);
     } else if (act == "wait") {  // in a collective of all ranks
       setup_.on_call(rank, world_call(rank, setup_.world_size, 1, "all_reduce"));
-      sleep_until_aborted(ending, "aborted");
+      sleep_until_aborted(ending, ResultKind::kAborted);
     } else if (act == "echo" || act == "meet") {
       ending.bytes = std::to_string(::getpid());
     }
@@ -114,7 +114,7 @@ class ToyWorld {
     }
   }
 
-  void sleep_until_aborted(RankEnding& ending, const std::string& kind) {
+  void sleep_until_aborted(RankEnding& ending, ResultKind kind) {
     while (!aborted_) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     ending.kind = kind;
     ending.message = why_;
@@ -123,7 +123,7 @@ class ToyWorld {
   void meet(int ranks, RankEnding& ending) {
     ++*met_;
     while (*met_ < ranks) {
-      if (aborted_) return sleep_until_aborted(ending, "hung");
+      if (aborted_) return sleep_until_aborted(ending, ResultKind::kHung);
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   }
@@ -171,7 +171,7 @@ inline CaseSpec toy_case(const std::string& backend, int64_t world_size,
   spec.name = "toy";
   spec.options = std::move(options);
   spec.parallel.dp = world_size;
-  spec.world.backend = backend;
+  spec.world.backend = enum_of<Backend>(backend);
   spec.world.hang_s = 0.4;
   spec.world.deadline_s = 20;
   return spec;

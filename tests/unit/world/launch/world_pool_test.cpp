@@ -52,7 +52,7 @@ TEST_CASE("every rank of a world runs the case, one process each or all in one",
   REQUIRE(processes.size() == 3);
   for (int64_t rank = 0; rank < 3; ++rank) {
     CHECK(processes[static_cast<size_t>(rank)].rank == rank);
-    CHECK(processes[static_cast<size_t>(rank)].kind == "finished");
+    CHECK(processes[static_cast<size_t>(rank)].kind == ResultKind::kFinished);
   }
   CHECK(pids_of(processes).size() == 3);
   CHECK(pids_of(pool.run_case(toy_case("emulated", 3), -1, false)).size() == 1);
@@ -69,7 +69,7 @@ TEST_CASE("a world is used again after a case that finished, unless it must be f
     CHECK(pids_of(pool.run_case(toy_case(backend, 2), -1, false)) == fresh);
 
     CaseSpec faulty = toy_case(backend, 2);
-    faulty.faults.push_back({.kind = "throw", .rank = 0, .label = "nowhere"});
+    faulty.faults.push_back({.kind = FaultKind::kThrow, .rank = 0, .label = "nowhere"});
     const auto with_fault = pids_of(pool.run_case(faulty, -1, false));
     CHECK(with_fault != fresh);
     CHECK(pids_of(pool.run_case(toy_case(backend, 2), -1, false)) != with_fault);
@@ -83,7 +83,7 @@ TEST_CASE("a refusal before the first collective keeps the world", "[launch]") {
   const auto first = pids_of(pool.run_case(toy_case("gloo", 2), -1, false));
   const auto refused =
       pool.run_case(toy_case("gloo", 2, {{"rank 0", "refuse"}, {"rank 1", "refuse"}}), -1, false);
-  CHECK(refused[0].kind == "refused");
+  CHECK(refused[0].kind == ResultKind::kRefused);
   CHECK(refused[1].message == "toy refusal");
   CHECK(pids_of(pool.run_case(toy_case("gloo", 2), -1, false)) == first);
 }
@@ -92,8 +92,8 @@ TEST_CASE("a rank that refuses while another goes on is not waited for", "[launc
   WorldPool pool(toy_workers());
   const auto endings =
       pool.run_case(toy_case("gloo", 2, {{"rank 0", "refuse"}, {"rank 1", "wait"}}), -1, false);
-  CHECK(endings[0].kind == "refused");
-  CHECK(endings[1].kind == "aborted");
+  CHECK(endings[0].kind == ResultKind::kRefused);
+  CHECK(endings[1].kind == ResultKind::kAborted);
 }
 
 TEST_CASE("the rank that died is named with how and with its last words", "[launch]") {
@@ -106,13 +106,13 @@ TEST_CASE("the rank that died is named with how and with its last words", "[laun
     INFO(act);
     const auto endings = pool.run_case(
         toy_case("gloo", 3, {{"rank 0", "wait"}, {"rank 1", act}, {"rank 2", "wait"}}), -1, false);
-    CHECK(endings[1].kind == "died");
+    CHECK(endings[1].kind == ResultKind::kDied);
     CHECK_THAT(endings[1].message, Catch::Contains(fact) && Catch::Contains("rank 1 does " + act));
     CHECK_THAT(endings[1].last_call, Catch::Contains("toy call 0"));
     CHECK_THAT(endings[1].printed, Catch::Contains("rank 1 does " + act));
     CHECK(endings[0].printed == "rank 0 does wait");
     for (const size_t other : {0, 2}) {
-      CHECK(endings[other].kind == "aborted");
+      CHECK(endings[other].kind == ResultKind::kAborted);
       CHECK_THAT(endings[other].message,
                  Catch::Contains("rank 1 ended as died") && Catch::Contains("all_reduce"));
       CHECK_THAT(endings[other].last_call, Catch::Contains("toy call 1"));
@@ -122,7 +122,7 @@ TEST_CASE("the rank that died is named with how and with its last words", "[laun
     }
   }
   const auto whole = pool.run_case(toy_case("gloo", 3), -1, false);
-  CHECK(whole[1].kind == "finished");
+  CHECK(whole[1].kind == ResultKind::kFinished);
   CHECK(whole[1].printed == "");
 }
 
@@ -133,7 +133,7 @@ TEST_CASE("three lines of a dead process are in the terminal, results.json and t
     INFO(backend);
     const CaseSpec spec = toy_case(backend, 2, {{"rank 0", "wait"}, {"rank 1", "last words"}});
     const CaseResult result = judge(spec, pool.run_case(spec, -1, false));
-    CHECK(result.kind == "died");
+    CHECK(result.kind == ResultKind::kDied);
     const auto check_lines = [](const std::string& text) {
       for (const char* line : {"one <b>", "two & more", "three"}) {
         CHECK_THAT(text, Catch::Contains(line));
@@ -142,7 +142,7 @@ TEST_CASE("three lines of a dead process are in the terminal, results.json and t
     check_lines(describe_result(result, false));
     const RankEnding* dead = nullptr;
     for (const RankEnding& ending : result.endings) {
-      if (!ending.printed.empty() && ending.kind == "died") dead = &ending;
+      if (!ending.printed.empty() && ending.kind == ResultKind::kDied) dead = &ending;
     }
     REQUIRE(dead != nullptr);
     check_lines(rank_log(result, dead->rank, dead, nullptr));
@@ -158,14 +158,14 @@ TEST_CASE("a crash in an emulated world names the rank whose thread it was", "[l
   const auto endings = pool.run_case(
       toy_case("emulated", 3, {{"rank 2", "segv"}, {"rank 0", "wait"}, {"rank 1", "wait"}}), -1,
       false);
-  CHECK(endings[2].kind == "died");
+  CHECK(endings[2].kind == ResultKind::kDied);
   CHECK_THAT(endings[2].message, Catch::Contains("was killed by SIGSEGV on the thread of rank 2"));
   CHECK_THAT(endings[2].printed, Catch::Contains("rank 2 does segv"));  // ranks share one stream
-  CHECK(endings[0].kind == "aborted");
+  CHECK(endings[0].kind == ResultKind::kAborted);
   CHECK(endings[0].printed == "");
   const auto killed = pool.run_case(toy_case("emulated", 2, {{"rank 1", "sigkill"}}), -1, false);
-  CHECK(killed[1].kind == "died");
-  CHECK(pool.run_case(toy_case("emulated", 3), -1, false)[0].kind == "finished");
+  CHECK(killed[1].kind == ResultKind::kDied);
+  CHECK(pool.run_case(toy_case("emulated", 3), -1, false)[0].kind == ResultKind::kFinished);
 }
 
 TEST_CASE("a rank that threw ends the others", "[launch]") {
@@ -173,10 +173,10 @@ TEST_CASE("a rank that threw ends the others", "[launch]") {
   const auto endings = pool.run_case(
       toy_case("gloo", 3, {{"rank 0", "wait"}, {"rank 1", "wait"}, {"rank 2", "throw"}}), -1,
       false);
-  CHECK(endings[2].kind == "threw");
+  CHECK(endings[2].kind == ResultKind::kThrew);
   CHECK(endings[2].message == "toy error");
-  CHECK(endings[0].kind == "aborted");
-  CHECK(endings[1].kind == "aborted");
+  CHECK(endings[0].kind == ResultKind::kAborted);
+  CHECK(endings[1].kind == ResultKind::kAborted);
 }
 
 TEST_CASE("a rank that sleeps outside any collective is the hung one, not those who wait",
@@ -187,9 +187,9 @@ TEST_CASE("a rank that sleeps outside any collective is the hung one, not those 
     const auto endings = pool.run_case(
         toy_case(backend, 3, {{"rank 0", "wait"}, {"rank 1", "sleep"}, {"rank 2", "wait"}}), -1,
         false);
-    CHECK(endings[1].kind == "hung");
-    CHECK(endings[0].kind == "aborted");
-    CHECK(endings[2].kind == "aborted");
+    CHECK(endings[1].kind == ResultKind::kHung);
+    CHECK(endings[0].kind == ResultKind::kAborted);
+    CHECK(endings[2].kind == ResultKind::kAborted);
     // The hang rule ended it before the deadline of 20 s.
     CHECK_THAT(endings[1].message, Catch::Contains("for 0.4 s no rank entered a collective"));
   }
@@ -198,8 +198,8 @@ TEST_CASE("a rank that sleeps outside any collective is the hung one, not those 
 TEST_CASE("an emulated world that does not hear an abort is killed", "[launch]") {
   WorldPool pool(toy_workers());
   const auto endings = pool.run_case(toy_case("emulated", 2, {{"rank 0", "deaf"}}), -1, false);
-  CHECK(endings[0].kind == "hung");
-  CHECK(pool.run_case(toy_case("emulated", 2), -1, false)[0].kind == "finished");
+  CHECK(endings[0].kind == ResultKind::kHung);
+  CHECK(pool.run_case(toy_case("emulated", 2), -1, false)[0].kind == ResultKind::kFinished);
 }
 
 TEST_CASE("an endless loop runs until the deadline", "[launch]") {
@@ -208,8 +208,8 @@ TEST_CASE("an endless loop runs until the deadline", "[launch]") {
     CaseSpec spec = toy_case(backend, 2, {{"rank 0", "loop"}, {"rank 1", "wait"}});
     spec.world.deadline_s = 1.0;
     const auto endings = pool.run_case(spec, -1, false);
-    CHECK(endings[1].kind == "aborted");
-    if (backend == "gloo") CHECK(endings[0].kind == "hung");
+    CHECK(endings[1].kind == ResultKind::kAborted);
+    if (backend == "gloo") CHECK(endings[0].kind == ResultKind::kHung);
     CHECK_THAT(endings[backend == "gloo" ? 0 : 1].message,
                Catch::Contains("did not end within its deadline of 1 s"));
   }
@@ -220,17 +220,17 @@ TEST_CASE("ranks that make different calls are both named at once", "[launch]") 
   const auto endings = pool.run_case(
       toy_case("gloo", 3, {{"rank 0", "wait"}, {"rank 1", "gather"}, {"rank 2", "sleep"}}), -1,
       false);
-  CHECK(endings[0].kind == "disagreement");
-  CHECK(endings[1].kind == "disagreement");
+  CHECK(endings[0].kind == ResultKind::kDisagreement);
+  CHECK(endings[1].kind == ResultKind::kDisagreement);
   CHECK_THAT(endings[0].message, Catch::Contains("all_reduce") && Catch::Contains("all_gather"));
-  CHECK(endings[2].kind == "aborted");  // before the hang rule applies
+  CHECK(endings[2].kind == ResultKind::kAborted);  // before the hang rule applies
   CHECK_THAT(endings[2].message, !Catch::Contains("no rank entered a collective"));
 }
 
 TEST_CASE("a rank that ended without a call that others wait in is named at once", "[launch]") {
   WorldPool pool(toy_workers());
   const auto endings = pool.run_case(toy_case("gloo", 2, {{"rank 0", "wait"}}), -1, false);
-  CHECK(endings[0].kind == "deadlock");
+  CHECK(endings[0].kind == ResultKind::kDeadlock);
   CHECK_THAT(endings[0].message, Catch::Contains("rank 1 has ended; rank 0 waits for rank 1"));
 }
 
@@ -250,11 +250,11 @@ TEST_CASE("a golden runs in a worker of its own and stays warm", "[launch]") {
     spec.world.deadline_s = deadline_s;
     return pool.run_golden(to_json(spec).dump(), golden.get(), "");
   };
-  CHECK(outcome("bad").kind == "bad_input");
+  CHECK(outcome("bad").kind == ResultKind::kBadInput);
   CHECK(outcome("bad").message == "toy fact; toy fix");
-  CHECK(outcome("throw").kind == "internal");
-  CHECK(outcome("segv").kind == "died");
-  CHECK(outcome("loop", 0.2).kind == "hung");
+  CHECK(outcome("throw").kind == ResultKind::kInternal);
+  CHECK(outcome("segv").kind == ResultKind::kDied);
+  CHECK(outcome("loop", 0.2).kind == ResultKind::kHung);
   CHECK(outcome("echo").ok);
 }
 
@@ -271,7 +271,7 @@ TEST_CASE("cases run side by side, each with its own world", "[launch]") {
     spec.world.deadline_s = 60;
     pool.start_case(spec, -1, false, [&pids, &ended](WorldRun run) {
       INFO(run.endings[1].message);
-      CHECK(run.endings[1].kind == "finished");
+      CHECK(run.endings[1].kind == ResultKind::kFinished);
       pids.insert(run.endings[1].bytes);
       ++ended;
       return true;

@@ -53,7 +53,7 @@ TEST_CASE("frames and their descriptors arrive in order, however the bytes are c
 TEST_CASE("endings survive the socket, whatever bytes their texts hold", "[wire]") {
   RankEnding ending;
   ending.rank = 3;
-  ending.kind = "died";
+  ending.kind = ResultKind::kDied;
   ending.message = "broken \xff\xfe text";
   ending.bytes = std::string("\0\1\2", 3);
   ending.digests = {{.op = "send",
@@ -70,7 +70,7 @@ TEST_CASE("endings survive the socket, whatever bytes their texts hold", "[wire]
   const auto back = decode_endings(encode(std::vector<RankEnding>{ending}));
   REQUIRE(back.size() == 1);
   CHECK(back[0].rank == 3);
-  CHECK(back[0].kind == "died");
+  CHECK(back[0].kind == ResultKind::kDied);
   CHECK(back[0].message == ending.message);
   CHECK(back[0].bytes == ending.bytes);
   REQUIRE(back[0].digests.size() == 1);

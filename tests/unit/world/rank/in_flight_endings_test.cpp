@@ -32,22 +32,22 @@ CaseResult judged(EmulatedWorldMain& world, const std::string& request) {
 }
 
 TEST_CASE("a misused asynchronous call is the verdict, and the world goes on", "[in_flight]") {
-  EmulatedWorldMain world(2, "cpu", {}, misuse);
+  EmulatedWorldMain world(2, DeviceKind::kCpu, {}, misuse);
   const CaseResult written = judged(world, "written");
-  CHECK(written.verdict == "failed");
-  CHECK(written.kind == "in_flight");
+  CHECK(written.verdict == Verdict::kFailed);
+  CHECK(written.kind == ResultKind::kInFlight);
   CHECK_THAT(written.message, Contains("rank 1 wrote to the input of all_gather tp[0,1]") &&
                                   Contains("'layers.1 weights'") &&
                                   Contains("wait() for the call"));
 
   const CaseResult left = judged(world, "not waited");
-  CHECK(left.verdict == "failed");
-  CHECK(left.kind == "never_waited");
+  CHECK(left.verdict == Verdict::kFailed);
+  CHECK(left.kind == ResultKind::kNeverWaited);
   CHECK_THAT(left.message, Contains("rank 1 started all_gather tp[0,1]") &&
                                Contains("'layers.1 weights'") && Contains("never waited"));
 
   const CaseResult right = judged(world, "as it should be");
-  CHECK(right.verdict == "match");
+  CHECK(right.verdict == Verdict::kMatch);
 }
 
 }  // namespace
