@@ -1,5 +1,5 @@
-// Put into a copy of the page: looks at every text as the browser lays it out, and writes what is wrong with it into
-// <pre id="layout-probe"> as JSON.
+// Put into a copy of the page, which lies in a frame: looks at every text as the browser lays it out, and writes what is
+// wrong with it into <pre id="layout-probe"> of the page around it, as JSON.
 addEventListener("load", () => {
   for (const details of document.querySelectorAll("details")) details.open = true;
   document.getElementById("more")?.click();
@@ -48,8 +48,8 @@ addEventListener("load", () => {
     }
   });
   const drawn = boxes.filter((box) => box.drawing).length;
-  const found = document.createElement("pre");
+  const found = parent.document.createElement("pre");
   found.id = "layout-probe";
   found.textContent = JSON.stringify({ width: innerWidth, texts: boxes.length, drawn, problems });
-  document.body.replaceChildren(found);
+  parent.document.body.append(found);
 });
