@@ -1,15 +1,19 @@
-"""Share of the allowance that each case used: one dot per tensor, one row per case."""
+"""Share of the allowance that each case used: one row per case, darker where more tensors are."""
 
 import math
 
 import numpy as np
-from matplotlib import pyplot as plt
+from matplotlib.colors import to_rgba
+from matplotlib.patches import Circle
 
-from pictures import INK, LINE, SOFT, VERDICT_COLORS, image
+from pictures import INK, SOFT, VERDICT_COLORS, WIDTH_OF_LETTER, Picture, canvas, draw_cells, draw_lines, \
+    inline, shorten, write
 from run_data import number
 
-MOST_CASES = 40
+MOST_CASES, CASES_OF_A_PICTURE = 36, 12
 SMALLEST, LARGEST = 1e-7, 1e6  # what lies outside is drawn at the edge
+WIDTH, BINS = 318, 106         # pixels, columns of three pixels
+NAME, STRIP = 14, 10           # pixels
 
 
 def budget(case):
@@ -20,32 +24,50 @@ def budget(case):
 
 def chosen_cases(cases, most=MOST_CASES):
     """Judged cases, the ones nearest to (or beyond) their allowance, in the run's order."""
-    judged = [(max(budget(case)), i) for i, case in enumerate(cases) if budget(case)]
+    judged = [(max(budget(case)), i) for i, case in enumerate(cases) if case.get("tensors")]
     return [cases[i] for i in sorted(i for _, i in sorted(judged, reverse=True)[:most])]
 
 
+def _place(ratios, end):
+    """0 .. 1 of each share on the logarithmic axis."""
+    return np.log(np.clip(ratios, SMALLEST, end) / SMALLEST) / math.log(end / SMALLEST)
+
+
+def _strip(case, end):
+    """[BINS, 4] colors: a bin without a tensor is transparent, the others are the darker the more they have."""
+    at = np.minimum((_place(budget(case), end) * BINS).astype(int), BINS - 1)
+    count = np.bincount(at, minlength=BINS)
+    colors = np.tile(to_rgba(VERDICT_COLORS.get(case["verdict"], INK)), (BINS, 1))
+    colors[:, 3] = np.where(count > 0, 0.25 + 0.75 * count / count.max(), 0)
+    return colors
+
+
+def _draw_rows(cases, end):
+    pitch = NAME + STRIP + 4
+    height = pitch * len(cases)
+    figure, axes = canvas(WIDTH, height)
+    for row, case in enumerate(cases):
+        top = pitch * row
+        write(axes, 0, top + NAME / 2, shorten(case["name"], int(WIDTH / WIDTH_OF_LETTER)))
+        draw_lines(axes, [((0, top + NAME + STRIP / 2), (WIDTH, top + NAME + STRIP / 2))])
+        draw_cells(axes, [_strip(case, end)], 0, top + NAME, WIDTH, STRIP)
+        worst = float(_place(max(budget(case)), end)) * WIDTH
+        axes.add_patch(Circle((worst, top + NAME + STRIP / 2), 4, clip_on=False, linewidth=0,
+                              facecolor=VERDICT_COLORS.get(case["verdict"], INK)))
+    one = float(_place(1, end)) * WIDTH
+    draw_lines(axes, [((one, top + NAME - 1), (one, top + NAME + STRIP + 1)) for top in range(0, height, pitch)],
+               INK, 1.5)
+    for tick, text in ((1e-6, "1e-6"), (1e-4, "0.01%"), (1e-2, "1%"), (1, "100%"), (1e2, "100x"), (1e4, "1e4x")):
+        if tick <= end:
+            write(axes, float(_place(tick, end)) * WIDTH, height + 6, text, ha="center", color=SOFT)
+    return Picture(inline(figure))
+
+
 def draw(cases):
-    """An image source, or None when no case compared a tensor."""
+    """[Picture], side by side where there is room; empty when no case compared a tensor."""
     shown = chosen_cases(cases)
     if not shown:
-        return None
-    figure, axes = plt.subplots(figsize=(8.6, 0.22 * len(shown) + 0.8))
-    for row, case in enumerate(shown):
-        ratios = np.clip(budget(case), SMALLEST, LARGEST)
-        color = VERDICT_COLORS.get(case["verdict"], INK)
-        axes.plot([SMALLEST, ratios.max()], [row, row], color=LINE, linewidth=1, zorder=1)
-        axes.scatter(ratios, np.full(len(ratios), row), s=9, color=color, alpha=0.35, linewidth=0,
-                     zorder=2, rasterized=len(ratios) > 400)
-        axes.scatter(ratios.max(), row, s=26, color=color, zorder=3, linewidth=0, clip_on=False)
-    axes.axvline(1, color=INK, linewidth=1.2)
-    axes.text(1, -0.9, " allowance", fontsize=8, va="bottom", ha="left")
-    axes.set_xscale("log")
-    axes.set_xlim(SMALLEST * 0.8, LARGEST if max(max(budget(c)) for c in shown) > 1 else 20)
-    axes.set_ylim(len(shown) - 0.4, -0.9)
-    axes.set_yticks(range(len(shown)), [case["name"][-70:] for case in shown], fontsize=7.5)
-    axes.set_xlabel("error / allowance, largest element of each tensor", color=SOFT)
-    axes.grid(axis="x", color=LINE, linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0)
-    axes.spines["left"].set_visible(False)
-    return image(figure)
+        return []
+    end = LARGEST if max(max(budget(case)) for case in shown) > 1 else 20
+    return [_draw_rows(shown[first:first + CASES_OF_A_PICTURE], end)
+            for first in range(0, len(shown), CASES_OF_A_PICTURE)]

@@ -3,12 +3,15 @@
 import math
 
 import numpy as np
-from matplotlib import pyplot as plt
+from matplotlib.colors import to_hex
 
-from pictures import INK, LINE, RATIO_BOUNDS, RATIO_COLORS, RATIO_NORM, SOFT, image, shorten
+from pictures import (RATIO_BOUNDS, RATIO_COLORS, RATIO_NAMES, RATIO_NORM, SOFT, WRONG, Picture, canvas, draw_cells,
+                      draw_lines, inline, shorten, width_of, write)
 from run_data import number
 
-MOST_ROWS = 48
+MOST_ROWS, ROWS_OF_A_PICTURE = 48, 24
+ROW = 15             # pixels
+LARGEST_WIDTH = 640  # of all ranks together
 
 
 def chosen_tensors(tensors, most=MOST_ROWS):
@@ -33,44 +36,43 @@ def ratio_grid(tensors, world_size):
 
 def _label(tensor, several_steps):
     step = f"  step {tensor['step']}" if several_steps and tensor.get("step") else ""
-    return shorten(tensor["name"]) + step
+    return shorten(tensor["name"], 44) + step
 
 
-def _draw_scale(figure, axes, mesh, height):
-    bar = figure.colorbar(mesh, ax=axes, fraction=0.03, pad=0.02, extend="max", spacing="uniform",
-                          ticks=RATIO_BOUNDS, anchor=(0, 1), shrink=min(1, 2.6 / height), aspect=14)
-    bar.ax.set_yticklabels(["0", "0.01%", "0.1%", "1%", "10%", "50%", "100%", "10x", "1e3x", "1e6x"])
-    bar.outline.set_edgecolor(LINE)
-    bar.ax.tick_params(size=0, labelsize=8)
-    bar.ax.axhline(1, color=INK, linewidth=1.5)
+def _draw_rows(tensors, world_size, several_steps):
+    """Ranks across, one row for each tensor, its name to the right."""
+    cell = min(14, LARGEST_WIDTH / world_size)
+    width, height = cell * world_size, ROW * len(tensors)
+    figure, axes = canvas(width, height)
+    grid = ratio_grid(tensors, world_size)
+    colors = RATIO_COLORS(RATIO_NORM(np.ma.masked_invalid(np.where(np.isinf(grid), 1e9, grid))))
+    draw_cells(axes, colors, 0, 0, width, height)
+    draw_lines(axes, [((0, ROW * row), (width, ROW * row)) for row in range(1, len(tensors))], "white", 1)
+    if cell > 6:
+        draw_lines(axes, [((cell * rank, 0), (cell * rank, height)) for rank in range(1, world_size)], "white", 1)
+    for row, tensor in enumerate(tensors):
+        write(axes, width + 6, ROW * (row + 0.5), _label(tensor, several_steps),
+              **({} if tensor.get("ok", True) else {"color": WRONG}))
+    every = math.ceil((width_of(str(world_size - 1)) + 4) / cell)
+    for rank in range(0, world_size, every):
+        write(axes, cell * (rank + 0.5), -8, str(rank), ha="center", color=SOFT)
+    write(axes, width + 6, -8, "rank", color=SOFT)
+    return inline(figure)
 
 
 def draw(case):
-    """An image source, or None when there is nothing to draw."""
+    """[Picture], in the order of the rows; empty when nothing was compared."""
     tensors = chosen_tensors(case.get("tensors", []))
     world_size = case.get("world_size", 0)
     if not tensors or not world_size:
-        return None
-    grid = ratio_grid(tensors, world_size)
-    height = 0.19 * len(tensors) + 0.9
-    figure, axes = plt.subplots(figsize=(4.3 + min(0.36 * world_size, 6), height))
-    shown = np.ma.masked_invalid(np.where(np.isinf(grid), 1e9, grid))
-    mesh = axes.pcolormesh(shown, cmap=RATIO_COLORS, norm=RATIO_NORM, edgecolors="white",
-                           linewidth=0.8 if world_size <= 64 else 0, rasterized=grid.size > 6000)
-    axes.invert_yaxis()
+        return []
     several_steps = len({tensor.get("step") for tensor in tensors}) > 1
-    axes.set_yticks(np.arange(len(tensors)) + 0.5, [_label(t, several_steps) for t in tensors], fontsize=7.5)
-    for text, tensor in zip(axes.get_yticklabels(), tensors):
-        if not tensor.get("ok", True):
-            text.set_color("#b3261e")
-            text.set_fontweight("bold")
-    step = max(1, world_size // 16)
-    axes.set_xticks(np.arange(0, world_size, step) + 0.5, range(0, world_size, step), fontsize=8)
-    axes.set_xlabel("rank", color=SOFT)
-    axes.xaxis.set_label_position("top")
-    axes.xaxis.tick_top()
-    axes.tick_params(length=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    _draw_scale(figure, axes, mesh, height)
-    return image(figure)
+    return [Picture(_draw_rows(tensors[first:first + ROWS_OF_A_PICTURE], world_size, several_steps))
+            for first in range(0, len(tensors), ROWS_OF_A_PICTURE)]
+
+
+def key():
+    """[(color, text)] of the shares; each color ends at the share that stands beside it."""
+    colors = [to_hex(color) for color in RATIO_COLORS.colors] + [to_hex(RATIO_COLORS.get_over())]
+    assert len(colors) == len(RATIO_NAMES) == len(RATIO_BOUNDS)
+    return list(zip(colors, RATIO_NAMES)) + [(to_hex(RATIO_COLORS.get_bad()), "holds no part")]

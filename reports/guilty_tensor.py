@@ -4,13 +4,12 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-from matplotlib import pyplot as plt
-from matplotlib.colors import LinearSegmentedColormap, Normalize, SymLogNorm
-from matplotlib.patches import Rectangle
+from matplotlib.colors import LinearSegmentedColormap, Normalize, SymLogNorm, to_hex
+from matplotlib.patches import Circle, Polygon, Rectangle
 
 import layouts
 import tensor_file
-from pictures import INK, LINE, SOFT, image
+from pictures import INK, SOFT, TEXT_SIZE, Picture, canvas, draw_cells, draw_lines, inline, width_of, write
 from run_data import number
 
 MOST_CELLS = 64             # along each side of a picture; larger tensors are drawn in blocks
@@ -19,6 +18,7 @@ FOLD = 32                   # a tensor of one dim is drawn in rows of at most so
 VALUES = LinearSegmentedColormap.from_list("values", ["#2b5c8a", "#8fb4d3", "#f4f3ef", "#e3b287", "#a2592a"])
 ERRORS = LinearSegmentedColormap.from_list("errors", ["#5a2a82", "#a98bc4", "#f6f4f1", "#eb9a83", "#b3261e"])
 NOBODY = "#e9edf1"
+WIDTH = 264                 # pixels of a picture
 
 
 @dataclass
@@ -191,60 +191,70 @@ def caption(whole):
     return text
 
 
-def _outline(axes, label_grid):
-    """Lines between cells that other ranks hold."""
+def _outline(axes, label_grid, cell):
+    """Lines between cells that other ranks hold, and around all."""
     rows, columns = label_grid.shape
+    width, height = cell
     across = np.argwhere(label_grid[:, 1:] != label_grid[:, :-1])
     down = np.argwhere(label_grid[1:, :] != label_grid[:-1, :])
-    lines = [((c + 1, c + 1), (r, r + 1)) for r, c in across] + [((c, c + 1), (r + 1, r + 1)) for r, c in down]
-    for x, y in lines:
-        axes.plot(x, y, color=INK, linewidth=1.1, solid_capstyle="butt", zorder=4)
-    axes.add_patch(Rectangle((0, 0), columns, rows, fill=False, edgecolor=INK, linewidth=1.1, zorder=4))
+    lines = [((c + 1, r), (c + 1, r + 1)) for r, c in across] + [((c, r + 1), (c + 1, r + 1)) for r, c in down]
+    draw_lines(axes, [((x * width, y * height), (u * width, v * height)) for (x, y), (u, v) in lines], INK, 1.2)
+    axes.add_patch(Rectangle((0, 0), columns * width, rows * height, fill=False, edgecolor=INK, linewidth=1.2))
 
 
-def _owner_labels(axes, label_grid, groups):
-    """Each group's name beside its rows or above its columns: outside of the picture, so that nothing is hidden."""
-    rows, columns = label_grid.shape
-    if len(groups) < 2 or len(groups) > 16:
+def _runs(labels):
+    """[(label, first, last + 1)] of equal neighbors."""
+    edges = [0, *(np.flatnonzero(np.diff(labels)) + 1), len(labels)]
+    return [(labels[first], first, last) for first, last in zip(edges, edges[1:])]
+
+
+def _fitting(ranks, room):
+    """The ranks in words, else in numbers, else nothing."""
+    for text in (describe_ranks(ranks), ",".join(map(str, ranks))):
+        if width_of(text) <= room:
+            return text
+    return ""
+
+
+def _owner_labels(axes, label_grid, groups, cell):
+    """Who holds what: beside the rows or above the columns, and within a piece that has others on all sides."""
+    if len(groups) < 2:
         return
-    for number_of_group, ranks in enumerate(groups):
-        where = np.argwhere(label_grid == number_of_group)
-        if not len(where) or not ranks:
-            continue
-        (top, left), (bottom, right) = where.min(0), where.max(0) + 1
-        if right - left < columns:
-            axes.text((left + right) / 2, -0.02 * rows, describe_ranks(ranks), ha="center", va="bottom",
-                      fontsize=7.5, color=SOFT)
-        else:
-            axes.text(-0.02 * columns, (top + bottom) / 2, describe_ranks(ranks), ha="right", va="center",
-                      fontsize=7.5, color=SOFT, rotation=90 if bottom - top > rows / 6 else 0)
+    width, height = cell
+    if (label_grid == label_grid[:, :1]).all():
+        for group, first, last in _runs(label_grid[:, 0]):
+            if (last - first) * height >= TEXT_SIZE + 4:
+                write(axes, -5, (first + last) / 2 * height, _fitting(groups[group], 66), ha="right", color=SOFT)
+    elif (label_grid == label_grid[:1]).all():
+        for group, first, last in _runs(label_grid[0]):
+            write(axes, (first + last) / 2 * width, -8, _fitting(groups[group], (last - first) * width - 4),
+                  ha="center", color=SOFT)
+    else:
+        for group, ranks in enumerate(groups):
+            where = np.argwhere(label_grid == group)
+            if not len(where):
+                continue
+            (top, left), (bottom, right) = where.min(0), where.max(0) + 1
+            solid = len(where) == (bottom - top) * (right - left)
+            if solid and (bottom - top) * height >= TEXT_SIZE + 6:
+                text = _fitting(ranks, (right - left) * width - 8)
+                write(axes, (left + right) / 2 * width, (top + bottom) / 2 * height, text, ha="center",
+                      **({"bbox": {"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 1}} if text else {}))
 
 
-def _mark(axes, whole, row_edges, column_edges):
+def _mark(axes, whole, row_edges, column_edges, cell):
+    """A circle around the first wrong element, a diamond around the worst."""
     columns = grid_shape(whole.shape)[1]
-    for flat, shape, size in zip(marks(whole), ("o", "D"), (78, 34)):
+    for flat, round_mark in zip(marks(whole), (True, False)):
         if flat < 0:
             continue
         row, column = divmod(flat, columns)
-        x = np.searchsorted(column_edges, column, side="right") - 0.5
-        y = np.searchsorted(row_edges, row, side="right") - 0.5
-        axes.scatter(x, y, s=size, marker=shape, facecolor="none", edgecolor="white", linewidth=3, zorder=5,
-                     clip_on=False)
-        axes.scatter(x, y, s=size, marker=shape, facecolor="none", edgecolor=INK, linewidth=1.2, zorder=6,
-                     clip_on=False)
-
-
-def _picture(axes, values, norm, colors, title, aspect):
-    shown = axes.pcolormesh(np.ma.masked_invalid(values), cmap=colors.with_extremes(bad=NOBODY), norm=norm,
-                            rasterized=values.size > 400)
-    axes.invert_yaxis()
-    axes.set_box_aspect(aspect)
-    axes.set_title(title, fontsize=9, pad=14)
-    axes.set_xticks([])
-    axes.set_yticks([])
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    return shown
+        x = (np.searchsorted(column_edges, column, side="right") - 0.5) * cell[0]
+        y = (np.searchsorted(row_edges, row, side="right") - 0.5) * cell[1]
+        for color, width in (("white", 3), (INK, 1.2)):
+            style = {"facecolor": "none", "edgecolor": color, "linewidth": width, "clip_on": False}
+            axes.add_patch(Circle((x, y), 6, **style) if round_mark else
+                           Polygon([(x - 6, y), (x, y - 6), (x + 6, y), (x, y + 6)], **style))
 
 
 def _norms(golden, actual, difference, allowance):
@@ -257,7 +267,7 @@ def _norms(golden, actual, difference, allowance):
 
 
 def draw(case, whole):
-    """An image source of the three pictures."""
+    """[Picture]: golden, actual and their difference."""
     chosen, row_edges, column_edges = chosen_elements(whole)
     pick = lambda values: np.where(chosen >= 0, values[np.maximum(chosen, 0)], np.nan)
     golden, actual = pick(whole.golden), pick(whole.actual)
@@ -270,21 +280,19 @@ def draw(case, whole):
     label, groups = owners(case, whole)
     label_grid = np.where(chosen >= 0, label[np.maximum(chosen, 0)], -1)
     rows, columns = chosen.shape
-    aspect = min(max(rows / columns, 0.08), 1.1)
-    figure, all_axes = plt.subplots(1, 3, figsize=(12.6, 3.7 * aspect + 0.8), gridspec_kw={"wspace": 0.18})
-    pictures = [(golden, value_norm, VALUES, "golden"), (actual, value_norm, VALUES, "actual"),
-                (difference, error_norm, ERRORS, "actual - golden")]
-    for axes, (values, norm, colors, title) in zip(all_axes, pictures):
-        shown = _picture(axes, values, norm, colors, title, aspect)
-        _outline(axes, label_grid)
-        _mark(axes, whole, row_edges, column_edges)
-        bar = figure.colorbar(shown, ax=axes, orientation="horizontal", fraction=0.05, pad=0.06, aspect=36)
-        bar.outline.set_edgecolor(LINE)
-        bar.ax.minorticks_off()
-        bar.ax.tick_params(size=0, labelsize=7)
-        bar.set_ticks([-norm.vmax, 0, norm.vmax], labels=[f"{-norm.vmax:.2g}", "0", f"{norm.vmax:.2g}"])
-    _owner_labels(all_axes[0], label_grid, groups)
-    return image(figure)
+    cell = (WIDTH / columns, WIDTH * min(max(rows / columns, 0.09), 1.1) / rows)
+    drawn = []
+    for values, norm, map_of, title in ((golden, value_norm, VALUES, "golden"), (actual, value_norm, VALUES, "actual"),
+                                        (difference, error_norm, ERRORS, "actual - golden")):
+        figure, axes = canvas(WIDTH, rows * cell[1])
+        draw_cells(axes, map_of.with_extremes(bad=NOBODY)(norm(np.ma.masked_invalid(values))), 0, 0, WIDTH,
+                   rows * cell[1])
+        _outline(axes, label_grid, cell)
+        _mark(axes, whole, row_edges, column_edges, cell)
+        _owner_labels(axes, label_grid, groups, cell)
+        key = [(to_hex(map_of(at)), f"{value:.2g}") for at, value in ((0, -norm.vmax), (0.5, 0), (1.0, norm.vmax))]
+        drawn.append(Picture(inline(figure), title, key))
+    return drawn
 
 
 def holders_table(case):
@@ -322,7 +330,7 @@ def view(case, arrays):
     if not found or not found.get("tensor"):
         return None
     whole = put_together(case, arrays)
-    return {"tensor": found["tensor"], "picture": draw(case, whole) if whole is not None else None,
+    return {"tensor": found["tensor"], "pictures": draw(case, whole) if whole is not None else [],
             "caption": f"{caption(whole)} {holding(case, whole)}" if whole is not None else "",
             "rows": holders_table(case), "last_good": found.get("last_good", ""),
             "collectives": found.get("collectives") or []}

@@ -84,7 +84,7 @@ def indices(cuts, dim, dim_count, global_size, axes, rank):
 
 
 def runs(kept):
-    """[(first, count)] of neighbouring indices."""
+    """[(first, count)] of neighboring indices."""
     found = []
     for index in kept:
         if found and index == found[-1][0] + found[-1][1]:

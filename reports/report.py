@@ -1,25 +1,25 @@
 """Draws a run's folder as one HTML page: report.py RUN writes RUN/report.html."""
 
 import argparse
+import gc
 import math
 import sys
 from pathlib import Path
 
 try:
     import jinja2
+    import case_view
     import error_budget
-    import error_heatmap
-    import guilty_tensor
-    import mesh_picture
     import pictures
-    import tensor_file
-    import timeline_picture
-    import token_picture
 except ImportError as error:
     sys.exit(f"shardproof report: {error}; call it as ./shardproof report RUN, which installs what it needs")
 import run_data
 
-DRAWN_CASES = 12  # besides those that did not end as expected
+DRAWN_CASES = 12         # besides those that did not end as expected
+SHOWN_FAILURES = 60      # in full; the others are in the tables
+PICTURE_BYTES = 600_000  # of all cases together
+TABLE_ROWS = 60          # of the tables of warnings, skips and the like
+NOT_A_RUN = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 
 
 def most_interesting(cases, everything):
@@ -30,120 +30,126 @@ def most_interesting(cases, everything):
         return -math.inf if math.isnan(ratio) else ratio
     others = sorted((i for i, case in enumerate(cases) if case["as_expected"] and case.get("tensors")),
                     key=lambda i: -nearness(i))
-    return set(unexpected) | set(others if everything else others[:DRAWN_CASES])
+    return unexpected[:None if everything else SHOWN_FAILURES] + (others if everything else others[:DRAWN_CASES])
 
 
-def pictures_of(case, lanes):
-    """[(heading, explanation, image source)] of one case."""
-    drawn = [
-        ("Error by tensor and rank",
-         "Share of its allowance that each tensor used, in the order of the single-device run; red is over "
-         "it. An error starts at the first red row; its columns are the ranks that have it.",
-         error_heatmap.draw(case)),
-        ("Mesh and who holds what",
-         "Each rank in its place, then one parameter of each layout; numbers are the ranks that hold a "
-         "piece, several numbers hold equal copies.",
-         mesh_picture.draw(case, run_data.parameters(case))),
-        ("Who holds which token", token_picture.explain(case), token_picture.draw(case)),
-        ("Time", timeline_picture.explain(case), timeline_picture.draw(lanes)),
-    ]
-    return [entry for entry in drawn if entry[2]]
+def draw_pictures(views, drawn, timelines, folder, most_bytes):
+    """Gives the cases in `drawn` their pictures, in this order, until the page has enough of them. Pictures that a
+    case before had too are replaced by the number of that case."""
+    used, first_with = 0, {}
+    for case in (views[number] for number in drawn):
+        case["guilty"] = case_view.guilty_of(case, folder, with_pictures=used < most_bytes)
+        if used >= most_bytes:
+            case["left_out"] = True
+            continue
+        used += sum(len(picture.svg) for picture in (case["guilty"] or {}).get("pictures", []))
+        for section in case_view.sections(case, timelines.get(case_view.place_of(case), {})):
+            content = tuple(picture.svg for picture in section.pictures)
+            same_as = first_with.setdefault(content, case["number"])
+            used += section.size() if same_as == case["number"] else 0
+            case["pictures"].append((section, None if same_as == case["number"] else views[same_as]))
 
 
-def guilty_of(case, folder):
-    """The tensor that failed first, drawn from the case's file in the run's folder; None when none did."""
-    arrays = {}
-    for name in case.get("files", []) if folder else []:
-        if name.endswith(".safetensors") and not Path(name).is_absolute() and ".." not in Path(name).parts:
-            arrays.update(tensor_file.read(Path(folder) / name))
-    return guilty_tensor.view(case, arrays)
+def case_rows(views, shown):
+    """The table of all cases: [[number, verdict, as expected, name, mesh, precision, backend, tensors, unresolved,
+    share of the allowance, seconds, has a section, why, replay]], the last two of failures without a section."""
+    rows = []
+    for case in views:
+        has_section = case["number"] in shown
+        more = [] if has_section or case["as_expected"] else [case["why"], case.get("replay", "")]
+        seconds = run_data.number(case.get("seconds"))
+        sequence_parallel = " +SP" if case.get("sequence_parallel") else ""
+        rows.append([case["number"], run_data.VERDICTS.index(case["verdict"]), int(case["as_expected"]), case["name"],
+                     case.get("mesh", {}).get("text", "") + sequence_parallel, case.get("precision", ""),
+                     case.get("backend", ""), case.get("tensors_compared", 0), len(case.get("unresolved", [])),
+                     "" if math.isnan(case["ratio"]) else pictures.share(case["ratio"]),
+                     round(seconds, 2) if math.isfinite(seconds) else 0, int(has_section), *more])
+    return rows
 
 
-def flat(figures, path=""):
-    """[(name, value)] of nested maps: {"kept_bytes": {"before": 1}} -> "kept bytes before"."""
-    if not isinstance(figures, dict):
-        return [(path, figures)]
-    return [entry for name, value in figures.items() for entry in flat(value, f"{path} {name}".strip())]
-
-
-def measured(case):
-    """[(what, [(ranks, value)])]: the figures of a workload, ranks of one value together."""
+def unresolved_tensors(cases):
+    """[(tensor, cases with their steps, a reason)], the most frequent first."""
     found = {}
-    for rank in case.get("ranks", []):
-        for name, value in flat((rank.get("metrics") or {}).get("figures") or {}):
-            found.setdefault(name.replace("_", " "), {}).setdefault(str(value), []).append(rank["rank"])
-    return [(name, [(ranks, value) for value, ranks in values.items()]) for name, values in found.items()]
+    for case in cases:
+        for one in case.get("unresolved", []):
+            entry = found.setdefault(one["tensor"], ({}, one.get("reason", "")))
+            entry[0].setdefault(case["name"], []).append(one.get("step", 0))
+    return sorted(((tensor, of_cases, reason) for tensor, (of_cases, reason) in found.items()),
+                  key=lambda row: -len(row[1]))
 
 
-def warnings_of(case):
-    """[(sentence, ranks)]"""
+def warned(views):
+    """[(sentence, [(case, ranks)])]"""
     found = {}
-    for rank in case.get("ranks", []):
-        for sentence in rank.get("warnings", []):
-            found.setdefault(sentence, []).append(rank["rank"])
+    for case in views:
+        for sentence, ranks in case["warnings"]:
+            found.setdefault(sentence, []).append((case["name"], ranks))
     return list(found.items())
 
 
-def place_of(case):
-    """Its number in the run, by which its timeline is found; cases before it may not have been run."""
-    place = str(case.get("id", "")).partition("-")[0]
-    return int(place) if place.isdigit() else -1
-
-
-def case_view(number, case, lanes, with_pictures, folder=None):
-    ratio = run_data.number(case.get("worst_ratio"))
-    shown = len(error_heatmap.chosen_tensors(case.get("tensors", [])))
-    return {
-        **case,
-        "number": number,
-        "ratio": ratio if case.get("tensors_compared") else None,
-        "bar": 100 if math.isnan(ratio) else min(100, 100 * ratio),
-        "pictures": pictures_of(case, lanes) if with_pictures else [],
-        "guilty": guilty_of(case, folder) if with_pictures else None,
-        "tensors_shown": shown,
-        "tensor_count": len(case.get("tensors", [])),
-        "measured": measured(case),
-        "warnings": warnings_of(case),
-        "odd_ranks": [rank for rank in case.get("ranks", [])
-                      if rank.get("ending") != "finished" or rank.get("findings")],
-    }
-
-
 def summary_of(results):
-    totals = results["totals"]
-    tiles = [(verdict, totals.get(verdict, 0)) for verdict in run_data.VERDICTS if totals.get(verdict)]
-    unexpected = totals.get("unexpected", 0)
-    not_run = len(results.get("not_run", []))
+    totals = run_data.totals_of(results)
+    tiles = [(verdict, totals[verdict]) for verdict in run_data.VERDICTS if totals[verdict]]
+    unexpected, cases, not_run = totals["unexpected"], totals["cases"], totals["not_run"]
     if not_run:
-        headline = f"{len(results['cases'])} of {len(results['cases']) + not_run} cases were run"
+        headline = f"{cases} of {cases + not_run} cases were run"
         if unexpected:
             headline += f", {unexpected} did not end as expected"
     elif results["run"].get("interrupted"):
         headline = "Interrupted"
-    elif not results["cases"]:
+    elif not cases:
         headline = "No case was run"
     elif unexpected == 0:
         headline = "Every case ended as expected"
     else:
-        headline = f"{unexpected} of {len(results['cases'])} cases did not end as expected"
-    return {"tiles": tiles, "headline": headline, "good": unexpected == 0 and not not_run and bool(results["cases"])}
+        headline = f"{unexpected} of {cases} cases did not end as expected"
+    good = unexpected == 0 and not not_run and cases > 0 and not run_data.differences(results)
+    return {"tiles": tiles, "headline": headline, "good": good}
 
 
-def render(results, timelines, everything=False, folder=None):
-    """The page as text; `folder` holds the tensors of failed cases."""
-    drawn = most_interesting(results["cases"], everything)
-    cases = [case_view(i, case, timelines.get(place_of(case), {}), i in drawn, folder)
-             for i, case in enumerate(results["cases"])]
+def render(results, folder=None, everything=False):
+    """The page as text; `folder` holds the timelines, and the tensors of failed cases."""
+    views = [case_view.view(number, case) for number, case in enumerate(results["cases"])]
+    drawn = most_interesting(views, everything)
+    wanted = {case_view.place_of(views[number]) for number in drawn}
+    timelines = run_data.read_timelines(folder, wanted) if folder and wanted else {}
+    draw_pictures(views, drawn, timelines, folder, math.inf if everything else PICTURE_BYTES)
+    unexpected = [case for case in views if not case["as_expected"]]
+    with_section = [views[number] for number in drawn if views[number]["as_expected"] and views[number]["pictures"]]
+    shown = unexpected[:None if everything else SHOWN_FAILURES]
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True,
         undefined=jinja2.ChainableUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["share"] = pictures.share
-    page = environment.get_template("page.html")
-    return page.render(run=results["run"], summary=summary_of(results), skipped=results["skipped"], cases=cases,
-                       unexpected=[case for case in cases if not case["as_expected"]],
-                       not_drawn=[case for case in cases if case["number"] not in drawn],
-                       budget=error_budget.draw(results["cases"]), colors=pictures.VERDICT_COLORS,
-                       budget_limit=error_budget.MOST_CASES)
+    return environment.get_template("page.html").render(
+        run=results["run"], summary=summary_of(results), differences=run_data.differences(results), cases=views,
+        unexpected=unexpected, shown=shown, drawn=sorted(with_section, key=lambda case: case["number"]),
+        rows=case_rows(views, {case["number"] for case in shown + with_section}), verdicts=run_data.VERDICTS,
+        skipped=results["skipped"], not_run=results.get("not_run", []), budget=error_budget.draw(results["cases"]),
+        budget_limit=error_budget.MOST_CASES, colors=pictures.VERDICT_COLORS, table_rows=TABLE_ROWS,
+        measured=[case for case in views if case["measured"]], warned=warned(views),
+        unresolved=unresolved_tensors(views), judged=sum(bool(case.get("tensors")) for case in views))
+
+
+def write_page(options, out):
+    """0, or 2 when the page had to say that the run's results contradict themselves."""
+    gc.disable()  # millions of objects, and all of them stay
+    results = run_data.read_results(options.run)
+    gc.freeze()
+    gc.enable()
+    try:
+        page = render(results, options.run, options.all)
+    except NOT_A_RUN as error:
+        raise run_data.BadRun(f"{options.run}: the fields of its cases do not fit together ({type(error).__name__}: "
+                              f"{error}); the files were changed or are incomplete: run it again") from error
+    out.write_text(page, encoding="utf-8", errors="replace")
+    print(out)
+    if found := run_data.differences(results):
+        more = f", and {len(found) - 1} more contradictions" if len(found) > 1 else ""
+        print(f"shardproof report: {options.run}/results.json: {found[0]}{more}; the file was changed after the run: "
+              "run it again", file=sys.stderr)
+        return 2
+    return 0
 
 
 def main(arguments=None):
@@ -154,18 +160,12 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     out = Path(options.out) if options.out else Path(options.run) / "report.html"
     try:
-        page = render(run_data.read_results(options.run), run_data.read_timelines(options.run), options.all,
-                      options.run)
-        out.write_text(page, encoding="utf-8")
+        return write_page(options, out)
     except run_data.BadRun as error:
-        print(f"shardproof report: {error}", file=sys.stderr)
-        return 2
+        print("shardproof report: " + " ".join(str(error).split()), file=sys.stderr)
     except OSError as error:
-        print(f"shardproof report: cannot write {out}: {error.strerror}; name a file with --out",
-              file=sys.stderr)
-        return 2
-    print(out)
-    return 0
+        print(f"shardproof report: cannot write {out}: {error.strerror}; name a file with --out", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

@@ -1,12 +1,16 @@
-"""Reads and checks the files of a run's folder."""
+"""Reads the files of a run's folder, and holds what they say against the schema and against each other."""
 
 import json
 import math
+import re
+from collections import Counter
 from pathlib import Path
 
 FORMAT = "shardproof-results/1"
 CRITICAL_PATH = "critical path"
 VERDICTS = ("match", "mismatch", "refused", "failed", "bad_input", "internal")
+MOST_RANKS, MOST_POSITIONS, LARGEST_INTEGER = 1 << 16, 1 << 16, 1 << 64
+OWN_FILE = re.compile(r"(logs|replay|tensors)(/[^/\\:.][^/\\:]*)+")
 
 
 class BadRun(Exception):
@@ -22,47 +26,236 @@ def number(value):
     return {"inf": math.inf, "-inf": -math.inf}.get(value, math.nan)
 
 
+# The kinds of values in results.json, as reports/README.md has them.
+def text(value):
+    return isinstance(value, str)
+
+
+def flag(value):
+    return isinstance(value, bool)
+
+
+def integer(value):
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST_INTEGER
+
+
+def count(value):
+    return integer(value) and value >= 0
+
+
+def size(value):
+    return integer(value) and 1 <= value <= MOST_RANKS
+
+
+def real(value):
+    return isinstance(value, float) or integer(value) or value in ("nan", "inf", "-inf")
+
+
+def share(value):
+    return value is None or real(value)
+
+
+def verdict(value):
+    return value in VERDICTS
+
+
+def stretch(value):
+    """Tokens [sample, first position, count] of `tokens_held`."""
+    return isinstance(value, list) and len(value) == 3 and all(
+        integer(part) and -1 <= part <= MOST_POSITIONS for part in value)
+
+
+def anything(value):
+    return True
+
+
+class Map:
+    """An object with any keys."""
+
+    def __init__(self, of):
+        self.of = of
+
+
+class Object:
+    """An object with these fields and others; a name that ends in "!" is required."""
+
+    def __init__(self, fields):
+        self.fields = [(name.removesuffix("!"), shape) for name, shape in fields.items()]
+        self.required = [name.removesuffix("!") for name in fields if name.endswith("!")]
+
+
+KINDS = {text: "a text", flag: "true or false", integer: "an integer", count: "a count", real: "a number",
+         size: f"a size from 1 to {MOST_RANKS}", share: "a number or null", verdict: "a verdict",
+         stretch: "[sample, first position, count]"}
+ROW = Object({"rank": count, "bad_count": count, "count": count, "microbatch": count, "worst_ratio": real,
+       "worst_global_index": [integer], "golden_value": real, "actual_value": real, "allowance": real,
+       "global_shape": [count], "local_shape": [count], "layout": text, "problem": text, "partial": flag})
+TENSOR = Object({"name!": text, "phase": text, "step": count, "ok": flag, "outcome": text, "global_shape": [count],
+          "layout": text, "worst_ratio": real, "ratio": [share], "wrong": [ROW]})
+TOKENS = Object({"rows": [[stretch]], "held": [[stretch]]})
+METRICS = Object({"figures": Map(anything), "tokens_held": [TOKENS],
+                  "parameters": Map(Object({"layout": text, "global_shape": [count]}))})
+RANK = Object({"rank!": count, "coordinates": Map(count), "ending": text, "message": text, "last_call": text, "log": text,
+        "printed": text, "findings": [text], "warnings": [text], "metrics": METRICS})
+PARTS_OF_TIME = Object({"compute_us": real, "waiting_us": real, "exposed_us": real, "communication_us": real})
+VIRTUAL_TIME = Object({"total_us": real, "ranks": [PARTS_OF_TIME],
+                       "critical_path_shares": [Object({"what!": text, "duration_us!": real})]})
+MESH = Object({"axes": [Object({"name!": text, "size!": size})], "text": text})
+DIVERGENCE = Object({"tensor": text, "phase": text, "step": count, "ranks": [count], "pattern": text, "likely": text,
+                     "collectives": [text], "last_good": text, "worst": ROW})
+UNRESOLVED = Object({"tensor!": text, "step": count, "reason": text})
+CASE = Object({
+    "id": text, "name!": text, "file": text, "line": integer, "verdict!": verdict, "kind": text, "as_expected!": flag,
+    "unexpected": text, "message": text, "text": text, "workload": text, "precision": text, "backend": text,
+    "device": text, "sequence_parallel": flag, "world_size": size, "mesh": MESH, "seconds": real,
+    "expected": Object({"verdict": text, "kind": text}), "tensors_compared": count, "worst_ratio": real,
+    "worst_tensor": text, "unresolved": [UNRESOLVED], "replay": text, "replay_file": text, "files": [text],
+    "ranks": [RANK], "tensors": [TENSOR], "virtual_time": VIRTUAL_TIME, "divergence": DIVERGENCE})
+LEFT_OUT = Object({"name!": text, "file": text, "backend": text, "reason": text})
+RUN = Object({"command": text, "version": text, "started": text, "seconds": real, "interrupted": flag,
+              "exit_status": integer, "environment": Map(text)})
+RESULTS = Object({"format!": text, "totals!": Map(integer), "skipped!": [LEFT_OUT], "not_run": [LEFT_OUT],
+                  "cases!": [CASE], "run!": RUN})
+
+
+def _differs(value, what):
+    return "", f"is {json.dumps(value)[:40]}, which is not {what}"
+
+
+def _fault_of_parts(parts, name):
+    """The first fault of [(key, value, shape)], with the key before its path."""
+    for key, value, shape in parts:
+        if found := fault(value, shape):
+            return name.format(key) + found[0], found[1]
+    return None
+
+
+def fault(value, shape):
+    """Where a value differs from its shape, as (path, what); None when it does not. A null of an object counts as a
+    field that is not there, and is removed."""
+    if callable(shape):
+        return None if shape(value) else _differs(value, KINDS[shape])
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            return _differs(value, "a list")
+        if callable(shape[0]) and all(map(shape[0], value)):
+            return None
+        return _fault_of_parts(((i, item, shape[0]) for i, item in enumerate(value)), "[{}]")
+    if not isinstance(value, dict):
+        return _differs(value, "an object")
+    if None in value.values():
+        for name in [name for name, inner in value.items() if inner is None]:
+            del value[name]
+    if isinstance(shape, Map):
+        return _fault_of_parts(((name, inner, shape.of) for name, inner in value.items()), ".{}")
+    for name in shape.required:
+        if name not in value:
+            return f".{name}", "is missing"
+    return _fault_of_parts(((name, value[name], inner) for name, inner in shape.fields if name in value), ".{}")
+
+
 def _read_json(path):
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadRun(f"{path}: cannot be read ({error.strerror}); name a run's folder, for example "
                      "runs/latest") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadRun(f"{path}: not JSON ({error}); the run may not have ended: run it again") from error
 
 
+def _check(path, value, shape):
+    if found := fault(value, shape):
+        raise BadRun(f"{path}: {found[0].lstrip('.') or 'it'} {found[1]}; the file was changed or is incomplete: run "
+                     "it again")
+
+
 def read_results(folder):
-    """results.json as a dictionary; `cases`, `skipped`, `run` and `totals` are there."""
+    """results.json as a dictionary of the shape RESULTS."""
     path = Path(folder) / "results.json"
     results = _read_json(path)
     if not isinstance(results, dict) or results.get("format") != FORMAT:
         found = results.get("format") if isinstance(results, dict) else type(results).__name__
-        raise BadRun(f"{path}: format {found!r} is not {FORMAT!r}; draw it with the shardproof that wrote it")
-    for key, kind in (("cases", list), ("skipped", list), ("run", dict), ("totals", dict)):
-        if not isinstance(results.get(key), kind):
-            raise BadRun(f"{path}: {key!r} is missing; run it again")
+        raise BadRun(f"{path}: format {str(found)[:40]!r} is not {FORMAT!r}; draw it with the shardproof that wrote it")
+    _check(path, results, RESULTS)
     return results
 
 
-def read_timelines(folder):
-    """{number of the case: {rank: [(start_ms, duration_ms, kind, name)]}}; empty without timeline.json."""
+def totals_of(results):
+    """What `totals` must say."""
+    cases = results["cases"]
+    verdicts = Counter(case["verdict"] for case in cases)
+    return {"cases": len(cases), **{name: verdicts[name] for name in VERDICTS}, "skipped": len(results["skipped"]),
+            "not_run": len(results.get("not_run", [])),
+            "unexpected": sum(not case["as_expected"] for case in cases)}
+
+
+def _case_differences(case):
+    """Sentences: what a case says of itself and its own fields refute."""
+    expected = case.get("expected", {})
+    if case["as_expected"] and expected.get("verdict", case["verdict"]) != case["verdict"]:
+        yield f"it is called expected, but expected is {expected['verdict']} and its verdict is {case['verdict']}"
+    elif case["as_expected"] and (expected.get("kind") or case.get("kind", "")) != case.get("kind", ""):
+        yield f"it is called expected, but expected is {expected['kind']} and it is {case.get('kind') or 'none'}"
+    if case["verdict"] == "match":
+        for tensor in case.get("tensors", []):
+            if not tensor.get("ok", True) or number(tensor.get("worst_ratio", 0)) > 1:
+                yield f"it is called a match, but its tensor {tensor['name']} is wrong"
+                return
+
+
+def differences(results):
+    """Sentences: where the file contradicts itself; empty when it was written by a run and not changed."""
+    found = []
+    for name, counted in totals_of(results).items():
+        said = results["totals"].get(name, 0)
+        if said != counted:
+            found.append(f"totals.{name} is {said}, but its list has {counted}")
+    for case in results["cases"]:
+        found += [f"{case['name']}: {sentence}" for sentence in _case_differences(case)]
+    unexpected = totals_of(results)["unexpected"]
+    if results["run"].get("exit_status") == 0 and unexpected:
+        found.append(f"the exit status is 0, but {unexpected} cases did not end as expected")
+    return found
+
+
+def own_file(path):
+    """A link to one of the run's own files, or nothing: whatever else a text is, it does not become a link."""
+    return path if path and OWN_FILE.fullmatch(path) else ""
+
+
+def _span(event):
+    """(rank, (start_ms, duration_ms, kind, name)) of an event."""
+    rank = event.get("args", {}).get("rank", event["tid"])
+    start, duration = float(event["ts"]) / 1000, float(event["dur"]) / 1000
+    name, kind = event["name"], event.get("cat", "")
+    if not (integer(rank) and text(name) and text(kind) and 0 <= start < math.inf and 0 <= duration < math.inf):
+        raise ValueError(f"an event has rank {rank!r}, start {start} ms and duration {duration} ms")
+    return rank, (start, duration, kind, name)
+
+
+def read_timelines(folder, wanted=None):
+    """{number of the case: {rank: [(start_ms, duration_ms, kind, name)]}} of the cases in `wanted`, of all without it;
+    empty without timeline.json."""
     path = Path(folder) / "timeline.json"
     if not path.exists():
         return {}
     timelines = {}
-    for event in _read_json(path).get("traceEvents", []):
-        if event.get("ph") == "X":
-            rank = (event.get("args") or {}).get("rank", event["tid"])
-            lane = timelines.setdefault(event["pid"], {}).setdefault(rank, [])
-            lane.append((event["ts"] / 1000, event["dur"] / 1000, event.get("cat", ""), event["name"]))
+    try:
+        for event in _read_json(path)["traceEvents"]:
+            if event["ph"] == "X" and (wanted is None or event["pid"] in wanted):
+                rank, span = _span(event)
+                timelines.setdefault(event["pid"], {}).setdefault(rank, []).append(span)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise BadRun(f"{path}: no timeline of a run ({type(error).__name__}: {error}); remove the file, or run it "
+                     "again") from error
     return timelines
 
 
 def parameters(case):
     """{name: (layout, global_shape)} as far as the run tells: from a rank's metrics, else from tensors."""
     for rank in case.get("ranks", []):
-        told = (rank.get("metrics") or {}).get("parameters")
+        told = rank.get("metrics", {}).get("parameters")
         if told:
             return {name: (entry.get("layout", ""), entry.get("global_shape", []))
                     for name, entry in told.items()}

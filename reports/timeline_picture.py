@@ -1,19 +1,26 @@
-"""What each rank did when: a lane per rank, a colour per kind of event.
+"""What each rank did when: a lane per rank, a color per kind of event.
 
 Of virtual time a lane shows computing, waiting for others and exposed communication; the thin bar below it
 holds the transfers themselves, hidden ones included, and a black line the stretches on the critical path.
 """
 
-from matplotlib import pyplot as plt
-from matplotlib.patches import Patch
+import numpy as np
+from matplotlib.colors import to_rgba
+from matplotlib.ticker import MaxNLocator
 
-from pictures import INK, LINE, PIECE_COLORS, SOFT, image
+from pictures import INK, LINE, PIECE_COLORS, SOFT, Picture, canvas, draw_cells, draw_lines, inline, width_of, write
 from run_data import CRITICAL_PATH, number
 
 MOST_LANES, MOST_EVENTS = 32, 20000
+COLUMNS = 640   # one for each pixel of a lane
+LANE = 22       # pixels
 VIRTUAL_COLORS = {"compute": "#4c78a8", "waiting": "#d9e0e6", "exposed": "#d8756f", "communication": "#f2a65a",
                   CRITICAL_PATH: INK}
 VIRTUAL_NAMES = {"exposed": "exposed communication", "communication": "transfer"}
+# (first, last) pixel of a lane and what it shows there.
+VIRTUAL_BANDS = [((1, 3), [CRITICAL_PATH]), ((4, 14), ["compute", "waiting", "exposed"]),
+                 ((15, 20), ["communication"])]
+WALL_BAND = (2, 20)
 
 
 def is_virtual(lanes):
@@ -29,51 +36,61 @@ def kinds(lanes):
     return sorted(took, key=lambda kind: -took[kind])
 
 
-def place(kind, row, virtual):
-    """Where a bar of this kind stands in its row: (bottom, height)."""
-    if not virtual:
-        return (row - 0.36, 0.72)
-    return {"communication": (row + 0.12, 0.18), CRITICAL_PATH: (row - 0.42, 0.07)}.get(kind, (row - 0.33, 0.42))
+def fill(events, chosen, end):
+    """[COLUMNS] the number in `chosen` of the kind that fills most of each column, -1 none. An event shorter
+    than a column is seen too, unless another fills more of it."""
+    cover = np.zeros((len(chosen), COLUMNS))
+    for start, duration, kind, name in events[:MOST_EVENTS]:
+        if (kind or name) in chosen:
+            first, last = (min(at / end * COLUMNS, COLUMNS) for at in (start, start + duration))
+            columns = np.arange(min(int(first), COLUMNS - 1), min(int(last), COLUMNS - 1) + 1)
+            share = np.minimum(columns + 1, last) - np.maximum(columns, first)
+            cover[chosen.index(kind or name), columns] += np.maximum(share, 1e-9)
+    return np.where(cover.any(0), cover.argmax(0), -1)
+
+
+def lane_pixels(events, bands, colors, end):
+    """[LANE, COLUMNS, 4]"""
+    pixels = np.zeros((LANE, COLUMNS, 4))
+    for (first, last), chosen in bands:
+        table = np.array([to_rgba(colors[kind]) for kind in chosen] + [(0, 0, 0, 0)])
+        pixels[first:last] = table[fill(events, chosen, end)]
+    return pixels
 
 
 def draw(lanes):
-    """An image source, or None when nothing was recorded. `lanes` as run_data.read_timelines gives them."""
-    ranks = sorted(lanes)[:MOST_LANES]
-    if not ranks or not any(lanes[rank] for rank in ranks):
-        return None
+    """(pictures, key); `lanes` as run_data.read_timelines returns them. Empty when nothing was recorded."""
+    ranks = [rank for rank in sorted(lanes) if lanes[rank]][:MOST_LANES]
+    end = max((start + duration for rank in ranks for start, duration, _, _ in lanes[rank]), default=0)
+    if end <= 0:
+        return [], []
     virtual = is_virtual(lanes)
     ordered = [kind for kind in VIRTUAL_COLORS if kind in kinds(lanes)] if virtual else kinds(lanes)
     colors = VIRTUAL_COLORS if virtual else {kind: PIECE_COLORS[i % len(PIECE_COLORS)]
                                              for i, kind in enumerate(ordered)}
-    many = sum(len(lanes[rank]) for rank in ranks) > 3000
-    figure, axes = plt.subplots(figsize=(9.6, (0.34 if virtual else 0.26) * len(ranks) + 0.75))
+    bands = VIRTUAL_BANDS if virtual else [(WALL_BAND, ordered)]
+    height = LANE * len(ranks)
+    figure, axes = canvas(COLUMNS, height)
+    ticks = [tick for tick in MaxNLocator(5).tick_values(0, end) if 0 <= tick <= end]
+    draw_lines(axes, [((tick / end * COLUMNS, 0), (tick / end * COLUMNS, height)) for tick in ticks], LINE)
+    draw_cells(axes, np.concatenate([lane_pixels(lanes[rank], bands, colors, end) for rank in ranks]), 0, 0,
+               COLUMNS, height)
+    for tick in ticks:
+        text = f"{tick:.6g} ms"
+        if tick / end * COLUMNS + width_of(text) / 2 <= COLUMNS + 20:
+            write(axes, tick / end * COLUMNS, height + 8, text, ha="center", color=SOFT)
     for row, rank in enumerate(ranks):
-        by_kind = {}
-        for start, duration, kind, name in lanes[rank][:MOST_EVENTS]:
-            by_kind.setdefault(kind or name, []).append((start, duration))
-        for kind, stretches in by_kind.items():
-            if kind in colors:
-                axes.broken_barh(stretches, place(kind, row, virtual), facecolor=colors[kind], linewidth=0,
-                                 rasterized=many)
-    axes.set_yticks(range(len(ranks)), [f"rank {rank}" for rank in ranks], fontsize=8)
-    axes.set_ylim(len(ranks) - 0.5, -0.5)
-    axes.set_xlim(left=0)
-    axes.set_xlabel("ms, virtual time" if virtual else "ms, wall time", color=SOFT)
-    axes.grid(axis="x", color=LINE, linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0)
-    axes.legend(handles=[Patch(color=colors[kind], label=VIRTUAL_NAMES.get(kind, kind) if virtual else kind)
-                         for kind in ordered[:8]], ncols=8,
-                loc="lower left", bbox_to_anchor=(0, 1), frameon=False, fontsize=8, handlelength=1,
-                handleheight=1, columnspacing=1.2, borderaxespad=0.2)
-    return image(figure)
+        write(axes, -6, LANE * (row + 0.5), f"rank {rank}", ha="right")
+    left_out = f"{len(lanes) - len(ranks)} more ranks are not drawn." if len(lanes) > len(ranks) else ""
+    key = [(colors[kind], VIRTUAL_NAMES.get(kind, kind) if virtual else kind) for kind in ordered[:12]]
+    return [Picture(inline(figure), left_out)], key
 
 
 def explain(case):
     """What the picture shows, and where the time went when it is virtual."""
     time = case.get("virtual_time")
     if not isinstance(time, dict) or not time.get("ranks"):
-        return "What each rank did when."
+        return "What each rank did when, in wall time."
     total = number(time.get("total_us"))
     def mean(field):
         return sum(number(rank.get(field)) for rank in time["ranks"]) / len(time["ranks"]) / 1000

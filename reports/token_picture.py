@@ -1,12 +1,14 @@
-"""Who holds which token: a coloured strip for each sequence, each packed row, and each rank's part of it."""
+"""Who holds which token: a colored strip for each sequence, each packed row, and each rank's part of it."""
 
-from matplotlib import pyplot as plt
-from matplotlib.colors import to_rgb
+import numpy as np
+from matplotlib.colors import to_rgb, to_rgba
 
-from pictures import INK, PIECE_COLORS, SOFT, image
+from pictures import PIECE_COLORS, Picture, canvas, draw_cells, draw_lines, ink_on, inline, width_of, write
 
-MOST_STRIPS, MOST_POSITIONS, MOST_NUMBERED = 48, 256, 72
-PADDING, NOTHING = to_rgb("#e9edf1"), to_rgb("#ffffff")
+MOST_STRIPS, MOST_POSITIONS = 48, 256
+STRIP, GAP = 15, 2             # pixels
+NARROWEST, WIDEST = 3, 14      # pixels of a token
+PADDING = to_rgb("#e9edf1")
 
 
 def expand(runs):
@@ -84,61 +86,65 @@ def _shade(token, samples):
     return tuple(channel + (1 - channel) * light for channel in color)
 
 
-def _ink_on(shade):
-    return "white" if 0.3 * shade[0] + 0.6 * shade[1] + 0.1 * shade[2] < 0.52 else INK
+def stretches(tokens):
+    """[(column, first token, count)] of neighboring positions of one sequence; padding is left out."""
+    found = []
+    for column, token in enumerate(tokens):
+        if token is None:
+            continue
+        if found and found[-1][0] + found[-1][2] == column and token == (found[-1][1][0],
+                                                                          found[-1][1][1] + found[-1][2]):
+            found[-1] = (*found[-1][:2], found[-1][2] + 1)
+        else:
+            found.append((column, token, 1))
+    return found
 
 
-def _draw_group(axes, heading, shown, samples, width):
-    numbered = width <= MOST_NUMBERED
-    pixels = [[_shade(token, samples) for token in tokens] + [NOTHING] * (width - len(tokens))
-              for _, tokens in shown]
-    axes.imshow(pixels, aspect="auto", interpolation="nearest", extent=(0, width, len(shown), 0))
-    for row, (_, tokens) in enumerate(shown):
-        for column, token in enumerate(tokens):
-            if numbered:
-                axes.axvline(column, 1 - (row + 1) / len(shown), 1 - row / len(shown), color="white", linewidth=0.6)
-                text = "·" if token is None else str(token[1])
-                color = SOFT if token is None else _ink_on(_shade(token, samples))
-                axes.text(column + 0.5, row + 0.52, text, ha="center", va="center", fontsize=6, color=color)
-        if row:
-            axes.axhline(row, color="white", linewidth=2.5)
-    axes.set_yticks([row + 0.5 for row in range(len(shown))], [label for label, _ in shown], fontsize=7)
-    axes.tick_params(length=0)
-    axes.set_xticks([])
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    axes.set_title(heading, fontsize=8, color=INK)
+def _positions(first, count, room):
+    """"4..7", or its start, as far as there is room for it."""
+    for text in (f"{first}..{first + count - 1}" if count > 1 else str(first), str(first)):
+        if width_of(text) <= room:
+            return text
+    return ""
+
+
+def _draw_group(heading, shown, samples, cell):
+    columns = max(len(tokens) for _, tokens in shown)
+    figure, axes = canvas(cell * columns, STRIP * len(shown))
+    for row, (label, tokens) in enumerate(shown):
+        top = STRIP * row
+        write(axes, -6, top + STRIP / 2, label, ha="right")
+        if tokens:
+            pixels = np.array([to_rgba(_shade(token, samples)) for token in tokens])
+            draw_cells(axes, [pixels], 0, top + GAP / 2, cell * len(tokens), STRIP - GAP)
+        parts = stretches(tokens)
+        draw_lines(axes, [((cell * column, top), (cell * column, top + STRIP)) for column, _, _ in parts[1:]], "white")
+        for column, (sample, first), count in parts:
+            write(axes, cell * (column + count / 2), top + STRIP / 2, _positions(first, count, cell * count - 2),
+                  ha="center", color=ink_on(_shade((sample, first + count // 2), samples)))
+    return Picture(inline(figure), heading)
 
 
 def draw(case):
-    """An image source; None when there is nothing to show or too much of it."""
+    """[Picture]; empty when there is nothing to show or too much of it."""
     groups = strips(case)
-    if not groups:
-        return None
     samples = lengths(told(case))
-    width = max(len(tokens) for _, shown in groups for _, tokens in shown)
-    if width > MOST_POSITIONS:
-        return None
-    kept, count = [], 0
+    width = max((len(tokens) for _, shown in groups for _, tokens in shown), default=0)
+    if not 0 < width <= MOST_POSITIONS:
+        return []
+    cell = min(max(230 / width, NARROWEST), WIDEST)
+    drawn, count = [], 0
     for heading, shown in groups:
-        if kept and count + len(shown) > MOST_STRIPS:
+        if drawn and count + len(shown) > MOST_STRIPS:
+            drawn[-1].caption += f"; {len(groups) - len(drawn)} microbatches more are not drawn"
             break
-        kept.append((heading, shown[:MOST_STRIPS]))
-        count += len(kept[-1][1])
-    heights = [len(shown) for _, shown in kept]
-    figure, all_axes = plt.subplots(
-        len(kept), 1, figsize=(9.4, 0.24 * sum(heights) + 0.34 * len(kept)), squeeze=False,
-        gridspec_kw={"height_ratios": heights, "hspace": 1.6 * len(kept) / sum(heights)})
-    for axes, (heading, shown) in zip(all_axes[:, 0], kept):
-        _draw_group(axes, heading, shown, samples, width)
-    if len(kept) < len(groups):
-        figure.text(0.5, 0, f"{len(groups) - len(kept)} microbatches more are not drawn", ha="center",
-                    va="top", fontsize=7, color=SOFT)
-    return image(figure)
+        drawn.append(_draw_group(heading, shown[:MOST_STRIPS], samples, cell))
+        count += len(shown)
+    return drawn
 
 
 def explain(case):
     sizes = {axis["name"]: axis["size"] for axis in case.get("mesh", {}).get("axes", [])}
     tp = " Ranks that differ along tp alone hold the same tokens; the first is named." if sizes.get("tp", 1) > 1 else ""
-    return ("A colour for each sequence, lighter towards its end; numbers are positions in it, a dot is padding. "
+    return ("A color for each sequence, lighter towards its end; numbers are positions in it, grey is padding. "
             "First the batch, then each microbatch as its dp rank lays it out, then what each rank has of it." + tp)

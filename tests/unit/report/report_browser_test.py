@@ -1,0 +1,160 @@
+"""The page in a real browser, wide and narrow: no labels overlap, nothing is cut off, only boxes scroll sideways.
+
+Without chromium the test installs it where it may (root, Debian); else it counts as skipped."""
+
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[2] / "reports")]
+
+
+def browser():
+    """The path of chromium, or nothing."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if not found and os.geteuid() == 0 and shutil.which("apt-get"):
+        subprocess.run(["apt-get", "install", "-q", "-y", "--no-install-recommends", "chromium", "fonts-dejavu-core"],
+                       env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, stdin=subprocess.DEVNULL,
+                       capture_output=True, timeout=240, check=False)
+        found = shutil.which("chromium")
+    return found
+
+
+try:
+    import jinja2  # noqa: F401
+    import matplotlib  # noqa: F401
+except ImportError as missing:
+    print(f"skipped: {missing} (./shardproof installs it)")
+    sys.exit(77)
+CHROMIUM = browser()
+if not CHROMIUM:
+    print("skipped: no chromium (apt-get install chromium)")
+    sys.exit(77)
+
+import example_run  # noqa: E402
+import numpy as np  # noqa: E402
+import report  # noqa: E402
+import report_pictures_test as pictures  # noqa: E402
+import run_data  # noqa: E402
+
+WIDTHS = (1400, 390)
+
+
+def wrong_tensor(number, layout, mesh, holds):
+    """A mismatch with its values; `holds` are each rank's indices of a [8, 12] tensor."""
+    golden = np.arange(96, dtype=float).reshape(8, 12)
+    arrays = {}
+    for rank, part in holds.items():
+        arrays.update(pictures.piece(rank, golden[part].copy(), golden[part] + 1, np.arange(96).reshape(8, 12)[part]))
+    row = {"rank": 0, "bad_count": 96, "count": 96, "global_shape": [8, 12], "local_shape": [8, 12], "layout": layout,
+           "allowance": 1e-12, "worst_ratio": 1e12, "worst_global_index": [7, 11], "golden_value": 95.0,
+           "actual_value": 96.0}
+    case = example_run.case(number, f"wrong/{layout}", mesh, "mismatch", "values", as_expected=False,
+                            text=example_run.MISMATCH, replay="./shardproof run x --only " + "a_long_name_" * 12)
+    case["divergence"] = {"tensor": "grad.w", "phase": "step", "step": 1, "ranks": list(holds), "worst": row,
+                          "last_good": "y", "collectives": ["all_reduce(sum) tp[0,1] [4,6] float64 w"] * 12}
+    case["tensors"] = [{"name": "grad.w", "phase": "step", "step": 1, "ok": False, "layout": layout, "wrong": [row],
+                        "global_shape": [8, 12], "worst_ratio": 1e12, "ratio": [1e12] * case["world_size"]}]
+    case["files"] = [f"tensors/{number}.safetensors"]
+    case["ranks"] = example_run.ranks(case["id"], mesh, {})
+    return case, arrays
+
+
+def write_run(folder):
+    """A run with all that a page can show: failures of each kind, wide meshes, long names, cut and packed sequences,
+    tensors cut over rows, columns and both, virtual time, cases that were not run."""
+    results = example_run.example_results()
+    cases = results["cases"]
+    cases[0]["name"] = "a/case[" + ",".join(f"option{i}=value" for i in range(12)) + "]"
+    cases[1]["tensors"][0]["name"] = "model.layers.0." + "a_module_with_a_long_name." * 4 + "output"
+    cases[1]["ranks"][0]["warnings"] = ["a stream moved"]
+    cases[1]["ranks"][0]["metrics"]["figures"] = {"kept_bytes": {"before": 4321, "after": 1234}}
+    tokens = pictures.token_case()
+    cases[2].update(mesh={**tokens["mesh"], "text": "cp=2 tp=2"}, world_size=4)
+    for rank, told in zip(cases[2]["ranks"], tokens["ranks"]):
+        rank.update(told)
+    mesh = [("dp", 4), ("cp", 2), ("tp", 8)]
+    wide = example_run.tensors(example_run.random.Random(5), 64, 8, "model.norm.weight", 3.0)
+    case = example_run.case(len(cases), "wide/mesh", mesh, "mismatch", "values", as_expected=False, tensors=wide,
+                            tensors_compared=len(wide), worst_ratio=3.0, text=example_run.MISMATCH)
+    case["ranks"] = example_run.ranks(case["id"], mesh, example_run.parameter_layouts(8))
+    cases.append(case)
+    (Path(folder) / "tensors").mkdir()
+    rows, columns = [np.s_[:4, :], np.s_[4:, :]], [np.s_[:, 6 * i:6 * i + 6] for i in (0, 1)]
+    both = [np.s_[4 * i:4 * i + 4, 6 * j:6 * j + 6] for i in (0, 1) for j in (0, 1)]
+    for layout, mesh, parts in (("S(0)tp", [("tp", 2)], rows), ("S(1)tp", [("tp", 2)], columns),
+                                ("S(0)dp S(1)tp", [("dp", 2), ("tp", 2)], both)):
+        case, arrays = wrong_tensor(len(cases), layout, mesh, dict(enumerate(parts)))
+        (Path(folder) / case["files"][0]).write_bytes(pictures.tensor_bytes(arrays))
+        cases.append(case)
+    results["not_run"] = [{"name": f"late/case{i}", "reason": "the run ended before this case had"} for i in range(90)]
+    results["totals"] = {**example_run.totals_of(cases, 1), "not_run": 90}
+    timeline = example_run.example_timeline(cases)
+    virtual = [{"ph": "X", "name": kind, "cat": kind, "ts": 700 * i, "dur": 600, "pid": 3, "tid": 1, "args": {"rank": 0}}
+               for i, kind in enumerate(["compute", "waiting", "exposed", "communication", "critical path"])]
+    timeline["traceEvents"] = [event for event in timeline["traceEvents"] if event["pid"] != 3] + virtual
+    (Path(folder) / "results.json").write_text(json.dumps(results))
+    (Path(folder) / "timeline.json").write_text(json.dumps(timeline))
+
+
+def look(page, width):
+    """What layout_probe.js finds in the page at a width. The page lies in a frame of this width, because a window of
+    chromium is at least 500 pixels wide."""
+    probe = (HERE / "layout_probe.js").read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "page.html").write_text(page.replace("</body>", f"<script>{probe}</script></body>"), "utf-8")
+        frame = Path(folder) / "frame.html"
+        frame.write_text(f'<body><iframe src="page.html" width="{width}" height="2000" style="border:0"></iframe>')
+        done = subprocess.run(
+            [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+             "--allow-file-access-from-files", f"--user-data-dir={folder}/profile", "--window-size=1500,2000",
+             "--dump-dom", frame.as_uri()],
+            capture_output=True, text=True, timeout=120, check=False)
+    found = re.search(r'<pre id="layout-probe">(.*?)</pre>', done.stdout, re.S)
+    assert found, (done.returncode, done.stderr[-2000:], done.stdout[:500])
+    return json.loads(html.unescape(found[1]))
+
+
+class Layout(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        with tempfile.TemporaryDirectory() as folder:
+            write_run(folder)
+            cls.page = report.render(run_data.read_results(folder), folder)
+
+    def test_every_text_can_be_read_at_both_widths(self):
+        for width in WIDTHS:
+            with self.subTest(width=width):
+                found = look(self.page, width)
+                self.assertEqual(found["width"], width)
+                self.assertEqual(found["problems"], [])
+                self.assertGreater(found["texts"], 1000)
+                self.assertGreater(found["drawn"], 400)
+
+    def test_what_is_planted_is_found(self):
+        card = "<h2>All cases</h2>"
+        planted = {
+            "overlap": '<svg width="300" height="40"><text x="10" y="20">one label</text>'
+                       '<text x="40" y="24">another label</text></svg>',
+            "cut off by svg": '<svg width="60" height="40"><text x="10" y="20">a label that is too long</text></svg>',
+            "cut off by DIV": '<div style="width:80px;overflow:hidden;white-space:nowrap">hidden after a few words</div>',
+            "pixels wide": '<div style="width:1500px">wide</div>',
+            "too small": '<svg viewBox="0 0 300 40" width="150" height="20"><text x="10" y="20">tiny</text></svg>',
+        }
+        self.assertIn(card, self.page)
+        for what, markup in planted.items():
+            with self.subTest(what):
+                problems = look(self.page.replace(card, markup + card), 390)["problems"]
+                self.assertTrue(any(what in problem for problem in problems), problems)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,329 @@
+"""Pictures show what is in a run's folder; layouts are read as the C++ side means them."""
+
+import json
+import math
+import struct
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from xml.etree import ElementTree
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[2] / "reports")]
+
+try:
+    import jinja2  # noqa: F401
+    import matplotlib  # noqa: F401
+except ImportError as missing:
+    print(f"skipped: {missing} (./shardproof installs it)")
+    sys.exit(77)
+
+import case_view  # noqa: E402
+import error_budget  # noqa: E402
+import error_heatmap  # noqa: E402
+import example_run  # noqa: E402
+import guilty_tensor  # noqa: E402
+import layouts  # noqa: E402
+import mesh_picture  # noqa: E402
+import numpy as np  # noqa: E402
+import run_data  # noqa: E402
+import tensor_file  # noqa: E402
+import timeline_picture  # noqa: E402
+import token_picture  # noqa: E402
+
+
+class VirtualTime(unittest.TestCase):
+    EVENTS = [(0.0, 0.01, "compute", "compute"), (0.01, 0.02, "waiting", "all_reduce tp"),
+              (0.03, 0.02, "exposed", "all_reduce tp"), (0.03, 0.02, "communication", "all_reduce tp")]
+
+    def test_lanes_know_their_rank_by_its_number(self):
+        events = [{"ph": "X", "name": "a", "cat": "communication", "ts": 5, "dur": 5, "pid": 0, "tid": 9,
+                   "args": {"rank": 1}}, {"ph": "X", "name": "b", "cat": "compute", "ts": 0, "dur": 5, "pid": 0,
+                                          "tid": 1, "args": {"rank": 1}}]
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "timeline.json").write_text(json.dumps({"traceEvents": events}))
+            self.assertEqual(len(run_data.read_timelines(folder)[0][1]), 2)
+
+    def test_the_picture_says_which_time_it_shows(self):
+        self.assertTrue(timeline_picture.is_virtual({0: self.EVENTS}))
+        self.assertFalse(timeline_picture.is_virtual({0: [(0, 1, "wait", "x"), (0, 1, "communication", "x")]}))
+        pictures, key = timeline_picture.draw({0: self.EVENTS, 1: []})
+        self.assertEqual(len(pictures), 1)
+        self.assertEqual([text for _, text in key], ["compute", "waiting", "exposed communication", "transfer"])
+        self.assertEqual(timeline_picture.draw({0: []}), ([], []))
+
+    def test_a_column_shows_what_fills_most_of_it_and_no_event_is_lost(self):
+        columns = timeline_picture.COLUMNS
+        events = [(0.0, 0.5, "a", ""), (0.5, 0.1, "b", ""), (0.75, 1e-9, "b", ""), (1.0, 0.0, "a", "")]
+        filled = timeline_picture.fill(events, ["a", "b"], 1.0)
+        at = lambda share: filled[int(share * columns)]
+        self.assertEqual([at(0.25), at(0.55), at(0.7), at(0.75), filled[-1]], [0, 1, -1, 1, 0])
+
+    def test_the_words_beside_it_say_where_the_time_went(self):
+        case = {"virtual_time": {"total_us": 90, "ranks": [
+            {"rank": 0, "compute_us": 50, "waiting_us": 20, "exposed_us": 20, "communication_us": 35},
+            {"rank": 1, "compute_us": 30, "waiting_us": 0, "exposed_us": 35, "communication_us": 35}],
+            "critical_path_shares": [{"what": "rank 1 compute", "duration_us": 30}]}}
+        text = timeline_picture.explain(case)
+        self.assertIn("Virtual time 0.090 ms", text)
+        self.assertIn("computing 0.040 ms", text)
+        self.assertIn("rank 1 compute 33%", text)
+        for odd in (None, [], {"total_us": "nan", "ranks": [{}]}, {"ranks": None}):
+            self.assertTrue(timeline_picture.explain({"virtual_time": odd}))
+
+
+class Layouts(unittest.TestCase):
+    AXES = [("dp", 2), ("tp", 3)]
+
+    def held(self, layout, size, axes=AXES):
+        cuts = layouts.parse(layout)
+        return [layouts.indices(cuts, 0, 1, size, axes, rank) for rank in range(layouts.world_size(axes))]
+
+    def test_each_kind_of_cut_keeps_what_its_picture_shows(self):  # as in tests/unit/mesh/layout_test.cpp
+        tp = [("tp", 3)]
+        self.assertEqual(self.held("S(0)tp", 6, tp), [[0, 1], [2, 3], [4, 5]])
+        self.assertEqual(self.held("S(0)tp", 7, tp), [[0, 1, 2], [3, 4, 5], [6]])
+        self.assertEqual(self.held("S(0)tp:padded9", 7, tp), [[0, 1, 2], [3, 4, 5], [6]])
+        self.assertEqual(self.held("B(0)tp:6|3", 9, tp), [[0, 1, 6], [2, 3, 7], [4, 5, 8]])
+        self.assertEqual(self.held("Z(0)tp", 12, tp), [[0, 1, 10, 11], [2, 3, 8, 9], [4, 5, 6, 7]])
+        self.assertEqual(self.held("S(0)tp:parts1", 2, tp), [[0, 1]] * 3)
+        self.assertEqual(self.held("S(0)tp:parts2", 4, [("tp", 4)]), [[0, 1], [0, 1], [2, 3], [2, 3]])
+        self.assertEqual(self.held("R", 2, tp), [[0, 1]] * 3)
+
+    def test_cuts_of_one_dim_compose_in_order(self):
+        self.assertEqual(self.held("S(0)tp S(0)dp", 9), [[0, 1], [3, 4], [6, 7], [2], [5], [8]])
+
+    def test_holders_group_the_ranks_with_equal_copies(self):
+        self.assertEqual(layouts.holders(layouts.parse("S(1)tp"), [4, 6], self.AXES),
+                         [([0, 3], (((0, 4),), ((0, 2),))), ([1, 4], (((0, 4),), ((2, 2),))),
+                          ([2, 5], (((0, 4),), ((4, 2),)))])
+
+    def test_text_that_is_no_layout_is_told_apart(self):
+        self.assertIsNone(layouts.parse("replicated over everything"))
+        self.assertEqual(layouts.parse(""), [])
+
+    def test_one_parameter_stands_for_each_layout(self):
+        shown = mesh_picture.representatives({"a": ("S(0)tp", [4, 4]), "b": ("S(0)tp", [8, 4]), "c": ("", [4]),
+                                              "odd": ("?", [4]), "scalar": ("", [])})
+        self.assertEqual(shown, [("a", "S(0)tp", [4, 4], 2), ("c", "", [4], 1)])
+
+
+def tensor_bytes(arrays):
+    """A safetensors file of float64 and int64 arrays."""
+    header, data = {"__metadata__": {"case": "x"}}, b""
+    for name, array in arrays.items():
+        code = {"f": "F64", "i": "I64"}[array.dtype.kind]
+        header[name] = {"dtype": code, "shape": list(array.shape), "data_offsets": [len(data), len(data) + array.nbytes]}
+        data += array.tobytes()
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def piece(rank, golden, actual, index, name="grad.w"):
+    stem = f"rank{rank}/{name}"
+    return {stem + "/golden": golden, stem + "/actual": actual, stem + "/index": index}
+
+
+class GuiltyTensor(unittest.TestCase):
+    """[4, 6] cut over the columns of tp=2; rank 1's half is wrong at two places."""
+
+    def setUp(self):
+        self.golden = np.arange(24, dtype=float).reshape(4, 6) / 7
+        self.index = np.arange(24).reshape(4, 6)
+        self.actual = self.golden.copy()
+        self.actual[1, 4] += 0.5
+        self.actual[3, 5] -= 2.0
+        half = np.s_[:, 3:]
+        self.arrays = piece(1, self.golden[half].copy(), self.actual[half].copy(), self.index[half].copy())
+        self.case = example_run.case(0, "tp/wrong", [("tp", 2)], "mismatch", "values", as_expected=False)
+        row = {"rank": 1, "bad_count": 2, "count": 12, "global_shape": [4, 6], "local_shape": [4, 3],
+               "layout": "S(1)tp", "allowance": 1e-12, "worst_ratio": 2e12, "worst_global_index": [3, 5],
+               "golden_value": float(self.golden[3, 5]), "actual_value": float(self.actual[3, 5])}
+        self.case["divergence"] = {"tensor": "grad.w", "phase": "step", "step": 1, "ranks": [1], "worst": row,
+                                   "last_good": "y", "collectives": ["all_reduce(sum) tp[0,1] [4,6] float64 w"]}
+        self.case["tensors"] = [{"name": "grad.w", "phase": "step", "step": 1, "ok": False, "layout": "S(1)tp",
+                                 "worst_ratio": 2e12, "ratio": [0.1, 2e12], "wrong": [row]}]
+        self.case["ranks"] = [{"rank": r, "coordinates": {"tp": r}, "ending": "finished"} for r in (0, 1)]
+
+    def whole(self):
+        return guilty_tensor.put_together(self.case, self.arrays)
+
+    def view(self, content=None):
+        with tempfile.TemporaryDirectory() as folder:
+            if content is not None:
+                (Path(folder) / "tensors").mkdir()
+                (Path(folder) / "tensors" / "a.safetensors").write_bytes(content)
+            self.case["files"] = ["tensors/a.safetensors"]
+            return case_view.guilty_of(self.case, folder)
+
+    def test_lies_where_the_ranks_say_and_what_nobody_sent_stays_empty(self):
+        whole = self.whole()
+        grid = whole.actual.reshape(4, 6)
+        self.assertTrue(np.isnan(grid[:, :3]).all())
+        self.assertTrue((grid[:, 3:] == self.actual[:, 3:]).all())
+
+    def test_marks_the_first_and_the_worst_of_what_is_wrong(self):
+        self.assertEqual(guilty_tensor.marks(self.whole()), (1 * 6 + 4, 3 * 6 + 5))
+        self.assertIn("2 of 12 elements shown are wrong", guilty_tensor.caption(self.whole()))
+        self.assertIn("First (circle): [1, 4]", guilty_tensor.caption(self.whole()))
+        self.assertIn("Worst (diamond): [3, 5]", guilty_tensor.caption(self.whole()))
+
+    def test_says_which_rank_holds_which_part_also_of_what_was_right(self):
+        label, groups = guilty_tensor.owners(self.case, self.whole())
+        owner = [[groups[cell] for cell in row] for row in label.reshape(4, 6)]
+        self.assertEqual(owner, [[(0,)] * 3 + [(1,)] * 3] * 4)
+
+    def test_a_value_that_is_no_number_is_wrong_and_the_worst(self):
+        self.arrays["rank1/grad.w/actual"][2, 0] = math.nan
+        self.assertEqual(guilty_tensor.marks(self.whole())[1], 2 * 6 + 3)
+        self.assertEqual(len(guilty_tensor.draw(self.case, self.whole())), 3)
+
+    def test_addends_are_summed(self):
+        self.case["divergence"]["worst"]["partial"] = True
+        whole = self.index
+        self.arrays = {**piece(0, self.golden, self.golden / 4, whole), **piece(1, self.golden, self.golden / 2, whole)}
+        self.assertTrue(np.allclose(self.whole().actual, 0.75 * self.golden.ravel()))
+
+    def test_of_copies_the_worst_ranks_own_is_shown(self):
+        whole = self.index
+        self.arrays = {**piece(0, self.golden, self.golden + 1, whole), **piece(1, self.golden, self.actual, whole)}
+        self.assertTrue((self.whole().actual == self.actual.ravel()).all())
+
+    def test_no_extreme_is_lost_in_a_picture_of_blocks(self):
+        golden = np.ones((300, 500))
+        for place in ((0, 0), (299, 499), (137, 256)):
+            actual = golden.copy()
+            actual[place] += 1e-3
+            self.case["divergence"]["worst"].update(global_shape=[300, 500], layout="")
+            self.arrays = piece(1, golden, actual, np.arange(golden.size).reshape(golden.shape))
+            chosen, _, _ = guilty_tensor.chosen_elements(self.whole())
+            self.assertEqual(chosen.shape, (64, 64))
+            self.assertIn(place[0] * 500 + place[1], chosen)
+        self.assertIn("Drawn in 64 x 64 blocks", guilty_tensor.caption(self.whole()))
+
+    def test_shows_golden_actual_and_difference_with_their_holders(self):
+        view = self.view(tensor_bytes(self.arrays))
+        self.assertEqual([picture.caption for picture in view["pictures"]], ["golden", "actual", "actual - golden"])
+        for picture in view["pictures"]:
+            texts = [text.text for text in ElementTree.fromstring(picture.svg).iter("text")]
+            self.assertEqual(texts, ["rank 0", "rank 1"])
+        self.assertEqual([(row["wrong"], row["count"], row["ratio"]) for row in view["rows"]], [(2, 12, 2e12)])
+        self.assertEqual((view["last_good"], len(view["collectives"])), ("y", 1))
+
+    def test_a_missing_or_damaged_file_leaves_the_words(self):
+        good = tensor_bytes(self.arrays)
+        for content in (None, b"", good[:40], good[:-8], b"\xff" * 64):
+            view = self.view(content)
+            self.assertEqual((view["pictures"], len(view["rows"])), ([], 1))
+
+    def test_an_index_outside_of_the_tensor_is_not_drawn(self):
+        self.arrays["rank1/grad.w/index"][0, 0] = 24
+        self.assertIsNone(self.whole())
+
+    def test_only_files_below_the_runs_folder_are_read(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run = Path(folder) / "run"
+            run.mkdir()
+            (Path(folder) / "a.safetensors").write_bytes(tensor_bytes(self.arrays))
+            for name in ("../a.safetensors", str(Path(folder) / "a.safetensors")):
+                self.case["files"] = [name]
+                self.assertEqual(case_view.guilty_of(self.case, run)["pictures"], [])
+
+    def test_pieces_are_told_apart_by_step_and_microbatch(self):
+        arrays = {**piece(1, self.golden, self.actual, self.index, "grad.w@2#1"), **self.arrays}
+        self.assertEqual([(p.rank, p.microbatch) for p in tensor_file.pieces_of(arrays, "grad.w", 2)], [(1, 1)])
+        self.assertEqual([p.microbatch for p in tensor_file.pieces_of(arrays, "grad.w", 1)], [0])
+
+
+def token_case():
+    """Lengths 3, 1 and 5 packed on cp=2 zigzag, each padded to 4, 4 and 8; tp ranks say nothing of their own."""
+    rows = [[[0, 0, 3], [-1, 0, 1], [1, 0, 1], [-1, 0, 3], [2, 0, 5], [-1, 0, 3]]]
+    held = [[[[0, 0, 1], [-1, 0, 1], [1, 0, 1], [-1, 0, 1], [2, 0, 2], [-1, 0, 2]]],
+            [[[0, 1, 2], [-1, 0, 2], [2, 2, 3], [-1, 0, 1]]]]
+    place = lambda cp, tp: {"dp": 0, "cp": cp, "ulysses": 0, "tp": tp}
+    return {"mesh": {"axes": [{"name": "dp", "size": 1}, {"name": "cp", "size": 2}, {"name": "ulysses", "size": 1},
+                              {"name": "tp", "size": 2}]},
+            "ranks": [{"rank": 0, "coordinates": place(0, 0),
+                       "metrics": {"tokens_held": [{"rows": rows, "held": held[0]}]}},
+                      {"rank": 1, "coordinates": place(0, 1), "metrics": {"loss": 1}},
+                      {"rank": 2, "coordinates": place(1, 0), "metrics": {"tokens_held": [{"held": held[1]}]}},
+                      {"rank": 3, "coordinates": place(1, 1)}]}
+
+
+class Tokens(unittest.TestCase):
+    def test_strips_of_the_batch_of_a_row_and_of_each_rank(self):
+        (batch, samples), (row, parts) = token_picture.strips(token_case())
+        self.assertEqual(batch, "the batch, each sequence alone")
+        self.assertEqual(samples, [("sample 0", [(0, 0), (0, 1), (0, 2)]), ("sample 1", [(1, 0)]),
+                                   ("sample 2", [(2, i) for i in range(5)])])
+        self.assertEqual(row, "microbatch 0, packed")
+        self.assertEqual([label for label, _ in parts], ["whole row", "rank 0: cp 0", "rank 2: cp 1"])
+        self.assertEqual(parts[1][1], [(0, 0), None, (1, 0), None, (2, 0), (2, 1), None, None])
+        self.assertEqual(sorted(filter(None, parts[1][1] + parts[2][1])), sorted(filter(None, parts[0][1])))
+
+    def test_it_is_drawn_once_and_not_where_nothing_is_packed_or_cut(self):
+        self.assertEqual([picture.caption for picture in token_picture.draw(token_case())],
+                         ["the batch, each sequence alone", "microbatch 0, packed"])
+        self.assertEqual(token_picture.draw({"mesh": {"axes": []}, "ranks": []}), [])
+        alone = token_case()
+        alone["mesh"]["axes"][1]["size"] = 1
+        alone["ranks"] = alone["ranks"][:1]
+        alone["ranks"][0]["metrics"]["tokens_held"] = [{"rows": [[[0, 0, 3], [-1, 0, 1]]], "held": [[[0, 0, 3]]]}]
+        self.assertEqual(token_picture.draw(alone), [])
+
+    def test_neighboring_positions_have_one_label(self):
+        tokens = [(2, 0), (2, 1), None, (2, 5), (0, 6), (0, 7)]
+        self.assertEqual(token_picture.stretches(tokens), [(0, (2, 0), 2), (3, (2, 5), 1), (4, (0, 6), 2)])
+
+    def test_later_tokens_are_lighter_and_padding_has_its_own_grey(self):
+        shades = [token_picture._shade((2, i), {0: 3, 2: 5}) for i in range(5)]
+        self.assertEqual(shades, sorted(shades))
+        self.assertEqual(token_picture._shade(None, {0: 3}), token_picture.PADDING)
+
+    def test_too_long_rows_and_too_many_microbatches_are_left_out(self):
+        case = token_case()
+        held = case["ranks"][0]["metrics"]["tokens_held"]
+        case["ranks"][2]["metrics"]["tokens_held"] *= 40
+        case["ranks"][0]["metrics"]["tokens_held"] = held * 40
+        drawn = token_picture.draw(case)
+        self.assertIn(f"{41 - len(drawn)} microbatches more are not drawn", drawn[-1].caption)
+        held[0]["rows"] = [[[0, 0, 400]]]
+        self.assertEqual(token_picture.draw(case), [])
+
+
+class Mesh(unittest.TestCase):
+    def test_a_dim_that_no_picture_can_hold_is_left_out(self):
+        self.assertEqual(mesh_picture.representatives({"a": ("S(0)tp", [1 << 40]), "b": ("S(0)tp", [0])}), [])
+
+    def test_a_mesh_is_drawn_with_its_ranks_and_one_rank_alone_is_not(self):
+        case = {"mesh": {"axes": [{"name": "dp", "size": 2}, {"name": "tp", "size": 3}]}}
+        ranks, weight = mesh_picture.draw(case, {"w": ("S(1)tp", [4, 6])})
+        texts = [text.text for text in ElementTree.fromstring(ranks.svg).iter("text")]
+        self.assertEqual(texts[:4], ["0", "dp0 tp0", "1", "dp0 tp1"])
+        self.assertEqual([text.text for text in ElementTree.fromstring(weight.svg).iter("text")],
+                         ["0, 3", "1, 4", "2, 5"])
+        self.assertEqual(mesh_picture.draw({"mesh": {"axes": [{"name": "tp", "size": 1}]}}, {"w": ("", [4])}), [])
+
+
+class Numbers(unittest.TestCase):
+    def test_what_json_cannot_hold_is_read_from_text(self):
+        self.assertTrue(math.isnan(run_data.number("nan")))
+        self.assertEqual(run_data.number("-inf"), -math.inf)
+        self.assertTrue(math.isnan(run_data.number(None)))
+        self.assertEqual(run_data.number(3), 3.0)
+
+    def test_a_share_that_is_not_a_number_counts_as_infinite(self):
+        grid = error_heatmap.ratio_grid([{"ratio": [None, "nan", 0.5, "inf"]}], 4)
+        self.assertTrue(math.isnan(grid[0, 0]))
+        self.assertEqual(list(grid[0, 1:]), [math.inf, 0.5, math.inf])
+        self.assertEqual(error_budget.budget({"tensors": [{"worst_ratio": "nan"}]}), [math.inf])
+
+    def test_wrong_tensors_are_always_among_the_drawn(self):
+        tensors = [{"name": str(i), "ok": i != 3, "worst_ratio": 0.9} for i in range(100)]
+        tensors[3]["worst_ratio"] = 0.1  # wrong for another reason than its values
+        self.assertIn("3", [tensor["name"] for tensor in error_heatmap.chosen_tensors(tensors, 5)])
+
+
+if __name__ == "__main__":
+    unittest.main()
