@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "sim/case/names.h"
 #include "sim/case/option.h"
 #include "sim/case/scenario/schema.h"
@@ -15,6 +16,8 @@
 namespace shardproof::sim {
 
 namespace {
+
+constexpr size_t kMaxComplaint = 800;  // bytes of a message, which may quote an argument
 
 // Validates names as CLI::IsMember does; its message has the nearest known name.
 CLI::Validator one_of(const std::vector<std::string>& known) {
@@ -217,6 +220,8 @@ const Command kCommands[] = {
        app.add_flag("--reference", a.check.reference, "The --golden run may have several ranks");
        app.add_flag("--no-unresolved", a.check.no_unresolved,
                     "Of a recorded run: exit with 1 when a tensor could not be judged");
+       app.add_flag("--allow-partial", a.check.allow_partial,
+                    "Of a case folder: judge a file that lacks tensors by those that it holds");
      }},
     {"golden", "The single-device result alone",
      [](CLI::App& app, Arguments& a) {
@@ -335,8 +340,9 @@ ParsedArguments parse_arguments(int argc, char** argv) {
     parsed.text = out.str();
   } catch (const CLI::ParseError& error) {
     parsed.status = 2;
-    parsed.text = fmt::format("shardproof: {}; see shardproof --help\n",
-                              with_nearest(error.what(), app, argc, argv));
+    parsed.text =
+        fmt::format("shardproof: {}; see shardproof --help\n",
+                    printable(with_nearest(error.what(), app, argc, argv), kMaxComplaint));
   }
   return parsed;
 }

@@ -55,6 +55,7 @@ struct CheckArguments {
   std::string golden;          // judge: the recorded run to compare a recorded run with
   bool reference = false;      // judge: `golden` may have several ranks
   bool no_unresolved = false;  // judge: of a recorded run, as in RunArguments
+  bool allow_partial = false;  // judge: the result file may lack tensors
   std::string mesh = "dp=1";
   std::optional<int64_t> ulysses, world_size, dynamic_tokens;
   bool packed = false;

@@ -1,8 +1,11 @@
 #include "sim/cli/check_case.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "base/utf8.h"
+#include "model/config_keys.h"
 #include "sim/case/option.h"
 #include "sim/case/scenario/case_folder.h"
 #include "sim/case/scenario/read_text.h"
@@ -12,6 +15,8 @@
 namespace shardproof::sim {
 
 namespace {
+
+constexpr size_t kMaxNote = 400;  // bytes of a line that come from a file
 
 [[noreturn]] void bad_option(const std::string& what, const std::string& fix) {
   throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
@@ -59,6 +64,13 @@ void set_flags(const CheckArguments& arguments, CaseSpec& spec) {
     const std::string text = arguments.flag(option.flag_name());
     if (!text.empty()) option.set(spec, Schema::checked_flag(option, text));
   }
+}
+
+std::string unread_keys_note(const CaseSpec& spec) {
+  const std::vector<std::string> keys = unread_config_keys(spec.model);
+  if (keys.empty()) return "";
+  return fmt::format("note: {}/config.json: nothing reads {}\n", spec.file,
+                     printable(fmt::format("{}", fmt::join(keys, ", ")), kMaxNote));
 }
 
 CaseSpec make_check_case(const CheckArguments& arguments) {

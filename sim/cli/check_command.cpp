@@ -24,32 +24,35 @@ namespace {
 
 // The case's own answers are a second witness of the golden. They are compared with it before the
 // run, so that a wrong file leaves no result. Returns nothing when there is no such file.
-std::optional<CaseResult> judge_expected(const CaseSpec& spec, GoldenStore& goldens,
-                                         WorldPool& pool) {
+std::optional<FileJudgement> judge_expected(const CaseSpec& spec, GoldenStore& goldens,
+                                            WorldPool& pool) {
   if (spec.expected_file.empty()) return std::nullopt;
   return judge_file(spec, goldens, pool, spec.expected_file);
 }
 
 // Prints what the run was compared with. Returns the first result that does not match.
-CaseResult with_witness(CaseResult result, const std::optional<CaseResult>& witness, bool color) {
+CaseResult with_witness(CaseResult result, const std::optional<FileJudgement>& judged, bool color) {
   if (result.verdict != Verdict::kMatch && result.verdict != Verdict::kMismatch) return result;
-  if (!witness) {
+  if (!judged) {
     std::cout
         << "compared with shardproof's own golden only: the case has no expected.safetensors\n";
     return result;
   }
-  if (witness->verdict == Verdict::kMatch) {
+  const CaseResult& witness = judged->result;
+  const std::string partial = partial_text(*judged, "expected.safetensors");
+  if (witness.verdict == Verdict::kMatch) {
     std::cout << fmt::format(
         "expected.safetensors agrees with the golden: {} tensors, at most {:.2g}% of "
         "an allowance used\n",
-        witness->tensors_compared, 100 * witness->worst_ratio);
+        witness.tensors_compared, 100 * witness.worst_ratio);
+    if (!partial.empty()) std::cout << partial << '\n';
     return result;
   }
   std::cout
       << "expected.safetensors does NOT agree with shardproof's own golden (\"actual\" is the "
          "file):\n"
-      << describe_result(*witness, color) << '\n';
-  return result.verdict == Verdict::kMatch ? *witness : result;
+      << describe_result(witness, color) << '\n';
+  return result.verdict == Verdict::kMatch ? witness : result;
 }
 
 // The case of a folder. Its own answers hold only for its own number of steps.
@@ -68,6 +71,7 @@ CaseSpec case_of(const CheckArguments& arguments) {
 int check_command(const CheckArguments& arguments, const CommandLine& command, WorldPool& pool) {
   const CaseSpec spec = case_of(arguments);
   check_case(spec);
+  std::cout << unread_keys_note(spec);
   const std::string reason = why_not(spec.world.backend, spec.world.device);
   if (!reason.empty()) {
     throw Error({.kind = ErrorKind::kBadInput,
@@ -80,11 +84,11 @@ int check_command(const CheckArguments& arguments, const CommandLine& command, W
   GoldenStore goldens(pool, !arguments.world.no_cache);
   CaseRunner runner(pool, goldens, arguments.world.fresh);
   const bool color = wants_color();
-  const std::optional<CaseResult> witness = judge_expected(spec, goldens, pool);
+  const std::optional<FileJudgement> witness = judge_expected(spec, goldens, pool);
   if (pool.interrupted()) return 130;
-  if (witness && witness->verdict == Verdict::kBadInput) {
-    std::cout << describe_result(*witness, color) << '\n';
-    return exit_status({*witness});
+  if (witness && witness->result.verdict == Verdict::kBadInput) {
+    std::cout << describe_result(witness->result, color) << '\n';
+    return exit_status({witness->result});
   }
   CaseResult result = runner.run(spec);
   result.replay = with_replay_flags(result.replay, arguments);

@@ -5,8 +5,10 @@
 #include <filesystem>
 #include <functional>
 #include <iostream>
+#include <sstream>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "sim/cli/arguments.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/version.h"
@@ -14,6 +16,8 @@
 namespace shardproof::sim {
 
 namespace {
+
+constexpr size_t kMaxMessageLine = 1200;  // bytes
 
 CommandLine command_line(int argc, char** argv) {
   CommandLine line{.text = "shardproof", .words = {}};
@@ -68,16 +72,37 @@ int exit_status_of(const Error& error) {
 
 namespace {
 
+// The JSON library begins its messages with "[json.exception.type_error.302] ".
+std::string without_json_codes(std::string message) {
+  for (size_t at = message.find("[json.exception."); at != message.npos;
+       at = message.find("[json.exception.", at)) {
+    const size_t end = message.find("] ", at);
+    if (end == message.npos) break;
+    message.erase(at, end + 2 - at);
+  }
+  return message;
+}
+
+// A message may quote a file or an argument: each of its lines is cut, and fit for a terminal.
+std::string shown(const std::string& message) {
+  std::string text;
+  std::istringstream lines(without_json_codes(message));
+  for (std::string line; std::getline(lines, line);) {
+    text += (text.empty() ? "" : "\n") + printable(line, kMaxMessageLine);
+  }
+  return text;
+}
+
 // Prints the exception of `run`, if any, and returns its exit status.
 int report_failure(const std::function<int()>& run) {
   try {
     return run();
   } catch (const Error& error) {
-    std::cerr << "shardproof: " << error.what() << '\n';
+    std::cerr << "shardproof: " << shown(error.what()) << '\n';
     return exit_status_of(error);
   } catch (const std::filesystem::filesystem_error& error) {
     std::cerr << fmt::format("shardproof: {}: {}; check the path and its permissions\n",
-                             error.path1().string(), error.code().message());
+                             shown(error.path1().string()), error.code().message());
     return 2;
   } catch (const std::exception& error) {
     std::cerr << "shardproof: a fault in shardproof itself: " << error.what() << '\n';

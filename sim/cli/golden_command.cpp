@@ -53,6 +53,7 @@ int golden_command(const CheckArguments& arguments, WorldPool& pool) {
   CaseSpec spec = is_folder ? make_check_case(folder) : scenario_case(arguments);
   set_flags(arguments, spec);
   check_case(spec);
+  if (is_folder) std::cerr << unread_keys_note(spec);
   const std::string dump = output_file("--dump", arguments.dump, inputs_of(spec), arguments.force);
   GoldenStore goldens(pool, false);
   const auto golden = goldens.make(spec, dump);

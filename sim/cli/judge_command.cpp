@@ -27,6 +27,11 @@ int judge_recorded(const CheckArguments& arguments) {
     bad_arguments(arguments.case_path + " is a recorded run, which takes no result file",
                   "write shardproof judge RUN --golden RUN_OF_ONE_RANK");
   }
+  if (arguments.allow_partial) {
+    bad_arguments(
+        "--allow-partial is of result files, and " + arguments.case_path + " is a recorded run",
+        "leave it out");
+  }
   if (arguments.golden.empty()) {
     bad_arguments(arguments.case_path + " is a recorded run, and nothing to compare it with",
                   "record the script on one rank, and name that run: --golden RUN");
@@ -62,6 +67,7 @@ int judge_command(const CheckArguments& arguments, WorldPool& pool) {
   }
   const CaseSpec spec = make_check_case(arguments);
   check_case(spec);
+  std::cout << unread_keys_note(spec);
   if (!std::filesystem::is_regular_file(arguments.result_file)) {
     const bool there = std::filesystem::exists(arguments.result_file);
     throw Error({.kind = ErrorKind::kBadInput,
@@ -69,10 +75,16 @@ int judge_command(const CheckArguments& arguments, WorldPool& pool) {
                  .fix = "name a safetensors file"});
   }
   GoldenStore goldens(pool, !arguments.world.no_cache);
-  CaseResult result = judge_file(spec, goldens, pool, arguments.result_file);
+  FileJudgement judgement = judge_file(spec, goldens, pool, arguments.result_file);
   if (pool.interrupted()) return 130;
+  CaseResult& result = judgement.result;
+  const std::string partial = partial_text(judgement, arguments.result_file);
+  if (result.verdict == "match" && !partial.empty() && !arguments.allow_partial) {
+    bad_arguments(partial, "write the rest too, or add --allow-partial");
+  }
   result.replay = with_replay_flags(result.replay, arguments);
   std::cout << describe_result(result, wants_color()) << '\n';
+  if (!partial.empty()) std::cout << partial << '\n';
   return exit_status({result});
 }
 

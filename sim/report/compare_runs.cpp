@@ -51,6 +51,9 @@ std::string title_of(const json& tensor) {
 
 // "" when the digests of all ranks are equal.
 std::string digest_difference(const json& a, const json& b) {
+  if (!a.is_array() || !b.is_array() || a.empty() || a.size() != b.size()) {
+    bad_run("a results.json has a tensor without one digest for each rank", "run it again");
+  }
   std::vector<size_t> ranks;
   for (size_t rank = 0; rank < a.size(); ++rank) {
     if (a[rank] != b[rank]) ranks.push_back(rank);

@@ -4,8 +4,8 @@
 
 namespace shardproof::sim {
 
-CaseResult judge_file(const CaseSpec& spec, GoldenStore& goldens, WorldPool& pool,
-                      const std::string& path) {
+FileJudgement judge_file(const CaseSpec& spec, GoldenStore& goldens, WorldPool& pool,
+                         const std::string& path) {
   std::shared_ptr<const GoldenStore::Golden> golden;
   goldens.get(spec, [&](std::shared_ptr<const GoldenStore::Golden> made) { golden = made; });
   if (!golden) pool.wait_until([&golden] { return golden != nullptr; });

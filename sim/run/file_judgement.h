@@ -10,7 +10,7 @@ namespace shardproof::sim {
 
 // Calls judge_result_file with the golden of `spec`, which is computed if needed. Rethrows the
 // golden's Error(kBadInput) or Error(kRefused); throws InternalError when its process failed.
-CaseResult judge_file(const CaseSpec& spec, GoldenStore& goldens, WorldPool& pool,
-                      const std::string& path);
+FileJudgement judge_file(const CaseSpec& spec, GoldenStore& goldens, WorldPool& pool,
+                         const std::string& path);
 
 }  // namespace shardproof::sim

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "model/config_fields.h"
+#include "model/config_keys.h"
 #include "model/config_rope.h"
 
 namespace shardproof {
@@ -82,10 +83,29 @@ void check_options(const ConfigFields& config, const FamilyTraits& family) {
   };
   only_elsewhere("attention_bias", family.attention_bias_option);
   only_elsewhere("mlp_bias", family.mlp_bias_option);
+  const auto number_elsewhere = [&](const char* key, bool known) {
+    if (known || !config.has(key)) return;
+    refuse_config(fmt::format("{} is no option of {}", key, family.name),
+                  "set it to null, or name the family that is meant");
+  };
+  number_elsewhere("query_pre_attn_scalar", family.own_score_scale);
+  number_elsewhere("rope_local_base_freq", family.local_rope);
+  number_elsewhere("sliding_window_pattern", family.window == WindowRule::kPattern);
+  const bool windows = family.window != WindowRule::kNone;
+  number_elsewhere("sliding_window", windows || !config.flag_or("use_sliding_window", true));
+  if (config.number_or("partial_rotary_factor", 1) != 1) {
+    refuse_config("a partial_rotary_factor other than 1 is not supported", "remove it");
+  }
 }
 
 Activation read_activation(const ConfigFields& config, const FamilyTraits& family) {
   const std::string name = config.text_or(family.activation_key, family.activation);
+  for (const char* key : {"hidden_act", "hidden_activation"}) {
+    if (config.text_or(key, name) == name) continue;
+    refuse_config(fmt::format("{} \"{}\" has no effect: {} has the activation \"{}\"", key,
+                              config.text_or(key, ""), family.name, name),
+                  fmt::format("remove it, or set {}", family.activation_key));
+  }
   if (name == "silu" || name == "swish") return Activation::kSilu;
   if (name == "gelu_pytorch_tanh") return Activation::kGeluTanh;
   refuse_config(fmt::format("{} \"{}\" is not supported", family.activation_key, name),
@@ -174,7 +194,13 @@ std::vector<bool> sliding_layers_by_rule(const ConfigFields& config, const Model
 
 void read_windows(const ConfigFields& config, ModelConfig& model) {
   const WindowRule rule = model.traits().window;
-  if (rule == WindowRule::kNone) return;
+  if (rule == WindowRule::kNone) {
+    if (!config.has("layer_types")) return;
+    const auto sliding = read_layer_types(config, model.num_hidden_layers);
+    if (std::find(sliding.begin(), sliding.end(), true) == sliding.end()) return;
+    refuse_config(fmt::format("layer_types has sliding layers, and {} has none", model.family),
+                  "remove it, or name the family that is meant");
+  }
   const bool used =
       rule == WindowRule::kPattern || config.flag_or("use_sliding_window", /*otherwise=*/false);
   const bool windowed = used && !config.is_null("sliding_window");
@@ -250,6 +276,7 @@ double ModelConfig::embedding_scale() const {
 
 ModelConfig ModelConfig::from_json(const Json& json) {
   const ConfigFields whole(json, "config.json");
+  check_config_keys(json, whole.where());
   const Architecture architecture = read_architecture(whole);
   ModelConfig model;
   model.family = architecture.family;
@@ -263,6 +290,7 @@ ModelConfig ModelConfig::from_json(const Json& json) {
                "add it: the sizes of the text part");
   }
   const ConfigFields text(*whole.find("text_config"), "text_config");
+  check_config_keys(*whole.find("text_config"), text.where());
   read_decoder(text, model);
   model.tie_word_embeddings = read_tie(whole, text, model.traits());
   return model;

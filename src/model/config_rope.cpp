@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "model/config_keys.h"
+
 namespace shardproof {
 namespace {
 
@@ -16,6 +18,17 @@ int64_t read_original_context(const ConfigFields& config, const ConfigFields& ro
   }
   if (rope.has(key)) return rope.size(key);
   return config.has(key) ? config.size(key) : config.size("max_position_embeddings");
+}
+
+// Of rope_scaling; an object of rope_parameters has rope_theta too.
+std::vector<std::string> scaling_keys() {
+  return {"rope_type",
+          "type",
+          "factor",
+          "low_freq_factor",
+          "high_freq_factor",
+          "original_max_position_embeddings",
+          "partial_rotary_factor"};
 }
 
 RopeScaling read_scaling(const ConfigFields& config, const ConfigFields& rope) {
@@ -50,6 +63,9 @@ struct RopeOfLayers {
 void read_rope_object(const ConfigFields& config, const nlohmann::json& object,
                       const std::string& where, RopeOfLayers rope) {
   const ConfigFields fields(object, where);
+  std::vector<std::string> known = scaling_keys();
+  known.push_back("rope_theta");
+  check_rope_keys(object, where, known);
   rope.theta = fields.positive_or("rope_theta", rope.theta);
   rope.scaling = read_scaling(config, fields);
 }
@@ -62,6 +78,7 @@ void read_rope_by_layer(const ConfigFields& config, const nlohmann::json& parame
     bad_config("rope_parameters says nothing of the kinds of layers",
                "write one object for full_attention and one for sliding_attention");
   }
+  check_rope_keys(parameters, fields.where(), {"full_attention", "sliding_attention"});
   if (const auto* full = fields.find("full_attention")) {
     read_rope_object(config, *full, "rope_parameters.full_attention",
                      {model.rope_theta, model.rope_scaling});
@@ -92,7 +109,9 @@ void read_rope(const ConfigFields& config, ModelConfig& model) {
     read_rope_object(config, *parameters, "rope_parameters",
                      {model.rope_theta, model.rope_scaling});
   } else if (old_scaling != nullptr) {
-    model.rope_scaling = read_scaling(config, ConfigFields(*old_scaling, "rope_scaling"));
+    const ConfigFields fields(*old_scaling, "rope_scaling");
+    check_rope_keys(*old_scaling, fields.where(), scaling_keys());
+    model.rope_scaling = read_scaling(config, fields);
   }
 }
 

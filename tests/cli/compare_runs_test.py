@@ -64,6 +64,18 @@ class CompareRuns(Scratch):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertIn("1 the same to the bit, 0 differ", done.stdout)
 
+    def test_digests_that_are_not_there_are_not_the_same(self):
+        self.run_text(MODEL, "a")
+        for digest in (None, [], ["0" * 16], "x"):
+            results = self.results("a")
+            results["cases"][0]["tensors"][3]["digest"] = digest
+            self.write("b", results)
+            for pair in (("a", "b"), ("b", "a"), ("b", "b")):
+                done = self.compare(*pair)
+                if pair != ("b", "b") or digest != ["0" * 16]:
+                    self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done)
+                    self.assertIn("without one digest for each rank", done.stderr)
+
     def test_another_seed_differs_at_the_first_tensor_of_the_run(self):
         self.run_text(MODEL, "a")
         self.run_text(MODEL, "b", "--seed", "5")

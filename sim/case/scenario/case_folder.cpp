@@ -9,8 +9,11 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "sim/case/names.h"
+#include "sim/case/scenario/problems.h"
 #include "sim/case/scenario/read_text.h"
+#include "sim/case/scenario/yaml_tree.h"
 
 namespace shardproof::sim {
 
@@ -20,27 +23,74 @@ using nlohmann::json;
 namespace {
 
 constexpr int64_t kMaxSteps = 100000;
+constexpr int64_t kMaxCaseBytes = 1 << 20;
+constexpr size_t kMaxShown = 80;  // bytes of a message that come from the file
 
 [[noreturn]] void bad_case(const std::string& what, const std::string& fix) {
   throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
 }
 
-// One object of case.json, whose constants are read by name; an absent constant keeps its value.
+// The wrong constants of case.json. JSON is YAML, whose tree knows the line and the column of each.
+class WrongConstants {
+ public:
+  WrongConstants(std::string file, const std::string& text) : file_(std::move(file)) {
+    try {
+      tree_ = parse_yaml(file_, text);
+    } catch (const Error&) {  // tabs, for example: JSON allows them
+    }
+  }
+
+  // `block` is "" for a key of the whole file; `key` is "" for the block itself.
+  void add(const std::string& block, const std::string& key, const std::string& problem) {
+    const YamlEntry* entry = entry_of(tree_, block.empty() ? key : block);
+    if (entry != nullptr && !block.empty() && !key.empty()) {
+      const YamlEntry* inner = entry_of(entry->value, key);
+      if (inner != nullptr) entry = inner;
+    }
+    const std::string where = block.empty() || key.empty() ? block + key : block + "." + key;
+    const int64_t line = entry == nullptr ? 0 : entry->line;
+    const int64_t column = entry == nullptr ? 0 : entry->column;
+    const std::string place = line == 0 ? file_ : fmt::format("{}:{}:{}", file_, line, column);
+    problems_.push_back(
+        PlacedError({.kind = ErrorKind::kBadInput,
+                     .what = fmt::format("{}: {} {}", place, printable(where, kMaxShown), problem),
+                     .fix = "mend case.json"},
+                    line, column));
+  }
+
+  void throw_them() const { throw_all(problems_); }
+
+ private:
+  static const YamlEntry* entry_of(const YamlNode& node, const std::string& key) {
+    const auto found = std::find_if(node.entries.begin(), node.entries.end(),
+                                    [&key](const YamlEntry& entry) { return entry.key == key; });
+    return found == node.entries.end() ? nullptr : &*found;
+  }
+
+  std::string file_;
+  YamlNode tree_;
+  std::vector<PlacedError> problems_;
+};
+
+// One object of case.json, whose constants are read by name; an absent or wrong constant keeps its
+// value.
 class Constants {
  public:
-  Constants(std::string file, std::string place, json object)
-      : file_(std::move(file)), place_(std::move(place)), object_(std::move(object)) {
-    if (!object_.is_object()) fail("", "must be an object {...}");
+  Constants(WrongConstants& wrong, std::string place, json object)
+      : wrong_(wrong), place_(std::move(place)), object_(std::move(object)) {
+    if (object_.is_object()) return;
+    fail("", "must be an object {...}");
+    object_ = json::object();
   }
 
   // Reads a finite number with low <= value <= high.
   void number(const std::string& key, double& value, double low, double high) const {
     if (!object_.contains(key)) return;
     const json& given = object_[key];
-    if (!given.is_number()) fail(key, fmt::format("must be a number, not {}", given.dump()));
+    if (!given.is_number()) return fail(key, "must be a number, not " + shown(given));
     const double read = given.get<double>();
     if (!(read >= low && read <= high)) {
-      fail(key, fmt::format("is {}; it must be from {} to {}", given.dump(), low, high));
+      return fail(key, fmt::format("is {}; it must be from {} to {}", shown(given), low, high));
     }
     value = read;
   }
@@ -49,8 +99,10 @@ class Constants {
     if (!object_.contains(key)) return;
     const json& given = object_[key];
     const bool fits = given.is_number_integer() && given >= low && given <= high;
-    if (!fits)
-      fail(key, fmt::format("is {}; it must be an integer from {} to {}", given.dump(), low, high));
+    if (!fits) {
+      return fail(
+          key, fmt::format("is {}; it must be an integer from {} to {}", shown(given), low, high));
+    }
     value = given.get<int64_t>();
   }
 
@@ -58,11 +110,15 @@ class Constants {
   void pair(const std::string& key, double& first, double& second) const {
     if (!object_.contains(key)) return;
     const json& given = object_[key];
-    if (!given.is_array() || given.size() != 2) fail(key, "must be two numbers, [0.9, 0.999]");
+    if (!given.is_array() || given.size() != 2) {
+      return fail(key, "must be two numbers, [0.9, 0.999]");
+    }
     for (const json& beta : given) {
       const bool fits = beta.is_number() && beta.get<double>() >= 0 && beta.get<double>() < 1;
-      if (!fits)
-        fail(key, fmt::format("has {}; both must be numbers from 0 to below 1", beta.dump()));
+      if (!fits) {
+        return fail(key,
+                    fmt::format("has {}; both must be numbers from 0 to below 1", shown(beta)));
+      }
     }
     first = given[0].get<double>();
     second = given[1].get<double>();
@@ -72,7 +128,7 @@ class Constants {
   void kind(std::string& value, const std::vector<std::string>& known) const {
     if (!object_.contains("kind")) return;
     const json& given = object_["kind"];
-    if (!given.is_string()) fail("kind", fmt::format("must be text, not {}", given.dump()));
+    if (!given.is_string()) return fail("kind", "must be text, not " + shown(given));
     const std::string word = first_word(given.get<std::string>());
     for (const std::string& name : known) {
       if (name == word) {
@@ -80,7 +136,8 @@ class Constants {
         return;
       }
     }
-    fail("kind", fmt::format("is \"{}\"; {}", word, known_names(word, known)));
+    fail("kind",
+         fmt::format("is \"{}\"; {}", printable(word, kMaxShown), known_names(word, known)));
   }
 
   // Refuses every other key, with the nearest known one. Other keys that hold text describe the
@@ -103,9 +160,8 @@ class Constants {
     return object_.contains(key) && object_[key].is_number();
   }
 
-  [[noreturn]] void fail(const std::string& key, const std::string& problem) const {
-    const std::string where = key.empty() || place_.empty() ? place_ + key : place_ + "." + key;
-    bad_case(fmt::format("{}: {} {}", file_, where, problem), "mend case.json");
+  void fail(const std::string& key, const std::string& problem) const {
+    wrong_.add(place_, key, problem);
   }
 
  private:
@@ -120,20 +176,26 @@ class Constants {
     return word;
   }
 
-  std::string file_, place_;
+  // A value for a message: short, on one line.
+  static std::string shown(const json& value) {
+    return printable(value.dump(-1, ' ', true, json::error_handler_t::replace), kMaxShown);
+  }
+
+  WrongConstants& wrong_;
+  std::string place_;
   json object_;
 };
 
-void read_loss(const std::string& file, const json& object, LossSpec& loss) {
-  const Constants constants(file, "loss", object);
+void read_loss(WrongConstants& wrong, const json& object, LossSpec& loss) {
+  const Constants constants(wrong, "loss", object);
   constants.nothing_else({"kind", "eps", "beta"});
   constants.kind(loss.kind, known_losses());
   constants.number("eps", loss.eps, 0, 1e6);
   constants.number("beta", loss.beta, -1e6, 1e6);
 }
 
-void read_optimizer(const std::string& file, const json& object, CaseSpec& spec) {
-  const Constants constants(file, "optimizer", object);
+void read_optimizer(WrongConstants& wrong, const json& object, CaseSpec& spec) {
+  const Constants constants(wrong, "optimizer", object);
   constants.nothing_else(
       {"kind", "lr", "betas", "eps", "weight_decay", "momentum", "max_norm", "steps"});
   OptimizerSpec& optimizer = spec.optimizer;
@@ -196,10 +258,13 @@ CaseSpec read_case_folder(const std::string& given) {
     spec.expected_file = (named / "expected.safetensors").string();
   }
   const std::string case_file = (folder / "case.json").string();
-  const json constants = read_json_object(case_file);
-  Constants(case_file, "", constants).nothing_else({"loss", "optimizer"});
-  if (constants.contains("loss")) read_loss(case_file, constants["loss"], spec.loss);
-  if (constants.contains("optimizer")) read_optimizer(case_file, constants["optimizer"], spec);
+  const std::string text = read_text_file(case_file, kMaxCaseBytes);
+  const json constants = parse_json_object(case_file, text);
+  WrongConstants wrong(case_file, text);
+  Constants(wrong, "", constants).nothing_else({"loss", "optimizer"});
+  if (constants.contains("loss")) read_loss(wrong, constants["loss"], spec.loss);
+  if (constants.contains("optimizer")) read_optimizer(wrong, constants["optimizer"], spec);
+  wrong.throw_them();
   return spec;
 }
 

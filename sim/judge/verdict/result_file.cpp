@@ -57,17 +57,18 @@ void check_tensor(const std::string& path, const std::string& name, const at::Te
   }
 }
 
-// The golden tensors that the format names and the file lacks.
-std::vector<std::string> lacking(const SafetensorsFile& file, const GoldenRecord& golden,
-                                 int64_t steps) {
-  std::vector<std::string> names;
+// Counts the golden tensors that the format names, and lists those that the file holds under no
+// name.
+void count_demanded(const SafetensorsFile& file, const GoldenRecord& golden, int64_t steps,
+                    FileJudgement& judgement) {
   for (const GoldenTensor& tensor : golden.tensors()) {
-    for (const std::string& name : expected_names_of(tensor.name, tensor.step, steps)) {
-      const bool seen = std::find(names.begin(), names.end(), name) != names.end();
-      if (!file.contains(name) && !seen) names.push_back(name);
-    }
+    const auto names = expected_names_of(tensor.name, tensor.step, steps);
+    if (names.empty()) continue;
+    ++judgement.demanded;
+    const bool held = std::any_of(names.begin(), names.end(),
+                                  [&](const std::string& name) { return file.contains(name); });
+    if (!held) judgement.lacking.push_back(names.front());
   }
-  return names;
 }
 
 std::string listed(const std::vector<std::string>& names) {
@@ -117,7 +118,9 @@ RankReport compare_file(const SafetensorsFile& file, const CaseSpec& spec,
 
 }  // namespace
 
-CaseResult judge_result_file(const CaseSpec& spec, int golden_fd, const std::string& path) {
+FileJudgement judge_result_file(const CaseSpec& spec, int golden_fd, const std::string& path) {
+  FileJudgement judgement;
+  CaseResult& result = judgement.result;
   try {
     const GoldenRecord golden = GoldenRecord::from_fd(golden_fd);
     const SafetensorsFile file = SafetensorsFile::open(path);
@@ -128,25 +131,28 @@ CaseResult judge_result_file(const CaseSpec& spec, int golden_fd, const std::str
     ending.bytes = encode(compare_file(file, spec, golden));
     CaseSpec one = as_one_rank(spec);
     one.expect.collectives = nullptr;
-    CaseResult result = judge(one, {ending});
+    result = judge(one, {ending});
     result.spec = spec;
     result.replay = fmt::format("shardproof judge {} {}", shell_word(spec.file), shell_word(path));
     if (spec.precision != Precision::kFloat64)
       result.replay += " --precision " + name_of(spec.precision);
-    const std::vector<std::string> missing = lacking(file, golden, spec.steps);
-    if (!missing.empty()) {
-      if (!result.message.empty()) result.message += "\n";
-      result.message +=
-          fmt::format("not compared, because {} does not hold them: {}", path, listed(missing));
-    }
-    return result;
+    count_demanded(file, golden, spec.steps, judgement);
   } catch (const Error& error) {
     RankEnding ending;
     ending.kind =
         error.kind() == ErrorKind::kRefused ? ResultKind::kRefused : ResultKind::kBadInput;
     ending.message = error.what();
-    return judge(spec, {ending});
+    result = judge(spec, {ending});
   }
+  return judgement;
+}
+
+std::string partial_text(const FileJudgement& judgement, const std::string& path) {
+  const std::vector<std::string>& lacking = judgement.lacking;
+  if (lacking.empty()) return "";
+  return fmt::format("{} of {} tensors were judged: {} does not hold {}",
+                     judgement.demanded - static_cast<int64_t>(lacking.size()), judgement.demanded,
+                     path, listed(lacking));
 }
 
 }  // namespace shardproof::sim

@@ -49,11 +49,19 @@ struct CaseResult {
 
 // Judges a case whose ranks have all ended. Endings other than `finished` outrank values.
 CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings);
+// What a result file held of what its format demands.
+struct FileJudgement {
+  CaseResult result;
+  int64_t demanded = 0;              // tensors of the golden that the format names
+  std::vector<std::string> lacking;  // names of those that the file does not hold
+};
 // Judges a safetensors file of any framework, with the names of expected.safetensors
-// (docs/cases.md), against the golden in `golden_fd`. The message lists the names that the file
-// lacks. A file with some of them is judged by those; one with none is bad input, as are an unknown
-// name and a wrong shape or dtype. Runs no tensor op.
-CaseResult judge_result_file(const CaseSpec& spec, int golden_fd, const std::string& path);
+// (docs/cases.md), against the golden in `golden_fd`. The result is of the tensors that the file
+// holds. A file with none is bad input, as are an unknown name and a wrong shape or dtype. Runs no
+// tensor op.
+FileJudgement judge_result_file(const CaseSpec& spec, int golden_fd, const std::string& path);
+// "1 of 34 tensors were judged: FILE does not hold loss, grad.w and 31 more"; "" when it holds all.
+std::string partial_text(const FileJudgement& judgement, const std::string& path);
 // Exit status of a run: the first of 5, 2, 3, 1, 4 that applies, else 0 (docs/running.md). With
 // `no_unresolved` a case with unresolved tensors counts as a mismatch.
 int exit_status(const std::vector<CaseResult>& results, bool no_unresolved = false);

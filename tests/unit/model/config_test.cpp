@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "model/config_keys.h"
 
 namespace shardproof::config_test {
 namespace {
@@ -137,6 +138,9 @@ TEST_CASE("A config that no model could have is bad input, with a sentence", "[m
       {with("architectures", Json::array()), "a list"},
       {with("architectures", {3}), "a list"},
       {with("model_type", 5), "a text"},
+      {with("num_atention_heads", 2), "did you mean num_attention_heads?"},
+      {with("rope_thata", 2.0), "did you mean rope_theta?"},
+      {with("rope_scaling", {{"rope_type", "linear"}, {"factr", 2}}), "did you mean factor?"},
   }));
   const auto [kind, sentence] = complaint(json);
   INFO(json.dump() << " -> " << sentence);
@@ -157,6 +161,29 @@ TEST_CASE("Frequency factors in the wrong order and two different rope blocks ar
   CHECK(complaint(none).first == ErrorKind::kBadInput);
 }
 
+TEST_CASE("Keys of Hugging Face that change nothing are left alone, and are listed", "[model]") {
+  Json config = small();
+  config.update(Json::parse(R"({"torch_dtype": "bfloat16", "use_cache": true, "eos_token_id": [1],
+    "bos_token_id": 0, "_sliding_window_pattern": 6, "pretraining_tp": 1, "num_experts": 0,
+    "embedding_multiplier": 1.0, "use_mrope": false, "clip_qkv": null, "sliding_window": 4,
+    "use_sliding_window": false, "layer_types": ["full_attention", "full_attention"]})"));
+  CHECK_NOTHROW(ModelConfig::from_json(config));
+  CHECK(unread_config_keys(config) ==
+        std::vector<std::string>{"_sliding_window_pattern", "bos_token_id", "clip_qkv",
+                                 "embedding_multiplier", "eos_token_id", "num_experts",
+                                 "pretraining_tp", "torch_dtype", "use_cache", "use_mrope"});
+  CHECK(unread_config_keys(small()).empty());
+}
+
+TEST_CASE("Several misspelt keys of a config are said at once", "[model]") {
+  Json config = small();
+  config["hiden_size"] = 8;
+  config["vocab_sise"] = 8;
+  CHECK_THAT(complaint(config).second,
+             Catch::Contains("'hiden_size', 'vocab_sise' are unknown") &&
+                 Catch::Contains("did you mean hidden_size, vocab_size?"));
+}
+
 TEST_CASE("A valid config of what is not supported is refused, with the nearest that is",
           "[model]") {
   const auto [json, word] = GENERATE(table<Json, std::string>({
@@ -172,6 +199,22 @@ TEST_CASE("A valid config of what is not supported is refused, with the nearest 
       {with("rope_scaling", {{"rope_type", "liner"}, {"factor", 2}}), "\"linear\""},
       {with("attention_dropout", 0.1), "attention_dropout"},
       {with("quantization_config", Json::object()), "quantized"},
+      {with("partial_rotary_factor", 0.5), "partial_rotary_factor"},
+      {with("num_experts", 8), "num_experts"},
+      {with("embedding_multiplier", 12.0), "embedding_multiplier"},
+      {with("no_rope_layers", {1, 0}), "no_rope_layers"},
+      {with("clip_qkv", 8), "clip_qkv"},
+      {with("qk_layernorm", true), "qk_layernorm"},
+      {with("sliding_window", 4), "sliding_window is no option of llama"},
+      {with("layer_types", {"full_attention", "sliding_attention"}), "sliding layers"},
+      {with("query_pre_attn_scalar", 64), "query_pre_attn_scalar"},
+      {with("rope_local_base_freq", 100.0), "rope_local_base_freq"},
+      {with("hidden_activation", "gelu_pytorch_tanh"), "remove it, or set hidden_act"},
+      {with("rope_scaling", {{"rope_type", "default"}, {"mrope_section", {1, 1}}}),
+       "mrope_section"},
+      {with("rope_scaling", {{"type", "linear"}, {"factor", 2}, {"rope_theta", 7.0}}),
+       "rope_theta"},
+      {with("rope_parameters", {{"full_attention", Json::object()}}), "full_attention"},
   }));
   const auto [kind, sentence] = complaint(json);
   INFO(json.dump() << " -> " << sentence);

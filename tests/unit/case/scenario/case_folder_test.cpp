@@ -104,6 +104,20 @@ TEST_CASE("Constants of the wrong type or range are refused by name", "[case]") 
   CHECK(holds(refusal(R"({"optimizer": {"steps": 2.5}})"), "optimizer.steps is 2.5"));
 }
 
+TEST_CASE("All wrong constants are said at once, in the order of the file, each with its place",
+          "[case]") {
+  const CaseFolder folder(
+      "{\"optimizer\": {\"steps\": 0,\n  \"lr\": \"fast\"},\n \"loss\": {\"knd\": \"nll\"}, "
+      "\"los\": {}}");
+  const std::string said = folder.refusal();
+  const size_t steps = said.find("case.json:1:16: optimizer.steps is 0"),
+               lr = said.find("case.json:2:3: optimizer.lr must be a number, not \"fast\""),
+               kind = said.find("case.json:3:11: loss.knd is unknown"),
+               los = said.find("case.json:3:26: los is unknown");
+  CHECK((steps < lr && lr < kind && kind < los && los != said.npos));
+  CHECK(holds(CaseFolder("{\n\t\"los\": 3}").refusal(), "los is unknown"));
+}
+
 TEST_CASE("What is no JSON object is refused with its place", "[case]") {
   const auto refusal = [](const std::string& text) { return CaseFolder(text).refusal(); };
   CHECK(holds(refusal("{\n\"loss\": {,}\n}"), "case.json:2:"));

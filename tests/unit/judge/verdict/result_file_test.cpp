@@ -32,11 +32,12 @@ struct ResultCase {
   }
   ~ResultCase() { std::filesystem::remove_all(folder); }
 
-  CaseResult judged(const NamedTensors& tensors) {
+  FileJudgement judgement(const NamedTensors& tensors) {
     const std::string path = (folder / "result.safetensors").string();
     write_safetensors(path, tensors);
     return judge_result_file(spec, file.fd(), path);
   }
+  CaseResult judged(const NamedTensors& tensors) { return judgement(tensors).result; }
   NamedTensors with(const std::string& name, const std::function<at::Tensor(at::Tensor)>& f) {
     NamedTensors changed = right;
     for (auto& [key, tensor] : changed) {
@@ -96,12 +97,19 @@ TEST_CASE("a wrong value in a result file is found by the float64 rule", "[resul
         Verdict::kMismatch);
 }
 
-TEST_CASE("names that a result file lacks are listed, the rest is judged", "[result_file]") {
+TEST_CASE("tensors that a result file lacks are counted and named, the rest is judged",
+          "[result_file]") {
   ResultCase made;
-  const CaseResult result = made.judged({made.right[0], made.right[3]});
-  CHECK(result.verdict == Verdict::kMatch);
-  CHECK_THAT(result.message, Catch::Contains("loss, step1.loss, grad_norm"));
-  CHECK_THAT(describe_result(result, false), Catch::Contains("not compared"));
+  const FileJudgement some = made.judgement({made.right[0], made.right[3]});
+  CHECK(some.result.verdict == Verdict::kMatch);
+  CHECK(some.demanded == 5);
+  CHECK(some.lacking == std::vector<std::string>{"loss", "grad_norm", "step1.param.w"});
+  CHECK(partial_text(some, "FILE") ==
+        "2 of 5 tensors were judged: FILE does not hold loss, grad_norm, step1.param.w");
+  NamedTensors once = made.right;  // "loss" and "step1.loss" name one tensor
+  std::erase_if(once, [](const auto& named) { return named.first == "loss"; });
+  CHECK(made.judgement(once).lacking.empty());
+  CHECK(partial_text(made.judgement(once), "FILE").empty());
 }
 
 TEST_CASE("what is no result of this case is bad input with the nearest name", "[result_file]") {
@@ -117,7 +125,8 @@ TEST_CASE("what is no result of this case is bad input with the nearest name", "
              Catch::Contains("[2, 3]") && Catch::Contains("[4, 3]"));
   CHECK_THAT(message({{"grad.w", at::zeros({4, 3}, at::kLong)}}), Catch::Contains("Long"));
   CHECK_FALSE(message({}).empty());
-  CHECK(judge_result_file(made.spec, made.file.fd(), "/nowhere").verdict == Verdict::kBadInput);
+  CHECK(judge_result_file(made.spec, made.file.fd(), "/nowhere").result.verdict ==
+        Verdict::kBadInput);
 }
 
 TEST_CASE("a float32 file is judged in float32 only when the case is", "[result_file]") {

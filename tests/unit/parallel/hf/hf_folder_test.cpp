@@ -41,11 +41,12 @@ class Folder {
 
 // No degree divides the vocabulary and the MLP, and ranks of tp = 4 share kv heads.
 nlohmann::json config_json(const std::string& model_type) {
+  const nlohmann::json window = model_type == "llama" ? nlohmann::json() : nlohmann::json(3);
   return {{"model_type", model_type}, {"vocab_size", 37},
           {"hidden_size", 12},        {"intermediate_size", 14},
           {"num_hidden_layers", 2},   {"num_attention_heads", 4},
           {"num_key_value_heads", 2}, {"head_dim", 4},
-          {"sliding_window", 3},      {"tie_word_embeddings", model_type == "qwen2"}};
+          {"sliding_window", window}, {"tie_word_embeddings", model_type == "qwen2"}};
 }
 
 // A decoder cut over the mesh; with shard_dp, dp ranks cut the parts again, as fsdp does.

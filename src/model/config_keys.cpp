@@ -1,0 +1,163 @@
+#include "model/config_keys.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "model/config_fields.h"
+
+namespace shardproof {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kMisspeltBy = 2;  // letters, as in case.json
+
+const std::vector<std::string>& read_keys() {
+  static const std::vector<std::string> keys = {
+      "architectures", "model_type", "text_config",
+      // sizes
+      "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+      "num_key_value_heads", "head_dim", "max_position_embeddings",
+      "original_max_position_embeddings",
+      // rotation
+      "rope_theta", "rope_scaling", "rope_parameters", "rope_local_base_freq",
+      "partial_rotary_factor",
+      // windows
+      "sliding_window", "sliding_window_pattern", "use_sliding_window", "max_window_layers",
+      "layer_types",
+      // functions
+      "hidden_act", "hidden_activation", "rms_norm_eps", "query_pre_attn_scalar", "attention_bias",
+      "mlp_bias", "tie_word_embeddings", "pad_token_id",
+      // refused where they are set
+      "attention_dropout", "quantization_config", "attn_logit_softcapping",
+      "final_logit_softcapping", "use_bidirectional_attention"};
+  return keys;
+}
+
+// Keys of other Hugging Face models that change what a decoder computes, with the value that
+// changes nothing. False counts as 0 and true as 1.
+const std::map<std::string, double>& keys_of_other_models() {
+  static const std::map<std::string, double> keys = {
+      {"activation_sparsity_pattern", 0},
+      {"add_cross_attention", 0},
+      {"alibi", 0},
+      {"attention_chunk_size", 0},
+      {"attention_multiplier", 1},
+      {"attention_out_bias", 0},
+      {"attention_output_bias", 0},
+      {"attention_qkv_bias", 0},
+      {"attn_temperature_tuning", 0},
+      {"clip_qkv", 0},
+      {"cross_attention_layers", 0},
+      {"embd_pdrop", 0},
+      {"embedding_multiplier", 1},
+      {"first_k_dense_replace", 0},
+      {"hidden_dropout", 0},
+      {"hidden_size_per_layer_input", 0},
+      {"interleave_moe_layer_step", 0},
+      {"kv_lora_rank", 0},
+      {"lm_head_bias", 0},
+      {"logit_scale", 1},
+      {"logits_scaling", 1},
+      {"moe_intermediate_size", 0},
+      {"n_routed_experts", 0},
+      {"n_shared_experts", 0},
+      {"no_rope_layer_interval", 0},
+      {"no_rope_layers", 0},
+      {"num_experts", 0},
+      {"num_experts_per_tok", 0},
+      {"num_kv_shared_layers", 0},
+      {"num_local_experts", 0},
+      {"parallel_attn", 0},
+      {"q_lora_rank", 0},
+      {"qk_layernorm", 0},
+      {"resid_pdrop", 0},
+      {"residual_multiplier", 1},
+      {"rope_interleaved", 0},
+      {"rotary_pct", 1},
+      {"scale_depth", 1},
+      {"scale_emb", 1},
+      {"use_mrope", 0},
+      {"use_parallel_residual", 0},
+      {"use_qk_norm", 0},
+      {"v_head_dim", 0},
+  };
+  return keys;
+}
+
+bool changes_nothing(const Json& value, double neutral) {
+  if (value.is_null()) return true;
+  if (value.is_boolean()) return value.get<bool>() == (neutral != 0);
+  if (value.is_number()) return value.get<double>() == neutral;
+  return neutral == 0 && value.is_structured() && value.empty();
+}
+
+// The key that `word` is a misspelling of; "" when there is none. Hugging Face begins the names of
+// its own fields with "_".
+std::string misspelt_key(const std::string& word, const std::vector<std::string>& known) {
+  if (word.starts_with("_")) return "";
+  const std::string near = nearest_name(word, known);
+  const bool misspelt = std::min(word.size(), near.size()) > 3 && near != word &&
+                        edit_distance(word, near) <= kMisspeltBy;
+  return misspelt ? near : "";
+}
+
+void refuse_misspelt(const Json& object, const std::string& where,
+                     const std::vector<std::string>& known) {
+  std::vector<std::string> words, meant;
+  for (const auto& [key, value] : object.items()) {
+    const std::string near = misspelt_key(key, known);
+    if (near.empty() || keys_of_other_models().contains(key)) continue;
+    words.push_back("'" + key + "'");
+    meant.push_back(near);
+  }
+  if (words.empty()) return;
+  bad_config(fmt::format("{}: {} {} unknown", where, fmt::join(words, ", "),
+                         words.size() == 1 ? "is" : "are"),
+             fmt::format("did you mean {}?", fmt::join(meant, ", ")));
+}
+
+}  // namespace
+
+void check_config_keys(const Json& decoder, const std::string& where) {
+  if (!decoder.is_object()) return;  // ConfigFields says so
+  refuse_misspelt(decoder, where, read_keys());
+  for (const auto& [key, neutral] : keys_of_other_models()) {
+    const auto found = decoder.find(key);
+    if (found == decoder.end() || changes_nothing(*found, neutral)) continue;
+    refuse_config(
+        fmt::format("{}: '{}' is not supported: no family here computes with it", where, key),
+        "remove it if the model does without it");
+  }
+}
+
+void check_rope_keys(const Json& rope, const std::string& where,
+                     const std::vector<std::string>& known) {
+  if (!rope.is_object()) return;
+  refuse_misspelt(rope, where, known);
+  for (const auto& [key, value] : rope.items()) {
+    if (value.is_null() || std::find(known.begin(), known.end(), key) != known.end()) continue;
+    refuse_config(fmt::format("{}: '{}' is not supported", where, key),
+                  fmt::format("supported: {}", fmt::join(known, ", ")));
+  }
+}
+
+std::vector<std::string> unread_config_keys(const Json& config) {
+  std::vector<std::string> unread;
+  const auto add = [&](const Json& object, const std::string& prefix) {
+    for (const auto& [key, value] : object.items()) {
+      const auto& keys = read_keys();
+      if (std::find(keys.begin(), keys.end(), key) == keys.end()) unread.push_back(prefix + key);
+    }
+  };
+  add(config, "");
+  const auto text = config.find("text_config");
+  if (text != config.end() && text->is_object()) add(*text, "text_config.");
+  return unread;
+}
+
+}  // namespace shardproof
