@@ -14,9 +14,8 @@ struct ProcessRankSetup {
   std::string device = "cpu";
   int64_t rank = 0;
   int64_t world_size = 1;
-  int64_t local_rank = 0;  // picks the GPU for nccl
-  std::string listen_host =
-      "127.0.0.1";  // gloo: the address to listen on; "": this host's own name
+  int64_t local_rank = 0;                                    // picks the GPU for nccl
+  std::string listen_host = "127.0.0.1";                     // gloo: the address to listen on
   std::chrono::milliseconds timeout{std::chrono::hours(1)};  // a watchdog outside decides earlier
 };
 
@@ -38,20 +37,5 @@ class ProcessRankMain {
   RankMain main_;
   std::unique_ptr<Groups> groups_;
 };
-
-// Where the ranks of a world meet: in the shared pages of a memfd (page_store.h), else at c10d's
-// store over TCP.
-struct StoreAddress {
-  int pages = -1;
-  std::string host = "127.0.0.1";
-  int port = 0;
-  bool host_it = false;
-  int64_t world_size = 1;
-  std::string prefix;  // of all keys
-};
-// Throws Error(kFailed): nobody there, or the port is taken.
-StorePtr join_store(const StoreAddress& address);
-// Writes a text (not empty), or waits until somebody has and returns it. Throws Error(kFailed).
-std::string exchange_text(const StorePtr& store, const std::string& key, const std::string& value);
 
 }  // namespace shardproof::sim
