@@ -2,6 +2,8 @@
 set(shardproof_library_json nlohmann_json::nlohmann_json)
 set(shardproof_library_yaml yaml-cpp)
 set(shardproof_library_cli CLI11::CLI11)
+find_library(sodium_library NAMES libsodium.a sodium REQUIRED)  # the static one: the program runs where it is not
+set(shardproof_library_sodium ${sodium_library})
 
 # shardproof_target_of(FOLDER OUT): sp_mesh of src/mesh, sim_world_rank of sim/world/rank.
 function(shardproof_target_of folder out)

@@ -57,8 +57,8 @@ shardproof_folder(sim/world/clock src/base src/observe sim/case json torch)
 shardproof_folder(sim/world/calls src/base src/comm sim/case sim/world/clock fmt json torch)
 shardproof_folder(sim/world/emulated src/base src/comm sim/world/match sim/world/clock torch)
 shardproof_folder(sim/world/process src/base src/comm/store.h sim/case sim/world/match fmt json
-  torch)
-shardproof_folder(sim/world/external src/base sim/world/process fmt)
+  sodium torch)
+shardproof_folder(sim/world/external src/base sim/world/process fmt json sodium)
 shardproof_folder(sim/world/launch src/base sim/case sim/world/match sim/world/process
   sim/world/external fmt json asio)
 shardproof_folder(sim/world/rank src/base src/tensor src/observe src/comm src/model src/optim
@@ -89,4 +89,4 @@ shardproof_folder(sim/cli src/base src/tensor src/comm src/model src/parallel/tp
   sim/case/scenario sim/case/inputs sim/judge/verdict sim/recorded sim/logprobs
   sim/world/external sim/world/launch sim/world/rank sim/report sim/run sim/describe fmt cli torch)
 # Knows what sim/case/runners.h declares; golden defines it and is linked beside it.
-shardproof_folder(sim/program sim/case sim/proofs sim/run sim/cli json)
+shardproof_folder(sim/program sim/case sim/proofs sim/world/rank sim/run sim/cli json)

@@ -79,7 +79,7 @@ int judge_command(const CheckArguments& arguments, WorldPool& pool) {
   if (pool.interrupted()) return 130;
   CaseResult& result = judgement.result;
   const std::string partial = partial_text(judgement, arguments.result_file);
-  if (result.verdict == "match" && !partial.empty() && !arguments.allow_partial) {
+  if (result.verdict == Verdict::kMatch && !partial.empty() && !arguments.allow_partial) {
     bad_arguments(partial, "write the rest too, or add --allow-partial");
   }
   result.replay = with_replay_flags(result.replay, arguments);

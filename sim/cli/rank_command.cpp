@@ -9,6 +9,7 @@
 #include "sim/cli/machine.h"
 #include "sim/cli/run_cases.h"
 #include "sim/world/external/external_rank.h"
+#include "sim/world/external/shared_secret.h"
 
 namespace shardproof::sim {
 
@@ -29,7 +30,8 @@ Backend backend_of(const RunArguments& arguments, DeviceKind device) {
 
 // Whatever happens here, the other ranks hear with which status to exit. What there is to say is
 // said before: a launcher may end rank 0 as soon as another rank has exited.
-int run_and_dismiss(const RunArguments& arguments, const CommandLine& command, WorldPool& pool) {
+int run_and_dismiss(const RunArguments& arguments, const CommandLine& command, WorldPool& pool,
+                    ExternalHost& host) {
   int status = 0;
   try {
     Selection selection = select_cases(arguments);
@@ -44,6 +46,8 @@ int run_and_dismiss(const RunArguments& arguments, const CommandLine& command, W
     std::cerr << "shardproof: " << error.what() << std::endl;
   }
   std::cout.flush();
+  const std::string refusals = host.refusals();
+  if (!refusals.empty()) std::cerr << "shardproof: " << refusals << std::endl;
   pool.dismiss(status);
   return status;
 }
@@ -52,7 +56,8 @@ int run_and_dismiss(const RunArguments& arguments, const CommandLine& command, W
 
 int rank_command(const RunArguments& given, const CommandLine& command,
                  const WorkerFunctions& functions) {
-  const ExternalPlace place = external_place(process_environment());
+  ExternalPlace place = external_place(process_environment());
+  place.secret = shared_secret(place, process_environment());
   RunArguments arguments = given;
   const auto device = enum_of<DeviceKind>(given.world.device);
   const Backend backend = backend_of(given, device);
@@ -63,7 +68,7 @@ int rank_command(const RunArguments& given, const CommandLine& command,
   ExternalHost host(place, backend, device, functions);
   WorldPool pool(functions);
   pool.adopt(host, backend, device);
-  return run_and_dismiss(arguments, command, pool);
+  return run_and_dismiss(arguments, command, pool, host);
 }
 
 }  // namespace shardproof::sim

@@ -10,6 +10,7 @@
 #include "sim/cli/cli.h"
 #include "sim/proofs/run_workload.h"
 #include "sim/run/make_world.h"
+#include "sim/world/rank/launcher_store.h"
 
 namespace shardproof::sim {
 namespace {
@@ -41,7 +42,8 @@ int run_program(int argc, char** argv, const Workloads& workloads) {
   };
   return run_cli(argc, argv,
                  {.golden_main = golden,
-                  .make_world = [rank](WorldSetup setup) { return make_world(setup, rank); }},
+                  .make_world = [rank](WorldSetup setup) { return make_world(setup, rank); },
+                  .exchange = exchange_text},
                  workloads.known());
 }
 

@@ -3,6 +3,8 @@
 #include <memory>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "sim/world/process/asked_store.h"
+#include "sim/world/process/page_store.h"
 #include "sim/world/rank/emulated_world_main.h"
 #include "sim/world/rank/process_rank_main.h"
 
@@ -22,54 +24,27 @@ WorldSession emulated_world(const WorldSetup& setup, const RankMain& main) {
       std::make_shared<EmulatedWorldMain>(setup.world_size, setup.device, hooks_of(setup), main);
   return {.run = [world](const std::string& request,
                          int golden_fd) { return world->run(request, golden_fd); },
-          .abort = [world](const std::string& why) { world->abort(why); },
-          .exchange = {}};
+          .abort = [world](const std::string& why) { world->abort(why); }};
 }
 
-// The world's store. The first get() joins it, so its caller gets the error.
-class LazyStore {
- public:
-  explicit LazyStore(StoreAddress address) : address_(std::move(address)) {}
-  StorePtr get() {
-    if (!store_) store_ = join_store(address_);
-    return store_;
-  }
-
- private:
-  StoreAddress address_;
-  StorePtr store_;
-};
-
-StoreAddress address_of(const WorldSetup& setup) {
-  return {.pages = setup.store.pages,
-          .host = setup.store.host,
-          .port = setup.store.port,
-          .host_it = setup.store.host_it,
-          .world_size = setup.world_size,
-          .prefix = setup.store.prefix};
+StorePtr store_of(const StorePlace& place) {
+  return place.pages >= 0 ? make_page_store(place.pages) : make_asked_store(place.ask);
 }
 
 WorldSession process_rank(const WorldSetup& setup, const RankMain& rank_main) {
-  const std::string& host = setup.store.host;
-  const bool local = host == "localhost" || host.rfind("127.", 0) == 0;
   const ProcessRankSetup rank{.backend = setup.backend,
                               .device = setup.device,
                               .rank = setup.rank,
                               .world_size = setup.world_size,
                               .local_rank = setup.local_rank,
-                              .listen_host = local ? "127.0.0.1" : ""};
-  const auto store = std::make_shared<LazyStore>(address_of(setup));
-  const std::function<StorePtr()> join = [store] { return store->get(); };
-  const auto main = std::make_shared<ProcessRankMain>(rank, join, hooks_of(setup), rank_main);
+                              .listen_host = setup.listen_host};
+  const auto main = std::make_shared<ProcessRankMain>(
+      rank, [place = setup.store] { return store_of(place); }, hooks_of(setup), rank_main);
   return {.run =
               [main](const std::string& request, int golden_fd) {
                 return std::vector<RankEnding>{main->run(request, golden_fd)};
               },
-          .abort = {},
-          .exchange =
-              [store](const std::string& key, const std::string& value) {
-                return exchange_text(store->get(), key, value);
-              }};
+          .abort = {}};
 }
 
 }  // namespace

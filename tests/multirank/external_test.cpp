@@ -1,12 +1,14 @@
 // Ranks that another launcher started: this test is that launcher and forks them.
+#include <fmt/format.h>
 #include <netinet/in.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <map>
+#include <thread>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/error.h"
 #include "sim/world/external/external_place.h"
@@ -30,17 +32,21 @@ int free_port() {
 // Ranks 1 and up as forked processes; rank 0's process is the test.
 class Launched {
  public:
-  explicit Launched(int64_t world_size) {
+  // `change`: what is different for these ranks.
+  explicit Launched(int64_t world_size, const std::function<void(ExternalPlace&)>& change = {}) {
     place.launcher = "test";
     place.world_size = world_size;
     place.master_addr = "127.0.0.1";
     place.master_port = free_port();
     place.run_id = "test.0";
+    place.on_one_host = true;
+    place.secret = "the ranks of this test share this";
     for (int64_t rank = 1; rank < world_size; ++rank) {
       const pid_t pid = ::fork();
       if (pid == 0) {
         ExternalPlace own = place;
         own.rank = own.local_rank = rank;
+        if (change) change(own);
         serve_external_rank(own, Backend::kGloo, DeviceKind::kCpu, small_workers());
       }
       pids.push_back(pid);
@@ -176,10 +182,52 @@ TEST_CASE("ranks exit when control goes without a word", "[external]") {
   CHECK(launched.exit_statuses() == std::vector<int>{3});
 }
 
+TEST_CASE("a rank with another secret is refused, counted, and exits with a sentence",
+          "[external]") {
+  Launched launched(2, [](ExternalPlace& place) { place.secret = "another secret, as long"; });
+  ExternalHost host(launched.place, "gloo", "cpu", small_workers());
+  CHECK_THROWS_WITH(
+      host.accept_all(3, [] { return false; }),
+      Catch::Contains("ranks 1 did not come within 3 s; 1 connection without the secret was "
+                      "refused, from 127.0.0.1"));
+  CHECK(launched.exit_statuses() == std::vector<int>{2});
+}
+
+// Ranks of a torchrun whose store somebody else has written to.
+std::vector<int> statuses_with_forged_entry(const std::string& entry) {
+  Launched launched(2, [](ExternalPlace& place) { place.store_is_hosted = true; });
+  c10d::TCPStoreOptions options;  // its threads start behind the fork
+  options.port = static_cast<uint16_t>(launched.place.master_port);
+  options.isServer = true;
+  options.waitWorkers = false;
+  const auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  store->set("shardproof/test.0/control", std::vector<uint8_t>(entry.begin(), entry.end()));
+  return launched.exit_statuses();
+}
+
+TEST_CASE("a forged entry of torchrun's store ends a rank with a sentence, and it says nothing",
+          "[external]") {
+  CHECK(statuses_with_forged_entry("") == std::vector<int>{2});
+  CHECK(statuses_with_forged_entry("a host and no port") == std::vector<int>{2});
+  CHECK(statuses_with_forged_entry("127.0.0.1 65536") == std::vector<int>{2});
+  CHECK(statuses_with_forged_entry(std::string(5000, 'x') + " 80") == std::vector<int>{2});
+  // An impostor of control, who does all that he can without the secret.
+  RankListener impostor(listen_at("127.0.0.1", 0, true), "what the impostor knows", 2);
+  std::thread serving([&impostor] {
+    for (int i = 0; i < 50 && impostor.refusals().empty(); ++i) {
+    }
+  });
+  CHECK(statuses_with_forged_entry(fmt::format("127.0.0.1 {}", impostor.address().port)) ==
+        std::vector<int>{2});
+  serving.join();
+  CHECK(impostor.refusals() == "1 connection without the secret was refused, from 127.0.0.1");
+}
+
 std::map<std::string, std::string> torchrun_variables() {
   return {{"RANK", "3"},
           {"WORLD_SIZE", "4"},
           {"LOCAL_RANK", "1"},
+          {"LOCAL_WORLD_SIZE", "2"},
           {"MASTER_ADDR", "host-a"},
           {"MASTER_PORT", "29501"},
           {"TORCHELASTIC_USE_AGENT_STORE", "True"},
@@ -202,19 +250,23 @@ TEST_CASE("the place of a rank is read from what its launcher sets", "[external]
   CHECK(torchrun.local_rank == 1);
   CHECK(torchrun.store_is_hosted);
   CHECK(torchrun.run_id == "job.2");
+  CHECK_FALSE(torchrun.on_one_host);
   const ExternalPlace mpirun = place_of({{"OMPI_COMM_WORLD_RANK", "0"},
                                          {"OMPI_COMM_WORLD_SIZE", "2"},
                                          {"MASTER_ADDR", "localhost"},
                                          {"MASTER_PORT", "1234"}});
   CHECK(mpirun.launcher == "mpirun");
   CHECK_FALSE(mpirun.store_is_hosted);
+  CHECK(mpirun.on_one_host);  // loopback
   const ExternalPlace srun = place_of({{"SLURM_PROCID", "5"},
                                        {"SLURM_NTASKS", "8"},
                                        {"SLURM_LOCALID", "1"},
+                                       {"SLURM_STEP_TASKS_PER_NODE", "8"},
                                        {"MASTER_ADDR", "n1"},
                                        {"MASTER_PORT", "1234"}});
   CHECK(srun.rank == 5);
   CHECK(srun.local_rank == 1);
+  CHECK(srun.on_one_host);  // as many there as in all
 }
 
 TEST_CASE("a place that makes no sense is a sentence", "[external]") {

@@ -9,9 +9,8 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <thread>
-#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "sim/world/rank/process_rank_main.h"
 #include "tests/multirank/small_ranks.h"
 
 namespace {
@@ -70,7 +69,10 @@ TEST_CASE("c10d's store over TCP does ask it", "[multirank]") {
   REQUIRE(child >= 0);
   if (child == 0) {
     name_service_is_slow = true;
-    const StorePtr store = join_store({.port = 0, .host_it = true, .prefix = ""});
+    c10d::TCPStoreOptions options;
+    options.port = 0;
+    options.isServer = true;
+    const auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
     ::_exit(names_asked_for > 0 ? 7 : 0);
   }
   int status = 0;

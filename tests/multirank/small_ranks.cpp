@@ -11,7 +11,10 @@
 #include <tuple>
 
 #include "comm/mesh_comm.h"
+#include "sim/world/process/asked_store.h"
+#include "sim/world/process/page_store.h"
 #include "sim/world/rank/emulated_world_main.h"
+#include "sim/world/rank/launcher_store.h"
 #include "sim/world/rank/process_rank_main.h"
 
 namespace shardproof::sim {
@@ -94,32 +97,20 @@ WorkerFunctions small_workers() {
       session.abort = [world](const std::string& why) { world->abort(why); };
       return session;
     }
-    const auto store = std::make_shared<StorePtr>();
-    const auto join = [setup, store] {
-      const StorePlace& place = setup.store;
-      if (!*store) {
-        *store = join_store({.pages = place.pages,
-                             .host = place.host,
-                             .port = place.port,
-                             .host_it = place.host_it,
-                             .world_size = setup.world_size,
-                             .prefix = place.prefix});
-      }
-      return *store;
+    const auto join = [place = setup.store] {
+      return place.pages >= 0 ? make_page_store(place.pages) : make_asked_store(place.ask);
     };
     ProcessRankSetup place;
     place.backend = setup.backend;
     place.rank = setup.rank;
     place.world_size = setup.world_size;
     const auto rank = std::make_shared<ProcessRankMain>(place, join, hooks, small_rank_main);
-    session.exchange = [join](const std::string& key, const std::string& value) {
-      return exchange_text(join(), key, value);
-    };
     session.run = [rank](const std::string& request, int fd) -> std::vector<RankEnding> {
       return {rank->run(request, fd)};
     };
     return session;
   };
+  functions.exchange = exchange_text;
   return functions;
 }
 

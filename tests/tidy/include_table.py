@@ -19,6 +19,7 @@ LIBRARIES = {
     "crc": ("boost/crc.hpp",),
     "asio": ("boost/",),
     "gloo": ("gloo/",),
+    "sodium": ("sodium.h",),
     "cuda": ("cuda", "nccl"),
 }
 

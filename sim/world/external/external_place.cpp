@@ -17,12 +17,14 @@ struct Names {
   const char* rank;
   const char* world_size;
   const char* local_rank;
+  const char* local_world_size;  // as many as there are in all: one host
 };
 constexpr Names kLaunchers[] = {
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
-    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
-    {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"},
-    {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"},
+    {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
 };
 
 [[noreturn]] void bad_place(const std::string& what, const std::string& fix) {
@@ -39,6 +41,10 @@ int64_t number(const GetVariable& variable, const std::string& name, int64_t lea
               "correct it");
   }
   return value;
+}
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host.rfind("127.", 0) == 0 || host == "::1";
 }
 
 }  // namespace
@@ -68,6 +74,8 @@ ExternalPlace external_place(const GetVariable& variable) {
                 "export MASTER_ADDR (the host of rank 0) and MASTER_PORT (a free port there)");
     }
     place.master_port = static_cast<int>(number(variable, "MASTER_PORT", 1, 65535));
+    place.on_one_host = is_loopback(place.master_addr) ||
+                        variable(names.local_world_size) == variable(names.world_size);
     place.store_is_hosted = variable("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True";
     place.run_id = variable("TORCHELASTIC_RUN_ID").value_or("run") + "." +
                    variable("TORCHELASTIC_RESTART_COUNT").value_or("0");

@@ -9,14 +9,16 @@
 namespace shardproof::sim {
 
 struct ExternalPlace {
-  std::string launcher;       // torchrun | mpirun | srun | mpiexec | environment
+  std::string launcher;  // torchrun | mpirun | srun | mpiexec | environment
   int64_t rank = 0;
   int64_t world_size = 1;
   int64_t local_rank = 0;
   std::string master_addr;
   int master_port = 0;
-  bool store_is_hosted = false;  // the launcher holds the store: everybody joins as a client
+  bool store_is_hosted = false;  // the launcher holds a store at the master's address
   std::string run_id;            // differs between restarts under one store
+  bool on_one_host = false;      // all ranks are on this machine
+  std::string secret;            // that all ranks share (shared_secret.h)
 };
 
 using GetVariable = std::function<std::optional<std::string>(const std::string& name)>;

@@ -1,20 +1,16 @@
 #include "sim/world/external/external_rank.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <netdb.h>
-#include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -25,6 +21,7 @@
 
 #include "base/elapsed.h"
 #include "base/error.h"
+#include "sim/world/external/store_questions.h"
 #include "sim/world/process/ending_codec.h"
 #include "sim/world/process/inbox.h"
 #include "sim/world/process/lives.h"
@@ -35,9 +32,14 @@
 namespace shardproof::sim {
 namespace {
 
-constexpr char kControlKey[] = "control";
 constexpr auto kHeartbeatPeriod = std::chrono::milliseconds(200);
-constexpr int kControlGone = 3;
+constexpr size_t kMostHostCharacters = 255;
+constexpr int kBadInput = 2, kControlGone = 3;
+// How long the first life of a rank waits for control to be there and to answer.
+constexpr std::chrono::seconds kMeetingLimit{60};
+// In a later life control is there, and may be busy with a case's results. If it goes, so does the
+// connection.
+constexpr std::chrono::seconds kNoLimit{0};
 
 // Equal where processes see each other under /proc: one kernel, one process namespace.
 std::string boot_id() {
@@ -54,67 +56,16 @@ std::string host_name() {
   return name;
 }
 
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host.rfind("127.", 0) == 0 || host == "::1";
-}
-
-// A socket that listens on any free port; on loopback only when all ranks are here.
-OwnedFd listen_anywhere(bool loopback, int* port) {
-  OwnedFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(loopback ? INADDR_LOOPBACK : INADDR_ANY);
-  socklen_t size = sizeof(address);
-  auto* plain = reinterpret_cast<sockaddr*>(&address);
-  if (::bind(listener.get(), plain, size) != 0 || ::listen(listener.get(), 1024) != 0 ||
-      ::getsockname(listener.get(), plain, &size) != 0) {
-    throw InternalError("no port to listen on for the other ranks");
-  }
-  *port = ntohs(address.sin_port);
-  return listener;
-}
-
-OwnedFd connect_to(const std::string& host, const std::string& port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), port.c_str(), &hints, &found) == 0) {
-    const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
-    for (const addrinfo* at = found; at; at = at->ai_next) {
-      OwnedFd socket(::socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, at->ai_protocol));
-      if (::connect(socket.get(), at->ai_addr, at->ai_addrlen) != 0) continue;
-      const int on = 1;
-      ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-      return socket;
-    }
-  }
-  throw Error(
-      {.kind = ErrorKind::kFailed,
-       .what = fmt::format("the control process of rank 0 at {}:{} cannot be reached", host, port),
-       .fix = "let MASTER_ADDR name rank 0's host, and open its ports to the other hosts",
-       .code = "aborted"});
-}
-
-std::string random_token() {
-  unsigned char bytes[16];
-  SHARDPROOF_ASSERT(::getrandom(bytes, sizeof(bytes), 0) == sizeof(bytes), "no random bytes");
-  return fmt::format("{:02x}", fmt::join(bytes, ""));
-}
-
 std::string encode(const ExternalHello& hello) {
-  return nlohmann::json{{"rank", hello.rank},
-                        {"token", hello.token},
-                        {"host", hello.host},
-                        {"boot", hello.boot},
-                        {"pid", hello.pid}}
+  return nlohmann::json{
+      {"rank", hello.rank}, {"host", hello.host}, {"boot", hello.boot}, {"pid", hello.pid}}
       .dump();
 }
 
 std::optional<ExternalHello> decode_hello(const std::string& text) {
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   try {
-    return ExternalHello{json.at("rank"), json.at("token"), json.at("host"), json.at("boot"),
-                         json.at("pid")};
+    return ExternalHello{json.at("rank"), json.at("host"), json.at("boot"), json.at("pid")};
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;
   }
@@ -134,77 +85,109 @@ OwnedFd open_golden(const std::string& payload) {
   return memory;
 }
 
-// Where control is, in memory that all lives of a rank share: the store at which the first life
-// asks may live in a rank that has ended since.
+// Where control is, in memory that all lives of a rank share: a later life does not ask again.
 class SharedAddress {
  public:
   SharedAddress()
-      : text_(static_cast<char*>(
-            ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
-    SHARDPROOF_ASSERT(text_ != MAP_FAILED, "no memory for an address");
+      : address_(static_cast<Address*>(::mmap(nullptr, sizeof(Address), PROT_READ | PROT_WRITE,
+                                              MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+    SHARDPROOF_ASSERT(address_ != MAP_FAILED, "no memory for an address");
   }
-  ~SharedAddress() { ::munmap(text_, kBytes); }
+  ~SharedAddress() { ::munmap(address_, sizeof(Address)); }
   SharedAddress(const SharedAddress&) = delete;
   SharedAddress& operator=(const SharedAddress&) = delete;
 
-  std::string get() const { return text_; }  // "" not known yet
-  void set(const std::string& address) {
-    SHARDPROOF_ASSERT(address.size() < kBytes, "an address of a host, a port and a token");
-    std::memcpy(text_, address.c_str(), address.size() + 1);
+  NetAddress get() const { return {address_->host, address_->port}; }  // port 0: not known yet
+  void set(const NetAddress& address) {
+    SHARDPROOF_ASSERT(address.host.size() < sizeof(address_->host), "the address of a host");
+    std::memcpy(address_->host, address.host.c_str(), address.host.size() + 1);
+    address_->port = address.port;
   }
 
  private:
-  static constexpr size_t kBytes = 1024;
-  char* text_;
+  struct Address {
+    char host[1020];
+    int port;
+  };
+  Address* address_;
 };
+
+// Under torchrun its store holds the master's port, so control has another and is found through
+// that store. Whoever writes there may lead a rank astray, but not prove the secret to it.
+std::string control_key(const ExternalPlace& place) {
+  return "shardproof/" + place.run_id + "/control";
+}
+
+NetAddress find_control(const ExternalPlace& place, const WorkerFunctions& functions) {
+  if (!place.store_is_hosted) return {place.master_addr, place.master_port};
+  const LauncherStore store{place.master_addr, place.master_port};
+  const std::string text = functions.exchange(store, control_key(place), "");
+  const size_t space = text.find(' ');
+  const int port = space == std::string::npos ? 0 : std::atoi(text.c_str() + space);
+  if (port < 1 || port > 65535 || space > kMostHostCharacters) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("the store at {}:{} holds no address of rank 0's control "
+                                     "process, but what somebody else has written there",
+                                     place.master_addr, place.master_port),
+                 .fix = "let only the hosts of the ranks reach that port"});
+  }
+  return {text.substr(0, space), port};
+}
+
+void publish(const ExternalPlace& place, const WorkerFunctions& functions,
+             const NetAddress& control) {
+  if (!place.store_is_hosted) return;
+  functions.exchange({place.master_addr, place.master_port}, control_key(place),
+                     fmt::format("{} {}", control.host, control.port));
+}
+
+// Proves the secret to control, and that control knows it.
+Seals shake_hands(int socket, const ExternalPlace& place, const NetAddress& control,
+                  std::chrono::seconds limit) {
+  RankHandshake handshake(place.secret, place.rank, place.world_size);
+  const auto refuse = [&control](const std::string& what) {
+    return Error({.kind = ErrorKind::kBadInput,
+                  .what = fmt::format("the process at {}:{} {}", control.host, control.port, what),
+                  .fix = "give all ranks the same SHARDPROOF_SECRET, and let only their hosts "
+                         "reach MASTER_PORT"});
+  };
+  const auto greeting = receive(socket, kGreetingBytes, limit);
+  const std::string answer = greeting ? handshake.answer(*greeting) : "";
+  if (answer.empty()) throw refuse("did not greet as rank 0's control process does");
+  if (::send(socket, answer.data(), answer.size(), MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(answer.size())) {
+    throw refuse("went away");
+  }
+  const auto reply = receive(socket, kReplyBytes, limit);
+  const auto seals = reply ? handshake.check(*reply) : std::nullopt;
+  if (!seals) throw refuse("is not control of a run with this rank's secret");
+  return *seals;
+}
 
 // The rank's side of the connection.
 class ExternalRank {
  public:
   ExternalRank(const ExternalPlace& place, const WorkerFunctions& functions, Backend backend,
-               DeviceKind device)
-      : place_(place), functions_(functions) {
+               DeviceKind device, SharedAddress& known, std::chrono::seconds limit)
+      : place_(place) {
     prepare_rank_process();
-    WorldSetup& setup = setup_;
-    setup.backend = backend;
-    setup.device = device;
-    setup.world_size = place.world_size;
-    setup.rank = place.rank;
-    setup.local_rank = place.local_rank;
-    setup.store = {.host = place.master_addr,
-                   .port = place.master_port,
-                   .host_it = place.rank == 0 && !place.store_is_hosted,
-                   .prefix = "shardproof/" + place.run_id};
-    setup.on_start = [](int64_t) {};
-    setup.on_call = [this](int64_t, const CallLine& line) {
-      send(FrameType::kCallLine, encode_line(line));
-    };
-    setup.on_fault = [this](int64_t rank, const FaultNote& note) {
-      send(FrameType::kFault, encode(rank, note));
-    };
-    session_ = functions.make_world(setup);
-  }
-
-  void publish(const std::string& address) { session_.exchange(kControlKey, address); }
-
-  void connect(SharedAddress& known) {
-    if (known.get().empty()) known.set(session_.exchange(kControlKey, ""));
-    const std::string address = known.get();  // "host port token"
-    const size_t port = address.find(' ');
-    const size_t token = address.find(' ', port + 1);
-    SHARDPROOF_ASSERT(token != std::string::npos, "an address of three words");
-    socket_ = connect_to(address.substr(0, port), address.substr(port + 1, token - port - 1));
-    send(FrameType::kHello, encode(ExternalHello{place_.rank, address.substr(token + 1),
-                                                 host_name(), boot_id(), ::getpid()}));
-    join_generation();
+    NetAddress control = known.get();
+    if (control.port == 0) control = find_control(place, functions);
+    socket_ = connect_to(control, kMeetingLimit);
+    seals_ = shake_hands(socket_.get(), place, control, limit);
+    known.set(control);
+    send(FrameType::kHello, encode(ExternalHello{place_.rank, host_name(), boot_id(), ::getpid()}));
+    session_ = functions.make_world(world_setup(backend, device));
     std::thread([this] { beat(); }).detach();
   }
 
   [[noreturn]] void serve() {
-    Inbox inbox(socket_.get(), kControlGone, [](const Frame& frame) {
+    const auto on_urgent = [this](const Frame& frame) {
       if (frame.type == FrameType::kExit) ::_exit(std::stoi(frame.payload));
       if (frame.type == FrameType::kAbort) ::_exit(kNextLife);
-    });
+      if (frame.type == FrameType::kStore) questions_.answered(frame.payload);
+    };
+    Inbox inbox(socket_.get(), kControlGone, on_urgent, seals_->in);
     OwnedFd golden;
     for (;;) {
       const Frame frame = inbox.next();
@@ -224,19 +207,32 @@ class ExternalRank {
   }
 
  private:
-  // Control says which world this is, when it has taken the rank in. A world made anew meets under
-  // keys of its own.
-  void join_generation() {
-    const auto welcome = read_one_frame(socket_.get(), 64);
-    if (!welcome) ::_exit(kControlGone);
-    if (welcome->payload == "0") return;
-    setup_.store.prefix += "/" + welcome->payload;
-    session_ = functions_.make_world(setup_);
+  WorldSetup world_setup(Backend backend, DeviceKind device) {
+    WorldSetup setup;
+    setup.backend = backend;
+    setup.device = device;
+    setup.world_size = place_.world_size;
+    setup.rank = place_.rank;
+    setup.local_rank = place_.local_rank;
+    setup.listen_host =
+        own_address(socket_.get()).host;  // the other ranks reach it as control does
+    setup.store.ask = [this](nlohmann::json request, std::chrono::milliseconds timeout) {
+      return questions_.ask(std::move(request), timeout);
+    };
+    setup.on_start = [](int64_t) {};
+    setup.on_call = [this](int64_t, const CallLine& line) {
+      send(FrameType::kCallLine, encode_line(line));
+    };
+    setup.on_fault = [this](int64_t rank, const FaultNote& note) {
+      send(FrameType::kFault, encode(rank, note));
+    };
+    return setup;
   }
 
   void send(FrameType type, const std::string& payload) {
     const std::lock_guard lock(mutex_);
-    if (socket_.valid() && !send_frame(socket_.get(), type, payload)) ::_exit(kControlGone);
+    const std::string sealed = seals_->out.close(static_cast<uint16_t>(type), payload);
+    if (!send_frame(socket_.get(), type, sealed)) ::_exit(kControlGone);
   }
 
   void beat() {
@@ -252,32 +248,36 @@ class ExternalRank {
   static bool others_runnable() { return runnable_threads(::getpid()) > 1; }
 
   ExternalPlace place_;
-  WorkerFunctions functions_;
-  WorldSetup setup_;
-  WorldSession session_;
-  std::mutex mutex_;
+  std::mutex mutex_;  // of what is sent
   OwnedFd socket_;
+  std::optional<Seals> seals_;
+  StoreQuestions questions_{
+      [this](const std::string& question) { send(FrameType::kStore, question); }};
+  WorldSession session_;
 };
 
-// Life after life. `address` of control: what rank 0 tells the others in its first; "" other ranks.
+// Life after life. `control`: where rank 0 knows it to be, and tells the others in its first.
 [[noreturn]] void live_as_rank(const ExternalPlace& place, Backend backend, DeviceKind device,
-                               const WorkerFunctions& functions, const std::string& address) {
+                               const WorkerFunctions& functions, const NetAddress& control = {}) {
   SharedAddress known;
-  known.set(address);
+  known.set(control);
   run_lives([&](int64_t life) {
+    int status = kControlGone;
     try {
-      ExternalRank rank(place, functions, backend, device);
-      if (!address.empty() && life == 0) rank.publish(address);
-      rank.connect(known);
+      if (life == 0 && control.port != 0) publish(place, functions, control);
+      ExternalRank rank(place, functions, backend, device, known,
+                        life == 0 ? kMeetingLimit : kNoLimit);
       rank.serve();
     } catch (const std::exception& error) {
+      const auto* said = dynamic_cast<const Error*>(&error);
+      if (said != nullptr && said->kind() == ErrorKind::kBadInput) status = kBadInput;
       // In a later life control has most likely gone, and said all there is to say.
       if (life == 0) {
         const std::string text = fmt::format("shardproof: rank {}: {}\n", place.rank, error.what());
         ::dprintf(STDERR_FILENO, "%s", text.c_str());
       }
-      ::_exit(kControlGone);
     }
+    ::_exit(status);
   });
 }
 
@@ -285,15 +285,17 @@ class ExternalRank {
 
 void serve_external_rank(const ExternalPlace& place, Backend backend, DeviceKind device,
                          const WorkerFunctions& functions) {
-  live_as_rank(place, backend, device, functions, "");
+  live_as_rank(place, backend, device, functions);
 }
 
 ExternalHost::ExternalHost(const ExternalPlace& place, Backend backend, DeviceKind device,
                            const WorkerFunctions& functions)
-    : place_(place), token_(random_token()) {
-  const bool loopback = is_loopback(place.master_addr);
-  int port = 0;
-  listener_ = listen_anywhere(loopback, &port);
+    : place_(place) {
+  listener_ = std::make_unique<RankListener>(
+      listen_at(place.master_addr, place.store_is_hosted ? 0 : place.master_port,
+                place.on_one_host),
+      place.secret, place.world_size);
+  const NetAddress address = listener_->address();
   const pid_t control = ::getpid();
   child_ = ::fork();
   SHARDPROOF_ASSERT(child_ >= 0, "rank 0 cannot be forked");
@@ -302,8 +304,7 @@ ExternalHost::ExternalHost(const ExternalPlace& place, Backend backend, DeviceKi
   if (::getppid() != control) ::_exit(kControlGone);
   ::setpgid(0, 0);
   listener_.reset();
-  live_as_rank(place, backend, device, functions,
-               fmt::format("{} {} {}", loopback ? "127.0.0.1" : place.master_addr, port, token_));
+  live_as_rank(place, backend, device, functions, address);
 }
 
 ExternalHost::~ExternalHost() {
@@ -315,7 +316,7 @@ ExternalHost::~ExternalHost() {
   ::waitpid(child_, nullptr, 0);
 }
 
-std::vector<ExternalHost::Peer> ExternalHost::accept_all(int64_t generation, double limit_s,
+std::vector<ExternalHost::Peer> ExternalHost::accept_all(double limit_s,
                                                          const std::function<bool()>& stop) {
   const auto start = std::chrono::steady_clock::now();
   const std::string own_boot = boot_id();
@@ -324,31 +325,29 @@ std::vector<ExternalHost::Peer> ExternalHost::accept_all(int64_t generation, dou
   for (int64_t rank = 0; rank < place_.world_size; ++rank) missing.insert(rank);
   while (!missing.empty() && !stop()) {
     if (seconds_since(start) > limit_s) {
-      throw Error({.kind = ErrorKind::kFailed,
-                   .what = fmt::format("ranks {} did not come within {:g} s",
-                                       fmt::join(missing, ", "), limit_s),
-                   .fix = "look at what they printed, and whether they reach " + place_.master_addr,
-                   .code = "hung"});
+      const std::string refusals = listener_->refusals();
+      throw Error(
+          {.kind = ErrorKind::kFailed,
+           .what = fmt::format("ranks {} did not come within {:g} s{}{}", fmt::join(missing, ", "),
+                               limit_s, refusals.empty() ? "" : "; ", refusals),
+           .fix = "look at what they printed, and whether they reach " + place_.master_addr,
+           .code = "hung"});
     }
-    pollfd wait{listener_.get(), POLLIN, 0};
-    if (::poll(&wait, 1, 100) <= 0) continue;
-    OwnedFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    const timeval patience{5, 0};  // for the hello
-    ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-    const auto first = read_one_frame(socket.get(), 4096);
-    const auto hello = first ? decode_hello(first->payload) : std::nullopt;
-    if (!hello || hello->token != token_ || missing.erase(hello->rank) == 0)
-      continue;  // a stranger
-    if (!send_frame(socket.get(), FrameType::kHello, std::to_string(generation))) {
-      missing.insert(hello->rank);  // it has died in the meantime; its next life is on its way
-      continue;
+    for (auto& caller : listener_->take(std::chrono::milliseconds(100))) {
+      const auto frame = read_one_frame(caller.socket.get(), 4096);
+      const auto text =
+          frame ? caller.seals.in.open(static_cast<uint16_t>(FrameType::kHello), frame->payload)
+                : std::nullopt;
+      const auto hello = text ? decode_hello(*text) : std::nullopt;
+      // It may have died in the meantime; its next life is on its way.
+      if (!hello || missing.erase(caller.rank) == 0) continue;
+      send_at_once(caller.socket.get());
+      peers[static_cast<size_t>(caller.rank)] = {
+          .socket = std::move(caller.socket),
+          .hello = *hello,
+          .seals = caller.seals,
+          .same_host = !own_boot.empty() && hello->boot == own_boot};
     }
-    const int on = 1;
-    ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    Peer& peer = peers[static_cast<size_t>(hello->rank)];
-    peer.socket = std::move(socket);
-    peer.same_host = !own_boot.empty() && hello->boot == own_boot;
-    peer.hello = *hello;
   }
   return missing.empty() ? std::move(peers) : std::vector<Peer>();
 }

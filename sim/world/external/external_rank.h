@@ -4,15 +4,17 @@
 //   rank 0's process: control, the judge --+-- forks one child before all else, for rank 0
 //   every process: its rank, as a child    +-- TCP: hello, lines, heartbeats, endings
 //
+// Nothing is read or sent on such a connection before both sides have proved that they know the
+// run's secret (handshake.h), and every frame after that is sealed (seal.h).
+//
 // After a case that leaves its ranks in no state to go on (one died, hangs, threw) control tells
 // them to end; the processes that the launcher started live on and fork their ranks again (lives.h)
 // for the cases that are left.
 //
-// The address of control goes through the store at which the ranks meet anyway. Goldens come as a
-// path where both are on one host, else as bytes.
+// Control listens at MASTER_ADDR and MASTER_PORT; where torchrun has that port, the address of
+// control goes through torchrun's store. Goldens come as a path where both are on one host, else as
+// bytes.
 #pragma once
-
-#include <netinet/in.h>
 
 #include <functional>
 #include <memory>
@@ -20,19 +22,20 @@
 #include <vector>
 
 #include "sim/world/external/external_place.h"
+#include "sim/world/external/rank_listener.h"
 #include "sim/world/process/owned_fd.h"
 #include "sim/world/process/worker_functions.h"
 
 namespace shardproof::sim {
 
-// One rank's process; serves until control says with which status to exit, or has gone (3).
+// One rank's process; serves until control says with which status to exit, has gone (3), or cannot
+// be found or does not know the secret (3, 2; said on stderr).
 [[noreturn]] void serve_external_rank(const ExternalPlace& place, Backend backend,
                                       DeviceKind device, const WorkerFunctions& functions);
 
 // What a rank says first.
 struct ExternalHello {
   int64_t rank = -1;
-  std::string token;
   std::string host;  // its name, for messages
   std::string boot;  // equal on one machine
   int64_t pid = 0;
@@ -51,19 +54,19 @@ class ExternalHost {
   struct Peer {
     OwnedFd socket;
     ExternalHello hello;
+    std::optional<Seals> seals;
     bool same_host = false;
   };
-  // Waits until all ranks have come; by rank. `generation`: how often the world has been made anew.
-  // `stop` is asked now and then. Throws Error(kFailed) after `limit_s`, naming those that did not
-  // come.
-  std::vector<Peer> accept_all(int64_t generation, double limit_s,
-                               const std::function<bool()>& stop);
+  // Waits until all ranks have come; by rank. `stop` is asked now and then. Throws Error(kFailed)
+  // after `limit_s`, naming those that did not come.
+  std::vector<Peer> accept_all(double limit_s, const std::function<bool()>& stop);
+  // How many connections were refused and from where, in a sentence; "": none.
+  std::string refusals() { return listener_->refusals(); }
   const ExternalPlace& place() const { return place_; }
 
  private:
   ExternalPlace place_;
-  OwnedFd listener_;
-  std::string token_;
+  std::unique_ptr<RankListener> listener_;
   pid_t child_ = 0;
 };
 

@@ -46,7 +46,10 @@ WorkerProcess::WorkerProcess(boost::asio::io_context& io, Zygote::Spawned spawne
 }
 
 WorkerProcess::WorkerProcess(boost::asio::io_context& io, Remote remote, OwnedFd channel)
-    : remote_(std::move(remote)), channel_(io, channel.release()), out_(io) {}
+    : remote_(std::move(remote)),
+      channel_(io, channel.release()),
+      out_(io),
+      reader_(remote_->seals.in) {}
 
 WorkerProcess::~WorkerProcess() { kill(); }
 
@@ -86,7 +89,9 @@ void WorkerProcess::send_request(const std::string& request, int golden_fd) {
 }
 
 void WorkerProcess::send(FrameType type, const std::string& payload, std::vector<OwnedFd> fds) {
-  outgoing_.emplace_back(type, payload, std::move(fds));
+  const auto number = static_cast<uint16_t>(type);
+  outgoing_.emplace_back(type, remote_ ? remote_->seals.out.close(number, payload) : payload,
+                         std::move(fds));
   if (!writing_) wait_to_write();
 }
 
@@ -134,7 +139,10 @@ void WorkerProcess::wait_for_frames() {
     const auto worker = self.lock();
     if (!worker || error) return;
     if (worker->read_frames() != Read::kClosed) return worker->wait_for_frames();
-    if (worker->remote_) worker->exited("closed its connection (" + worker->remote_->name + ")");
+    const std::string how = worker->reader_.forged()
+                                ? "lost its connection: a frame came that the secret does not open"
+                                : "closed its connection";
+    if (worker->remote_) worker->exited(how + " (" + worker->remote_->name + ")");
     // Else the zygote's notice follows.
   });
 }

@@ -29,6 +29,7 @@ class WorkerProcess : public std::enable_shared_from_this<WorkerProcess> {
   struct Remote {
     std::string name;        // "pid 17 on host a", for messages
     bool same_host = false;  // it can open this process's descriptors by path
+    Seals seals;             // of the frames on its connection
   };
   WorkerProcess(boost::asio::io_context& io, Zygote::Spawned spawned, OwnedFd channel,
                 OwnedFd output);

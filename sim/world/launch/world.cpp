@@ -139,6 +139,12 @@ void World::after(milliseconds delay, Action action) {
 }
 
 void World::on_frame(size_t worker, Frame frame) {
+  if (frame.type == FrameType::kStore) {
+    return store_.ask(frame.payload,
+                      [to = std::weak_ptr(workers_[worker])](const std::string& answer) {
+                        if (const auto rank = to.lock()) rank->send(FrameType::kStore, answer);
+                      });
+  }
   if (!running_) return;
   if (frame.type == FrameType::kCallLine) return on_call(worker, frame.payload);
   // Before the lines are taken: one that the fault has spoilt may end the case.

@@ -22,6 +22,7 @@
 #include "sim/world/match/matcher.h"
 #include "sim/world/process/call_board.h"
 #include "sim/world/process/call_lines.h"
+#include "sim/world/process/control_store.h"
 
 namespace shardproof::sim {
 
@@ -99,6 +100,7 @@ class World : public std::enable_shared_from_this<World> {
   CallBoard board_;
   std::optional<CallLines> lines_;  // of processes that were forked here
   std::vector<std::shared_ptr<WorkerProcess>> workers_;
+  ControlStore store_;  // at which ranks of another launcher meet
   bool broken_ = false;
 
   // Of the case under way.

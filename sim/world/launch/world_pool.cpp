@@ -150,7 +150,6 @@ struct WorldPool::Impl {
   // Ranks of another launcher.
   ExternalHost* external_host = nullptr;
   std::shared_ptr<World> external_world;
-  int64_t generation = 0;                    // how often that world has been made anew
   bool external_spent = false;               // it is to be made anew before the next case
   std::optional<std::string> external_lost;  // why it could not be
 };
@@ -254,12 +253,12 @@ void WorldPool::adopt(ExternalHost& host, Backend backend, DeviceKind device) {
 void WorldPool::take_in(const WorldKey& key, double patience_s) {
   ExternalHost& host = *impl_->external_host;
   std::vector<std::shared_ptr<WorkerProcess>> ranks;
-  for (auto& peer :
-       host.accept_all(impl_->generation, patience_s, [this] { return interrupted(); })) {
+  for (auto& peer : host.accept_all(patience_s, [this] { return interrupted(); })) {
     const WorkerProcess::Remote remote{.name = "rank " + std::to_string(peer.hello.rank) +
                                                ", pid " + std::to_string(peer.hello.pid) + " on " +
                                                peer.hello.host,
-                                       .same_host = peer.same_host};
+                                       .same_host = peer.same_host,
+                                       .seals = *peer.seals};
     ranks.push_back(std::make_shared<WorkerProcess>(impl_->io, remote, std::move(peer.socket)));
   }
   if (ranks.empty()) return;  // interrupted
@@ -275,7 +274,6 @@ std::optional<std::string> WorldPool::remake_external(double patience_s) {
   if (impl_->external_lost) return impl_->external_lost;
   if (interrupted()) return "the run was interrupted";
   old->end_ranks();
-  ++impl_->generation;
   try {
     take_in(old->key(), patience_s);  // `old` keeps its connections until its ranks have gone
   } catch (const Error& error) {

@@ -4,8 +4,12 @@
 
 namespace shardproof::sim {
 
-Inbox::Inbox(int socket, int status_when_closed, std::function<void(const Frame&)> on_urgent)
-    : socket_(socket), status_when_closed_(status_when_closed), on_urgent_(std::move(on_urgent)) {
+Inbox::Inbox(int socket, int status_when_closed, std::function<void(const Frame&)> on_urgent,
+             std::optional<FrameSeal> seal)
+    : socket_(socket),
+      status_when_closed_(status_when_closed),
+      seal_(seal),
+      on_urgent_(std::move(on_urgent)) {
   std::thread([this] { read(); }).detach();  // lives as long as the process
 }
 
@@ -18,7 +22,7 @@ Frame Inbox::next() {
 }
 
 void Inbox::read() {
-  FrameReader reader;
+  FrameReader reader(seal_);
   while (reader.read_some(socket_, false) == FrameReader::Status::kOpen) {
     while (std::optional<Frame> frame = reader.next()) {
       if (frame->type != FrameType::kRequest && frame->type != FrameType::kGolden) {

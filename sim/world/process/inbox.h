@@ -17,7 +17,9 @@ class Inbox {
  public:
   // `on_urgent` hears of every frame that is neither kRequest nor kGolden, on the reading thread.
   // When the channel closes the process exits with `status_when_closed`.
-  Inbox(int socket, int status_when_closed, std::function<void(const Frame&)> on_urgent);
+  // `seal`: of the frames that come in, where they come over a network.
+  Inbox(int socket, int status_when_closed, std::function<void(const Frame&)> on_urgent,
+        std::optional<FrameSeal> seal = std::nullopt);
 
   Frame next();  // waits for a kRequest or kGolden
 
@@ -26,6 +28,7 @@ class Inbox {
 
   int socket_;
   int status_when_closed_;
+  std::optional<FrameSeal> seal_;
   std::function<void(const Frame&)> on_urgent_;
   std::mutex mutex_;
   std::condition_variable arrived_;

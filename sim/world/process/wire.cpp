@@ -70,6 +70,7 @@ ssize_t transmit(int socket, const msghdr& message, int flags) {
 
 FrameReader::Status FrameReader::read_some(int socket, bool dont_wait) {
   had_data_ = false;
+  if (forged_) return Status::kClosed;
   iovec part{buffer_.room(kReadChunk), kReadChunk};
   ControlBuffer control;
   msghdr message{};
@@ -86,9 +87,16 @@ FrameReader::Status FrameReader::read_some(int socket, bool dont_wait) {
 }
 
 std::optional<Frame> FrameReader::next() {
+  if (forged_) return std::nullopt;
   auto record = buffer_.take<Header>();
   if (!record) return std::nullopt;
   const uint16_t fds = record->header.fds;
+  if (seal_) {
+    auto payload = seal_->open(record->header.type, record->payload);
+    forged_ = !payload || fds != 0;
+    if (forged_) return std::nullopt;
+    record->payload = std::move(*payload);
+  }
   SHARDPROOF_ASSERT(fds <= fds_.size(), "a frame announced more descriptors than arrived");
   Frame frame{static_cast<FrameType>(record->header.type), std::move(record->payload), {}};
   for (uint16_t i = 0; i < fds; ++i) {

@@ -11,6 +11,7 @@
 
 #include "sim/world/process/owned_fd.h"
 #include "sim/world/process/record_buffer.h"
+#include "sim/world/process/seal.h"
 
 namespace shardproof::sim {
 
@@ -27,6 +28,8 @@ enum class FrameType : uint16_t {
   kHello = 13,      // of a rank that another launcher started
   kHeartbeat = 14,  // its CPU seconds so far, and whether it is runnable
   kFault = 15,      // a planted fault acts on a rank
+  // both ways
+  kStore = 20,  // a request to the store that control holds, and its answer (control_store.h)
 };
 
 struct Frame {
@@ -38,17 +41,23 @@ struct Frame {
 // Takes frames out of the bytes that have arrived.
 class FrameReader {
  public:
+  // With `seal`, frames are opened with it; the first that it does not open closes the stream.
+  explicit FrameReader(std::optional<FrameSeal> seal = std::nullopt) : seal_(seal) {}
+
   enum class Status { kOpen, kClosed };
   // Reads what is there with one recvmsg; kClosed at the end of the stream or on any error. Blocks
   // if the socket does, unless `dont_wait`.
   Status read_some(int socket, bool dont_wait);
   std::optional<Frame> next();
   bool had_data() const { return had_data_; }  // the last read_some brought something
+  bool forged() const { return forged_; }      // a frame came that `seal` does not open
 
  private:
   RecordBuffer buffer_;
   std::deque<OwnedFd> fds_;
   bool had_data_ = false;
+  std::optional<FrameSeal> seal_;
+  bool forged_ = false;
 };
 
 // A frame on its way out; `fds` are borrowed until its first byte is sent.

@@ -9,16 +9,14 @@
 #include "sim/case/rank_ending.h"
 #include "sim/case/world_spec.h"
 #include "sim/world/match/call_line.h"
+#include "sim/world/process/control_store.h"
 
 namespace shardproof::sim {
 
-// The c10d store at which process ranks meet: in shared memory, or at an address.
+// The c10d store at which process ranks meet: in shared memory, or held by control.
 struct StorePlace {
-  int pages = -1;  // a memfd, borrowed; it outlives the world. -1: at the address
-  std::string host = "127.0.0.1";
-  int port = 0;
-  bool host_it = false;  // this rank hosts it, on that port
-  std::string prefix;    // of all keys
+  int pages = -1;  // a memfd, borrowed; it outlives the world
+  AskStore ask = {};
 };
 
 // A world (or one rank of it) that is to be made in a worker process.
@@ -26,9 +24,10 @@ struct WorldSetup {
   Backend backend = Backend::kEmulated;  // all ranks here, as threads; else one rank
   DeviceKind device = DeviceKind::kCpu;
   int64_t world_size = 1;
-  int64_t rank = -1;       // -1: all of them
-  int64_t local_rank = 0;  // on this host: picks the GPU
-  StorePlace store = {};   // of process ranks
+  int64_t rank = -1;                      // -1: all of them
+  int64_t local_rank = 0;                 // on this host: picks the GPU
+  StorePlace store = {};                  // of process ranks
+  std::string listen_host = "127.0.0.1";  // of process ranks: where Gloo listens
   // Called on the rank's own thread: when a case starts, before each collective, and (line.waiting)
   // before it waits for an asynchronous one.
   std::function<void(int64_t rank)> on_start = {};
@@ -48,9 +47,12 @@ struct WorldSession {
   // returns soon, with `hung` for those that did not stop. Empty: not supported, the worker is
   // killed.
   std::function<void(const std::string& why)> abort = {};
-  // Process ranks: writes a text to the world's store (`value` not empty), or waits until somebody
-  // has and returns it. Throws Error(kFailed): no store, nobody wrote.
-  std::function<std::string(const std::string& key, const std::string& value)> exchange = {};
+};
+
+// A store over TCP that a launcher holds.
+struct LauncherStore {
+  std::string host;
+  int port = 0;
 };
 
 struct WorkerFunctions {
@@ -59,6 +61,11 @@ struct WorkerFunctions {
                             const std::string& dump_path)>
       golden_main;
   std::function<WorldSession(WorldSetup setup)> make_world;
+  // Writes a text to a launcher's store (`value` not empty), or waits until somebody has and
+  // returns it. Throws Error(kFailed): no store, nobody wrote.
+  std::function<std::string(const LauncherStore& store, const std::string& key,
+                            const std::string& value)>
+      exchange = {};
 };
 
 }  // namespace shardproof::sim

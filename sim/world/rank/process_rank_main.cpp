@@ -6,13 +6,11 @@
 #include <map>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/error.h"
 #include "base/freed_memory.h"
 #include "comm/gloo_backend.h"
 #include "comm/nccl_backend.h"
-#include "sim/world/process/page_store.h"
 #include "sim/world/rank/case_inputs.h"
 
 namespace shardproof::sim {
@@ -87,47 +85,6 @@ RankEnding ProcessRankMain::run(const std::string& request, int golden_fd) {
   const RankEnding ending = run_rank(main_, request, std::move(env), faults_of(request), hooks_);
   return_freed_memory(kKeptBytes);
   return ending;
-}
-
-StorePtr join_store(const StoreAddress& address) {
-  if (address.pages >= 0) return make_page_store(address.pages);
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(address.port);
-  options.isServer = address.host_it;
-  options.numWorkers = static_cast<size_t>(address.world_size);
-  options.waitWorkers = false;
-  options.timeout = std::chrono::seconds(60);
-  try {
-    const StorePtr store = c10::make_intrusive<c10d::TCPStore>(address.host, options);
-    return address.prefix.empty() ? store : with_prefix(store, address.prefix);
-  } catch (const std::exception& error) {
-    const std::string text = error.what();
-    throw Error(
-        {.kind = ErrorKind::kFailed,
-         .what = fmt::format("the store of this world at {}:{} cannot be {}: {}", address.host,
-                             address.port, address.host_it ? "hosted" : "reached",
-                             text.substr(0, text.find('\n'))),
-         .fix = address.host_it ? "choose another MASTER_PORT" : "look at how rank 0 ended",
-         .code = "aborted"});
-  }
-}
-
-std::string exchange_text(const StorePtr& store, const std::string& key, const std::string& value) {
-  try {
-    if (!value.empty()) {
-      store->set(key, std::vector<uint8_t>(value.begin(), value.end()));
-      return value;
-    }
-    const std::vector<uint8_t> bytes = store->get(key);
-    return {bytes.begin(), bytes.end()};
-  } catch (const std::exception& error) {
-    const std::string text = error.what();
-    throw Error({.kind = ErrorKind::kFailed,
-                 .what = fmt::format("nobody wrote '{}' to the store: {}", key,
-                                     text.substr(0, text.find('\n'))),
-                 .fix = "look at how rank 0 ended",
-                 .code = "aborted"});
-  }
 }
 
 }  // namespace shardproof::sim

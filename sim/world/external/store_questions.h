@@ -1,0 +1,30 @@
+// A rank's questions to the store that control holds (control_store.h), from any thread.
+#pragma once
+
+#include <functional>
+#include <future>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "sim/world/process/control_store.h"
+
+namespace shardproof::sim {
+
+class StoreQuestions {
+ public:
+  explicit StoreQuestions(std::function<void(const std::string& question)> send)
+      : send_(std::move(send)) {}
+
+  // As AskStore.
+  std::optional<std::string> ask(nlohmann::json request, std::chrono::milliseconds timeout);
+  void answered(const std::string& answer);
+
+ private:
+  std::function<void(const std::string& question)> send_;
+  std::mutex mutex_;
+  uint64_t asked_ = 0;
+  std::map<uint64_t, std::promise<std::string>> open_;
+};
+
+}  // namespace shardproof::sim

@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""Ranks on two machines: network namespaces with one link between them, made here. With the secret they match;
+without it the other machine reads nothing, changes nothing, and is counted.
+
+  second_machine_test.py PROGRAM
+
+Without the right to make namespaces it is skipped (exit status 77).
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "build/release/shardproof-bin"
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
+PORT = 29571
+SECRET = "2c26b46b68ffc68ff99b453c1d304134"
+GREETING_BYTES = 40
+
+# What somebody on the other machine tries; it prints, for each, all bytes that came back.
+STRANGER = r"""
+import json, os, socket, struct, sys, time
+def call(host, port, limit=60):
+    end = time.monotonic() + limit
+    while True:
+        try:
+            return socket.create_connection((host, port), timeout=2)
+        except OSError:
+            if time.monotonic() > end: raise
+            time.sleep(0.05)
+def read_all(peer):
+    text = b""
+    try:
+        while chunk := peer.recv(4096): text += chunk
+    except OSError:
+        pass
+    return text
+def key(name): return struct.pack("<Q", len(name)) + name
+hello = json.dumps({"rank": 1, "token": "", "host": "b", "boot": "", "pid": 1}).encode()
+attacks = {
+    "silence": b"",
+    "noise": os.urandom(300),
+    "too_short": os.urandom(71),
+    "hello": struct.pack("<IHH", len(hello), 13, 0) + hello,
+    # c10d's store over TCP: the greeting of its clients, and a request for where control is.
+    "store": struct.pack("<BI", 0, 0x3C85F7CE) + b"\x03" + key(b"/shardproof/run.0/control"),
+}
+found = {}
+for name, bytes_sent in attacks.items():
+    with call(sys.argv[1], int(sys.argv[2])) as peer:
+        try:
+            peer.sendall(bytes_sent)
+            if name == "too_short": peer.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+        found[name] = read_all(peer).hex()
+with call(sys.argv[1], int(sys.argv[2])) as peer:  # control's own words back to it
+    greeting = peer.recv(40)
+    try:
+        peer.sendall(greeting + greeting)
+    except OSError:
+        pass
+    found["mirror"] = (greeting + read_all(peer)).hex()
+print(json.dumps(found))
+"""
+
+
+class Machine:
+    """A network namespace, held by a process that sleeps in it."""
+
+    def __init__(self):
+        self.holder = subprocess.Popen(["unshare", "--net", "sleep", "600"])
+
+    def command(self, *words):
+        return ["nsenter", "--target", str(self.holder.pid), "--net", "--", *map(str, words)]
+
+    def ip(self, *words):
+        subprocess.run(self.command("ip", *words), check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def listens_at(self):
+        """All addresses where somebody on this machine listens."""
+        rows = [line.split() for kind in ("tcp", "tcp6")
+                for line in Path(f"/proc/{self.holder.pid}/net/{kind}").read_text().splitlines()[1:]]
+        return sorted(row[1] for row in rows if row[3] == "0A")
+
+    def end(self):
+        self.holder.kill()
+        self.holder.wait()
+
+
+def joined_machines():
+    """Two machines and a link; None where this process may not make them."""
+    machines = Machine(), Machine()
+    try:
+        own = os.readlink("/proc/self/ns/net")
+        end = time.monotonic() + 5
+        while any(os.readlink(f"/proc/{machine.holder.pid}/ns/net") == own for machine in machines):
+            if time.monotonic() > end or any(machine.holder.poll() is not None for machine in machines):
+                raise OSError("no namespace")
+            time.sleep(0.01)
+        subprocess.run(["ip", "link", "add", "link0", "netns", str(machines[0].holder.pid), "type", "veth",
+                        "peer", "name", "link0", "netns", str(machines[1].holder.pid)],
+                       check=True, stderr=subprocess.PIPE)
+        for machine, address in zip(machines, ADDRESSES):
+            machine.ip("link", "set", "lo", "up")
+            machine.ip("address", "add", address + "/24", "dev", "link0")
+            machine.ip("link", "set", "link0", "up")
+    except (OSError, subprocess.CalledProcessError):
+        for machine in machines:
+            machine.end()
+        return None
+    return machines
+
+
+class SecondMachine(unittest.TestCase):
+    def setUp(self):
+        self.machines = joined_machines()
+        for machine in self.machines:
+            self.addCleanup(machine.end)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.out = Path(folder.name) / "run"
+
+    def start_rank(self, rank, secret):
+        env = {name: value for name, value in os.environ.items() if not name.startswith("SHARDPROOF_")}
+        env |= {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+                "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": str(PORT)}
+        if secret:
+            env["SHARDPROOF_SECRET"] = secret
+        command = self.machines[rank].command(PROGRAM, "rank", "scenarios/smoke/llama.yaml", "--only",
+                                              "smoke/llama[tp2]", "--out", self.out)
+        process = subprocess.Popen(command, cwd=ROOT, env=env, text=True, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.addCleanup(lambda: process.poll() is None and (process.kill(), process.communicate()))
+        return process
+
+    def end_of(self, process):
+        text, _ = process.communicate(timeout=60)
+        return process.returncode, text
+
+    def start_stranger(self):
+        process = subprocess.Popen(self.machines[1].command(sys.executable, "-c", STRANGER, ADDRESSES[0], PORT),
+                                   text=True, stdout=subprocess.PIPE)
+        self.addCleanup(lambda: process.poll() is None and (process.kill(), process.communicate()))
+        return process
+
+    def assert_read_nothing(self, stranger):
+        """All that came back are greetings of control: a fixed word and a nonce."""
+        text, _ = stranger.communicate(timeout=60)
+        found = {name: bytes.fromhex(came) for name, came in json.loads(text).items()}
+        self.assertEqual(len(found), 6)
+        for name, came in found.items():
+            self.assertIn(len(came), (0, GREETING_BYTES), (name, came))
+            self.assertIn(came[:8], (b"", b"shrdprf1"), name)
+        nonces = [came[8:] for came in found.values() if came]
+        self.assertEqual(len(set(nonces)), len(nonces), "a nonce came twice")
+
+    def assert_matches(self, process):
+        status, text = self.end_of(process)
+        self.assertEqual(status, 0, text)
+        case, = json.loads((self.out / "results.json").read_text())["cases"]
+        self.assertEqual(case["verdict"], "match", text)
+        self.assertEqual(len(case["ranks"]), 2)
+        self.assertGreater(case["tensors_compared"], 20)
+        return text
+
+    def test_with_the_secret_two_machines_match(self):
+        control = self.start_rank(0, SECRET)
+        end = time.monotonic() + 30
+        while not self.machines[0].listens_at() and time.monotonic() < end:
+            time.sleep(0.02)
+        # 10.77.0.1 in the words of /proc, and nowhere else: not 0.0.0.0, not loopback.
+        self.assertEqual(self.machines[0].listens_at(), [f"01004D0A:{PORT:04X}"])
+        other = self.start_rank(1, SECRET)
+        text = self.assert_matches(control)
+        self.assertNotIn("refused", text)
+        self.assertEqual(self.end_of(other)[0], 0)
+
+    def test_without_the_secret_the_other_machine_reads_and_changes_nothing(self):
+        control = self.start_rank(0, SECRET)
+        self.assert_read_nothing(self.start_stranger())
+        status, text = self.end_of(self.start_rank(1, "another secret, of no less length"))
+        self.assertEqual(status, 2, text)
+        self.assertRegex(text, r"rank 1: the process at 10\.77\.0\.1:\d+ is not control of a run with this rank's "
+                               r"secret; give all ranks the same SHARDPROOF_SECRET")
+        during = self.start_stranger()  # while the ranks meet and the case runs
+        other = self.start_rank(1, SECRET)
+        text = self.assert_matches(control)
+        refused = re.search(r"shardproof: (\d+) connections without the secret were refused, from 10\.77\.0\.2\n", text)
+        self.assertTrue(refused, text)
+        self.assertGreaterEqual(int(refused[1]), 7)
+        self.assertEqual(self.end_of(other)[0], 0)
+        during.kill()
+
+    def test_without_a_secret_no_rank_starts(self):
+        for rank in (0, 1):
+            status, text = self.end_of(self.start_rank(rank, None))
+            self.assertEqual(status, 2, text)
+            self.assertRegex(text, rf"^shardproof: rank {rank} meets the others at 10\.77\.0\.1.*"
+                                   r"export SHARDPROOF_SECRET=\$\(openssl rand -hex 32\)")
+            self.assertEqual(len(text.splitlines()), 1, text)
+        self.assertFalse(self.out.exists())
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        PROGRAM = Path(sys.argv.pop(1)).resolve()
+    probe = joined_machines()
+    if probe is None:
+        print("skipped: no right to make network namespaces here")
+        sys.exit(77)
+    for held in probe:
+        held.end()
+    unittest.main()
