@@ -80,7 +80,7 @@ shardproof_folder(sim/proofs src/base src/mesh src/tensor src/observe src/random
   src/collective src/model src/logprob src/parallel/tp src/parallel/ulysses src/train src/policy
   sim/case sim/case/scenario sim/case/record sim/judge/evidence sim/world/clock sim/world/calls
   sim/world/rank fmt json torch)
-shardproof_folder(sim/report src/base src/tensor sim/judge/verdict fmt json crc)
+shardproof_folder(sim/report src/base src/tensor sim/case sim/judge/verdict fmt json crc)
 shardproof_folder(sim/run src/base src/model src/parallel/tp sim/case sim/judge/verdict
   sim/world/process sim/world/launch sim/world/rank fmt torch)
 shardproof_folder(sim/describe src/mesh src/model src/parallel/tp src/parallel/cp src/parallel/data

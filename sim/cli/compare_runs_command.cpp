@@ -7,6 +7,11 @@
 namespace shardproof::sim {
 
 int compare_runs_command(const std::string& a, const std::string& b) {
+  if (a.ends_with(".safetensors") && b.ends_with(".safetensors")) {
+    const std::string differences = dump_differences(a, b);
+    std::cout << (differences.empty() ? "all values are equal\n" : differences);
+    return differences.empty() ? 0 : 1;
+  }
   const RunComparison comparison = compare_runs(a, b);
   std::cout << comparison_text(comparison);
   return comparison.differs() ? 1 : 0;

@@ -11,7 +11,9 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "sim/case/names.h"
 #include "sim/report/results_json.h"
+#include "sim/report/tensor_amounts.h"
 
 namespace shardproof::sim {
 namespace {
@@ -22,8 +24,10 @@ using nlohmann::json;
   throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
 }
 
-// The cases of a run folder, or of a results.json.
-json cases_of(const std::string& given) {
+constexpr size_t kShownTensors = 10;  // of a case
+
+// The results of a run folder, or a results.json.
+json results_of(const std::string& given) {
   const std::string path = std::filesystem::is_directory(given) ? given + "/results.json" : given;
   std::ifstream stream(path, std::ios::binary);
   if (!stream) bad_run(path + " cannot be read", "name the folder of a finished run");
@@ -32,7 +36,12 @@ json cases_of(const std::string& given) {
       !results.value("cases", json()).is_array()) {
     bad_run(path + " is no results.json of this shardproof", "run it again");
   }
-  return std::move(results["cases"]);
+  return results;
+}
+
+std::string folder_of(const std::string& given) {
+  return std::filesystem::is_directory(given) ? given
+                                              : std::filesystem::path(given).parent_path().string();
 }
 
 using ObservedName = std::tuple<std::string, int64_t, std::string>;  // phase, step, name
@@ -67,52 +76,132 @@ std::string digest_difference(const json& a, const json& b) {
                      ranks.size() > 1 ? fmt::format(" (rank {})", ranks[0]) : "");
 }
 
-void note_difference(CaseComparison& found, const json& tensor, const std::string& where) {
-  if (where.empty()) return;
-  if (found.differing++ > 0) return;
-  found.first = title_of(tensor);
-  found.where = where;
-}
+// What the folders hold of the values of one case: amounts by step and name, of all ranks.
+class CaseAmounts {
+ public:
+  // `a`, `b`: the files of the tensors that failed first; one that is not there has no tensors.
+  CaseAmounts(const std::string& a, const std::string& b) {
+    if (!std::filesystem::is_regular_file(a) || !std::filesystem::is_regular_file(b)) return;
+    for (const auto& [name, amount] : amounts_of_files(a, b)) {
+      if (name.ends_with("/actual")) amounts_[tensor_of(name)].add(amount);
+    }
+  }
+
+  std::string text(const json& a, const json& b) const {
+    const int64_t step = a.at("step");
+    const std::string name = a.at("name");
+    const auto found = amounts_.find(step > 1 ? fmt::format("{}@{}", name, step) : name);
+    if (found != amounts_.end()) return amount_text(found->second);
+    return shares_text(a, b);
+  }
+
+ private:
+  // "rank1/grad.x@2#1/actual" is a piece of "grad.x@2".
+  static std::string tensor_of(const std::string& name) {
+    const std::string inner = name.substr(name.find('/') + 1, name.rfind('/') - name.find('/') - 1);
+    return inner.substr(0, inner.find('#'));
+  }
+
+  // The distance of each run from its golden. A tensor that no rank judged has none.
+  static std::string shares_text(const json& a, const json& b) {
+    const json &of_a = a.at("worst_ratio"), &of_b = b.at("worst_ratio");
+    const bool judged = a.at("outcome") != "not_judged" && b.at("outcome") != "not_judged";
+    if (!judged || !of_a.is_number() || !of_b.is_number()) return "";
+    return fmt::format("from the golden {:.3g} of an allowance in A, {:.3g} in B",
+                       of_a.get<double>(), of_b.get<double>());
+  }
+
+  std::map<std::string, Amount> amounts_;
+};
 
 // Compares tensors in the order of execution; those that only B has come last.
-void compare_tensors(const json& a, const json& b, CaseComparison& found) {
+void compare_tensors(const json& a, const json& b, const CaseAmounts& amounts,
+                     CaseComparison& found) {
+  const auto note = [&](const json& tensor, const std::string& where, const std::string& amount) {
+    found.differing.push_back({title_of(tensor), where, amount});
+  };
   std::map<ObservedName, const json*> of_b;
   for (const json& tensor : b.at("tensors")) of_b[key_of(tensor)] = &tensor;
   for (const json& tensor : a.at("tensors")) {
     ++found.tensors;
     const auto other = of_b.find(key_of(tensor));
     if (other == of_b.end()) {
-      note_difference(found, tensor, "only A has it");
+      note(tensor, "only A has it", "");
       continue;
     }
-    note_difference(found, tensor,
-                    digest_difference(tensor.at("digest"), other->second->at("digest")));
+    const std::string where = digest_difference(tensor.at("digest"), other->second->at("digest"));
+    if (!where.empty()) note(tensor, where, amounts.text(tensor, *other->second));
     of_b.erase(other);
   }
   for (const json& tensor : b.at("tensors")) {
     if (of_b.count(key_of(tensor)) == 0) continue;
     ++found.tensors;
-    note_difference(found, tensor, "only B has it");
+    note(tensor, "only B has it", "");
   }
 }
 
-CaseComparison compare_case(const json& a, const json& b) {
+std::string text_of(const json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+std::vector<std::string> other_settings(const json& a, const json& b) {
+  std::vector<std::string> settings;
+  for (const char* key : {"workload", "seed", "precision", "steps", "data_parallel",
+                          "sequence_parallel", "device", "backend"}) {
+    if (a.at(key) == b.at(key)) continue;
+    settings.push_back(
+        fmt::format("other {}: {} in A, {} in B", key, text_of(a.at(key)), text_of(b.at(key))));
+  }
+  if (a.at("mesh").at("text") != b.at("mesh").at("text")) {
+    settings.push_back(fmt::format("other mesh: {} in A, {} in B", text_of(a["mesh"]["text"]),
+                                   text_of(b["mesh"]["text"])));
+  }
+  // A result of an earlier program has none.
+  const std::string of_a = a.value("golden", ""), of_b = b.value("golden", "");
+  if (settings.empty() && !of_a.empty() && !of_b.empty() && of_a != of_b) {
+    settings.emplace_back("other settings or files of the model, the batch or the optimizer");
+  }
+  return settings;
+}
+
+// Why the tensors of the ranks are not the same ones; "" when they are.
+std::string not_comparable(const json& a, const json& b) {
+  for (const char* key : {"world_size", "precision"}) {
+    if (a.at(key) != b.at(key)) return fmt::format("with another {} tensors differ", key);
+  }
+  return a.at("mesh").at("text") == b.at("mesh").at("text")
+             ? ""
+             : "on another mesh ranks hold other parts";
+}
+
+CaseComparison compare_case(const json& a, const json& b, const std::string& folder_a,
+                            const std::string& folder_b) {
   CaseComparison found;
   found.name = a.at("name");
   found.backend = a.at("backend");
   if (a.at("backend") != b.at("backend")) {
     found.backend += " and " + b.at("backend").get<std::string>();
   }
-  const auto text = [](const json& value, const char* key) {
-    return value.at(key).is_string() ? value.at(key).get<std::string>() : value.at(key).dump();
-  };
-  for (const char* key : {"verdict", "world_size", "precision"}) {
-    if (a.at(key) == b.at(key)) continue;
-    found.other += fmt::format("{}{} {} in A, {} in B", found.other.empty() ? "" : "; ", key,
-                               text(a, key), text(b, key));
+  if (is_model_workload(text_of(a.at("workload")))) found.record = text_of(a.at("replay"));
+  found.settings = other_settings(a, b);
+  found.other = not_comparable(a, b);
+  if (a.at("verdict") != b.at("verdict")) {
+    found.other =
+        fmt::format("verdict {} in A, {} in B{}{}", text_of(a.at("verdict")),
+                    text_of(b.at("verdict")), found.other.empty() ? "" : "; ", found.other);
   }
-  if (a.at("world_size") == b.at("world_size")) compare_tensors(a, b, found);
+  if (!not_comparable(a, b).empty()) return found;
+  const auto file = [](const std::string& folder, const json& one) {
+    return fmt::format("{}/tensors/{}.safetensors", folder, text_of(one.at("id")));
+  };
+  compare_tensors(a, b, CaseAmounts(file(folder_a, a), file(folder_b, b)), found);
   return found;
+}
+
+std::string program_of(const json& results) {
+  const json& run = results.at("run");
+  const std::string digest = run.value("program", "");
+  return text_of(run.at("version")) + (digest.empty() ? "" : ", digest " + digest);
 }
 
 // The case of `others` that equals `one` of `cases`; null when there is none.
@@ -150,12 +239,19 @@ bool RunComparison::differs() const {
 }
 
 RunComparison compare_runs(const std::string& folder_a, const std::string& folder_b) {
-  const json a = cases_of(folder_a), b = cases_of(folder_b);
+  const json results_a = results_of(folder_a), results_b = results_of(folder_b);
+  const json &a = results_a.at("cases"), &b = results_b.at("cases");
   RunComparison comparison;
   try {
+    const std::string program_a = program_of(results_a), program_b = program_of(results_b);
+    if (program_a != program_b) {
+      comparison.program = fmt::format("other program: {} in A, {} in B", program_a, program_b);
+    }
     for (const json& one : a) {
       const json* other = same_case(one, a, b);
-      if (other != nullptr) comparison.cases.push_back(compare_case(one, *other));
+      if (other == nullptr) continue;
+      comparison.cases.push_back(
+          compare_case(one, *other, folder_of(folder_a), folder_of(folder_b)));
     }
     comparison.only_a = without_partner(a, b);
     comparison.only_b = without_partner(b, a);
@@ -167,27 +263,88 @@ RunComparison compare_runs(const std::string& folder_a, const std::string& folde
     bad_run(fmt::format("{} and {} have no case in common", folder_a, folder_b),
             "name two runs of the same scenarios");
   }
+  const bool nothing =
+      std::all_of(comparison.cases.begin(), comparison.cases.end(),
+                  [](const CaseComparison& one) { return one.tensors == 0 && one.other.empty(); });
+  if (nothing) {
+    bad_run(fmt::format("nothing to compare: none of the {} cases in both runs has a tensor",
+                        comparison.cases.size()),
+            "name two runs whose cases ran to their end");
+  }
   return comparison;
 }
 
-std::string comparison_text(const RunComparison& comparison) {
+namespace {
+
+std::string differences_text(const CaseComparison& one) {
   std::string text;
-  int64_t differing = 0;
+  if (!one.other.empty()) text += fmt::format("  case      {}\n", one.other);
+  if (one.differing.empty()) return text;
+  const DifferingTensor& first = one.differing.front();
+  text += fmt::format("  first     {}\n  on        {}\n", first.title, first.where);
+  if (!first.amount.empty()) text += fmt::format("  by        {}\n", first.amount);
+  text += fmt::format("  in all    {} of {} tensors differ\n", one.differing.size(), one.tensors);
+  size_t width = 0;
+  const size_t shown = std::min(one.differing.size(), kShownTensors);
+  for (size_t i = 0; i < shown; ++i) width = std::max(width, one.differing[i].title.size());
+  bool lacks = false;
+  for (size_t i = 0; i < shown; ++i) {
+    const DifferingTensor& tensor = one.differing[i];
+    const std::string ranks = tensor.where.substr(0, tensor.where.find(':'));
+    lacks = lacks || tensor.amount.find("elements") == std::string::npos;
+    text += fmt::format("    {:<{}}  {}{}\n", tensor.title, width, ranks,
+                        tensor.amount.empty() ? "" : "; " + tensor.amount);
+  }
+  if (one.differing.size() > shown) {
+    text += fmt::format("    {} more\n", one.differing.size() - shown);
+  }
+  if (!lacks || one.record.empty()) return text;
+  return text + fmt::format(
+                    "  A run's folder holds hashes of most tensors. Values: run both with\n"
+                    "    {} --dump FILE\n  and compare the two files.\n",
+                    one.record);
+}
+
+}  // namespace
+
+std::string comparison_text(const RunComparison& comparison) {
+  std::string text = comparison.program.empty() ? "" : comparison.program + "\n";
+  int64_t differing = 0, empty = 0;
   for (const CaseComparison& one : comparison.cases) {
-    text += fmt::format("{:<8}  {} on {}   {} tensors\n", one.differs() ? "DIFFERS" : "same",
-                        one.name, one.backend, one.tensors);
-    if (!one.differs()) continue;
-    ++differing;
-    if (!one.other.empty()) text += fmt::format("  case      {}\n", one.other);
-    if (one.differing == 0) continue;
-    text += fmt::format("  first     {}\n  on        {}\n  in all    {} of {} tensors differ\n",
-                        one.first, one.where, one.differing, one.tensors);
+    const bool nothing = one.tensors == 0 && !one.differs();
+    differing += one.differs();
+    empty += nothing;
+    text += fmt::format("{:<8}  {} on {}   {}\n",
+                        nothing         ? "nothing"
+                        : one.differs() ? "DIFFERS"
+                                        : "same",
+                        one.name, one.backend,
+                        nothing ? "no tensors to compare" : fmt::format("{} tensors", one.tensors));
+    for (const std::string& setting : one.settings) text += "  " + setting + "\n";
+    text += differences_text(one);
   }
   for (const std::string& name : comparison.only_a) text += "only in A  " + name + "\n";
   for (const std::string& name : comparison.only_b) text += "only in B  " + name + "\n";
-  return text + fmt::format("{} cases in both runs: {} the same to the bit, {} differ\n",
-                            comparison.cases.size(),
-                            static_cast<int64_t>(comparison.cases.size()) - differing, differing);
+  const auto count = static_cast<int64_t>(comparison.cases.size());
+  return text + fmt::format("{} cases in both runs: {} the same to the bit, {} differ{}\n", count,
+                            count - differing - empty, differing,
+                            empty > 0 ? fmt::format(", {} without tensors", empty) : "");
+}
+
+std::string dump_differences(const std::string& a, const std::string& b) {
+  const std::map<std::string, Amount> amounts = amounts_of_files(a, b);
+  if (amounts.empty()) {
+    bad_run(fmt::format(
+                "nothing to compare: {} and {} have no float64 tensor of one name and shape", a, b),
+            "name two files that `shardproof run --dump` wrote of one case");
+  }
+  std::string text;
+  size_t width = 0;
+  for (const auto& [name, amount] : amounts) width = std::max(width, name.size());
+  for (const auto& [name, amount] : amounts) {
+    if (amount.differing > 0) text += fmt::format("{:<{}}  {}\n", name, width, amount_text(amount));
+  }
+  return text;
 }
 
 }  // namespace shardproof::sim

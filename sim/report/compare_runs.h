@@ -1,34 +1,48 @@
 // Compares two runs: finds the first tensor, in the order of execution, whose bits differ.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace shardproof::sim {
 
+// A tensor whose bits differ.
+struct DifferingTensor {
+  std::string title;   // "model.norm.output, forward of step 1"
+  std::string where;   // "rank 1" or "ranks 0, 2: 0123.. in A, 4567.. in B"
+  std::string amount;  // by how much; "" when the folders do not have what says so
+};
+
 // One case that both runs have.
 struct CaseComparison {
   std::string name, backend;  // "emulated", or "emulated and gloo" when the runs differ
   int64_t tensors = 0;        // number compared
-  int64_t differing = 0;
-  std::string first;  // "model.norm.output, forward of step 1"; "" when all are equal
-  std::string where;  // "rank 1" or "ranks 0, 2: 0123.. in A, 4567.. in B"
-  std::string other;  // why tensors cannot be compared; the case then differs
-  bool differs() const { return differing > 0 || !other.empty(); }
+  std::vector<DifferingTensor> differing;  // in the order of execution
+  // Settings of the case that the runs do not share: "other seed: 7 in A, 5 in B".
+  std::vector<std::string> settings;
+  std::string other;   // why tensors cannot be compared, or other verdicts; the case then differs
+  std::string record;  // how to record the values of this case
+  bool differs() const { return !differing.empty() || !other.empty(); }
 };
 
 struct RunComparison {
+  std::string program;                      // "": the same one made both runs
   std::vector<CaseComparison> cases;        // in the order of A
   std::vector<std::string> only_a, only_b;  // names of cases that the other run lacks
   bool differs() const;
 };
 
 // Matches cases by name and backend, or by name alone when each run has it once. Throws
-// Error(kBadInput) for a folder without results.json, another format, missing digests, and when no
-// case is in both runs.
+// Error(kBadInput) for a folder without results.json, another format, missing digests, when no
+// case is in both runs, and when no case in both runs has tensors or another verdict.
 RunComparison compare_runs(const std::string& folder_a, const std::string& folder_b);
 
 // Text for people: a line per case, its differences in full, and the totals.
 std::string comparison_text(const RunComparison& comparison);
+
+// The same of two files that `run --dump` wrote: "" when all values are equal, else a table. Throws
+// Error(kBadInput) for a file that cannot be read, and for two without a tensor in common.
+std::string dump_differences(const std::string& a, const std::string& b);
 
 }  // namespace shardproof::sim

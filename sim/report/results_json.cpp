@@ -141,6 +141,7 @@ Json spec_json(const CaseSpec& spec) {
           {"world_size", spec.parallel.world_size()},
           {"sequence_parallel", spec.parallel.sequence_parallel},
           {"data_parallel", spec.parallel.data_parallel},
+          {"golden", crc32_text(golden_key(spec))},
           {"tags", texts(spec.tags)},
           {"expected",
            {{"verdict", spec.expect.verdict},
@@ -200,6 +201,7 @@ Json run_json(const RunInfo& info) {
   for (const auto& [key, value] : info.environment) environment[key] = valid_utf8(value);
   return {{"command", valid_utf8(info.command)},
           {"version", valid_utf8(info.version)},
+          {"program", info.program},
           {"started", info.started.empty() ? utc_now() : valid_utf8(info.started)},
           {"seconds", json_number(info.seconds)},
           {"interrupted", info.interrupted},

@@ -5,6 +5,8 @@ Usage: compare_runs_test.py PROGRAM [unittest arguments]
 """
 import json
 import os
+import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -84,6 +86,83 @@ class CompareRuns(Scratch):
         first = self.results("a")["cases"][0]["tensors"][0]
         self.assertIn(f"first     {first['name']}, forward of step 1\n", done.stdout)
         self.assertIn("on        ranks 0, 1: ", done.stdout)
+        self.assertIn("  other seed: 0 in A, 5 in B\n", done.stdout)
+        self.assertRegex(done.stdout, r"from the golden \S+ of an allowance in A, \S+ in B")
+        self.assertRegex(done.stdout, r"Values: run both with\n +shardproof run .*--dump FILE")
+
+    def test_other_settings_are_said(self):
+        self.run_text(MODEL, "a")
+        for key, old, new, said in (
+                ("precision", "name:", "precision: float32\nname:", "other precision: float64 in A, float32 in B"),
+                ("mesh", "tensor", "data", "other mesh: tp=2 in A, dp=2 in B"),
+                ("lr", "parallel:", "run: {optimizer: {kwargs: {lr: 0.5}}}\nparallel:",
+                 "other settings or files of the model, the batch or the optimizer")):
+            with self.subTest(key):
+                self.assertEqual(self.run_text(MODEL.replace(old, new, 1), "b").returncode, 0)
+                done = self.compare("a", "b")
+                self.assertEqual(done.returncode, 1, done.stdout)
+                self.assertIn("  " + said + "\n", done.stdout)
+
+    def test_another_program_is_said(self):
+        self.run_text(MODEL, "a")
+        results = self.results("a")
+        digest = results["run"]["program"]
+        results["run"]["program"] = "00000000"
+        self.write("b", results)
+        done = self.compare("a", "b")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertRegex(done.stdout, f"^other program: .*, digest {digest} in A, .*, digest 00000000 in B\n")
+
+    def test_values_that_the_folders_hold_are_compared(self):
+        fault = MODEL + ("faults: [{kind: corrupt, rank: 1, op: all_reduce, axis: tp, bit: %d}]\n"
+                         "expect: {verdict: mismatch}\n")
+        self.run_text(fault % 50, "a")
+        self.run_text(fault % 49, "b")
+        done = self.compare("a", "b")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        by = re.search(r"by +(\d+) of \d+ elements differ, at most by (\S+), relatively by", done.stdout)
+        self.assertTrue(by, done.stdout)
+        worst = 0
+        pieces = []
+        for out in ("a", "b"):
+            case = self.results(out)["cases"][0]
+            with open(os.path.join(self.path(out), "tensors", case["id"] + ".safetensors"), "rb") as file:
+                size = struct.unpack("<Q", file.read(8))[0]
+                header, data = json.loads(file.read(size)), file.read()
+            first = next(t for t in case["tensors"] if not t["ok"])["name"]
+            pieces.append({name: struct.unpack(f"<{(e['data_offsets'][1] - e['data_offsets'][0]) // 8}d",
+                                               data[slice(*e["data_offsets"])])
+                           for name, e in header.items() if name.endswith(f"/{first}/actual")})
+        for name in pieces[0]:
+            worst = max([worst] + [abs(x - y) for x, y in zip(pieces[0][name], pieces[1][name])])
+        self.assertAlmostEqual(float(by.group(2)) / worst, 1, delta=0.01)
+
+    def test_two_dumps_are_compared_by_value(self):
+        for name, more in (("a", ()), ("b", ()), ("c", ("--seed", "5"))):
+            self.run_text(MODEL, "out" + name, "--dump", self.path(name + ".safetensors"), *more)
+        same = self.compare("a.safetensors", "b.safetensors")
+        self.assertEqual((same.returncode, same.stdout), (0, "all values are equal\n"))
+        other = self.compare("a.safetensors", "c.safetensors")
+        self.assertEqual(other.returncode, 1)
+        self.assertRegex(other.stdout, r"(?m)^loss +1 of 1 elements differ, at most by \S+, relatively by \S+$")
+
+    def test_cases_without_tensors_are_not_the_same(self):
+        refused = MODEL.replace("hidden_size: 16", "hidden_size: 16, num_attention_heads: 3, head_dim: 4") \
+                       .replace("t/model", "t/refused") + "expect: {verdict: refused}\n"
+        for out in ("a", "b"):
+            done = self.run_text(refused, out)
+            self.assertEqual(done.returncode, 0, done.stdout)
+        done = self.compare("a", "b")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("nothing to compare: none of the 1 cases in both runs has a tensor", done.stderr)
+        self.run_text(MODEL, "c")
+        results = self.results("c")
+        results["cases"] += self.results("a")["cases"]
+        self.write("both", results)
+        done = self.compare("both", "both")
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("nothing   t/refused on emulated   no tensors to compare", done.stdout)
+        self.assertIn("2 cases in both runs: 1 the same to the bit, 0 differ, 1 without tensors", done.stdout)
 
     def test_the_first_in_the_order_of_execution_is_named_with_its_rank(self):
         self.run_text(MODEL, "a")
