@@ -185,7 +185,7 @@ TEST_CASE("ranks exit when control goes without a word", "[external]") {
 TEST_CASE("a rank with another secret is refused, counted, and exits with a sentence",
           "[external]") {
   Launched launched(2, [](ExternalPlace& place) { place.secret = "another secret, as long"; });
-  ExternalHost host(launched.place, "gloo", "cpu", small_workers());
+  ExternalHost host(launched.place, Backend::kGloo, DeviceKind::kCpu, small_workers());
   CHECK_THROWS_WITH(
       host.accept_all(3, [] { return false; }),
       Catch::Contains("ranks 1 did not come within 3 s; 1 connection without the secret was "
