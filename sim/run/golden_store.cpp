@@ -95,6 +95,8 @@ void GoldenStore::settle(const std::shared_ptr<Entry>& entry, const std::string&
   }
   const std::vector<Ready> waiting = std::move(entry->waiting);
   entry->waiting.clear();
+  // Ended from outside: the next case that needs it computes it again.
+  if (entry->golden->outcome.kind == ResultKind::kDied) entries_.remove(entry);
   forget_old();
   for (const Ready& ready : waiting) ready(entry->golden);
 }

@@ -50,26 +50,45 @@ void GoldenWorker::run(const GoldenTask& task, std::function<void(TaskOutcome)> 
   worker_->forget_output();
   const nlohmann::json request = {{"request", task.request}, {"dump", task.dump_path}};
   worker_->send(FrameType::kRequest, request.dump(), std::move(fds));
-  Deadline deadline(task.deadline_s, 1);  // it computes on one core
-  deadline.sample(0, {worker_->cpu_seconds()});
-  watch(deadline, std::chrono::steady_clock::now(), task.deadline_s);
+  Watch watched{.idle = HangRule(task.hang_s),
+                .deadline = Deadline(task.deadline_s, 1),  // it computes on one core
+                .hang_s = task.hang_s,
+                .deadline_s = task.deadline_s,
+                .start = std::chrono::steady_clock::now()};
+  watched.deadline.sample(0, {worker_->cpu_seconds()});
+  watch(std::move(watched));
 }
 
-void GoldenWorker::watch(Deadline deadline, std::chrono::steady_clock::time_point start,
-                         double limit_s) {
-  const double period_s = std::clamp(limit_s / 16, 0.01, 1.0);
+void GoldenWorker::watch(Watch task) {
+  const double period_s = std::min(std::clamp(task.deadline_s / 16, 0.01, 1.0),  //
+                                   task.idle.period_s());
   timer_.expires_after(std::chrono::milliseconds(static_cast<int64_t>(period_s * 1000)));
-  timer_.async_wait([self = weak_from_this(), deadline, start, limit_s](const auto& error) mutable {
+  timer_.async_wait([self = weak_from_this(), task = std::move(task)](const auto& error) mutable {
     const auto golden = self.lock();
     if (error || !golden || !golden->done_) return;
-    if (!deadline.sample(seconds_since(start), {golden->worker_->cpu_seconds()})) {
-      return golden->watch(deadline, start, limit_s);
+    golden->worker_->drain();  // it may have ended while control was stopped
+    if (!golden->done_) return;
+    const double now_s = seconds_since(task.start);
+    if (task.deadline.sample(now_s, {golden->worker_->cpu_seconds()})) {
+      return golden->end({.kind = ResultKind::kHung,
+                          .message = fmt::format("the golden did not end within {:g} s; raise "
+                                                 "world.deadline_s, or make the model smaller",
+                                                 task.deadline_s)});
     }
-    golden->end({.kind = ResultKind::kHung,
-                 .message = fmt::format("the golden did not end within {:g} s; raise "
-                                        "world.deadline_s, or make the model smaller",
-                                        limit_s)});
+    if (!golden->looks_idle(task.idle, now_s)) return golden->watch(std::move(task));
+    const bool stopped = golden->worker_->stopped();
+    golden->end(
+        {.kind = stopped ? ResultKind::kDied : ResultKind::kHung,
+         .message = fmt::format("the process of the golden {} for {:g} s, and was ended",
+                                stopped ? "was stopped by a signal" : "did nothing", task.hang_s)});
   });
+}
+
+bool GoldenWorker::looks_idle(HangRule& rule, double now_s) const {
+  if (!rule.sample({.now_s = now_s, .calls = 0, .cpu_s = {worker_->cpu_seconds()}})) return false;
+  if (!worker_->runnable()) return true;
+  rule.restart();  // it waits for the processor or the disk
+  return false;
 }
 
 void GoldenWorker::kill() {

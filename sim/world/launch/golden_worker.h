@@ -8,6 +8,7 @@
 #include <string>
 
 #include "sim/world/launch/deadline.h"
+#include "sim/world/launch/hang_rule.h"
 #include "sim/world/launch/workers.h"
 #include "sim/world/process/worker_main.h"
 
@@ -17,6 +18,7 @@ struct GoldenTask {
   std::string request;    // CaseSpec as JSON
   int golden_fd = -1;     // where the blob goes; borrowed until the task is done
   std::string dump_path;  // "" none
+  double hang_s = 2;
   double deadline_s = 120;
 };
 
@@ -31,7 +33,14 @@ class GoldenWorker : public std::enable_shared_from_this<GoldenWorker> {
 
  private:
   explicit GoldenWorker(boost::asio::io_context& io) : io_(io), timer_(io) {}
-  void watch(Deadline deadline, std::chrono::steady_clock::time_point start, double limit_s);
+  struct Watch {
+    HangRule idle;
+    Deadline deadline;
+    double hang_s, deadline_s;
+    std::chrono::steady_clock::time_point start;
+  };
+  void watch(Watch task);
+  bool looks_idle(HangRule& rule, double now_s) const;
   void finish(TaskOutcome outcome);
   void end(TaskOutcome outcome);
 

@@ -18,9 +18,14 @@ extern "C" {  // glibc 2.36 forgets it
 namespace shardproof::sim {
 
 using boost::system::error_code;
+using std::chrono::steady_clock;
 using Descriptor = boost::asio::posix::stream_descriptor;
 
 namespace {
+
+// Ranks of another launcher send a heartbeat every 0.2 s. One that has sent none for this time is
+// as silent as one that is stopped.
+constexpr std::chrono::seconds kSilence{3};
 
 std::string content_of(int fd) {
   struct stat info {};
@@ -73,8 +78,11 @@ void WorkerProcess::kill() {
 double WorkerProcess::cpu_seconds() const { return remote_ ? remote_cpu_s_ : cpu_seconds_of(pid_); }
 
 bool WorkerProcess::runnable() const {
-  return remote_ ? remote_runnable_ : runnable_threads(pid_) > 0;
+  if (!remote_) return runnable_threads(pid_) > 0;
+  return remote_runnable_ && steady_clock::now() - remote_beat_ < kSilence;
 }
+
+bool WorkerProcess::stopped() const { return !remote_ && is_stopped(pid_); }
 
 void WorkerProcess::send_request(const std::string& request, int golden_fd) {
   std::vector<OwnedFd> fds;
@@ -119,6 +127,7 @@ void WorkerProcess::take(Frame frame) {
     if (!beat.is_object()) return;
     remote_cpu_s_ = beat.value("cpu_s", remote_cpu_s_);
     remote_runnable_ = beat.value("runnable", true);
+    remote_beat_ = steady_clock::now();
     return;
   }
   const auto on_frame = listener_.on_frame;

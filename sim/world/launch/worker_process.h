@@ -7,6 +7,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -49,6 +50,7 @@ class WorkerProcess : public std::enable_shared_from_this<WorkerProcess> {
   bool is_remote() const { return remote_.has_value(); }
   double cpu_seconds() const;  // used so far, all threads
   bool runnable() const;       // some thread waits for nothing but the processor or the disk
+  bool stopped() const;        // by a signal or a debugger; false where that cannot be known
   // The end of what it has printed since `forget_output`, at most kOutputBytes.
   const std::string& output() const { return output_; }
   void forget_output() { output_.clear(); }
@@ -69,6 +71,7 @@ class WorkerProcess : public std::enable_shared_from_this<WorkerProcess> {
   std::optional<Remote> remote_;
   double remote_cpu_s_ = 0;
   bool remote_runnable_ = true;
+  std::chrono::steady_clock::time_point remote_beat_ = std::chrono::steady_clock::now();
   boost::asio::posix::stream_descriptor channel_;
   boost::asio::posix::stream_descriptor out_;
   Listener listener_;

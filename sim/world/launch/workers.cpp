@@ -17,11 +17,16 @@ OwnedFd duplicate(int fd) { return fd < 0 ? OwnedFd() : OwnedFd(::fcntl(fd, F_DU
 }  // namespace
 
 Workers::Workers(boost::asio::io_context& io, const WorkerFunctions& functions)
-    : io_(io), zygote_(functions), notices_(io, duplicate(zygote_.socket()).release()) {
+    : io_(io),
+      zygote_(functions),
+      notices_(io, duplicate(zygote_.socket()).release()),
+      next_look_(io) {
   wait_for_exits();
+  watch_zygote();
 }
 
 Workers::~Workers() {
+  end_all_if_gone();
   for (auto& [pid, worker] : alive_) {
     if (const auto running = worker.lock()) running->kill();
   }
@@ -64,18 +69,35 @@ void Workers::take_exits() {
 }
 
 void Workers::wait_for_exits() {
-  notices_.async_wait(
-      boost::asio::posix::stream_descriptor::wait_read,
-      [this](const boost::system::error_code& error) {
-        if (error) return;
+  notices_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                      [this](const boost::system::error_code& error) {
+                        if (error) return;
+                        take_exits();
+                        end_all_if_gone();
+                        if (!zygote_.gone()) wait_for_exits();
+                      });
+}
+
+void Workers::watch_zygote() {
+  next_look_.expires_after(Zygote::kLookPeriod);
+  next_look_.async_wait(
+      [this, living = std::weak_ptr<bool>(living_)](const boost::system::error_code& error) {
+        if (error || living.expired()) return;
+        zygote_.look();
         take_exits();
-        if (!zygote_.gone()) return wait_for_exits();
-        for (const auto& [pid, worker] : std::exchange(alive_, {})) {
-          if (const auto running = worker.lock()) {
-            running->exited("was ended because the process that forks workers has gone");
-          }
-        }
+        end_all_if_gone();
+        if (!zygote_.gone()) watch_zygote();
       });
+}
+
+void Workers::end_all_if_gone() {
+  if (!zygote_.gone()) return;
+  for (const auto& [pid, worker] : std::exchange(alive_, {})) {
+    const auto running = worker.lock();
+    if (!running) continue;
+    running->kill();
+    running->exited("was ended because the process that forks workers " + zygote_.how_gone());
+  }
 }
 
 }  // namespace shardproof::sim

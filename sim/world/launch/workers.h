@@ -1,8 +1,10 @@
-// The zygote and every worker that control has: starts them, and tells each of its end.
+// The zygote and every worker that control has: starts them, watches the zygote, and tells each
+// worker of its end.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <map>
 #include <memory>
 
@@ -27,10 +29,13 @@ class Workers {
  private:
   void wait_for_exits();
   void take_exits();
+  void watch_zygote();
+  void end_all_if_gone();  // the workers, when the zygote has
 
   boost::asio::io_context& io_;
   Zygote zygote_;
   boost::asio::posix::stream_descriptor notices_;
+  boost::asio::steady_timer next_look_;
   std::map<pid_t, std::weak_ptr<WorkerProcess>> alive_;
   const std::shared_ptr<bool> living_ = std::make_shared<bool>();  // for what is posted
 };

@@ -229,6 +229,7 @@ bool World::refuser_is_awaited() const {
 }
 
 void World::tick() {
+  for (const auto& worker : workers_) worker->drain();  // control itself may have been stopped
   take_lines();
   if (!running_) return;
   if (refuser_is_awaited()) return settle();
@@ -257,9 +258,11 @@ bool World::looks_hung(const HangSample& sample) {
   return !slow;
 }
 
-void World::hung(const std::string& why) {
+void World::hung(const std::string& limit) {
   if (!running_ || settling_ || abort_sent_) return;
-  if (in_processes()) return hung_processes(why);
+  if (in_processes()) return hung_processes(limit);
+  const std::string why =
+      workers_[0]->stopped() ? "the process of the world is stopped by a signal; " + limit : limit;
   abort_sent_ = true;
   workers_[0]->send(FrameType::kAbort, why);
   after(kAbortGrace, [why](World& world) {
@@ -271,18 +274,24 @@ void World::hung(const std::string& why) {
   });
 }
 
-// Ranks that wait in a call for others are victims; the others do not move by themselves. If all
-// wait, they wait for each other.
+// A rank whose process is stopped holds up all others. Else ranks that wait in a call for others
+// are victims; the others do not move by themselves. If all wait, they wait for each other.
 void World::hung_processes(const std::string& why) {
   std::vector<int64_t> running;
   std::vector<std::string> waits;
-  bool all_wait = true;
+  bool all_wait = true, any_stopped = false;
   for (int64_t rank = 0; rank < key_.world_size; ++rank) {
     if (endings_[static_cast<size_t>(rank)]) continue;
+    if (workers_[static_cast<size_t>(rank)]->stopped()) {
+      any_stopped = true;
+      set_ending(rank, ResultKind::kHung, "its process is stopped by a signal; " + why);
+      continue;
+    }
     running.push_back(rank);
     waits.push_back(matcher_->wait_of(rank));
     all_wait = all_wait && !waits.back().empty();
   }
+  if (any_stopped) return settle();
   for (size_t i = 0; i < running.size(); ++i) {
     const bool waiting = !waits[i].empty();
     const std::string doing = waiting ? waits[i] : "it is in no call that waits for others";

@@ -81,7 +81,7 @@ class World : public std::enable_shared_from_this<World> {
   bool refuser_is_awaited() const;
   bool looks_hung(const HangSample& sample);
   std::vector<double> cpu_seconds() const;  // used so far, per process
-  void hung(const std::string& why);
+  void hung(const std::string& limit);      // which was exceeded
   void hung_processes(const std::string& why);
   // After a failure, how long to wait for what other ranks say: a root cause may be named after it.
   static constexpr std::chrono::milliseconds kGraceAfterRoot{20};

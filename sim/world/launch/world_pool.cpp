@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <csignal>
 #include <list>
 #include <optional>
 #include <set>
 
 #include "base/error.h"
 #include "sim/world/launch/golden_worker.h"
+#include "sim/world/launch/interrupts.h"
 #include "sim/world/launch/world.h"
 
 namespace shardproof::sim {
@@ -26,11 +25,12 @@ constexpr double kPatience_s = 120;
 constexpr double kRemakePatience_s = 10;
 constexpr double kDismissPatience_s = 3;
 
-double deadline_of(const std::string& request) {
+// A number of a request's world.
+double seconds_of(const std::string& request, const std::string& key, double otherwise) {
   const nlohmann::json spec = nlohmann::json::parse(request, nullptr, false);
-  const auto path = nlohmann::json::json_pointer("/world/deadline_s");
+  const auto path = nlohmann::json::json_pointer("/world/" + key);
   if (spec.is_object() && spec.contains(path) && spec[path].is_number()) return spec[path];
-  return WorldSpec().deadline_s;
+  return otherwise;
 }
 
 // The run of a case that no rank began.
@@ -60,28 +60,16 @@ struct WorldPool::Impl {
   explicit Impl(WorkerFunctions given)
       : functions(std::move(given)),
         workers(std::make_unique<Workers>(io, functions)),
-        signals(io, SIGINT, SIGTERM) {
-    struct sigaction hang_up {};
-    const bool ignored =  // under nohup
-        ::sigaction(SIGHUP, nullptr, &hang_up) == 0 && hang_up.sa_handler == SIG_IGN;
-    if (!ignored) signals.add(SIGHUP);
-    wait_for_signal();
-  }
+        interrupts(io, [this] {
+          interrupted = true;
+          end_all();
+        }) {}
 
   ~Impl() {
     end_all();
     idle_worlds.clear();
     idle_goldens.clear();
     workers.reset();
-  }
-
-  void wait_for_signal() {
-    signals.async_wait([this](const boost::system::error_code& error, int) {
-      if (error) return;
-      interrupted = true;
-      end_all();
-      wait_for_signal();
-    });
   }
 
   void end_all() {
@@ -96,6 +84,19 @@ struct WorldPool::Impl {
     idle_goldens.clear();
     workers.reset();
     workers = std::make_unique<Workers>(io, functions);
+  }
+
+  // What `start` makes of the workers; once more when the zygote has gone meanwhile, as nothing of
+  // it has begun.
+  template <class Start>
+  auto start_anew_if_gone(const Start& start) {
+    try {
+      return start();
+    } catch (const InternalError&) {
+      if (workers->usable()) throw;
+    }
+    revive_workers();
+    return start();
   }
 
   std::shared_ptr<World> take_world(const WorldKey& key, bool fresh) {
@@ -114,7 +115,8 @@ struct WorldPool::Impl {
       idle_worlds.erase(found);
       if (fresh) world.reset();
     }
-    return world ? world : World::start(io, *workers, key);
+    if (world) return world;
+    return start_anew_if_gone([&] { return World::start(io, *workers, key); });
   }
 
   void keep_world(const std::shared_ptr<World>& world) {
@@ -131,7 +133,9 @@ struct WorldPool::Impl {
   std::shared_ptr<GoldenWorker> take_golden() {
     idle_goldens.remove_if([](const auto& golden) { return golden->broken(); });
     revive_workers();
-    if (idle_goldens.empty()) return GoldenWorker::start(io, *workers);
+    if (idle_goldens.empty()) {
+      return start_anew_if_gone([&] { return GoldenWorker::start(io, *workers); });
+    }
     const auto golden = idle_goldens.front();
     idle_goldens.pop_front();
     return golden;
@@ -140,7 +144,7 @@ struct WorldPool::Impl {
   boost::asio::io_context io{1};
   WorkerFunctions functions;
   std::unique_ptr<Workers> workers;
-  boost::asio::signal_set signals;
+  Interrupts interrupts;
   bool interrupted = false;
   std::list<std::shared_ptr<World>> idle_worlds;  // used longest ago first
   std::set<std::shared_ptr<World>> busy_worlds;
@@ -183,7 +187,8 @@ void WorldPool::start_golden(const std::string& request, int golden_fd,
   golden->run({.request = request,
                .golden_fd = golden_fd,
                .dump_path = dump_path,
-               .deadline_s = deadline_of(request)},
+               .hang_s = seconds_of(request, "hang_s", WorldSpec().hang_s),
+               .deadline_s = seconds_of(request, "deadline_s", WorldSpec().deadline_s)},
               [this, golden, done = std::move(done)](TaskOutcome outcome) {
                 impl_->busy_goldens.erase(golden);
                 if (!golden->broken()) impl_->idle_goldens.push_back(golden);

@@ -17,14 +17,20 @@ extern "C" {  // glibc 2.36 forgets it
 #include <thread>
 
 #include "base/error.h"
+#include "sim/world/process/process_clock.h"
 #include "sim/world/process/wire.h"
 
 namespace shardproof::sim {
 namespace {
 
+// A request without descriptors asks for a sign of life.
+constexpr char kAreYouThere[] = "{}";
+// With kLookPeriod: 2 s.
+constexpr int kMostSilentLooks = 8;
+
 // From the zygote to control. A spawned notice carries a pidfd.
 struct Notice {
-  enum Kind : int32_t { kSpawned, kExited } kind;
+  enum Kind : int32_t { kSpawned, kExited, kAlive } kind;
   int32_t pid;     // -1: could not fork
   int32_t status;  // wait status, or errno of a failed fork
 };
@@ -65,14 +71,19 @@ class ZygoteProcess {
         }
         reap(WNOHANG);
       }
-      if (waits[0].revents != 0) spawn_next();
+      if (waits[0].revents != 0) answer_next();
     }
   }
 
  private:
-  void spawn_next() {
+  void answer_next() {
     Datagram request;
     if (receive_datagram(socket_.get(), true, request) != DatagramStatus::kReceived) end();
+    if (request.fds.empty()) return tell({Notice::kAlive, 0, 0}, -1);
+    spawn(std::move(request));
+  }
+
+  void spawn(Datagram request) {
     const nlohmann::json json = nlohmann::json::parse(request.bytes);
     WorkerFds fds;
     size_t next = 0;
@@ -130,6 +141,16 @@ class ZygoteProcess {
   std::set<pid_t> children_;
 };
 
+// A zygote that replaces another one is forked from a control that takes in signals.
+void take_no_signals_of_control() {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction now {};
+    if (::sigaction(signal, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) {
+      std::signal(signal, SIG_DFL);
+    }
+  }
+}
+
 void raise_descriptor_limit() {
   rlimit limit;
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -154,6 +175,7 @@ Zygote::Zygote(const WorkerFunctions& functions) {
   if (pid_ > 0) return;
   die_with_parent(control);
   ::setpgid(0, 0);  // a terminal's Ctrl-C is for control alone
+  take_no_signals_of_control();
   ::prctl(PR_SET_NAME, "sp-zygote");
   socket_.reset();
   close_all_but(child_end.get());
@@ -167,7 +189,7 @@ Zygote::Zygote(const WorkerFunctions& functions) {
 
 Zygote::~Zygote() {
   socket_.reset();  // it kills and reaps its workers, then exits
-  for (int waited_ms = 0; waited_ms < 3000; ++waited_ms) {
+  for (int waited_ms = 0; waited_ms < 3000 && !is_stopped(pid_); ++waited_ms) {
     if (::waitpid(pid_, nullptr, WNOHANG) != 0) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -183,8 +205,14 @@ Zygote::Spawned Zygote::spawn(const WorkerSetup& setup, WorkerFds fds) {
     if (fd->valid()) raw.push_back(fd->get());
   }
   if (!send_datagram(socket_.get(), json.dump(), raw)) gone_ = true;
-  while (!gone_ && !spawned_) read(false);
-  if (!spawned_) throw InternalError("the process that forks workers has gone");
+  owes_answer_ = true;
+  while (!gone_ && !spawned_) {
+    pollfd notice{socket_.get(), POLLIN, 0};
+    const int ready = ::poll(&notice, 1, static_cast<int>(kLookPeriod.count()));
+    if (ready > 0) read();
+    if (ready == 0) look();
+  }
+  if (!spawned_) throw InternalError("the process that forks workers " + how_gone_);
   Spawned spawned = std::move(*spawned_);
   spawned_.reset();
   if (spawned.pid < 0) throw InternalError("a worker cannot be forked: out of processes or memory");
@@ -192,26 +220,45 @@ Zygote::Spawned Zygote::spawn(const WorkerSetup& setup, WorkerFds fds) {
 }
 
 std::optional<WorkerExit> Zygote::next_exit() {
-  if (exits_.empty() && !gone_) read(true);
+  while (exits_.empty() && read()) {
+  }
   if (exits_.empty()) return std::nullopt;
   const WorkerExit exit = exits_.front();
   exits_.pop_front();
   return exit;
 }
 
-void Zygote::read(bool dont_wait) {
+void Zygote::look() {
+  while (read()) {
+  }
+  if (gone_) return;
+  if (!owes_answer_) {
+    owes_answer_ = send_datagram(socket_.get(), kAreYouThere, {});
+    return;
+  }
+  silent_looks_ = runnable_threads(pid_) > 0 ? 0 : silent_looks_ + 1;
+  if (silent_looks_ < kMostSilentLooks) return;
+  how_gone_ = is_stopped(pid_) ? "was stopped by a signal" : "gave no sign of life";
+  ::kill(pid_, SIGKILL);
+}
+
+bool Zygote::read() {
+  if (gone_) return false;
   Datagram datagram;
-  const DatagramStatus status = receive_datagram(socket_.get(), dont_wait, datagram);
+  const DatagramStatus status = receive_datagram(socket_.get(), true, datagram);
   if (status == DatagramStatus::kClosed) gone_ = true;
-  if (status != DatagramStatus::kReceived) return;
+  if (status != DatagramStatus::kReceived) return false;
+  owes_answer_ = false;
+  silent_looks_ = 0;
   Notice notice;
   SHARDPROOF_ASSERT(datagram.bytes.size() == sizeof(notice), "a notice of the wrong size");
   std::memcpy(&notice, datagram.bytes.data(), sizeof(notice));
   if (notice.kind == Notice::kExited) {
     exits_.push_back({notice.pid, notice.status});
-  } else {
+  } else if (notice.kind == Notice::kSpawned) {
     spawned_ = Spawned{notice.pid, datagram.fds.empty() ? OwnedFd() : std::move(datagram.fds[0])};
   }
+  return true;
 }
 
 }  // namespace shardproof::sim

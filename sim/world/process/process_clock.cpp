@@ -6,6 +6,20 @@
 #include <string>
 
 namespace shardproof::sim {
+namespace {
+
+// 'R', 'S', 'T' and so on; 0 when it has gone. `folder`: /proc/PID, or that of one of its threads.
+char state_in(const std::filesystem::path& folder) {
+  std::ifstream file(folder / "stat");
+  std::string line;
+  std::getline(file, line);
+  const size_t name_end = line.rfind(')');  // "12 (name) S ...": a name may hold anything
+  return name_end == std::string::npos || name_end + 2 >= line.size() ? '\0' : line[name_end + 2];
+}
+
+std::filesystem::path folder_of(pid_t pid) { return "/proc/" + std::to_string(pid); }
+
+}  // namespace
 
 double cpu_seconds_of(pid_t pid) {
   clockid_t clock;
@@ -17,17 +31,16 @@ double cpu_seconds_of(pid_t pid) {
 int64_t runnable_threads(pid_t pid) {
   int64_t count = 0;
   std::error_code gone;
-  const std::filesystem::path tasks = "/proc/" + std::to_string(pid) + "/task";
-  for (const auto& task : std::filesystem::directory_iterator(tasks, gone)) {
-    std::ifstream file(task.path() / "stat");
-    std::string line;
-    std::getline(file, line);
-    const size_t name_end = line.rfind(')');  // "12 (name) S ...": a name may hold anything
-    if (name_end == std::string::npos || name_end + 2 >= line.size()) continue;
-    const char state = line[name_end + 2];
+  for (const auto& task : std::filesystem::directory_iterator(folder_of(pid) / "task", gone)) {
+    const char state = state_in(task.path());
     if (state == 'R' || state == 'D') ++count;
   }
   return count;
+}
+
+bool is_stopped(pid_t pid) {
+  const char state = state_in(folder_of(pid));
+  return state == 'T' || state == 't';
 }
 
 }  // namespace shardproof::sim

@@ -1,5 +1,6 @@
 // No process of a launcher outlives it, however it ends. Each test forks a launcher.
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
@@ -58,6 +59,13 @@ bool all_gone(const std::set<pid_t>& pids) {
   return true;
 }
 
+// Of processes that became ours when their parent ended.
+bool all_reaped(const std::set<pid_t>& pids) {
+  while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+  }
+  return all_gone(pids);
+}
+
 // A launcher that runs one case and exits with 130 when it was interrupted, else with 0.
 pid_t fork_launcher(const CaseSpec& spec) {
   const pid_t pid = ::fork();
@@ -90,11 +98,7 @@ TEST_CASE("a launcher killed by SIGKILL leaves no process", "[launch][orphan]") 
     REQUIRE(eventually([&] { return descendants(launcher).size() == expected; }));
     const std::set<pid_t> family = descendants(launcher);
     ::kill(launcher, SIGKILL);
-    CHECK(eventually([&] {
-      while (::waitpid(-1, nullptr, WNOHANG) > 0) {
-      }
-      return all_gone(family);
-    }));
+    CHECK(eventually([&] { return all_reaped(family); }));
   }
   ::prctl(PR_SET_CHILD_SUBREAPER, 0);
 }
@@ -134,24 +138,128 @@ TEST_CASE("when the zygote is killed the case fails and the next one has a new z
   CHECK(pool.run_case(toy_case("gloo", 2), -1, false)[0].kind == ResultKind::kFinished);
 }
 
-TEST_CASE("when the zygote is killed before it forks, the case or the golden fails, and no more",
+TEST_CASE("when the zygote is killed or stays stopped before it forks, another one forks",
           "[launch][orphan]") {
-  for (const bool golden : {false, true}) {
-    WorldPool pool(toy_workers());
-    const std::set<pid_t> zygote = descendants(::getpid());
-    REQUIRE(zygote.size() == 1);
-    ::kill(*zygote.begin(), SIGSTOP);  // it exists but starts no worker
-    std::thread killer([pid = *zygote.begin()] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      ::kill(pid, SIGKILL);
-    });
-    const std::string why =
-        golden ? pool.run_golden(to_json(toy_case("gloo", 2)).dump(), -1, "").message
-               : pool.run_case(toy_case("gloo", 2), -1, false)[1].message;
-    killer.join();
-    CHECK_THAT(why, Catch::Contains("the process that forks workers has gone"));
-    CHECK(pool.run_case(toy_case("gloo", 2), -1, false)[0].kind == ResultKind::kFinished);
+  for (const bool kill : {false, true}) {
+    for (const bool golden : {false, true}) {
+      WorldPool pool(toy_workers());
+      const std::set<pid_t> zygote = descendants(::getpid());
+      REQUIRE(zygote.size() == 1);
+      ::kill(*zygote.begin(), SIGSTOP);  // it is there when a worker is asked for, and then no more
+      std::thread killer([kill, pid = *zygote.begin()] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        if (kill) ::kill(pid, SIGKILL);
+      });
+      if (golden) {
+        const OwnedFd blob(::memfd_create("golden", 0));
+        CHECK(pool.run_golden(to_json(toy_case("gloo", 2)).dump(), blob.get(), "").ok);
+      }
+      CHECK(pool.run_case(toy_case("gloo", 2), -1, false)[1].kind == ResultKind::kFinished);
+      killer.join();
+    }
   }
+}
+
+TEST_CASE("a zygote that is stopped holds no case up", "[launch][orphan]") {
+  WorldPool pool(toy_workers());
+  const std::set<pid_t> zygote = descendants(::getpid());
+  REQUIRE(zygote.size() == 1);
+  std::thread stopper([&] {
+    eventually([] { return descendants(::getpid()).size() == 3; });
+    ::kill(*zygote.begin(), SIGSTOP);
+  });
+  CaseSpec spec = toy_case("gloo", 2, {{"rank 0", "deaf"}, {"rank 1", "deaf"}});
+  spec.world.hang_s = 60;
+  const auto endings = pool.run_case(spec, -1, false);
+  stopper.join();
+  CHECK(endings[0].kind == ResultKind::kDied);
+  CHECK_THAT(endings[0].message,
+             Catch::Contains("the process that forks workers was stopped by a signal"));
+  CHECK(pool.run_case(toy_case("gloo", 2), -1, false)[0].kind == ResultKind::kFinished);
+}
+
+TEST_CASE("a golden hears that the zygote has gone though other cases have a new one",
+          "[launch][orphan]") {
+  WorldPool pool(toy_workers());
+  const std::set<pid_t> zygote = descendants(::getpid());
+  const CaseSpec endless = toy_case("gloo", 2, {{"golden", "loop"}});
+  ResultKind golden_kind = ResultKind::kNone;
+  pool.start_golden(to_json(endless).dump(), STDERR_FILENO, "",
+                    [&](const TaskOutcome& outcome) { golden_kind = outcome.kind; });
+  ::kill(*zygote.begin(), SIGKILL);
+  int ended = 0, finished = 0;
+  for (int i = 0; i < 2; ++i) {  // the loop is not served between them
+    pool.start_case(toy_case("gloo", 2), -1, true, [&](const WorldRun& run) {
+      ++ended;
+      finished += run.endings[0].kind == ResultKind::kFinished;
+      return false;
+    });
+  }
+  pool.wait_until([&] { return ended == 2 && golden_kind != ResultKind::kNone; });
+  CHECK(finished == 2);
+  CHECK(golden_kind == ResultKind::kDied);
+}
+
+TEST_CASE("a golden that is stopped fails, and the next one runs", "[launch][orphan]") {
+  WorldPool pool(toy_workers());
+  const std::set<pid_t> zygote = descendants(::getpid());
+  std::thread stopper([&] {
+    eventually([] { return descendants(::getpid()).size() == 2; });
+    for (const pid_t pid : descendants(::getpid())) {
+      if (!zygote.count(pid)) ::kill(pid, SIGSTOP);
+    }
+  });
+  const OwnedFd blob(::memfd_create("golden", 0));
+  const CaseSpec endless = toy_case("gloo", 2, {{"golden", "loop"}});
+  const TaskOutcome outcome = pool.run_golden(to_json(endless).dump(), blob.get(), "");
+  stopper.join();
+  CHECK(outcome.kind == ResultKind::kDied);
+  CHECK_THAT(outcome.message, Catch::Contains("stopped by a signal"));
+  CHECK(pool.run_golden(to_json(toy_case("gloo", 2)).dump(), blob.get(), "").ok);
+}
+
+TEST_CASE("a rank that is stopped is the hung one, not those who wait for it", "[launch][orphan]") {
+  WorldPool pool(toy_workers());
+  const pid_t first = std::stoi(pool.run_case(toy_case("gloo", 2), -1, false)[1].bytes);
+  ::kill(first, SIGSTOP);
+  const auto endings = pool.run_case(toy_case("gloo", 2, {{"rank 0", "wait"}}), -1, false);
+  CHECK(endings[0].kind == ResultKind::kAborted);
+  CHECK(endings[1].kind == ResultKind::kHung);
+  CHECK_THAT(endings[1].message, Catch::Contains("its process is stopped by a signal"));
+}
+
+TEST_CASE("signals end the workers of a second zygote as those of the first", "[launch][orphan]") {
+  WorldPool pool(toy_workers());
+  ::kill(*descendants(::getpid()).begin(), SIGKILL);
+  const auto endings = pool.run_case(toy_case("gloo", 2), -1, false);
+  REQUIRE(endings[1].kind == ResultKind::kFinished);
+  const pid_t rank = std::stoi(endings[1].bytes);
+  ::kill(rank, SIGTERM);
+  CHECK(eventually([&] { return ::kill(rank, 0) != 0; }));
+  CHECK_FALSE(pool.interrupted());
+}
+
+TEST_CASE("a second Ctrl-C ends a launcher at once that is busy", "[launch][orphan]") {
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  const pid_t launcher = ::fork();
+  if (launcher == 0) {
+    WorldPool pool(toy_workers());
+    pool.run_case(toy_case("gloo", 2), -1, false);
+    for (;;) ::pause();  // it serves nothing
+  }
+  REQUIRE(eventually([&] { return descendants(launcher).size() == 3; }));
+  const std::set<pid_t> family = descendants(launcher);
+  int status = 0;
+  for (int i = 0; i < 2; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    CHECK(::waitpid(launcher, &status, WNOHANG) == 0);
+    ::kill(launcher, SIGINT);
+  }
+  REQUIRE(eventually([&] { return ::waitpid(launcher, &status, WNOHANG) == launcher; }));
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 130);
+  CHECK(eventually([&] { return all_reaped(family); }));
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
 }
 
 TEST_CASE("a rank that leaves before it is asked is noticed", "[launch][orphan]") {

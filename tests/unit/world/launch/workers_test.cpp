@@ -1,6 +1,8 @@
 // A worker's end is reported at any moment of control's work.
 #include "sim/world/launch/workers.h"
 
+#include <sys/socket.h>
+
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <csignal>
@@ -31,6 +33,17 @@ TEST_CASE("a worker that ends while another is started is told at once", "[launc
   CHECK_THAT(how, Catch::Contains("SIGKILL"));
   CHECK(first->ended());
   CHECK_FALSE(second->ended());
+}
+
+TEST_CASE("a rank of another launcher that sends no heartbeats is not runnable", "[launch]") {
+  boost::asio::io_context io{1};
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  const OwnedFd silent(ends[1]);
+  WorkerProcess rank(io, WorkerProcess::Remote{.name = "rank 1"}, OwnedFd(ends[0]));
+  CHECK(rank.runnable());
+  std::this_thread::sleep_for(std::chrono::milliseconds(3100));
+  CHECK_FALSE(rank.runnable());
 }
 
 }  // namespace
