@@ -1,14 +1,10 @@
 #include "sim/cli/machine.h"
 
-#include <filesystem>
-
 #include "comm/cuda_device.h"
 #include "comm/nccl_backend.h"
 #include "sim/case/names.h"
 
 namespace shardproof::sim {
-
-namespace fs = std::filesystem;
 
 std::string why_not(const std::string& backend, const std::string& device) {
   if (backend == "gloo" && device == "cuda") return "Gloo ranks run on CPU; use --device cpu";
@@ -24,17 +20,6 @@ std::vector<std::string> runnable_backends(const std::string& device) {
     if (why_not(backend, device).empty()) backends.push_back(backend);
   }
   return backends;
-}
-
-std::string find_in_repository(const std::string& relative_path) {
-  if (fs::exists(relative_path)) return relative_path;
-  std::error_code error;
-  fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
-  while (!error && folder.has_relative_path()) {
-    if (fs::exists(folder / relative_path)) return (folder / relative_path).string();
-    folder = folder.parent_path();
-  }
-  return "";
 }
 
 }  // namespace shardproof::sim

@@ -1,4 +1,4 @@
-// The worlds that this machine can run, and the paths of the program's own files.
+// The worlds that this machine can run.
 #pragma once
 
 #include <string>
@@ -10,7 +10,5 @@ namespace shardproof::sim {
 std::string why_not(const std::string& backend, const std::string& device);
 // The backends that can run here on that device, in the order in which `run` uses them.
 std::vector<std::string> runnable_backends(const std::string& device);
-// A path in the repository, relative to the current folder or else to the program; "" when absent.
-std::string find_in_repository(const std::string& relative_path);
 
 }  // namespace shardproof::sim
