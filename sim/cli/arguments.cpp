@@ -266,7 +266,11 @@ const Command kCommands[] = {
            ->expected(0, 1)
            ->type_name("BASE");
      }},
-    {"schema", "The JSON Schema of scenario files, for editors", [](CLI::App&, Arguments&) {}},
+    {"schema", "The JSON Schema of scenario files, for editors",
+     [](CLI::App& app, Arguments& a) {
+       app.add_flag("--workloads", a.run.known,
+                    "Instead, the workloads that they may name, with the options' defaults");
+     }},
     {"completion", "For bash: eval \"$(shardproof completion)\"", [](CLI::App&, Arguments&) {}},
     {"doctor", "What is installed, which worlds can run, why not", [](CLI::App&, Arguments&) {}},
     {"version", "Versions of shardproof and LibTorch", [](CLI::App&, Arguments&) {}},

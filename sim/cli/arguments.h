@@ -43,6 +43,7 @@ struct RunArguments {
   bool allow_partial = false;  // cases that were not run leave the exit status as it is
   bool all_tags = false;       // also the cases tagged slow or manual
   bool keys = false;           // list: the keys of a scenario file instead of cases
+  bool known = false;          // schema: the workloads that are known instead
   std::optional<int64_t>
       world_size;  // cases of another size are skipped: the ranks are there already
   WorldArguments world;

@@ -12,6 +12,7 @@
 #include "sim/cli/arguments.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/version.h"
+#include "sim/lint/lint.h"
 
 namespace shardproof::sim {
 
@@ -36,7 +37,7 @@ int dispatch(const Arguments& arguments, const CommandLine& line,
              const WorkerFunctions& functions) {
   const std::string& command = arguments.command;
   if (command == "list") return list_command(arguments.run);
-  if (command == "lint") return lint_command(arguments.run);
+  if (command == "lint") return lint(arguments.run.paths, arguments.run.workloads);
   if (command == "describe") return describe_command(arguments.run);
   if (command == "report") return report_command(arguments.folder);
   if (command == "compare-runs") {
@@ -45,7 +46,7 @@ int dispatch(const Arguments& arguments, const CommandLine& line,
   if (command == "logprobs") return logprobs_command(arguments.logprobs);
   if (command == "mutants") return mutants_command(arguments.mutants);
   if (command == "doctor") return doctor_command();
-  if (command == "schema") return schema_command();
+  if (command == "schema") return schema_command(arguments.run);
   if (command == "completion") {
     std::cout << bash_completion();
     return 0;

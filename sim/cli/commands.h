@@ -14,7 +14,6 @@ int run_command(const RunArguments& arguments, const CommandLine& command, World
 int rank_command(const RunArguments& arguments, const CommandLine& command,
                  const WorkerFunctions& functions);
 int list_command(const RunArguments& arguments);
-int lint_command(const RunArguments& arguments);
 int describe_command(const RunArguments& arguments);
 int check_command(const CheckArguments& arguments, const CommandLine& command, WorldPool& pool);
 int judge_command(const CheckArguments& arguments, WorldPool& pool);
@@ -26,7 +25,8 @@ int compare_runs_command(const std::string& a, const std::string& b);
 int logprobs_command(const LogprobsArguments& arguments);
 int mutants_command(const MutantArguments& arguments);
 int doctor_command();
-int schema_command();  // prints the JSON Schema of scenario files
+// Prints the JSON Schema of scenario files, or the workloads that they may name.
+int schema_command(const RunArguments& arguments);
 
 // The exit status for an error of a command: 2 bad input, 4 refused, 3 failed.
 int exit_status_of(const Error& error);

@@ -1,7 +1,5 @@
 #include "sim/cli/machine.h"
 
-#include <filesystem>
-
 #include "comm/cuda_device.h"
 #include "comm/nccl_backend.h"
 
@@ -23,17 +21,6 @@ std::vector<Backend> runnable_backends(DeviceKind device) {
     if (why_not(backend, device).empty()) backends.push_back(backend);
   }
   return backends;
-}
-
-std::string find_in_repository(const std::string& relative_path) {
-  if (fs::exists(relative_path)) return relative_path;
-  std::error_code error;
-  fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
-  while (!error && folder.has_relative_path()) {
-    if (fs::exists(folder / relative_path)) return (folder / relative_path).string();
-    folder = folder.parent_path();
-  }
-  return "";
 }
 
 }  // namespace shardproof::sim

@@ -1,4 +1,4 @@
-// The worlds that this machine can run, and the paths of the program's own files.
+// The worlds that this machine can run.
 #pragma once
 
 #include <string>

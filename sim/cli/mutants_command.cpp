@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "sim/cli/commands.h"
-#include "sim/cli/machine.h"
+#include "sim/lint/scenario_files.h"
 
 namespace shardproof::sim {
 

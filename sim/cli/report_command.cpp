@@ -9,10 +9,12 @@
 
 #include "base/error.h"
 #include "sim/cli/commands.h"
-#include "sim/cli/machine.h"
+#include "sim/lint/scenario_files.h"
 #include "sim/report/earlier_run.h"
 
 namespace shardproof::sim {
+
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -44,13 +46,15 @@ int report_command(const std::string& given) {
   const std::string folder = given.empty() ? "runs/latest" : given;
   if (holds_journal(folder) && !has_final_results(folder)) {
     write_results_of_ended(folder);
-  } else if (!std::filesystem::is_regular_file(folder + "/results.json")) {
+  } else if (!fs::is_regular_file(folder + "/results.json")) {
     bad_report(fmt::format("{} holds no results.json", folder), "name the folder of a run");
   }
   const std::string script = find_in_repository("reports/report.py");
   if (script.empty()) bad_report("reports/report.py is not here", "run it from the repository");
-  std::string python = find_in_repository(".venv/bin/python");
-  if (python.empty()) python = "python3";
+  // That of the repository which the script is in; a wheel has none and starts with its own on
+  // PATH.
+  const auto own = fs::path(script).parent_path().parent_path() / ".venv/bin/python";
+  const std::string python = fs::exists(own) ? own.string() : "python3";
   ::execlp(python.c_str(), python.c_str(), script.c_str(), folder.c_str(),
            static_cast<char*>(nullptr));
   bad_report(fmt::format("{} cannot be started: {}", python, std::strerror(errno)),

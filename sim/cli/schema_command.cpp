@@ -1,4 +1,5 @@
-// schema: prints the JSON Schema of scenario files (scenarios/schema.json) for editors. Hidden.
+// schema: prints the JSON Schema of scenario files (scenarios/schema.json) for editors, or the
+// workloads that they may name (scenarios/workloads.json) for shardproof-lint. Hidden.
 #include <iostream>
 
 #include "sim/case/scenario/schema.h"
@@ -6,8 +7,10 @@
 
 namespace shardproof::sim {
 
-int schema_command() {
-  std::cout << Schema().json_schema().dump(2) << '\n';
+int schema_command(const RunArguments& arguments) {
+  const nlohmann::json printed =
+      arguments.known ? to_json(arguments.workloads) : Schema().json_schema();
+  std::cout << printed.dump(2) << '\n';
   return 0;
 }
 

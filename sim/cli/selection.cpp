@@ -4,24 +4,17 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <map>
 #include <random>
 #include <set>
 
 #include "base/error.h"
-#include "base/utf8.h"
 #include "sim/case/option.h"
-#include "sim/case/scenario/case_folder.h"
-#include "sim/case/scenario/read_text.h"
-#include "sim/case/scenario/scenario.h"
 #include "sim/cli/machine.h"
+#include "sim/lint/case_reader.h"
+#include "sim/lint/scenario_files.h"
 #include "sim/report/earlier_run.h"
-#include "sim/run/case_check.h"
 
 namespace shardproof::sim {
-
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -31,44 +24,6 @@ namespace {
 
 bool has(const std::vector<std::string>& list, const std::string& item) {
   return std::find(list.begin(), list.end(), item) != list.end();
-}
-
-bool is_scenario_name(const fs::path& path) {
-  return path.extension() == ".yaml" || path.extension() == ".yml";
-}
-
-void add_folder(const fs::path& folder, std::vector<std::string>& files) {
-  std::vector<std::string> found;
-  std::error_code error;
-  fs::recursive_directory_iterator walk(folder, error);
-  for (const auto end = fs::recursive_directory_iterator(); !error && walk != end;
-       walk.increment(error)) {
-    if (is_scenario_name(walk->path()) && walk->is_regular_file())
-      found.push_back(walk->path().string());
-  }
-  if (error)
-    bad_selection(fmt::format("{} cannot be read: {}", folder.string(), error.message()),
-                  "check its permissions");
-  if (found.empty())
-    bad_selection(folder.string() + " holds no scenario (*.yaml)", "name another folder");
-  std::sort(found.begin(), found.end());
-  for (const std::string& file : found) {
-    if (invalid_utf8(file) != std::string::npos) {
-      bad_selection("a file name below " + folder.string() + " is not UTF-8", "rename it");
-    }
-  }
-  files.insert(files.end(), found.begin(), found.end());
-}
-
-// Reads the expanded case of an earlier run (replay/<case>.json).
-CaseSpec read_replay(const std::string& path) {
-  const nlohmann::json parsed = read_json_object(path);
-  try {
-    return case_spec_from_json(parsed.contains("spec") ? parsed["spec"] : parsed);
-  } catch (const nlohmann::json::exception& error) {
-    bad_selection(fmt::format("{} is no expanded case ({})", path, error.what()),
-                  "name a scenario, or a file that a run left in its replay folder");
-  }
 }
 
 // The backends of --backend, all of which must run here; without it, those that can.
@@ -89,97 +44,6 @@ std::vector<Backend> wanted_backends(const RunArguments& arguments) {
   }
   return backends;
 }
-
-constexpr size_t kShownCases = 5;  // that are wrong, of one file
-
-// Reads every file for every backend. Throws one error with the problems of all files.
-class Reader {
- public:
-  explicit Reader(const RunArguments& arguments) : arguments_(arguments) {}
-
-  std::vector<CaseSpec> read(const std::vector<std::string>& files) {
-    std::vector<CaseSpec> cases;
-    for (const Backend backend : wanted_backends(arguments_)) {
-      for (const std::string& file : files) {
-        if (broken_.count(file) == 0) read_file(file, backend, cases);
-      }
-    }
-    if (!problems_.empty()) bad_selection(problems_, "");
-    return cases;
-  }
-
- private:
-  void read_file(const std::string& file, Backend backend, std::vector<CaseSpec>& cases) {
-    try {
-      if (fs::path(file).extension() == ".json") {
-        CaseSpec spec = read_replay(file);
-        if (!arguments_.backends.empty())
-          spec.world.backend = backend;
-        else if (spec.world.backend != backend)
-          return;
-        if (spec.skip.empty()) spec.skip = why_not(spec.world.backend, spec.world.device);
-        cases.push_back(std::move(spec));
-        return;
-      }
-      std::vector<std::string> wrong;
-      for (CaseSpec& spec : scenario_cases(file, backend)) {
-        try {
-          require_unique(spec);
-          require_right(spec);
-          cases.push_back(std::move(spec));
-        } catch (const Error& error) {
-          wrong.push_back(error.what());
-        }
-      }
-      if (!wrong.empty()) add_wrong_cases(file, std::move(wrong));
-    } catch (const Error& error) {
-      add_problem(file, error.what());
-    }
-  }
-
-  void add_wrong_cases(const std::string& file, std::vector<std::string> wrong) {
-    const size_t more = wrong.size() > kShownCases ? wrong.size() - kShownCases : 0;
-    wrong.resize(wrong.size() - more);
-    if (more > 0) wrong.push_back(fmt::format("{}: {} more of its cases are wrong", file, more));
-    add_problem(file, fmt::format("{}", fmt::join(wrong, "\n")));
-  }
-
-  void add_problem(const std::string& file, const std::string& text) {
-    broken_.insert(file);
-    problems_ += (problems_.empty() ? "" : "\n") + text;
-  }
-
-  std::vector<CaseSpec> scenario_cases(const std::string& file, Backend backend) const {
-    return parse_scenario(file, {.backend = backend,
-                                 .device = enum_of<DeviceKind>(arguments_.world.device),
-                                 .workloads = arguments_.workloads})
-        .cases;
-  }
-
-  // Throws before anything runs for a case that no mesh could run.
-  static void require_right(const CaseSpec& spec) {
-    try {
-      check_case(spec);
-    } catch (const Error& error) {
-      if (error.kind() == ErrorKind::kRefused) return;  // a verdict, given when the case runs
-      bad_selection(fmt::format("{}:{}: {}: {}", spec.file, spec.line, spec.name, error.fact()),
-                    error.fix());
-    }
-  }
-
-  void require_unique(const CaseSpec& spec) {
-    const auto [known, added] = file_of_.emplace(spec.name, spec.file);
-    if (added || fs::equivalent(known->second, spec.file)) return;
-    bad_selection(
-        fmt::format("{} and {} both make the case {}", known->second, spec.file, spec.name),
-        "give one of them another name");
-  }
-
-  const RunArguments& arguments_;
-  std::set<std::string> broken_;
-  std::string problems_;
-  std::map<std::string, std::string> file_of_;
-};
 
 // "precision=float64", "tensor_parallel_size=2", "parallel.tensor_parallel_size=2", "tp=2".
 bool has_value(const CaseSpec& spec, const std::string& filter) {
@@ -207,7 +71,11 @@ bool passes_filters(const RunArguments& arguments, const CaseSpec& spec) {
 
 // Cases tagged slow or manual run only with --all or with their tag, name or file.
 bool asked_for(const RunArguments& arguments, const CaseSpec& spec) {
-  if (arguments.all_tags || !arguments.only.empty() || has(arguments.paths, spec.file)) return true;
+  const auto& paths = arguments.paths;
+  const bool is_named = std::any_of(paths.begin(), paths.end(), [&](const std::string& path) {
+    return own_scenario(path) == spec.file;
+  });
+  if (arguments.all_tags || !arguments.only.empty() || is_named) return true;
   for (const char* tag : {"slow", "manual"}) {
     if (has(spec.tags, tag) && !has(arguments.filters, tag)) return false;
   }
@@ -249,30 +117,12 @@ std::vector<CaseSpec> deal(const RunArguments& arguments, const std::vector<Case
 
 }  // namespace
 
-std::vector<std::string> find_scenario_files(const std::vector<std::string>& paths) {
-  std::vector<std::string> files;
-  for (const std::string& path : paths) {
-    if (invalid_utf8(path) != std::string::npos) bad_selection("a path is not UTF-8", "rename it");
-    if (!fs::exists(path))
-      bad_selection(path + " does not exist", "name a scenario file or folder");
-    if (!fs::is_directory(path)) {
-      files.push_back(path);
-    } else if (looks_like_case_folder(path)) {
-      bad_selection(path + " is a case folder", "use: shardproof check " + path);
-    } else {
-      add_folder(path, files);
-    }
-  }
-  if (!paths.empty()) return files;
-  const std::string folder = find_in_repository("scenarios");
-  if (folder.empty())
-    bad_selection("there is no folder scenarios here", "name a scenario file or folder");
-  add_folder(folder, files);
-  return files;
-}
-
 Selection select_cases(const RunArguments& arguments) {
-  std::vector<CaseSpec> cases = Reader(arguments).read(find_scenario_files(arguments.paths));
+  std::vector<CaseSpec> cases = read_cases(find_scenario_files(arguments.paths),
+                                           {.backends = wanted_backends(arguments),
+                                            .replaces_backend = !arguments.backends.empty(),
+                                            .device = enum_of<DeviceKind>(arguments.world.device),
+                                            .workloads = arguments.workloads});
   std::set<std::string> failed;
   if (!arguments.rerun_failed.empty()) {
     const auto names = unexpected_cases(arguments.rerun_failed);
@@ -290,6 +140,9 @@ Selection select_cases(const RunArguments& arguments) {
   Selection selection;
   for (CaseSpec& spec : cases) {
     if (arguments.seed) spec.seed = *arguments.seed;
+    if (spec.skip.empty() && spec.world.device != arguments.world.device) {  // of an earlier run
+      spec.skip = why_not(spec.world.backend, spec.world.device);
+    }
     if (spec.skip.empty()) spec.skip = wrong_size(arguments, spec);
     (spec.skip.empty() ? selection.cases : selection.skipped).push_back(std::move(spec));
   }

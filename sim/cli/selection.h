@@ -18,7 +18,4 @@ struct Selection {
 // when nothing is selected.
 Selection select_cases(const RunArguments& arguments);
 
-// The scenario files of `paths`, sorted: files themselves, and *.yaml below folders.
-std::vector<std::string> find_scenario_files(const std::vector<std::string>& paths);
-
 }  // namespace shardproof::sim

@@ -19,6 +19,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 CMAKE = """cmake_minimum_required(VERSION 3.25)
 project(stub LANGUAGES CXX)
+if(SHARDPROOF_LINT_ONLY)
+  add_executable(shardproof-lint sim/main.cpp)
+  return()
+endif()
 add_executable(shardproof-bin sim/main.cpp)
 enable_testing()
 add_test(NAME passes COMMAND shardproof-bin)
@@ -240,6 +244,29 @@ class WayIn(unittest.TestCase):
             self.assertEqual((status, out), (2, ""), err)
             self.assertIn(words, err)
             self.assertIn("3.10 to 3.13", err)
+
+    def test_lint_needs_no_libtorch_and_takes_the_program_once_it_is_there(self):
+        status, out, err = self.call("lint", "a file", PIP_FIND_LINKS="")
+        self.assertEqual((status, out), (0, "first [a file]\n"), err)
+        self.assertFalse((self.stub / ".venv").exists())
+        self.assertFalse((self.stub / "build/release").exists())
+        self.assertEqual(self.call("run")[:2], (0, "first [run]\n"))
+        self.assertEqual(self.call("lint", "x"), (0, "first [lint] [x]\n", ""))
+        time.sleep(0.02)
+        self.write_program("second")
+        self.assertEqual(self.call("lint", "x")[:2], (0, "second [x]\n"))
+
+    def test_a_report_of_a_whole_run_needs_no_program(self):
+        (self.stub / "reports/report.py").write_text("import sys; print('report of', *sys.argv[1:])")
+        run = self.folder / "a run"
+        run.mkdir()
+        (run / "results.json").touch()
+        status, out, err = self.call("report", str(run))
+        self.assertEqual((status, out), (0, f"report of {run}\n"), err)
+        self.assertFalse((self.stub / "build/release").exists())
+        (run / "journal").touch()  # it was ended: the program puts its results together
+        status, out, err = self.call("report", str(run))
+        self.assertEqual((status, out), (0, f"first [report] [{run}]\n"), err)
 
     def test_an_installed_libtorch_is_taken_and_remembered(self):
         status, _, err = self.call("run", "--torch", str(self.folder / "nothing"))

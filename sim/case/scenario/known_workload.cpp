@@ -66,6 +66,22 @@ json checked_options(const Settings& settings, const KnownWorkload& workload) {
 
 }  // namespace
 
+json to_json(const std::vector<KnownWorkload>& known) {
+  json table = json::object();
+  for (const KnownWorkload& one : known) {
+    table[one.name] = {{"about", one.about}, {"options", one.options}};
+  }
+  return table;
+}
+
+std::vector<KnownWorkload> known_workloads_from_json(const json& table) {
+  std::vector<KnownWorkload> known;
+  for (const auto& [name, row] : table.items()) {
+    known.push_back({.name = name, .about = row.at("about"), .options = row.at("options")});
+  }
+  return known;
+}
+
 void set_workload(const Settings& settings, const std::vector<KnownWorkload>& known,
                   CaseSpec& spec) {
   spec.workload = settings.get<std::string>("workload");

@@ -16,6 +16,10 @@ struct KnownWorkload {
   nlohmann::json options = nlohmann::json::object();  // with their default values
 };
 
+// scenarios/workloads.json, for a program that cannot run them: {name: {about, options}}.
+nlohmann::json to_json(const std::vector<KnownWorkload>& known);
+std::vector<KnownWorkload> known_workloads_from_json(const nlohmann::json& table);
+
 // Sets the workload and its options with defaults. Throws Error(kBadInput) at the position in the
 // file for an unknown workload or option, a value of another type, and keys of a model that the
 // workload lacks.
