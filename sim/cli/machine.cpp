@@ -5,8 +5,6 @@
 
 namespace shardproof::sim {
 
-namespace fs = std::filesystem;
-
 std::string why_not(Backend backend, DeviceKind device) {
   const bool cuda = device == DeviceKind::kCuda;
   if (backend == Backend::kGloo && cuda) return "Gloo ranks run on CPU; use --device cpu";
