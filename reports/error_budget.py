@@ -52,7 +52,7 @@ def _draw_rows(cases, end):
         draw_lines(axes, [((0, top + NAME + STRIP / 2), (WIDTH, top + NAME + STRIP / 2))])
         draw_cells(axes, [_strip(case, end)], 0, top + NAME, WIDTH, STRIP)
         worst = float(_place(max(budget(case)), end)) * WIDTH
-        axes.add_patch(Circle((worst, top + NAME + STRIP / 2), 4, clip_on=False, linewidth=0,
+        axes.add_patch(Circle((worst, top + NAME + STRIP / 2), 4, clip_on=False, linewidth=0, zorder=3,
                               facecolor=VERDICT_COLORS.get(case["verdict"], INK)))
     one = float(_place(1, end)) * WIDTH
     draw_lines(axes, [((one, top + NAME - 1), (one, top + NAME + STRIP + 1)) for top in range(0, height, pitch)],

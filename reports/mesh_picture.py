@@ -45,7 +45,7 @@ def _draw_ranks(mesh_axes):
 
 def _piece_label(ranks, width):
     """The ranks, or as many of them as fit."""
-    for text in (", ".join(map(str, ranks)), f"{ranks[0]} .. {ranks[-1]}"):
+    for text in (", ".join(map(str, ranks)), f"{ranks[0]}, {ranks[min(1, len(ranks) - 1)]} .. {ranks[-1]}"):
         if width_of(text) <= width:
             return text
     return ""

@@ -88,15 +88,15 @@ KINDS = {text: "a text", flag: "true or false", integer: "an integer", count: "a
          size: f"a size from 1 to {MOST_RANKS}", share: "a number or null", verdict: "a verdict",
          stretch: "[sample, first position, count]"}
 ROW = Object({"rank": count, "bad_count": count, "count": count, "microbatch": count, "worst_ratio": real,
-       "worst_global_index": [integer], "golden_value": real, "actual_value": real, "allowance": real,
-       "global_shape": [count], "local_shape": [count], "layout": text, "problem": text, "partial": flag})
+              "worst_global_index": [integer], "golden_value": real, "actual_value": real, "allowance": real,
+              "global_shape": [count], "local_shape": [count], "layout": text, "problem": text, "partial": flag})
 TENSOR = Object({"name!": text, "phase": text, "step": count, "ok": flag, "outcome": text, "global_shape": [count],
-          "layout": text, "worst_ratio": real, "ratio": [share], "wrong": [ROW]})
+                 "layout": text, "worst_ratio": real, "ratio": [share], "wrong": [ROW]})
 TOKENS = Object({"rows": [[stretch]], "held": [[stretch]]})
 METRICS = Object({"figures": Map(anything), "tokens_held": [TOKENS],
                   "parameters": Map(Object({"layout": text, "global_shape": [count]}))})
-RANK = Object({"rank!": count, "coordinates": Map(count), "ending": text, "message": text, "last_call": text, "log": text,
-        "printed": text, "findings": [text], "warnings": [text], "metrics": METRICS})
+RANK = Object({"rank!": count, "coordinates": Map(count), "ending": text, "message": text, "last_call": text,
+               "log": text, "printed": text, "findings": [text], "warnings": [text], "metrics": METRICS})
 PARTS_OF_TIME = Object({"compute_us": real, "waiting_us": real, "exposed_us": real, "communication_us": real})
 VIRTUAL_TIME = Object({"total_us": real, "ranks": [PARTS_OF_TIME],
                        "critical_path_shares": [Object({"what!": text, "duration_us!": real})]})

@@ -166,13 +166,13 @@ def example_results(case_count=None):
             "cases": cases}
 
 
-def example_timeline(cases):
+def example_timeline(cases, rounds=4):
     rng, events = random.Random(3), []
     for number, entry in enumerate(cases):
         events.append({"ph": "M", "name": "process_name", "pid": number, "tid": 0, "args": {"name": entry["name"]}})
         for rank in range(entry["world_size"]):
             at = 0.0
-            for kind in ("all_gather", "all_reduce", "reduce_scatter", "all_reduce", "barrier") * 4:
+            for kind in ("all_gather", "all_reduce", "reduce_scatter", "all_reduce", "barrier") * rounds:
                 at += rng.uniform(300, 1500)
                 took = rng.uniform(100, 900)
                 events.append({"ph": "X", "name": f"{kind} tp", "cat": kind, "ts": at, "dur": took,

@@ -98,7 +98,8 @@ def write_run(folder):
     results["not_run"] = [{"name": f"late/case{i}", "reason": "the run ended before this case had"} for i in range(90)]
     results["totals"] = {**example_run.totals_of(cases, 1), "not_run": 90}
     timeline = example_run.example_timeline(cases)
-    virtual = [{"ph": "X", "name": kind, "cat": kind, "ts": 700 * i, "dur": 600, "pid": 3, "tid": 1, "args": {"rank": 0}}
+    virtual = [{"ph": "X", "name": kind, "cat": kind, "ts": 700 * i, "dur": 600, "pid": 3, "tid": 1,
+                "args": {"rank": 0}}
                for i, kind in enumerate(["compute", "waiting", "exposed", "communication", "critical path"])]
     timeline["traceEvents"] = [event for event in timeline["traceEvents"] if event["pid"] != 3] + virtual
     (Path(folder) / "results.json").write_text(json.dumps(results))

@@ -305,6 +305,11 @@ class Mesh(unittest.TestCase):
                          ["0, 3", "1, 4", "2, 5"])
         self.assertEqual(mesh_picture.draw({"mesh": {"axes": [{"name": "tp", "size": 1}]}}, {"w": ("", [4])}), [])
 
+    def test_ranks_that_do_not_fit_are_not_mistaken_for_a_range(self):
+        self.assertEqual(mesh_picture._piece_label([0, 8, 16], 200), "0, 8, 16")
+        self.assertEqual(mesh_picture._piece_label(list(range(0, 64, 8)), 100), "0, 8 .. 56")
+        self.assertEqual(mesh_picture._piece_label([10], 5), "")
+
 
 class Numbers(unittest.TestCase):
     def test_what_json_cannot_hold_is_read_from_text(self):
