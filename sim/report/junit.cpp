@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "base/error.h"
 #include "sim/report/case_files.h"
 #include "sim/report/escape.h"
 #include "sim/report/results_json.h"
@@ -65,6 +66,24 @@ std::string suite_element(const Suite& suite, const std::string& started) {
       xml_text(started), suite.body);
 }
 
+// `part` is a record of a journal, which may be any text.
+void add_part(std::vector<Suite>& suites, const std::string& part) {
+  try {
+    const auto one = nlohmann::json::parse(part);
+    Suite& suite = suite_of(suites, one.at("file"));
+    ++suite.tests;
+    suite.failures += one.at("failed").get<bool>();
+    suite.errors += one.at("in_error").get<bool>();
+    suite.seconds += one.at("seconds").get<double>();
+    suite.body += one.at("xml").get<std::string>();
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(
+        {.kind = ErrorKind::kBadInput,
+         .what = fmt::format("a record \"junit\" of the journal is not whole ({})", error.what()),
+         .fix = "start a new run"});
+  }
+}
+
 }  // namespace
 
 std::string junit_part(const CaseResult& result) {
@@ -87,15 +106,7 @@ std::string junit_part(const CaseResult& result) {
 
 std::string junit_xml(const std::vector<std::string>& parts, const RunInfo& info) {
   std::vector<Suite> suites;
-  for (const std::string& part : parts) {
-    const auto one = nlohmann::json::parse(part);
-    Suite& suite = suite_of(suites, one["file"]);
-    ++suite.tests;
-    suite.failures += one["failed"].get<bool>();
-    suite.errors += one["in_error"].get<bool>();
-    suite.seconds += one["seconds"].get<double>();
-    suite.body += one["xml"].get<std::string>();
-  }
+  for (const std::string& part : parts) add_part(suites, part);
   for (const CaseSpec& spec : info.skipped) add_skipped(suites, spec, spec.skip);
   for (const CaseSpec& spec : info.not_run) add_skipped(suites, spec, "not run: " + spec.skip);
   Suite all;

@@ -248,11 +248,11 @@ class Judge(CommandTest):
         with open(self.path("part"), "wb") as out:
             out.write(case_maker.safetensors({"logprobs": tensors["logprobs"]}))
         self.assertRegex(self.call("judge", self.case, self.path("part"), status=2),
-                         r"1 of 26 tensors were judged: .*part does not hold loss, .* and 19 more; .*--allow-partial")
+                         r"1 of 27 tensors were judged: .*part does not hold loss, .* and 20 more; .*--allow-partial")
         text = self.call("judge", self.case, self.path("part"), "--allow-partial")
-        self.assertRegex(text.splitlines()[-1], "^1 of 26 tensors were judged: ")
+        self.assertRegex(text.splitlines()[-1], "^1 of 27 tensors were judged: ")
         shutil.copy(self.path("part"), os.path.join(self.case, "expected.safetensors"))
-        self.assertIn("1 of 26 tensors were judged", self.call("check", self.case))
+        self.assertIn("1 of 27 tensors were judged", self.call("check", self.case))
 
     def test_a_wrong_element_is_found_with_its_place(self):
         self.make_case()

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import unittest
+import zlib
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
@@ -98,6 +99,19 @@ class EndedRun(cli_test.CommandTest):
                 with open(os.path.join(out, "junit.xml")) as file:
                     self.assertEqual(CASES - ran, file.read().count('<skipped message="not run: '))
                 self.check_resumed(out)
+
+    def test_a_record_that_is_not_ours_is_a_sentence(self):
+        out = self.path("altered")
+        self.end_early(out, signal.SIGKILL)
+        with open(os.path.join(out, "journal"), "rb") as file:
+            lines = file.read().splitlines()
+        place = next(i for i, line in enumerate(lines) if line.split()[1] == b"junit")
+        for text in (b'{"file": "f", "failed": false, "in_error": false, "seconds": 1, "xml": 0}', b"{}", b"[", b"3"):
+            rest = b"junit " + lines[place].split()[2] + b" " + text
+            lines[place] = b"%08x %s" % (zlib.crc32(rest), rest)
+            with open(os.path.join(out, "journal"), "wb") as file:
+                file.write(b"\n".join(lines) + b"\n")
+            self.assertIn('a record "junit" of the journal is not whole', self.call("report", out, status=2))
 
     def test_after_a_kill_the_report_says_what_there_is(self):
         out = self.path("killed")

@@ -23,7 +23,7 @@ from drawn_inputs import KINDS, Draw  # noqa: E402
 from good_inputs import LIMIT_S, Good, environment  # noqa: E402
 
 LONGEST_LINE = 1500
-FORBIDDEN = ("terminate called", "Segmentation", "nlohmann", "std::", "c10::", "fault in shardproof itself",
+FORBIDDEN = ("terminate called", "Segmentation", "nlohmann", "std::", "c10::", "a fault in shardproof itself: ",
              "Traceback (most recent", "json.exception", "YAML::", "basic_string", "vector::", "\x1b", "\x00")
 
 
@@ -90,7 +90,8 @@ def main():
         for i, (draw, found) in zip(numbers, pool.map(lambda i: outcome(good, options.seed, i, kinds[i]), numbers)):
             table[draw.kind][draw.status] += 1
             if options.show or options.only is not None:
-                print(f"{i} {draw.kind}: {'; '.join(draw.said)} -> {draw.status}\n{shlex.join(draw.words)}\n{draw.text}")
+                print(f"{i} {draw.kind}: {'; '.join(draw.said)} -> {draw.status}\n{shlex.join(draw.words)}\n"
+                      f"{draw.text}")
             if found:
                 failed += 1
                 print(f"FAILED {i} ({draw.kind}): {'; '.join(found)}\n  changed  {'; '.join(draw.said)}\n"
