@@ -16,4 +16,3 @@ target_include_directories(shardproof_torch SYSTEM INTERFACE
 target_link_libraries(shardproof_torch INTERFACE
   ${SHARDPROOF_TORCH}/lib/libtorch_cpu.so ${SHARDPROOF_TORCH}/lib/libc10.so)
 target_compile_definitions(shardproof_torch INTERFACE USE_C10D_GLOO)
-target_link_options(shardproof_torch INTERFACE -Wl,-rpath,${SHARDPROOF_TORCH}/lib)
