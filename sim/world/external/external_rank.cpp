@@ -33,6 +33,8 @@ namespace shardproof::sim {
 namespace {
 
 constexpr auto kHeartbeatPeriod = std::chrono::milliseconds(200);
+// How long control waits for the hello of a rank that has proved itself.
+constexpr timeval kHelloLimit{5, 0};
 constexpr size_t kMostHostCharacters = 255;
 constexpr int kBadInput = 2, kControlGone = 3;
 // How long the first life of a rank waits for control to be there and to answer.
@@ -123,7 +125,7 @@ NetAddress find_control(const ExternalPlace& place, const WorkerFunctions& funct
   const LauncherStore store{place.master_addr, place.master_port};
   const std::string text = functions.exchange(store, control_key(place), "");
   const size_t space = text.find(' ');
-  const int port = space == std::string::npos ? 0 : std::atoi(text.c_str() + space);
+  const long port = space == std::string::npos ? 0 : std::strtol(text.c_str() + space, nullptr, 10);
   if (port < 1 || port > 65535 || space > kMostHostCharacters) {
     throw Error({.kind = ErrorKind::kBadInput,
                  .what = fmt::format("the store at {}:{} holds no address of rank 0's control "
@@ -131,7 +133,7 @@ NetAddress find_control(const ExternalPlace& place, const WorkerFunctions& funct
                                      place.master_addr, place.master_port),
                  .fix = "let only the hosts of the ranks reach that port"});
   }
-  return {text.substr(0, space), port};
+  return {text.substr(0, space), static_cast<int>(port)};
 }
 
 void publish(const ExternalPlace& place, const WorkerFunctions& functions,
@@ -334,6 +336,7 @@ std::vector<ExternalHost::Peer> ExternalHost::accept_all(double limit_s,
            .code = "hung"});
     }
     for (auto& caller : listener_->take(std::chrono::milliseconds(100))) {
+      ::setsockopt(caller.socket.get(), SOL_SOCKET, SO_RCVTIMEO, &kHelloLimit, sizeof(kHelloLimit));
       const auto frame = read_one_frame(caller.socket.get(), 4096);
       const auto text =
           frame ? caller.seals.in.open(static_cast<uint16_t>(FrameType::kHello), frame->payload)
