@@ -9,7 +9,7 @@ namespace shardproof::sim {
 
 int schema_command(const RunArguments& arguments) {
   const nlohmann::json printed =
-      arguments.known ? to_json(arguments.workloads) : Schema().json_schema();
+      arguments.known ? workload_table(arguments.workloads) : Schema().json_schema();
   std::cout << printed.dump(2) << '\n';
   return 0;
 }

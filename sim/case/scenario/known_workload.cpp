@@ -66,7 +66,7 @@ json checked_options(const Settings& settings, const KnownWorkload& workload) {
 
 }  // namespace
 
-json to_json(const std::vector<KnownWorkload>& known) {
+json workload_table(const std::vector<KnownWorkload>& known) {
   json table = json::object();
   for (const KnownWorkload& one : known) {
     table[one.name] = {{"about", one.about}, {"options", one.options}};

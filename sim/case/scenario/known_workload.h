@@ -17,7 +17,7 @@ struct KnownWorkload {
 };
 
 // scenarios/workloads.json, for a program that cannot run them: {name: {about, options}}.
-nlohmann::json to_json(const std::vector<KnownWorkload>& known);
+nlohmann::json workload_table(const std::vector<KnownWorkload>& known);
 std::vector<KnownWorkload> known_workloads_from_json(const nlohmann::json& table);
 
 // Sets the workload and its options with defaults. Throws Error(kBadInput) at the position in the
