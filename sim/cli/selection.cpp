@@ -138,9 +138,10 @@ Selection select_cases(const RunArguments& arguments) {
   if (arguments.shuffle) shuffle(cases, *arguments.shuffle);
 
   Selection selection;
+  const auto device = enum_of<DeviceKind>(arguments.world.device);
   for (CaseSpec& spec : cases) {
     if (arguments.seed) spec.seed = *arguments.seed;
-    if (spec.skip.empty() && spec.world.device != arguments.world.device) {  // of an earlier run
+    if (spec.skip.empty() && spec.world.device != device) {  // of an earlier run
       spec.skip = why_not(spec.world.backend, spec.world.device);
     }
     if (spec.skip.empty()) spec.skip = wrong_size(arguments, spec);

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <map>
@@ -17,6 +18,8 @@
 
 namespace shardproof::sim {
 namespace {
+
+using namespace std::chrono_literals;
 
 int free_port() {
   const OwnedFd socket(::socket(AF_INET, SOCK_STREAM, 0));
@@ -191,6 +194,27 @@ TEST_CASE("a rank with another secret is refused, counted, and exits with a sent
       Catch::Contains("ranks 1 did not come within 3 s; 1 connection without the secret was "
                       "refused, from 127.0.0.1"));
   CHECK(launched.exit_statuses() == std::vector<int>{2});
+}
+
+TEST_CASE("a rank that proves itself and then says nothing keeps control waiting for seconds",
+          "[external]") {
+  Launched launched(1);
+  launched.place.world_size = 2;
+  ExternalHost host(launched.place, Backend::kGloo, DeviceKind::kCpu, small_workers());
+  std::atomic<bool> done = false, proved = false;
+  std::thread silent([&] {
+    const OwnedFd socket = connect_to({"127.0.0.1", launched.place.master_port}, 10s);
+    RankHandshake handshake(launched.place.secret, 1, 2);
+    const std::string answer = handshake.answer(*receive(socket.get(), kGreetingBytes, 10s));
+    proved = ::send(socket.get(), answer.data(), answer.size(), 0) > 0 &&
+             receive(socket.get(), kReplyBytes, 10s).has_value();
+    while (!done) std::this_thread::sleep_for(10ms);
+  });
+  CHECK_THROWS_WITH(host.accept_all(1, [] { return false; }),
+                    Catch::Contains("ranks 1 did not come within 1 s; look at"));
+  done = true;
+  silent.join();
+  CHECK(proved);
 }
 
 // Ranks of a torchrun whose store somebody else has written to.

@@ -40,7 +40,8 @@ TEST_CASE("a rank of another launcher that sends no heartbeats is not runnable",
   int ends[2];
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
   const OwnedFd silent(ends[1]);
-  WorkerProcess rank(io, WorkerProcess::Remote{.name = "rank 1"}, OwnedFd(ends[0]));
+  const Seals seals{.out = FrameSeal({}), .in = FrameSeal({})};
+  WorkerProcess rank(io, {.name = "rank 1", .same_host = true, .seals = seals}, OwnedFd(ends[0]));
   CHECK(rank.runnable());
   std::this_thread::sleep_for(std::chrono::milliseconds(3100));
   CHECK_FALSE(rank.runnable());
