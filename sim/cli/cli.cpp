@@ -34,6 +34,7 @@ int dispatch(const Arguments& arguments, const CommandLine& line,
   if (command == "list") return list_command(arguments.run);
   if (command == "lint") return lint_command(arguments.run);
   if (command == "describe") return describe_command(arguments.run);
+  if (command == "calls") return calls_command(arguments.run, functions);
   if (command == "report") return report_command(arguments.folder);
   if (command == "compare-runs") {
     return compare_runs_command(arguments.folder, arguments.other_folder);

@@ -22,20 +22,7 @@ CaseSpec scenario_case(const CheckArguments& arguments) {
   run.backends = {"emulated"};
   run.only = arguments.only;
   run.workloads = arguments.workloads;
-  Selection selection = select_cases(run);
-  auto& cases = selection.cases;
-  cases.insert(cases.end(), selection.skipped.begin(), selection.skipped.end());
-  if (cases.empty()) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("{} has no case '{}'", arguments.case_path, arguments.only),
-                 .fix = "`shardproof list " + arguments.case_path + "` shows its cases"});
-  }
-  CaseSpec spec = cases.front();
-  if (cases.size() > 1) {
-    std::cerr << fmt::format("{} has {} cases; this is the golden of {} (--only chooses)\n",
-                             arguments.case_path, cases.size(), spec.name);
-  }
-  return spec;
+  return select_one_case(run);
 }
 
 int status_of(const TaskOutcome& outcome) {

@@ -18,6 +18,10 @@ struct Selection {
 // when nothing is selected.
 Selection select_cases(const RunArguments& arguments);
 
+// The one case that a command is about: --only chooses among several, otherwise the first is taken,
+// and standard error says so. Throws as select_cases, and when there is none.
+CaseSpec select_one_case(const RunArguments& arguments);
+
 // The scenario files of `paths`, sorted: files themselves, and *.yaml below folders.
 std::vector<std::string> find_scenario_files(const std::vector<std::string>& paths);
 

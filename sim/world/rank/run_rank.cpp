@@ -123,6 +123,7 @@ RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv en
   env.on_step = [&](int64_t step) {
     injection.on_step(step);
     digests.on_step(step);
+    if (hooks.on_step) hooks.on_step(rank, step);
   };
   env.on_call = [&](const Call& call) {
     if (!injection.before_call(call)) return numbers.skipped(call);
