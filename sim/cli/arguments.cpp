@@ -42,11 +42,18 @@ CLI::Validator shard_text(RunArguments& run) {
   return CLI::Validator(check, "", "shard");
 }
 
+void add_ignore_limits(CLI::App& app, WorldArguments& world) {
+  app.add_flag("--ignore-limits", world.ignore_limits,
+               "Start cases that are predicted to need more memory, threads, open files or disk "
+               "than this machine has");
+}
+
 void add_world(CLI::App& app, WorldArguments& world) {
   app.add_option("--device", world.device, "cpu or cuda")->check(one_of(known_devices()));
   app.add_flag("--fresh", world.fresh,
                "Make a new world for every case instead of reusing warm ones");
   app.add_flag("--no-cache", world.no_cache, "Compute every golden anew");
+  add_ignore_limits(app, world);
 }
 
 void add_selection(CLI::App& app, RunArguments& run) {
@@ -155,6 +162,7 @@ void add_case(CLI::App& app, CheckArguments& check, const std::string& what) {
   app.add_option("case", check.case_path, what)->required();
   add_flags(app, check, Flag::Of::kEveryCommand);
   app.add_flag("--no-cache", check.world.no_cache, "Compute the golden anew");
+  add_ignore_limits(app, check.world);
 }
 
 void add_check(CLI::App& app, CheckArguments& check) {

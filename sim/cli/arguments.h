@@ -16,6 +16,7 @@ struct WorldArguments {
   std::string device = "cpu";
   bool fresh = false;     // a new world for every case
   bool no_cache = false;  // compute goldens; do not use the cache of earlier runs
+  bool ignore_limits = false;  // start what this machine is predicted not to hold
 };
 
 struct RunArguments {

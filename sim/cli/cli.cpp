@@ -7,6 +7,7 @@
 #include <iostream>
 
 #include "base/error.h"
+#include "base/shortage.h"
 #include "sim/cli/arguments.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/version.h"
@@ -81,6 +82,10 @@ int report_failure(const std::function<int()>& run) {
                              error.path1().string(), error.code().message());
     return 2;
   } catch (const std::exception& error) {
+    if (const std::string shortage = shortage_text(error); !shortage.empty()) {
+      std::cerr << "shardproof: " << shortage << '\n';
+      return 2;
+    }
     std::cerr << "shardproof: a fault in shardproof itself: " << error.what() << '\n';
     return 5;
   }

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "sim/cli/check_case.h"
 #include "sim/cli/commands.h"
+#include "sim/cli/machine.h"
 #include "sim/cli/outputs.h"
 #include "sim/cli/selection.h"
 #include "sim/run/case_check.h"
@@ -41,7 +42,7 @@ int golden_command(const CheckArguments& arguments, WorldPool& pool) {
   set_flags(arguments, spec);
   check_case(spec);
   const std::string dump = output_file("--dump", arguments.dump, inputs_of(spec), arguments.force);
-  GoldenStore goldens(pool, false);
+  GoldenStore goldens(pool, false, limits_for(arguments.world));
   const auto golden = goldens.make(spec, dump);
   if (pool.interrupted()) return 130;
   if (golden->outcome.ok) {

@@ -26,6 +26,10 @@ std::vector<std::string> runnable_backends(const std::string& device) {
   return backends;
 }
 
+std::optional<MachineLimits> limits_for(const WorldArguments& arguments) {
+  return arguments.ignore_limits ? std::nullopt : std::optional(machine_limits());
+}
+
 std::string find_in_repository(const std::string& relative_path) {
   if (fs::exists(relative_path)) return relative_path;
   std::error_code error;

@@ -24,6 +24,14 @@ std::string backend_of(const RunArguments& arguments) {
   throw Error({.kind = ErrorKind::kBadInput, .what = backend + " cannot run here", .fix = reason});
 }
 
+// One line for each host: ranks that do not come are otherwise seen after minutes only.
+void say_what_it_waits_for(const ExternalPlace& place) {
+  if (place.world_size == 1 || place.local_rank != 0) return;
+  std::cerr << fmt::format("shardproof: rank {} of {} waits for {} at {}:{}\n", place.rank,
+                           place.world_size, place.rank == 0 ? "the others" : "rank 0",
+                           place.master_addr, place.master_port);
+}
+
 // Whatever happens here, the other ranks hear with which status to exit. What there is to say is
 // said before: a launcher may end rank 0 as soon as another rank has exited.
 int run_and_dismiss(const RunArguments& arguments, const CommandLine& command, WorldPool& pool) {
@@ -55,6 +63,7 @@ int rank_command(const RunArguments& given, const CommandLine& command,
   arguments.jobs = 1;
   arguments.world_size = place.world_size;
   const std::string& backend = arguments.backends.front();
+  say_what_it_waits_for(place);
   if (place.rank != 0) serve_external_rank(place, backend, arguments.world.device, functions);
   ExternalHost host(place, backend, arguments.world.device, functions);
   WorldPool pool(functions);

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/shortage.h"
 #include "sim/world/process/call_board.h"
 #include "sim/world/process/call_lines.h"
 #include "sim/world/process/ending_codec.h"
@@ -52,6 +53,8 @@ TaskOutcome outcome_of_exception() {
         return {.kind = "failed", .message = error.what()};
     }
   } catch (const std::exception& error) {
+    const std::string shortage = shortage_text(error);
+    if (!shortage.empty()) return {.kind = "bad_input", .message = shortage};
     return {.kind = "internal", .message = error.what()};
   } catch (...) {
     return {.kind = "internal", .message = "an exception of an unknown type"};

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/shortage.h"
 #include "sim/world/calls/call_digests.h"
 #include "sim/world/calls/fault_injection.h"
 
@@ -59,10 +60,12 @@ void describe_exception(RankEnding& ending) {
     ending.message = error.what();
   } catch (const c10::Error& error) {
     ending.kind = "threw";
-    ending.message = error.what_without_backtrace();
+    ending.message = shortage_text(error);
+    if (ending.message.empty()) ending.message = error.what_without_backtrace();
   } catch (const std::exception& error) {
     ending.kind = "threw";
-    ending.message = error.what();
+    ending.message = shortage_text(error);
+    if (ending.message.empty()) ending.message = error.what();
   } catch (...) {
     ending.kind = "threw";
     ending.message = "an exception of an unknown type";
