@@ -47,7 +47,6 @@ struct Flag {
   enum class Of { kCheck, kEveryCommand } of = Of::kCheck;
   // kWhenGiven: the flag replaces a value of a file, and the case does not show which it was.
   enum class Replay { kWhenSet, kWhenGiven, kNever } replay = Replay::kWhenSet;
-  const char* otherwise = "";  // value that `check` uses without the flag; "": the default
 };
 
 // The properties of an option that do not depend on its struct.

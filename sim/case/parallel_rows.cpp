@@ -26,7 +26,7 @@ const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&) {
                                 "use again"),
       row<&Spec::data_parallel>("parallel.data_parallel", "How dp holds parameters",
                                 Choices{known_data_parallel()},
-                                Flag{.names = "--data-parallel", .otherwise = "fsdp"}),
+                                Flag{"--data-parallel"}),
       member<&Spec::fsdp>(),
       row<&Spec::activation_checkpointing>(
           "parallel.activation_checkpointing",

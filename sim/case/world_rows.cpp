@@ -59,10 +59,11 @@ const OptionRows<WorldSpec>& rows_of(const WorldSpec&) {
           "world.compute_cost.gflop_per_s",
           "fixed: rate of matrix products, in addition to op_us; 0: no additional time", rate),
       row<&Spec::stragglers>("world.stragglers", "Ranks that are slower than the others"),
-      row<&Spec::deadline_s>("world.deadline_s",
-                             "Seconds that the whole case may take, without those in which other "
-                             "programs had the cores",
-                             seconds, Flag{"--deadline", kEveryCommand}),
+      row<&Spec::deadline_s>(
+          "world.deadline_s",
+          "Seconds that a case may compute without a collective call (in all ten "
+          "times as long), without those in which other programs had the cores",
+          seconds, Flag{"--deadline", kEveryCommand}),
   };
   return rows;
 }

@@ -45,11 +45,18 @@ CLI::Validator shard_text(RunArguments& run) {
   return CLI::Validator(check, "", "shard");
 }
 
+void add_ignore_limits(CLI::App& app, WorldArguments& world) {
+  app.add_flag("--ignore-limits", world.ignore_limits,
+               "Start cases that are predicted to need more memory, threads, open files or disk "
+               "than this machine has");
+}
+
 void add_world(CLI::App& app, WorldArguments& world) {
   app.add_option("--device", world.device, "cpu or cuda")->check(one_of(known_devices()));
   app.add_flag("--fresh", world.fresh,
                "Make a new world for every case instead of reusing warm ones");
   app.add_flag("--no-cache", world.no_cache, "Compute every golden anew");
+  add_ignore_limits(app, world);
 }
 
 void add_selection(CLI::App& app, RunArguments& run) {
@@ -75,6 +82,13 @@ void add_selection(CLI::App& app, RunArguments& run) {
   app.add_flag("--all", run.all_tags, "Also the cases tagged slow or manual");
 }
 
+void add_format(CLI::App& app, RunArguments& run, const std::string& lines) {
+  app.add_option_function<std::string>(
+         "--format", [&run](const std::string& name) { run.json_lines = name == "jsonl"; },
+         "What standard output gets: text, or jsonl, " + lines)
+      ->check(one_of({"text", "jsonl"}));
+}
+
 void add_run(CLI::App& app, RunArguments& run) {
   add_selection(app, run);
   add_world(app, run.world);
@@ -89,10 +103,7 @@ void add_run(CLI::App& app, RunArguments& run) {
   app.add_option("--out", run.out, "Folder for the results (default: runs/<time>)");
   app.add_flag("--force", run.force, "Use the folder of --out even if it holds other files");
   app.add_flag("--quiet,-q", run.quiet, "No line for expected results");
-  app.add_option_function<std::string>(
-         "--format", [&run](const std::string& name) { run.json_lines = name == "jsonl"; },
-         "What standard output gets: text, or jsonl, a line of JSON for each case")
-      ->check(one_of({"text", "jsonl"}));
+  add_format(app, run, "a line of JSON for each case");
   app.add_option("--durations", run.durations, "List this many of the slowest cases at the end")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   app.add_flag("--no-skips", run.no_skips, "A skipped case makes the exit status 2");
@@ -106,11 +117,11 @@ void add_run(CLI::App& app, RunArguments& run) {
                "Selected cases that were not run do not make the exit status 2");
 }
 
-// "How dp holds parameters (replicate, fsdp, hybrid; without the flag fsdp)"
+// "How dp holds parameters (replicate, fsdp, hybrid; default replicate)"
 std::string flag_doc(const CaseOption& option) {
   std::string names = fmt::format("{}", fmt::join(option.choices, ", "));
-  if (*option.flag.otherwise != '\0') {
-    names += fmt::format("; without the flag {}", option.flag.otherwise);
+  if (option.default_value.is_string() && option.flag.replay == Flag::Replay::kWhenSet) {
+    names += fmt::format("; default {}", option.default_value.get<std::string>());
   }
   if (!names.empty()) return fmt::format("{} ({})", option.doc, names);
   return option.default_value == true ? "Turns this off: " + option.doc : option.doc;
@@ -154,6 +165,7 @@ void add_case(CLI::App& app, CheckArguments& check, const std::string& what) {
   app.add_option("case", check.case_path, what)->required();
   add_flags(app, check, Flag::Of::kEveryCommand);
   app.add_flag("--no-cache", check.world.no_cache, "Compute the golden anew");
+  add_ignore_limits(app, check.world);
 }
 
 void add_check(CLI::App& app, CheckArguments& check) {
@@ -208,6 +220,14 @@ const Command kCommands[] = {
      }},
     {"describe", "What a scenario would run: mesh, layouts, collectives, memory",
      [](CLI::App& app, Arguments& a) { add_selection(app, a.run); }},
+    {"calls", "Every collective call of each rank of one case: label, op, axis, shape, bytes",
+     [](CLI::App& app, Arguments& a) {
+       app.add_option("scenario", a.run.paths, "Scenario file")->required()->expected(1);
+       app.add_option("--only", a.run.only, "The case of exactly this name");
+       app.add_option("--label", a.run.label,
+                      "Only calls whose label has this text, as in a fault (* is a wildcard)");
+       add_format(app, a.run, "a line of JSON for each call, then for each axis and op");
+     }},
     {"check", "Run a case folder sharded and judge it",
      [](CLI::App& app, Arguments& a) { add_check(app, a.check); }},
     {"judge", "Judge a run that another framework recorded, or a result file",

@@ -14,8 +14,9 @@ namespace shardproof::sim {
 // How worlds are made and what is kept, for the commands that run ranks.
 struct WorldArguments {
   std::string device = "cpu";
-  bool fresh = false;     // a new world for every case
-  bool no_cache = false;  // compute goldens; do not use the cache of earlier runs
+  bool fresh = false;          // a new world for every case
+  bool no_cache = false;       // compute goldens; do not use the cache of earlier runs
+  bool ignore_limits = false;  // start what this machine is predicted not to hold
 };
 
 struct RunArguments {
@@ -37,6 +38,7 @@ struct RunArguments {
   bool force = false;              // `out` may hold files that are not of a run
   std::string resume;              // run: folder of an earlier run to go on with; "": none
   std::string dump;                // run: file for the one case's own full tensors; "": none
+  std::string label;               // calls: only those whose label has this text; "": all
   bool no_skips = false;
   bool no_unresolved = false;  // a tensor that cannot be resolved makes the exit status 1
   int64_t max_fail = 0;        // start no case after so many that are not as expected; 0: all
@@ -92,7 +94,7 @@ struct LogprobsArguments {
 struct Arguments {
   std::string
       command;  // run | list | describe | check | judge | golden | rank | report | doctor | ...
-  RunArguments run;               // run, list, describe, rank
+  RunArguments run;               // run, list, lint, describe, calls, rank
   CheckArguments check;           // check, judge, golden
   std::string folder;             // report, compare-runs
   std::string other_folder = {};  // compare-runs

@@ -76,9 +76,6 @@ std::string unread_keys_note(const CaseSpec& spec) {
 CaseSpec make_check_case(const CheckArguments& arguments) {
   CaseSpec spec = read_case_folder(arguments.case_path);
   set_mesh(arguments, spec.parallel);
-  for (const CaseOption& option : case_options()) {
-    if (*option.flag.otherwise != '\0') option.set(spec, option.flag.otherwise);
-  }
   set_flags(arguments, spec);
   if (!arguments.custom_plan.empty()) {
     spec.parallel.custom_plan = read_json_object(arguments.custom_plan);

@@ -42,7 +42,7 @@ CaseResult with_witness(CaseResult result, const std::optional<FileJudgement>& j
   const std::string partial = partial_text(*judged, "expected.safetensors");
   if (witness.verdict == Verdict::kMatch) {
     std::cout << fmt::format(
-        "expected.safetensors agrees with the golden: {} tensors, at most {:.2g}% of "
+        "expected.safetensors agrees with the golden: {} tensors, at most {:.3g}% of "
         "an allowance used\n",
         witness.tensors_compared, 100 * witness.worst_ratio);
     if (!partial.empty()) std::cout << partial << '\n';
@@ -66,6 +66,15 @@ CaseSpec case_of(const CheckArguments& arguments) {
   return spec;
 }
 
+void require_room(const CaseSpec& spec, const std::string& folder) {
+  namespace fs = std::filesystem;
+  if (!folder.empty()) check_room("--out", folder, report_bytes(spec));
+  if (!spec.dump_file.empty()) {
+    check_room("--dump", fs::path(spec.dump_file).parent_path().string(), dump_bytes(spec));
+  }
+  if (!spec.save_folder.empty()) check_room("--save", spec.save_folder, save_bytes(spec));
+}
+
 }  // namespace
 
 int check_command(const CheckArguments& arguments, const CommandLine& command, WorldPool& pool) {
@@ -81,8 +90,10 @@ int check_command(const CheckArguments& arguments, const CommandLine& command, W
   }
   const std::string& out = arguments.out;
   const std::string folder = out.empty() ? "" : create_run_folder(out, arguments.force);
-  GoldenStore goldens(pool, !arguments.world.no_cache);
-  CaseRunner runner(pool, goldens, arguments.world.fresh);
+  const std::optional<MachineLimits> limits = limits_for(arguments.world);
+  if (limits) require_room(spec, folder);
+  GoldenStore goldens(pool, !arguments.world.no_cache, limits);
+  CaseRunner runner(pool, goldens, arguments.world.fresh, limits);
   const bool color = wants_color();
   const std::optional<FileJudgement> witness = judge_expected(spec, goldens, pool);
   if (pool.interrupted()) return 130;

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/shortage.h"
 #include "base/utf8.h"
 #include "sim/cli/arguments.h"
 #include "sim/cli/commands.h"
@@ -39,6 +40,7 @@ int dispatch(const Arguments& arguments, const CommandLine& line,
   if (command == "list") return list_command(arguments.run);
   if (command == "lint") return lint(arguments.run.paths, arguments.run.workloads);
   if (command == "describe") return describe_command(arguments.run);
+  if (command == "calls") return calls_command(arguments.run, functions);
   if (command == "report") return report_command(arguments.folder);
   if (command == "compare-runs") {
     return compare_runs_command(arguments.folder, arguments.other_folder);
@@ -106,6 +108,10 @@ int report_failure(const std::function<int()>& run) {
                              shown(error.path1().string()), error.code().message());
     return 2;
   } catch (const std::exception& error) {
+    if (const std::string shortage = shortage_text(error); !shortage.empty()) {
+      std::cerr << "shardproof: " << shortage << '\n';
+      return 2;
+    }
     std::cerr << "shardproof: a fault in shardproof itself: " << error.what() << '\n';
     return 5;
   }

@@ -15,6 +15,8 @@ int rank_command(const RunArguments& arguments, const CommandLine& command,
                  const WorkerFunctions& functions);
 int list_command(const RunArguments& arguments);
 int describe_command(const RunArguments& arguments);
+// Runs one case in the emulated world of this process, without a golden.
+int calls_command(const RunArguments& arguments, const WorkerFunctions& functions);
 int check_command(const CheckArguments& arguments, const CommandLine& command, WorldPool& pool);
 int judge_command(const CheckArguments& arguments, WorldPool& pool);
 int golden_command(const CheckArguments& arguments, WorldPool& pool);

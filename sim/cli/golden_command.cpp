@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "sim/cli/check_case.h"
 #include "sim/cli/commands.h"
+#include "sim/cli/machine.h"
 #include "sim/cli/outputs.h"
 #include "sim/cli/selection.h"
 #include "sim/run/case_check.h"
@@ -22,20 +23,7 @@ CaseSpec scenario_case(const CheckArguments& arguments) {
   run.backends = {"emulated"};
   run.only = arguments.only;
   run.workloads = arguments.workloads;
-  Selection selection = select_cases(run);
-  auto& cases = selection.cases;
-  cases.insert(cases.end(), selection.skipped.begin(), selection.skipped.end());
-  if (cases.empty()) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("{} has no case '{}'", arguments.case_path, arguments.only),
-                 .fix = "`shardproof list " + arguments.case_path + "` shows its cases"});
-  }
-  CaseSpec spec = cases.front();
-  if (cases.size() > 1) {
-    std::cerr << fmt::format("{} has {} cases; this is the golden of {} (--only chooses)\n",
-                             arguments.case_path, cases.size(), spec.name);
-  }
-  return spec;
+  return select_one_case(run);
 }
 
 int status_of(const TaskOutcome& outcome) {
@@ -55,7 +43,7 @@ int golden_command(const CheckArguments& arguments, WorldPool& pool) {
   check_case(spec);
   if (is_folder) std::cerr << unread_keys_note(spec);
   const std::string dump = output_file("--dump", arguments.dump, inputs_of(spec), arguments.force);
-  GoldenStore goldens(pool, false);
+  GoldenStore goldens(pool, false, limits_for(arguments.world));
   const auto golden = goldens.make(spec, dump);
   if (pool.interrupted()) return 130;
   if (golden->outcome.ok) {

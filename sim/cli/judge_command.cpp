@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "sim/cli/check_case.h"
 #include "sim/cli/commands.h"
+#include "sim/cli/machine.h"
 #include "sim/cli/replay_flags.h"
 #include "sim/recorded/recorded_judgement.h"
 #include "sim/report/color.h"
@@ -74,7 +75,7 @@ int judge_command(const CheckArguments& arguments, WorldPool& pool) {
                  .what = arguments.result_file + (there ? " is no file" : " does not exist"),
                  .fix = "name a safetensors file"});
   }
-  GoldenStore goldens(pool, !arguments.world.no_cache);
+  GoldenStore goldens(pool, !arguments.world.no_cache, limits_for(arguments.world));
   FileJudgement judgement = judge_file(spec, goldens, pool, arguments.result_file);
   if (pool.interrupted()) return 130;
   CaseResult& result = judgement.result;

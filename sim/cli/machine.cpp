@@ -21,4 +21,8 @@ std::vector<Backend> runnable_backends(DeviceKind device) {
   return backends;
 }
 
+
+std::optional<MachineLimits> limits_for(const WorldArguments& arguments) {
+  return arguments.ignore_limits ? std::nullopt : std::optional(machine_limits());
+}
 }  // namespace shardproof::sim

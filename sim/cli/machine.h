@@ -1,10 +1,13 @@
 // The worlds that this machine can run.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "sim/case/world_spec.h"
+#include "sim/cli/arguments.h"
+#include "sim/run/limits.h"
 
 namespace shardproof::sim {
 
@@ -12,7 +15,7 @@ namespace shardproof::sim {
 std::string why_not(Backend backend, DeviceKind device);
 // The backends that can run here on that device, in the order in which `run` uses them.
 std::vector<Backend> runnable_backends(DeviceKind device);
-// A path in the repository, relative to the current folder or else to the program; "" when absent.
-std::string find_in_repository(const std::string& relative_path);
+// What the worlds of a command may take; nothing with --ignore-limits.
+std::optional<MachineLimits> limits_for(const WorldArguments& arguments);
 
 }  // namespace shardproof::sim

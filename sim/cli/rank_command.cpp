@@ -28,6 +28,14 @@ Backend backend_of(const RunArguments& arguments, DeviceKind device) {
                .fix = reason});
 }
 
+// One line for each host: ranks that do not come are otherwise seen after minutes only.
+void say_what_it_waits_for(const ExternalPlace& place) {
+  if (place.world_size == 1 || place.local_rank != 0) return;
+  std::cerr << fmt::format("shardproof: rank {} of {} waits for {} at {}:{}\n", place.rank,
+                           place.world_size, place.rank == 0 ? "the others" : "rank 0",
+                           place.master_addr, place.master_port);
+}
+
 // Whatever happens here, the other ranks hear with which status to exit. What there is to say is
 // said before: a launcher may end rank 0 as soon as another rank has exited.
 int run_and_dismiss(const RunArguments& arguments, const CommandLine& command, WorldPool& pool,
@@ -64,6 +72,7 @@ int rank_command(const RunArguments& given, const CommandLine& command,
   arguments.backends = {name_of(backend)};
   arguments.jobs = 1;
   arguments.world_size = place.world_size;
+  say_what_it_waits_for(place);
   if (place.rank != 0) serve_external_rank(place, backend, device, functions);
   ExternalHost host(place, backend, device, functions);
   WorldPool pool(functions);

@@ -14,6 +14,7 @@
 
 #include "base/elapsed.h"
 #include "base/error.h"
+#include "sim/cli/machine.h"
 #include "sim/cli/replay_flags.h"
 #include "sim/cli/version.h"
 #include "sim/report/color.h"
@@ -38,8 +39,9 @@ class Run {
       const std::optional<ResumedRun>& earlier)
       : arguments_(arguments),
         pool_(pool),
-        goldens_(pool, !arguments.world.no_cache),
-        runner_(pool, goldens_, arguments.world.fresh),
+        limits_(limits_for(arguments.world)),
+        goldens_(pool, !arguments.world.no_cache, limits_),
+        runner_(pool, goldens_, arguments.world.fresh, limits_of_worlds()),
         cases_(std::move(selection.cases)),
         results_(cases_.size()) {
     info.skipped = std::move(selection.skipped);
@@ -80,6 +82,11 @@ class Run {
   RunInfo info;
 
  private:
+  // The ranks of a launcher may be on other machines.
+  std::optional<MachineLimits> limits_of_worlds() const {
+    return arguments_.world_size ? std::nullopt : limits_;
+  }
+
   bool is_finished(size_t place) const { return results_[place].has_value(); }
 
   int64_t missing_count() const {
@@ -142,6 +149,7 @@ class Run {
 
   const RunArguments& arguments_;
   WorldPool& pool_;
+  std::optional<MachineLimits> limits_;
   GoldenStore goldens_;
   CaseRunner runner_;
   std::vector<CaseSpec> cases_;
@@ -177,6 +185,17 @@ void require_inputs_elsewhere(const RunArguments& arguments) {
                                      arguments.out, path),
                  .fix = "name another folder with --out"});
   }
+}
+
+void require_room(const RunArguments& arguments, const Selection& selection,
+                  const std::string& folder) {
+  double bytes = 0;
+  for (const CaseSpec& spec : selection.cases) bytes += report_bytes(spec);
+  check_room("--out", folder, bytes);
+  if (arguments.dump.empty()) return;
+  const CaseSpec& spec = selection.cases.front();
+  check_room("--dump", std::filesystem::path(spec.dump_file).parent_path().string(),
+             dump_bytes(spec));
 }
 
 // The cases must be those of the earlier run, or results of two programs would lie in one folder.
@@ -222,6 +241,7 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
   if (!arguments.out.empty()) require_inputs_elsewhere(arguments);
   const std::string folder =
       earlier ? arguments.resume : create_run_folder(arguments.out, arguments.force);
+  if (!arguments.world.ignore_limits) require_room(arguments, selection, folder);
   Run run(arguments, pool, std::move(selection), earlier);
   run.info.started = utc_now();
   run.info.command = command.text;

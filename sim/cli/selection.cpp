@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iostream>
 #include <random>
 #include <set>
 
@@ -148,6 +149,18 @@ Selection select_cases(const RunArguments& arguments) {
     (spec.skip.empty() ? selection.cases : selection.skipped).push_back(std::move(spec));
   }
   return selection;
+}
+
+CaseSpec select_one_case(const RunArguments& arguments) {
+  Selection selection = select_cases(arguments);
+  auto& cases = selection.cases;
+  cases.insert(cases.end(), selection.skipped.begin(), selection.skipped.end());
+  if (cases.empty()) bad_selection("no case was selected", "`shardproof list` shows all cases");
+  if (cases.size() > 1) {
+    std::cerr << fmt::format("{} cases were selected; this is {} (--only chooses)\n", cases.size(),
+                             cases.front().name);
+  }
+  return cases.front();
 }
 
 }  // namespace shardproof::sim

@@ -18,4 +18,8 @@ struct Selection {
 // when nothing is selected.
 Selection select_cases(const RunArguments& arguments);
 
+// The one case that a command is about: --only chooses among several, otherwise the first is taken,
+// and standard error says so. Throws as select_cases, and when there is none.
+CaseSpec select_one_case(const RunArguments& arguments);
+
 }  // namespace shardproof::sim

@@ -134,6 +134,12 @@ HeldEstimate held_estimate(const CaseSpec& spec, const ModelConfig& config, int6
 
 MemoryEstimate estimate_memory(const CaseSpec& spec, const ModelConfig& config,
                                const Batch& batch) {
+  const int64_t gradients = count_parameters(spec, config, 0).shards * element_of(spec).precision;
+  return estimate_memory(spec, config, most_activations(spec, config, batch, gradients));
+}
+
+MemoryEstimate estimate_memory(const CaseSpec& spec, const ModelConfig& config,
+                               int64_t activations) {
   const Element element = element_of(spec);
   const ParameterCount counted = count_parameters(spec, config, 0);
   const int64_t count = counted.shards;
@@ -142,7 +148,7 @@ MemoryEstimate estimate_memory(const CaseSpec& spec, const ModelConfig& config,
   MemoryEstimate memory;
   memory.leaves = count * (sharded ? element.wide : element.precision);
   if (sharded) memory.gathered = gathered_elements(spec, counted) * element.precision;
-  memory.activations = most_activations(spec, config, batch, count * element.precision);
+  memory.activations = activations;
   if (spec.is(ModelWorkload::kLogprobs)) return memory;
   memory.masters = sharded || element.wide == element.precision ? 0 : count * element.wide;
   memory.gradients = count * element.wide;

@@ -40,5 +40,8 @@ struct MemoryEstimate {
 // and the batch, not tables, counters and temporary tensors of a single op. bench/README.md
 // compares it with measurements. Throws as plan_lines and deal_batches do.
 MemoryEstimate estimate_memory(const CaseSpec& spec, const ModelConfig& config, const Batch& batch);
+// The same with the bytes of activations of a microbatch as given.
+MemoryEstimate estimate_memory(const CaseSpec& spec, const ModelConfig& config,
+                               int64_t activations);
 
 }  // namespace shardproof::sim

@@ -62,7 +62,7 @@ std::string matched_line(const RecordedJudgement& judgement) {
                         unresolved.front().step, unresolved.front().reason);
   }
   if (!result.worst_tensor.empty()) {
-    text += fmt::format(", at most {:.2g}% of an allowance used ({})", 100 * result.worst_ratio,
+    text += fmt::format(", at most {:.3g}% of an allowance used ({})", 100 * result.worst_ratio,
                         result.worst_tensor);
   }
   return text;

@@ -13,6 +13,7 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <utility>
 
 #include "base/error.h"
@@ -135,7 +136,8 @@ fs::path make_numbered_folder(const fs::path& parent) {
   }
 }
 
-// Makes the link `latest`. An error is ignored: the link is only a convenience.
+// Makes the link `latest`, and says so where something else has its name. Other errors are ignored:
+// the link is only a convenience.
 void point_latest_at(const fs::path& folder) {
   const fs::path link = folder.parent_path() / "latest";
   const fs::path part = folder.parent_path() / (".latest-" + folder.filename().string());
@@ -143,7 +145,12 @@ void point_latest_at(const fs::path& folder) {
   fs::create_directory_symlink(folder.filename(), part, error);
   if (error) return;
   fs::rename(part, link, error);
-  if (error) fs::remove(part, error);
+  if (!error) return;
+  fs::remove(part, error);
+  std::cerr << fmt::format(
+      "shardproof: {} is no link and stays as it is; this run is in {}, and `report` without a "
+      "folder reads {}\n",
+      link.string(), folder.string(), link.string());
 }
 
 void write_logs(const fs::path& folder, const CaseResult& result, const std::string& id) {

@@ -104,7 +104,7 @@ std::string case_line(const CaseResult& result, bool color) {
       "{}  {:7.3f} s  {}", painted(fmt::format("{:9}", result.verdict), color_of(result), color),
       result.seconds, result.spec.name);
   if (result.verdict == Verdict::kMatch && result.tensors_compared > 0) {
-    line += fmt::format("   {}, at most {:.2g}% of the allowance used",
+    line += fmt::format("   {}, at most {:.3g}% of the allowance used",
                         count_of(static_cast<size_t>(result.tensors_compared), "tensor"),
                         100 * result.worst_ratio);
     const std::string unresolved = unresolved_text(result.account, result.spec.precision);

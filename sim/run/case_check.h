@@ -5,9 +5,9 @@
 
 namespace shardproof::sim {
 
-// Throws Error(kBadInput) for a config without sizes, a mesh that no model could run, a custom plan
-// that fits no model, and more parameters than this machine's memory holds. Throws Error(kRefused)
-// for an unsupported architecture. The ranks themselves refuse a model that their mesh cannot cut.
+// Throws Error(kBadInput) for a config without sizes, a mesh that no model could run, and a custom
+// plan that fits no model. Throws Error(kRefused) for an unsupported architecture. The ranks
+// themselves refuse a model that their mesh cannot cut.
 void check_case(const CaseSpec& spec);
 
 }  // namespace shardproof::sim

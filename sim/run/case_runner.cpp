@@ -68,6 +68,7 @@ void CaseRunner::start(const CaseSpec& spec, Done done) {
   const auto under = std::make_shared<Under>(Under{.spec = spec, .done = std::move(done)});
   try {
     check_case(spec);
+    if (limits_) check_world_limits(spec, *limits_);
   } catch (const Error& error) {
     finish(under, {ending_of(spec, error)});
     return;

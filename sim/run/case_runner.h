@@ -5,11 +5,13 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "sim/judge/verdict/verdict.h"
 #include "sim/run/golden_store.h"
+#include "sim/run/limits.h"
 #include "sim/world/launch/world_pool.h"
 
 namespace shardproof::sim {
@@ -18,9 +20,10 @@ class CaseRunner {
  public:
   using Done = std::function<void(CaseResult)>;
 
-  // With `fresh`, every case gets a new world.
-  CaseRunner(WorldPool& pool, GoldenStore& goldens, bool fresh)
-      : pool_(pool), goldens_(goldens), fresh_(fresh) {}
+  // With `fresh`, every case gets a new world. One that needs more than `limits` is bad input;
+  // without limits it starts.
+  CaseRunner(WorldPool& pool, GoldenStore& goldens, bool fresh, std::optional<MachineLimits> limits)
+      : pool_(pool), goldens_(goldens), fresh_(fresh), limits_(limits) {}
 
   // Calls `done` once, now or later in wait_until. Errors of the case are results, not exceptions.
   void start(const CaseSpec& spec, Done done);
@@ -39,6 +42,7 @@ class CaseRunner {
   WorldPool& pool_;
   GoldenStore& goldens_;
   bool fresh_;
+  std::optional<MachineLimits> limits_;
   int64_t under_way_ = 0;
   int64_t ranks_under_way_ = 0;
 };

@@ -27,13 +27,24 @@ int64_t size_of(int fd) {
 
 }  // namespace
 
-GoldenStore::GoldenStore(WorldPool& pool, bool use_cache)
+GoldenStore::GoldenStore(WorldPool& pool, bool use_cache, std::optional<MachineLimits> limits)
     : pool_(pool),
       use_cache_(use_cache),
+      limits_(limits),
       cache_(use_cache ? GoldenCache::default_folder() : std::filesystem::path()) {}
 
 GoldenStore::~GoldenStore() {
   if (kept_) cache_.trim();
+}
+
+std::optional<TaskOutcome> GoldenStore::too_large(const CaseSpec& spec) const {
+  if (!limits_) return std::nullopt;
+  try {
+    check_golden_limits(spec, *limits_);
+  } catch (const Error& error) {
+    return TaskOutcome{.kind = ResultKind::kBadInput, .message = error.what()};
+  }
+  return std::nullopt;
 }
 
 std::shared_ptr<GoldenStore::Golden> GoldenStore::from_cache(const std::string& full_key) const {
@@ -77,6 +88,7 @@ void GoldenStore::get(const CaseSpec& spec, Ready ready) {
   entry->waiting.push_back(std::move(ready));
   entry->golden = std::make_shared<Golden>();
   entry->golden->fd = make_memory_file();
+  if (auto outcome = too_large(spec)) return settle(entry, full_key, std::move(*outcome));
   pool_.start_golden(to_json(spec).dump(), entry->golden->fd.get(), "",
                      [this, entry, full_key](TaskOutcome outcome) {
                        settle(entry, full_key, std::move(outcome));
@@ -104,6 +116,10 @@ void GoldenStore::settle(const std::shared_ptr<Entry>& entry, const std::string&
 std::shared_ptr<const GoldenStore::Golden> GoldenStore::make(const CaseSpec& spec,
                                                              const std::string& dump_path) {
   auto golden = std::make_shared<Golden>();
+  if (auto outcome = too_large(spec)) {
+    golden->outcome = std::move(*outcome);
+    return golden;
+  }
   golden->fd = make_memory_file();
   golden->outcome = pool_.run_golden(to_json(spec).dump(), golden->fd.get(), dump_path);
   return golden;

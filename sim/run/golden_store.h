@@ -4,10 +4,12 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "sim/run/golden_cache.h"
+#include "sim/run/limits.h"
 #include "sim/world/launch/world_pool.h"
 #include "sim/world/process/owned_fd.h"
 
@@ -22,8 +24,9 @@ class GoldenStore {
   };
   using Ready = std::function<void(std::shared_ptr<const Golden>)>;
 
-  // With `use_cache` false, goldens of earlier runs are not used, and none are kept.
-  GoldenStore(WorldPool& pool, bool use_cache);
+  // With `use_cache` false, goldens of earlier runs are not used, and none are kept. A golden that
+  // is more than `limits` is bad input; without limits it is computed.
+  GoldenStore(WorldPool& pool, bool use_cache, std::optional<MachineLimits> limits);
   ~GoldenStore();  // trims the cache
   GoldenStore(const GoldenStore&) = delete;
   GoldenStore& operator=(const GoldenStore&) = delete;
@@ -47,8 +50,12 @@ class GoldenStore {
               TaskOutcome outcome);
   void forget_old();
 
+  // Why the golden of this case cannot be computed here; nothing when it can.
+  std::optional<TaskOutcome> too_large(const CaseSpec& spec) const;
+
   WorldPool& pool_;
   bool use_cache_;
+  std::optional<MachineLimits> limits_;
   bool kept_ = false;  // the cache has a new entry
   GoldenCache cache_;
   std::list<std::shared_ptr<Entry>> entries_;  // latest first

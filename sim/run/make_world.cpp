@@ -16,7 +16,8 @@ RankHooks hooks_of(const WorldSetup& setup) {
   return {.on_start = setup.on_start,
           .on_call = setup.on_call,
           .before_kill = setup.before_kill,
-          .on_fault = setup.on_fault};
+          .on_fault = setup.on_fault,
+          .on_step = setup.on_step};
 }
 
 WorldSession emulated_world(const WorldSetup& setup, const RankMain& main) {

@@ -128,10 +128,10 @@ class Check(CommandTest):
             self.assertIn(name, golden)
         for mesh in (["dp=3,tp=2", "--sequence-parallel"], ["dp=1,cp=3", "--ulysses", "2"],
                      ["cp=2,tp=2", "--ulysses", "2", "--sequence-parallel"],
-                     ["dp=2,tp=2", "--dynamic-batching", "24"], ["dp=2", "--microbatch", "1"],
-                     ["dp=2", "--fsdp-no-reshard", "--activation-checkpointing"],
+                     ["dp=2,tp=2", "--dynamic-batching", "24", "--data-parallel", "fsdp"], ["dp=2", "--microbatch", "1"],
+                     ["dp=2", "--data-parallel", "fsdp", "--fsdp-no-reshard", "--activation-checkpointing"],
                      ["dp=4", "--data-parallel", "hybrid", "--replicate-size", "2"],
-                     ["dp=2", "--data-parallel", "replicate", "--activation-checkpointing=layer"],
+                     ["dp=2", "--activation-checkpointing=layer"],
                      ["cp=2,tp=2", "--packed", "--context-layout", "contiguous",
                       "--context-rotation", "all_gather"]):
             text = self.call("check", self.case, "--mesh", *mesh, "--dump", self.path("ours"))
@@ -148,7 +148,7 @@ class Check(CommandTest):
     def test_twice_gives_the_same_bits(self):
         self.make_case()
         for name in ("one", "two"):
-            self.call("check", self.case, "--mesh", "tp=4,dp=2", "--fresh", "--dump",
+            self.call("check", self.case, "--mesh", "tp=4,dp=2", "--data-parallel", "fsdp", "--fresh", "--dump",
                       self.path(name))
         with open(self.path("one"), "rb") as one, open(self.path("two"), "rb") as two:
             self.assertEqual(one.read(), two.read())
@@ -175,7 +175,7 @@ class Check(CommandTest):
         self.make_case()
         for folder, mesh in (("four", "tp=4,dp=2"), ("one", "dp=1")):
             saved_to = self.path("saved_" + folder)
-            self.call("check", self.case, "--mesh", "dp=2,tp=2", "--save", saved_to,
+            self.call("check", self.case, "--mesh", "dp=2,tp=2", "--data-parallel", "fsdp", "--save", saved_to,
                       "--save-file-bytes", "1000", "--dump", self.path("trained"))
             for name in ("batch.safetensors", "case.json"):
                 shutil.copy(os.path.join(self.case, name), saved_to)

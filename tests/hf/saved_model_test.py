@@ -67,8 +67,8 @@ def all_tensors(folder):
 def check_case(program, maker, name, mesh, largest, scratch):
     case = ROOT / "golden/hf" / name
     folder, dump, golden = scratch / name, scratch / f"{name}.dump", scratch / f"{name}.golden"
-    run(program, "check", case, "--mesh", mesh, "--backend", "emulated", "--steps", 2, "--save", folder,
-        "--save-file-bytes", largest, "--dump", dump)
+    run(program, "check", case, "--mesh", mesh, "--data-parallel", "fsdp", "--backend", "emulated", "--steps", 2,
+        "--save", folder, "--save-file-bytes", largest, "--dump", dump)
     saved, trained = all_tensors(folder), load_file(dump)
     prefix = "step2.param."
     assert {prefix + key for key in saved} == {key for key in trained if key.startswith(prefix)}

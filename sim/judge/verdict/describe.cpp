@@ -120,7 +120,7 @@ std::string matched_line(const CaseResult& result) {
   const std::string unresolved = unresolved_text(result.account, result.spec.precision);
   if (!unresolved.empty()) text += ", " + unresolved;
   if (!result.worst_tensor.empty()) {
-    text += fmt::format(", at most {:.2g}% of an allowance used ({})", 100 * result.worst_ratio,
+    text += fmt::format(", at most {:.3g}% of an allowance used ({})", 100 * result.worst_ratio,
                         result.worst_tensor);
   }
   return text;

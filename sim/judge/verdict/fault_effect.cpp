@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "sim/judge/diff/golden_order.h"
+#include "sim/judge/verdict/call_labels.h"
 
 namespace shardproof::sim {
 namespace {
@@ -140,15 +141,30 @@ const FaultNote* note_of(const CaseResult& result, size_t index) {
   return nullptr;
 }
 
-std::string never_fired(const FaultSpec& fault, const FaultNote* note) {
+// The labels that the fault's rank used, where no call fitted the fault's own.
+std::string labels_text(const CaseResult& result, const FaultSpec& fault, const FaultNote& note) {
+  if (fault.label.empty() || note.matches > 0) return "";
+  std::vector<std::string> labels;
+  for (const RankReport& report : result.reports) {
+    if (report.rank != fault.rank) continue;
+    for (const std::string& call : report.calls) labels.push_back(label_of(call));
+  }
+  if (labels.empty()) return "";
+  return fmt::format("; the labels of its calls are {} (`shardproof calls` lists all calls)",
+                     nearest_labels(fault.label, labels));
+}
+
+std::string never_fired(const CaseResult& result, const FaultSpec& fault, const FaultNote* note) {
   std::string text = fmt::format("the fault {} on rank {} never acted", fault.kind, fault.rank);
   if (note == nullptr) return text + ": the case ended before its rank could say why";
   if (!note->problem.empty()) return text + ": " + note->problem;
-  return text + fmt::format(
-                    ": rank {} made {} calls, {} of them are {} at which a {} can act, and "
-                    "at_call is {} (from 0)",
-                    fault.rank, note->calls, note->matches, selection_text(fault), fault.kind,
-                    fault.at_call);
+  return text +
+         fmt::format(
+             ": rank {} made {} calls, {} of them are {} at which a {} can act, and "
+             "at_call is {} (from 0)",
+             fault.rank, note->calls, note->matches, selection_text(fault), fault.kind,
+             fault.at_call) +
+         labels_text(result, fault, *note);
 }
 
 std::string fault_text(const FaultSpec& fault, const FaultNote* note) {
@@ -214,7 +230,7 @@ std::string faults_that_never_fired(const CaseResult& result) {
   for (size_t i = 0; i < result.spec.faults.size(); ++i) {
     const FaultNote* note = note_of(result, i);
     if (note != nullptr && note->fired) continue;
-    text += (text.empty() ? "" : "\n") + never_fired(result.spec.faults[i], note);
+    text += (text.empty() ? "" : "\n") + never_fired(result, result.spec.faults[i], note);
   }
   return text;
 }

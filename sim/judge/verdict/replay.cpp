@@ -31,10 +31,7 @@ std::string check_flags(const CaseSpec& spec) {
   for (const CaseOption& option : case_options()) {
     if (option.flag_name().empty() || option.flag.replay != Flag::Replay::kWhenSet) continue;
     const nlohmann::json value = option.get(spec, Extent::kAll);
-    const bool named = *option.flag.otherwise != '\0';
-    if (value == (named ? nlohmann::json(option.flag.otherwise) : option.get({}, Extent::kAll))) {
-      continue;
-    }
+    if (value == option.get({}, Extent::kAll)) continue;
     (option.path.starts_with("parallel.") ? sharding : others) += flag_text(option, value);
   }
   if (spec.batching.kind == "packed") sharding += " --packed";

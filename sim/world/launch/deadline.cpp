@@ -6,7 +6,13 @@
 
 namespace shardproof::sim {
 
-bool Deadline::sample(double now_s, const std::vector<double>& cpu_s) {
+bool Deadline::sample(double now_s, const std::vector<double>& cpu_s, uint64_t calls) {
+  if (calls != last_calls_) {
+    taken_before_s_ += taken_s_;
+    taken_s_ = 0;
+    moved_s_ = last_s_;
+    last_calls_ = calls;
+  }
   last_cpu_s_.resize(cpu_s.size(), 0);
   double busiest = 0, total = 0;
   for (size_t i = 0; i < cpu_s.size(); ++i) {
@@ -17,7 +23,9 @@ bool Deadline::sample(double now_s, const std::vector<double>& cpu_s) {
   taken_s_ += std::min(now_s - last_s_, std::max(busiest, total / cores_));
   last_s_ = now_s;
   last_cpu_s_ = cpu_s;
-  return taken_s_ > limit_s_ || now_s > kLongest * limit_s_;
+  const double longest_s = kLongest * limit_s_;
+  return taken_s_ > limit_s_ || taken_before_s_ + taken_s_ > longest_s ||
+         now_s - moved_s_ > longest_s;
 }
 
 double usable_cores() {

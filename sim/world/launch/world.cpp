@@ -234,8 +234,9 @@ void World::tick() {
   if (!running_) return;
   if (refuser_is_awaited()) return settle();
   const HangSample sample{seconds_since(started_), board_.total_calls(), cpu_seconds()};
-  if (deadline_.sample(sample.now_s, sample.cpu_s)) {
-    hung(fmt::format("the case did not end within its deadline of {:g} s", limits_.deadline_s));
+  if (deadline_.sample(sample.now_s, sample.cpu_s, sample.calls)) {
+    hung(fmt::format("the case did not end within its deadline of {:g} s after its last call",
+                     limits_.deadline_s));
   } else if (looks_hung(sample)) {
     hung(fmt::format("for {:g} s no rank entered a collective or used more than {:.0f}% of a core",
                      limits_.hang_s, HangRule::kIdleShare * 100));

@@ -34,6 +34,8 @@ struct WorldSetup {
   std::function<void(int64_t rank, const CallLine& line)> on_call = {};
   // A fault that the scenario planted is about to kill the process, on this rank's thread.
   std::function<void(int64_t rank)> before_kill = {};
+  // A training step begins, from 1.
+  std::function<void(int64_t rank, int64_t step)> on_step = {};
   // A planted fault acts.
   std::function<void(int64_t rank, const FaultNote& note)> on_fault = {};
 };

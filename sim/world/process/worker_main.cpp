@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/shortage.h"
 #include "sim/world/process/call_board.h"
 #include "sim/world/process/call_lines.h"
 #include "sim/world/process/ending_codec.h"
@@ -52,6 +53,8 @@ TaskOutcome outcome_of_exception() {
         return {.kind = ResultKind::kFailed, .message = error.what()};
     }
   } catch (const std::exception& error) {
+    const std::string shortage = shortage_text(error);
+    if (!shortage.empty()) return {.kind = ResultKind::kBadInput, .message = shortage};
     return {.kind = ResultKind::kInternal, .message = error.what()};
   } catch (...) {
     return {.kind = ResultKind::kInternal, .message = "an exception of an unknown type"};

@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 
 #include <map>
+#include <optional>
 
+#include "comm/shared_failure.h"
 #include "sim/case/policy_stages.h"
 #include "sim/case/record/expected_names.h"
 #include "tensor/safetensors.h"
@@ -88,7 +90,15 @@ void write_dump(const CaseSpec& spec, const std::vector<Observation>& kept, cons
   for (const auto& [name, tensor] : sums) {
     out.emplace_back(name, comm.world().all_reduce(tensor, ReduceOp::kSum, "dump " + name));
   }
-  if (comm.rank() == 0) write_safetensors(spec.dump_file, out, {{"writer", "shardproof"}});
+  std::optional<Error> failure;
+  if (comm.rank() == 0) {
+    try {
+      write_safetensors(spec.dump_file, out, {{"writer", "shardproof"}});
+    } catch (const Error& error) {
+      failure = error;
+    }
+  }
+  throw_together(comm.world(), failure, "dump written");
 }
 
 }  // namespace shardproof::sim

@@ -32,7 +32,7 @@ class DumpProbe final : public Probe {
 // order. `comm` may be on another mesh of these ranks than the observations.
 //
 // Communication   one all_reduce(sum) per tensor: the first owner of an element adds its value, all
-//                 other ranks add 0
+//                 other ranks add 0; then throw_together, for a file that cannot be written
 void write_dump(const CaseSpec& spec, const std::vector<Observation>& kept, const Batch& batch,
                 const std::map<std::string, std::vector<int64_t>>& parameter_shapes,
                 MeshComm& comm);

@@ -48,6 +48,10 @@ std::vector<std::string> idle_options(const CaseSpec& spec) {
         "tp.gather_buffer is true, but no sequence is sharded over tp: it has no effect");
   }
   const bool shards = !shard_axes(parallel.mesh(), train_options(spec).data_parallel).shard.empty();
+  if (!parallel.fsdp.reshard_after_forward && !shards) {
+    idle.push_back(
+        "reshard_after_forward is false, but data_parallel shards no parameters: it has no effect");
+  }
   if (parallel.fsdp.cpu_offload && !shards) {
     idle.push_back("cpu_offload is true, but data_parallel shards no parameters: it has no effect");
   }

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/shortage.h"
 #include "sim/world/calls/call_digests.h"
 #include "sim/world/calls/fault_injection.h"
 
@@ -59,10 +60,12 @@ void describe_exception(RankEnding& ending) {
     ending.message = error.what();
   } catch (const c10::Error& error) {
     ending.kind = ResultKind::kThrew;
-    ending.message = error.what_without_backtrace();
+    ending.message = shortage_text(error);
+    if (ending.message.empty()) ending.message = error.what_without_backtrace();
   } catch (const std::exception& error) {
     ending.kind = ResultKind::kThrew;
-    ending.message = error.what();
+    ending.message = shortage_text(error);
+    if (ending.message.empty()) ending.message = error.what();
   } catch (...) {
     ending.kind = ResultKind::kThrew;
     ending.message = "an exception of an unknown type";
@@ -123,6 +126,7 @@ RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv en
   env.on_step = [&](int64_t step) {
     injection.on_step(step);
     digests.on_step(step);
+    if (hooks.on_step) hooks.on_step(rank, step);
   };
   env.on_call = [&](const Call& call) {
     if (!injection.before_call(call)) return numbers.skipped(call);

@@ -23,6 +23,7 @@ struct RankHooks {
   std::function<void(int64_t rank)> before_kill =
       {};  // a planted fault is about to kill the process
   std::function<void(int64_t rank, const FaultNote& note)> on_fault = {};  // a planted fault acts
+  std::function<void(int64_t rank, int64_t step)> on_step = {};  // a training step begins, from 1
 };
 
 // Sets `env.on_call`, `env.on_wait` and `env.on_step`. Never throws.

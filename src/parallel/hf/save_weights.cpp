@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <optional>
 
 #include "base/error.h"
 #include "base/text_file.h"
+#include "comm/shared_failure.h"
 #include "model/saved_config.h"
 #include "tensor/safetensors.h"
 #include "tensor/shard.h"
@@ -139,24 +141,34 @@ void save_weights(const std::string& folder, const nlohmann::json& config,
   const bool writes = comm.rank() == kWriter;
   const HeldByName held = by_name(parameters, pieces);
   const auto files = deal_into_files(held, options);
-  if (writes) make_folder(folder);
+  std::optional<Error> failure;  // of the writer, which then writes no more
+  const auto write = [&](const auto& action) {
+    if (!writes || failure) return;
+    try {
+      action();
+    } catch (const Error& error) {
+      failure = error;
+    }
+  };
+  write([&] { make_folder(folder); });
   for (size_t i = 0; i < files.size(); ++i) {
     NamedTensors tensors;
     for (const std::string& name : files[i]) {
       const at::Tensor full = collect(held.at(name), options, comm);
       if (writes) tensors.emplace_back(name, full);
     }
-    if (!writes) continue;
-    write_safetensors((fs::path(folder) / file_name(i, files.size())).string(), tensors,
-                      {{"format", "pt"}});
+    write([&] {
+      write_safetensors((fs::path(folder) / file_name(i, files.size())).string(), tensors,
+                        {{"format", "pt"}});
+    });
   }
-  if (writes) {
+  write([&] {
     replace_text(fs::path(folder) / "config.json", saved_config(config, options.dtype).dump(2));
     if (files.size() > 1) write_index(folder, files, held, options.dtype);
     std::error_code ignored;  // absent files need no removal
     fs::remove(fs::path(folder) / (files.size() > 1 ? kSingleFile : kIndexFile), ignored);
-  }
-  comm.world().barrier("saved");
+  });
+  throw_together(comm.world(), failure, "saved");
 }
 
 }  // namespace shardproof

@@ -34,8 +34,8 @@ struct SaveOptions {
 // file's tensors at a time. It removes files of an earlier model that would be read instead.
 //
 // Forward   per parameter a send to rank 0 from each rank that is the first to hold its piece,
-//           labeled "save <name>"; a barrier at the end
-// Throws    Error(kBadInput): the folder cannot be made or written
+//           labeled "save <name>"; throw_together at the end
+// Throws    Error(kBadInput) on every rank: the folder cannot be made or written
 void save_weights(const std::string& folder, const nlohmann::json& config,
                   const std::vector<ParameterPtr>& parameters,
                   const std::vector<at::Tensor>& pieces, const SaveOptions& options,

@@ -215,7 +215,11 @@ TEST_CASE("the replay command names the one case", "[verdict]") {
   spec.precision = Precision::kBFloat16;
   CHECK(judge(spec, {}).replay ==
         "shardproof check 'cases/my case' --mesh dp=2,cp=1,ulysses=1,tp=2 --sequence-parallel "
-        "--data-parallel replicate --precision bfloat16");
+        "--precision bfloat16");
+  spec.parallel.data_parallel = "fsdp";
+  CHECK(judge(spec, {}).replay ==
+        "shardproof check 'cases/my case' --mesh dp=2,cp=1,ulysses=1,tp=2 --sequence-parallel "
+        "--data-parallel fsdp --precision bfloat16");
   spec.parallel.data_parallel = "hybrid";
   spec.parallel.fsdp = {.replicate_size = 2, .reshard_after_forward = false};
   spec.parallel.activation_checkpointing = "mlp";

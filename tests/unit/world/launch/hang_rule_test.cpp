@@ -63,6 +63,14 @@ TEST_CASE("a deadline counts the time that a case computes", "[hang_rule]") {
     CHECK_FALSE(deadline.sample(99, {0, 0}));
     CHECK(deadline.sample(101, {0, 0}));
   }
+  SECTION("a case whose ranks go on making calls is slow, up to ten limits") {
+    Deadline deadline(10, 2);
+    for (int s = 1; s <= 50; ++s) CHECK_FALSE(deadline.sample(s, {1.0 * s}, s / 9));
+    CHECK(deadline.sample(60, {60}, 5));
+    Deadline endless(10, 2);
+    for (int s = 1; s <= 100; ++s) CHECK_FALSE(endless.sample(s, {1.0 * s}, s));
+    CHECK(endless.sample(101, {101}, 101));
+  }
 }
 
 }  // namespace

@@ -1,0 +1,310 @@
+#include "sim/run/limits.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "base/error.h"
+#include "model/config.h"
+#include "sim/case/names.h"
+#include "sim/describe/activation_estimate.h"
+#include "sim/describe/memory_estimate.h"
+#include "tensor/safetensors.h"
+
+namespace shardproof::sim {
+
+namespace {
+
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+constexpr double kGiB = 1 << 30;
+
+// --- The machine
+
+// The first number after `key` in a file of lines; `otherwise` when there is none.
+double number_in(const std::string& path, const std::string& key, double otherwise) {
+  std::ifstream stream(path);
+  std::string word;
+  while (stream >> word) {
+    double number = 0;
+    if (word == key && stream >> number) return number;
+  }
+  return otherwise;
+}
+
+double number_in(const std::string& path) {
+  std::ifstream stream(path);
+  double number = 0;
+  return stream >> number ? number : kNoLimit;  // "max" is no number
+}
+
+// The smallest limit of a file of this process's control group and of the groups around it.
+double group_limit(const std::string& controller, const std::string& file_of_v1,
+                   const std::string& file_of_v2) {
+  std::ifstream groups("/proc/self/cgroup");
+  double least = kNoLimit;
+  for (std::string line; std::getline(groups, line);) {
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const bool v2 = controllers == ",,";
+    if (!v2 && controllers.find("," + controller + ",") == std::string::npos) continue;
+    const std::string root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/" + controller;
+    for (std::filesystem::path group = line.substr(second + 1);; group = group.parent_path()) {
+      least =
+          std::min(least, number_in(root + group.string() + "/" + (v2 ? file_of_v2 : file_of_v1)));
+      if (group == group.parent_path()) break;
+    }
+  }
+  return least;
+}
+
+double resource_limit(int resource, bool hard) {
+  rlimit limit{};
+  if (::getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0) return kNoLimit;
+  const rlim_t value = hard ? limit.rlim_max : limit.rlim_cur;
+  return value == RLIM_INFINITY ? kNoLimit : static_cast<double>(value);
+}
+
+double available_memory() {
+  constexpr double kKiB = 1024;
+  const std::string path = "/proc/meminfo";
+  const double free = number_in(path, "MemAvailable:", kNoLimit);
+  return kKiB * (free + number_in(path, "SwapFree:", 0));
+}
+
+double address_space_left() {
+  const double pages = number_in("/proc/self/statm");  // of this process, whose copies workers are
+  return resource_limit(RLIMIT_AS, false) - pages * static_cast<double>(::sysconf(_SC_PAGE_SIZE));
+}
+
+double thread_limit() {
+  const double all = std::min(number_in("/proc/sys/kernel/threads-max"),
+                              group_limit("pids", "pids.max", "pids.max"));
+  return ::geteuid() == 0 ? all : std::min(all, resource_limit(RLIMIT_NPROC, false));
+}
+
+// --- The case
+
+// Sizes of the batch; all 0 when its file cannot be read, which the golden says.
+struct BatchSizes {
+  int64_t samples = 0, length = 0, longest = 0;
+};
+
+BatchSizes batch_sizes(const CaseSpec& spec) {
+  const DataSpec& data = spec.data;
+  if (data.file.empty()) {
+    const int64_t longest = data.lengths.empty()
+                                ? data.seq_len
+                                : *std::max_element(data.lengths.begin(), data.lengths.end());
+    return {data.batch_size, std::max(data.seq_len, longest), longest};
+  }
+  try {
+    const auto sizes = SafetensorsFile::open(data.file).get("input_ids").sizes();
+    return sizes.size() == 2 ? BatchSizes{sizes[0], sizes[1], 1} : BatchSizes{};
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+// The rows of one microbatch of the rank with the most samples. Where sequences are packed or dealt
+// by length, and in a policy, whose stages have sizes of their own, one sequence is the least.
+MicrobatchRows least_rows(const CaseSpec& spec) {
+  const BatchSizes sizes = batch_sizes(spec);
+  const ParallelSpec& parallel = spec.parallel;
+  const int64_t parts = parallel.cp * parallel.ulysses;
+  if (spec.is(ModelWorkload::kPolicy) || spec.batching.kind != "fixed") {
+    return {1, sizes.longest, sizes.longest / parts, sizes.longest};
+  }
+  const int64_t share = (sizes.samples + parallel.dp - 1) / parallel.dp;
+  const int64_t count = spec.micro_batch_size > 0 ? std::min(spec.micro_batch_size, share) : share;
+  return {count, sizes.length, sizes.length / parts, sizes.longest};
+}
+
+double parameter_count(const ModelConfig& config) {
+  const auto hidden = static_cast<double>(config.hidden_size);
+  const auto head_dim = static_cast<double>(config.head_dim);
+  const double attention =
+      2.0 * hidden * head_dim *
+      static_cast<double>(config.num_attention_heads + config.num_key_value_heads);
+  const double mlp = 3.0 * hidden * static_cast<double>(config.intermediate_size);
+  const double embeddings =
+      hidden * static_cast<double>(config.vocab_size) * (config.tie_word_embeddings ? 1 : 2);
+  return static_cast<double>(config.num_hidden_layers) * (attention + mlp + 2 * hidden) +
+         embeddings;
+}
+
+// Bytes that a rank keeps of its rows for the backward. Recomputed layers keep less: one layer is
+// counted.
+double activation_bytes(const CaseSpec& spec, ModelConfig config, const MicrobatchRows& rows) {
+  if (rows.count == 0 || rows.held == 0) return 0;
+  if (spec.is(ModelWorkload::kLogprobs)) {
+    return static_cast<double>(scoring_bytes(spec, config, rows));
+  }
+  if (spec.parallel.activation_checkpointing != "none") config.num_hidden_layers = 1;
+  return static_cast<double>(training_bytes(spec, config, rows));
+}
+
+// Whether sizes are so large that their products leave 64 bits.
+bool overflows(const ModelConfig& config, const MicrobatchRows& rows) {
+  constexpr double kMostElements = 1e16;
+  const double tokens = static_cast<double>(rows.count) * static_cast<double>(rows.length);
+  const double widths = static_cast<double>(config.hidden_size) +
+                        static_cast<double>(config.intermediate_size) +
+                        static_cast<double>(config.num_attention_heads * config.head_dim);
+  const double of_token = static_cast<double>(config.num_hidden_layers) * widths +
+                          static_cast<double>(config.vocab_size);
+  return tokens * of_token > kMostElements || parameter_count(config) > kMostElements;
+}
+
+// What is said of such a case: its parameters, and its tokens in one layer.
+double coarse_bytes(const ModelConfig& config, const MicrobatchRows& rows) {
+  constexpr double kLeast = 2;  // bytes of an element
+  const double tokens = static_cast<double>(rows.count) * static_cast<double>(rows.held);
+  return kLeast * (tokens * static_cast<double>(config.hidden_size) + parameter_count(config));
+}
+
+// What all ranks hold at once. Those that exchange activations in every layer hold theirs at the
+// same time; of the others, one may be done before the next begins. The stages of a policy may do
+// without gradients.
+double world_bytes(const CaseSpec& spec, const ModelConfig& config) {
+  const MicrobatchRows rows = least_rows(spec);
+  if (overflows(config, rows)) return coarse_bytes(config, rows);
+  const MemoryEstimate one = estimate_memory(spec, config, int64_t{0});
+  const auto ranks = static_cast<double>(spec.parallel.mesh().world_size());
+  if (spec.is(ModelWorkload::kPolicy)) return ranks * static_cast<double>(one.leaves);
+  const bool sharded = one.gathered > 0;
+  const double together = sharded ? ranks : ranks / static_cast<double>(spec.parallel.dp);
+  const double state = static_cast<double>(one.leaves + one.masters +
+                                           (one.optimizer_before_backward ? one.optimizer : 0));
+  return ranks * state + std::max(together * activation_bytes(spec, config, rows),
+                                  ranks * static_cast<double>(one.gradients));
+}
+
+// Weights, and in training their gradients and the optimizer's state, in float64; the activations
+// of the whole batch.
+double golden_bytes(const CaseSpec& spec, const ModelConfig& config) {
+  constexpr double kFloat64 = 8;
+  const double states = spec.optimizer.kind == "AdamW" ? 2 : 0;
+  const double copies = spec.is(ModelWorkload::kTrain) ? 2 + states : 1;
+  const double parameters = parameter_count(config) * kFloat64 * copies;
+  if (spec.is(ModelWorkload::kPolicy)) return parameters;
+  CaseSpec alone = spec;
+  alone.parallel = {};
+  alone.precision = Precision::kFloat64;
+  alone.micro_batch_size = 0;
+  alone.batching = {};
+  const MicrobatchRows rows = least_rows(alone);
+  if (overflows(config, rows)) return coarse_bytes(config, rows);
+  return parameters + activation_bytes(alone, config, rows);
+}
+
+// --- Both
+
+constexpr const char* kAnyway = "or start it anyway with --ignore-limits";
+
+[[noreturn]] void too_large(const std::string& what, const std::string& fix) {
+  throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix + ", " + kAnyway});
+}
+
+// Estimates were 0.91 to 1.12 of the measured peak (bench/README.md). This share of one is needed.
+constexpr double kSureShare = 0.85;
+
+void check_memory(const std::string& who, double estimate, double there) {
+  const double needed = kSureShare * estimate;
+  if (needed <= there) return;
+  too_large(fmt::format("{} at least {:.2f} GiB of memory, and {:.2f} GiB are available", who,
+                        needed / kGiB, std::max(there, 0.0) / kGiB),
+            "choose smaller sizes, or a smaller run.train_micro_batch_size");
+}
+
+// Threads and descriptors, and the address space of stacks.
+void check_ranks(const CaseSpec& spec, double bytes, const MachineLimits& there) {
+  const auto ranks = static_cast<double>(spec.parallel.world_size());
+  const bool emulated = spec.world.backend == Backend::kEmulated;
+  const std::string fix = "choose a smaller mesh, raise the limit";
+  if (ranks > there.threads) {
+    too_large(fmt::format("{} ranks need as many {}, and {:.0f} are allowed", ranks,
+                          emulated ? "threads" : "processes", there.threads),
+              fix + " (ulimit -u, pids.max)");
+  }
+  if (!emulated && 2 * ranks > there.descriptors) {
+    too_large(fmt::format("{} rank processes need at least {:.0f} open files, and {:.0f} are "
+                          "allowed",
+                          ranks, 2 * ranks, there.descriptors),
+              fix + " (ulimit -n)");
+  }
+  const double stack = std::min(resource_limit(RLIMIT_STACK, false), double{8 << 20});
+  const double mapped = emulated ? bytes + ranks * stack : bytes / ranks;
+  if (mapped <= there.address_space) return;
+  too_large(fmt::format("{} to map at least {:.2f} GiB, and ulimit -v allows {:.2f} GiB more",
+                        emulated ? "the process of the ranks needs" : "each rank needs",
+                        mapped / kGiB, std::max(there.address_space, 0.0) / kGiB),
+            fix + " (ulimit -v)");
+}
+
+// Calls `measure` with the model's config; 0 where the ranks refuse the model, or there is none.
+template <class Measure>
+double of_model(const CaseSpec& spec, const Measure& measure) {
+  if (!is_model_workload(spec.workload) || spec.world.device != DeviceKind::kCpu) return 0;
+  try {
+    return measure(ModelConfig::from_json(spec.model));
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kRefused) throw;
+    return 0;
+  }
+}
+
+}  // namespace
+
+MachineLimits machine_limits() {
+  return {.memory = std::min(available_memory(),
+                             group_limit("memory", "memory.limit_in_bytes", "memory.max")),
+          .address_space = address_space_left(),
+          .threads = thread_limit(),
+          .descriptors = resource_limit(RLIMIT_NOFILE, true)};
+}
+
+void check_world_limits(const CaseSpec& spec, const MachineLimits& there) {
+  const double bytes =
+      of_model(spec, [&](const ModelConfig& config) { return world_bytes(spec, config); });
+  check_memory("the ranks need", bytes, there.memory);
+  check_ranks(spec, bytes, there);
+}
+
+void check_golden_limits(const CaseSpec& spec, const MachineLimits& there) {
+  const double bytes =
+      of_model(spec, [&](const ModelConfig& config) { return golden_bytes(spec, config); });
+  check_memory("the golden needs", bytes, std::min(there.memory, there.address_space));
+}
+
+void check_room(const std::string& option, const std::string& folder, double bytes) {
+  struct statvfs disk {};
+  if (::statvfs(folder.c_str(), &disk) != 0) return;
+  const double there = static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize);
+  if (bytes <= there) return;
+  too_large(fmt::format("{} {}: at least {:.0f} KiB will be written, and the disk has room for "
+                        "{:.0f} KiB",
+                        option, folder, bytes / 1024, there / 1024),
+            "name a folder on another disk");
+}
+
+double report_bytes(const CaseSpec&) { return 2048; }
+
+double dump_bytes(const CaseSpec& spec) {
+  const double copies = spec.is(ModelWorkload::kLogprobs) ? 0 : 2 * 8;  // gradients and parameters
+  return of_model(spec,
+                  [&](const ModelConfig& config) { return copies * parameter_count(config); });
+}
+
+double save_bytes(const CaseSpec& spec) {
+  const double width = spec.precision == Precision::kFloat64 ? 8 : 4;
+  return of_model(spec, [&](const ModelConfig& config) { return width * parameter_count(config); });
+}
+
+}  // namespace shardproof::sim
