@@ -21,7 +21,8 @@ function(shardproof_wheel_files)
   install(DIRECTORY golden/hf DESTINATION golden COMPONENT wheel PATTERN __pycache__ EXCLUDE)
   install(FILES LICENSE NOTICE DESTINATION . COMPONENT wheel)
   # The terms of what the program is built with, as Debian states them for each package.
-  foreach(package libyaml-cpp-dev libfmt-dev nlohmann-json3-dev libcli11-dev libgloo-dev libboost-dev)
+  foreach(package libyaml-cpp-dev libfmt-dev nlohmann-json3-dev libcli11-dev libgloo-dev libboost-dev
+      libsodium-dev)
     install(FILES /usr/share/doc/${package}/copyright DESTINATION licenses RENAME ${package} COMPONENT wheel)
   endforeach()
 endfunction()
