@@ -81,12 +81,12 @@ shardproof_folder(sim/proofs src/base src/mesh src/tensor src/observe src/random
   sim/case sim/case/scenario sim/case/record sim/judge/evidence sim/world/clock sim/world/calls
   sim/world/rank fmt json torch)
 shardproof_folder(sim/report src/base src/tensor sim/case sim/judge/verdict fmt json crc)
-# Reads and checks scenario files; sim/lint_main.cpp does no more, and needs no LibTorch (cmake/lint.cmake).
-shardproof_folder(sim/lint src/base sim/case sim/case/scenario sim/run/case_check.h fmt json)
 shardproof_folder(sim/describe src/mesh src/model src/parallel/tp src/parallel/cp src/parallel/data
   src/train sim/case sim/world/rank fmt torch)
 shardproof_folder(sim/run src/base src/tensor src/model src/parallel/tp sim/case sim/judge/verdict
   sim/describe sim/world/process sim/world/launch sim/world/rank fmt torch)
+# Reads and checks scenario files; sim/lint_main.cpp does no more, and needs no LibTorch (cmake/lint.cmake).
+shardproof_folder(sim/lint src/base sim/case sim/case/scenario sim/run/case_check.h fmt json)
 shardproof_folder(sim/cli src/base src/tensor src/comm src/model src/parallel/tp sim/case
   sim/case/scenario sim/case/inputs sim/judge/verdict sim/recorded sim/logprobs
   sim/world/calls sim/world/external sim/world/launch sim/world/rank sim/report sim/run sim/lint

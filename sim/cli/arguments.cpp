@@ -77,8 +77,7 @@ void add_selection(CLI::App& app, RunArguments& run) {
   app.add_option("--shuffle", run.shuffle, "Run in an order drawn from this seed");
   app.add_option("--seed", run.seed, "Replaces the seed of every scenario")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 62));
-  app.add_option("--rerun-failed", run.rerun_failed,
-                 "Only what did not go as expected in this run");
+  app.add_option("--rerun-failed", run.rerun_failed, "Only the unexpected cases of this run");
   app.add_flag("--all", run.all_tags, "Also the cases tagged slow or manual");
 }
 
@@ -107,8 +106,7 @@ void add_run(CLI::App& app, RunArguments& run) {
   app.add_option("--durations", run.durations, "List this many of the slowest cases at the end")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   app.add_flag("--no-skips", run.no_skips, "A skipped case makes the exit status 2");
-  app.add_flag("--no-unresolved", run.no_unresolved,
-               "A tensor that its precision cannot resolve makes the exit status 1");
+  app.add_flag("--no-unresolved", run.no_unresolved, "An unresolved tensor gives exit status 1");
   app.add_option("--maxfail", run.max_fail, "Start no case after so many that are not as expected")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   app.add_flag_callback(
