@@ -145,7 +145,7 @@ TEST_CASE("when the zygote is killed or stays stopped before it forks, another o
       WorldPool pool(toy_workers());
       const std::set<pid_t> zygote = descendants(::getpid());
       REQUIRE(zygote.size() == 1);
-      ::kill(*zygote.begin(), SIGSTOP);  // it is there when a worker is asked for, and then no more
+      ::kill(*zygote.begin(), SIGSTOP);  // it exists, but starts no worker
       std::thread killer([kill, pid = *zygote.begin()] {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         if (kill) ::kill(pid, SIGKILL);
