@@ -19,7 +19,7 @@ WRONG = {
     "workload.yaml": "name: t/workload\nworkload: maping\n",
     "mesh.yaml": "name: t/mesh\nparallel: {data_parallel_size: 0}\n",
     "plan.yaml": "name: t/plan\nparallel: {custom_parallel_plan: {'*.mlp.downn_proj': RowParallel}}\n",
-    "sizes.yaml": "name: t/sizes\nmodel: {vocab_size: 1000000, hidden_size: 1000000}\n",
+    "heads.yaml": "name: t/heads\nmodel: {num_attention_heads: 3, num_key_value_heads: 2}\n",
     "no.yaml": "name: [",
 }
 

@@ -107,13 +107,13 @@ TEST_CASE("Constants of the wrong type or range are refused by name", "[case]") 
 TEST_CASE("All wrong constants are said at once, in the order of the file, each with its place",
           "[case]") {
   const CaseFolder folder(
-      "{\"optimizer\": {\"steps\": 0,\n  \"lr\": \"fast\"},\n \"loss\": {\"knd\": \"nll\"}, "
+      "{\"optimizer\": {\"steps\": 0,\n  \"lr\": \"fast\"},\n \"loss\": {\"kinds\": \"nll\"}, "
       "\"los\": {}}");
   const std::string said = folder.refusal();
   const size_t steps = said.find("case.json:1:16: optimizer.steps is 0"),
                lr = said.find("case.json:2:3: optimizer.lr must be a number, not \"fast\""),
-               kind = said.find("case.json:3:11: loss.knd is unknown"),
-               los = said.find("case.json:3:26: los is unknown");
+               kind = said.find("case.json:3:11: loss.kinds is unknown"),
+               los = said.find("case.json:3:28: los is unknown");
   CHECK((steps < lr && lr < kind && kind < los && los != said.npos));
   CHECK(holds(CaseFolder("{\n\t\"los\": 3}").refusal(), "los is unknown"));
 }
