@@ -121,8 +121,9 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   }
 
   bool parse_error(size_t position, const std::string&, const Json::exception& error) override {
+    const std::string text = error.what();  // "[json.exception.parse_error.101] parse error .."
     fail(fmt::format("the header is not JSON at its byte {}: {}", position,
-                     name_text(error.what())));
+                     name_text(text.substr(text.find("] ") + 2))));
   }
 
   [[noreturn]] void fail(const std::string& what) const {

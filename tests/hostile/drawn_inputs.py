@@ -57,9 +57,10 @@ def scenario(draw):
     return [command, path, *(["--backend", "emulated", "--out", draw.out()] if command == "run" else [])]
 
 
+# Not rope_theta: heads of two elements have one frequency, theta to the power of 0.
 MEANT_BY_CONFIG = {"vocab_size": None, "hidden_size": None, "intermediate_size": None, "num_hidden_layers": None,
                    "num_attention_heads": None, "num_key_value_heads": 4, "head_dim": 2, "rms_norm_eps": 1e-6,
-                   "rope_theta": 10000.0, "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False,
+                   "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False,
                    "hidden_act": "silu"}
 
 
