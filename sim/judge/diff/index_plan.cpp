@@ -10,13 +10,14 @@
 #include "base/error.h"
 
 namespace shardproof::sim {
-namespace {
 
 std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& shape) {
   std::vector<int64_t> strides(shape.size(), 1);
   for (size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
   return strides;
 }
+
+namespace {
 
 // The golden token of each local token: the token map, cut by the layout over dims 0 and 1.
 std::vector<int64_t> local_tokens(const at::Tensor& token_map, const Layout& layout,

@@ -60,4 +60,7 @@ std::vector<int64_t> unravel(int64_t offset, const std::vector<int64_t>& shape);
 // of the products over dims.
 uint64_t coverage_hash(size_t dim, int64_t index);
 
+// Strides in elements of a contiguous tensor of that shape.
+std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& shape);
+
 }  // namespace shardproof::sim
