@@ -53,8 +53,8 @@ double matching_alone(int64_t ranks, int64_t calls) {
   for (int64_t rank = 0; rank < ranks; ++rank) members.push_back(rank);
   Call call;
   call.group = "world";
-  call.op = "all_reduce";
-  call.reduce_op = "sum";
+  call.op = Op::kAllReduce;
+  call.reduce = ReduceOp::kSum;
   call.label = "model.layers.11.mlp.down_proj forward";
   call.dtype = "float64";
   call.shape = {2, 16, 48};

@@ -134,7 +134,7 @@ void print_rings() {
   ring_cpu_seconds(1, Rotation::kSendRecv);  // a warm-up
   const double one = ring_cpu_seconds(1, Rotation::kSendRecv);
   for (const auto rotation : {Rotation::kSendRecv, Rotation::kAllToAll, Rotation::kAllGather}) {
-    std::cout << nlohmann::json{{"rotation", rotation_name(rotation)},
+    std::cout << nlohmann::json{{"rotation", name_of(rotation)},
                                 {"one_device_cpu_s", one},
                                 {"four_ranks_cpu_s", ring_cpu_seconds(4, rotation)}}
               << std::endl;

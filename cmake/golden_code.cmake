@@ -4,7 +4,7 @@
 # Included by CMakeLists.txt it adds the file to a target: shardproof_golden_code(TARGET).
 # As a script (cmake -P) it writes the file: -DROOT= -DSETTINGS= -DOUT=
 set(golden_folders golden src/base src/mesh src/tensor src/observe src/model sim/case sim/case/inputs
-  sim/case/record)
+  sim/case/record sim/case/recorder)
 
 if(CMAKE_SCRIPT_MODE_FILE)
   set(text "${SETTINGS}\n")

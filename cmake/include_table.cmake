@@ -4,7 +4,7 @@
 # shardproof_folder (cmake/folders.cmake) makes the library of a row, tests/tidy holds the sources to it.
 
 # --- The sharded stack: code under test. It knows nothing of sim and golden.
-shardproof_folder(src/base fmt)
+shardproof_folder(src/base fmt json)
 shardproof_folder(src/mesh src/base fmt)
 shardproof_folder(src/tensor src/base src/mesh fmt json torch)
 shardproof_folder(src/observe src/base src/mesh torch)
@@ -31,28 +31,33 @@ shardproof_folder(src/train src/base src/mesh src/tensor src/observe src/comm sr
 shardproof_folder(src/policy src/base src/tensor src/random src/comm src/model src/parallel/tp
   src/parallel/cp src/parallel/ulysses src/parallel/reshard src/train fmt json torch)
 
-# --- A case: what is run and what is kept of it. The first two take no LibTorch.
+# --- A case: what is run and what is kept of it. The first three take no LibTorch.
 shardproof_folder(sim/case src/base src/mesh fmt json)
 shardproof_folder(sim/case/scenario src/base src/mesh sim/case fmt json yaml)
-shardproof_folder(sim/case/record src/base src/tensor src/observe fmt torch)
+shardproof_folder(sim/case/record src/base src/tensor/tensor_view.h src/observe/phase.h fmt)
+shardproof_folder(sim/case/recorder src/base src/tensor src/observe sim/case/record fmt torch)
 shardproof_folder(sim/case/inputs src/model sim/case)
 
 # --- The single device: nothing that is judged, and of the harness the case alone.
 shardproof_folder(golden src/base src/tensor src/observe src/model sim/case sim/case/record
-  sim/case/inputs fmt json torch)
+  sim/case/recorder sim/case/inputs fmt json torch)
 
-# --- The judge: diff and evidence on ranks, explain and verdict in control. Who judges does not communicate.
-shardproof_folder(sim/judge/diff src/base src/mesh src/observe sim/case sim/case/record fmt json
-  torch)
-shardproof_folder(sim/judge/evidence src/base src/tensor src/observe sim/case sim/case/record
-  sim/judge/diff fmt torch)
-shardproof_folder(sim/judge/explain src/mesh src/observe sim/judge/diff sim/judge/evidence fmt)
+# --- The judge: diff and evidence on ranks, explain and verdict in control. Who judges does not communicate, and needs
+# LibTorch only where it watches a rank (probe).
+shardproof_folder(sim/judge/diff src/base src/mesh src/tensor/tensor_view.h src/observe/phase.h
+  sim/case sim/case/record fmt json)
+shardproof_folder(sim/judge/evidence src/base src/tensor/tensor_view.h sim/case/record
+  sim/judge/diff fmt)
+shardproof_folder(sim/judge/probe src/base src/mesh src/tensor src/observe sim/case sim/case/record
+  sim/judge/diff sim/judge/evidence fmt torch)
+shardproof_folder(sim/judge/explain src/mesh src/observe/draw_columns.h sim/judge/diff
+  sim/judge/evidence fmt)
 shardproof_folder(sim/judge/verdict src/base src/tensor sim/case sim/case/record sim/judge/diff
-  sim/judge/evidence sim/judge/explain fmt torch)
+  sim/judge/evidence sim/judge/probe sim/judge/explain fmt)
 
 # --- The worlds: ranks, their network, their processes. Control (launch) knows neither rank nor judge.
-# Calls and the standard library alone.
-shardproof_folder(sim/world/match src/comm/call.h)
+# Calls alone.
+shardproof_folder(sim/world/match src/base)
 shardproof_folder(sim/world/clock src/base src/observe sim/case json torch)
 shardproof_folder(sim/world/calls src/base src/comm sim/case sim/world/clock fmt json torch)
 shardproof_folder(sim/world/emulated src/base src/comm sim/world/match sim/world/clock torch)
@@ -63,14 +68,14 @@ shardproof_folder(sim/world/launch src/base sim/case sim/world/match sim/world/p
   sim/world/external fmt json asio)
 shardproof_folder(sim/world/rank src/base src/tensor src/observe src/comm src/model src/optim
   src/parallel/tp src/parallel/cp src/parallel/ulysses src/parallel/data src/parallel/hf src/train
-  src/policy sim/case sim/case/record sim/case/inputs sim/judge/diff sim/judge/evidence
+  src/policy sim/case sim/case/record sim/case/inputs sim/judge/diff sim/judge/probe
   sim/world/match sim/world/clock sim/world/calls sim/world/emulated sim/world/process fmt json
   torch)
 
 # --- Runs that programs of PyTorch recorded.
-shardproof_folder(sim/recorded src/base src/mesh src/tensor src/observe sim/case
-  sim/case/scenario/read_text.h sim/case/record
-  sim/judge/diff sim/judge/evidence sim/judge/verdict fmt json torch)
+shardproof_folder(sim/recorded src/base src/mesh src/tensor/tensor_view.h
+  src/tensor/safetensors_reader.h src/observe/phase.h sim/case
+  sim/case/record sim/judge/diff sim/judge/evidence sim/judge/verdict fmt json)
 
 # --- Two files of logprobs, and the cause of their difference.
 shardproof_folder(sim/logprobs src/base src/tensor fmt json torch)
@@ -78,18 +83,22 @@ shardproof_folder(sim/logprobs src/base src/tensor fmt json torch)
 # --- The program.
 shardproof_folder(sim/proofs src/base src/mesh src/tensor src/observe src/random src/comm
   src/collective src/model src/logprob src/parallel/tp src/parallel/ulysses src/train src/policy
-  sim/case sim/case/scenario sim/case/record sim/judge/evidence sim/world/clock sim/world/calls
+  sim/case sim/case/scenario sim/case/record sim/case/recorder sim/judge/probe sim/world/clock sim/world/calls
   sim/world/rank fmt json torch)
 shardproof_folder(sim/report src/base src/tensor sim/case sim/judge/verdict fmt json crc)
-shardproof_folder(sim/describe src/mesh src/model src/parallel/tp src/parallel/cp src/parallel/data
-  src/train sim/case sim/world/rank fmt torch)
-shardproof_folder(sim/run src/base src/tensor src/model src/parallel/tp sim/case sim/judge/verdict
-  sim/describe sim/world/process sim/world/launch sim/world/rank fmt torch)
-# Reads and checks scenario files; sim/lint_main.cpp does no more, and needs no LibTorch (cmake/lint.cmake).
+shardproof_folder(sim/describe src/base src/mesh src/model src/comm src/train src/policy sim/case
+  sim/world/calls sim/world/rank fmt torch)
+shardproof_folder(sim/run src/base src/tensor src/model src/parallel/tp sim/case
+  sim/case/scenario/json_places.h sim/case/scenario/problems.h sim/judge/verdict
+  sim/world/process sim/world/launch sim/world/rank fmt json torch)
+# Reads and checks scenario files.
 shardproof_folder(sim/lint src/base sim/case sim/case/scenario sim/run/case_check.h fmt json)
+# Draws cases and makes failing ones smaller; who runs them is sim/cli.
+shardproof_folder(sim/explore src/base sim/case sim/case/scenario sim/judge/verdict
+  sim/run/case_check.h fmt json)
 shardproof_folder(sim/cli src/base src/tensor src/comm src/model src/parallel/tp sim/case
   sim/case/scenario sim/case/inputs sim/judge/verdict sim/recorded sim/logprobs
   sim/world/calls sim/world/external sim/world/launch sim/world/rank sim/report sim/run sim/lint
-  sim/describe fmt cli json torch)
+  sim/describe sim/explore fmt cli json torch)
 # Knows what sim/case/runners.h declares; golden defines it and is linked beside it.
-shardproof_folder(sim/program sim/case sim/proofs sim/world/rank sim/run sim/cli json)
+shardproof_folder(sim/program sim/case sim/proofs sim/world/rank sim/run sim/cli fmt json)

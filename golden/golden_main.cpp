@@ -13,8 +13,8 @@
 #include "base/freed_memory.h"
 #include "golden/single_device.h"
 #include "model/precision.h"
-#include "sim/case/record/golden_record.h"
-#include "sim/case/record/rounding_noise.h"
+#include "sim/case/record/scatter.h"
+#include "sim/case/recorder/golden_recorder.h"
 #include "sim/case/runners.h"
 #include "tensor/safetensors.h"
 
@@ -101,7 +101,7 @@ std::string run(const std::string& request, int golden_fd, const std::string& du
   }
 
   int64_t bytes = 0;
-  for (const sim::GoldenTensor& tensor : recorder.tensors()) {
+  for (const sim::KeptTensor& tensor : recorder.tensors()) {
     bytes += static_cast<int64_t>(tensor.value.nbytes());
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;

@@ -7,10 +7,10 @@ namespace shardproof::golden {
 namespace {
 
 double share_of(const sim::SchedulerSpec& scheduler, int64_t epoch) {
-  if (scheduler.kind == "ConstantLR") {
+  if (scheduler.kind == ScheduleKind::kConstant) {
     return epoch < scheduler.total_iters ? scheduler.factor : 1.0;
   }
-  if (scheduler.kind == "LinearLR") {
+  if (scheduler.kind == ScheduleKind::kLinear) {
     const auto reached = static_cast<double>(std::min(epoch, scheduler.total_iters));
     return scheduler.start_factor + (scheduler.end_factor - scheduler.start_factor) * reached /
                                         static_cast<double>(scheduler.total_iters);
@@ -34,7 +34,7 @@ double learning_rate(const sim::OptimizerSpec& spec, int64_t steps) {
     begin = spec.milestones[index++];
   }
   const sim::SchedulerSpec& scheduler = spec.schedulers[index];
-  if (scheduler.kind == "CosineAnnealingLR") return cosine(scheduler, spec.lr, steps - begin);
+  if (scheduler.kind == ScheduleKind::kCosine) return cosine(scheduler, spec.lr, steps - begin);
   return spec.lr * share_of(scheduler, steps - begin);
 }
 

@@ -71,7 +71,9 @@ std::vector<Pair> preference_pairs(const at::Tensor& logprobs, const Batch& batc
   const auto moved = [&](int64_t sample) {
     const at::Tensor sum = ((now[sample] - reference[sample]) * mask[sample]).sum();
     const at::Tensor tokens = mask[sample].sum();
-    return loss.normalization == "sequence" && tokens.item<double>() > 0 ? sum / tokens : sum;
+    return loss.normalization == LossNormalization::kSequence && tokens.item<double>() > 0
+               ? sum / tokens
+               : sum;
   };
   std::vector<Pair> pairs;
   for (int64_t chosen = 0; chosen < samples; chosen += 2) {
@@ -97,13 +99,8 @@ at::Tensor preference(const at::Tensor& logprobs, const Batch& batch, const at::
 
 at::Tensor per_token(const at::Tensor& logprobs, const Batch& batch, const at::Tensor& mask,
                      const sim::LossSpec& loss, const at::Tensor& doubt) {
-  if (loss.kind == "nll") return -counted(logprobs, mask);
-  if (loss.kind == "clipped_pg") {
-    return clipped_policy_gradient(logprobs, batch, mask, loss, doubt);
-  }
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("loss \"{}\" is unknown", loss.kind),
-               .fix = sim::known_names(loss.kind, sim::known_losses())});
+  if (loss.kind == LossKind::kNll) return -counted(logprobs, mask);
+  return clipped_policy_gradient(logprobs, batch, mask, loss, doubt);
 }
 
 }  // namespace
@@ -125,21 +122,16 @@ at::Tensor dense_logprobs(const at::Tensor& logits, const Batch& batch) {
 at::Tensor dense_loss(const at::Tensor& logprobs, const Batch& batch, const sim::LossSpec& loss,
                       const at::Tensor& doubt) {
   const at::Tensor mask = batch.loss_mask().to(logprobs.options());
-  if (loss.kind == "preference") return preference(logprobs, batch, mask, loss);
+  if (loss.kind == LossKind::kPreference) return preference(logprobs, batch, mask, loss);
   const at::Tensor values = per_token(logprobs, batch, mask, loss, doubt) * mask;
-  if (loss.normalization == "token") {
+  if (loss.normalization == LossNormalization::kToken) {
     const double tokens = mask.sum().item<double>();
     return tokens == 0 ? values.sum() : values.sum() / tokens;
   }
-  if (loss.normalization == "sequence") {
-    const at::Tensor tokens = mask.sum(1);  // [B]
-    const double sequences = tokens.ne(0).sum().item<double>();
-    const at::Tensor means = values.sum(1) / at::where(tokens.ne(0), tokens, at::ones_like(tokens));
-    return sequences == 0 ? means.sum() : means.sum() / sequences;
-  }
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("loss normalization \"{}\" is unknown", loss.normalization),
-               .fix = "known are token, sequence"});
+  const at::Tensor tokens = mask.sum(1);  // [B]
+  const double sequences = tokens.ne(0).sum().item<double>();
+  const at::Tensor means = values.sum(1) / at::where(tokens.ne(0), tokens, at::ones_like(tokens));
+  return sequences == 0 ? means.sum() : means.sum() / sequences;
 }
 
 std::vector<Metric> dense_metrics(const at::Tensor& logprobs, const Batch& batch,
@@ -152,7 +144,7 @@ std::vector<Metric> dense_metrics(const at::Tensor& logprobs, const Batch& batch
   const auto mean = [&](const at::Tensor& values) {
     return tokens == 0 ? 0.0 : (values * mask).sum().item<double>() / tokens;
   };
-  if (loss.kind == "clipped_pg") {
+  if (loss.kind == LossKind::kClippedPolicyGradient) {
     const at::Tensor ratio = (now - needed(batch.prev_logprobs, "prev_logprobs", mask)).exp();
     const at::Tensor outside = at::logical_or(ratio > 1 + loss.eps, ratio < 1 - loss.eps);
     metrics.push_back({"ratio", mean(ratio)});
@@ -162,7 +154,7 @@ std::vector<Metric> dense_metrics(const at::Tensor& logprobs, const Batch& batch
       metrics.push_back({"kl", mean(d.exp() - d - 1.0)});
     }
   }
-  if (loss.kind == "preference") {
+  if (loss.kind == LossKind::kPreference) {
     double margin = 0, won = 0, count = 0;
     for (const Pair& pair : preference_pairs(logprobs.detach(), batch, mask, loss)) {
       if (!pair.counts) continue;

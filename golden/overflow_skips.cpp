@@ -21,6 +21,7 @@ bool OverflowSkips::unscale(const std::vector<at::Tensor>& grads) {
   if (!active_) return false;
   bool finite = true;
   for (const at::Tensor& grad : grads) {
+    if (!grad.defined()) continue;
     grad.div_(state_.scale);
     finite = finite && at::isfinite(grad).all().item<bool>();
   }

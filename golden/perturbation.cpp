@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "sim/case/record/golden_record.h"
-#include "sim/case/record/rounding_noise.h"
+#include "sim/case/recorder/rounding_noise.h"
 
 namespace shardproof::golden {
 namespace {

@@ -2,7 +2,7 @@
 // lower precision that differ by roundings, as correct sharded runs do. Their distance from the
 // float64 run shows how far rounding may carry a correct run (sim/judge/diff/tolerance.h).
 //
-//   slot output           moved by a rounding (sim/case/record/rounding_noise.h), and in the
+//   slot output           moved by a rounding (sim/case/recorder/rounding_noise.h), and in the
 //                         backward its gradient too
 //   parameter's gradient  moved by a rounding. For the optimizer each element smaller than the
 //                         unperturbed run's largest error in that gradient is also moved by up to

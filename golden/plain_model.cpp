@@ -18,6 +18,7 @@ PlainModel::PlainModel(const sim::CaseSpec& spec, const CaseData& data, const Ru
       model_(data.config, data.weights),
       skips_(spec, /*finds_them=*/options.dtype == at::kHalf, options.overflows) {
   write_out(model_);
+  model_.freeze(spec.frozen);
   if (perturbation_) perturbation_->wrap(model_);
   model_.materialise(Mesh(), /*rank=*/0, options.dtype, at::kCPU);
   parameters_ = model_.parameters();
@@ -38,7 +39,9 @@ void PlainModel::add_noise(double std, int64_t seed) {
     const std::string& name = parameters_[i]->name;
     const auto generator = at::detail::createCPUGenerator(stream_seed(seed, "noise on " + name));
     const auto drawn = at::randn(masters_[i].sizes(), generator, at::dtype(at::kDouble));
-    masters_[i].copy_(masters_[i] + (drawn * std).to(masters_[i].scalar_type()));
+    if (parameters_[i]->trainable) {
+      masters_[i].copy_(masters_[i] + (drawn * std).to(masters_[i].scalar_type()));
+    }
     refresh_leaf(*parameters_[i]);
     observe("param." + name, Phase::kStep, /*step=*/0, masters_[i]);
   }
@@ -68,6 +71,7 @@ void PlainModel::train(const Batch& batch, int64_t step, WitnessOptimizer& optim
   if (skips_.active()) observe("metric.skipped", Phase::kStep, step, scalar(skipped ? 1 : 0));
   if (!skipped) {
     for (size_t i = parameters_.size(); i-- > 0;) {
+      if (!grads[i].defined()) continue;
       const std::string& name = parameters_[i]->name;
       observe("grad." + name, Phase::kStep, step, grads[i]);
       if (perturbation_) grads[i] = perturbation_->doubted_gradient(grads[i], name, step);
@@ -115,6 +119,10 @@ at::Tensor PlainModel::logprobs(const Batch& batch, int64_t step) {
 std::vector<at::Tensor> PlainModel::take_gradients(int64_t step) {
   std::vector<at::Tensor> grads;
   for (const ParameterPtr& parameter : parameters_) {
+    if (!parameter->trainable) {
+      grads.emplace_back();
+      continue;
+    }
     at::Tensor& raw = parameter->tensor.mutable_grad();
     if (perturbation_ && raw.defined()) {
       raw = perturbation_->moved(raw, fmt::format("grad.{} {}", parameter->name, step));

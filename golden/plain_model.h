@@ -23,8 +23,8 @@ class PlainModel {
   // One per parameter, in the wider type; the optimizer over them writes to them.
   const std::vector<at::Tensor>& masters() const { return masters_; }
   void set_masters(const std::vector<at::Tensor>& masters);
-  // Adds normal noise to every weight, drawn from the seed and the weight's name, and observes the
-  // weights in step 0.
+  // Adds normal noise to every trained weight, drawn from the seed and the weight's name, and
+  // observes the weights in step 0.
   void add_noise(double std, int64_t seed);
 
   // Returns [B, S], as dense_logprobs does.

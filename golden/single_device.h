@@ -4,7 +4,8 @@
 //   each step k = 1..steps (k = 0, and the forward phase alone, for workload logprobs):
 //   forward   every slot's output in the order of the run, "logprobs" [B, S], "loss"
 //   backward  every slot's input gradients in the order they arise
-//   step      "grad.<parameter>" before clipping, last layer first; "grad_norm"; then per parameter
+//   step      "grad.<parameter>" of trained ones before clipping, last layer first; "grad_norm";
+//   then per parameter
 //             the optimizer's state ("exp_avg.", "exp_avg_sq.", "momentum_buffer.") and "param.";
 //             then "metric.<name>"
 //   Workload policy: policy_life.h.

@@ -15,22 +15,17 @@ namespace {
 
 std::unique_ptr<torch::optim::Optimizer> make(const sim::OptimizerSpec& spec,
                                               const std::vector<at::Tensor>& masters) {
-  if (spec.kind == "AdamW") {
+  if (spec.kind == OptimizerKind::kAdamW) {
     return std::make_unique<torch::optim::AdamW>(masters, torch::optim::AdamWOptions(spec.lr)
                                                               .betas({spec.beta1, spec.beta2})
                                                               .eps(spec.eps)
                                                               .weight_decay(spec.weight_decay));
   }
-  if (spec.kind == "SGD") {
-    return std::make_unique<torch::optim::SGD>(masters, torch::optim::SGDOptions(spec.lr)
-                                                            .momentum(spec.momentum)
-                                                            .dampening(spec.dampening)
-                                                            .nesterov(spec.nesterov)
-                                                            .weight_decay(spec.weight_decay));
-  }
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("optimizer \"{}\" is unknown", spec.kind),
-               .fix = sim::known_names(spec.kind, sim::known_optimizers())});
+  return std::make_unique<torch::optim::SGD>(masters, torch::optim::SGDOptions(spec.lr)
+                                                          .momentum(spec.momentum)
+                                                          .dampening(spec.dampening)
+                                                          .nesterov(spec.nesterov)
+                                                          .weight_decay(spec.weight_decay));
 }
 
 using ParamState = torch::optim::OptimizerParamState;

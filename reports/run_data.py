@@ -154,9 +154,19 @@ def fault(value, shape):
     return _fault_of_parts(((name, value[name], inner) for name, inner in shape.fields if name in value), ".{}")
 
 
+def _without_repeats(pairs):
+    """An object; a key that stands in it twice would hide one of its values."""
+    found = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key[:40]!r} stands twice in one object")
+        found[key] = value
+    return found
+
+
 def _read_json(path):
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_repeats)
     except OSError as error:
         raise BadRun(f"{path}: cannot be read ({error.strerror}); name a run's folder, for example "
                      "runs/latest") from error

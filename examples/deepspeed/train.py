@@ -1,15 +1,18 @@
 """Trains a small model with DeepSpeed ZeRO on the CPU, and records it.
 
-    export DS_ACCELERATOR=cpu
     torchrun --nproc-per-node 1 train.py --out golden
     torchrun --nproc-per-node 2 train.py --out run --golden golden --stage 3
 
-DeepSpeed keeps its main parameters in float32, so that both runs are float32.
+    shardproof judge run --golden golden
+
+deepspeed_on_cpu.py changes four things of DeepSpeed. The five lines that shardproof needs are marked; optional ones record
+more.
 """
 
 import argparse
+import os
 
-import deepspeed
+import deepspeed_on_cpu
 import shardproof                                                                              # shardproof
 import torch
 import torch.distributed as dist
@@ -49,22 +52,31 @@ def global_batch(step):
     return tokens[:, :-1], tokens[:, 1:]
 
 
+def on_cpu(rank, world_size, stage):
+    deepspeed_on_cpu.switch_on(deepspeed_on_cpu.cpu_device, rank, world_size)
+    deepspeed_on_cpu.switch_on(deepspeed_on_cpu.no_shared_memory)
+    if stage == 1:
+        deepspeed_on_cpu.switch_on(deepspeed_on_cpu.float64_gradients)
+    if stage == 3:
+        deepspeed_on_cpu.switch_on(deepspeed_on_cpu.float64_parts)
+
+
 def train(options):
+    import deepspeed
     torch.manual_seed(0)
     model = Model()
     config = {"train_micro_batch_size_per_gpu": ROWS // dist.get_world_size(), "gradient_clipping": 1.0,
               "zero_optimization": {"stage": options.stage}}
     engine, optimizer, _, _ = deepspeed.initialize(
         model=model, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2), config=config)
-    if options.golden:                                                                         # shardproof
-        shardproof.load(engine, options.golden)                                                # shardproof
+    if options.golden: shardproof.load(engine, options.golden)                                 # shardproof
     with shardproof.record(engine, optimizer, out=options.out) as rec:                         # shardproof
         for step in range(options.steps):
             tokens, targets = shardproof.batch(*global_batch(step))                            # shardproof
             loss = nn.functional.cross_entropy(engine(tokens).flatten(0, 1), targets.flatten())
             engine.backward(loss)
             engine.step()
-            rec.scalar("loss", loss, mean_over=("dp",))                                        # shardproof
+            rec.scalar("loss", loss, mean_over=("dp",))                                        # optional
 
 
 def main():
@@ -75,8 +87,11 @@ def main():
     parser.add_argument("--steps", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    deepspeed.init_distributed("gloo")
-    train(options)
+    on_cpu(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), options.stage)
+    dist.init_process_group("gloo")
+    with shardproof.float64():                                                                 # shardproof
+        train(options)
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
     torchrun --nproc-per-node 4 train.py --out run --golden golden --tp 2
     shardproof judge run --golden golden
 
-The lines that shardproof needs are marked.
+The five lines that shardproof needs are marked; optional ones record more.
 """
 
 import argparse
@@ -149,21 +149,20 @@ def train(options):
     model = Llama(config)
     parallelize(model, options.tp)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    if options.golden:                                                                         # shardproof
-        shardproof.load(model, options.golden)                                                 # shardproof
+    if options.golden: shardproof.load(model, options.golden)                                  # shardproof
     with shardproof.record(model, optimizer, out=options.out) as rec:                          # shardproof
         for step in range(options.steps):
             tokens, targets = shardproof.batch(*global_batch(config, step))                    # shardproof
             logprobs = torch.log_softmax(model(tokens), -1).gather(-1, targets[..., None])[..., 0]
             loss = -logprobs.mean()
             loss.backward()
-            rec.gradients()                         # because clip() is not torch's            # shardproof
+            rec.gradients()                                                                    # optional
             norm = clip(model, MAX_NORM)
             optimizer.step()
             optimizer.zero_grad()
-            rec.scalar("loss", loss, mean_over=("dp",))                                        # shardproof
-            rec.scalar("grad_norm", norm)                                                      # shardproof
-            rec.logprobs(logprobs)                                                             # shardproof
+            rec.scalar("loss", loss, mean_over=("dp",))                                        # optional
+            rec.scalar("grad_norm", norm)                                                      # optional
+            rec.logprobs(logprobs)                                                             # optional
             if dist.get_rank() == 0:
                 print(f"step {step + 1}: loss {loss.item():.6f} of rank 0, norm {norm.item():.6f}")
 

@@ -3,4 +3,4 @@
 # megatron-core 0.17 and later need 3.12.
 set -euo pipefail
 python3 -m venv "$1"
-"$1/bin/pip" install torch "megatron-core==0.16.1" "$(dirname "$0")/../../python"
+"$1/bin/pip" install "torch==2.11.0" "megatron-core==0.16.1" "$(dirname "$0")/../../python"

@@ -2,6 +2,9 @@
 
     torchrun --nproc-per-node 1 train.py --out golden
     torchrun --nproc-per-node 4 train.py --out run --golden golden --tp 2
+    shardproof judge run --golden golden
+
+The five lines that shardproof needs are marked; optional ones record more.
 """
 
 import argparse
@@ -35,17 +38,18 @@ class Norm(torch.nn.Module):
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.weight
 
 
-def specification(config):
-    """The layers of this stage, with this file's norm."""
+def specification(config, chunk):
+    """The layers of this stage, or of one of its chunks, with this file's norm."""
     layer = get_gpt_layer_local_spec(num_experts=config.num_moe_experts, moe_grouped_gemm=False, normalization="RMSNorm")
     layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm
-    return TransformerBlockSubmodules([layer] * get_num_layers_to_build(config), Norm)
+    return TransformerBlockSubmodules([layer] * get_num_layers_to_build(config, chunk), Norm)
 
 
-def build(options):
+def build(options, chunk=None):
     config = TransformerConfig(
-        num_layers=2, hidden_size=32, num_attention_heads=4, num_query_groups=2, ffn_hidden_size=48,
+        num_layers=options.layers, hidden_size=32, num_attention_heads=4, num_query_groups=2, ffn_hidden_size=48,
         tensor_model_parallel_size=options.tp, pipeline_model_parallel_size=options.pp,
+        virtual_pipeline_model_parallel_size=options.vpp if options.vpp > 1 else None,
         expert_model_parallel_size=options.ep, sequence_parallel=options.tp > 1,
         num_moe_experts=4 if options.experts else None, moe_router_topk=2, moe_token_dispatcher_type="allgather",
         use_cpu_initialization=True, params_dtype=torch.float64, pipeline_dtype=torch.float64,
@@ -53,10 +57,10 @@ def build(options):
         add_bias_linear=False, hidden_dropout=0.0, attention_dropout=0.0, bias_dropout_fusion=False,
         bias_activation_fusion=False, masked_softmax_fusion=False, gradient_accumulation_fusion=False,
         batch_p2p_comm=False, apply_rope_fusion=False)
-    model = GPTModel(config, specification(config), VOCABULARY, LENGTH, position_embedding_type="rope",
-                     pre_process=parallel_state.is_pipeline_first_stage(),
-                     post_process=parallel_state.is_pipeline_last_stage(),
-                     share_embeddings_and_output_weights=False)
+    model = GPTModel(config, specification(config, chunk), VOCABULARY, LENGTH, position_embedding_type="rope",
+                     pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=chunk),
+                     post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=chunk),
+                     share_embeddings_and_output_weights=False, vp_stage=chunk)
     settings = DistributedDataParallelConfig(grad_reduce_in_fp32=False, overlap_grad_reduce=False)
     return DistributedDataParallel(config, settings, model)
 
@@ -80,27 +84,30 @@ def forward_step(batches, model):
 
 
 def train(options):
-    model = build(options)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    if options.golden:                                                                         # shardproof
-        shardproof.load(model, options.golden)                                                 # shardproof
+    model = [build(options, chunk) for chunk in range(options.vpp)] if options.vpp > 1 else [build(options)]
+    parameters = [parameter for chunk in model for parameter in chunk.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=1e-2)
+    if options.golden: shardproof.load(model, options.golden)                                  # shardproof
     run = get_forward_backward_func()
-    model.config.finalize_model_grads_func = finalize_model_grads
+    model[0].config.finalize_model_grads_func = finalize_model_grads
     with shardproof.record(model, optimizer, out=options.out) as rec:                          # shardproof
         for step in range(options.steps):
-            model.zero_grad_buffer()
+            for chunk in model:
+                chunk.zero_grad_buffer()
             tokens, targets = shardproof.batch(*global_batch(step))                            # shardproof
             size = ROWS // MICROBATCHES // parallel_state.get_data_parallel_world_size()
-            losses = run(forward_step_func=forward_step, model=[model], num_microbatches=MICROBATCHES,
-                         data_iterator=zip(tokens.split(size), targets.split(size)),
+            iterators = [zip(tokens.split(size), targets.split(size)) for _ in model]
+            losses = run(forward_step_func=forward_step, model=model, num_microbatches=MICROBATCHES,
+                         data_iterator=iterators if options.vpp > 1 else iterators[0],
                          seq_length=LENGTH, micro_batch_size=size, forward_only=False)
-            for parameter in model.parameters():
+            for parameter in parameters:
                 parameter.grad = parameter.main_grad
             optimizer.step()
-            for parameter in model.parameters():
+            for parameter in parameters:
                 parameter.grad = None
-            if losses:
-                rec.scalar("loss", sum(one["loss"] for one in losses) / MICROBATCHES, mean_over=("dp", "ep"))
+            if losses:                                                                         # optional
+                loss = sum(one["loss"] for one in losses) / MICROBATCHES                       # optional
+                rec.scalar("loss", loss, mean_over=("dp", "ep"))                               # optional
 
 
 def parse():
@@ -110,6 +117,8 @@ def parse():
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--pp", type=int, default=1)
+    parser.add_argument("--vpp", type=int, default=1, help="chunks of layers on each stage")
+    parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--ep", type=int, default=1)
     parser.add_argument("--experts", action="store_true")
     return parser.parse_args()
@@ -126,7 +135,8 @@ def main():
 def run(options):
     """One rank, after init_process_group."""
     cuda_on_cpu.install()
-    parallel_state.initialize_model_parallel(options.tp, options.pp, expert_model_parallel_size=options.ep)
+    parallel_state.initialize_model_parallel(options.tp, options.pp, options.vpp if options.vpp > 1 else None,
+                                             expert_model_parallel_size=options.ep)
     with cuda_on_cpu.OnCpu(), shardproof.float64():                                            # shardproof
         tensor_parallel.model_parallel_cuda_manual_seed(1)
         train(options)

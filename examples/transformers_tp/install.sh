@@ -2,4 +2,4 @@
 # install.sh FOLDER: makes a virtual environment with torch, transformers and shardproof.
 set -euo pipefail
 python3 -m venv "$1"
-"$1/bin/pip" install torch transformers "$(dirname "$0")/../../python"
+"$1/bin/pip" install "torch==2.11.0" "transformers==5.23.0" "$(dirname "$0")/../../python"

@@ -3,7 +3,8 @@
     torchrun --nproc-per-node 1 train.py --out golden
     torchrun --nproc-per-node 4 train.py --out run --golden golden --tp 2
 
-The model's code computes its rotary table, norms and softmax in float32; shardproof.float64() lifts these.
+The model's code computes its rotary table, norms and softmax in float32; shardproof.float64() lifts these. The five lines
+that shardproof needs are marked; optional ones record more.
 """
 
 import argparse
@@ -46,8 +47,7 @@ def global_batch(step):
 def train(options):
     model = build(options.tp)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    if options.golden:                                                                         # shardproof
-        shardproof.load(model, options.golden)                                                 # shardproof
+    if options.golden: shardproof.load(model, options.golden)                                  # shardproof
     with shardproof.record(model, optimizer, out=options.out) as rec:                          # shardproof
         for step in range(options.steps):
             tokens, targets = shardproof.batch(*global_batch(step))                            # shardproof
@@ -57,8 +57,8 @@ def train(options):
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            rec.scalar("loss", loss, mean_over=("dp",))                                        # shardproof
-            rec.logprobs(logprobs)                                                             # shardproof
+            rec.scalar("loss", loss, mean_over=("dp",))                                        # optional
+            rec.logprobs(logprobs)                                                             # optional
 
 
 def main():

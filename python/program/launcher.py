@@ -1,6 +1,7 @@
 """The command `shardproof` of the wheel that ./shardproof package makes: starts the program beside this file."""
 
 import os
+import resource
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -19,9 +20,18 @@ def wrong_torch(here):
     return None
 
 
+def too_little_memory():
+    """With less, the loader of shared libraries ends the program before it can say why. None: it is enough."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY or limit >= 450 << 20:
+        return None
+    return ("memory runs out: LibTorch needs at least 450 MiB of address space to be loaded, and its limit is "
+            f"{limit >> 20} MiB (ulimit -v); raise the limit")
+
+
 def main():
     here = Path(__file__).resolve().parent
-    wrong = wrong_torch(here)
+    wrong = wrong_torch(here) or too_little_memory()
     if wrong:
         print(f"shardproof: {wrong}", file=sys.stderr)
         return 2

@@ -22,20 +22,13 @@ class Clipping:
         self._after = after
         self._bound: list[tuple[dict, str, object]] = []
         self._inside = False
-        for name in FUNCTIONS:
-            original = getattr(torch.nn.utils.clip_grad, name, None)
-            if original is not None:
-                self._replace(original, self._wrap(name, original))
+        wrappers = {id(original): self._wrap(name, original) for name, original in originals().items()}
+        for names, name in bindings(wrappers.keys()):
+            self._bound.append((names, name, names[name]))
+            names[name] = wrappers[id(names[name])]
         fsdp1 = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
         if fsdp1 is not None:
             self._wrap_method(fsdp1.FullyShardedDataParallel, "clip_grad_norm_")
-
-    def _replace(self, original, wrapper) -> None:
-        for module in list(sys.modules.values()):
-            names = getattr(module, "__dict__", None)
-            for name in [one for one, value in list((names or {}).items()) if value is original]:
-                self._bound.append((names, name, original))
-                names[name] = wrapper
 
     def _wrap_method(self, owner: type, name: str) -> None:
         original = vars(owner)[name]
@@ -71,3 +64,35 @@ class Clipping:
             else:
                 setattr(owner, name, original)
         self._bound = []
+
+
+# Of each installed module: how many names it had, and those for clipping functions. They are most of a process.
+_installed: dict[str, tuple[int, list[str]]] = {}
+PREFIXES = (sys.prefix, sys.base_prefix, torch.__path__[0])
+
+
+def originals() -> dict:
+    """The clipping functions of this torch, by name."""
+    functions = vars(torch.nn.utils.clip_grad)
+    return {name: functions[name] for name in FUNCTIONS if name in functions}
+
+
+def look_through_installed() -> None:
+    """Finds the names that installed modules have, so that a process which is forked later need not."""
+    bindings(set(map(id, originals().values())))
+
+
+def bindings(wanted) -> list[tuple[dict, str]]:
+    """(names of a module, name) wherever a module has one of the functions whose ids are wanted."""
+    found = []
+    for module_name, module in list(sys.modules.items()):
+        names = getattr(module, "__dict__", None) or {}
+        count, held = _installed.get(module_name, (-1, []))
+        if count != len(names):
+            # Most modules have none, which is seen without a step of Python for each name.
+            has_none = wanted.isdisjoint(map(id, list(names.values())))
+            held = [] if has_none else [name for name, value in list(names.items()) if id(value) in wanted]
+            if str(names.get("__file__")).startswith(PREFIXES):
+                _installed[module_name] = (len(names), held)
+        found += [(names, name) for name in held if id(names.get(name)) in wanted]
+    return found

@@ -133,7 +133,8 @@ def of_tensors(tensors, rank: int, world_size: int) -> Mesh | None:
     for tensor in tensors:
         device_mesh = getattr(tensor, "device_mesh", None)
         if device_mesh is not None:
-            root = root_of(device_mesh)
-            if root.size() == world_size:
-                return from_device_mesh(root, rank)
+            # torchtitan's meshes are unflattened views of a root with one axis.
+            whole = [one for one in (root_of(device_mesh), device_mesh) if one.size() == world_size]
+            if whole:
+                return from_device_mesh(max(whole, key=lambda one: one.ndim), rank)
     return None

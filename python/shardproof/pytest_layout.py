@@ -32,6 +32,7 @@ class Layout:
         self.rank = 0
         self.out: Path | None = None     # where this run is recorded
         self.golden: Path | None = None  # the golden's run; None while the golden itself runs
+        self.noise: int | None = None    # the number of a repeat of the golden with other roundings
         for word in text.split() if text != "1" else ():
             self._add(word)
 
@@ -58,7 +59,7 @@ class Layout:
     def record(self, model, optimizer=None, **options):
         """Records what follows, as shardproof.record does, for the comparison with the golden."""
         from .recorder import record
-        return record(model, optimizer, out=self.out, **options)
+        return record(model, optimizer, out=self.out, noise=self.noise, **options)
 
     def __str__(self) -> str:
         return self.text

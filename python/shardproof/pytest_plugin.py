@@ -1,6 +1,6 @@
 """The pytest plugin: runs a test on the ranks of each layout and compares what it records with one rank.
 
-    @pytest.mark.layouts("tp2", "dp2 tp2 sp")
+    @pytest.mark.layouts("tp2", "dp2 tp2 sp")               # noise=16: for tests below float64
     def test_my_model(layout):
         ..
 """
@@ -39,8 +39,9 @@ def pytest_addoption(parser) -> None:
 
 
 def pytest_configure(config) -> None:
-    config.addinivalue_line("markers", "layouts(layout, ..): run the test on the ranks of each layout, such as "
-                                       '"dp2 tp2 sp", and compare what it records with one rank')
+    config.addinivalue_line("markers", "layouts(layout, .., noise=0): run the test on the ranks of each layout, such as "
+                                       '"dp2 tp2 sp", and compare what it records with one rank. Below float64, '
+                                       "noise=16 runs the one rank 16 times more, with other roundings")
 
 
 def pytest_generate_tests(metafunc) -> None:
@@ -144,14 +145,27 @@ class LayoutTests:
         parameters = {**getattr(item.callspec, "funcargs", {}), **item.callspec.params, "layout": None}
         key = (item.parent.nodeid, item.originalname, *sorted((name, id(value)) for name, value in parameters.items()))
         if key not in self._goldens:
-            self._goldens[key] = self._run(item, Layout(GOLDEN), None)
+            golden = self._goldens[key] = self._run(item, Layout(GOLDEN), None)
+            if golden.is_recorded and not golden.failure:
+                golden.failure = self._repeat(item, golden)
         return self._goldens[key]
+
+    def _repeat(self, item, golden: Run) -> str:
+        """Repeats the golden with other roundings, and returns why a repeat failed."""
+        repeats = item.get_closest_marker("layouts").kwargs.get("noise", 0)
+        for number in range(1, repeats + 1):
+            layout = Layout(GOLDEN)
+            layout.noise = number
+            failure = self._run(item, layout, golden.folder).failure
+            if failure:
+                return f"repeat {number} of {failure}"
+        return ""
 
     def _run(self, item, layout: Layout, golden: Path | None) -> Run:
         from .pytest_ranks import Case
         name = re.sub(r"\W+", "-", f"{item.originalname}-{layout}-")
         folder = self._config._tmp_path_factory.mktemp(name)
-        layout.out, layout.golden = folder / "run", golden
+        layout.out, layout.golden = golden if layout.noise else folder / "run", golden
         try:
             endings = self._template.run(Case(self._numbers[item], layout, folder))
         except RuntimeError as error:

@@ -14,9 +14,11 @@ from . import __version__, lift, names, optimizers, run_folder
 from .clipping import Clipping
 from .error import Error
 from .global_batch import Rows, current
+from .noise import Noise, folder_of
+from .noise import check as check_repeat
 from .order import ComputationOrder
 from .piece import Partial, Piece, whole
-from .sources.dtensor import DTensorBoxes, is_dtensor
+from .sources.dtensor import DTensorBoxes, is_dtensor, local_of
 from .sources.find import find_mesh, find_slots, models_of
 
 # From the widest to the narrowest.
@@ -26,8 +28,8 @@ CLIP_EPSILON = 1e-6  # torch divides max_norm by (norm + 1e-6)
 
 
 def record(model, optimizer=None, *, out, steps: int | None = None, only: str | Sequence[str] | None = None,
-           max_bytes: int | None = None, activations: str | Sequence[str] = (), mesh=None,
-           layouts: Mapping | None = None) -> Recorder:
+           max_bytes: int | None = None, activations: str | Sequence[str] = (), hashes: str | Sequence[str] = (),
+           noise: int | None = None, mesh=None, layouts: Mapping | None = None) -> Recorder:
     """Records the training that follows into the folder `out`, until the with-block or close() ends it.
 
     model        the module, or the list of a pipeline's chunks
@@ -36,11 +38,17 @@ def record(model, optimizer=None, *, out, steps: int | None = None, only: str | 
     only         patterns of names ("*.mlp.*") to which parameters, gradients, states and activations are limited
     max_bytes    the most that a rank may record
     activations  patterns of modules whose outputs are recorded too ("*" for all)
+    hashes       patterns of modules of whose outputs digests are recorded
+    noise        1, 2, ..: this run repeats the one-rank run in `out` with other roundings; judging below float64 needs 16
     mesh         the axes of the ranks, outer to inner: {"dp": 2, "tp": 2}; found without help for DTensor and Megatron
     layouts      layouts of hand-written shards: {"*.up_proj.weight": shardproof.Shard(0, "tp")}
     """
     return Recorder(model, optimizer, Path(out), steps, patterns_of(only), max_bytes, patterns_of(activations) or [],
-                    mesh, layouts)
+                    patterns_of(hashes) or [], noise, mesh, layouts)
+
+
+def is_any(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def patterns_of(patterns) -> list[str] | None:
@@ -50,9 +58,13 @@ def patterns_of(patterns) -> list[str] | None:
 class Recorder:
     """A run that is being recorded. Leave its with-block, or call close(), to write it."""
 
-    def __init__(self, model, optimizer, out: Path, steps, only, max_bytes, activations, mesh, layouts):
+    def __init__(self, model, optimizer, out: Path, steps, only, max_bytes, activations, hashes, noise, mesh, layouts):
         models = models_of(model)
         self.mesh = find_mesh(models, mesh)
+        self._repeat = noise
+        if noise is not None:
+            check_repeat(models, noise, out, self.mesh.world_size)
+            golden, out = out, folder_of(out, noise)
         self._out = out
         self._steps = steps
         self._only = only
@@ -72,7 +84,8 @@ class Recorder:
         current.mesh = self.mesh
         self._record_parameters(0)
         try:
-            self._watch(models, activations)
+            self._noise = None if noise is None else Noise(models, noise, golden)
+            self._watch(models, activations, hashes)
         except BaseException:
             self._end_watching()
             raise
@@ -126,8 +139,12 @@ class Recorder:
         for slot in self._chosen_slots():
             gradient = slot.gradient()
             if gradient is not None:
+                if self._noise:
+                    self._noise.move(local_of(gradient))
                 for piece in slot.gradient_pieces(gradient):
                     self._files.add("grad", slot.name, self._step(), piece, order=order.get(id(slot)))
+                    if self._noise:
+                        self._noise.doubt(slot.name, self._step(), piece)
 
     def stepped(self) -> None:
         """Records the parameters and the optimizer's state after a step."""
@@ -152,15 +169,19 @@ class Recorder:
 
     # Hooks.
 
-    def _watch(self, models, activations: list[str]) -> None:
+    def _watch(self, models, activations: list[str], hashes: list[str]) -> None:
+        if self._noise:
+            self._ends.append(self._noise.remove)
         self._order = ComputationOrder(models, self._slots, self._begin_step)
-        self._ends = [self._order.remove, Clipping(self.gradients, self._clipped).remove]
+        self._ends += [self._order.remove, Clipping(self.gradients, self._clipped).remove]
         if self._optimizer is not None:
             self._ends += optimizers.watch_steps(self._optimizer, self._before_step, self._after_step)
         for one in models:
             for name, module in names.named_modules(one):
-                if name and any(fnmatch.fnmatchcase(name, pattern) for pattern in activations):
-                    self._ends.append(module.register_forward_hook(self._activation_hook(name)).remove)
+                if name and is_any(name, activations):
+                    self._ends.append(module.register_forward_hook(self._output_hook(name, self._add_output)).remove)
+                if name and is_any(name, hashes):
+                    self._ends.append(module.register_forward_hook(self._output_hook(name, self._add_hash)).remove)
 
     def _end_watching(self) -> None:
         for end in self._ends:
@@ -200,18 +221,26 @@ class Recorder:
         self.scalar("grad_norm" + suffix, norm)
         self.scalar("clip_coefficient" + suffix, torch.clamp(max_norm / (norm + CLIP_EPSILON), max=1.0))
 
-    def _activation_hook(self, name: str):
+    def _output_hook(self, name: str, add):
         def hook(_, inputs, output):
             tensor = next((one for one in (output if isinstance(output, (list, tuple)) else [output])
                            if isinstance(one, torch.Tensor)), None)
             if tensor is None or torch._C._current_graph_task_id() != -1:
                 return  # a forward pass within the backward pass is a recomputation
-            if not self._is_recorded(self._step()) or not self._is_chosen(name):
-                return
-            for piece in self._pieces_of(name, tensor, "act", None, None):
-                self._files.add("act", name, self._step(), piece, self._microbatch("act", name, piece),
-                                self._next("outputs"))
+            if self._is_recorded(self._step()) and self._is_chosen(name):
+                add(name, tensor)
         return hook
+
+    def _add_output(self, name: str, tensor: torch.Tensor) -> None:
+        for piece in self._pieces_of(name, tensor, "act", None, None):
+            self._files.add("act", name, self._step(), piece, self._microbatch("act", name, piece),
+                            self._next("outputs"))
+
+    def _add_hash(self, name: str, tensor: torch.Tensor) -> None:
+        rows = current.rows and current.rows.start
+        for piece in self._pieces_of(f"the hash of {name}", tensor, "act", None, None):
+            self._files.add_hash(name, self._step(), piece, self._microbatch("hash", name, piece),
+                                 self._next("hashes"), rows)
 
     # Pieces.
 
@@ -219,7 +248,7 @@ class Recorder:
         return bool(self._ends) and (self._steps is None or step <= self._steps)
 
     def _is_chosen(self, name: str) -> bool:
-        return self._only is None or any(fnmatch.fnmatchcase(name, pattern) for pattern in self._only)
+        return self._only is None or is_any(name, self._only)
 
     def _chosen_slots(self):
         return [slot for slot in self._slots if self._is_chosen(slot.name)]
@@ -293,6 +322,8 @@ class Recorder:
                   "steps": self._finished if self._steps is None else min(self._finished, self._steps)}
         if self._settings is not None:
             header["optimizer"] = self._settings
+        if self._repeat is not None:
+            header["noise"] = self._repeat
         return header | {"only": self._only}
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 from . import safetensors_file
+from .digest import digest
 from .error import Error
 from .piece import Piece
 
-FORMAT, VERSION = "shardproof-run", 1
-OURS = re.compile(r"(run\.json|rank(\d+)\.(safetensors|jsonl))(\.new)?")
+FORMAT, VERSION, READ = "shardproof-run", 2, (1, 2)
+OURS = re.compile(r"(run\.json|rank(\d+)\.(safetensors|jsonl))(\.new)?|noise\d+")
 
 
 def claim(folder: Path, rank: int, world_size: int) -> None:
@@ -26,7 +28,7 @@ def claim(folder: Path, rank: int, world_size: int) -> None:
         number = OURS.fullmatch(path.name)[2]
         owner = 0 if number is None or int(number) >= world_size else int(number)
         if owner == rank:
-            path.unlink(missing_ok=True)
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def read_header(folder: Path) -> dict:
@@ -36,9 +38,9 @@ def read_header(folder: Path) -> dict:
         raise Error(f'The folder "{folder}" has no run.json, so it holds no whole run',
                     "Record the run again, and let it reach its end")
     header = json.loads(path.read_text())
-    if (header.get("format"), header.get("version")) != (FORMAT, VERSION):
+    if header.get("format") != FORMAT or header.get("version") not in READ:
         raise Error(f'"{path}" has the format {header.get("format")!r} of version {header.get("version")!r}, '
-                    f"but this package reads {FORMAT!r} of version {VERSION}", "Record the run with this package")
+                    f"but this package reads {FORMAT!r} of versions {READ[0]} to {READ[-1]}", "Record the run with this package")
     return header
 
 
@@ -60,6 +62,7 @@ class RankFiles:
         self._max_bytes = max_bytes
         self._lines: list[dict] = []
         self._tensors: dict = {}
+        self._digests: list[tuple[dict, object]] = []  # (line, digest) of each hash
         self.bytes = 0
         self.dtypes: set = set()
 
@@ -69,7 +72,7 @@ class RankFiles:
         if tensor.dtype not in safetensors_file.CODES:
             raise Error(f'"{name}" has the dtype {tensor.dtype}, which the format does not hold',
                         f"Record it as one of {', '.join(str(one)[6:] for one in safetensors_file.CODES)}")
-        key = str(len(self._lines))
+        key = str(len(self._tensors))
         self._tensors[key] = tensor.to("cpu", copy=True).contiguous()
         self.dtypes.add(tensor.dtype)
         self.bytes += safetensors_file.size_in_bytes(tensor)
@@ -78,7 +81,18 @@ class RankFiles:
                         f"{self._max_bytes}", "Record fewer steps=, fewer names with only=, or raise max_bytes")
         self._lines.append(line_of(key, kind, name, step, piece, microbatch, order))
 
+    def add_hash(self, name: str, step: int, piece: Piece, microbatch: int, order: int, rows: int | None) -> None:
+        """Adds the digest of a piece, and not its values."""
+        line = line_of(None, "hash", name, step, piece, microbatch, order)
+        if rows is not None:
+            line["rows"] = rows
+        self._digests.append((line, digest(piece.tensor)))
+        self._lines.append(line)
+
     def write(self) -> None:
+        for line, found in self._digests:
+            line["digest"] = f"{int(found) % 2**64:016x}"
+        self._digests = []
         stem = self._folder / f"rank{self._rank}"
         replace(stem.with_suffix(".safetensors"), lambda path: safetensors_file.write(path, self._tensors))
         lines = [*self._lines, {"end": len(self._lines)}]
@@ -87,7 +101,8 @@ class RankFiles:
 
 
 def line_of(key, kind, name, step, piece: Piece, microbatch, order) -> dict:
-    line = {"key": key, "kind": kind, "name": name, "step": step, "microbatch": microbatch}
+    line = {} if key is None else {"key": key}
+    line |= {"kind": kind, "name": name, "step": step, "microbatch": microbatch}
     if order is not None:
         line["order"] = order
     line |= {"dtype": str(piece.tensor.dtype)[6:], "shape": list(piece.tensor.shape),

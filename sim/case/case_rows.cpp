@@ -80,6 +80,9 @@ OptionRows<CaseSpec> run_rows() {
           "run.noise_std",
           "train: standard deviation of normal noise on every weight before the first step",
           Range{0, kMaxConstant}),
+      row<&Spec::frozen>("run.frozen",
+                         "Patterns (*, ?) of parameters that are not trained: they have neither a "
+                         "gradient nor optimizer state"),
       member<&Spec::loss>(),
       row<&Spec::colocated>(
           "run.generation.colocated.enabled",

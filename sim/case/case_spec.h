@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/precision.h"
+#include "base/training_choices.h"
 #include "mesh/mesh.h"
 #include "sim/case/verdict.h"
 #include "sim/case/world_spec.h"
@@ -15,16 +16,16 @@
 namespace shardproof::sim {
 
 struct LossSpec {
-  std::string kind = "nll";  // nll | clipped_pg | preference
-  double eps = 0.2;          // clipped_pg: the ratio is clamped to 1 +- eps
-  double beta = 0.01;        // clipped_pg: weight of the KL term; preference: weight of the margin
-  std::string normalization = "token";  // token | sequence
-  double temperature = 1;               // divides the logits, for scoring too
+  LossKind kind = LossKind::kNll;
+  double eps = 0.2;    // clipped_pg: the ratio is clamped to 1 +- eps
+  double beta = 0.01;  // clipped_pg: weight of the KL term; preference: weight of the margin
+  LossNormalization normalization = LossNormalization::kToken;
+  double temperature = 1;  // divides the logits, for scoring too
 };
 
 // A scheduler of torch.optim.lr_scheduler; its constants have PyTorch's names.
 struct SchedulerSpec {
-  std::string kind = {};                            // the row lists the names
+  ScheduleKind kind = ScheduleKind::kConstant;
   double factor = 1.0 / 3;                          // ConstantLR
   double start_factor = 1.0 / 3, end_factor = 1.0;  // LinearLR
   int64_t total_iters = 5;                          // ConstantLR, LinearLR
@@ -34,7 +35,7 @@ struct SchedulerSpec {
 };
 
 struct OptimizerSpec {
-  std::string kind = "AdamW";  // AdamW | SGD
+  OptimizerKind kind = OptimizerKind::kAdamW;
   double lr = 1e-3;
   double beta1 = 0.9;
   double beta2 = 0.999;
@@ -75,10 +76,10 @@ struct DataSpec {
 
 // How the samples of a dp rank become microbatches (src/train/batching.h).
 struct BatchingSpec {
-  std::string kind = "fixed";  // fixed | packed | dynamic
+  BatchingKind kind = BatchingKind::kFixed;
   int64_t tokens = 0;          // packed, dynamic: budget of a microbatch; 0: the rank's whole share
   int64_t logprob_tokens = 0;  // budget where a policy scores; 0: the rank's whole share
-  std::string algorithm = "first_fit_decreasing";  // packed: first_fit_decreasing | balanced
+  PackAlgorithm algorithm = PackAlgorithm::kFirstFitDecreasing;  // packed
   int64_t length_round = 1;  // dynamic: row lengths are rounded up to a multiple of it
 };
 
@@ -99,13 +100,12 @@ struct ParallelSpec {
   bool sequence_parallel = false;
   bool async_grad = false;     // linears reduce the gradient of x behind that of the weight
   bool gather_buffer = false;  // sequence_parallel gathers into memory that is used again
-  std::string data_parallel = "replicate";     // replicate | fsdp | hybrid
-  std::string context_layout = "zigzag";       // zigzag | contiguous: how cp cuts each sequence
-  std::string context_rotation = "send_recv";  // send_recv | all_to_all | all_gather: of the keys
+  DataParallelKind data_parallel = DataParallelKind::kReplicate;
+  ContextLayout context_layout = ContextLayout::kZigzag;  // of each sequence, over cp
+  Rotation context_rotation = Rotation::kSendRecv;
   FsdpSpec fsdp = {};
-  std::string activation_checkpointing = "none";  // none | mlp | layer
-  // How often parameters that tp copies count: once | each_of_tp.
-  std::string grad_norm_counts = "once";
+  CheckpointedRegions activation_checkpointing = CheckpointedRegions::kNone;
+  NormCopies grad_norm_counts = NormCopies::kOnce;
   nlohmann::json custom_plan = nullptr;  // {pattern: style}; null: the architecture's own plan
   // policy: inference ranks after those of the mesh; a refit gives them the weights over tp.
   int64_t inference_tp = 0;
@@ -205,6 +205,7 @@ struct CaseSpec {
   OptimizerSpec optimizer;
   LossScaleSpec loss_scale;
   double noise_std = 0;  // train: noise on the weights before the first step; 0: none
+  std::vector<std::string> frozen = {};  // patterns of parameters that are not trained
   ParallelSpec parallel;
   WorldSpec world;
   std::vector<FaultSpec> faults;

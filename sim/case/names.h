@@ -4,23 +4,22 @@
 #include <string>
 #include <vector>
 
+#include "base/call.h"
 #include "sim/case/case_spec.h"
 
 namespace shardproof::sim {
 
-inline std::vector<std::string> known_losses() { return {"nll", "clipped_pg", "preference"}; }
-inline std::vector<std::string> known_optimizers() { return {"AdamW", "SGD"}; }
 inline std::vector<std::string> known_workloads() { return all_names<ModelWorkload>(); }
 inline bool is_model_workload(const std::string& name) {
   return find_enum<ModelWorkload>(name).has_value();
 }
 inline std::vector<std::string> known_backends() { return all_names<Backend>(); }
 inline std::vector<std::string> known_devices() { return all_names<DeviceKind>(); }
-inline std::vector<std::string> known_data_parallel() { return {"replicate", "fsdp", "hybrid"}; }
 inline std::vector<std::string> known_axes() { return {"dp", "cp", "ulysses", "tp"}; }
 inline std::vector<std::string> known_collectives() {
-  return {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
-          "scatter",    "gather",     "send",           "recv",       "barrier"};
+  std::vector<std::string> names = all_names<Op>();
+  names.pop_back();  // no fault names make_group
+  return names;
 }
 
 // "known are AdamW, SGD; did you mean AdamW?" Without the question when no name is near.

@@ -25,28 +25,25 @@ const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&) {
                                 "Linears with sequence_parallel gather into memory that they "
                                 "use again"),
       row<&Spec::data_parallel>("parallel.data_parallel", "How dp holds parameters",
-                                Choices{known_data_parallel()},
                                 Flag{"--data-parallel"}),
       member<&Spec::fsdp>(),
       row<&Spec::activation_checkpointing>(
           "parallel.activation_checkpointing",
-          "Part of a layer that the backward recomputes; true: mlp",
-          Choices{{"none", "mlp", "layer"}}, OfBool{"none", "mlp"}, ShortName{"checkpointing"},
-          Flag{"--activation-checkpointing"}),
+          "Part of a layer that the backward recomputes; true: mlp", OfBool{"none", "mlp"},
+          ShortName{"checkpointing"}, Flag{"--activation-checkpointing"}),
       row<&Spec::context_layout>(
           "parallel.context_layout", "Which tokens of a sequence a cp rank holds",
           Choices{{"zigzag", "contiguous"}}, ShortName{"layout"}, Flag{"--context-layout"}),
       row<&Spec::context_rotation>("parallel.context_rotation",
-                                   "How cp ranks exchange keys and values",
-                                   Choices{{"send_recv", "all_to_all", "all_gather"}},
-                                   ShortName{"rotation"}, Flag{"--context-rotation"}),
+                                   "How cp ranks exchange keys and values", ShortName{"rotation"},
+                                   Flag{"--context-rotation"}),
       row<&Spec::custom_plan>("parallel.custom_parallel_plan",
                               "{slot name pattern: style}, instead of the architecture's own plan",
                               Null::kAllowed, ShortName{"plan"}),
       row<&Spec::grad_norm_counts>("run.grad_norm.counts",
                                    "each_of_tp: a parameter that tp copies counts once per rank, "
                                    "so that the norm is too large",
-                                   Choices{{"once", "each_of_tp"}}, ShortName{"counts"}),
+                                   ShortName{"counts"}),
       row<&Spec::inference_tp>(
           "run.refit.tensor_parallel_size",
           "policy: inference ranks outside of the mesh, to which a refit sends the weights",

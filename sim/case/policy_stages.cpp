@@ -73,7 +73,7 @@ std::vector<int64_t> steps_behind(const CaseSpec& spec, int64_t step) {
 std::string stage_text(const CaseSpec& spec, int64_t step) {
   const size_t stage = stage_at(spec, step);
   if (stage >= spec.stages.size()) return "";
-  const std::string text = fmt::format("stage {} ({})", stage + 1, spec.stages[stage].kind);
+  std::string text = fmt::format("stage {} ({})", stage + 1, spec.stages[stage].kind);
   if (spec.lives == 1) return text;
   const int64_t life = (step - 1) / moments_of_life(spec) + 1;
   return text + fmt::format(", life {} of {}", life, spec.lives);

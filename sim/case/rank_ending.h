@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/call.h"
 #include "sim/case/verdict.h"
 
 namespace shardproof::sim {
@@ -21,18 +22,10 @@ struct FaultNote {
   int64_t calls = 0;    // number of all calls of the rank
 };
 
-// One call of one rank, as its backend made it (a backend without reduce_scatter makes an
-// all_reduce). Ranks are global; places and the root are in group order.
+// The data of one call of one rank.
 struct CallDigest {
-  std::string op;     // "all_reduce", .., "send", "recv"
-  std::string group;  // "tp[2,3]"
-  std::vector<int64_t> ranks;
-  int64_t place = 0;     // of this rank
-  int64_t sequence = 0;  // in this group on this rank; for messages in this channel
-  int64_t root = -1;     // for send and recv: the other side
-  int64_t tag = 0;
+  Call call;
   int64_t step = 0;                     // training step, 0 before the first
-  std::string call;                     // "all_gather tp[0,1] [4,8] float64 'label'"
   std::vector<uint64_t> sent = {};      // for all, or one for each place; []: nothing
   std::vector<uint64_t> received = {};  // from the root, or one from each place; []: nothing
 };

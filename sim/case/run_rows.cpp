@@ -38,7 +38,8 @@ const OptionRows<StageSpec>& rows_of(const StageSpec&) {
       key("run.stages[].sequence_parallel", kBool, false,
           "load: shard the sequence over tp in norms"),
       key("run.stages[].data_parallel", kText, "",
-          "load: how dp holds parameters; default: as before", Choices{known_data_parallel()}),
+          "load: how dp holds parameters; default: as before",
+          Choices{all_names<DataParallelKind>()}),
       member<&Spec::parallel>(Golden::kIgnores),
   };
   return rows;
@@ -62,7 +63,7 @@ const OptionRows<BatchingSpec>& rows_of(const BatchingSpec&) {
       row<&Spec::algorithm>(
           "run.sequence_packing.algorithm",
           "Packing of each dp rank's own share, or into rows of similar size over the whole batch",
-          Choices{{"first_fit_decreasing", "balanced"}}, ShortName{"bins"}),
+          ShortName{"bins"}),
       key("run.dynamic_batching.enabled", kBool, false,
           "Group rows of similar length, as many as the tokens of a microbatch allow",
           ShortName{"dynamic"}),
@@ -82,15 +83,13 @@ const OptionRows<LossSpec>& rows_of(const LossSpec&) {
       row<&Spec::temperature>("run.temperature", "Divisor of the logits", Range{1e-6, 1e6}),
       key<LossSpec>("run.generation.temperature", kNumber, nullptr,
                     "Another name for run.temperature", Range{1e-6, 1e6}),
-      row<&Spec::kind>("run.loss.kind", "Kind of the loss", Choices{known_losses()},
-                       ShortName{"loss"}),
+      row<&Spec::kind>("run.loss.kind", "Kind of the loss", ShortName{"loss"}),
       row<&Spec::eps>("run.loss.eps", "clipped_pg: the ratio is clamped to 1 +- eps",
                       Range{0, kMaxConstant}),
       row<&Spec::beta>("run.loss.beta",
                        "clipped_pg: weight of the KL term; preference: weight of the margin",
                        Range{-kMaxConstant, kMaxConstant}),
-      row<&Spec::normalization>("run.loss.normalization", "Items over which the loss is a mean",
-                                Choices{{"token", "sequence"}}),
+      row<&Spec::normalization>("run.loss.normalization", "Items over which the loss is a mean"),
   };
   return rows;
 }
@@ -131,7 +130,7 @@ const OptionRows<OptimizerSpec>& rows_of(const OptimizerSpec&) {
       member<&Spec::schedulers>(),
       member<&Spec::milestones>(),
       row<&Spec::kind>("run.optimizer.name", "Optimizer; torch.optim.AdamW is the same as AdamW",
-                       Choices{known_optimizers()}, ShortName{"optimizer"}),
+                       ShortName{"optimizer"}),
       row<&Spec::lr>("run.optimizer.kwargs.lr", "Learning rate", constant),
       member<&Spec::beta1>(),
       member<&Spec::beta2>(),
@@ -167,9 +166,10 @@ const OptionRows<SchedulerSpec>& rows_of(const SchedulerSpec&) {
   using Spec = SchedulerSpec;
   constexpr auto key = [](auto&&... about) { return sim::key<SchedulerSpec>(about...); };
   static const OptionRows<SchedulerSpec> rows = {
-      row<&Spec::kind>("run.scheduler[].name",
-                       "Scheduler; torch.optim.lr_scheduler.LinearLR is the same as LinearLR",
-                       Choices{{"ConstantLR", "LinearLR", "CosineAnnealingLR", "LambdaLR"}}),
+      key("run.scheduler[].name", kText, "",
+          "Scheduler; torch.optim.lr_scheduler.LinearLR is the same as LinearLR",
+          Choices{all_names<ScheduleKind>()}),
+      member<&Spec::kind>(),
       key("run.scheduler[].kwargs", kMap, nlohmann::json::object(),
           "Constants of the scheduler under PyTorch's names; lr_lambda is a factor, or a list with "
           "one per step"),

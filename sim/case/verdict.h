@@ -39,14 +39,16 @@ enum class ResultKind {
   kNotJudged,
   kUnresolved,
   kFault,
+  kRace,  // another schedule of the ranks gave other values
 };
-constexpr std::array<const char*, 24> names_of(ResultKind) {
+constexpr std::array<const char*, 25> names_of(ResultKind) {
   return {"",         "finished",   "died",         "hung",
           "threw",    "deadlock",   "disagreement", "aborted",
           "refused",  "bad_input",  "never_waited", "in_flight",
           "internal", "failed",     "interrupted",  "values",
           "replicas", "missing",    "metrics",      "digest",
-          "schedule", "not_judged", "unresolved",   "fault"};
+          "schedule", "not_judged", "unresolved",   "fault",
+          "race"};
 }
 
 }  // namespace shardproof::sim

@@ -24,6 +24,11 @@ const OptionRows<WorldSpec>& rows_of(const WorldSpec&) {
       row<&Spec::strict>(
           "world.strict",
           "Emulated: poison and watch the buffers of asynchronous calls until wait()"),
+      row<&Spec::schedule>(
+          "world.schedule",
+          "Emulated: seed that draws which rank runs next and when each call takes effect, one "
+          "rank at a time; 0: as the threads come",
+          Range{0, 1e9}),
       row<&Spec::digests>(
           "world.digests",
           "Hash and compare the data that each call sent and delivered; always on with faults"),
@@ -61,7 +66,7 @@ const OptionRows<WorldSpec>& rows_of(const WorldSpec&) {
       row<&Spec::stragglers>("world.stragglers", "Ranks that are slower than the others"),
       row<&Spec::deadline_s>(
           "world.deadline_s",
-          "Seconds that a case may compute without a collective call (in all ten "
+          "Seconds that a case may compute without a collective call or an op (in all ten "
           "times as long), without those in which other programs had the cores",
           seconds, Flag{"--deadline", kEveryCommand}),
   };

@@ -36,7 +36,8 @@ struct WorldSpec {
   double hang_s = 2.0;
   double deadline_s = 120.0;  // of the whole case
   // The members below concern the emulated world only.
-  bool strict = true;            // watch the buffers of asynchronous calls until wait()
+  bool strict = true;    // watch the buffers of asynchronous calls until wait()
+  int64_t schedule = 0;  // seed of the order of ranks and of the ends of calls; 0: as they come
   int64_t ranks_per_node = 0;    // rank r is on node r / ranks_per_node; 0: all on one
   LinkSpec in_node, inter_node;  // default: communication costs nothing
   ComputeTime compute = ComputeTime::kMeasured;

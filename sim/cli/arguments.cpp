@@ -4,12 +4,15 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <iostream>
 
 #include "base/error.h"
+#include "base/failure.h"
 #include "base/utf8.h"
 #include "sim/case/names.h"
 #include "sim/case/option.h"
 #include "sim/case/scenario/schema.h"
+#include "sim/cli/command_options.h"
 #include "sim/cli/version.h"
 #include "sim/report/summary.h"
 
@@ -22,9 +25,7 @@ constexpr size_t kMaxComplaint = 800;  // bytes of a message, which may quote an
 // Validates names as CLI::IsMember does; its message has the nearest known name.
 CLI::Validator one_of(const std::vector<std::string>& known) {
   const auto check = [known](std::string& word) -> std::string {
-    for (const std::string& name : known) {
-      if (name == word) return "";
-    }
+    if (std::find(known.begin(), known.end(), word) != known.end()) return "";
     return fmt::format("'{}' is unknown; {}", word, known_names(word, known));
   };
   return CLI::Validator(check, "", "one_of");
@@ -47,8 +48,7 @@ CLI::Validator shard_text(RunArguments& run) {
 
 void add_ignore_limits(CLI::App& app, WorldArguments& world) {
   app.add_flag("--ignore-limits", world.ignore_limits,
-               "Start cases that are predicted to need more memory, threads, open files or disk "
-               "than this machine has");
+               "Start cases that need more memory, threads, files or disk than there is");
 }
 
 void add_world(CLI::App& app, WorldArguments& world) {
@@ -102,6 +102,8 @@ void add_run(CLI::App& app, RunArguments& run) {
   app.add_option("--out", run.out, "Folder for the results (default: runs/<time>)");
   app.add_flag("--force", run.force, "Use the folder of --out even if it holds other files");
   app.add_flag("--quiet,-q", run.quiet, "No line for expected results");
+  app.add_option("--schedules", run.schedules, "Run emulated cases under N schedules and compare")
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}));
   add_format(app, run, "a line of JSON for each case");
   app.add_option("--durations", run.durations, "List this many of the slowest cases at the end")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
@@ -198,11 +200,14 @@ const Command kCommands[] = {
      [](CLI::App& app, Arguments& a) {
        add_run(app, a.run);
        app.add_option("--dump", a.run.dump, "Of one case: write its own full tensors here");
+       app.add_flag("--shrink", a.run.shrink,
+                    "Make one unexpected case of each kind small, as `shrink` does");
        CLI::Option* resume = app.add_option("--resume", a.run.resume,
                                             "Run what the run of this folder did not finish");
-       for (const char* other : {"scenarios", "--backend", "--filter", "--only", "--shard",
-                                 "--shuffle", "--seed", "--rerun-failed", "--all", "--device",
-                                 "--fresh", "--no-cache", "--out", "--force", "--dump"}) {
+       for (const char* other :
+            {"scenarios", "--backend", "--filter", "--only", "--shard", "--shuffle", "--seed",
+             "--rerun-failed", "--all", "--device", "--fresh", "--no-cache", "--out", "--force",
+             "--dump", "--shrink"}) {
          resume->excludes(app.get_option(other));
        }
      }},
@@ -226,6 +231,10 @@ const Command kCommands[] = {
                       "Only calls whose label has this text, as in a fault (* is a wildcard)");
        add_format(app, a.run, "a line of JSON for each call, then for each axis and op");
      }},
+    {"fuzz", "Draw cases over every option, run them, and report which pairs of values have run",
+     [](CLI::App& app, Arguments& a) { add_fuzz_options(app, a); }},
+    {"shrink", "The smallest case that fails in the same way as a failing one",
+     [](CLI::App& app, Arguments& a) { add_shrink_options(app, a); }},
     {"check", "Run a case folder sharded and judge it",
      [](CLI::App& app, Arguments& a) { add_check(app, a.check); }},
     {"judge", "Judge a run that another framework recorded, or a result file",
@@ -234,7 +243,7 @@ const Command kCommands[] = {
        app.add_option("result", a.check.result_file,
                       "Of a case folder: safetensors file, named as expected.safetensors");
        app.add_option("--golden", a.check.golden,
-                      "Of a recorded run: the run of the same script on one rank");
+                      "The run of one rank; of a case folder: answers as its expected.safetensors");
        app.add_flag("--reference", a.check.reference, "The --golden run may have several ranks");
        app.add_flag("--no-unresolved", a.check.no_unresolved,
                     "Of a recorded run: exit with 1 when a tensor could not be judged");
@@ -252,7 +261,8 @@ const Command kCommands[] = {
      [](CLI::App& app, Arguments& a) { add_run(app, a.run); }},
     {"report", "HTML with pictures from a run folder",
      [](CLI::App& app, Arguments& a) {
-       app.add_option("run", a.folder, "Run folder (default: the latest under runs/)");
+       app.add_option("run", a.report.folder, "Run folder (default: the latest under runs/)");
+       app.add_flag("--all", a.report.everything, "Pictures of every case, however many");
      }},
     {"compare-runs", "The first tensor whose bits differ between two runs",
      [](CLI::App& app, Arguments& a) {
@@ -267,23 +277,8 @@ const Command kCommands[] = {
        app.add_option("--json", a.logprobs.json, "Write the findings here");
      }},
     {"mutants", "Plant known bugs, one by one: which are caught, named, explained",
-     [](CLI::App& app, Arguments& a) {
-       app.add_option("--filter", a.mutants.filter, "Only rows whose id or source holds this text");
-       app.add_option("--jobs,-j", a.mutants.jobs, "Gates at the same time")
-           ->check(CLI::Range(1, 64));
-       app.add_option("--sample", a.mutants.sample, "Only so many rows, drawn by --seed")
-           ->check(CLI::Range(1, 100000));
-       app.add_option("--seed", a.mutants.seed, "Of the sample")
-           ->check(CLI::Range(int64_t{0}, int64_t{1} << 62));
-       app.add_flag("--check,--check-patches", a.mutants.check,
-                    "Only whether every row can be planted; builds nothing");
-       app.add_option_function<std::string>(
-              "--changed", [&a](const std::string& base) { a.mutants.changed = base; },
-              "Only rows whose function differs from that of a commit (default: where the branch "
-              "left origin/main, else HEAD~1)")
-           ->expected(0, 1)
-           ->type_name("BASE");
-     }},
+     [](CLI::App& app, Arguments& a) { add_mutant_options(app, a.mutants); }},
+    {"score", "Which faults a PyTorch program's tests notice", [](CLI::App&, Arguments&) {}},
     {"schema", "The JSON Schema of scenario files, for editors",
      [](CLI::App& app, Arguments& a) {
        app.add_flag("--workloads", a.run.known,
@@ -309,16 +304,17 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-std::string with_nearest(const std::string& message, const CLI::App& app, int argc, char** argv) {
-  if (argc >= 2 && argv[1][0] != '-' && app.get_subcommands().empty()) {
-    const std::string word = argv[1];
-    return fmt::format("unknown command '{}'; {}", word, known_names(word, command_names()));
+std::string with_nearest(const std::string& message, const CLI::App& app,
+                         const std::vector<std::string>& words) {
+  if (words.size() >= 2 && !words[1].starts_with('-') && app.get_subcommands().empty()) {
+    return fmt::format("unknown command '{}'; {}", words[1],
+                       known_names(words[1], command_names()));
   }
   if (app.get_subcommands().empty()) return message;
   const CLI::App& command = *app.get_subcommands().front();
   const std::vector<std::string> known = option_names(command);
-  for (int i = 2; i < argc; ++i) {
-    const std::string given = std::string(argv[i]).substr(0, std::string(argv[i]).find('='));
+  for (size_t i = 2; i < words.size(); ++i) {
+    const std::string given = words[i].substr(0, words[i].find('='));
     if (!given.starts_with("--")) continue;
     if (std::find(known.begin(), known.end(), given) != known.end()) continue;
     const std::string nearest = nearest_name(given, known);
@@ -335,9 +331,8 @@ void add_commands(CLI::App& app, Arguments& arguments) {
   app.require_subcommand(1);
   app.set_version_flag("--version", version_text());
   std::string statuses = "Exit status:\n";
-  for (const int status : {0, 1, 2, 3, 4, 5, 130}) {
+  for (const int status : {0, 1, 2, 3, 4, 5, 130})
     statuses += "  " + exit_status_text(status) + "\n";
-  }
   app.footer(statuses);
   for (const Command& command : kCommands) {
     CLI::App* sub = app.add_subcommand(command.name, command.what);
@@ -348,13 +343,15 @@ void add_commands(CLI::App& app, Arguments& arguments) {
 
 }  // namespace
 
-ParsedArguments parse_arguments(int argc, char** argv) {
+ParsedArguments parse_arguments(std::vector<std::string> words) {
   ParsedArguments parsed;
   Arguments arguments;
   CLI::App app(kPurpose, "shardproof");
   add_commands(app, arguments);
   try {
-    app.parse(argc, argv);
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    app.parse(static_cast<int>(argv.size()), argv.data());
     parsed.arguments = arguments;
   } catch (const CLI::Success& success) {
     std::ostringstream out, err;
@@ -362,18 +359,21 @@ ParsedArguments parse_arguments(int argc, char** argv) {
     parsed.text = out.str();
   } catch (const CLI::ParseError& error) {
     parsed.status = 2;
-    parsed.text =
-        fmt::format("shardproof: {}; see shardproof --help\n",
-                    printable(with_nearest(error.what(), app, argc, argv), kMaxComplaint));
+    parsed.text = fmt::format("shardproof: {}; see shardproof --help\n",
+                              printable(with_nearest(error.what(), app, words), kMaxComplaint));
   }
   return parsed;
 }
 
-ParsedArguments parse_arguments(const std::vector<std::string>& words) {
-  std::vector<std::string> copies = words;
-  std::vector<char*> argv;
-  for (std::string& word : copies) argv.push_back(word.data());
-  return parse_arguments(static_cast<int>(argv.size()), argv.data());
+int run_command_line(int argc, char** argv, const std::function<int(Arguments&)>& command) {
+  return run_or_say_why([&] {
+    ParsedArguments parsed = parse_arguments({argv, argv + argc});
+    (parsed.status == 0 ? std::cout : std::cerr) << parsed.text;
+    if (!parsed.arguments) return parsed.status;
+    const int status = command(*parsed.arguments);
+    std::cout.flush();
+    return std::cout ? status : 5;
+  });
 }
 
 std::string bash_completion() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -31,6 +32,7 @@ struct RunArguments {
   std::vector<std::string> names;  // of a resumed run: only these cases; empty: all
   std::optional<int64_t> shuffle;  // seed of the order
   std::optional<int64_t> seed;     // replaces every scenario's seed
+  int64_t schedules = 0;           // each emulated case under so many; 0: as the threads come
   std::string out;                 // run folder; "": runs/<time>
   bool quiet = false;              // no line for expected results
   bool json_lines = false;         // standard output gets a line of JSON for each case
@@ -43,6 +45,8 @@ struct RunArguments {
   bool no_unresolved = false;  // a tensor that cannot be resolved makes the exit status 1
   int64_t max_fail = 0;        // start no case after so many that are not as expected; 0: all
   bool allow_partial = false;  // cases that were not run leave the exit status as it is
+  bool shrink = false;         // run: make a case of each way to fail small
+  bool drawn = false;          // fuzz: a refusal is as expected
   bool all_tags = false;       // also the cases tagged slow or manual
   bool keys = false;           // list: the keys of a scenario file instead of cases
   bool known = false;          // schema: the workloads that are known instead
@@ -55,9 +59,9 @@ struct RunArguments {
 struct CheckArguments {
   std::string case_path;       // a case folder; golden also takes a scenario
   std::string result_file;     // judge: of a case
-  std::string golden;          // judge: the recorded run to compare a recorded run with
+  std::string golden;          // judge: the recorded run or the file to compare with
   bool reference = false;      // judge: `golden` may have several ranks
-  bool no_unresolved = false;  // judge: of a recorded run, as in RunArguments
+  bool no_unresolved = false;  // judge: of what --golden judges, as in RunArguments
   bool allow_partial = false;  // judge: the result file may lack tensors
   std::string mesh = "dp=1";
   std::optional<int64_t> ulysses, world_size, dynamic_tokens;
@@ -85,10 +89,26 @@ struct MutantArguments {
   std::optional<std::string> changed = {};  // since this commit; empty: the script chooses one
 };
 
+// Drawn cases, and failing ones made smaller. Paths, worlds and outputs are those of RunArguments.
+struct ExploreArguments {
+  int64_t count = 200;  // fuzz: cases
+  double minutes = 0;   // fuzz: goes on for so long, instead of `count`; 0: does not
+  int64_t seed = 0;     // fuzz: of the draws
+  std::vector<std::string> precisions = {}, workloads = {};  // fuzz: only these; empty: all
+  std::string corpus = {};  // fuzz: folder of cases that have run already; "": none
+  double deadline_s = 60;   // shrink
+};
+
 // Two files of logprobs, or two folders of them.
 struct LogprobsArguments {
   std::string a, b;
   std::string json;  // file for the findings; "": none
+};
+
+// The page of a run.
+struct ReportArguments {
+  std::string folder;       // "": the latest under runs/
+  bool everything = false;  // pictures of every case
 };
 
 struct Arguments {
@@ -96,9 +116,11 @@ struct Arguments {
       command;  // run | list | describe | check | judge | golden | rank | report | doctor | ...
   RunArguments run;               // run, list, lint, describe, calls, rank
   CheckArguments check;           // check, judge, golden
-  std::string folder;             // report, compare-runs
+  ReportArguments report;         // report
+  std::string folder;             // compare-runs
   std::string other_folder = {};  // compare-runs
   MutantArguments mutants;
+  ExploreArguments explore = {};  // fuzz, shrink
   LogprobsArguments logprobs = {};
 };
 
@@ -109,10 +131,12 @@ struct ParsedArguments {
   std::string text;
 };
 
-ParsedArguments parse_arguments(int argc, char** argv);
+// `words` begins with the program's name.
+ParsedArguments parse_arguments(std::vector<std::string> words);
+// What a program's main() does: parses, prints the text of parsing, and returns the exit status of
+// `command`, of its exception, or 5 when standard output cannot take what was printed.
+int run_command_line(int argc, char** argv, const std::function<int(Arguments&)>& command);
 // A script for bash that completes commands, options and files.
 std::string bash_completion();
-// `words` begins with the program's name.
-ParsedArguments parse_arguments(const std::vector<std::string>& words);
 
 }  // namespace shardproof::sim

@@ -79,7 +79,7 @@ std::map<std::pair<std::string, std::string>, Total> totals_of(const CallsByRank
   std::map<std::pair<std::string, std::string>, Total> totals;
   for (const auto& own : calls) {
     for (const MadeCall& made : own) {
-      Total& total = totals[{axis_of(made.call), made.call.op}];
+      Total& total = totals[{axis_of(made.call), name_of(made.call.op)}];
       ++total.calls;
       total.bytes += made.call.bytes;
     }
@@ -124,8 +124,8 @@ void print_json(const CallsByRank& calls) {
              {"call", made.number},
              {"step", made.step},
              {"phase", phase_of(call.label)},
-             {"op", call.op},
-             {"reduce_op", call.reduce_op},
+             {"op", name_of(call.op)},
+             {"reduce_op", reduce_text(call)},
              {"axis", axis_of(call)},
              {"ranks", *call.group_ranks},
              {"dtype", call.dtype},

@@ -1,22 +1,17 @@
 #include "sim/cli/check_case.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "base/error.h"
-#include "base/utf8.h"
-#include "model/config_keys.h"
+#include "base/read_text.h"
 #include "sim/case/option.h"
 #include "sim/case/scenario/case_folder.h"
-#include "sim/case/scenario/read_text.h"
 #include "sim/case/scenario/schema.h"
 #include "sim/cli/outputs.h"
 
 namespace shardproof::sim {
 
 namespace {
-
-constexpr size_t kMaxNote = 400;  // bytes of a line that come from a file
 
 [[noreturn]] void bad_option(const std::string& what, const std::string& fix) {
   throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
@@ -51,9 +46,9 @@ void set_batching(const CheckArguments& arguments, CaseSpec& spec) {
   if (arguments.packed && arguments.dynamic_tokens) {
     bad_option("--packed and --dynamic-batching are both given", "give one of them");
   }
-  if (arguments.packed) spec.batching.kind = "packed";
+  if (arguments.packed) spec.batching.kind = BatchingKind::kPacked;
   if (!arguments.dynamic_tokens) return;
-  spec.batching.kind = "dynamic";
+  spec.batching.kind = BatchingKind::kDynamic;
   spec.batching.tokens = *arguments.dynamic_tokens;
 }
 
@@ -64,13 +59,6 @@ void set_flags(const CheckArguments& arguments, CaseSpec& spec) {
     const std::string text = arguments.flag(option.flag_name());
     if (!text.empty()) option.set(spec, Schema::checked_flag(option, text));
   }
-}
-
-std::string unread_keys_note(const CaseSpec& spec) {
-  const std::vector<std::string> keys = unread_config_keys(spec.model);
-  if (keys.empty()) return "";
-  return fmt::format("note: {}/config.json: nothing reads {}\n", spec.file,
-                     printable(fmt::format("{}", fmt::join(keys, ", ")), kMaxNote));
 }
 
 CaseSpec make_check_case(const CheckArguments& arguments) {

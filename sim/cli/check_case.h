@@ -13,7 +13,4 @@ CaseSpec make_check_case(const CheckArguments& arguments);
 // Applies the given flags of the option table.
 void set_flags(const CheckArguments& arguments, CaseSpec& spec);
 
-// "note: CASE/config.json: nothing reads torch_dtype, use_cache", one line; "" when all is read.
-std::string unread_keys_note(const CaseSpec& spec);
-
 }  // namespace shardproof::sim

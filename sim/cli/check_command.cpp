@@ -39,13 +39,12 @@ CaseResult with_witness(CaseResult result, const std::optional<FileJudgement>& j
     return result;
   }
   const CaseResult& witness = judged->result;
-  const std::string partial = partial_text(*judged, "expected.safetensors");
   if (witness.verdict == Verdict::kMatch) {
     std::cout << fmt::format(
         "expected.safetensors agrees with the golden: {} tensors, at most {:.3g}% of "
-        "an allowance used\n",
-        witness.tensors_compared, 100 * witness.worst_ratio);
-    if (!partial.empty()) std::cout << partial << '\n';
+        "an allowance used\n{}",
+        witness.tensors_compared, 100 * witness.worst_ratio,
+        partial_line(*judged, "expected.safetensors", true));
     return result;
   }
   std::cout
@@ -81,13 +80,7 @@ int check_command(const CheckArguments& arguments, const CommandLine& command, W
   const CaseSpec spec = case_of(arguments);
   check_case(spec);
   std::cout << unread_keys_note(spec);
-  const std::string reason = why_not(spec.world.backend, spec.world.device);
-  if (!reason.empty()) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("{} ranks with tensors on {} cannot run here",
-                                     spec.world.backend, spec.world.device),
-                 .fix = reason});
-  }
+  require_can_run(spec.world.backend, spec.world.device);
   const std::string& out = arguments.out;
   const std::string folder = out.empty() ? "" : create_run_folder(out, arguments.force);
   const std::optional<MachineLimits> limits = limits_for(arguments.world);

@@ -1,28 +1,40 @@
 #include "sim/cli/cli.h"
 
-#include <fmt/format.h>
-
 #include <filesystem>
-#include <functional>
 #include <iostream>
-#include <sstream>
 
 #include "base/error.h"
-#include "base/shortage.h"
-#include "base/utf8.h"
+#include "base/failure.h"
 #include "sim/cli/arguments.h"
 #include "sim/cli/commands.h"
+#include "sim/cli/judge_files.h"
 #include "sim/cli/version.h"
 #include "sim/lint/lint.h"
 
 namespace shardproof::sim {
 
+namespace fs = std::filesystem;
+
 namespace {
 
-constexpr size_t kMaxMessageLine = 1200;  // bytes
+// A wheel's command is on PATH, and starts the program under its own name. Else the script of the
+// repository starts it.
+std::string program_command(const std::string& called) {
+  if (fs::path(called).filename() == "shardproof") return "shardproof";
+  std::error_code error;
+  fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
+  while (!error && folder.has_relative_path()) {
+    const fs::path script = folder / "shardproof";
+    if (fs::is_regular_file(script)) {
+      return fs::equivalent(folder, ".", error) ? "./shardproof" : script.string();
+    }
+    folder = folder.parent_path();
+  }
+  return called;
+}
 
 CommandLine command_line(int argc, char** argv) {
-  CommandLine line{.text = "shardproof", .words = {}};
+  CommandLine line{.text = "shardproof", .words = {}, .program = program_command(argv[0])};
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     const bool plain = !word.empty() && word.find_first_of(" \t\n'\"[]*?$&;|<>(){}\\") == word.npos;
@@ -41,7 +53,7 @@ int dispatch(const Arguments& arguments, const CommandLine& line,
   if (command == "lint") return lint(arguments.run.paths, arguments.run.workloads);
   if (command == "describe") return describe_command(arguments.run);
   if (command == "calls") return calls_command(arguments.run, functions);
-  if (command == "report") return report_command(arguments.folder);
+  if (command == "report") return report_command(arguments.report);
   if (command == "compare-runs") {
     return compare_runs_command(arguments.folder, arguments.other_folder);
   }
@@ -57,9 +69,14 @@ int dispatch(const Arguments& arguments, const CommandLine& line,
     std::cout << version_text() << '\n';
     return 0;
   }
+  if (command == "judge") {
+    if (const std::optional<int> status = judge_files(arguments.check)) return *status;
+  }
   if (command == "rank") return rank_command(arguments.run, line, functions);
   WorldPool pool(functions);
   if (command == "run") return run_command(arguments.run, line, pool);
+  if (command == "fuzz") return fuzz_command(arguments, line, pool);
+  if (command == "shrink") return shrink_command(arguments, pool);
   if (command == "check") return check_command(arguments.check, line, pool);
   if (command == "judge") return judge_command(arguments.check, pool);
   if (command == "golden") return golden_command(arguments.check, pool);
@@ -68,67 +85,15 @@ int dispatch(const Arguments& arguments, const CommandLine& line,
 
 }  // namespace
 
-int exit_status_of(const Error& error) {
-  if (error.kind() == ErrorKind::kRefused) return 4;
-  return error.kind() == ErrorKind::kBadInput ? 2 : 3;
-}
-
-namespace {
-
-// The JSON library begins its messages with "[json.exception.type_error.302] ".
-std::string without_json_codes(std::string message) {
-  for (size_t at = message.find("[json.exception."); at != message.npos;
-       at = message.find("[json.exception.", at)) {
-    const size_t end = message.find("] ", at);
-    if (end == message.npos) break;
-    message.erase(at, end + 2 - at);
-  }
-  return message;
-}
-
-// A message may quote a file or an argument: each of its lines is cut, and fit for a terminal.
-std::string shown(const std::string& message) {
-  std::string text;
-  std::istringstream lines(without_json_codes(message));
-  for (std::string line; std::getline(lines, line);) {
-    text += (text.empty() ? "" : "\n") + printable(line, kMaxMessageLine);
-  }
-  return text;
-}
-
-// Prints the exception of `run`, if any, and returns its exit status.
-int report_failure(const std::function<int()>& run) {
-  try {
-    return run();
-  } catch (const Error& error) {
-    std::cerr << "shardproof: " << shown(error.what()) << '\n';
-    return exit_status_of(error);
-  } catch (const std::filesystem::filesystem_error& error) {
-    std::cerr << fmt::format("shardproof: {}: {}; check the path and its permissions\n",
-                             shown(error.path1().string()), error.code().message());
-    return 2;
-  } catch (const std::exception& error) {
-    if (const std::string shortage = shortage_text(error); !shortage.empty()) {
-      std::cerr << "shardproof: " << shortage << '\n';
-      return 2;
-    }
-    std::cerr << "shardproof: a fault in shardproof itself: " << error.what() << '\n';
-    return 5;
-  }
-}
-
-}  // namespace
-
 int run_cli(int argc, char** argv, const WorkerFunctions& functions,
             const std::vector<KnownWorkload>& workloads) {
-  return report_failure([&] {
-    ParsedArguments parsed = parse_arguments(argc, argv);
-    (parsed.status == 0 ? std::cout : std::cerr) << parsed.text;
-    if (!parsed.arguments) return parsed.status;
-    parsed.arguments->run.workloads = parsed.arguments->check.workloads = workloads;
-    const int status = dispatch(*parsed.arguments, command_line(argc, argv), functions);
-    std::cout.flush();
-    return std::cout ? status : 5;
+  // All words are those of the Python package, --help and -- too.
+  if (argc > 1 && std::string(argv[1]) == "score") {
+    return run_or_say_why([&] { return score_command(command_line(argc, argv).words); });
+  }
+  return run_command_line(argc, argv, [&](Arguments& arguments) {
+    arguments.run.workloads = arguments.check.workloads = workloads;
+    return dispatch(arguments, command_line(argc, argv), functions);
   });
 }
 

@@ -1,7 +1,6 @@
 // The commands. Each returns its exit status and throws Error(kBadInput) for errors of the user.
 #pragma once
 
-#include "base/error.h"
 #include "sim/cli/arguments.h"
 #include "sim/cli/run_cases.h"
 #include "sim/world/launch/world_pool.h"
@@ -13,24 +12,31 @@ int run_command(const RunArguments& arguments, const CommandLine& command, World
 // and returns; the other ranks serve and leave with its status.
 int rank_command(const RunArguments& arguments, const CommandLine& command,
                  const WorkerFunctions& functions);
+// Draws cases, runs them, and writes which values and pairs of values have run.
+int fuzz_command(const Arguments& arguments, const CommandLine& command, WorldPool& pool);
+// Writes the smallest case that fails in the same way, and returns 0; 2 when the case matches.
+int shrink_command(const Arguments& arguments, WorldPool& pool);
+// run --shrink: the same for one case of each way in which these failed.
+void shrink_unexpected(const std::vector<CaseResult>& results, const RunArguments& run,
+                       WorldPool& pool);
 int list_command(const RunArguments& arguments);
 int describe_command(const RunArguments& arguments);
 // Runs one case in the emulated world of this process, without a golden.
 int calls_command(const RunArguments& arguments, const WorkerFunctions& functions);
 int check_command(const CheckArguments& arguments, const CommandLine& command, WorldPool& pool);
+// With a golden that is computed; judge_files.h has the other forms.
 int judge_command(const CheckArguments& arguments, WorldPool& pool);
 int golden_command(const CheckArguments& arguments, WorldPool& pool);
-int report_command(const std::string& folder);
+int report_command(const ReportArguments& arguments);
 // Returns 0 when all tensors are equal to the bit, 1 otherwise.
 int compare_runs_command(const std::string& a, const std::string& b);
 // Returns 0 when the files are equal within noise of their dtype, 1 otherwise.
 int logprobs_command(const LogprobsArguments& arguments);
 int mutants_command(const MutantArguments& arguments);
+// `words` begins with "score"; the others go to the Python package.
+int score_command(const std::vector<std::string>& words);
 int doctor_command();
 // Prints the JSON Schema of scenario files, or the workloads that they may name.
 int schema_command(const RunArguments& arguments);
-
-// The exit status for an error of a command: 2 bad input, 4 refused, 3 failed.
-int exit_status_of(const Error& error);
 
 }  // namespace shardproof::sim

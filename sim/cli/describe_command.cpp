@@ -1,4 +1,4 @@
-// describe: shows what a scenario would run, without running it.
+// describe: shows what a scenario would run, and measures its first and last rank alone.
 #include <fmt/format.h>
 
 #include <iostream>
@@ -10,8 +10,8 @@
 #include "sim/case/names.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/selection.h"
-#include "sim/describe/memory_estimate.h"
 #include "sim/describe/mesh_picture.h"
+#include "sim/describe/rank_measurement.h"
 #include "sim/describe/token_strips.h"
 #include "sim/report/color.h"
 #include "sim/world/rank/fsdp_options.h"
@@ -77,34 +77,38 @@ std::string model_line(const ModelConfig& config) {
       config.tie_word_embeddings ? ", tied" : "");
 }
 
-std::string memory_lines(const MemoryEstimate& memory) {
-  const auto line = [](const char* what, int64_t bytes) {
-    return bytes == 0 ? std::string() : fmt::format("  {:<22} {:>16} bytes\n", what, bytes);
-  };
-  return "memory of rank 0, predicted\n" + line("parameters", memory.leaves) +
-         line("master weights", memory.masters) + line("gathered at a time", memory.gathered) +
-         line("optimizer state", memory.optimizer) + line("activations", memory.activations) +
-         line("gradients", memory.gradients) + line("averaged at a time", memory.bucket) +
-         line("at most at once", memory.total());
+std::string rank_line(int64_t rank, const RankMeasurement& measured) {
+  std::string line = fmt::format("  rank {:<5}", rank);
+  for (const auto& [name, bytes] : measured.bytes) line += fmt::format("  {} {:>12}", name, bytes);
+  return line + "\n";
 }
 
-// The exact size, where a step needs at most an estimate. results.json has the sizes that ranks
-// measured.
-std::string held_lines(const CaseSpec& spec, const ModelConfig& config) {
-  std::string lines = "held between steps\n";
-  const std::string axis = shard_axes(spec.parallel.mesh(), fsdp_options(spec.parallel)).shard;
-  if (!axis.empty()) {
-    lines += fmt::format("  dim 0 of every parameter is cut once more: S(0){}\n", axis);
-  }
-  const int64_t last = spec.parallel.mesh().world_size() - 1;
-  for (const int64_t rank : {int64_t{0}, last}) {
-    const HeldEstimate held = held_estimate(spec, config, rank);
-    lines +=
-        fmt::format("  rank {:<5} parameters {:>12}  gradients {:>12}  optimizer {:>12} bytes\n",
-                    rank, held.parameters, held.gradients, held.optimizer);
-    if (last == 0) break;
+std::string call_lines(const RankMeasurement& measured) {
+  std::string lines = measured.calls.empty() ? "" : "collectives of rank 0 in these steps\n";
+  for (const auto& [call, count] : measured.calls) {
+    lines += fmt::format("  {:<12} {:<16} {:>8}\n", call.first, call.second, count);
   }
   return lines;
+}
+
+// What the first and the last rank take; the last may hold smaller shards.
+std::string measured_lines(const CaseSpec& spec, const ModelConfig& config, const Batch& batch) {
+  const auto first = measure_rank(spec, config, batch, 0);
+  if (!first) return "memory     not measured: even two layers and samples would take minutes\n";
+  const int64_t last = spec.parallel.mesh().world_size() - 1;
+  return fmt::format("bytes, measured in {} of one rank alone{}\n",
+                     first->steps == 1 ? "1 step" : "2 steps",
+                     first->extended ? " with fewer layers or samples, and extended" : "") +
+         rank_line(0, *first) +
+         (last > 0 ? rank_line(last, *measure_rank(spec, config, batch, last)) : "") +
+         call_lines(*first);
+}
+
+// What data parallelism cuts beside the plan.
+std::string shard_line(const ParallelSpec& parallel) {
+  const std::string axis = shard_axes(parallel.mesh(), fsdp_options(parallel)).shard;
+  if (axis.empty()) return "";
+  return fmt::format("dim 0 of every parameter is cut once more: S(0){}\n", axis);
 }
 
 std::string expectation_line(const ExpectSpec& expect) {
@@ -123,11 +127,10 @@ std::string plan_part(const CaseSpec& spec) {
     const TensorParallelOptions options{.sequence_parallel = spec.parallel.sequence_parallel,
                                         .custom_plan = spec.parallel.custom_plan};
     const Batch batch = load_case_batch(spec, config.vocab_size);
-    const MemoryEstimate memory = estimate_memory(spec, config, batch);
+    const std::string measured = measured_lines(spec, config, batch);
     return model_line(config) + "\nwho holds what\n" +
-           describe_plan(config, spec.parallel.mesh(), options) + "\n" +
-           token_strips(spec, batch, wants_color()) + held_lines(spec, config) +
-           memory_lines(memory);
+           describe_plan(config, spec.parallel.mesh(), options) + shard_line(spec.parallel) + "\n" +
+           token_strips(spec, batch, wants_color()) + measured;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kRefused) throw;
     return fmt::format("refused    {}\n", error.what());

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <iostream>
 
-#include "base/error.h"
+#include "base/failure.h"
 #include "sim/cli/check_case.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/machine.h"
@@ -28,8 +28,17 @@ CaseSpec scenario_case(const CheckArguments& arguments) {
 
 int status_of(const TaskOutcome& outcome) {
   if (outcome.ok) return 0;
-  if (outcome.kind == ResultKind::kBadInput) return 2;
-  return outcome.kind == ResultKind::kRefused ? 4 : 5;
+  switch (outcome.kind) {
+    case ResultKind::kBadInput:
+      return 2;
+    case ResultKind::kRefused:
+      return 4;
+    case ResultKind::kDied:  // ended from outside
+    case ResultKind::kHung:
+      return 3;
+    default:
+      return 5;
+  }
 }
 
 }  // namespace
@@ -41,7 +50,7 @@ int golden_command(const CheckArguments& arguments, WorldPool& pool) {
   CaseSpec spec = is_folder ? make_check_case(folder) : scenario_case(arguments);
   set_flags(arguments, spec);
   check_case(spec);
-  if (is_folder) std::cerr << unread_keys_note(spec);
+  if (is_folder) std::cerr << unread_keys_note(spec);  // of a scenario its reader says it
   const std::string dump = output_file("--dump", arguments.dump, inputs_of(spec), arguments.force);
   GoldenStore goldens(pool, false, limits_for(arguments.world));
   const auto golden = goldens.make(spec, dump);
@@ -49,7 +58,7 @@ int golden_command(const CheckArguments& arguments, WorldPool& pool) {
   if (golden->outcome.ok) {
     std::cout << golden->outcome.result << '\n';
   } else {
-    std::cerr << "shardproof: " << golden->outcome.message << '\n';
+    print_failure(golden->outcome.message);
   }
   return status_of(golden->outcome);
 }

@@ -23,7 +23,7 @@ void print_case(const CaseSpec& spec) {
 
 int list_command(const RunArguments& arguments) {
   if (arguments.keys) {
-    fmt::print("{}", Schema().describe_keys());
+    fmt::print("{}", case_schema().describe_keys());
     return 0;
   }
   const Selection selection = select_cases(arguments);

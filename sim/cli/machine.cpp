@@ -1,5 +1,8 @@
 #include "sim/cli/machine.h"
 
+#include <fmt/format.h>
+
+#include "base/error.h"
 #include "comm/cuda_device.h"
 #include "comm/nccl_backend.h"
 
@@ -13,6 +16,14 @@ std::string why_not(Backend backend, DeviceKind device) {
   return cuda ? why_no_cuda() : "";
 }
 
+void require_can_run(Backend backend, DeviceKind device) {
+  const std::string reason = why_not(backend, device);
+  if (reason.empty()) return;
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = fmt::format("{} ranks with tensors on {} cannot run here", backend, device),
+               .fix = reason});
+}
+
 std::vector<Backend> runnable_backends(DeviceKind device) {
   std::vector<Backend> backends;
   for (const Backend backend : {Backend::kEmulated, Backend::kGloo, Backend::kNccl}) {
@@ -21,8 +32,8 @@ std::vector<Backend> runnable_backends(DeviceKind device) {
   return backends;
 }
 
-
 std::optional<MachineLimits> limits_for(const WorldArguments& arguments) {
   return arguments.ignore_limits ? std::nullopt : std::optional(machine_limits());
 }
+
 }  // namespace shardproof::sim

@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "base/error.h"
+#include "base/failure.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/machine.h"
 #include "sim/cli/run_cases.h"
@@ -19,13 +20,13 @@ Backend backend_of(const RunArguments& arguments, DeviceKind device) {
   if (arguments.backends.empty())
     return device == DeviceKind::kCuda ? Backend::kNccl : Backend::kGloo;
   const auto backend = enum_of<Backend>(arguments.backends.front());
-  const std::string reason = backend == Backend::kEmulated || arguments.backends.size() > 1
-                                 ? "ranks of a launcher are processes; use --backend gloo or nccl"
-                                 : why_not(backend, device);
-  if (reason.empty()) return backend;
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("{} cannot run here", backend),
-               .fix = reason});
+  if (backend == Backend::kEmulated || arguments.backends.size() > 1) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("{} cannot run here", backend),
+                 .fix = "ranks of a launcher are processes; use --backend gloo or nccl"});
+  }
+  require_can_run(backend, device);
+  return backend;
 }
 
 // One line for each host: ranks that do not come are otherwise seen after minutes only.
@@ -51,11 +52,11 @@ int run_and_dismiss(const RunArguments& arguments, const CommandLine& command, W
     status = run_cases(arguments, command, std::move(selection), pool);
   } catch (const Error& error) {
     status = exit_status_of(error);
-    std::cerr << "shardproof: " << error.what() << std::endl;
+    print_failure(error.what());
   }
   std::cout.flush();
   const std::string refusals = host.refusals();
-  if (!refusals.empty()) std::cerr << "shardproof: " << refusals << std::endl;
+  if (!refusals.empty()) print_failure(refusals);
   pool.dismiss(status);
   return status;
 }

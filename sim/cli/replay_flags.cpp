@@ -8,8 +8,11 @@
 namespace shardproof::sim {
 
 std::string with_replay_flags(const std::string& command, const RunArguments& arguments) {
-  if (command.empty() || !arguments.seed) return command;
-  return command + fmt::format(" --seed {}", *arguments.seed);
+  if (command.empty()) return "";
+  std::string flags;
+  if (arguments.seed) flags += fmt::format(" --seed {}", *arguments.seed);
+  if (arguments.schedules > 0) flags += fmt::format(" --schedules {}", arguments.schedules);
+  return command + flags;
 }
 
 std::string with_replay_flags(const std::string& command, const CheckArguments& arguments) {

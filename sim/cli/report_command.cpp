@@ -6,11 +6,14 @@
 #include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <vector>
 
 #include "base/error.h"
+#include "base/read_text.h"
 #include "sim/cli/commands.h"
 #include "sim/lint/scenario_files.h"
 #include "sim/report/earlier_run.h"
+#include "sim/report/results_json.h"
 
 namespace shardproof::sim {
 
@@ -42,12 +45,15 @@ void write_results_of_ended(const std::string& folder) {
 
 }  // namespace
 
-int report_command(const std::string& given) {
-  const std::string folder = given.empty() ? "runs/latest" : given;
+int report_command(const ReportArguments& arguments) {
+  const std::string folder = arguments.folder.empty() ? "runs/latest" : arguments.folder;
   if (holds_journal(folder) && !has_final_results(folder)) {
     write_results_of_ended(folder);
   } else if (!fs::is_regular_file(folder + "/results.json")) {
     bad_report(fmt::format("{} holds no results.json", folder), "name the folder of a run");
+  }
+  for (const char* name : {"/results.json", "/timeline.json"}) {
+    if (fs::exists(folder + name)) check_json_file(folder + name, kMaxResultsBytes);
   }
   const std::string script = find_in_repository("reports/report.py");
   if (script.empty()) bad_report("reports/report.py is not here", "run it from the repository");
@@ -55,10 +61,14 @@ int report_command(const std::string& given) {
   // PATH.
   const auto own = fs::path(script).parent_path().parent_path() / ".venv/bin/python";
   const std::string python = fs::exists(own) ? own.string() : "python3";
-  ::execlp(python.c_str(), python.c_str(), script.c_str(), folder.c_str(),
-           static_cast<char*>(nullptr));
+  std::vector<std::string> words = {python, script, folder};
+  if (arguments.everything) words.emplace_back("--all");
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  ::execvp(python.c_str(), pointers.data());
   bad_report(fmt::format("{} cannot be started: {}", python, std::strerror(errno)),
-             "./shardproof doctor says what is missing");
+             "`shardproof doctor` says what is missing");
 }
 
 }  // namespace shardproof::sim

@@ -17,6 +17,7 @@
 #include "sim/cli/machine.h"
 #include "sim/cli/replay_flags.h"
 #include "sim/cli/version.h"
+#include "sim/judge/verdict/schedules.h"
 #include "sim/report/color.h"
 #include "sim/report/results_json.h"
 #include "sim/report/run_folder.h"
@@ -130,6 +131,11 @@ class Run {
     progress.started(cases_[place].name);
     runner_.start(cases_[place], [this, place, &progress, &files](CaseResult result) {
       if (pool_.interrupted()) return;  // how it ended says nothing about it
+      if (arguments_.drawn && result.verdict == Verdict::kBadInput) {
+        result.verdict = Verdict::kRefused;
+      }
+      if (arguments_.drawn && result.verdict == Verdict::kRefused) result.as_expected = true;
+      schedules_.add(result);
       result.replay = with_replay_flags(result.replay, arguments_);
       failed_ += result.as_expected ? 0 : 1;
       files.add(place, result, info);
@@ -157,6 +163,7 @@ class Run {
   std::string reason_;                              // why the missing cases were not run
   const int64_t cores_ = std::max<int64_t>(1, std::thread::hardware_concurrency());
   int64_t failed_ = 0;  // cases that were not as expected
+  ScheduleComparison schedules_;
 };
 
 int status_of(const std::vector<CaseResult>& results, const RunInfo& info,
@@ -229,7 +236,8 @@ void require_same_cases(const EarlierRun& earlier, const std::string& program,
 }  // namespace
 
 int run_cases(const RunArguments& arguments, const CommandLine& command, Selection selection,
-              WorldPool& pool, std::optional<ResumedRun> earlier) {
+              WorldPool& pool, std::optional<ResumedRun> earlier,
+              std::vector<CaseResult>* finished) {
   if (selection.cases.empty() && selection.skipped.empty()) {
     throw Error(
         {.kind = ErrorKind::kBadInput,
@@ -260,7 +268,7 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
                                        run.cases());
   }
   run.run_all(*files);
-  const std::vector<CaseResult> results = run.results();
+  std::vector<CaseResult> results = run.results();
   run.info.exit_status = status_of(results, run.info, arguments);
   files->finish(results, run.info);
   std::ostream& out = arguments.json_lines ? std::cerr : std::cout;
@@ -271,8 +279,10 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
                        .seconds = run.info.seconds,
                        .exit_status = run.info.exit_status,
                        .run_folder = folder,
-                       .resumable = !arguments.world_size},
+                       .resumable = !arguments.world_size,
+                       .program = command.program},
                       wants_color() && !arguments.json_lines);
+  if (finished != nullptr) *finished = std::move(results);
   return run.info.exit_status;
 }
 

@@ -17,6 +17,7 @@ namespace shardproof::sim {
 struct CommandLine {
   std::string text;                // to be shown
   std::vector<std::string> words;  // without the program's name
+  std::string program;             // what starts this program again, for hints
 };
 
 // An earlier run with which this one goes on, and its locked folder.
@@ -25,9 +26,11 @@ struct ResumedRun {
   std::unique_ptr<RunFiles> files;
 };
 
-// Returns the exit status. Throws Error(kBadInput): nothing selected, other cases or another
+// Returns the exit status; `finished` gets the results, of unexpected cases with their reports.
+// Throws Error(kBadInput): nothing selected, other cases or another
 // program than those of `earlier`, a run folder that cannot be made or written.
 int run_cases(const RunArguments& arguments, const CommandLine& command, Selection selection,
-              WorldPool& pool, std::optional<ResumedRun> earlier = std::nullopt);
+              WorldPool& pool, std::optional<ResumedRun> earlier = std::nullopt,
+              std::vector<CaseResult>* finished = nullptr);
 
 }  // namespace shardproof::sim

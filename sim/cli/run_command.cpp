@@ -93,7 +93,11 @@ int run_command(const RunArguments& arguments, const CommandLine& command, World
   if (!arguments.resume.empty()) return resume_run(arguments, command, pool);
   Selection selection = select_cases(arguments);
   if (!arguments.dump.empty()) set_dump(arguments, selection);
-  return run_cases(arguments, command, std::move(selection), pool);
+  std::vector<CaseResult> results;
+  const int status =
+      run_cases(arguments, command, std::move(selection), pool, std::nullopt, &results);
+  if (arguments.shrink) shrink_unexpected(results, arguments, pool);
+  return status;
 }
 
 }  // namespace shardproof::sim

@@ -1,5 +1,5 @@
 // schema: prints the JSON Schema of scenario files (scenarios/schema.json) for editors, or the
-// workloads that they may name (scenarios/workloads.json) for shardproof-lint. Hidden.
+// workloads that they may name (scenarios/workloads.json) for shardproof-light. Hidden.
 #include <iostream>
 
 #include "sim/case/scenario/schema.h"
@@ -9,7 +9,7 @@ namespace shardproof::sim {
 
 int schema_command(const RunArguments& arguments) {
   const nlohmann::json printed =
-      arguments.known ? workload_table(arguments.workloads) : Schema().json_schema();
+      arguments.known ? workload_table(arguments.workloads) : case_schema().json_schema();
   std::cout << printed.dump(2) << '\n';
   return 0;
 }

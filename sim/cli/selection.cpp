@@ -11,9 +11,11 @@
 #include "base/error.h"
 #include "sim/case/option.h"
 #include "sim/cli/machine.h"
+#include "sim/judge/verdict/schedules.h"
 #include "sim/lint/case_reader.h"
 #include "sim/lint/scenario_files.h"
 #include "sim/report/earlier_run.h"
+#include "sim/run/case_check.h"
 
 namespace shardproof::sim {
 
@@ -33,10 +35,7 @@ std::vector<Backend> wanted_backends(const RunArguments& arguments) {
   std::vector<Backend> backends;
   for (const std::string& backend : arguments.backends) {
     backends.push_back(enum_of<Backend>(backend));
-    const std::string reason = why_not(backends.back(), device);
-    if (reason.empty()) continue;
-    bad_selection(fmt::format("{} ranks with tensors on {} cannot run here", backend, device),
-                  reason);
+    require_can_run(backends.back(), device);
   }
   if (backends.empty()) backends = runnable_backends(device);
   if (backends.empty()) {
@@ -62,7 +61,8 @@ bool has_value(const CaseSpec& spec, const std::string& filter) {
 }
 
 bool passes_filters(const RunArguments& arguments, const CaseSpec& spec) {
-  if (!arguments.only.empty() && spec.name != arguments.only) return false;
+  const std::string& only = arguments.only;
+  if (!only.empty() && spec.name != only && name_without_schedule(spec.name) != only) return false;
   return std::all_of(arguments.filters.begin(), arguments.filters.end(),
                      [&](const std::string& filter) {
                        return has(spec.tags, filter) || has_value(spec, filter) ||
@@ -85,12 +85,11 @@ bool asked_for(const RunArguments& arguments, const CaseSpec& spec) {
 
 void require_known_name(const std::string& only, const std::vector<CaseSpec>& cases) {
   std::vector<std::string> names;
-  for (const CaseSpec& spec : cases) names.push_back(spec.name);
-  if (only.empty() || has(names, only)) return;
-  const std::string nearest = nearest_name(only, names);
-  bad_selection(fmt::format("--only {}: no case has this name", only),
-                nearest.empty() ? "`shardproof list` shows all names"
-                                : fmt::format("did you mean {}?", nearest));
+  for (const CaseSpec& spec : cases) {
+    if (name_without_schedule(spec.name) == only) return;
+    names.push_back(spec.name);
+  }
+  if (!only.empty() && !has(names, only)) unknown_case(only, names);
 }
 
 void shuffle(std::vector<CaseSpec>& cases, int64_t seed) {
@@ -118,12 +117,20 @@ std::vector<CaseSpec> deal(const RunArguments& arguments, const std::vector<Case
 
 }  // namespace
 
+void unknown_case(const std::string& only, const std::vector<std::string>& names) {
+  const std::string nearest = nearest_name(only, names);
+  bad_selection(fmt::format("--only {}: no case has this name", only),
+                nearest.empty() ? "`shardproof list` shows all names"
+                                : fmt::format("did you mean {}?", nearest));
+}
+
 Selection select_cases(const RunArguments& arguments) {
   std::vector<CaseSpec> cases = read_cases(find_scenario_files(arguments.paths),
                                            {.backends = wanted_backends(arguments),
                                             .replaces_backend = !arguments.backends.empty(),
                                             .device = enum_of<DeviceKind>(arguments.world.device),
                                             .workloads = arguments.workloads});
+  cases = with_schedules(std::move(cases), arguments.schedules);
   std::set<std::string> failed;
   if (!arguments.rerun_failed.empty()) {
     const auto names = unexpected_cases(arguments.rerun_failed);
@@ -148,6 +155,7 @@ Selection select_cases(const RunArguments& arguments) {
     if (spec.skip.empty()) spec.skip = wrong_size(arguments, spec);
     (spec.skip.empty() ? selection.cases : selection.skipped).push_back(std::move(spec));
   }
+  std::cerr << unread_keys_notes(selection.cases);
   return selection;
 }
 

@@ -22,4 +22,7 @@ Selection select_cases(const RunArguments& arguments);
 // and standard error says so. Throws as select_cases, and when there is none.
 CaseSpec select_one_case(const RunArguments& arguments);
 
+// Throws Error(kBadInput): --only names none of these cases.
+[[noreturn]] void unknown_case(const std::string& only, const std::vector<std::string>& names);
+
 }  // namespace shardproof::sim

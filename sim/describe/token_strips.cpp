@@ -123,7 +123,7 @@ std::string token_strips(const CaseSpec& spec, const Batch& batch, bool color, i
                          int64_t most_lines) {
   const Mesh mesh = spec.parallel.mesh();
   const int64_t context = mesh.size("cp") * mesh.size("ulysses");
-  if (context == 1 && spec.batching.kind == "fixed") return "";
+  if (context == 1 && spec.batching.kind == BatchingKind::kFixed) return "";
   const TrainOptions options = train_options(spec);
   Strips strips(color, most_columns, most_lines);
   add_batch(strips, batch);

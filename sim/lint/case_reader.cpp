@@ -8,7 +8,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "sim/case/scenario/read_text.h"
+#include "base/read_text.h"
 #include "sim/case/scenario/scenario.h"
 #include "sim/run/case_check.h"
 
@@ -28,7 +28,7 @@ CaseSpec read_replay(const std::string& path) {
   try {
     return case_spec_from_json(parsed.contains("spec") ? parsed["spec"] : parsed);
   } catch (const nlohmann::json::exception& error) {
-    bad_cases(fmt::format("{} is no expanded case ({})", path, error.what()),
+    bad_cases(fmt::format("{} is no expanded case ({})", path, json_problem(error)),
               "name a scenario, or a file that a run left in its replay folder");
   }
 }

@@ -6,6 +6,7 @@
 
 #include "sim/lint/case_reader.h"
 #include "sim/lint/scenario_files.h"
+#include "sim/run/case_check.h"
 
 namespace shardproof::sim {
 
@@ -14,6 +15,7 @@ int lint(const std::vector<std::string>& paths, const std::vector<KnownWorkload>
   // Errors do not depend on the world.
   const auto cases = read_cases(
       files, {.backends = {Backend::kEmulated}, .replaces_backend = true, .workloads = workloads});
+  std::cout << unread_keys_notes(cases);
   std::cout << fmt::format("{} files, {} cases: no errors\n", files.size(), cases.size());
   return 0;
 }

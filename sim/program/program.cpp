@@ -1,5 +1,11 @@
 #include "sim/program/program.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -25,6 +31,34 @@ struct Asked {
   const Workload* workload;
   CaseSpec spec;
 };
+
+// LibTorch's libraries allocate before main: where they could not, nobody would catch it. This runs
+// before their constructors, with plain system calls.
+void require_address_space(int, char**, char**) {
+  constexpr rlim_t kOfConstructors = 80 << 20;  // 53 MiB were too few, 63 enough
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  char text[64] = {};  // the first number is that of the mapped pages
+  const int file = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  const bool known = file >= 0 && ::read(file, text, sizeof(text) - 1) > 0;
+  ::close(file);
+  rlim_t pages = 0;
+  for (const char* at = text; *at >= '0' && *at <= '9'; ++at) pages = 10 * pages + (*at - '0');
+  const rlim_t mapped = pages * static_cast<rlim_t>(::sysconf(_SC_PAGE_SIZE));
+  if (!known || mapped + kOfConstructors <= limit.rlim_cur) return;
+  char said[200];
+  const auto end = fmt::format_to_n(
+      said, sizeof(said),
+      "shardproof: memory ran out: LibTorch needs at least {} MiB of address space to be loaded, "
+      "and its limit is {} MiB (ulimit -v); raise the limit\n",
+      (mapped + kOfConstructors) >> 20, limit.rlim_cur >> 20);
+  const ssize_t written = ::write(STDERR_FILENO, said, std::min(end.size, sizeof(said)));
+  ::_exit(written < 0 ? 5 : 2);
+}
+
+using BeforeConstructors = void (*)(int, char**, char**);
+__attribute__((section(".preinit_array"), used)) BeforeConstructors before_constructors =
+    require_address_space;
 
 }  // namespace
 

@@ -63,6 +63,7 @@ Layout accumulated_bias_layout() { return Layout({Cut::even(0, "tp")}); }
 
 WorkloadTensors accumulated_inputs(Draw& draw, const Options& options) {
   check_accumulated(options);
+  require_positive(options, {"microbatches", "in_features", "out_features", "uses"});
   const int64_t count = options["microbatches"], tokens = options["tokens"];
   const int64_t in = options["in_features"], out = options["out_features"];
   WorkloadTensors inputs = {{"x", draw.normal({count, tokens, in}), input_layout(options)},

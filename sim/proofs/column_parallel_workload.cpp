@@ -44,6 +44,7 @@ Layout cut_rows(int64_t dim, const Options& options) {
 
 WorkloadTensors column_inputs(Draw& draw, const Options& options) {
   gathers_output(options);  // throws for an unknown value
+  require_positive(options, {"in_features", "out_features"});
   const int64_t in = options["in_features"], out = options["out_features"];
   Layout tokens({Cut::even(0, "dp")});
   if (options["sequence_parallel"] || options["expert"]) tokens.append(Cut::even(1, "tp"));
@@ -63,6 +64,7 @@ std::vector<int64_t> parts_of(const Layout& layout, int64_t size, const Mesh& me
 }
 
 ColumnParallelLinear::Options layer_options(MeshComm& comm, const Options& options) {
+  refuse_to_skip_no_bias(options);
   ColumnParallelLinear::Options layer = {
       .label = "column_parallel_linear",
       .sequence_parallel = options["sequence_parallel"],

@@ -48,6 +48,7 @@ std::vector<int64_t> ends_of_padded() {
 
 WorkloadTensors context_inputs(Draw& draw, const Options& options) {
   check_context(options);
+  require_positive(options, {"vocab_size", "temperature"});
   const int64_t vocab = options["vocab_size"];
   const int64_t samples = is_packed(options) ? 1 : kSamples;
   const int64_t positions = is_packed(options) ? kPositions * kPackedCount : kPositions;

@@ -18,6 +18,7 @@ Layout of_logits(const Options& options) {
 }
 
 WorkloadTensors draw_logits(Draw& draw, const Options& options) {
+  require_positive(options, {"vocab_size"});
   const int64_t samples = options["samples"], tokens = options["tokens"];
   const int64_t vocab = options["vocab_size"];
   at::Tensor logits = draw.normal({samples, tokens, vocab});

@@ -24,6 +24,15 @@ const std::vector<int64_t>& checked_shape(const std::vector<int64_t>& shape) {
 
 }  // namespace
 
+void require_positive(const Options& options, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (options.at(name).get<double>() > 0) continue;
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("option {} is {}", name, options.at(name).dump()),
+                 .fix = "give one above 0"});
+  }
+}
+
 at::Generator Draw::next() {
   return at::detail::createCPUGenerator(stream_seed(seed_, "draw " + std::to_string(count_++)));
 }

@@ -11,6 +11,7 @@ Layout rows_over_dp() { return Layout({Cut::even(0, "dp")}); }
 Layout vocabulary_over_tp() { return Layout({Cut::even(0, "tp")}); }
 
 WorkloadTensors fused_inputs(Draw& draw, const Options& options) {
+  require_positive(options, {"hidden_size", "vocab_size", "temperature"});
   const int64_t rows = options["rows"], hidden = options["hidden_size"];
   const int64_t vocab = options["vocab_size"];
   WorkloadTensors inputs = {{"hidden", draw.normal({rows, hidden}), rows_over_dp()},

@@ -35,6 +35,7 @@ at::Tensor ruled_out(int64_t every, const at::Tensor& target, int64_t vocab) {
 }
 
 WorkloadTensors draw_rows(Draw& draw, const Options& options) {
+  require_positive(options, {"vocab_size", "temperature"});
   const int64_t rows = options["rows"], vocab = options["vocab_size"];
   const auto drawn_logits = [&] {
     const at::Tensor drawn = draw.normal({rows, vocab}) * options["spread"].get<double>();

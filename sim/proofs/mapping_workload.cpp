@@ -87,6 +87,14 @@ void check_mapping_options(const MappingKind& kind, const Options& options) {
          .what = fmt::format("option ranks is {}", ranks),
          .fix = fmt::format("set options.ranks to tensor_parallel_size, 1 to {}", kMostRanks)});
   }
+  const std::vector<int64_t> shape = options["shape"];
+  if (trades(kind) && !options["uneven"] && (shape.empty() || shape[0] % ranks != 0)) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("option shape is [{}], whose first dim {} ranks cannot trade "
+                                     "in equal parts",
+                                     fmt::join(shape, ", "), ranks),
+                 .fix = "make it a multiple of options.ranks, or set options.uneven"});
+  }
   if (options["uneven"] && !trades(kind) && kind.takes != Held::kPart &&
       kind.gives != Held::kPart) {
     throw Error({.kind = ErrorKind::kBadInput,

@@ -11,12 +11,15 @@
 #include "model/decoder.h"
 #include "model/precision.h"
 #include "parallel/tp/apply.h"
+#include "parallel/tp/describe.h"
 #include "policy/refit.h"
 #include "tensor/shard.h"
 #include "train/trainer.h"
 
 namespace shardproof::sim {
 namespace {
+
+constexpr int64_t kCopies = 2;  // of a hybrid model
 
 [[noreturn]] void bad_refit(std::string what, std::string fix) {
   throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
@@ -71,7 +74,13 @@ at::Tensor judged(const at::Tensor& tensor) {
   }
 }
 
-WorkloadTensors refit_inputs(Draw& draw, const Options&) {
+WorkloadTensors refit_inputs(Draw& draw, const Options& options) {
+  require_positive(options, {"kv_heads", "budget_bytes"});
+  const int64_t dp = options["trainer_dp"];
+  if (options["data_parallel"] == "hybrid" && dp % kCopies != 0) {
+    bad_refit(fmt::format("trainer_dp is {}", dp),
+              fmt::format("give a multiple of {}, the copies of a hybrid model", kCopies));
+  }
   return {{"seed", draw.integers(int64_t{1} << 30, {})}};
 }
 
@@ -86,13 +95,6 @@ WorkloadTensors plain_refit(const TensorsByName& full, const Options& options) {
     out.push_back({"param." + key, judged(tensor.is_floating_point() ? tensor.to(dtype) : tensor)});
   }
   return out;
-}
-
-DataParallelKind refit_data_parallel(const std::string& name) {
-  if (name == "replicate") return DataParallelKind::kReplicate;
-  if (name == "fsdp") return DataParallelKind::kFsdp;
-  if (name != "hybrid") bad_refit("data_parallel is '" + name + "'", "replicate, fsdp or hybrid");
-  return DataParallelKind::kHybrid;
 }
 
 RefitPath refit_path(const std::string& name) {
@@ -169,8 +171,9 @@ void send_weights(const TensorsByName& local, MeshComm& comm, const Options& opt
   Decoder model(refit_model(options), std::make_shared<WeightMap>(refit_weights(local, options)));
   apply_tensor_parallel(model, ranks, {});
   TrainOptions train;
-  train.data_parallel.kind = refit_data_parallel(options["data_parallel"]);
-  if (train.data_parallel.kind == DataParallelKind::kHybrid) train.data_parallel.replicate_size = 2;
+  train.data_parallel.kind = enum_of<DataParallelKind>(options["data_parallel"]);
+  if (train.data_parallel.kind == DataParallelKind::kHybrid)
+    train.data_parallel.replicate_size = kCopies;
   const Trainer trainer({.mesh = roles.trainer,
                          .rank = ranks.rank(),
                          .comm = ranks,
@@ -239,6 +242,10 @@ WorkloadTensors receive_weights(const TensorsByName& local, MeshComm& comm, cons
 WorkloadTensors sharded_refit(const TensorsByName& local, MeshComm& comm, const Options& options,
                               WorkloadNotes& notes) {
   const Roles roles(comm.mesh(), options);
+  // Every rank refuses what one of them could not cut.
+  for (const Mesh& mesh : {roles.trainer, roles.inference}) {
+    plan_lines(refit_model(options), mesh, {});
+  }
   if (roles.trains(comm.rank())) send_weights(local, comm, options, roles, notes);
   if (roles.receives(comm.rank())) return receive_weights(local, comm, options, roles);
   return {};

@@ -7,8 +7,9 @@
 
 #include "base/error.h"
 #include "model/precision.h"
-#include "sim/case/record/golden_record.h"
-#include "sim/case/record/rounding_noise.h"
+#include "sim/case/record/scatter.h"
+#include "sim/case/recorder/golden_recorder.h"
+#include "sim/case/recorder/rounding_noise.h"
 #include "sim/proofs/passes.h"
 #include "sim/proofs/run_workload.h"
 #include "tensor/safetensors.h"
@@ -71,7 +72,7 @@ std::string run_plain(const Workload& workload, const CaseSpec& spec, int golden
   }
   NamedTensors tensors;
   int64_t bytes = 0;
-  for (const GoldenTensor& tensor : recorder.tensors()) {
+  for (const KeptTensor& tensor : recorder.tensors()) {
     tensors.emplace_back(tensor.name, tensor.value);
     bytes += static_cast<int64_t>(tensor.value.nbytes());
   }

@@ -8,7 +8,7 @@
 #include "base/elapsed.h"
 #include "base/error.h"
 #include "model/precision.h"
-#include "sim/judge/evidence/rank_recorder.h"
+#include "sim/judge/probe/rank_recorder.h"
 #include "sim/proofs/passes.h"
 #include "sim/proofs/run_workload.h"
 #include "sim/world/calls/call_trace.h"
@@ -111,7 +111,7 @@ class ShardedRun {
     if (!golden_) return at::ones_like(output.tensor);
     const GoldenTensor* golden = golden_->find(Phase::kForward, 1, output.name);
     if (golden == nullptr) return {};
-    const std::vector<int64_t> shape = golden->value.sizes().vec();
+    const std::vector<int64_t> shape = golden->value.sizes();
     if (output.layout.local_shape(shape, mesh_, env_.rank) != output.tensor.sizes().vec()) {
       return {};
     }

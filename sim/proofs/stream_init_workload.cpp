@@ -52,7 +52,10 @@ Layout weight_layout(const Options& options) {
                       equal_blocks(options["cut_features"], options["stride"], "cut_features"))});
 }
 
-WorkloadTensors no_inputs(Draw&, const Options&) { return {}; }
+WorkloadTensors no_inputs(Draw&, const Options& options) {
+  require_positive(options, {"cut_features", "whole_features"});
+  return {};
+}
 
 WorkloadTensors plainly_drawn(const TensorsByName&, const Options& options) {
   const std::string axis = axis_of(options);

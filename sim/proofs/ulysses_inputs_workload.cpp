@@ -8,6 +8,7 @@ namespace shardproof::sim {
 namespace {
 
 WorkloadTensors ulysses_inputs(Draw& draw, const Options& options) {
+  require_positive(options, {"vocab_size"});
   const std::vector<int64_t> shape = {options["samples"], options["tokens"]};
   const int64_t vocab = options["vocab_size"];
   return {{"input_ids", draw.integers(vocab, shape)},

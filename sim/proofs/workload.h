@@ -57,6 +57,9 @@ inline constexpr const char* kStridedInputs = "strided_inputs";
 // An upper bound of options that count ranks.
 inline constexpr int64_t kMostRanks = 65536;
 
+// Throws Error(kBadInput) unless each of these options is above 0.
+void require_positive(const Options& options, std::initializer_list<const char*> names);
+
 // Results of a sharded function besides its outputs.
 struct WorkloadNotes {
   // Bytes of the tensors that this rank's thread holds now.

@@ -1,46 +1,31 @@
 #include "sim/recorded/piece_judge.h"
 
-#include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
 
 #include "base/digest.h"
+#include "base/enum_names.h"
 #include "base/error.h"
+#include "base/precision.h"
+#include "sim/case/record/magnitude.h"
+#include "sim/case/record/scatter.h"
+#include "sim/judge/diff/roundings.h"
 #include "sim/judge/diff/tensor_diff.h"
+#include "sim/judge/diff/tolerance.h"
 #include "sim/judge/evidence/failing_pieces.h"
 #include "sim/judge/evidence/look.h"
+#include "sim/recorded/copies.h"
 #include "sim/recorded/placement.h"
-#include "tensor/dtype_name.h"
 
 namespace shardproof::sim {
 namespace {
 
 constexpr const char* kFloat64 = "float64";
-
-// Pieces that must be equal: of one tensor, part, microbatch and, for addends, of one addend.
-using CopyKey = std::tuple<std::string, int64_t, Place, std::vector<int64_t>, std::vector<int64_t>>;
-
-CopyKey copy_key(const RecordedRun& run, const RecordedPiece& piece) {
-  std::vector<int64_t> addend;
-  for (const std::string& axis : piece.partial_axes) {
-    addend.push_back(run.mesh.coordinate(axis, piece.rank));
-  }
-  return {record_key(piece.phase, piece.step, piece.name), piece.microbatch, piece.place,
-          piece.shape, addend};
-}
-
-std::map<CopyKey, std::vector<int64_t>> copies_of(const RecordedRun& run) {
-  std::map<CopyKey, std::vector<int64_t>> copies;
-  for (const RecordedPiece& piece : run.pieces) {
-    std::vector<int64_t>& ranks = copies[copy_key(run, piece)];
-    if (ranks.empty() || ranks.back() != piece.rank) ranks.push_back(piece.rank);
-  }
-  return copies;
-}
 
 uint64_t digest_of_part(const RecordedPiece& piece) {
   const Place& place = piece.place;
@@ -68,7 +53,7 @@ class PieceJudge {
         knows_optimizer_(reference.knows_optimizer),
         reference_(reference),
         golden_(reference.record),
-        tolerance_(spec),
+        scattered_(spec.precision != Precision::kFloat64),
         copies_(copies_of(run)) {
     for (const GoldenTensor& tensor : golden_.tensors()) names_.insert(tensor.name);
     reports_.resize(static_cast<size_t>(run.world_size));
@@ -91,7 +76,7 @@ class PieceJudge {
     const auto rank = static_cast<size_t>(piece.rank);
     const GoldenTensor* golden = golden_.find(piece.phase, piece.step, piece.name);
     if (!golden && is_extra(piece)) return;
-    const at::Tensor local = piece.values.contiguous();
+    const TensorView& local = piece.values;
     ResultRow row = row_of(piece, local);
     if (golden) {
       seen_[rank].insert(golden->order);
@@ -107,7 +92,7 @@ class PieceJudge {
     reports_[rank].rows.push_back(std::move(row));
   }
 
-  ResultRow row_of(const RecordedPiece& piece, const at::Tensor& local) const {
+  ResultRow row_of(const RecordedPiece& piece, const TensorView& local) const {
     ResultRow row(Outcome::kNotJudged);
     row.name = piece.name;
     row.phase = piece.phase;
@@ -116,8 +101,8 @@ class PieceJudge {
     row.rank = piece.rank;
     row.partial = !piece.partial_axes.empty();
     row.partial_axes = piece.partial_axes;
-    row.dtype = dtype_name(local.scalar_type());
-    row.digest = digest_of(local.const_data_ptr(), local.nbytes());
+    row.dtype = dtype_name(local.dtype());
+    row.digest = digest_of(local.bytes(), local.nbytes());
     row.tokens = digest_of_part(piece);
     row.replicas = copies_.at(copy_key(run_, piece));
     row.global_shape = piece.global_shape;
@@ -125,28 +110,28 @@ class PieceJudge {
     return row;
   }
 
-  void compare(const RecordedPiece& piece, const at::Tensor& local, const GoldenTensor& golden,
+  void compare(const RecordedPiece& piece, const TensorView& local, const GoldenTensor& golden,
                ResultRow& row) {
     row.order = golden.order;
     row.golden_scale = golden.scale;
-    if (golden.value.sizes() != at::IntArrayRef(piece.global_shape)) {
+    if (golden.value.sizes() != piece.global_shape) {
       row.problem =
           fmt::format("its global shape is [{}], the reference's is [{}]",
                       fmt::join(piece.global_shape, ", "), fmt::join(golden.value.sizes(), ", "));
       return;
     }
-    const bool floating = at::isFloatingType(local.scalar_type());
-    if (floating != at::isFloatingType(golden.value.scalar_type())) {
+    const bool floating = is_floating(local.dtype());
+    if (floating != is_floating(golden.value.dtype())) {
       row.problem = fmt::format("wrong dtype: {}, the reference's is {}", row.dtype,
-                                dtype_name(golden.value.scalar_type()));
+                                dtype_name(golden.value.dtype()));
       return;
     }
     const IndexPlan plan = plan_of(piece);
     row.layout = plan.layout;
     row.count = plan.count;
     if (is_demanded(golden)) cover(plan, golden, row);
-    const std::string narrow = why_unresolved(row, golden, floating);
-    if (!narrow.empty() && !local.isfinite().all().item<bool>()) {
+    const std::string narrow = why_not_compared(row, golden, floating);
+    if (!narrow.empty() && !all_finite(local)) {
       row.problem = "it is not finite";
       return;
     }
@@ -160,15 +145,45 @@ class PieceJudge {
     compare_values(piece, local, golden, plan, row);
   }
 
-  // Of pieces below float64 nothing tells how much correct runs scatter.
-  std::string why_unresolved(const ResultRow& row, const GoldenTensor& golden,
-                             bool floating) const {
-    if (!floating) return "";
-    if (row.dtype != kFloat64) {
-      return fmt::format("{} is {} in this run; record both runs in float64", row.name, row.dtype);
+  // Without repeats of the reference, nothing tells how much correct runs scatter below float64.
+  std::string why_not_compared(const ResultRow& row, const GoldenTensor& golden,
+                               bool floating) const {
+    if (!floating || scattered_) return "";
+    const bool narrow = row.dtype != kFloat64;
+    if (!narrow && !is_narrow_there(golden)) return "";
+    const std::string what = narrow ? row.name + " is " + row.dtype + " in this run"
+                                    : row.name + " is below float64 in the reference";
+    if (run_.precision == Precision::kFloat64) return what + "; record both runs in float64";
+    return fmt::format(
+        "{}, and the reference has {} repeats in {} of the {} that give an allowance; record them "
+        "with record(.., noise=k), or both runs in float64",
+        what, reference_.repeats, run_.precision, kPerturbed);
+  }
+
+  bool is_narrow_there(const GoldenTensor& golden) const {
+    return reference_.narrow.contains(record_key(golden.phase, golden.step, golden.name));
+  }
+
+  // Of the values as they are held, here or in the reference.
+  double eps_of(const TensorView& local, const GoldenTensor& golden) const {
+    const double here = eps_of_precision(*find_enum<Precision>(dtype_name(local.dtype())));
+    return is_narrow_there(golden) ? std::max(here, eps_of_precision(run_.precision)) : here;
+  }
+
+  // Below float64: why the allowance is too wide to find a factor of 2 or the loss of half of a
+  // sum. Of a parameter after a step, half of the way that it went from its start.
+  std::string why_unresolved(const GoldenTensor& golden, double eps) const {
+    if (!std::isfinite(golden.scatter)) {
+      return "some repeats of the reference overflow there, or skip the step, and others do not";
     }
-    if (!reference_.narrow.contains(record_key(golden.phase, golden.step, golden.name))) return "";
-    return row.name + " is below float64 in the reference; record both runs in float64";
+    const bool stepped = golden.step > 0 && golden.name.starts_with("param.");
+    const GoldenTensor* start = stepped ? golden_.find(Phase::kStep, 0, golden.name) : nullptr;
+    const bool moved = start && start->value.sizes() == golden.value.sizes();
+    const double size = moved ? distance_between(start->value, golden.value).largest : golden.scale;
+    const double allowed = scatter_allowance(golden, eps);
+    if (allowed <= size / 2) return "";
+    return fmt::format("rounding in {} may move it by {:.2g}, and its {} is {:.2g}", run_.precision,
+                       allowed, moved ? "way from the start" : "largest element", size);
   }
 
   // Each element counts once, whoever holds it: the rows of a tensor then add up to the whole.
@@ -189,9 +204,21 @@ class PieceJudge {
     row.coverage_of_all = all;
   }
 
-  void compare_values(const RecordedPiece& piece, const at::Tensor& local,
+  void compare_values(const RecordedPiece& piece, const TensorView& local,
                       const GoldenTensor& golden, const IndexPlan& plan, ResultRow& row) {
     DiffTask task{local, golden, plan, 1, allowance(golden)};
+    if (scattered_) {
+      const double eps = eps_of(local, golden);
+      task.allowance += scatter_allowance(golden, eps);
+      row.reason = why_unresolved(golden, eps);
+    }
+    if (!std::isfinite(task.allowance)) {
+      row.outcome = Outcome::kUnresolved;
+      row.partial = false;
+      row.partial_axes.clear();
+      return;
+    }
+    task.padding_is_zero = run_.is_file && golden.name == "logprobs" && golden.value.dim() == 2;
     if (row.partial) {
       row.outcome = Outcome::kAddend;
       reports_[static_cast<size_t>(piece.rank)].pieces.push_back(piece_of(piece, row, task));
@@ -201,7 +228,9 @@ class PieceJudge {
     std::optional<FreeRunningAllowance> added;
     const bool stepped = result.bad_count > 0 && piece.step > 0 && is_of_optimizer(piece);
     if (stepped && knows_optimizer_) {
-      added = FreeRunningAllowance::of(spec_, golden_, golden);
+      added = FreeRunningAllowance::of(
+          spec_, golden_, golden,
+          run_.is_file ? KnownGradients::kFirstStep : KnownGradients::kEveryStep);
     }
     if (added) {
       task.added = &*added;
@@ -214,11 +243,13 @@ class PieceJudge {
       return;
     }
     fill(result, row);
+    if (row.outcome == Outcome::kMatch) check_factor_of(task, row);
     if (row.outcome != Outcome::kMismatch) return;
+    row.rounding_only = scattered_;
     const GoldenPosition here = golden_position(row.step, row.phase, row.order);
     FailingPieces& failing = failing_[static_cast<size_t>(piece.rank)];
     if (!failing.wants(here)) return;
-    row.evidence = look_closer(task, golden_, Precision::kFloat64);
+    row.evidence = look_closer(task, golden_, spec_.precision);
     failing.keep(piece_of(piece, row, task));
   }
 
@@ -227,7 +258,17 @@ class PieceJudge {
     GoldenTensor judged = golden;
     const auto scale = reference_.scales.find({golden.phase, golden.step});
     judged.phase_scale = scale == reference_.scales.end() ? golden.scale : scale->second;
-    return tolerance_.allowance(judged);
+    return exact_.allowance(judged);
+  }
+
+  // As RankRecorder does: an optimizer's step turns roundings into errors that many elements share.
+  void check_factor_of(const DiffTask& task, ResultRow& row) const {
+    const bool before_a_step =
+        row.step == 1 && (row.phase != Phase::kStep || row.name.starts_with("grad."));
+    if (!scattered_ || !before_a_step) return;
+    FactorCheck factor = check_factor(task, spec_.precision);
+    row.worst_ratio = std::max(row.worst_ratio, factor.used);
+    row.problem = std::move(factor.problem);
   }
 
   static bool is_of_optimizer(const RecordedPiece& piece) {
@@ -246,7 +287,8 @@ class PieceJudge {
       const GoldenTensor* now = golden_.find(Phase::kStep, step, golden.name);
       const GoldenTensor* before = golden_.find(Phase::kStep, step - 1, golden.name);
       if (!now || !before || now->value.numel() == 0) return false;
-      way += (now->value - before->value).abs().max().item<double>();
+      if (now->value.sizes() != before->value.sizes()) return false;
+      way += distance_between(now->value, before->value).largest;
     }
     return result.worst_error <= 2 * way;
   }
@@ -272,8 +314,8 @@ class PieceJudge {
         row.step = step;
         row.rank = rank;
         row.order = golden->order;
-        row.replicas = {rank};
-        row.global_shape = golden->value.sizes().vec();
+        row.replicas = std::vector<int64_t>{rank};
+        row.global_shape = golden->value.sizes();
         row.problem =
             fmt::format("rank {} recorded other parts of it than at the start, or none", rank);
         reports_[static_cast<size_t>(rank)].rows.push_back(std::move(row));
@@ -286,7 +328,9 @@ class PieceJudge {
     row.worst_ratio = result.worst_ratio;
     row.worst_error = result.worst_error;
     row.allowance = result.allowance;
-    row.outcome = result.bad_count > 0 ? Outcome::kMismatch : Outcome::kMatch;
+    row.outcome = result.bad_count > 0 ? Outcome::kMismatch
+                  : row.reason.empty() ? Outcome::kMatch
+                                       : Outcome::kUnresolved;
     if (result.bad_count == 0) return;
     row.golden_value = result.golden_value;
     row.actual_value = result.actual_value;
@@ -311,8 +355,9 @@ class PieceJudge {
     for (const GoldenTensor& tensor : golden_.tensors()) {
       if (seen_[rank].contains(tensor.order)) continue;
       report.unobserved.push_back(
-          {tensor.order, tensor.phase, tensor.step, tensor.name, tensor.value.sizes().vec()});
-      if (!is_demanded(tensor)) report.unobserved.back().excuse = Excuse::kNotInFile;
+          {tensor.order, tensor.phase, tensor.step, tensor.name, tensor.value.sizes()});
+      if (run_.is_file || !is_demanded(tensor))
+        report.unobserved.back().excuse = Excuse::kNotInFile;
     }
   }
 
@@ -321,7 +366,8 @@ class PieceJudge {
   bool knows_optimizer_;
   const Reference& reference_;
   const GoldenRecord& golden_;
-  Tolerance tolerance_;
+  Tolerance exact_{CaseSpec{}};  // the rule of float64
+  bool scattered_;               // the repeats tell how much correct runs scatter
   std::map<CopyKey, std::vector<int64_t>> copies_;
   std::map<int64_t, std::vector<bool>> held_;  // elements, by the golden's order
   std::map<int64_t, uint64_t> coverage_of_;    // of a whole tensor, by its number of elements

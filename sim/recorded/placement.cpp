@@ -1,9 +1,9 @@
 #include "sim/recorded/placement.h"
 
-#include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 
@@ -64,22 +64,50 @@ struct Part {
   int64_t count = 0;  // of parts that fit
 };
 
-// The parts of the golden's start parameter that equal the rank's.
-Part matching_part(const at::Tensor& local, const at::Tensor& whole) {
-  Part part{.offset = std::vector<int64_t>(static_cast<size_t>(whole.dim()), 0)};
-  if (local.dim() != whole.dim()) return part;
-  int64_t cut = -1;
+// Whether the part of `whole` from `start` on along dim `cut` equals `local`, as numbers of
+// `Value`.
+template <class Value>
+bool is_part(const std::vector<Value>& local, const TensorView& whole, int64_t cut, int64_t length,
+             int64_t start) {
+  int64_t inner = 1, outer = 1;
   for (int64_t d = 0; d < whole.dim(); ++d) {
-    if (local.size(d) == whole.size(d)) continue;
-    if (cut >= 0 || local.size(d) == 0 || whole.size(d) % local.size(d) != 0) return part;
-    cut = d;
+    if (d < cut) outer *= whole.size(d);
+    if (d > cut) inner *= whole.size(d);
   }
-  const int64_t length = cut < 0 ? 0 : local.size(cut);
-  for (int64_t start = 0; cut >= 0 && start < whole.size(cut); start += length) {
-    if (!whole.narrow(cut, start, length).equal(local.to(whole.scalar_type()))) continue;
+  const int64_t row = length * inner;
+  const Value* values = whole.data<Value>();
+  for (int64_t i = 0; i < outer; ++i) {
+    const Value* from = values + i * whole.size(cut) * inner + start * inner;
+    if (!std::equal(from, from + row, local.data() + i * row)) return false;
+  }
+  return true;
+}
+
+template <class Value>
+Part matching_part_as(const TensorView& local, const TensorView& whole, int64_t cut) {
+  Part part{.offset = std::vector<int64_t>(static_cast<size_t>(whole.dim()), 0)};
+  const std::vector<Value> values = values_as<Value>(local);
+  const int64_t length = local.size(cut);
+  for (int64_t start = 0; start < whole.size(cut); start += length) {
+    if (!is_part(values, whole, cut, length, start)) continue;
     if (++part.count == 1) part.offset[static_cast<size_t>(cut)] = start;
   }
   return part;
+}
+
+// The parts of the golden's start parameter that equal the rank's.
+Part matching_part(const TensorView& local, const TensorView& whole) {
+  const Part none{.offset = std::vector<int64_t>(static_cast<size_t>(whole.dim()), 0)};
+  if (local.dim() != whole.dim()) return none;
+  int64_t cut = -1;
+  for (int64_t d = 0; d < whole.dim(); ++d) {
+    if (local.size(d) == whole.size(d)) continue;
+    if (cut >= 0 || local.size(d) == 0 || whole.size(d) % local.size(d) != 0) return none;
+    cut = d;
+  }
+  if (cut < 0) return none;
+  return is_floating(whole.dtype()) ? matching_part_as<double>(local, whole, cut)
+                                    : matching_part_as<int64_t>(local, whole, cut);
 }
 
 std::vector<int64_t> found_offset(const RecordedRun& run, const RecordedPiece& piece,
@@ -110,7 +138,7 @@ std::vector<int64_t> found_offset(const RecordedRun& run, const RecordedPiece& p
 bool is_unplaced(const RecordedPiece& piece, const GoldenRecord& reference) {
   if (piece.place.kind != Place::Kind::kUnknown) return false;
   const GoldenTensor* golden = reference.find(piece.phase, piece.step, piece.name);
-  return golden && golden->value.sizes() != at::IntArrayRef(piece.shape);
+  return golden && golden->value.sizes() != piece.shape;
 }
 
 }  // namespace
@@ -156,7 +184,7 @@ void place_unknown_pieces(RecordedRun& run, const GoldenRecord& reference) {
           found_offset(run, piece, start == starts.end() ? nullptr : &run.pieces[start->second],
                        reference, *golden);
     }
-    if (golden) piece.global_shape = golden->value.sizes().vec();
+    if (golden) piece.global_shape = golden->value.sizes();
     piece.place = {.kind = Place::Kind::kBox, .offset = std::move(offset)};
   }
 }

@@ -7,21 +7,27 @@
 #include <set>
 
 #include "base/error.h"
+#include "sim/case/record/scatter.h"
 #include "sim/judge/diff/addends.h"
 #include "sim/judge/verdict/findings.h"
+#include "sim/recorded/clue.h"
+#include "sim/recorded/hashes.h"
 #include "sim/recorded/piece_judge.h"
+#include "sim/recorded/placement.h"
 #include "sim/recorded/reference.h"
 #include "sim/recorded/wrong_names.h"
 
 namespace shardproof::sim {
 namespace {
 
-// What the judge asks of a case: a training run in float64 on as many ranks. The optimizer that
-// sets allowances is the reference's.
-CaseSpec spec_of(const RecordedRun& run, const RecordedRun& reference) {
+// What the judge asks of a case: a training run on as many ranks. The optimizer that sets
+// allowances is the reference's. Without enough repeats no value below float64 is judged, and the
+// others are those of a float64 run.
+CaseSpec spec_of(const RecordedRun& run, const RecordedRun& reference, const Reference& golden) {
   CaseSpec spec;
   spec.name = run.folder;
   spec.steps = run.steps;
+  if (golden.repeats >= kPerturbed) spec.precision = run.precision;
   spec.parallel.dp = run.world_size;
   spec.optimizer = reference.optimizer;
   return spec;
@@ -67,6 +73,13 @@ void explain_start(Divergence& found) {
   if (found.step > 0 || found.kind != ResultKind::kValues || !found.tensor.starts_with("param."))
     return;
   found.likely = found.likely.empty() ? kOtherStart : found.likely + "; or " + kOtherStart;
+}
+
+// Whether an output that ranks hold unequally was computed before the first wrong value. Of the
+// forward of one step the value says more.
+bool comes_before(const Divergence& output, const std::optional<Divergence>& value) {
+  if (!value || output.step != value->step) return !value || output.step < value->step;
+  return value->phase != Phase::kForward;
 }
 
 void conclude(CaseResult& result) {
@@ -123,25 +136,39 @@ std::string note_of(const RecordedRun& run, const Reference& golden) {
 
 RecordedJudgement judge_recorded_run(RecordedRun run, const RecordedRun& reference) {
   check_same_recording(run, reference);
-  const Reference golden = make_reference(reference);
+  for (const RecordedRun& repeat : reference.repeats) check_same_recording(repeat, reference);
+  const Reference golden = make_reference(reference, run.precision);
   place_unknown_pieces(run, golden.record);
   RecordedJudgement out;
   out.mesh = run.mesh;
   CaseResult& result = out.result;
-  result.spec = spec_of(run, reference);
+  result.spec = spec_of(run, reference, golden);
   result.reports = judge_pieces(run, result.spec, golden);
   const StepMeshes meshes(run.mesh);
   const auto addends = settle_addends(meshes, result.reports);
   add_totals(result);
   result.divergence = first_divergence(result.spec, meshes, result.reports, addends);
+  if (result.divergence) add_clue(run, golden, *result.divergence);
+  HashJudgement hashes = judge_hashes(run, reference);
+  if (hashes.divergence && comes_before(*hashes.divergence, result.divergence)) {
+    result.divergence = std::move(hashes.divergence);
+  }
   conclude(result);
   if (result.divergence) {
     out.also = other_wrong_gradients(result.reports, result.divergence->step);
   }
-  const std::string ranks =
+  if (run.is_file) {  // what it lacks is said by lacking_answers()
+    out.against = reference.folder;
+    return out;
+  }
+  std::string ranks =
       reference.world_size == 1 ? "one rank" : reference.mesh.describe() + ", not against one rank";
+  if (golden.repeats > 0) {
+    ranks += fmt::format(" and {} repeats of it in {}", golden.repeats, run.precision);
+  }
   out.against = fmt::format("{} ({})", reference.folder, ranks);
   out.note = note_of(run, golden);
+  if (!hashes.note.empty()) out.note += (out.note.empty() ? "" : "; ") + hashes.note;
   return out;
 }
 

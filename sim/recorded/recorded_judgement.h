@@ -12,15 +12,16 @@ struct RecordedJudgement {
   CaseResult result;    // its divergence, reports and account; spec.name is the run's folder
   Mesh mesh;            // of the judged run
   std::string also;     // which other gradients of that step are wrong; "" for none
-  std::string against;  // "runs/one (one rank)"
+  std::string against;  // "runs/one (one rank)"; of answers the file
   std::string note;     // what was not compared; ""
 };
 
-// Every element of every piece is compared by the rule of float64 (sim/judge/diff/tolerance.h), and
-// copies must be equal to the bit. Tensors below float64 are unresolved: their copies are compared,
-// their values are not. The verdict is match, mismatch, or refused when no value could be judged.
-// Throws Error(kBadInput) as read_recorded_run() and make_reference() do, and when the two runs did
-// not record the same.
+// Every element of every piece is compared by the rules of sim/judge/diff/tolerance.h, and copies
+// must be equal to the bit. Below float64 the scatter is that of the reference's repeats. Without
+// kPerturbed of them in the run's precision, tensors below float64 are unresolved: their copies are
+// compared, their values are not. The verdict is match, mismatch, or refused when no value could be
+// judged. Throws Error(kBadInput) as read_recorded_run() and make_reference() do, and when the two
+// runs did not record the same.
 RecordedJudgement judge_recorded_run(RecordedRun run, const RecordedRun& reference);
 
 // As describe_result() does for cases: one line for a match, else the finding.

@@ -11,10 +11,11 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "sim/case/scenario/read_text.h"
+#include "base/precision.h"
+#include "base/read_text.h"
+#include "sim/case/names.h"
 #include "sim/recorded/fields.h"
-#include "tensor/dtype_name.h"
-#include "tensor/safetensors.h"
+#include "tensor/safetensors_reader.h"
 
 namespace shardproof::sim {
 
@@ -40,6 +41,7 @@ constexpr Kind kKinds[] = {
     {"act_grad", Phase::kBackward, "", ".grad_output"},
     {"logprobs", Phase::kForward, "", ""},
     {"scalar", Phase::kForward, "", ""},
+    {"hash", Phase::kForward, "", ".output"},
 };
 
 const Kind& kind_of(const Fields& fields) {
@@ -93,7 +95,7 @@ void read_optimizer(const Fields& fields, RecordedRun& run) {
   const bool adam = type == "Adam" || type == "AdamW";
   run.knows_optimizer = adam || type == "SGD";
   OptimizerSpec& optimizer = run.optimizer;
-  optimizer.kind = adam ? "AdamW" : "SGD";
+  optimizer.kind = adam ? OptimizerKind::kAdamW : OptimizerKind::kSgd;
   for (const double rate : given.numbers("lr")) run.lr.push_back(rate);
   if (!run.lr.empty()) optimizer.lr = run.lr.front();
   const std::vector<double> betas = given.numbers("betas");
@@ -166,23 +168,26 @@ void read_partial(const Fields& fields, const Mesh& mesh, RecordedPiece& piece) 
   piece.is_mean = op == "mean";
 }
 
-void read_values(const Fields& fields, const SafetensorsFile& file, RecordedPiece& piece) {
+void read_values(const Fields& fields, const SafetensorsReader& file, RecordedPiece& piece) {
   const std::string key = fields.text("key");
   if (!file.contains(key)) fields.fail("key", fmt::format("{} is not in {}", key, file.path()));
-  piece.values = file.get(key);
-  if (piece.values.sizes() != at::IntArrayRef(piece.shape)) {
+  piece.values = file.view(key);
+  if (piece.values.sizes() != piece.shape) {
     fields.fail("shape",
                 fmt::format("is [{}], and the tensor of {} is [{}]", fmt::join(piece.shape, ", "),
                             file.path(), fmt::join(piece.values.sizes(), ", ")));
   }
-  const std::string dtype = dtype_name(piece.values.scalar_type());
+  const std::string dtype = dtype_name(piece.values.dtype());
   if (fields.text("dtype") != dtype) {
     fields.fail("dtype", fmt::format("is {}, and the tensor of {} is {}", fields.text("dtype"),
                                      file.path(), dtype));
   }
 }
 
-RecordedPiece piece_of(const Fields& fields, const RecordedRun& run, const SafetensorsFile& file) {
+constexpr const char* kHash = "hash";
+
+// All but its values.
+RecordedPiece described_piece(const Fields& fields, const RecordedRun& run) {
   const Kind& kind = kind_of(fields);
   RecordedPiece piece;
   piece.name = kind.prefix + fields.text("name") + kind.suffix;
@@ -196,20 +201,30 @@ RecordedPiece piece_of(const Fields& fields, const RecordedRun& run, const Safet
   size_of(fields, piece.global_shape);
   read_place(fields, piece);
   read_partial(fields, run.mesh, piece);
-  read_values(fields, file, piece);
   return piece;
 }
 
+RecordedHash hash_of(const Fields& fields, const RecordedRun& run) {
+  RecordedHash hash{.piece = described_piece(fields, run)};
+  if (fields.has("rows")) hash.rows = fields.count("rows", 0, int64_t{1} << 48);
+  const std::string digits = fields.text("digest");
+  if (digits.size() != 16 || digits.find_first_not_of("0123456789abcdef") != digits.npos) {
+    fields.fail("digest", "is '" + digits + "'; it has 16 hexadecimal digits");
+  }
+  hash.digest = std::stoull(digits, nullptr, 16);
+  return hash;
+}
+
 // The last line of a rank: all pieces and all tensors were written.
-void check_end(const Fields& fields, int64_t lines, const std::set<std::string>& keys,
-               const SafetensorsFile& file) {
+void check_end(const Fields& fields, int64_t lines, int64_t hashes,
+               const std::set<std::string>& keys, const SafetensorsReader& file) {
   const int64_t pieces = fields.count("end", 0, int64_t{1} << 40);
   if (pieces != lines) {
     fields.fail("end", fmt::format("says {} pieces, and {} came before it", pieces, lines));
   }
-  if (static_cast<int64_t>(keys.size()) != lines || keys.size() != file.names().size()) {
-    fields.fail("end", fmt::format("{} lines name {} tensors, and {} has {}", lines, keys.size(),
-                                   file.path(), file.names().size()));
+  if (std::ssize(keys) != lines - hashes || keys.size() != file.names().size()) {
+    fields.fail("end", fmt::format("{} lines name {} tensors, and {} has {}", lines - hashes,
+                                   keys.size(), file.path(), file.names().size()));
   }
 }
 
@@ -217,22 +232,29 @@ void read_rank(int64_t rank, RecordedRun& run) {
   const std::string base = (fs::path(run.folder) / fmt::format("rank{}", rank)).string();
   const std::string path = base + ".jsonl";
   require_file(path);
-  const SafetensorsFile file = SafetensorsFile::open(base + ".safetensors");
+  const SafetensorsReader file = SafetensorsReader::open(base + ".safetensors");
   std::ifstream lines(path, std::ios::binary);
   std::string line;
-  int64_t number = 0;
+  int64_t number = 0, hashes = 0;
   bool ended = false;
   std::set<std::string> keys;
   while (std::getline(lines, line)) {
     const std::string where = fmt::format("{}:{}", path, ++number);
-    const Fields fields(where, parse_json_object(where, line));
+    const Fields fields(where, parse_json_object(path, line, number));
     if (ended) fields.fail("", "follows the last line");
     if (fields.has("end")) {
-      check_end(fields, number - 1, keys, file);
+      check_end(fields, number - 1, hashes, keys, file);
       ended = true;
       continue;
     }
-    RecordedPiece piece = piece_of(fields, run, file);
+    if (fields.text("kind") == kHash) {
+      run.hashes.push_back(hash_of(fields, run));
+      run.hashes.back().piece.rank = rank;
+      ++hashes;
+      continue;
+    }
+    RecordedPiece piece = described_piece(fields, run);
+    read_values(fields, file, piece);
     keys.insert(fields.text("key"));
     piece.line = number;
     piece.rank = rank;
@@ -261,7 +283,12 @@ bool is_recorded_run(const std::string& folder) {
   return fs::is_regular_file(fs::path(folder) / "run.json", ignored);
 }
 
-RecordedRun read_recorded_run(const std::string& folder) {
+namespace {
+
+constexpr int64_t kVersion = 2;         // the newest that this program reads; it reads 1 too
+constexpr int64_t kMostRepeats = 1024;  // of one run
+
+RecordedRun read_run(const std::string& folder) {
   const std::string path = (fs::path(folder) / "run.json").string();
   require_file(path);
   const Fields fields(path, read_json_object(path));
@@ -269,18 +296,47 @@ RecordedRun read_recorded_run(const std::string& folder) {
     fields.fail("format", "is '" + fields.text("format") + "'; a recorded run has shardproof-run");
   }
   const int64_t version = fields.count("version", 1, 1 << 20);
-  if (version != 1) {
-    fields.fail("version", fmt::format("is {}; this program reads version 1", version));
+  if (version > kVersion) {
+    fields.fail("version",
+                fmt::format("is {}; this program reads versions 1 to {}", version, kVersion));
   }
   RecordedRun run;
   run.folder = folder;
   run.world_size = fields.count("world_size", 1, Mesh::kMaxWorldSize);
   run.mesh = mesh_of(fields, run.world_size);
-  fields.text("precision");
+  const std::string precision = fields.text("precision");
+  const auto known = find_enum<Precision>(precision);
+  if (!known) {
+    fields.fail("precision",
+                "is '" + precision + "'; " + known_names(precision, all_names<Precision>()));
+  }
+  run.precision = *known;
   run.steps = fields.count("steps", 0, kMaxSteps);
   read_optimizer(fields, run);
   run.only = fields.has("only") ? fields.value("only").dump() : "null";
   for (int64_t rank = 0; rank < run.world_size; ++rank) read_rank(rank, run);
+  return run;
+}
+
+// The numbers k of the folders noise<k>.
+std::set<int64_t> numbers_of_repeats(const std::string& folder) {
+  std::set<int64_t> numbers;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    for (int64_t k = 1; name.starts_with("noise") && k <= kMostRepeats; ++k) {
+      if (name == fmt::format("noise{}", k)) numbers.insert(k);
+    }
+  }
+  return numbers;
+}
+
+}  // namespace
+
+RecordedRun read_recorded_run(const std::string& folder) {
+  RecordedRun run = read_run(folder);
+  for (const int64_t k : numbers_of_repeats(folder)) {
+    run.repeats.push_back(read_run((fs::path(folder) / fmt::format("noise{}", k)).string()));
+  }
   return run;
 }
 

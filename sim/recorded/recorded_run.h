@@ -2,17 +2,17 @@
 // docs/recorded_runs.md.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <map>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "base/precision.h"
 #include "mesh/mesh.h"
-#include "observe/probe.h"
+#include "observe/phase.h"
 #include "sim/case/case_spec.h"
+#include "tensor/tensor_view.h"
 
 namespace shardproof::sim {
 
@@ -44,7 +44,14 @@ struct RecordedPiece {
   Place place;
   std::vector<std::string> partial_axes = {};  // an addend over these axes; empty: it is the value
   bool is_mean = false;                        // the mean over partial_axes counts, not the sum
-  at::Tensor values;                           // contiguous, of `shape`
+  TensorView values;                           // of `shape`
+};
+
+// The digest of a module's output. The values were not recorded.
+struct RecordedHash {
+  RecordedPiece piece;  // without values
+  int64_t rows = -1;    // the first of the rank's rows in the global batch; -1: not known
+  uint64_t digest = 0;
 };
 
 struct RecordedRun {
@@ -52,12 +59,17 @@ struct RecordedRun {
   Mesh mesh;
   int64_t world_size = 1;
   int64_t steps = 0;
+  Precision precision = Precision::kFloat64;  // the narrowest dtype of its values
   OptimizerSpec optimizer = {};
   bool knows_optimizer = false;  // `optimizer` is the run's, and its rule is one that we know
   std::vector<double> lr = {};   // of each step, when recorded
   std::string only = {};         // the patterns of parameters that were recorded, as JSON
   std::vector<RecordedPiece> pieces = {};   // by rank, in the order observed
+  std::vector<RecordedHash> hashes = {};    // by rank, in the order observed
   std::set<std::string> not_compared = {};  // names that were left out (placement.h)
+  bool is_file = false;                     // a file of full tensors (answer_file.h), no run
+  // Of a run of one rank: its repeats with other roundings (record(.., noise=k)), by k.
+  std::vector<RecordedRun> repeats = {};
 };
 
 // Whether a scalar of this name belongs to the optimizer's step: grad_norm, clip_coefficient, lr,
@@ -67,10 +79,10 @@ bool is_step_scalar(const std::string& name);
 // Whether the folder looks like a recorded run: it holds run.json.
 bool is_recorded_run(const std::string& folder);
 
-// Reads and checks all files. Throws Error(kBadInput) with file and line for a run that was not
-// closed, a missing rank or one without a piece, tensors without a line, a key or value that the
-// format does not have, a box outside of its tensor, and a tensor whose shape or dtype differs from
-// its line.
+// Reads and checks all files, those of the repeats in noise<k>/ too. Throws Error(kBadInput) with
+// file and line for a run that was not closed, a missing rank or one without a piece, tensors
+// without a line, a key or value that the format does not have, a box outside of its tensor, and a
+// tensor whose shape or dtype differs from its line.
 RecordedRun read_recorded_run(const std::string& folder);
 
 }  // namespace shardproof::sim

@@ -1,10 +1,7 @@
 #include "sim/recorded/reference.h"
 
-#include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <limits>
@@ -13,13 +10,22 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "sim/case/record/magnitude.h"
+#include "sim/case/record/scatter.h"
 #include "sim/judge/diff/golden_order.h"
+#include "sim/judge/diff/tolerance.h"
 #include "sim/recorded/placement.h"
 
 namespace shardproof::sim {
 namespace {
 
 using Pieces = std::vector<const RecordedPiece*>;
+
+size_t elements_of(const std::vector<int64_t>& shape) {
+  size_t size = 1;
+  for (const int64_t length : shape) size *= static_cast<size_t>(length);
+  return size;
+}
 
 // Gradients come first in the optimizer's step, then its scalars, then what it wrote.
 int place_in_step(const RecordedPiece& piece) {
@@ -77,13 +83,11 @@ bool is_counted(const RecordedRun& run, const Pieces& pieces, const RecordedPiec
 }
 
 // Writes pieces into the whole tensor, and refuses copies that differ.
+template <class Value>
 class Assembly {
  public:
-  Assembly(const RecordedRun& run, const RecordedPiece& first) : run_(run), first_(first) {
-    const bool floating = at::isFloatingType(first.values.scalar_type());
-    whole_ = at::zeros(first.global_shape, floating ? at::kDouble : at::kLong);
-    held_.assign(static_cast<size_t>(whole_.numel()), 0);
-  }
+  Assembly(const RecordedRun& run, const RecordedPiece& first)
+      : run_(run), first_(first), whole_(elements_of(first.global_shape)), held_(whole_.size()) {}
 
   void add(const RecordedPiece& piece) {
     if (piece.global_shape != first_.global_shape) {
@@ -93,54 +97,54 @@ class Assembly {
                                 fmt::join(piece.global_shape, ", "), piece.rank),
                     "record both ranks with the same model");
     }
-    if (whole_.scalar_type() == at::kDouble) {
-      paste<double>(piece, piece.values.to(at::kDouble));
-    } else {
-      paste<int64_t>(piece, piece.values.to(at::kLong));
-    }
+    if (piece.values.holds<Value>()) return paste(piece, piece.values.data<Value>());
+    paste(piece, values_as<Value>(piece.values).data());
   }
 
   // Unset when no rank recorded some of its elements.
-  std::optional<at::Tensor> whole() const {
+  std::optional<TensorView> whole() {
     const bool lacks = std::find(held_.begin(), held_.end(), 0) != held_.end();
-    return lacks ? std::nullopt : std::optional(whole_);
+    if (lacks) return std::nullopt;
+    return TensorView::of(std::move(whole_), first_.global_shape);
   }
 
  private:
-  template <class Value>
-  void paste(const RecordedPiece& piece, const at::Tensor& values) {
-    const at::Tensor dense = values.contiguous();
-    const Value* from = dense.const_data_ptr<Value>();
-    Value* to = whole_.mutable_data_ptr<Value>();
+  void paste(const RecordedPiece& piece, const Value* from) {
     const bool addend = !piece.partial_axes.empty();
     const double share = piece.is_mean ? mean_share(run_.mesh, piece) : 1;
     plan_of(piece).for_each_run([&](int64_t local, int64_t global, int64_t length) {
       for (int64_t i = 0; i < length; ++i) {
-        char& held = held_[static_cast<size_t>(global + i)];
-        Value& here = to[global + i];
+        const auto at = static_cast<size_t>(global + i);
+        Value& here = whole_[at];
         if (addend) {
           here += static_cast<Value>(share * static_cast<double>(from[local + i]));
-        } else if (held != 0 && !same(here, from[local + i])) {
+        } else if (held_[at] != 0 && !same(here, from[local + i])) {
           bad_reference(run_, piece, "has unequal copies on its ranks",
                         "compare this run with one that has one rank first");
         } else {
           here = from[local + i];
         }
-        held = 1;
+        held_[at] = 1;
       }
     });
   }
 
-  template <class Value>
-  static bool same(Value a, Value b) {
-    return a == b || (a != a && b != b);
-  }
+  static bool same(Value a, Value b) { return a == b || (a != a && b != b); }
 
   const RecordedRun& run_;
   const RecordedPiece& first_;
-  at::Tensor whole_;
+  std::vector<Value> whole_;
   std::vector<char> held_;
 };
+
+template <class Value>
+std::optional<TensorView> assembled_as(const RecordedRun& run, const Pieces& pieces) {
+  Assembly<Value> assembly(run, *pieces.front());
+  for (const RecordedPiece* piece : pieces) {
+    if (piece->partial_axes.empty() || is_counted(run, pieces, *piece)) assembly.add(*piece);
+  }
+  return assembly.whole();
+}
 
 // Whether several microbatches gave values of one part, of which none is that of the whole batch.
 bool are_of_microbatches(const Pieces& pieces) {
@@ -155,21 +159,27 @@ bool are_of_microbatches(const Pieces& pieces) {
 }
 
 // Unset when the pieces do not make the tensor.
-std::optional<at::Tensor> assembled(const RecordedRun& run, const Pieces& pieces) {
+std::optional<TensorView> assembled(const RecordedRun& run, const Pieces& pieces) {
   const RecordedPiece& first = *pieces.front();
-  int64_t held = 0, size = 1;
+  int64_t held = 0;
   for (const RecordedPiece* piece : pieces) held += piece->values.numel();
-  for (const int64_t length : first.global_shape) size *= length;
-  if (held < size || are_of_microbatches(pieces)) return std::nullopt;
-  Assembly assembly(run, first);
-  for (const RecordedPiece* piece : pieces) {
-    if (piece->partial_axes.empty() || is_counted(run, pieces, *piece)) assembly.add(*piece);
-  }
-  return assembly.whole();
+  const bool lacks = static_cast<size_t>(held) < elements_of(first.global_shape);
+  if (lacks || are_of_microbatches(pieces)) return std::nullopt;
+  return is_floating(first.values.dtype()) ? assembled_as<double>(run, pieces)
+                                           : assembled_as<int64_t>(run, pieces);
+}
+
+GoldenTensor golden_tensor(const std::string& name, Phase phase, int64_t step, TensorView value) {
+  GoldenTensor tensor;
+  tensor.name = name;
+  tensor.phase = phase;
+  tensor.step = step;
+  tensor.value = std::move(value);
+  return tensor;
 }
 
 // The learning rate of each step, where the script did not record it as a scalar.
-void observe_rates(const RecordedRun& run, GoldenRecorder& recorder) {
+void add_rates(const RecordedRun& run, std::vector<GoldenTensor>& tensors) {
   std::set<int64_t> recorded;
   for (const RecordedPiece& piece : run.pieces) {
     if (piece.name == "lr") recorded.insert(piece.step);
@@ -177,35 +187,60 @@ void observe_rates(const RecordedRun& run, GoldenRecorder& recorder) {
   for (size_t i = 0; i < run.lr.size(); ++i) {
     const auto step = static_cast<int64_t>(i) + 1;
     if (recorded.contains(step)) continue;
-    recorder.observe({.name = "lr",
-                      .phase = Phase::kStep,
-                      .step = step,
-                      .tensor = at::scalar_tensor(run.lr[i], at::kDouble)});
+    tensors.push_back(
+        golden_tensor("lr", Phase::kStep, step, TensorView::of(std::vector{run.lr[i]}, {})));
   }
 }
 
-class Descriptor {
- public:
-  Descriptor() : fd_(::memfd_create("shardproof reference", MFD_CLOEXEC)) {
-    SHARDPROOF_ASSERT(fd_ >= 0, "memfd_create");
+// The tensors of a repeat, by record_key.
+std::map<std::string, TensorView> tensors_of_repeat(const RecordedRun& repeat) {
+  std::map<std::string, TensorView> wholes;
+  for (const Tensor& tensor : tensors_of(repeat)) {
+    const RecordedPiece& first = *tensor.pieces.front();
+    std::optional<TensorView> whole = assembled(repeat, tensor.pieces);
+    if (whole) wholes.emplace(record_key(first.phase, first.step, first.name), std::move(*whole));
   }
-  ~Descriptor() { ::close(fd_); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
+  return wholes;
+}
 
- private:
-  int fd_;
-};
+// Rounding to its dtype is all that a repeat's start may differ by.
+void check_start(const RecordedRun& repeat, const GoldenTensor& tensor, const TensorView& start) {
+  const double apart = distance_between(tensor.value, start).largest;
+  if (apart <= eps_of_precision(repeat.precision) * largest_magnitude(tensor.value)) return;
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = fmt::format("{}: {} differs by {:.2g} from the start of the run that it "
+                                   "repeats",
+                                   repeat.folder, tensor.name, apart),
+               .fix = "start the repeats from that run too: shardproof.load(model, golden)"});
+}
+
+void add_repeat(const RecordedRun& repeat, std::vector<GoldenTensor>& tensors) {
+  const std::map<std::string, TensorView> wholes = tensors_of_repeat(repeat);
+  for (GoldenTensor& tensor : tensors) {
+    if (!is_floating(tensor.value.dtype()) || tensor.name == "lr") continue;
+    const auto found = wholes.find(record_key(tensor.phase, tensor.step, tensor.name));
+    const bool is_there = found != wholes.end();
+    if (is_there && found->second.sizes() != tensor.value.sizes()) {
+      throw Error({.kind = ErrorKind::kBadInput,
+                   .what = fmt::format("{}: {} has another shape than in the run that it repeats",
+                                       repeat.folder, tensor.name),
+                   .fix = "record the repeats with the same script and options"});
+    }
+    if (is_there && tensor.step == 0 && tensor.name.starts_with("param.")) {
+      check_start(repeat, tensor, found->second);
+    }
+    add_member(tensor.value, is_there ? &found->second : nullptr, tensor);
+  }
+}
 
 }  // namespace
 
-Reference make_reference(const RecordedRun& run) {
-  GoldenRecorder recorder(true);
+Reference make_reference(const RecordedRun& run, Precision judged) {
+  std::vector<GoldenTensor> tensors;
   Reference out;
   for (const Tensor& tensor : tensors_of(run)) {
     const RecordedPiece& first = *tensor.pieces.front();
-    const std::optional<at::Tensor> whole = assembled(run, tensor.pieces);
+    std::optional<TensorView> whole = assembled(run, tensor.pieces);
     if (!whole && first.phase == Phase::kStep && !is_step_scalar(first.name)) {
       bad_reference(run, first, "lacks elements: no rank recorded them",
                     "a rank did not record its piece; record the run again");
@@ -214,19 +249,21 @@ Reference make_reference(const RecordedRun& run) {
       out.left_out.insert(first.name);
       continue;
     }
-    recorder.observe(
-        {.name = first.name, .phase = first.phase, .step = first.step, .tensor = *whole});
+    tensors.push_back(golden_tensor(first.name, first.phase, first.step, std::move(*whole)));
     for (const RecordedPiece* piece : tensor.pieces) {
-      const at::ScalarType dtype = piece->values.scalar_type();
-      if (at::isFloatingType(dtype) && dtype != at::kDouble) {
+      const Dtype dtype = piece->values.dtype();
+      if (is_floating(dtype) && dtype != Dtype::kFloat64) {
         out.narrow.insert(record_key(first.phase, first.step, first.name));
       }
     }
   }
-  observe_rates(run, recorder);
-  const Descriptor file;
-  recorder.write(file.get(), {});
-  out.record = GoldenRecord::from_fd(file.get());
+  add_rates(run, tensors);
+  for (const RecordedRun& repeat : run.repeats) {
+    if (repeat.precision != judged || judged == Precision::kFloat64) continue;
+    add_repeat(repeat, tensors);
+    ++out.repeats;
+  }
+  out.record = GoldenRecord::of(std::move(tensors));
   out.knows_optimizer = run.knows_optimizer;
   for (const GoldenTensor& tensor : out.record.tensors()) {
     double& scale = out.scales[{tensor.phase, tensor.step}];

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "base/error.h"
+#include "base/read_text.h"
 #include "sim/case/names.h"
 #include "sim/report/results_json.h"
 #include "sim/report/tensor_amounts.h"
@@ -29,10 +29,8 @@ constexpr size_t kShownTensors = 10;  // of a case
 // The results of a run folder, or a results.json.
 json results_of(const std::string& given) {
   const std::string path = std::filesystem::is_directory(given) ? given + "/results.json" : given;
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) bad_run(path + " cannot be read", "name the folder of a finished run");
-  json results = json::parse(stream, nullptr, /*allow_exceptions=*/false);
-  if (!results.is_object() || results.value("format", json()) != kResultsFormat ||
+  json results = read_json_object(path, kMaxResultsBytes);
+  if (results.value("format", json()) != kResultsFormat ||
       !results.value("cases", json()).is_array()) {
     bad_run(path + " is no results.json of this shardproof", "run it again");
   }
@@ -256,7 +254,7 @@ RunComparison compare_runs(const std::string& folder_a, const std::string& folde
     comparison.only_a = without_partner(a, b);
     comparison.only_b = without_partner(b, a);
   } catch (const json::exception& error) {
-    bad_run(fmt::format("a results.json lacks what is to be compared ({})", error.what()),
+    bad_run(fmt::format("a results.json lacks what is to be compared ({})", json_problem(error)),
             "run it again with this shardproof");
   }
   if (comparison.cases.empty()) {

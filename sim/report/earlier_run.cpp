@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/read_text.h"
 #include "sim/report/escape.h"
 #include "sim/report/journal.h"
 #include "sim/report/results_json.h"
@@ -130,17 +131,18 @@ EarlierRun read_earlier_run(const std::string& folder) {
   }
   EarlierRun run;
   try {
-    const nlohmann::json head = nlohmann::json::parse(journal.text("head", 0));
+    const nlohmann::json head = journal.json("head", 0);
     if (head.at("format") != kJournalFormat) {
       refuse(journal_path(folder), fmt::format("is not of the format {}", kJournalFormat));
     }
     read_head(head, run);
     for (const size_t number : journal.finished()) {
       if (number >= run.selected.size()) continue;
-      run.finished[number] = result_of(nlohmann::json::parse(journal.text("case", number)));
+      run.finished[number] = result_of(journal.json("case", number));
     }
   } catch (const nlohmann::json::exception& error) {
-    refuse(journal_path(folder), fmt::format("a record in it is not whole ({})", error.what()));
+    refuse(journal_path(folder),
+           fmt::format("a record in it is not whole ({})", json_problem(error)));
   }
   return run;
 }
@@ -170,10 +172,7 @@ std::vector<std::string> unexpected_cases(const std::string& folder) {
     }
     return names;
   }
-  std::ifstream stream(path);
-  if (!stream) refuse(path, "cannot be read");
-  const auto results = nlohmann::json::parse(stream, nullptr, false);
-  if (!results.is_object()) refuse(path, "is not JSON of a run");
+  const nlohmann::json results = read_json_object(path, kMaxResultsBytes);
   if (results.value("format", nlohmann::json()) != kResultsFormat) {
     refuse(path, fmt::format("is not of the format {}", kResultsFormat));
   }
@@ -182,7 +181,7 @@ std::vector<std::string> unexpected_cases(const std::string& folder) {
       if (!entry.at("as_expected").get<bool>()) names.push_back(entry.at("name"));
     }
   } catch (const nlohmann::json::exception& error) {
-    refuse(path, fmt::format("a case in it is not whole ({})", error.what()));
+    refuse(path, fmt::format("a case in it is not whole ({})", json_problem(error)));
   }
   return names;
 }

@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/read_text.h"
 
 namespace shardproof::sim {
 namespace {
@@ -127,26 +128,38 @@ bool is_being_written(const std::string& folder) {
 }
 
 JournalReader::JournalReader(const std::string& folder)
-    : stream_(journal_path(folder), std::ios::binary), is_there_(stream_.is_open()) {
+    : path_(journal_path(folder)), stream_(path_, std::ios::binary), is_there_(stream_.is_open()) {
   std::streamoff start = 0;
+  int64_t number = 0;
   for (std::string line; std::getline(stream_, line);) {
     const std::streamoff size = static_cast<std::streamoff>(line.size());
+    ++number;
     if (const auto head = head_of(line); head && !stream_.eof()) {
       places_[head->kind][head->number] = {start + static_cast<std::streamoff>(head->text),
-                                           line.size() - head->text};
+                                           line.size() - head->text, number};
     }
     start += size + 1;
   }
 }
 
-std::string JournalReader::text(const std::string& kind, size_t number) {
+const JournalReader::Place* JournalReader::find(const std::string& kind, size_t number) const {
   const auto records = places_.find(kind);
-  if (records == places_.end()) return "";
+  if (records == places_.end()) return nullptr;
   const auto record = records->second.find(number);
-  if (record == records->second.end()) return "";
-  std::string text(record->second.size, '\0');
+  return record == records->second.end() ? nullptr : &record->second;
+}
+
+nlohmann::json JournalReader::json(const std::string& kind, size_t number) {
+  const Place* place = find(kind, number);
+  return parse_json_object(path_, text(kind, number), place == nullptr ? 1 : place->line);
+}
+
+std::string JournalReader::text(const std::string& kind, size_t number) {
+  const Place* place = find(kind, number);
+  if (place == nullptr) return "";
+  std::string text(place->size, '\0');
   stream_.clear();
-  stream_.seekg(record->second.start);
+  stream_.seekg(place->start);
   stream_.read(text.data(), static_cast<std::streamsize>(text.size()));
   return text;
 }

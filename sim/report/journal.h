@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -61,6 +62,8 @@ class JournalReader {
   bool is_there() const { return is_there_; }
   // The text of the record of this number, "" when there is none.
   std::string text(const std::string& kind, size_t number);
+  // The same text as an object; an Error(kBadInput) names its line.
+  nlohmann::json json(const std::string& kind, size_t number);
   // The numbers of all records of this kind, in order.
   std::vector<size_t> numbers(const std::string& kind) const;
   // The numbers of the cases whose three records are whole, in order.
@@ -70,7 +73,12 @@ class JournalReader {
   struct Place {
     std::streamoff start = 0;
     size_t size = 0;
+    int64_t line = 0;  // from 1
   };
+  // nullptr: no such record.
+  const Place* find(const std::string& kind, size_t number) const;
+
+  std::string path_;
   std::ifstream stream_;
   bool is_there_ = false;
   std::map<std::string, std::map<size_t, Place>> places_;  // of the last record of each number

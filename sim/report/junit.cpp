@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/read_text.h"
 #include "sim/report/case_files.h"
 #include "sim/report/escape.h"
 #include "sim/report/results_json.h"
@@ -66,10 +67,16 @@ std::string suite_element(const Suite& suite, const std::string& started) {
       xml_text(started), suite.body);
 }
 
+[[noreturn]] void not_whole(const std::string& why) {
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = fmt::format("a record \"junit\" of the journal is not whole ({})", why),
+               .fix = "start a new run"});
+}
+
 // `part` is a record of a journal, which may be any text.
 void add_part(std::vector<Suite>& suites, const std::string& part) {
   try {
-    const auto one = nlohmann::json::parse(part);
+    const auto one = parse_json_object("its text", part);
     Suite& suite = suite_of(suites, one.at("file"));
     ++suite.tests;
     suite.failures += one.at("failed").get<bool>();
@@ -77,10 +84,9 @@ void add_part(std::vector<Suite>& suites, const std::string& part) {
     suite.seconds += one.at("seconds").get<double>();
     suite.body += one.at("xml").get<std::string>();
   } catch (const nlohmann::json::exception& error) {
-    throw Error(
-        {.kind = ErrorKind::kBadInput,
-         .what = fmt::format("a record \"junit\" of the journal is not whole ({})", error.what()),
-         .fix = "start a new run"});
+    not_whole(json_problem(error));
+  } catch (const Error&) {
+    not_whole("it is no JSON object");
   }
 }
 
@@ -123,12 +129,6 @@ std::string junit_xml(const std::vector<std::string>& parts, const RunInfo& info
       "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"shardproof\" tests=\"{}\" "
       "failures=\"{}\" errors=\"{}\" skipped=\"{}\" time=\"{:.3f}\">\n{}</testsuites>\n",
       all.tests, all.failures, all.errors, all.skipped, info.seconds, body);
-}
-
-std::string junit_xml(const std::vector<CaseResult>& results, const RunInfo& info) {
-  std::vector<std::string> parts;
-  for (const CaseResult& result : results) parts.push_back(junit_part(result));
-  return junit_xml(parts, info);
 }
 
 }  // namespace shardproof::sim

@@ -16,6 +16,5 @@ std::string junit_part(const CaseResult& result);
 // The whole file, of the parts of all cases that ran. Skipped cases and those that did not run are
 // test cases too, skipped with their reason.
 std::string junit_xml(const std::vector<std::string>& parts, const RunInfo& info);
-std::string junit_xml(const std::vector<CaseResult>& results, const RunInfo& info);
 
 }  // namespace shardproof::sim

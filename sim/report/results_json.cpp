@@ -244,12 +244,4 @@ std::string results_entry(size_t index, const CaseResult& result, const RunInfo&
   return line_of(case_json(index, result, info));
 }
 
-std::string results_json(const std::vector<CaseResult>& results, const RunInfo& info) {
-  std::string text = results_head(results, info);
-  for (size_t i = 0; i < results.size(); ++i) {
-    text += (i == 0 ? "" : ",\n") + results_entry(i, results[i], info);
-  }
-  return text + kResultsEnd;
-}
-
 }  // namespace shardproof::sim

@@ -1,6 +1,7 @@
 // results.json: the full results of a run, in the schema of reports/README.md.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -9,12 +10,11 @@
 namespace shardproof::sim {
 
 constexpr const char* kResultsFormat = "shardproof-results/1";
+constexpr int64_t kMaxResultsBytes = int64_t{1} << 30;  // of a file that is read back
 
-// One line per case, so that `diff` can compare two runs. Always valid JSON and UTF-8.
-std::string results_json(const std::vector<CaseResult>& results, const RunInfo& info);
-
-// The parts of results_json: the head, one entry for each case with ",\n" between them, the end.
-// The head reads only the verdicts of `results`.
+// The parts of the file: the head, one entry for each case with ",\n" between them, the end. An
+// entry is one line, so that `diff` can compare two runs. Always valid JSON and UTF-8. The head
+// reads only the verdicts of `results`.
 std::string results_head(const std::vector<CaseResult>& results, const RunInfo& info);
 std::string results_entry(size_t index, const CaseResult& result, const RunInfo& info);
 constexpr const char* kResultsEnd = "\n]}\n";

@@ -267,11 +267,4 @@ void write_run_files(const std::string& folder, const std::vector<CaseResult>& r
   files.finish(results, info);
 }
 
-std::string write_run_folder(const std::string& out_dir, const std::vector<CaseResult>& results,
-                             const RunInfo& info) {
-  const std::string folder = create_run_folder(out_dir);
-  write_run_files(folder, results, info);
-  return folder;
-}
-
 }  // namespace shardproof::sim

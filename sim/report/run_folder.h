@@ -78,8 +78,4 @@ void write_results(const std::string& folder, const std::vector<CaseResult>& res
 void write_run_files(const std::string& folder, const std::vector<CaseResult>& results,
                      const RunInfo& info);
 
-// Makes a run folder, writes its files and returns its path.
-std::string write_run_folder(const std::string& out_dir, const std::vector<CaseResult>& results,
-                             const RunInfo& info);
-
 }  // namespace shardproof::sim

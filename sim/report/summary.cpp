@@ -183,36 +183,15 @@ std::string warning_lines(const CaseResult& result) {
   return text;
 }
 
-std::string exit_status_text(int exit_status) {
-  switch (exit_status) {
-    case 0:
-      return "0: every case as expected";
-    case 1:
-      return "1: a mismatch, or with --no-unresolved a tensor that is not resolvable";
-    case 2:
-      return "2: bad input, no case selected, or selected cases that were not run";
-    case 3:
-      return "3: a world failed";
-    case 4:
-      return "4: refused";
-    case 5:
-      return "5: a fault in shardproof itself";
-    case 130:
-      return "130: interrupted";
-    default:
-      return fmt::format("{}", exit_status);
-  }
-}
-
 std::string summary_text(const SummaryParts& parts, bool color) {
   std::string text = "\n" + totals(parts, color) + "\n" + unexpected_lines(parts, color) +
                      reason_lines("skipped", parts.skipped) +
                      reason_lines("not run", parts.not_run) + unresolved_line(parts.results);
   if (!parts.run_folder.empty()) {
-    text +=
-        fmt::format("  results    {0}   (pictures: ./shardproof report {0})\n", parts.run_folder);
+    text += fmt::format("  results    {0}   (pictures: {1} report {0})\n", parts.run_folder,
+                        parts.program);
     if (!parts.not_run.empty() && parts.resumable) {
-      text += fmt::format("  go on with shardproof run --resume {}\n", parts.run_folder);
+      text += fmt::format("  go on with {} run --resume {}\n", parts.program, parts.run_folder);
     }
   }
   if (parts.exit_status > 0) {

@@ -73,9 +73,10 @@ struct SummaryParts {
   const std::vector<CaseSpec>& skipped;
   const std::vector<CaseSpec>& not_run;  // selected, and not run to their end
   double seconds = 0;
-  int exit_status = 0;          // negative: none
-  std::string run_folder = {};  // "": none was written
-  bool resumable = true;        // `run --resume` can go on with it
+  int exit_status = 0;                 // negative: none
+  std::string run_folder = {};         // "": none was written
+  bool resumable = true;               // `run --resume` can go on with it
+  std::string program = "shardproof";  // how it is called here
 };
 
 // Totals, what was unexpected (one line each), skips and cases that were not run with their

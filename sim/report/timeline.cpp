@@ -139,12 +139,4 @@ std::string timeline_events(size_t index, const CaseResult& result) {
   return events.text();
 }
 
-std::string timeline_json(const std::vector<CaseResult>& results) {
-  std::string text = kTimelineHead;
-  for (size_t i = 0; i < results.size(); ++i) {
-    text += (i == 0 ? "" : ",\n") + timeline_events(i, results[i]);
-  }
-  return text + kTimelineEnd;
-}
-
 }  // namespace shardproof::sim

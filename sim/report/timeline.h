@@ -11,10 +11,8 @@
 
 namespace shardproof::sim {
 
-// Leaves out entries of RankReport::timeline that lack a name or a time.
-std::string timeline_json(const std::vector<CaseResult>& results);
-
-// The parts of timeline_json: the head, the events of each case with ",\n" between them, the end.
+// The parts of the file: the head, the events of each case with ",\n" between them, the end. An
+// entry of RankReport::timeline without a name or a time is left out.
 constexpr const char* kTimelineHead = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n";
 std::string timeline_events(size_t index, const CaseResult& result);
 constexpr const char* kTimelineEnd = "\n]}\n";

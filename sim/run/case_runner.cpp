@@ -5,7 +5,9 @@
 
 #include "base/elapsed.h"
 #include "base/error.h"
+#include "parallel/data/shard_axes.h"
 #include "sim/run/case_check.h"
+#include "sim/world/rank/fsdp_options.h"
 
 namespace shardproof::sim {
 
@@ -24,15 +26,18 @@ std::string with_file(const CaseSpec& spec, const std::string& message) {
   return file + ": " + message;
 }
 
+// Whether something outside ended the golden's process, or kept it from going on.
+bool was_ended(const TaskOutcome& golden) {
+  return golden.kind == ResultKind::kDied || golden.kind == ResultKind::kHung;
+}
+
 // The ending of a case whose golden failed.
 RankEnding ending_of(const CaseSpec& spec, const TaskOutcome& outcome) {
   RankEnding ending;
-  ending.kind = outcome.kind == ResultKind::kBadInput || outcome.kind == ResultKind::kRefused
-                    ? outcome.kind
-                    : ResultKind::kInternal;
-  ending.message = outcome.message;
-  if (ending.kind == ResultKind::kInternal)
-    ending.message = "the golden did not finish: " + outcome.message;
+  const bool refused =
+      outcome.kind == ResultKind::kBadInput || outcome.kind == ResultKind::kRefused;
+  ending.kind = refused || was_ended(outcome) ? outcome.kind : ResultKind::kInternal;
+  ending.message = refused ? outcome.message : "the golden did not finish: " + outcome.message;
   if (ending.kind == ResultKind::kBadInput) ending.message = with_file(spec, outcome.message);
   return ending;
 }
@@ -49,6 +54,15 @@ RankEnding ending_of(const CaseSpec& spec, const Error& error) {
 bool leaves_world_whole(const CaseResult& result) {
   return result.verdict == Verdict::kMatch || result.verdict == Verdict::kRefused ||
          (result.verdict == Verdict::kMismatch && result.kind == ResultKind::kValues);
+}
+
+// A rank that refuses the copies of a hybrid model leaves ranks that hold no part of it waiting.
+void check_copies(const CaseSpec& spec) {
+  if (!is_model_workload(spec.workload)) return;
+  shard_axes(spec.parallel.mesh(), fsdp_options(spec.parallel));
+  for (const StageSpec& stage : spec.stages) {
+    shard_axes(stage.parallel.mesh(), fsdp_options(stage.parallel));
+  }
 }
 
 }  // namespace
@@ -68,6 +82,7 @@ void CaseRunner::start(const CaseSpec& spec, Done done) {
   const auto under = std::make_shared<Under>(Under{.spec = spec, .done = std::move(done)});
   try {
     check_case(spec);
+    check_copies(spec);
     if (limits_) check_world_limits(spec, *limits_);
   } catch (const Error& error) {
     finish(under, {ending_of(spec, error)});
@@ -99,6 +114,11 @@ void CaseRunner::start_world(const std::shared_ptr<Under>& under,
 void CaseRunner::finish(const std::shared_ptr<Under>& under,
                         const std::vector<RankEnding>& endings) {
   CaseResult result = judge(under->spec, endings);
+  // A scenario expects what happens to its ranks.
+  if (under->golden && was_ended(under->golden->outcome)) {
+    result.as_expected = false;
+    result.unexpected = result.message;
+  }
   result.golden_seconds = under->golden_seconds;
   result.seconds = seconds_since(under->start);
   under->leaves_world_whole = leaves_world_whole(result);

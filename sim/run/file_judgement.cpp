@@ -4,6 +4,24 @@
 
 namespace shardproof::sim {
 
+namespace {
+
+ErrorKind kind_of(const TaskOutcome& failed) {
+  switch (failed.kind) {
+    case ResultKind::kBadInput:
+      return ErrorKind::kBadInput;
+    case ResultKind::kRefused:
+      return ErrorKind::kRefused;
+    case ResultKind::kDied:  // ended from outside
+    case ResultKind::kHung:
+      return ErrorKind::kFailed;
+    default:
+      throw InternalError("the golden " + name_of(failed.kind) + ": " + failed.message);
+  }
+}
+
+}  // namespace
+
 FileJudgement judge_file(const CaseSpec& spec, GoldenStore& goldens, WorldPool& pool,
                          const std::string& path) {
   std::shared_ptr<const GoldenStore::Golden> golden;
@@ -12,13 +30,7 @@ FileJudgement judge_file(const CaseSpec& spec, GoldenStore& goldens, WorldPool& 
   if (pool.interrupted()) return {};
   const TaskOutcome& outcome = golden->outcome;
   if (!outcome.ok) {
-    if (outcome.kind != ResultKind::kBadInput && outcome.kind != ResultKind::kRefused) {
-      throw InternalError("the golden " + name_of(outcome.kind) + ": " + outcome.message);
-    }
-    throw Error(
-        {.kind = outcome.kind == ResultKind::kRefused ? ErrorKind::kRefused : ErrorKind::kBadInput,
-         .what = outcome.message,
-         .fix = ""});
+    throw Error({.kind = kind_of(outcome), .what = outcome.message, .fix = ""});
   }
   return judge_result_file(spec, golden->fd.get(), path);
 }

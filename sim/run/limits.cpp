@@ -12,9 +12,10 @@
 
 #include "base/error.h"
 #include "model/config.h"
+#include "parallel/tp/describe.h"
 #include "sim/case/names.h"
-#include "sim/describe/activation_estimate.h"
-#include "sim/describe/memory_estimate.h"
+#include "sim/world/rank/case_options.h"
+#include "sim/world/rank/fsdp_options.h"
 #include "tensor/safetensors.h"
 
 namespace shardproof::sim {
@@ -112,18 +113,19 @@ BatchSizes batch_sizes(const CaseSpec& spec) {
   }
 }
 
-// The rows of one microbatch of the rank with the most samples. Where sequences are packed or dealt
-// by length, and in a policy, whose stages have sizes of their own, one sequence is the least.
-MicrobatchRows least_rows(const CaseSpec& spec) {
+// The tokens that a rank with the most samples has of one microbatch. Where sequences are packed or
+// dealt by length, and in a policy, whose stages have sizes of their own, one sequence is the
+// least.
+double least_tokens(const CaseSpec& spec) {
   const BatchSizes sizes = batch_sizes(spec);
   const ParallelSpec& parallel = spec.parallel;
-  const int64_t parts = parallel.cp * parallel.ulysses;
-  if (spec.is(ModelWorkload::kPolicy) || spec.batching.kind != "fixed") {
-    return {1, sizes.longest, sizes.longest / parts, sizes.longest};
+  const auto parts = static_cast<double>(parallel.cp * parallel.ulysses);
+  if (spec.is(ModelWorkload::kPolicy) || spec.batching.kind != BatchingKind::kFixed) {
+    return static_cast<double>(sizes.longest) / parts;
   }
   const int64_t share = (sizes.samples + parallel.dp - 1) / parallel.dp;
   const int64_t count = spec.micro_batch_size > 0 ? std::min(spec.micro_batch_size, share) : share;
-  return {count, sizes.length, sizes.length / parts, sizes.longest};
+  return static_cast<double>(count) * static_cast<double>(sizes.length) / parts;
 }
 
 double parameter_count(const ModelConfig& config) {
@@ -139,58 +141,69 @@ double parameter_count(const ModelConfig& config) {
          embeddings;
 }
 
-// Bytes that a rank keeps of its rows for the backward. Recomputed layers keep less: one layer is
-// counted.
-double activation_bytes(const CaseSpec& spec, ModelConfig config, const MicrobatchRows& rows) {
-  if (rows.count == 0 || rows.held == 0) return 0;
+double wide_bytes(const CaseSpec& spec) {  // of an element that the optimizer updates
+  return spec.precision == Precision::kFloat64 ? 8 : 4;
+}
+
+double element_bytes(const CaseSpec& spec) {
+  const bool wide = spec.precision == Precision::kFloat64 || spec.precision == Precision::kFloat32;
+  return wide ? wide_bytes(spec) : 2;
+}
+
+// The least that a rank keeps of one microbatch: for the backward of each layer the inputs of its
+// norms and linears, and the logits with their gradient. Recomputed layers keep less: one layer is
+// counted. Scoring keeps nothing: its largest single step is counted.
+double activation_bytes(const CaseSpec& spec, const ModelConfig& config) {
+  const double parts = static_cast<double>(spec.parallel.tp);
+  const double gate = 3 * static_cast<double>(config.intermediate_size) / parts;
+  const double heads =
+      static_cast<double>(config.num_attention_heads + config.num_key_value_heads) / parts;
+  const double stream = static_cast<double>(config.hidden_size);
+  const double logits = 2 * static_cast<double>(config.vocab_size) / parts * wide_bytes(spec);
+  const double tokens = least_tokens(spec);
   if (spec.is(ModelWorkload::kLogprobs)) {
-    return static_cast<double>(scoring_bytes(spec, config, rows));
+    return tokens * std::max(logits, (stream + gate) * element_bytes(spec));
   }
-  if (spec.parallel.activation_checkpointing != "none") config.num_hidden_layers = 1;
-  return static_cast<double>(training_bytes(spec, config, rows));
+  const double residual = spec.parallel.sequence_parallel ? stream / parts : stream;
+  const double of_layer =
+      2 * (stream + residual) + 2 * heads * static_cast<double>(config.head_dim) + gate;
+  const bool recomputed = spec.parallel.activation_checkpointing != CheckpointedRegions::kNone;
+  const double layers = recomputed ? 1 : static_cast<double>(config.num_hidden_layers);
+  return tokens * (layers * of_layer * element_bytes(spec) + logits);
 }
 
-// Whether sizes are so large that their products leave 64 bits.
-bool overflows(const ModelConfig& config, const MicrobatchRows& rows) {
-  constexpr double kMostElements = 1e16;
-  const double tokens = static_cast<double>(rows.count) * static_cast<double>(rows.length);
-  const double widths = static_cast<double>(config.hidden_size) +
-                        static_cast<double>(config.intermediate_size) +
-                        static_cast<double>(config.num_attention_heads * config.head_dim);
-  const double of_token = static_cast<double>(config.num_hidden_layers) * widths +
-                          static_cast<double>(config.vocab_size);
-  return tokens * of_token > kMostElements || parameter_count(config) > kMostElements;
-}
-
-// What is said of such a case: its parameters, and its tokens in one layer.
-double coarse_bytes(const ModelConfig& config, const MicrobatchRows& rows) {
-  constexpr double kLeast = 2;  // bytes of an element
-  const double tokens = static_cast<double>(rows.count) * static_cast<double>(rows.held);
-  return kLeast * (tokens * static_cast<double>(config.hidden_size) + parameter_count(config));
+double states_per_parameter(const OptimizerSpec& optimizer) {
+  if (optimizer.kind == OptimizerKind::kAdamW) return 2;
+  return optimizer.momentum > 0 ? 1 : 0;
 }
 
 // What all ranks hold at once. Those that exchange activations in every layer hold theirs at the
 // same time; of the others, one may be done before the next begins. The stages of a policy may do
 // without gradients.
 double world_bytes(const CaseSpec& spec, const ModelConfig& config) {
-  const MicrobatchRows rows = least_rows(spec);
-  if (overflows(config, rows)) return coarse_bytes(config, rows);
-  const MemoryEstimate one = estimate_memory(spec, config, int64_t{0});
-  const auto ranks = static_cast<double>(spec.parallel.mesh().world_size());
-  if (spec.is(ModelWorkload::kPolicy)) return ranks * static_cast<double>(one.leaves);
-  const bool sharded = one.gathered > 0;
+  const Mesh mesh = spec.parallel.mesh();
+  plan_lines(config, mesh, tensor_parallel_options(spec.parallel));  // throws as the ranks do
+  const auto ranks = static_cast<double>(mesh.world_size());
+  const std::string axis = shard_axes(mesh, fsdp_options(spec.parallel)).shard;
+  const bool sharded = !axis.empty();
+  const double parts = static_cast<double>(spec.parallel.tp * (sharded ? mesh.size(axis) : 1));
+  const double wide = wide_bytes(spec);
+  const double held = sharded ? wide : element_bytes(spec);
+  const double all = ranks / parts * parameter_count(config);  // parameters of all ranks
+  if (spec.is(ModelWorkload::kPolicy)) return all * held;
   const double together = sharded ? ranks : ranks / static_cast<double>(spec.parallel.dp);
-  const double state = static_cast<double>(one.leaves + one.masters +
-                                           (one.optimizer_before_backward ? one.optimizer : 0));
-  return ranks * state + std::max(together * activation_bytes(spec, config, rows),
-                                  ranks * static_cast<double>(one.gradients));
+  const double activations = together * activation_bytes(spec, config);
+  if (spec.is(ModelWorkload::kLogprobs)) return all * held + activations;
+  const double masters = held < wide ? wide : 0;
+  const double states = spec.steps > 1 ? states_per_parameter(spec.optimizer) * wide : 0;
+  return all * (held + masters + states) + std::max(activations, all * wide);
 }
 
 // Weights, and in training their gradients and the optimizer's state, in float64; the activations
 // of the whole batch.
 double golden_bytes(const CaseSpec& spec, const ModelConfig& config) {
   constexpr double kFloat64 = 8;
-  const double states = spec.optimizer.kind == "AdamW" ? 2 : 0;
+  const double states = spec.optimizer.kind == OptimizerKind::kAdamW ? 2 : 0;
   const double copies = spec.is(ModelWorkload::kTrain) ? 2 + states : 1;
   const double parameters = parameter_count(config) * kFloat64 * copies;
   if (spec.is(ModelWorkload::kPolicy)) return parameters;
@@ -199,9 +212,7 @@ double golden_bytes(const CaseSpec& spec, const ModelConfig& config) {
   alone.precision = Precision::kFloat64;
   alone.micro_batch_size = 0;
   alone.batching = {};
-  const MicrobatchRows rows = least_rows(alone);
-  if (overflows(config, rows)) return coarse_bytes(config, rows);
-  return parameters + activation_bytes(alone, config, rows);
+  return parameters + activation_bytes(alone, config);
 }
 
 // --- Both
@@ -212,15 +223,20 @@ constexpr const char* kAnyway = "or start it anyway with --ignore-limits";
   throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix + ", " + kAnyway});
 }
 
-// Estimates were 0.91 to 1.12 of the measured peak (bench/README.md). This share of one is needed.
-constexpr double kSureShare = 0.85;
-
-void check_memory(const std::string& who, double estimate, double there) {
-  const double needed = kSureShare * estimate;
+void check_memory(const std::string& who, double needed, double there) {
   if (needed <= there) return;
   too_large(fmt::format("{} at least {:.2f} GiB of memory, and {:.2f} GiB are available", who,
                         needed / kGiB, std::max(there, 0.0) / kGiB),
             "choose smaller sizes, or a smaller run.train_micro_batch_size");
+}
+
+// What the process of an emulated world holds besides tensors: for each rank its thread, its
+// communicators and its records, for each pair of ranks the places of a call. Measured with dp = 16
+// to 256: 0.36 MiB and 1.2 KiB.
+double emulated_bytes(const CaseSpec& spec) {
+  if (spec.world.backend != Backend::kEmulated) return 0;
+  const auto ranks = static_cast<double>(spec.parallel.world_size());
+  return ranks * (0.36 * (1 << 20)) + ranks * ranks * 1200;
 }
 
 // Threads and descriptors, and the address space of stacks.
@@ -273,7 +289,7 @@ MachineLimits machine_limits() {
 void check_world_limits(const CaseSpec& spec, const MachineLimits& there) {
   const double bytes =
       of_model(spec, [&](const ModelConfig& config) { return world_bytes(spec, config); });
-  check_memory("the ranks need", bytes, there.memory);
+  check_memory("the ranks need", bytes + emulated_bytes(spec), there.memory);
   check_ranks(spec, bytes, there);
 }
 

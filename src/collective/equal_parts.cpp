@@ -37,10 +37,6 @@ at::Tensor flat_chunk(const at::Tensor& tensor, const Communicator& axis) {
   return tensor.detach().reshape({-1}).narrow(0, axis.rank() * length, length);
 }
 
-at::Tensor flat_chunk_copy(const at::Tensor& tensor, const Communicator& axis) {
-  return flat_chunk(tensor, axis).clone(at::MemoryFormat::Contiguous);
-}
-
 at::Tensor gather_flat_chunks(const at::Tensor& chunk, Communicator& axis, std::string_view label) {
   return axis.all_gather(chunk.detach().reshape({-1}), 0, label);
 }

@@ -27,10 +27,9 @@ int64_t divide(int64_t value, const Communicator& axis, std::string_view what);
 std::vector<at::Tensor> split_along_last_dim(const at::Tensor& tensor, int64_t parts);
 std::vector<at::Tensor> split_along_last_dim_contiguous(const at::Tensor& tensor, int64_t parts);
 
-// This rank's flat chunk: a view where `tensor` is contiguous; the second function always copies.
+// This rank's flat chunk: a view where `tensor` is contiguous.
 // Strides may be any: elements count in row-major order, not in memory order. No gradient.
 at::Tensor flat_chunk(const at::Tensor& tensor, const Communicator& axis);
-at::Tensor flat_chunk_copy(const at::Tensor& tensor, const Communicator& axis);
 
 // All ranks' flat chunks in rank order, [n * numel]: the whole flat tensor. No gradient.
 at::Tensor gather_flat_chunks(const at::Tensor& chunk, Communicator& axis, std::string_view label);

@@ -19,7 +19,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-Error wrong_sizes(const char* op, const std::string& group, std::string_view label,
+Error wrong_sizes(Op op, const std::string& group, std::string_view label,
                   const std::string& problem) {
   return Error(
       {.kind = ErrorKind::kFailed,
@@ -39,22 +39,6 @@ int64_t sum_of(const std::vector<int64_t>& sizes) {
 }
 
 }  // namespace
-
-const char* reduce_op_name(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return "sum";
-    case ReduceOp::kAvg:
-      return "avg";
-    case ReduceOp::kMax:
-      return "max";
-    case ReduceOp::kMin:
-      return "min";
-    case ReduceOp::kProduct:
-      return "product";
-  }
-  return "?";
-}
 
 BackendAbilities BackendAbilities::of(const std::string& backend_name) {
   if (backend_name == "emulated") {
@@ -88,8 +72,7 @@ Communicator::Communicator(std::string axis, std::vector<int64_t> ranks, int64_t
 
 Communicator::~Communicator() { handle_target_->communicator = nullptr; }
 
-Call Communicator::new_call(const char* op, const at::Tensor& tensor,
-                            std::string_view label) const {
+Call Communicator::new_call(Op op, const at::Tensor& tensor, std::string_view label) const {
   Call call;
   call.group = group_;
   call.op = op;
@@ -107,7 +90,7 @@ Call Communicator::new_call(const char* op, const at::Tensor& tensor,
 
 PendingCollective Communicator::start(Call call, CallMode mode, const StartWork& work,
                                       Finish finish) {
-  int64_t& sequence = is_message(call)
+  int64_t& sequence = is_message(call.op)
                           ? channel_sequence_[fmt::format("{} {} {}", call.op, call.root, call.tag)]
                           : sequence_;
   call.sequence = sequence++;
@@ -134,7 +117,7 @@ PendingCollective Communicator::finished(at::Tensor result) const {
 }
 
 std::vector<int64_t> Communicator::checked_sizes(const std::vector<int64_t>& sizes, int64_t own,
-                                                 const char* op, std::string_view label) const {
+                                                 Op op, std::string_view label) const {
   const auto count = static_cast<int64_t>(sizes.size());
   if (count != size()) {
     throw wrong_sizes(op, group_, label, fmt::format("{} sizes for {} ranks", count, size()));
@@ -152,8 +135,7 @@ std::vector<int64_t> Communicator::checked_sizes(const std::vector<int64_t>& siz
   return sizes;
 }
 
-std::vector<int64_t> Communicator::even_sizes(int64_t total, const char* op,
-                                              std::string_view label) const {
+std::vector<int64_t> Communicator::even_sizes(int64_t total, Op op, std::string_view label) const {
   if (total % size() != 0) {
     throw Error({.kind = ErrorKind::kRefused,
                  .what = fmt::format("{} {} '{}': size {} does not split into {} even parts", op,
@@ -184,7 +166,7 @@ void Communicator::broadcast_into(const at::Tensor& tensor, int64_t root, std::s
   SHARDPROOF_ASSERT(tensor.is_contiguous(), "a dense tensor is written in place");
   if (!backend_) return;
   const at::NoGradGuard no_grad;
-  Call call = new_call("broadcast", tensor, label);
+  Call call = new_call(Op::kBroadcast, tensor, label);
   call.root = root;
   const at::Tensor moving = wire::for_moving(tensor);
   const bool nothing = moving.numel() == 0 && !abilities_.empty;
@@ -204,15 +186,15 @@ at::Tensor Communicator::scatter(const at::Tensor& full, const at::Tensor& local
   const at::NoGradGuard no_grad;
   const bool is_root = group_rank_ == root;
   std::vector<int64_t> rows;
-  if (!sizes.empty()) rows = checked_sizes(sizes, local_like.size(0), "scatter", label);
-  if (is_root && rows.empty()) rows = even_sizes(full.size(0), "scatter", label);
+  if (!sizes.empty()) rows = checked_sizes(sizes, local_like.size(0), Op::kScatter, label);
+  if (is_root && rows.empty()) rows = even_sizes(full.size(0), Op::kScatter, label);
   if (is_root && sum_of(rows) != full.size(0)) {
     throw wrong_sizes(
-        "scatter", group_, label,
+        Op::kScatter, group_, label,
         fmt::format("sizes [{}] of a tensor of {} rows", fmt::join(rows, ","), full.size(0)));
   }
   if (!backend_) return full.detach().clone(at::MemoryFormat::Contiguous);
-  Call call = new_call("scatter", local_like, label);
+  Call call = new_call(Op::kScatter, local_like, label);
   call.root = root;
   if (is_root) call.split_sizes = rows;
   const at::Tensor source =
@@ -247,9 +229,9 @@ at::Tensor Communicator::gather(const at::Tensor& local, int64_t root, std::stri
   const bool is_root = group_rank_ == root;
   const std::vector<int64_t> rows =
       sizes.empty() ? std::vector<int64_t>(static_cast<size_t>(size()), local.size(0))
-                    : checked_sizes(sizes, local.size(0), "gather", label);
+                    : checked_sizes(sizes, local.size(0), Op::kGather, label);
   if (!backend_) return local.detach().clone(at::MemoryFormat::Contiguous);
-  Call call = new_call("gather", local, label);
+  Call call = new_call(Op::kGather, local, label);
   call.root = root;
   if (is_root) call.split_sizes = rows;
   const at::Tensor source = wire::for_moving(local);
@@ -276,16 +258,15 @@ at::Tensor Communicator::gather(const at::Tensor& local, int64_t root, std::stri
   return start(std::move(call), {}, work, finish).wait();
 }
 
-PendingCollective Communicator::start_message(const char* op, const at::Tensor& tensor,
-                                              int64_t other, std::string_view label, int tag,
-                                              bool asynchronous) {
+PendingCollective Communicator::start_message(Op op, const at::Tensor& tensor, int64_t other,
+                                              std::string_view label, int tag, bool asynchronous) {
   check_root(other);
   SHARDPROOF_ASSERT(other != group_rank_, "a rank sends no message to itself");
   const at::NoGradGuard no_grad;
   Call call = new_call(op, tensor, label);
   call.root = other;
   call.tag = tag;
-  const bool sends = call.op == "send";
+  const bool sends = call.op == Op::kSend;
   const at::Tensor moving = wire::for_moving(tensor);
   const at::Tensor result = sends ? moving : at::empty_like(moving);
   const bool nothing = result.numel() == 0 && !abilities_.empty;
@@ -305,28 +286,28 @@ PendingCollective Communicator::start_message(const char* op, const at::Tensor& 
 }
 
 void Communicator::send(const at::Tensor& tensor, int64_t to, std::string_view label, int tag) {
-  start_message("send", tensor, to, label, tag, false).wait();
+  start_message(Op::kSend, tensor, to, label, tag, false).wait();
 }
 
 at::Tensor Communicator::recv(const at::Tensor& like, int64_t from, std::string_view label,
                               int tag) {
-  return start_message("recv", like, from, label, tag, false).wait();
+  return start_message(Op::kRecv, like, from, label, tag, false).wait();
 }
 
 PendingCollective Communicator::send_async(const at::Tensor& tensor, int64_t to,
                                            std::string_view label, int tag) {
-  return start_message("send", tensor, to, label, tag, true);
+  return start_message(Op::kSend, tensor, to, label, tag, true);
 }
 
 PendingCollective Communicator::recv_async(const at::Tensor& like, int64_t from,
                                            std::string_view label, int tag) {
-  return start_message("recv", like, from, label, tag, true);
+  return start_message(Op::kRecv, like, from, label, tag, true);
 }
 
 void Communicator::barrier(std::string_view label) {
   if (!backend_) return;
   const auto work = [&] { return backend_->barrier({}); };
-  start(new_call("barrier", at::Tensor(), label), {}, work, {}).wait();
+  start(new_call(Op::kBarrier, at::Tensor(), label), {}, work, {}).wait();
 }
 
 }  // namespace shardproof

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/call.h"
+#include "base/call.h"
 #include "comm/communicator_handle.h"
 
 namespace c10d {
@@ -22,9 +22,6 @@ class Work;
 }  // namespace c10d
 
 namespace shardproof {
-
-enum class ReduceOp { kSum, kAvg, kMax, kMin, kProduct };
-const char* reduce_op_name(ReduceOp op);
 
 // Receives every call of its communicators, on the rank's own thread.
 class CallListener {
@@ -150,12 +147,12 @@ class Communicator {
     bool private_output = true;  // nobody can read the output before wait()
   };
 
-  Call new_call(const char* op, const at::Tensor& tensor, std::string_view label) const;
+  Call new_call(Op op, const at::Tensor& tensor, std::string_view label) const;
   PendingCollective start(Call call, CallMode mode, const StartWork& work, Finish finish);
   PendingCollective finished(at::Tensor result) const;
-  std::vector<int64_t> checked_sizes(const std::vector<int64_t>& sizes, int64_t own, const char* op,
+  std::vector<int64_t> checked_sizes(const std::vector<int64_t>& sizes, int64_t own, Op op,
                                      std::string_view label) const;
-  std::vector<int64_t> even_sizes(int64_t total, const char* op, std::string_view label) const;
+  std::vector<int64_t> even_sizes(int64_t total, Op op, std::string_view label) const;
   void check_root(int64_t root) const;
 
   PendingCollective start_all_reduce(const at::Tensor& input, ReduceOp op, std::string_view label,
@@ -174,7 +171,7 @@ class Communicator {
   PendingCollective start_all_to_all(const at::Tensor& input, std::string_view label,
                                      std::vector<int64_t> input_sizes,
                                      std::vector<int64_t> output_sizes, bool asynchronous);
-  PendingCollective start_message(const char* op, const at::Tensor& tensor, int64_t other,
+  PendingCollective start_message(Op op, const at::Tensor& tensor, int64_t other,
                                   std::string_view label, int tag, bool asynchronous);
 
   std::string axis_;

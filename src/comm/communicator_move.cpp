@@ -82,7 +82,7 @@ PendingCollective Communicator::start_all_gather(const at::Tensor& into, const a
   const at::NoGradGuard no_grad;
   SHARDPROOF_ASSERT(dim >= -local.dim() && dim < local.dim(), "a dim of the tensor");
   if (dim < 0) dim += local.dim();
-  if (!sizes.empty()) checked_sizes(sizes, local.size(dim), "all_gather", label);
+  if (!sizes.empty()) checked_sizes(sizes, local.size(dim), Op::kAllGather, label);
   if (into.defined()) {
     std::vector<int64_t> shape = local.sizes().vec();
     shape[static_cast<size_t>(dim)] = sizes.empty() ? local.size(dim) * size() : total(sizes);
@@ -95,7 +95,7 @@ PendingCollective Communicator::start_all_gather(const at::Tensor& into, const a
     return finished(into.defined() ? gathered_into(into, own, own)
                                    : own.clone(at::MemoryFormat::Contiguous));
   }
-  Call call = new_call("all_gather", local, label);
+  Call call = new_call(Op::kAllGather, local, label);
   call.split_sizes = sizes;
   call.dim = dim;
   const bool even =
@@ -211,12 +211,12 @@ PendingCollective Communicator::start_all_to_all(const at::Tensor& input, std::s
                                                  bool asynchronous) {
   const at::NoGradGuard no_grad;
   const auto own = static_cast<size_t>(group_rank_);
-  if (input_sizes.empty()) input_sizes = even_sizes(input.size(0), "all_to_all", label);
-  checked_sizes(input_sizes, -1, "all_to_all", label);
+  if (input_sizes.empty()) input_sizes = even_sizes(input.size(0), Op::kAllToAll, label);
+  checked_sizes(input_sizes, -1, Op::kAllToAll, label);
   if (output_sizes.empty()) {
     output_sizes.assign(static_cast<size_t>(size()), input_sizes[own]);
   }
-  checked_sizes(output_sizes, input_sizes[own], "all_to_all", label);
+  checked_sizes(output_sizes, input_sizes[own], Op::kAllToAll, label);
   if (total(input_sizes) != input.size(0)) {
     throw Error(
         {.kind = ErrorKind::kFailed,
@@ -226,7 +226,7 @@ PendingCollective Communicator::start_all_to_all(const at::Tensor& input, std::s
          .code = "threw"});
   }
   if (!backend_) return finished(input.detach().clone(at::MemoryFormat::Contiguous));
-  Call call = new_call("all_to_all", input, label);
+  Call call = new_call(Op::kAllToAll, input, label);
   call.split_sizes = input_sizes;
   call.output_sizes = output_sizes;
   const at::Tensor source = wire::for_moving(input);

@@ -44,8 +44,8 @@ PendingCollective Communicator::start_all_reduce(const at::Tensor& input, Reduce
   wire::check_reduction(input.scalar_type(), op, label);
   const at::NoGradGuard no_grad;
   if (!backend_) return finished(input.detach().clone(at::MemoryFormat::Contiguous));
-  Call call = new_call("all_reduce", input, label);
-  call.reduce_op = reduce_op_name(op);
+  Call call = new_call(Op::kAllReduce, input, label);
+  call.reduce = op;
   const wire::Reduction reduction = wire::reduction_for(input.scalar_type(), op, abilities_);
   const at::Tensor sum = reduction_buffer(input, reduction.dtype);
   const bool nothing = sum.numel() == 0 && !abilities_.empty;
@@ -84,8 +84,8 @@ PendingCollective Communicator::start_reduce_scatter(const at::Tensor& full, int
   const at::NoGradGuard no_grad;
   SHARDPROOF_ASSERT(dim >= -full.dim() && dim < full.dim(), "a dim of the tensor");
   if (dim < 0) dim += full.dim();
-  std::vector<int64_t> rows = sizes.empty() ? even_sizes(full.size(dim), "reduce_scatter", label)
-                                            : checked_sizes(sizes, -1, "reduce_scatter", label);
+  std::vector<int64_t> rows = sizes.empty() ? even_sizes(full.size(dim), Op::kReduceScatter, label)
+                                            : checked_sizes(sizes, -1, Op::kReduceScatter, label);
   const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});
   if (total != full.size(dim)) {
     throw Error({.kind = ErrorKind::kFailed,
@@ -96,8 +96,8 @@ PendingCollective Communicator::start_reduce_scatter(const at::Tensor& full, int
   }
   if (!backend_) return finished(full.detach().clone(at::MemoryFormat::Contiguous));
 
-  Call call = new_call("reduce_scatter", full, label);
-  call.reduce_op = reduce_op_name(op);
+  Call call = new_call(Op::kReduceScatter, full, label);
+  call.reduce = op;
   call.split_sizes = sizes;
   call.dim = dim;
   const bool even = std::all_of(rows.begin(), rows.end(), [&](int64_t r) { return r == rows[0]; });

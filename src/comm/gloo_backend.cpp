@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "base/call.h"
 #include "base/error.h"
-#include "comm/call.h"
 #include "comm/lent_memory.h"
 
 namespace shardproof {

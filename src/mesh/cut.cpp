@@ -101,10 +101,10 @@ Indices cut_blocks(const Cut& cut, const Indices& in, int64_t size, int64_t coor
   return out;
 }
 
-// Chunks `coordinate` and 2*size-1-coordinate of 2*size equal chunks of [begin, begin + length).
-void append_zigzag(const Cut& cut, Indices& out, const Indices& in, int64_t begin, int64_t length,
-                   int64_t size, int64_t coordinate) {
-  if (size == 1) return append_range(out, in, begin, length);
+// Chunks `coordinate` and 2*size-1-coordinate of 2*size equal chunks.
+Indices cut_zigzag(const Cut& cut, const Indices& in, int64_t size, int64_t coordinate) {
+  if (size == 1) return in;
+  const auto length = static_cast<int64_t>(in.size());
   const int64_t chunk_count = 2 * size;
   if (length % chunk_count != 0) {
     refuse(fmt::format("a sequence of {} does not split into 2*{}={} zigzag chunks", length,
@@ -113,18 +113,8 @@ void append_zigzag(const Cut& cut, Indices& out, const Indices& in, int64_t begi
                        cut.axis));
   }
   const int64_t chunk = length / chunk_count;
-  append_range(out, in, begin + coordinate * chunk, chunk);
-  append_range(out, in, begin + (chunk_count - 1 - coordinate) * chunk, chunk);
-}
-
-Indices cut_sequences(const Cut& cut, const Indices& in, int64_t size, int64_t coordinate) {
-  check_blocks(cut, static_cast<int64_t>(in.size()));
-  Indices out;
-  int64_t begin = 0;
-  for (const int64_t length : cut.blocks) {
-    append_zigzag(cut, out, in, begin, length, size, coordinate);
-    begin += length;
-  }
+  Indices out = range(in, coordinate * chunk, chunk);
+  append_range(out, in, (chunk_count - 1 - coordinate) * chunk, chunk);
   return out;
 }
 
@@ -153,14 +143,8 @@ Indices apply_cut(const Cut& cut, const Indices& indices, int64_t axis_size, int
       return cut_padded(cut, indices, axis_size, coordinate);
     case Cut::Kind::kBlocks:
       return cut_blocks(cut, indices, axis_size, coordinate);
-    case Cut::Kind::kZigzag: {
-      Indices out;
-      append_zigzag(cut, out, indices, 0, static_cast<int64_t>(indices.size()), axis_size,
-                    coordinate);
-      return out;
-    }
-    case Cut::Kind::kSequenceZigzag:
-      return cut_sequences(cut, indices, axis_size, coordinate);
+    case Cut::Kind::kZigzag:
+      return cut_zigzag(cut, indices, axis_size, coordinate);
     case Cut::Kind::kRepeated:
       return cut_repeated(cut, indices, axis_size, coordinate);
   }
@@ -183,8 +167,6 @@ std::string describe_cut(const Cut& cut) {
       return fmt::format("B({}){}:{}", cut.dim, cut.axis, fmt::join(cut.blocks, "|"));
     case Cut::Kind::kZigzag:
       return fmt::format("Z({}){}", cut.dim, cut.axis);
-    case Cut::Kind::kSequenceZigzag:
-      return fmt::format("Zs({}){}", cut.dim, cut.axis);
     case Cut::Kind::kRepeated:
       return fmt::format("S({}){}:parts{}", cut.dim, cut.axis, cut.parts);
   }

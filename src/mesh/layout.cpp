@@ -42,23 +42,12 @@ Cut Cut::zigzag(int64_t dim, std::string axis) {
   return {.dim = dim, .axis = std::move(axis), .kind = Kind::kZigzag};
 }
 
-Cut Cut::sequence_zigzag(int64_t dim, std::string axis, std::vector<int64_t> lengths) {
-  return {.dim = dim,
-          .axis = std::move(axis),
-          .kind = Kind::kSequenceZigzag,
-          .blocks = std::move(lengths)};
-}
-
 Cut Cut::repeated(int64_t dim, std::string axis, int64_t parts) {
   return {.dim = dim, .axis = std::move(axis), .kind = Kind::kRepeated, .parts = parts};
 }
 
 bool Layout::cuts_dim(int64_t dim) const {
   return std::any_of(cuts_.begin(), cuts_.end(), [&](const Cut& cut) { return cut.dim == dim; });
-}
-
-bool Layout::cuts_axis(std::string_view axis) const {
-  return std::any_of(cuts_.begin(), cuts_.end(), [&](const Cut& cut) { return cut.axis == axis; });
 }
 
 Layout Layout::resolved(int64_t dim_count) const {

@@ -18,18 +18,17 @@ namespace shardproof {
 
 struct Cut {
   enum class Kind {
-    kEven,            // n/size each; n must divide by size
-    kChunk,           // torch.chunk's rule: ceil(n/size) each, the last ones fewer or none
-    kPadded,          // the dim is padded to `padded_size` (index -1 is padding), then even
-    kBlocks,          // the dim is a row of blocks (fused gate|up, q|k|v): each block is cut evenly
-    kZigzag,          // 2*size chunks, coordinate r keeps chunks r and 2*size-1-r
-    kSequenceZigzag,  // zigzag within each sequence; `blocks` holds the sequence lengths
-    kRepeated,        // `parts` even parts, each held by size/parts neighboring ranks
+    kEven,      // n/size each; n must divide by size
+    kChunk,     // torch.chunk's rule: ceil(n/size) each, the last ones fewer or none
+    kPadded,    // the dim is padded to `padded_size` (index -1 is padding), then even
+    kBlocks,    // the dim is a row of blocks (fused gate|up, q|k|v): each block is cut evenly
+    kZigzag,    // 2*size chunks, coordinate r keeps chunks r and 2*size-1-r
+    kRepeated,  // `parts` even parts, each held by size/parts neighboring ranks
   };
   int64_t dim = 0;
   std::string axis;
   Kind kind = Kind::kEven;
-  std::vector<int64_t> blocks = {};  // kBlocks, kSequenceZigzag: lengths that sum to the dim's size
+  std::vector<int64_t> blocks = {};  // kBlocks: lengths that sum to the dim's size
   int64_t padded_size = 0;           // kPadded: a multiple of the axis size, >= the dim's size
   int64_t parts = 0;                 // kRepeated: divides the axis size and the dim's size
 
@@ -38,7 +37,6 @@ struct Cut {
   static Cut padded(int64_t dim, std::string axis, int64_t padded_size);
   static Cut in_blocks(int64_t dim, std::string axis, std::vector<int64_t> blocks);
   static Cut zigzag(int64_t dim, std::string axis);
-  static Cut sequence_zigzag(int64_t dim, std::string axis, std::vector<int64_t> lengths);
   static Cut repeated(int64_t dim, std::string axis, int64_t parts);
   bool operator==(const Cut&) const = default;
 };
@@ -51,7 +49,6 @@ class Layout {
   const std::vector<Cut>& cuts() const { return cuts_; }
   bool replicated() const { return cuts_.empty(); }
   bool cuts_dim(int64_t dim) const;
-  bool cuts_axis(std::string_view axis) const;
   void append(Cut cut) { cuts_.push_back(std::move(cut)); }
 
   // Global index of each local position along `dim` (of global size `global_size`) at `rank`;
@@ -68,7 +65,7 @@ class Layout {
   std::vector<std::vector<int64_t>> replica_groups(const Mesh& mesh) const;
   std::vector<int64_t> replicas_of(const Mesh& mesh, int64_t rank) const;
   // "R", "S(0)tp", "S(0)tp S(0)dp"; padded "S(0)tp:padded96", blocks "B(0)tp:4|4", zigzag "Z(1)cp",
-  // per sequence "Zs(1)cp", repeated "S(0)tp:parts2".
+  // repeated "S(0)tp:parts2".
   std::string describe() const;
 
   bool operator==(const Layout&) const = default;

@@ -230,14 +230,6 @@ std::vector<int64_t> Mesh::peers_along(const std::vector<std::string>& axes, int
   return peers;
 }
 
-std::vector<std::vector<int64_t>> Mesh::groups_along(std::string_view axis) const {
-  std::vector<std::vector<int64_t>> groups;
-  for (int64_t rank = 0; rank < world_size(); ++rank) {
-    if (coordinate(axis, rank) == 0) groups.push_back(peers_along(axis, rank));
-  }
-  return groups;
-}
-
 std::string Mesh::describe() const {
   std::string text;
   for (const auto& axis : axes_) {

@@ -44,7 +44,6 @@ class Mesh {
   // The same for several axes at once, in ascending rank order.
   std::vector<int64_t> peers_along(const std::vector<std::string>& axes, int64_t rank) const;
   // All groups along one axis, each as from peers_along, ordered by first member.
-  std::vector<std::vector<int64_t>> groups_along(std::string_view axis) const;
   // "dp=2 tp=3", without axes of size 1; "one rank" when no other axis is left.
   std::string describe() const;
 

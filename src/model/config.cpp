@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <set>
 
 #include "base/error.h"
 #include "model/config_fields.h"
@@ -37,7 +38,7 @@ Architecture read_architecture(const ConfigFields& config) {
   const Json* named = config.find("architectures");
   const std::string model_type = config.text_or("model_type", "");
   if (named == nullptr && model_type.empty()) {
-    bad_config("config.json names neither 'architectures' nor 'model_type'",
+    config.bad({"architectures", "model_type"}, "neither 'architectures' nor 'model_type' is given",
                "add \"architectures\": [\"LlamaForCausalLM\"]");
   }
   std::optional<Architecture> found;
@@ -45,14 +46,17 @@ Architecture read_architecture(const ConfigFields& config) {
     const bool well_formed = named->is_array() && !named->empty() && named->at(0).is_string();
     if (!well_formed) config.wrong_type("architectures", *named, "a list of names");
     const std::string name = named->at(0).get<std::string>();
-    refuse_unknown("architecture", name, names_of_architectures(&Architecture::name));
+    config.refuse_unknown("architectures", "architecture", name,
+                          names_of_architectures(&Architecture::name));
     found = architecture_called(&Architecture::name, name);
   }
   if (model_type.empty()) return *found;
-  refuse_unknown("model_type", model_type, names_of_architectures(&Architecture::model_type));
+  config.refuse_unknown("model_type", "model_type", model_type,
+                        names_of_architectures(&Architecture::model_type));
   const Architecture typed = architecture_called(&Architecture::model_type, model_type);
   if (found && found->model_type != std::string_view(typed.model_type)) {
-    bad_config(fmt::format("architecture \"{}\" has model_type \"{}\", but config.json says \"{}\"",
+    config.bad({"model_type", "architectures"},
+               fmt::format("architecture \"{}\" has model_type \"{}\", but \"{}\" is given",
                            found->name, found->model_type, model_type),
                "keep the one that is meant");
   }
@@ -61,31 +65,34 @@ Architecture read_architecture(const ConfigFields& config) {
 
 void check_options(const ConfigFields& config, const FamilyTraits& family) {
   if (config.number_or("attention_dropout", 0) != 0) {
-    refuse_config("attention_dropout is not supported: a judged run must be deterministic",
+    config.refuse({"attention_dropout"},
+                  "attention_dropout is not supported: a judged run must be deterministic",
                   "set attention_dropout to 0");
   }
   if (config.has("quantization_config")) {
-    refuse_config("quantized models are not supported", "give the model in a floating-point dtype");
+    config.refuse({"quantization_config"}, "quantized models are not supported",
+                  "give the model in a floating-point dtype");
   }
   for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
     if (config.has(key)) {
-      refuse_config(fmt::format("{} is not supported", key), "set it to null");
+      config.refuse({key}, fmt::format("{} is not supported", key), "set it to null");
     }
   }
   if (config.flag_or("use_bidirectional_attention", false)) {
-    refuse_config("use_bidirectional_attention is not supported: decoders are trained causally",
+    config.refuse({"use_bidirectional_attention"},
+                  "use_bidirectional_attention is not supported: decoders are trained causally",
                   "set it to false");
   }
   const auto only_elsewhere = [&](const char* key, bool known) {
     if (known || !config.flag_or(key, false)) return;
-    refuse_config(fmt::format("{} is no option of {}", key, family.name),
+    config.refuse({key}, fmt::format("{} is no option of {}", key, family.name),
                   "remove it, or name the family that is meant");
   };
   only_elsewhere("attention_bias", family.attention_bias_option);
   only_elsewhere("mlp_bias", family.mlp_bias_option);
   const auto number_elsewhere = [&](const char* key, bool known) {
     if (known || !config.has(key)) return;
-    refuse_config(fmt::format("{} is no option of {}", key, family.name),
+    config.refuse({key}, fmt::format("{} is no option of {}", key, family.name),
                   "set it to null, or name the family that is meant");
   };
   number_elsewhere("query_pre_attn_scalar", family.own_score_scale);
@@ -94,7 +101,8 @@ void check_options(const ConfigFields& config, const FamilyTraits& family) {
   const bool windows = family.window != WindowRule::kNone;
   number_elsewhere("sliding_window", windows || !config.flag_or("use_sliding_window", true));
   if (config.number_or("partial_rotary_factor", 1) != 1) {
-    refuse_config("a partial_rotary_factor other than 1 is not supported", "remove it");
+    config.refuse({"partial_rotary_factor"},
+                  "a partial_rotary_factor other than 1 is not supported", "remove it");
   }
 }
 
@@ -102,13 +110,15 @@ Activation read_activation(const ConfigFields& config, const FamilyTraits& famil
   const std::string name = config.text_or(family.activation_key, family.activation);
   for (const char* key : {"hidden_act", "hidden_activation"}) {
     if (config.text_or(key, name) == name) continue;
-    refuse_config(fmt::format("{} \"{}\" has no effect: {} has the activation \"{}\"", key,
+    config.refuse({key},
+                  fmt::format("{} \"{}\" has no effect: {} has the activation \"{}\"", key,
                               config.text_or(key, ""), family.name, name),
                   fmt::format("remove it, or set {}", family.activation_key));
   }
   if (name == "silu" || name == "swish") return Activation::kSilu;
   if (name == "gelu_pytorch_tanh") return Activation::kGeluTanh;
-  refuse_config(fmt::format("{} \"{}\" is not supported", family.activation_key, name),
+  config.refuse({family.activation_key},
+                fmt::format("{} \"{}\" is not supported", family.activation_key, name),
                 "supported: silu, gelu_pytorch_tanh");
 }
 
@@ -121,7 +131,8 @@ int64_t read_head_dim(const ConfigFields& config, const ModelConfig& model) {
   const int64_t of_family = model.traits().head_dim;
   if (config.has("head_dim") || of_family > 0) return config.size_or("head_dim", of_family);
   if (model.hidden_size % model.num_attention_heads != 0) {
-    bad_config(fmt::format("hidden_size={} is no multiple of num_attention_heads={}",
+    config.bad({"hidden_size", "num_attention_heads"},
+               fmt::format("hidden_size={} is no multiple of num_attention_heads={}",
                            model.hidden_size, model.num_attention_heads),
                "change one of them, or give head_dim");
   }
@@ -136,13 +147,15 @@ void read_heads(const ConfigFields& config, ModelConfig& model) {
   model.num_key_value_heads = config.size_or(
       "num_key_value_heads", as_many ? model.num_attention_heads : family.num_key_value_heads);
   if (model.num_attention_heads % model.num_key_value_heads != 0) {
-    bad_config(fmt::format("num_attention_heads={} is no multiple of num_key_value_heads={}",
+    config.bad({"num_attention_heads", "num_key_value_heads"},
+               fmt::format("num_attention_heads={} is no multiple of num_key_value_heads={}",
                            model.num_attention_heads, model.num_key_value_heads),
                "each kv head serves the same number of query heads");
   }
   model.head_dim = read_head_dim(config, model);
   if (model.head_dim % 2 != 0) {
-    bad_config(fmt::format("head_dim={} is odd", model.head_dim),
+    config.bad({"head_dim", "hidden_size", "num_attention_heads"},
+               fmt::format("head_dim={} is odd", model.head_dim),
                "rotary embeddings turn pairs: make it even");
   }
   if (family.own_score_scale) {
@@ -156,7 +169,8 @@ int64_t read_pad_token(const ConfigFields& config, const ModelConfig& model) {
   if (!config.has("pad_token_id")) return model.traits().pad_token_id;
   const int64_t id = config.integer_or("pad_token_id", -1), vocab_size = model.vocab_size;
   if (id < -vocab_size || id >= vocab_size) {
-    bad_config(
+    config.bad(
+        {"pad_token_id", "vocab_size"},
         fmt::format("pad_token_id={} is outside the vocabulary of {} tokens", id, vocab_size),
         "give an id of the vocabulary, or null");
   }
@@ -168,14 +182,16 @@ std::vector<bool> read_layer_types(const ConfigFields& config, int64_t layers) {
   const Json& types = *config.find("layer_types");
   if (!types.is_array()) config.wrong_type("layer_types", types, "a list of names");
   if (static_cast<int64_t>(types.size()) != layers) {
-    bad_config(
+    config.bad(
+        {"layer_types", "num_hidden_layers"},
         fmt::format("layer_types names {} layers, num_hidden_layers is {}", types.size(), layers),
         "name every layer once");
   }
   std::vector<bool> sliding;
   for (const Json& type : types) {
     if (!type.is_string()) config.wrong_type("layer_types", types, "a list of names");
-    refuse_unknown("layer type", type.get<std::string>(), {"full_attention", "sliding_attention"});
+    config.refuse_unknown("layer_types", "layer type", type.get<std::string>(),
+                          {"full_attention", "sliding_attention"});
     sliding.push_back(type == "sliding_attention");
   }
   return sliding;
@@ -198,7 +214,8 @@ void read_windows(const ConfigFields& config, ModelConfig& model) {
     if (!config.has("layer_types")) return;
     const auto sliding = read_layer_types(config, model.num_hidden_layers);
     if (std::find(sliding.begin(), sliding.end(), true) == sliding.end()) return;
-    refuse_config(fmt::format("layer_types has sliding layers, and {} has none", model.family),
+    config.refuse({"layer_types"},
+                  fmt::format("layer_types has sliding layers, and {} has none", model.family),
                   "remove it, or name the family that is meant");
   }
   const bool used =
@@ -208,7 +225,8 @@ void read_windows(const ConfigFields& config, ModelConfig& model) {
   if (listed) model.sliding_layers = read_layer_types(config, model.num_hidden_layers);
   if (!windowed) {
     if (model.has_sliding_layers()) {
-      bad_config("layer_types has sliding layers, but there is no sliding window",
+      config.bad({"layer_types", "sliding_window"},
+                 "layer_types has sliding layers, but there is no sliding window",
                  rule == WindowRule::kPattern ? "give sliding_window"
                                               : "set use_sliding_window and sliding_window");
     }
@@ -224,9 +242,9 @@ bool read_tie(const ConfigFields& whole, const ConfigFields& text, const FamilyT
   const bool of_text = text.flag_or(key, family.tied);
   const bool tied = whole.flag_or(key, of_text);
   if (text.has(key) && tied != of_text) {
-    bad_config(
-        fmt::format("{} is {} in config.json and {} in {}", key, tied, of_text, text.where()),
-        "keep the one that is meant");
+    text.bad({key},
+             fmt::format("{} is {}, but {} is {}", text.name(key), of_text, whole.name(key), tied),
+             "keep the one that is meant");
   }
   return tied;
 }
@@ -274,9 +292,11 @@ double ModelConfig::embedding_scale() const {
   return traits().scaled_embedding ? std::sqrt(static_cast<double>(hidden_size)) : 1.0;
 }
 
-ModelConfig ModelConfig::from_json(const Json& json) {
-  const ConfigFields whole(json, "config.json");
-  check_config_keys(json, whole.where());
+namespace {
+
+ModelConfig read_config(const Json& json, const std::set<std::string>& left_out) {
+  const ConfigFields whole(json, left_out);
+  check_config_keys(whole);
   const Architecture architecture = read_architecture(whole);
   ModelConfig model;
   model.family = architecture.family;
@@ -286,14 +306,52 @@ ModelConfig ModelConfig::from_json(const Json& json) {
     return model;
   }
   if (!whole.has("text_config")) {
-    bad_config(fmt::format("a config.json of {} has no text_config", architecture.name),
-               "add it: the sizes of the text part");
+    whole.bad({"text_config"},
+              fmt::format("'text_config' is missing, which {} needs", architecture.name),
+              "add it: the sizes of the text part");
   }
-  const ConfigFields text(*whole.find("text_config"), "text_config");
-  check_config_keys(*whole.find("text_config"), text.where());
+  const ConfigFields text = whole.inside("text_config");
+  check_config_keys(text);
   read_decoder(text, model);
   model.tie_word_embeddings = read_tie(whole, text, model.traits());
   return model;
+}
+
+constexpr size_t kMaxConfigProblems = 20;
+
+// Removes the value of a JSON pointer, where there is one.
+void remove_at(Json& config, const Json::json_pointer& place) {
+  if (!config.contains(place)) return;
+  config[place.parent_pointer()].erase(place.back());
+}
+
+}  // namespace
+
+// Reads again and again, each time without the keys of the problem before. One that is about such a
+// key follows from what is known, and is not said.
+ModelConfig ModelConfig::from_json(const Json& json) {
+  std::vector<ConfigProblem> problems;
+  std::set<std::string> left_out;
+  Json config = json;
+  for (;;) {
+    try {
+      const ModelConfig model = read_config(config, left_out);
+      if (problems.empty()) return model;
+      break;
+    } catch (const ConfigProblem& problem) {
+      const auto known = [&](const std::string& key) { return left_out.contains(key); };
+      if (std::none_of(problem.keys.begin(), problem.keys.end(), known)) {
+        problems.push_back(problem);
+      }
+      const size_t before = left_out.size();
+      for (const std::string& key : problem.keys) {
+        left_out.insert(key);
+        remove_at(config, Json::json_pointer(key));
+      }
+      if (left_out.size() == before || problems.size() == kMaxConfigProblems) break;
+    }
+  }
+  throw ConfigError(problems);
 }
 
 }  // namespace shardproof

@@ -53,9 +53,9 @@ struct ModelConfig {
   double embedding_scale() const;  // of the embedding's output
 
   // Reads a config.json in the spelling of transformers 4 (rope_theta, rope_scaling) or 5
-  // (rope_parameters). For Gemma3ForConditionalGeneration it reads the text part. Throws
-  // Error(kBadInput) for a missing or ill-typed size, and Error(kRefused) for an unsupported
-  // architecture or option (activation, rope type).
+  // (rope_parameters). For Gemma3ForConditionalGeneration it reads the text part. Throws a
+  // ConfigError with all problems: a missing or ill-typed size, an unsupported architecture or
+  // option (activation, rope type).
   static ModelConfig from_json(const nlohmann::json& config);
 };
 

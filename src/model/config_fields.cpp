@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
-#include "base/error.h"
 #include "base/utf8.h"
 
 namespace shardproof {
@@ -14,40 +14,49 @@ namespace {
 
 constexpr size_t kMaxConfigFact = 800;  // bytes of a message, which may quote the file
 
+// Of a key that is left out. Heads of an even size divide the hidden size.
+int64_t any_size(std::string_view key) { return key == "hidden_size" ? 4 : 2; }
+
 // A JSON value for a message: short, on one line.
 std::string shown_value(const nlohmann::json& value) {
   const std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   return text.size() <= 60 ? text : text.substr(0, 57) + "...";
 }
 
+Error::Parts joined_parts(const std::vector<ConfigProblem>& problems) {
+  SHARDPROOF_ASSERT(!problems.empty(), "an error of a config without a problem");
+  Error::Parts all{.kind = ErrorKind::kRefused, .what = "", .fix = problems.back().fix()};
+  for (const ConfigProblem& problem : problems) {
+    if (problem.kind() == ErrorKind::kBadInput) all.kind = ErrorKind::kBadInput;
+    const bool last = &problem == &problems.back();
+    all.what += "config.json: " + (last ? problem.fact() : problem.what() + std::string("\n"));
+  }
+  return all;
+}
+
 }  // namespace
 
-void bad_config(std::string what, std::string fix) {
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = printable(what, kMaxConfigFact),
-               .fix = printable(fix, kMaxConfigFact)});
+ConfigError::ConfigError(std::vector<ConfigProblem> problems)
+    : Error(joined_parts(problems)), problems(std::move(problems)) {}
+
+ConfigFields::ConfigFields(const nlohmann::json& config, const std::set<std::string>& left_out)
+    : object_(config), left_out_(left_out) {
+  if (config.is_object()) return;
+  bad({}, fmt::format("it is {}, not an object", shown_value(config)),
+      "write it as {\"key\": value, ...}");
 }
 
-void refuse_config(std::string what, std::string fix) {
-  throw Error({.kind = ErrorKind::kRefused,
-               .what = printable(what, kMaxConfigFact),
-               .fix = printable(fix, kMaxConfigFact)});
-}
+ConfigFields::ConfigFields(const nlohmann::json& object, nlohmann::json::json_pointer path,
+                           const std::set<std::string>& left_out)
+    : object_(object), path_(std::move(path)), left_out_(left_out) {}
 
-void refuse_unknown(const char* what, const std::string& name,
-                    const std::vector<std::string>& known) {
-  if (std::find(known.begin(), known.end(), name) != known.end()) return;
-  const std::string near = nearest_name(name, known);
-  refuse_config(fmt::format("{} \"{}\" is not supported", what, name),
-                near.empty() ? fmt::format("supported: {}", fmt::join(known, ", "))
-                             : fmt::format("the nearest that is: \"{}\"", near));
-}
-
-ConfigFields::ConfigFields(const nlohmann::json& object, std::string where)
-    : object_(object), where_(std::move(where)) {
-  if (object.is_object()) return;
-  bad_config(fmt::format("{} is {}, not an object", where_, shown_value(object)),
-             "write it as {\"key\": value, ...}");
+ConfigFields ConfigFields::inside(const char* key) const {
+  const nlohmann::json& value = *find(key);
+  if (!value.is_object()) {
+    bad({key}, fmt::format("{} is {}, not an object", name(key), shown_value(value)),
+        "write it as {\"key\": value, ...}");
+  }
+  return ConfigFields(value, path_ / key, left_out_);
 }
 
 const nlohmann::json* ConfigFields::find(const char* key) const {
@@ -61,17 +70,16 @@ bool ConfigFields::is_null(const char* key) const {
 }
 
 int64_t ConfigFields::size(const char* key, int64_t largest) const {
-  if (!has(key)) {
-    bad_config(fmt::format("{} has no '{}'", where_, key), "add it: a positive integer");
-  }
-  return size_or(key, 0, largest);
+  if (has(key)) return size_or(key, 0, largest);
+  if (is_left_out(key)) return any_size(key);
+  bad({key}, fmt::format("'{}' is missing", name(key)), "add it: a positive integer");
 }
 
 int64_t ConfigFields::size_or(const char* key, int64_t otherwise, int64_t largest) const {
   const int64_t value = integer_or(key, otherwise);
   if (has(key) && (value < 1 || value > largest)) {
-    bad_config(fmt::format("{}: {}={} is not in 1..{}", where_, key, value, largest),
-               "give a size in that range");
+    bad({key}, fmt::format("{}={} is not in 1..{}", name(key), value, largest),
+        "give a size in that range");
   }
   return value;
 }
@@ -86,8 +94,9 @@ int64_t ConfigFields::integer_or(const char* key, int64_t otherwise) const {
 }
 
 double ConfigFields::number(const char* key) const {
-  if (!has(key)) bad_config(fmt::format("{} has no '{}'", where_, key), "add it: a number");
-  return number_or(key, 0);
+  if (has(key)) return number_or(key, 0);
+  if (is_left_out(key)) return 1;
+  bad({key}, fmt::format("'{}' is missing", name(key)), "add it: a number");
 }
 
 double ConfigFields::number_or(const char* key, double otherwise) const {
@@ -102,8 +111,7 @@ double ConfigFields::number_or(const char* key, double otherwise) const {
 double ConfigFields::positive_or(const char* key, double otherwise) const {
   const double value = number_or(key, otherwise);
   if (!(value > 0)) {
-    bad_config(fmt::format("{}: {}={} is not positive", where_, key, value),
-               "give a positive number");
+    bad({key}, fmt::format("{}={} is not positive", name(key), value), "give a positive number");
   }
   return value;
 }
@@ -122,10 +130,47 @@ std::string ConfigFields::text_or(const char* key, const std::string& otherwise)
   return value->get<std::string>();
 }
 
+std::string ConfigFields::name(const std::string& key) const {
+  std::string text;
+  for (auto path = path_; !path.empty(); path = path.parent_pointer()) {
+    text = path.back() + "." + text;
+  }
+  return text + key;
+}
+
 void ConfigFields::wrong_type(const char* key, const nlohmann::json& value,
                               const char* wanted) const {
-  bad_config(fmt::format("{}: '{}' is {}", where_, key, shown_value(value)),
-             fmt::format("write {} there", wanted));
+  bad({key}, fmt::format("'{}' is {}", name(key), shown_value(value)),
+      fmt::format("write {} there", wanted));
+}
+
+void ConfigFields::bad(const std::vector<std::string>& keys, const std::string& what,
+                       const std::string& fix) const {
+  fail(ErrorKind::kBadInput, keys, what, fix);
+}
+
+void ConfigFields::refuse(const std::vector<std::string>& keys, const std::string& what,
+                          const std::string& fix) const {
+  fail(ErrorKind::kRefused, keys, what, fix);
+}
+
+void ConfigFields::refuse_unknown(const char* key, const char* what, const std::string& name,
+                                  const std::vector<std::string>& known) const {
+  if (std::find(known.begin(), known.end(), name) != known.end()) return;
+  const std::string near = nearest_name(name, known);
+  refuse({key}, fmt::format("{} \"{}\" is not supported", what, name),
+         near.empty() ? fmt::format("supported: {}", fmt::join(known, ", "))
+                      : fmt::format("the nearest that is: \"{}\"", near));
+}
+
+void ConfigFields::fail(ErrorKind kind, const std::vector<std::string>& keys,
+                        const std::string& what, const std::string& fix) const {
+  std::vector<std::string> pointers;
+  for (const std::string& key : keys) pointers.push_back(pointer(key));
+  throw ConfigProblem({.kind = kind,
+                       .what = printable(what, kMaxConfigFact),
+                       .fix = printable(fix, kMaxConfigFact)},
+                      std::move(pointers));
 }
 
 }  // namespace shardproof

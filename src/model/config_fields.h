@@ -1,23 +1,30 @@
-// Checked access to one JSON object of a Hugging Face config, and the errors of its readers. No
+// Checked access to one JSON object of a Hugging Face config, and the problems of its readers. No
 // LibTorch here.
 #pragma once
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
+
+#include "model/config_problem.h"
 
 namespace shardproof {
 
 // Null counts as missing, as in Hugging Face configs. A value of the wrong type or out of range
-// throws an Error(kBadInput) with its key.
+// throws a ConfigProblem with its key.
 class ConfigFields {
  public:
   static constexpr int64_t kMaxSize = 1 << 24;  // of any one: products of two cannot overflow
 
-  // `where` names the object in messages. Throws Error(kBadInput) when it is not an object.
-  ConfigFields(const nlohmann::json& object, std::string where);
+  // The whole config. `left_out`: keys (as JSON pointers) that were removed for a problem that is
+  // known already; one that is needed has any value.
+  ConfigFields(const nlohmann::json& config, const std::set<std::string>& left_out);
+  // The object below `key`, which is there.
+  ConfigFields inside(const char* key) const;
 
+  const nlohmann::json& object() const { return object_; }
   const nlohmann::json* find(const char* key) const;  // null: missing
   bool has(const char* key) const { return find(key) != nullptr; }
   bool is_null(const char* key) const;  // present, and null
@@ -32,19 +39,32 @@ class ConfigFields {
   bool flag_or(const char* key, bool otherwise) const;
   std::string text_or(const char* key, const std::string& otherwise) const;
 
+  // "rope_scaling.factor"
+  std::string name(const std::string& key) const;
+  // JSON pointer.
+  std::string pointer(const std::string& key) const { return (path_ / key).to_string(); }
+
   [[noreturn]] void wrong_type(const char* key, const nlohmann::json& value,
                                const char* wanted) const;
-  const std::string& where() const { return where_; }
+  // Throw a ConfigProblem of these keys of the object.
+  [[noreturn]] void bad(const std::vector<std::string>& keys, const std::string& what,
+                        const std::string& fix) const;
+  [[noreturn]] void refuse(const std::vector<std::string>& keys, const std::string& what,
+                           const std::string& fix) const;
+  // Throws a refusal of a name that is not known, with the nearest known one.
+  void refuse_unknown(const char* key, const char* what, const std::string& name,
+                      const std::vector<std::string>& known) const;
 
  private:
-  const nlohmann::json& object_;
-  std::string where_;
-};
+  ConfigFields(const nlohmann::json& object, nlohmann::json::json_pointer path,
+               const std::set<std::string>& left_out);
+  bool is_left_out(const char* key) const { return left_out_.contains(pointer(key)); }
+  [[noreturn]] void fail(ErrorKind kind, const std::vector<std::string>& keys,
+                         const std::string& what, const std::string& fix) const;
 
-[[noreturn]] void bad_config(std::string what, std::string fix);     // Error(kBadInput)
-[[noreturn]] void refuse_config(std::string what, std::string fix);  // Error(kRefused)
-// Throws Error(kRefused) for a name that is not known, with the nearest known one.
-void refuse_unknown(const char* what, const std::string& name,
-                    const std::vector<std::string>& known);
+  const nlohmann::json& object_;
+  nlohmann::json::json_pointer path_;
+  const std::set<std::string>& left_out_;
+};
 
 }  // namespace shardproof

@@ -7,7 +7,6 @@
 #include <map>
 
 #include "base/error.h"
-#include "model/config_fields.h"
 
 namespace shardproof {
 namespace {
@@ -106,43 +105,35 @@ std::string misspelt_key(const std::string& word, const std::vector<std::string>
   return misspelt ? near : "";
 }
 
-void refuse_misspelt(const Json& object, const std::string& where,
-                     const std::vector<std::string>& known) {
-  std::vector<std::string> words, meant;
-  for (const auto& [key, value] : object.items()) {
+void refuse_misspelt(const ConfigFields& fields, const std::vector<std::string>& known) {
+  for (const auto& [key, value] : fields.object().items()) {
     const std::string near = misspelt_key(key, known);
     if (near.empty() || keys_of_other_models().contains(key)) continue;
-    words.push_back("'" + key + "'");
-    meant.push_back(near);
+    fields.bad({key, near}, fmt::format("'{}' is unknown", fields.name(key)),
+               fmt::format("did you mean {}?", near));
   }
-  if (words.empty()) return;
-  bad_config(fmt::format("{}: {} {} unknown", where, fmt::join(words, ", "),
-                         words.size() == 1 ? "is" : "are"),
-             fmt::format("did you mean {}?", fmt::join(meant, ", ")));
 }
 
 }  // namespace
 
-void check_config_keys(const Json& decoder, const std::string& where) {
-  if (!decoder.is_object()) return;  // ConfigFields says so
-  refuse_misspelt(decoder, where, read_keys());
+void check_config_keys(const ConfigFields& decoder) {
+  refuse_misspelt(decoder, read_keys());
   for (const auto& [key, neutral] : keys_of_other_models()) {
-    const auto found = decoder.find(key);
-    if (found == decoder.end() || changes_nothing(*found, neutral)) continue;
-    refuse_config(
-        fmt::format("{}: '{}' is not supported: no family here computes with it", where, key),
+    const auto found = decoder.object().find(key);
+    if (found == decoder.object().end() || changes_nothing(*found, neutral)) continue;
+    decoder.refuse(
+        {key},
+        fmt::format("'{}' is not supported: no family here computes with it", decoder.name(key)),
         "remove it if the model does without it");
   }
 }
 
-void check_rope_keys(const Json& rope, const std::string& where,
-                     const std::vector<std::string>& known) {
-  if (!rope.is_object()) return;
-  refuse_misspelt(rope, where, known);
-  for (const auto& [key, value] : rope.items()) {
+void check_rope_keys(const ConfigFields& rope, const std::vector<std::string>& known) {
+  refuse_misspelt(rope, known);
+  for (const auto& [key, value] : rope.object().items()) {
     if (value.is_null() || std::find(known.begin(), known.end(), key) != known.end()) continue;
-    refuse_config(fmt::format("{}: '{}' is not supported", where, key),
-                  fmt::format("supported: {}", fmt::join(known, ", ")));
+    rope.refuse({key}, fmt::format("'{}' is not supported", rope.name(key)),
+                fmt::format("supported: {}", fmt::join(known, ", ")));
   }
 }
 

@@ -5,15 +5,15 @@
 #include <string>
 #include <vector>
 
+#include "model/config_fields.h"
+
 namespace shardproof {
 
-// Throws Error(kBadInput) for keys that are nearly one that is read, and Error(kRefused) for a key
-// that changes what a decoder computes in a way that no family here has. `where` names the object
-// in messages.
-void check_config_keys(const nlohmann::json& decoder, const std::string& where);
+// Throws a ConfigProblem: bad input for a key that is nearly one that is read, a refusal of a key
+// that changes what a decoder computes in a way that no family here has.
+void check_config_keys(const ConfigFields& decoder);
 // As above for an object of rotary settings, of which `known` are read; every other key is refused.
-void check_rope_keys(const nlohmann::json& rope, const std::string& where,
-                     const std::vector<std::string>& known);
+void check_rope_keys(const ConfigFields& rope, const std::vector<std::string>& known);
 
 // The keys of a config that nothing reads, such as "torch_dtype", in the order of their names.
 std::vector<std::string> unread_config_keys(const nlohmann::json& config);

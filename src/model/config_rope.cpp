@@ -12,9 +12,10 @@ namespace {
 int64_t read_original_context(const ConfigFields& config, const ConfigFields& rope) {
   const char* key = "original_max_position_embeddings";
   if (config.has(key) && rope.has(key) && config.size(key) != rope.size(key)) {
-    bad_config(fmt::format("{} is {} in {} and {} in {}", key, config.size(key), config.where(),
-                           rope.size(key), rope.where()),
-               "keep the one that is meant");
+    rope.bad({key},
+             fmt::format("{} is {}, but {} is {}", rope.name(key), rope.size(key), config.name(key),
+                         config.size(key)),
+             "keep the one that is meant");
   }
   if (rope.has(key)) return rope.size(key);
   return config.has(key) ? config.size(key) : config.size("max_position_embeddings");
@@ -34,9 +35,11 @@ std::vector<std::string> scaling_keys() {
 RopeScaling read_scaling(const ConfigFields& config, const ConfigFields& rope) {
   RopeScaling scaling;
   scaling.kind = rope.text_or("rope_type", rope.text_or("type", "default"));
-  refuse_unknown("rope type", scaling.kind, {"default", "linear", "llama3"});
+  rope.refuse_unknown(rope.has("rope_type") ? "rope_type" : "type", "rope type", scaling.kind,
+                      {"default", "linear", "llama3"});
   if (rope.number_or("partial_rotary_factor", 1) != 1) {
-    refuse_config("a partial_rotary_factor other than 1 is not supported", "remove it");
+    rope.refuse({"partial_rotary_factor"}, "a partial_rotary_factor other than 1 is not supported",
+                "remove it");
   }
   if (scaling.kind == "default") return scaling;
   rope.number("factor");
@@ -47,9 +50,10 @@ RopeScaling read_scaling(const ConfigFields& config, const ConfigFields& rope) {
   scaling.high_freq_factor = rope.positive_or("high_freq_factor", 4);
   scaling.original_max_position_embeddings = read_original_context(config, rope);
   if (!(scaling.low_freq_factor < scaling.high_freq_factor)) {
-    bad_config(fmt::format("{}: low_freq_factor={} is not below high_freq_factor={}", rope.where(),
-                           scaling.low_freq_factor, scaling.high_freq_factor),
-               "low_freq_factor must be the smaller one");
+    rope.bad({"low_freq_factor", "high_freq_factor"},
+             fmt::format("{}={} is not below high_freq_factor={}", rope.name("low_freq_factor"),
+                         scaling.low_freq_factor, scaling.high_freq_factor),
+             "low_freq_factor must be the smaller one");
   }
   return scaling;
 }
@@ -60,31 +64,28 @@ struct RopeOfLayers {
 };
 
 // Reads one object of rope_parameters, or of one kind of layer in it.
-void read_rope_object(const ConfigFields& config, const nlohmann::json& object,
-                      const std::string& where, RopeOfLayers rope) {
-  const ConfigFields fields(object, where);
+void read_rope_object(const ConfigFields& config, const ConfigFields& fields, RopeOfLayers rope) {
   std::vector<std::string> known = scaling_keys();
   known.push_back("rope_theta");
-  check_rope_keys(object, where, known);
+  check_rope_keys(fields, known);
   rope.theta = fields.positive_or("rope_theta", rope.theta);
   rope.scaling = read_scaling(config, fields);
 }
 
-void read_rope_by_layer(const ConfigFields& config, const nlohmann::json& parameters,
+void read_rope_by_layer(const ConfigFields& config, const ConfigFields& fields,
                         ModelConfig& model) {
-  const ConfigFields fields(parameters, "rope_parameters");
-  const bool flat = fields.has("rope_theta") || fields.has("rope_type");
-  if (flat) {
-    bad_config("rope_parameters says nothing of the kinds of layers",
+  for (const char* key : {"rope_theta", "rope_type"}) {
+    if (!fields.has(key)) continue;
+    config.bad({"rope_parameters"}, "rope_parameters says nothing of the kinds of layers",
                "write one object for full_attention and one for sliding_attention");
   }
-  check_rope_keys(parameters, fields.where(), {"full_attention", "sliding_attention"});
-  if (const auto* full = fields.find("full_attention")) {
-    read_rope_object(config, *full, "rope_parameters.full_attention",
+  check_rope_keys(fields, {"full_attention", "sliding_attention"});
+  if (fields.has("full_attention")) {
+    read_rope_object(config, fields.inside("full_attention"),
                      {model.rope_theta, model.rope_scaling});
   }
-  if (const auto* sliding = fields.find("sliding_attention")) {
-    read_rope_object(config, *sliding, "rope_parameters.sliding_attention",
+  if (fields.has("sliding_attention")) {
+    read_rope_object(config, fields.inside("sliding_attention"),
                      {model.rope_local_theta, model.rope_local_scaling});
   }
 }
@@ -95,7 +96,8 @@ void read_rope(const ConfigFields& config, ModelConfig& model) {
   const nlohmann::json* parameters = config.find("rope_parameters");
   const nlohmann::json* old_scaling = config.find("rope_scaling");
   if (parameters != nullptr && old_scaling != nullptr && *parameters != *old_scaling) {
-    bad_config("config.json has both 'rope_parameters' and a different 'rope_scaling'",
+    config.bad({"rope_parameters", "rope_scaling"},
+               "'rope_parameters' and a different 'rope_scaling' are both given",
                "keep the one that is meant");
   }
   model.rope_theta = config.positive_or("rope_theta", model.traits().rope_theta);
@@ -104,13 +106,13 @@ void read_rope(const ConfigFields& config, ModelConfig& model) {
     model.rope_local_theta = config.positive_or("rope_local_base_freq", model.rope_local_theta);
   }
   if (parameters != nullptr && local) {
-    read_rope_by_layer(config, *parameters, model);
+    read_rope_by_layer(config, config.inside("rope_parameters"), model);
   } else if (parameters != nullptr) {
-    read_rope_object(config, *parameters, "rope_parameters",
+    read_rope_object(config, config.inside("rope_parameters"),
                      {model.rope_theta, model.rope_scaling});
   } else if (old_scaling != nullptr) {
-    const ConfigFields fields(*old_scaling, "rope_scaling");
-    check_rope_keys(*old_scaling, fields.where(), scaling_keys());
+    const ConfigFields fields = config.inside("rope_scaling");
+    check_rope_keys(fields, scaling_keys());
     model.rope_scaling = read_scaling(config, fields);
   }
 }

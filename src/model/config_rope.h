@@ -13,8 +13,8 @@ namespace shardproof {
 //   transformers 5   rope_parameters: {rope_theta, rope_type, ..}; Gemma3: one such object for
 //                    "full_attention" and one for "sliding_attention"
 //
-// Throws Error(kBadInput) when both spellings are present and differ, and for a missing constant;
-// Error(kRefused) for an unsupported kind of scaling.
+// Throws a ConfigProblem: bad input when both spellings are present and differ, and for a missing
+// constant; a refusal of an unsupported kind of scaling.
 void read_rope(const ConfigFields& config, ModelConfig& model);
 
 }  // namespace shardproof

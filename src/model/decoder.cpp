@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 
@@ -167,6 +168,28 @@ std::vector<ParameterPtr> Decoder::parameters() const {
     }
   }
   return all;
+}
+
+void Decoder::freeze(const std::vector<std::string>& patterns) {
+  const std::vector<ParameterPtr> all = parameters();
+  for (const std::string& pattern : patterns) {
+    bool fits = false;
+    for (const ParameterPtr& parameter : all) {
+      if (fnmatch(pattern.c_str(), parameter->name.c_str(), 0) != 0) continue;
+      parameter->trainable = false;
+      fits = true;
+    }
+    if (fits) continue;
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("the pattern \"{}\" of frozen parameters fits none of {}",
+                                     pattern, all.size()),
+                 .fix = "use names like " + all[all.size() / 2]->name + ", with * for any text"});
+  }
+  const auto trained = [](const ParameterPtr& parameter) { return parameter->trainable; };
+  if (std::any_of(all.begin(), all.end(), trained)) return;
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = fmt::format("all {} parameters are frozen", all.size()),
+               .fix = "leave at least one to train"});
 }
 
 void Decoder::materialise(const Mesh& mesh, int64_t rank, at::ScalarType dtype, at::Device device) {

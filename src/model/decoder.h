@@ -37,6 +37,9 @@ class Decoder {
   // Every parameter once, including tied ones, in forward order.
   std::vector<ParameterPtr> parameters() const;
 
+  // Parameters whose names fit a pattern (*, ?) are not trainable. Call it before materialise().
+  // Throws Error(kBadInput) for a pattern that fits no parameter, and when none is left to train.
+  void freeze(const std::vector<std::string>& patterns);
   // Gives this rank its own leaves. Call it once. Each parameter is cut by its layout, cast as
   // precision.h says, and moved. Parameters that are not trainable take no gradient. Parameters
   // that already have a master belong to fsdp and stay unchanged.

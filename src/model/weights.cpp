@@ -5,10 +5,10 @@
 #include <fmt/ranges.h>
 
 #include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "base/error.h"
+#include "base/read_text.h"
 #include "tensor/safetensors.h"
 
 namespace shardproof {
@@ -26,15 +26,14 @@ std::set<std::string> weight_files(const std::string& folder) {
   const fs::path single = fs::path(folder) / "model.safetensors";
   const fs::path index_path = fs::path(folder) / "model.safetensors.index.json";
   if (fs::exists(single)) return {single.string()};
-  std::ifstream in(index_path);
-  if (!in) {
+  if (!fs::exists(index_path)) {
     bad_weights(fmt::format("'{}' holds neither model.safetensors nor model.safetensors.index.json",
                             folder),
                 "save the model there with save_pretrained");
   }
-  const nlohmann::json index = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
-  const auto map = index.is_object() ? index.find("weight_map") : index.end();
-  if (index.is_discarded() || !index.is_object() || map == index.end() || !map->is_object()) {
+  const nlohmann::json index = read_json_object(index_path.string());
+  const auto map = index.find("weight_map");
+  if (map == index.end() || !map->is_object()) {
     bad_weights(fmt::format("'{}' is not an index with a weight_map", index_path.string()),
                 "save the model again");
   }

@@ -5,21 +5,11 @@
 #include "base/seed.h"
 
 namespace shardproof {
-namespace {
-
-// A double holds these bits exactly; the judge reads every tensor as doubles.
-constexpr uint64_t kExactBits = (uint64_t{1} << 52) - 1;
-
-}  // namespace
-
-int64_t stream_id(std::string_view stream) {
-  return static_cast<int64_t>(stream_seed(0, stream) & kExactBits);
-}
 
 uint64_t generator_digest(const at::Generator& generator) {
   const at::Tensor state = generator.get_state();
   const std::string_view bytes(static_cast<const char*>(state.const_data_ptr()), state.nbytes());
-  return stream_seed(0, bytes) & kExactBits;
+  return stream_seed(0, bytes) & kExactDrawBits;
 }
 
 at::Tensor draw_tensor(const std::vector<RandomDraw>& draws) {
@@ -28,7 +18,7 @@ at::Tensor draw_tensor(const std::vector<RandomDraw>& draws) {
   int64_t* cell = out.mutable_data_ptr<int64_t>();
   for (const RandomDraw& draw : draws) {
     *cell++ = stream_id(draw.stream);
-    *cell++ = static_cast<int64_t>(draw.seed & kExactBits);
+    *cell++ = static_cast<int64_t>(draw.seed & kExactDrawBits);
     *cell++ = draw.offset;
     *cell++ = draw.count;
     *cell++ = static_cast<int64_t>(draw.state);

@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "observe/draw_columns.h"
 #include "observe/probe.h"
 
 namespace shardproof {
@@ -31,20 +32,6 @@ struct RandomDraw {
   Phase phase = Phase::kForward;  // kRecompute: drawn again in a backward
 };
 
-enum DrawColumn : int64_t {
-  kDrawStream,
-  kDrawSeed,
-  kDrawOffset,
-  kDrawCount,
-  kDrawState,
-  kDrawColumns
-};
-
-// The name prefix of observed draws.
-inline constexpr const char* kDrawPrefix = "draw.";
-
-// The number of a stream in the column, below 2^52; the same in every process.
-int64_t stream_id(std::string_view stream);
 // A digest below 2^52 of a generator's whole state, which it does not change.
 uint64_t generator_digest(const at::Generator& generator);
 

@@ -8,11 +8,9 @@
 #include <vector>
 
 #include "mesh/layout.h"
+#include "observe/phase.h"
 
 namespace shardproof {
-
-enum class Phase { kForward, kBackward, kRecompute, kStep };
-const char* phase_name(Phase phase);
 
 // Which part of a golden quantity one rank holds.
 enum class Part {

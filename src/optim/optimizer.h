@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-namespace shardproof {
+#include "base/training_choices.h"
 
-enum class OptimizerKind { kAdamW, kSgd };
+namespace shardproof {
 
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::kAdamW;

@@ -18,9 +18,9 @@
 #include <string>
 #include <vector>
 
-namespace shardproof {
+#include "base/training_choices.h"
 
-enum class ScheduleKind { kConstant, kLinear, kCosine, kLambda };
+namespace shardproof {
 
 struct ScheduleStage {
   ScheduleKind kind = ScheduleKind::kLambda;

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include "base/error.h"
-#include "parallel/ulysses/apply.h"
 #include "policy/checkpoint.h"
 #include "policy/noise.h"
 #include "policy/worker_calls.h"
@@ -11,16 +10,6 @@
 
 namespace shardproof {
 namespace {
-
-std::unique_ptr<Decoder> planned_model(const RankSetup& setup, const ModelConfig& config,
-                                       std::shared_ptr<const WeightMap> weights,
-                                       const PolicyOptions& options) {
-  auto model = std::make_unique<Decoder>(config, std::move(weights));
-  apply_tensor_parallel(*model, setup.comm, options.tensor_parallel);
-  apply_context_parallel(*model, setup.comm, options.context_parallel);
-  apply_ulysses(*model, setup.comm);
-  return model;
-}
 
 // Restores at its end the options that a call changed.
 class CallChoices {
@@ -50,7 +39,8 @@ PolicyWorker::PolicyWorker(const RankSetup& setup, const ModelConfig& config,
                            std::shared_ptr<const WeightMap> weights, const PolicyOptions& options)
     : setup_(setup),
       options_(options),
-      model_(planned_model(setup, config, std::move(weights), options)),
+      model_(std::make_unique<Decoder>(
+          planned_model(config, std::move(weights), setup.comm, options.plans))),
       trainer_(std::make_unique<Trainer>(setup, *model_, options.train)) {
   if (options_.keeps_reference) reference_.emplace(*trainer_);
   seed_rng();

@@ -16,10 +16,9 @@
 #include <string>
 #include <vector>
 
-#include "parallel/cp/apply.h"
-#include "parallel/tp/apply.h"
 #include "policy/offload.h"
 #include "policy/op_profile.h"
+#include "policy/planned_model.h"
 #include "policy/reference.h"
 #include "policy/refit.h"
 #include "policy/worker_memory.h"
@@ -30,8 +29,7 @@ namespace shardproof {
 
 struct PolicyOptions {
   TrainOptions train = {};  // defaults of train()
-  TensorParallelOptions tensor_parallel = {};
-  ContextParallelOptions context_parallel = {};
+  ModelPlans plans = {};
   int64_t train_global_batch_size = 0;      // <= 0: all samples of a call are one global batch
   BatchingOptions score_batching = {};      // of score() and reference_logprobs()
   int64_t logprob_batch_size = 0;           // <= 0: the rank's whole share at once

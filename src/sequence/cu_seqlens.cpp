@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <limits>
-
 #include "base/checked.h"
 #include "base/error.h"
 #include "mesh/layout.h"
@@ -59,14 +57,6 @@ std::vector<int64_t> read_cu_seqlens(const at::Tensor& cu_seqlens, int64_t num_p
         "let the last entry be the length of the row");
   }
   return cu;
-}
-
-at::Tensor cu_seqlens_tensor(const std::vector<int64_t>& cu_seqlens) {
-  if (!cu_seqlens.empty() && cu_seqlens.back() > std::numeric_limits<int32_t>::max()) {
-    bad_input(fmt::format("a pack of {} positions", cu_seqlens.back()),
-              "pack fewer tokens: cu_seqlens is int32");
-  }
-  return at::tensor(cu_seqlens, at::TensorOptions().dtype(at::kLong)).to(at::kInt);
 }
 
 }  // namespace shardproof

@@ -17,7 +17,4 @@ std::vector<int64_t> cu_seqlens_of(const std::vector<int64_t>& lengths, int64_t 
 // than `num_positions` (-1: any).
 std::vector<int64_t> read_cu_seqlens(const at::Tensor& cu_seqlens, int64_t num_positions = -1);
 
-// int32 [N+1] on CPU. Throws Error(kBadInput) when the last entry does not fit int32.
-at::Tensor cu_seqlens_tensor(const std::vector<int64_t>& cu_seqlens);
-
 }  // namespace shardproof

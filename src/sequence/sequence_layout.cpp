@@ -21,10 +21,9 @@ void check_cp_size(int64_t cp_size) {
 
 void check_divides(int64_t length, int64_t multiple, ContextLayout kind, int64_t cp_size) {
   if (length % multiple == 0) return;
-  const std::string parts =
-      kind == ContextLayout::kZigzag
-          ? fmt::format("2*cp={} zigzag chunks", multiple)
-          : fmt::format("cp={} {} parts", multiple, context_layout_name(kind));
+  const std::string parts = kind == ContextLayout::kZigzag
+                                ? fmt::format("2*cp={} zigzag chunks", multiple)
+                                : fmt::format("cp={} {} parts", multiple, kind);
   throw Error({.kind = ErrorKind::kRefused,
                .what = fmt::format("seq_len={} does not split into {}", length, parts),
                .fix = fmt::format("pad it to {}, or set cp=1", round_up(length, multiple))});
@@ -68,18 +67,6 @@ std::vector<SequenceSpan> spans(const std::vector<int64_t>& cu,
 }
 
 }  // namespace
-
-const char* context_layout_name(ContextLayout kind) {
-  switch (kind) {
-    case ContextLayout::kContiguous:
-      return "contiguous";
-    case ContextLayout::kZigzag:
-      return "zigzag";
-    case ContextLayout::kRow:
-      return "row";
-  }
-  return "?";
-}
 
 int64_t sequence_multiple(ContextLayout kind, int64_t cp_size) {
   if (cp_size == 1 || kind == ContextLayout::kRow) return 1;

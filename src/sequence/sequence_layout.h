@@ -19,10 +19,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace shardproof {
+#include "base/training_choices.h"
 
-enum class ContextLayout { kContiguous, kZigzag, kRow };
-const char* context_layout_name(ContextLayout kind);  // "contiguous", "zigzag", "row"
+namespace shardproof {
 
 // The two chunks of 2*cp_size that one rank holds.
 constexpr std::array<int64_t, 2> zigzag_chunks(int64_t cp_rank, int64_t cp_size) {

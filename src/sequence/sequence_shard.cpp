@@ -62,11 +62,6 @@ at::Tensor pad_sequences(const at::Tensor& tokens, const SequenceLayout& layout,
       .index_select(dim, index_tensor(places.in_row, tokens.device()));
 }
 
-at::Tensor unpad_sequences(const at::Tensor& row, const SequenceLayout& layout, int64_t dim) {
-  check_size(row, dim, layout.num_positions(), "the padded row");
-  return row.index_select(dim, index_tensor(places_of(layout).of_tokens, row.device()));
-}
-
 at::Tensor sequence_gather_with_reduce_scatter_backward(const at::Tensor& local,
                                                         const SequenceLayout& layout,
                                                         Communicator& cp, int64_t dim,

@@ -27,10 +27,9 @@ at::Tensor sequence_shard(const at::Tensor& row, const SequenceLayout& layout, i
 // Restores the sequence order of a row that was concatenated in rank order. No communication.
 at::Tensor sequence_unshard(const at::Tensor& gathered, const SequenceLayout& layout, int64_t dim);
 
-// Adds the layout's padding, which holds `value` and gives no gradient, and removes it.
+// Adds the layout's padding, which holds `value` and gives no gradient.
 at::Tensor pad_sequences(const at::Tensor& tokens, const SequenceLayout& layout, int64_t dim,
                          double value = 0);
-at::Tensor unpad_sequences(const at::Tensor& row, const SequenceLayout& layout, int64_t dim);
 
 // All-gathers `dim` over cp and restores the sequence order. Choose by what the ranks compute next:
 //

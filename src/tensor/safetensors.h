@@ -1,45 +1,26 @@
-// Reads and writes safetensors files.
-//
-//   8 bytes   N, little-endian
-//   N bytes   JSON {"name": {"dtype", "shape", "data_offsets"}, "__metadata__": {text: text}}
-//   the rest  data: the tensors cover it once, without holes
-//
-// Reading maps the file and checks everything before it returns a tensor: a hostile file is an
-// Error(kBadInput) with the file's name, never a crash.
+// Reads and writes safetensors files (safetensors_reader.h) as LibTorch's tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <map>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tensor/safetensors_reader.h"
+
 namespace shardproof {
 
-class SafetensorsFile {
+class SafetensorsFile : public SafetensorsReader {
  public:
-  // Throws Error(kBadInput) for a file that is unreadable or too short, a header that is not JSON,
-  // an unknown dtype, offsets that overlap, leave holes or lie outside the data, a shape that
-  // contradicts the bytes, and duplicate keys.
   static SafetensorsFile open(const std::string& path);
-  // Reads an open descriptor (a memfd) as open() does a file. The caller may close it afterwards.
   static SafetensorsFile from_fd(int fd, const std::string& name_for_errors);
-
-  const std::vector<std::string>& names() const { return names_; }  // in order of their data
-  bool contains(const std::string& name) const { return tensors_.count(name) != 0; }
-  // A view of the mapping, which the tensor keeps alive. Do not write to it. Throws
-  // Error(kBadInput) with the nearest name for a missing tensor.
+  // view() as a tensor. Do not write to it.
   at::Tensor get(const std::string& name) const;
-  const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  const std::string& path() const { return path_; }
 
  private:
-  std::string path_;
-  std::vector<std::string> names_;
-  std::map<std::string, at::Tensor> tensors_;
-  std::map<std::string, std::string> metadata_;
+  explicit SafetensorsFile(SafetensorsReader file) : SafetensorsReader(std::move(file)) {}
 };
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;

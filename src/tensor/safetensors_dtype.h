@@ -1,31 +1,30 @@
-// The dtype names of safetensors files and their LibTorch types. For the .cpp files of this folder.
+// The dtype names of safetensors files. For the .cpp files of this folder.
 #pragma once
-
-#include <c10/core/ScalarType.h>
 
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "tensor/tensor_view.h"
+
 namespace shardproof {
 
-constexpr std::pair<const char*, c10::ScalarType> kSafetensorsTypes[] = {
-    {"F64", c10::ScalarType::Double}, {"F32", c10::ScalarType::Float},
-    {"F16", c10::ScalarType::Half},   {"BF16", c10::ScalarType::BFloat16},
-    {"I64", c10::ScalarType::Long},   {"I32", c10::ScalarType::Int},
-    {"I16", c10::ScalarType::Short},  {"I8", c10::ScalarType::Char},
-    {"U8", c10::ScalarType::Byte},    {"BOOL", c10::ScalarType::Bool}};
+constexpr std::pair<const char*, Dtype> kSafetensorsDtypes[] = {
+    {"F64", Dtype::kFloat64},   {"F32", Dtype::kFloat32}, {"F16", Dtype::kFloat16},
+    {"BF16", Dtype::kBFloat16}, {"I64", Dtype::kInt64},   {"I32", Dtype::kInt32},
+    {"I16", Dtype::kInt16},     {"I8", Dtype::kInt8},     {"U8", Dtype::kUint8},
+    {"BOOL", Dtype::kBool}};
 
-inline std::optional<c10::ScalarType> scalar_type_of(const std::string& name) {
-  for (const auto& [known, type] : kSafetensorsTypes) {
-    if (name == known) return type;
+inline std::optional<Dtype> dtype_of_safetensors(const std::string& name) {
+  for (const auto& [known, dtype] : kSafetensorsDtypes) {
+    if (name == known) return dtype;
   }
   return std::nullopt;
 }
 
-inline std::optional<std::string> safetensors_name_of(c10::ScalarType type) {
-  for (const auto& [name, known] : kSafetensorsTypes) {
-    if (type == known) return name;
+inline std::optional<std::string> safetensors_name_of(std::optional<Dtype> dtype) {
+  for (const auto& [name, known] : kSafetensorsDtypes) {
+    if (dtype == known) return name;
   }
   return std::nullopt;
 }

@@ -12,6 +12,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/read_text.h"
 #include "base/utf8.h"
 
 namespace shardproof {
@@ -121,9 +122,8 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   }
 
   bool parse_error(size_t position, const std::string&, const Json::exception& error) override {
-    const std::string text = error.what();  // "[json.exception.parse_error.101] parse error .."
     fail(fmt::format("the header is not JSON at its byte {}: {}", position,
-                     name_text(text.substr(text.find("] ") + 2))));
+                     name_text(json_problem(error))));
   }
 
   [[noreturn]] void fail(const std::string& what) const {

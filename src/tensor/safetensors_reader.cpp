@@ -1,5 +1,6 @@
-// Maps a safetensors file and returns tensors that keep the mapping alive.
-#include <ATen/ATen.h>
+// Maps a safetensors file and returns views that keep the mapping alive.
+#include "tensor/safetensors_reader.h"
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -8,9 +9,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <memory>
 
 #include "base/error.h"
-#include "tensor/safetensors.h"
 #include "tensor/safetensors_dtype.h"
 #include "tensor/safetensors_header.h"
 
@@ -104,25 +105,23 @@ void check_booleans(const char* data, const SafetensorsEntry& entry, const std::
   }
 }
 
-at::Tensor tensor_at(const std::shared_ptr<Mapping>& mapping, const char* data,
+TensorView tensor_at(const std::shared_ptr<Mapping>& mapping, const char* data,
                      const SafetensorsEntry& entry, const std::string& name) {
-  const c10::ScalarType type = *scalar_type_of(entry.dtype);
-  if (type == c10::ScalarType::Bool) check_booleans(data, entry, name);
-  const int64_t bytes = entry.end - entry.begin;
-  const bool aligned =
-      reinterpret_cast<uintptr_t>(data) % safetensors_dtype_bytes(entry.dtype) == 0;
-  if (bytes == 0 || !aligned) {
-    at::Tensor copy = at::empty(entry.shape, at::TensorOptions(type));
-    if (bytes > 0) std::memcpy(copy.mutable_data_ptr(), data, static_cast<size_t>(bytes));
-    return copy;
+  const Dtype dtype = *dtype_of_safetensors(entry.dtype);
+  if (dtype == Dtype::kBool) check_booleans(data, entry, name);
+  const auto bytes = static_cast<size_t>(entry.end - entry.begin);
+  const auto width = static_cast<size_t>(element_bytes(dtype));
+  if (bytes > 0 && reinterpret_cast<uintptr_t>(data) % width == 0) {
+    return {std::shared_ptr<const void>(mapping, data), dtype, entry.shape};
   }
-  return at::from_blob(
-      const_cast<char*>(data), entry.shape, [mapping](void*) {}, at::TensorOptions(type));
+  const auto copy = std::make_shared<std::vector<double>>(bytes / sizeof(double) + 1);
+  std::memcpy(copy->data(), data, bytes);
+  return {std::shared_ptr<const void>(copy, copy->data()), dtype, entry.shape};
 }
 
 }  // namespace
 
-SafetensorsFile SafetensorsFile::open(const std::string& path) {
+SafetensorsReader SafetensorsReader::open(const std::string& path) {
   // O_NONBLOCK: opening a FIFO must not wait for its writer.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) {
@@ -131,7 +130,7 @@ SafetensorsFile SafetensorsFile::open(const std::string& path) {
   return from_fd(file.get(), path);
 }
 
-SafetensorsFile SafetensorsFile::from_fd(int fd, const std::string& name_for_errors) {
+SafetensorsReader SafetensorsReader::from_fd(int fd, const std::string& name_for_errors) {
   const std::string& name = name_for_errors;
   const int64_t bytes = file_bytes(fd, name);
   if (bytes < kLengthBytes) {
@@ -144,7 +143,7 @@ SafetensorsFile SafetensorsFile::from_fd(int fd, const std::string& name_for_err
   auto header =
       parse_safetensors_header({mapping->data() + kLengthBytes, static_cast<size_t>(length)},
                                bytes - kLengthBytes - length, name);
-  SafetensorsFile file;
+  SafetensorsReader file;
   file.path_ = name;
   file.metadata_ = std::move(header.metadata);
   for (const auto& entry : header.entries) {
@@ -154,7 +153,7 @@ SafetensorsFile SafetensorsFile::from_fd(int fd, const std::string& name_for_err
   return file;
 }
 
-at::Tensor SafetensorsFile::get(const std::string& name) const {
+const TensorView& SafetensorsReader::view(const std::string& name) const {
   const auto it = tensors_.find(name);
   if (it != tensors_.end()) return it->second;
   const std::string near = nearest_name(name, names_);

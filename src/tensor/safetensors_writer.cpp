@@ -12,6 +12,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "tensor/aten_view.h"
 #include "tensor/safetensors.h"
 #include "tensor/safetensors_dtype.h"
 #include "tensor/safetensors_header.h"
@@ -38,7 +39,7 @@ NamedTensors in_file_order(const NamedTensors& tensors) {
     SHARDPROOF_ASSERT(tensor.defined(), "writing the undefined tensor " + name);
     SHARDPROOF_ASSERT(name != "__metadata__" && names.insert(name).second,
                       "writing two tensors named " + name);
-    if (!safetensors_name_of(tensor.scalar_type())) {
+    if (!safetensors_name_of(dtype_of(tensor.scalar_type()))) {
       throw Error(
           {.kind = ErrorKind::kBadInput,
            .what = fmt::format("tensor '{}' has dtype {}, which safetensors files do not hold",
@@ -57,8 +58,8 @@ std::string header_bytes(const NamedTensors& tensors, const Metadata& metadata) 
   int64_t begin = 0;
   for (const auto& [name, tensor] : tensors) {
     const int64_t end = begin + data_bytes(tensor);
-    entries.push_back(
-        {name, *safetensors_name_of(tensor.scalar_type()), tensor.sizes().vec(), begin, end});
+    entries.push_back({name, *safetensors_name_of(dtype_of(tensor.scalar_type())),
+                       tensor.sizes().vec(), begin, end});
     begin = end;
   }
   return safetensors_header_bytes(entries, metadata);

@@ -2,11 +2,10 @@
 // the region (Chen et al., arXiv:1604.06174).
 #pragma once
 
+#include "base/training_choices.h"
 #include "model/decoder.h"
 
 namespace shardproof {
-
-enum class CheckpointedRegions { kNone, kMlp, kLayer };
 
 // Wraps the MLP of every layer, or every whole layer. Call it after the plans of tp, cp and ulysses
 // and before fsdp, whose units then gather their parameters once for both computations of a layer.

@@ -5,13 +5,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/training_choices.h"
 #include "model/batch.h"
 #include "train/microbatch.h"
 
 namespace shardproof {
-
-enum class BatchingKind { kFixed, kPacked, kDynamic };
-enum class PackAlgorithm { kFirstFitDecreasing, kBalanced };
 
 struct BatchingOptions {
   BatchingKind kind = BatchingKind::kFixed;

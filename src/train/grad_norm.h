@@ -6,16 +6,11 @@
 #include <optional>
 #include <vector>
 
+#include "base/training_choices.h"
 #include "comm/mesh_comm.h"
 #include "model/slot.h"
 
 namespace shardproof {
-
-// Which copies of a parameter that several ranks hold count in the norm.
-enum class NormCopies {
-  kOnce,     // the first one: each element of the full gradient counts once
-  kEachOfTp  // that of every tp rank, as in NeMo-RL's get_grad_norm: too large
-};
 
 struct GradNormOptions {
   double type = 2;  // p > 0, or infinity: the largest magnitude

@@ -9,17 +9,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/training_choices.h"
+
 namespace shardproof {
 
-enum class LossKind {
-  kNll,
-  kClippedPolicyGradient,
-  kPreference,  // samples 2i (chosen) and 2i+1 (rejected) are a pair (Rafailov et al., 2305.18290)
-};
 // The number of neighboring samples that one term of the loss compares.
 inline int64_t samples_compared(LossKind kind) { return kind == LossKind::kPreference ? 2 : 1; }
-// kPreference: a sequence's logprob is the sum over its counted tokens, or their mean.
-enum class LossNormalization { kToken, kSequence };
 
 struct LossOptions {
   LossKind kind = LossKind::kNll;

@@ -304,7 +304,7 @@ std::vector<at::Tensor> Trainer::finish_gradients() {
     if (overflow) return {};
   }
   for (size_t i = parameters_.size(); i-- > 0;) {
-    observe_step("grad.", *parameters_[i], grads[i]);
+    if (parameters_[i]->trainable) observe_step("grad.", *parameters_[i], grads[i]);
   }
   return grads;
 }

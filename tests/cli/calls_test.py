@@ -6,13 +6,11 @@ Usage: calls_test.py PROGRAM [unittest arguments]
 import json
 import math
 import os
-import subprocess
 import sys
-import tempfile
 import unittest
 
-PROGRAM = "build/dev/shardproof-bin"
-LIMIT_S = 120  # a hang, not a wall-time test
+import cli_test
+
 WIDTHS = {"float64": 8, "float32": 4, "bfloat16": 2, "int64": 8}
 
 SCENARIO = """
@@ -30,24 +28,10 @@ matrix:
 """
 
 
-class Calls(unittest.TestCase):
+class Calls(cli_test.CommandTest):
     def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        self.scenario = self.write(SCENARIO)
-
-    def path(self, name):
-        return os.path.join(self.folder.name, name)
-
-    def write(self, text):
-        with open(self.path("s.yaml"), "w", encoding="utf-8") as file:
-            file.write(text)
-        return self.path("s.yaml")
-
-    def call(self, *words, status=0):
-        done = subprocess.run([PROGRAM, *words], capture_output=True, text=True, timeout=LIMIT_S)
-        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
-        return done.stdout + done.stderr
+        super().setUp()
+        self.scenario = self.write("s.yaml", SCENARIO)
 
     def lines(self, case):
         text = self.call("calls", self.scenario, "--only", case, "--format", "jsonl")
@@ -57,8 +41,7 @@ class Calls(unittest.TestCase):
     def logged(self, case):
         """The calls that the ranks of a run wrote into their logs."""
         self.call("run", self.scenario, "--only", case, "--backend", "emulated", "--out", self.path("out"))
-        with open(self.path("out/results.json"), encoding="utf-8") as file:
-            logs = [rank["log"] for rank in json.load(file)["cases"][0]["ranks"]]
+        logs = [rank["log"] for rank in self.results("out")["cases"][0]["ranks"]]
         out = []
         for log in logs:
             with open(os.path.join(self.path("out"), log), encoding="utf-8") as file:
@@ -105,7 +88,7 @@ class Calls(unittest.TestCase):
 
     def test_a_label_that_fits_nothing_is_answered_with_the_nearest(self):
         for label, near in (("mlp.donw_proj", "model.layers.0.mlp.down_proj "), ("grad_nrom", "grad_norm")):
-            self.write(SCENARIO.replace("at_call: 2", f"label: {label}").replace("kind: kill", "kind: throw"))
+            self.write("s.yaml", SCENARIO.replace("at_call: 2", f"label: {label}").replace("kind: kill", "kind: throw"))
             text = " ".join(self.call("run", self.scenario, "--only", "t/two[kill]", "--backend", "emulated",
                                       "--out", self.path("out"), status=2).split())
             self.assertRegex(text, rf"the labels of its calls are '{near}[^']*', '")
@@ -114,6 +97,5 @@ class Calls(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
-        PROGRAM = os.path.abspath(sys.argv.pop(1))
+    cli_test.PROGRAM = os.path.abspath(sys.argv.pop(1))
     unittest.main()

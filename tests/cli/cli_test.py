@@ -110,11 +110,15 @@ class CommandTest(unittest.TestCase):
         self.assertEqual(status, done.returncode, f"{shlex.join(words)} said:\n{text}")
         return text
 
+    def run_program(self, *words):
+        return subprocess.run([PROGRAM, *words], cwd=self.scratch, env=self.environment, timeout=LIMIT_S, text=True,
+                              stdin=subprocess.DEVNULL, capture_output=True)
+
     def make_case(self, *edits):
         case_maker.make_case(self.case, edits)
 
     def results(self, folder):
-        with open(os.path.join(folder, "results.json")) as file:
+        with open(self.path(folder, "results.json")) as file:
             return json.load(file)
 
 

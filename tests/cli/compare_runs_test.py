@@ -7,13 +7,10 @@ import json
 import os
 import re
 import struct
-import subprocess
 import sys
-import tempfile
 import unittest
 
-PROGRAM = "build/dev/shardproof-bin"
-LIMIT_S = 120  # a hang, not a wall-time test
+import cli_test
 
 MODEL = """
 name: t/model
@@ -28,36 +25,19 @@ parallel: {tensor_parallel_size: 3}
 """
 
 
-class Scratch(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-
-    def path(self, name):
-        return os.path.join(self.folder.name, name)
-
-    def call(self, *words):
-        return subprocess.run([PROGRAM, *words], capture_output=True, text=True, timeout=LIMIT_S)
-
+class Runs(cli_test.CommandTest):
     def run_text(self, text, out, *more):
-        scenario = self.path("s.yaml")
-        with open(scenario, "w", encoding="utf-8") as file:
-            file.write(text)
-        return self.call("run", scenario, "--backend", "emulated", "--out", self.path(out), *more)
-
-    def results(self, out):
-        with open(os.path.join(self.path(out), "results.json"), encoding="utf-8") as file:
-            return json.load(file)
-
-    def write(self, out, results):
-        os.makedirs(self.path(out), exist_ok=True)
-        with open(os.path.join(self.path(out), "results.json"), "w", encoding="utf-8") as file:
-            json.dump(results, file)
+        scenario = self.write("s.yaml", text)
+        return self.run_program("run", scenario, "--backend", "emulated", "--out", self.path(out), *more)
 
 
-class CompareRuns(Scratch):
+class CompareRuns(Runs):
     def compare(self, a, b):
-        return self.call("compare-runs", self.path(a), self.path(b))
+        return self.run_program("compare-runs", self.path(a), self.path(b))
+
+    def write_results(self, out, results):
+        os.makedirs(self.path(out), exist_ok=True)
+        self.write(f"{out}/results.json", json.dumps(results))
 
     def test_two_emulated_runs_are_the_same_to_the_bit(self):
         for out in ("a", "b"):
@@ -71,7 +51,7 @@ class CompareRuns(Scratch):
         for digest in (None, [], ["0" * 16], "x"):
             results = self.results("a")
             results["cases"][0]["tensors"][3]["digest"] = digest
-            self.write("b", results)
+            self.write_results("b", results)
             for pair in (("a", "b"), ("b", "a"), ("b", "b")):
                 done = self.compare(*pair)
                 if pair != ("b", "b") or digest != ["0" * 16]:
@@ -108,7 +88,7 @@ class CompareRuns(Scratch):
         results = self.results("a")
         digest = results["run"]["program"]
         results["run"]["program"] = "00000000"
-        self.write("b", results)
+        self.write_results("b", results)
         done = self.compare("a", "b")
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertRegex(done.stdout, f"^other program: .*, digest {digest} in A, .*, digest 00000000 in B\n")
@@ -158,7 +138,7 @@ class CompareRuns(Scratch):
         self.run_text(MODEL, "c")
         results = self.results("c")
         results["cases"] += self.results("a")["cases"]
-        self.write("both", results)
+        self.write_results("both", results)
         done = self.compare("both", "both")
         self.assertEqual(done.returncode, 0)
         self.assertIn("nothing   t/refused on emulated   no tensors to compare", done.stdout)
@@ -170,7 +150,7 @@ class CompareRuns(Scratch):
         tensors = results["cases"][0]["tensors"]
         for place in (len(tensors) - 1, 7):
             tensors[place]["digest"][1] = "0" * 16
-        self.write("b", results)
+        self.write_results("b", results)
         done = self.compare("a", "b")
         self.assertEqual(done.returncode, 1)
         self.assertIn(f"first     {tensors[7]['name']}, ", done.stdout)
@@ -181,7 +161,7 @@ class CompareRuns(Scratch):
         self.run_text(MODEL, "a")
         results = self.results("a")
         gone = results["cases"][0]["tensors"].pop(3)
-        self.write("b", results)
+        self.write_results("b", results)
         self.assertRegex(self.compare("a", "b").stdout, f"first +{gone['name']}, .*\n +on +only A has it")
         self.assertRegex(self.compare("b", "a").stdout, f"first +{gone['name']}, .*\n +on +only B has it")
 
@@ -189,10 +169,10 @@ class CompareRuns(Scratch):
         self.run_text(MODEL, "a")
         results = self.results("a")
         os.makedirs(self.path("empty"))
-        self.write("old", {"format": "shardproof-results/0"})
-        self.write("other", {**results, "cases": [{**results["cases"][0], "name": "t/else"}]})
+        self.write_results("old", {"format": "shardproof-results/0"})
+        self.write_results("other", {**results, "cases": [{**results["cases"][0], "name": "t/else"}]})
         results["cases"][0]["tensors"][0].pop("digest")
-        self.write("without", results)
+        self.write_results("without", results)
         for other in ("nowhere", "empty", "old", "other", "without"):
             for pair in ((other, "a"), ("a", other)):
                 with self.subTest(pair):
@@ -202,7 +182,7 @@ class CompareRuns(Scratch):
                     self.assertTrue(done.stderr.startswith("shardproof: "), done.stderr)
 
 
-class RegisteredWorkloads(Scratch):
+class RegisteredWorkloads(Runs):
     def refusal(self, text):
         done = self.run_text(text, "out")
         self.assertEqual(done.returncode, 2, done.stdout)
@@ -263,12 +243,11 @@ class RegisteredWorkloads(Scratch):
 
     def test_describe_shows_what_it_is(self):
         self.run_text(LAYER, "out")
-        done = self.call("describe", self.path("s.yaml"))
+        done = self.run_program("describe", self.path("s.yaml"))
         self.assertIn("y = x W^T + b", done.stdout)
         self.assertIn("in_features 5", done.stdout)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
-        PROGRAM = os.path.abspath(sys.argv.pop(1))
+    cli_test.PROGRAM = os.path.abspath(sys.argv.pop(1))
     unittest.main()

@@ -4,14 +4,16 @@
 Usage: lines_test.py PROGRAM [unittest arguments]
 """
 import os
+import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import unittest
+from pathlib import Path
 
-PROGRAM = "build/dev/shardproof-bin"
-LIMIT_S = 120  # a hang, not a wall-time test
+import cli_test
+
+PACKAGES = Path(__file__).resolve().parents[2] / "python"
 
 SCENARIO = """
 name: t/lines
@@ -21,34 +23,21 @@ parallel: {tensor_parallel_size: 2}
 """
 
 
-class Lines(unittest.TestCase):
+class Lines(cli_test.CommandTest):
     def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        with open(self.path("s.yaml"), "w", encoding="utf-8") as file:
-            file.write(SCENARIO)
-
-    def path(self, name):
-        return os.path.join(self.folder.name, name)
-
-    def run_here(self, *words):
-        return subprocess.run([PROGRAM, *words], capture_output=True, text=True, timeout=LIMIT_S, cwd=self.folder.name)
+        super().setUp()
+        self.write("s.yaml", SCENARIO)
 
     def test_a_folder_in_the_place_of_the_latest_run_stays_and_is_said(self):
         os.makedirs(self.path("runs/latest"))
-        with open(self.path("runs/latest/notes"), "w", encoding="utf-8") as file:
-            file.write("mine")
-        done = self.run_here("run", "s.yaml", "--backend", "emulated")
+        self.write("runs/latest/notes", "mine")
+        done = self.run_program("run", "s.yaml", "--backend", "emulated")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stderr, r"^shardproof: runs/latest is no link and stays as it is; this run is in runs/\S+, ")
         self.assertEqual(os.listdir(self.path("runs/latest")), ["notes"])
-        again = self.path("again")
-        os.makedirs(again)
-        os.rename(self.path("s.yaml"), os.path.join(again, "s.yaml"))
-        done = subprocess.run([PROGRAM, "run", "s.yaml", "--backend", "emulated"], capture_output=True, text=True,
-                              timeout=LIMIT_S, cwd=again)
-        self.assertEqual(done.stderr, "")
-        self.assertTrue(os.path.islink(os.path.join(again, "runs/latest")))
+        shutil.rmtree(self.path("runs"))
+        self.assertEqual(self.run_program("run", "s.yaml", "--backend", "emulated").stderr, "")
+        self.assertTrue(os.path.islink(self.path("runs/latest")))
 
     def test_a_lone_rank_says_for_whom_it_waits(self):
         with socket.socket() as free:
@@ -56,21 +45,33 @@ class Lines(unittest.TestCase):
             port = free.getsockname()[1]
         place = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
                  "MASTER_PORT": str(port)}
-        rank = subprocess.Popen([PROGRAM, "rank", "s.yaml"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                cwd=self.folder.name, env=os.environ | place)
+        rank = subprocess.Popen([cli_test.PROGRAM, "rank", "s.yaml"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                cwd=self.scratch, env=os.environ | place)
         line = rank.stderr.readline()
         rank.terminate()
-        rank.communicate(timeout=LIMIT_S)
+        rank.communicate(timeout=cli_test.LIMIT_S)
         self.assertEqual(line, f"shardproof: rank 0 of 2 waits for the others at 127.0.0.1:{port}\n")
 
     def test_every_command_is_in_the_help(self):
-        text = self.run_here("--help").stdout
-        for command in ("run", "lint", "describe", "calls", "check", "judge", "golden", "rank", "report",
-                        "compare-runs", "logprobs", "mutants", "schema", "completion", "doctor", "version"):
+        text = self.run_program("--help").stdout
+        for command in ("run", "fuzz", "shrink", "lint", "describe", "calls", "check", "judge", "golden", "rank", "report",
+                        "compare-runs", "logprobs", "mutants", "score", "schema", "completion", "doctor", "version"):
             self.assertRegex(text, rf"(?m)^  {command} ")
+
+    def test_score_is_a_command_of_the_python_package(self):
+        self.environment["PYTHONPATH"] = str(PACKAGES)
+        done = self.run_program("score", "--help")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(done.stdout.startswith("usage: shardproof score"), done.stdout)
+        done = self.run_program("score", "--", "python3", "-c", "import sys; sys.exit(7)")
+        self.assertEqual((done.returncode, done.stderr), (2, "shardproof score: the command ends with status 7 without a "
+                                                             "fault; make it pass first\n"))
+        self.environment["PYTHONPATH"] = "/none"
+        done = self.run_program("score", "--", "true")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("pip install ./python", done.stderr)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
-        PROGRAM = os.path.abspath(sys.argv.pop(1))
+    cli_test.PROGRAM = os.path.abspath(sys.argv.pop(1))
     unittest.main()

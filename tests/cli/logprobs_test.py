@@ -11,7 +11,6 @@ import os
 import random
 import re
 import struct
-import subprocess
 import sys
 import unittest
 
@@ -437,10 +436,6 @@ def named_right(case, finding):
 
 
 class LogprobsTest(cli_test.CommandTest):
-    def run_program(self, *words):
-        return subprocess.run([cli_test.PROGRAM, *words], cwd=self.scratch, env=self.environment, text=True,
-                              capture_output=True, timeout=cli_test.LIMIT_S, stdin=subprocess.DEVNULL, check=False)
-
     def folders(self):
         for name in ("a", "b"):
             os.makedirs(os.path.join(self.scratch, name), exist_ok=True)

@@ -10,7 +10,6 @@ import math
 import os
 import random
 import struct
-import subprocess
 import sys
 import unittest
 
@@ -157,10 +156,6 @@ class RecordedRunTest(cli_test.CommandTest):
         super().setUp()
         self.golden = recorded().write(os.path.join(self.scratch, "one"))
         self.count = 0
-
-    def run_program(self, *words):
-        return subprocess.run([cli_test.PROGRAM, *words], cwd=self.scratch, env=self.environment, text=True,
-                              capture_output=True, timeout=cli_test.LIMIT_S, stdin=subprocess.DEVNULL, check=False)
 
     def judge(self, run, *words, golden=None):
         if isinstance(run, Run):
@@ -511,13 +506,15 @@ class RecordedRunTest(cli_test.CommandTest):
             os.mkfifo(os.path.join(folder, "rank1.jsonl"))
         self.expect(broken(pipe), 2, "rank1.jsonl is no file")
         self.expect(broken(line(1, kind="gradient")), 2, "kind", "gradient")
+        self.expect(broken(line(1, kind="hash")), 2, "digest is missing")
+        self.expect(broken(line(1, kind="hash", digest="12")), 2, "digest is '12'")
         self.expect(broken(line(1, key="x")), 2, "key x")
         self.expect(broken(line(1, dtype="float32")), 2, "dtype", "float64")
         self.expect(broken(line(1, step="one")), 2, "step", "integer")
         self.expect(broken(line(1, global_shape=[1 << 40, 1 << 40])), 2, "too large")
         self.expect(broken(line(1, global_shape=[80, 60])), 1, "its global shape is [80, 60]")
         self.expect(broken(head(world_size=3)), 2, "world_size is 3")
-        self.expect(broken(head(version=2)), 2, "version")
+        self.expect(broken(head(version=3)), 2, "version")
         self.expect(broken(head(steps=2)), 2, "number of recorded steps")
         self.expect(broken(head(mesh="tp")), 2, "mesh", "list")
         self.expect(broken(rewrite("run.json", lambda text: text[:-4])), 2, "run.json", "JSON")

@@ -1,15 +1,15 @@
 // Tests the reader of a model's config.json with any text.
 #include <cmath>
 
+#include "base/read_text.h"
 #include "model/config.h"
-#include "sim/case/scenario/read_text.h"
 #include "tests/fuzz/promise.h"
 
 namespace shardproof::fuzz {
 
 Ending read_model_config(std::string_view bytes) {
   return value_or_sentence([&] {
-    const nlohmann::json json = sim::parse_json_object("config.json", std::string(bytes));
+    const nlohmann::json json = parse_json_object("config.json", std::string(bytes));
     const ModelConfig config = ModelConfig::from_json(json);
     for (const int64_t size :
          {config.vocab_size, config.hidden_size, config.intermediate_size, config.num_hidden_layers,

@@ -273,6 +273,42 @@ def results(draw):
     return ["compare-runs", os.path.join(draw.good.folder, "run"), folder]
 
 
+def strict(draw, change, statuses):
+    """What one of our strict readers refuses is bad input; else these statuses are right."""
+    draw.allowed = statuses
+    try:
+        mutations.parsed_json(change[1])
+    except ValueError:
+        draw.allowed = {2}
+
+
+def timeline(draw):
+    folder = draw.copy("run")
+    strict(draw, draw.change(os.path.join(folder, "timeline.json"), of_json), {0, 2})
+    draw.may_change = ["run"]
+    return ["report", folder]
+
+
+def index(draw):
+    """Weights in a file that an index names."""
+    case = draw.copy("case")
+    os.rename(os.path.join(case, "model.safetensors"), os.path.join(case, "part.safetensors"))
+    names = mutations.split(read(os.path.join(case, "part.safetensors")))[0]
+    path = os.path.join(case, "model.safetensors.index.json")
+    write(path, json.dumps({"metadata": {}, "weight_map": {name: "part.safetensors" for name in names}}))
+    strict(draw, draw.change(path, of_json), {0, 2})
+    return draw.rng.choice([["judge", case, os.path.join(case, "expected.safetensors")],
+                            ["check", case, "--mesh", "tp=2"], ["golden", case]])
+
+
+def plan(draw):
+    case = draw.copy("case")
+    path = write(os.path.join(draw.folder, "plan.json"),
+                 json.dumps({"model.embed_tokens": "Replicate", "lm_head": "Replicate"}))
+    strict(draw, draw.change(path, of_json), {0, 2, 4})
+    return ["check", case, "--mesh", "tp=2", "--custom-plan", path]
+
+
 def journal_changed(rng, raw):
     """A record is changed by someone who writes the right checksum, or a byte is changed without it."""
     if rng.random() < 0.4:
@@ -317,7 +353,7 @@ FLAGS = {"run": ["--backend", "--filter", "--only", "--shard", "--shuffle", "--s
                    "--dump", "--save", "--device"],
          "judge": ["--golden", "--reference", "--allow-partial", "--no-unresolved", "--precision", "--mesh", "--dump"],
          "list": ["--backend", "--filter", "--keys", "--all"], "describe": ["--only", "--shard", "--seed"],
-         "logprobs": ["--json"], "report": [], "compare-runs": [], "lint": ["--all"], "golden": ["--only", "--steps"]}
+         "logprobs": ["--json"], "report": ["--all"], "compare-runs": [], "lint": ["--all"], "golden": ["--only", "--steps"]}
 FLAG_VALUES = ["", "0", "-1", "1", "2", "nan", "inf", "1e99", "9223372036854775808", "é", "a=b", "dp=2", "tp=2,tp=2",
                "dp=0", "dp=99999999999", "tp=-2", "1/0", "0/1", "2/1", "float64", "float16", "gloo,emulated", "gloo,",
                "x" * 5000, "/", ".", "/dev/null", "/proc/self/mem", "no/such/folder", "--", "\n", "\x1b[31m", "nccl"]
@@ -347,4 +383,5 @@ def flags(draw):
 
 KINDS = {"scenario": scenario, "config.json": config_json, "case.json": case_json, "weights": weights, "batch": batch,
          "result file": result_file, "expected file": expected_file, "recorded run": recorded, "logprobs": logprobs,
-         "results.json": results, "journal": journal, "flags": flags}
+         "results.json": results, "timeline.json": timeline, "index": index, "plan": plan, "journal": journal,
+         "flags": flags}

@@ -162,12 +162,28 @@ def json_changed(rng, value):
     if how < 0.3:
         raw, said = bytes_changed(rng, json.dumps(value).encode())
         return raw, said
-    if how < 0.36 and isinstance(value, dict):
-        key = rng.choice(list(value))
-        text = json.dumps(value)
-        return (f"{{{json.dumps(key)}: {json.dumps(rng.choice(VALUES))}, " + text[1:]).encode(), f"{key} is there twice"
+    if how < 0.36:
+        return key_twice(rng, value)
     changed, said = object_changed(rng, value)
     return json.dumps(changed, ensure_ascii=rng.random() < 0.5).encode("utf-8", "surrogatepass"), said
+
+
+def key_twice(rng, value):
+    """One of the objects has one of its keys twice."""
+    value = copy.deepcopy(value)
+    holder = rng.choice(list(objects(value)))
+    key = rng.choice(list(holder))
+    holder["twice"] = rng.choice(VALUES)
+    assert key != "twice"
+    return json.dumps(value).replace('"twice": ', json.dumps(key) + ": ", 1).encode(), f"{key} is there twice"
+
+
+def objects(value):
+    """Every object in `value` that is not empty."""
+    if isinstance(value, dict) and value:
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from objects(inner)
 
 
 def parsed_json(raw):

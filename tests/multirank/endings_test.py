@@ -128,6 +128,27 @@ class Endings(unittest.TestCase):
             self.assertIn("the process of the emulated world was killed by SIGKILL", text)
             self.assertEqual([pid for pid in family if is_alive(pid)], [], text)
 
+    def test_golden_killed_from_outside(self):
+        """Its case failed: nothing in the program is wrong. A scenario that expects a death means that of a rank."""
+        large = ("name: t/large\nworkload: logprobs\nprecision: float64\n"
+                 "model: {vocab_size: 4000, hidden_size: 1024, intermediate_size: 4096, num_hidden_layers: 8}\n"
+                 "data: {batch_size: 16, sequence_length: 256}\nexpect: {verdict: failed, kind: died}\n")
+        for words in (["golden"], ["run", "--backend", "emulated", "--no-cache"]):
+            with self.subTest(words[0]), tempfile.TemporaryDirectory() as folder:
+                scenario = Path(folder) / "large.yaml"
+                scenario.write_text(large)
+                out = [] if words == ["golden"] else ["--out", Path(folder) / "run"]
+                run = subprocess.Popen([PROGRAM, words[0], scenario, *words[1:], *out], cwd=ROOT, text=True,
+                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                self.addCleanup(run.kill)
+                goldens = lambda: [pid for pid in descendants(run.pid) if name_of(pid) == "sp-golden"]
+                self.assertTrue(eventually(goldens))
+                time.sleep(0.3)
+                os.kill(goldens()[0], signal.SIGKILL)
+                text, _ = run.communicate(timeout=20)
+                self.assertEqual(run.returncode, 3, text)
+                self.assertIn("the process of the golden was killed by SIGKILL", text)
+
     def test_planted_faults_are_one_finding_on_every_world(self):
         with tempfile.TemporaryDirectory() as folder:
             subprocess.run([PROGRAM, "run", "scenarios/faults/calls.yaml", "scenarios/faults/ranks.yaml", "--backend",

@@ -84,6 +84,7 @@ class Wheel(unittest.TestCase):
         self.assertEqual(status, 0, out + err)
         self.assertRegex(out, r"(?m)^match .* smoke/llama\[tp4_sp\] ")
         self.assertIn("all as expected", out)
+        self.assertRegex(out, r"\(pictures: shardproof report \S+\)")
         status, out, err = self.call("run", "scenarios/none")
         self.assertEqual((status, out), (2, ""))
         self.assertIn("scenarios/none does not exist", err)

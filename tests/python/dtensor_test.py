@@ -6,12 +6,13 @@ import models
 import ranks
 import runs
 import torch
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import shardproof
+from shardproof import mesh as meshes
 
 PLAN = {"up": ColwiseParallel(), "down": RowwiseParallel()}
 STEPS = 2
@@ -186,6 +187,19 @@ class PlacementTest(unittest.TestCase):
         found = runs.pieces(self.folder.name, name="addend")
         self.assertEqual([line["partial"] for _, line, _ in found], [{"axes": ["dp"], "op": "mean"}] * 4)
         self.assertEqual(self.boxes("addend"), [[([0], [2])], [([2], [2])], [([0], [2])], [([2], [2])]])
+
+
+def unflattened_axes(rank):
+    """The axes that are found for a tensor on an unflattened view of a mesh with one axis, as torchtitan has them."""
+    root = init_device_mesh("cpu", (4,), mesh_dim_names=("world",))
+    mesh = root._unflatten(0, (2, 2), ("fsdp", "tp"))
+    return meshes.of_tensors([distribute_tensor(torch.ones(4, 4), mesh, [Shard(0), Shard(1)])], rank, 4).axes
+
+
+class UnflattenedMeshTest(unittest.TestCase):
+    @unittest.skipUnless(hasattr(DeviceMesh, "_unflatten"), "this torch does not unflatten meshes")
+    def test_the_axes_of_the_view_are_found(self):
+        self.assertEqual(ranks.run(4, unflattened_axes), [[("fsdp", 2), ("tp", 2)]] * 4)
 
 
 if __name__ == "__main__":

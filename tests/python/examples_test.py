@@ -82,7 +82,7 @@ class ExampleTest(unittest.TestCase):
         example = script("megatron_core")
         for experts, layouts in ((False, (dict(tp=2), dict(pp=2, tp=2), dict(tp=2, dp=2))),
                                  (True, (dict(ep=2), dict(ep=2, tp=2)))):
-            common = dict(tp=1, pp=1, ep=1, experts=experts)
+            common = dict(tp=1, pp=1, vpp=1, ep=1, layers=2, experts=experts)
             self.train(lambda _, options: example.run(options), 1, **common)
             for layout in layouts:
                 with self.subTest(experts=experts, **layout):
@@ -94,7 +94,7 @@ class ExampleTest(unittest.TestCase):
     @unittest.skipUnless(installed("megatron"), "megatron-core is not installed")
     def test_the_share_of_megatrons_distributed_optimizer(self):
         example = script("megatron_core")
-        common = dict(pp=1, ep=1, experts=False)
+        common = dict(pp=1, vpp=1, ep=1, layers=2, experts=False)
 
         def rank_main(rank, options):
             settings = example.DistributedDataParallelConfig
@@ -113,14 +113,14 @@ class ExampleTest(unittest.TestCase):
         example = script("deepspeed")
 
         def rank_main(rank, options):
-            os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT="29511",
-                              WORLD_SIZE=str(torch.distributed.get_world_size()))
-            example.train(options)
+            example.on_cpu(rank, torch.distributed.get_world_size(), options.stage)
+            with example.shardproof.float64():
+                example.train(options)
         for stage in (1, 2, 3):
             with self.subTest(stage=stage):
                 self.train(rank_main, 1, stage=stage)
                 self.train(rank_main, 2, self.golden, stage=stage)
-                self.compare(1e-6)
+                self.compare(1e-9)
                 sources = {line["source"] for _, line, _ in runs.pieces(self.sharded, kind="grad")}
                 self.assertEqual(sources, {"deepspeed"})
 

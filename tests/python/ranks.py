@@ -12,6 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2] / "python"))
 
 import torch  # noqa: E402
+import torch._dynamo  # noqa: E402,F401 (each rank would import it at its first optimizer step)
 import torch.distributed as dist  # noqa: E402
 
 SECONDS = 300      # that a call may take; only a rank that waits forever needs as many

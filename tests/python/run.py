@@ -35,7 +35,8 @@ def main(folder, pattern, program=None):
     if tried.returncode != 0:
         print(f"{python} lacks what these tests need: {tried.stderr.strip().splitlines()[-1]}")
         return SKIPPED
-    return subprocess.run([python, "-B", "-m", "unittest", "discover", "-s", folder, "-p", pattern], env=found,
+    said = ["-v"] if Path(folder).name == "frameworks" else []  # what is skipped, and why
+    return subprocess.run([python, "-B", "-m", "unittest", "discover", *said, "-s", folder, "-p", pattern], env=found,
                           cwd=folder, check=False).returncode
 
 

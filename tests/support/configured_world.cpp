@@ -40,7 +40,10 @@ ConfiguredRuns run_configured(const sim::WorldSpec& spec, const Mesh& mesh,
   world.configure(spec);
   std::vector<std::thread> threads;
   for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
-    threads.emplace_back([&, rank] { run_one(world, mesh, rank, body, runs); });
+    threads.emplace_back([&, rank] {
+      if (spec.schedule != 0) world.rank_started(rank);
+      run_one(world, mesh, rank, body, runs);
+    });
   }
   for (auto& thread : threads) thread.join();
   runs.failure = world.failure();

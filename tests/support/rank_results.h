@@ -35,7 +35,7 @@ std::vector<std::string> backward_after_the_end(
 class CallLog final : public CallListener {
  public:
   void before_call(const Call& call) override {
-    calls.push_back(call.op + " " + call.label);
+    calls.push_back(name_of(call.op) + " " + call.label);
   }
   void after_call(const Call&) override {}
   void never_waited(const Call&) override {}

@@ -89,6 +89,7 @@ class EveryRuleFindsItsViolation(unittest.TestCase):
 
     def test_an_enum_is_not_compared_with_a_text(self):
         for line in ('if (result.verdict == "match") return;', 'bool b = spec.precision != "float16";',
+                     'if (spec.parallel.data_parallel == "fsdp") a();', 'if (spec.loss.kind == "nll") a();',
                      'if ("kill" == planned.fault.kind) kill();', 'if (ending->kind == "died") end();'):
             self.only("sim/case/a.cpp", f"// A.\n{line}\n", "an enum is compared with a text")
         self.assertEqual(found_in({"sim/case/a.cpp": '// A.\nif (path == "world.backend") fail();\n'}), [])

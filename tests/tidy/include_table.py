@@ -29,7 +29,7 @@ FOLDERS = {row.split()[0]: row.split()[1:]
            for row in re.findall(r"^shardproof_folder\(([^)]*)\)", ROWS, re.MULTILINE)}
 FOLDERS |= {
     "sim/main.cpp": ["sim/program"],
-    "sim/lint_main.cpp": ["src/base", "sim/case/scenario", "sim/lint", "cli"],
+    "sim/light_main.cpp": ["src/base", "sim/case/scenario", "sim/cli", "sim/lint"],
     "examples": [ANY],
     "tests": [ANY],
     "bench": [ANY],

@@ -2,8 +2,7 @@
 """Refuses words that comments and pages used with private meanings, and numbers of sources ("seed 004").
 
 It reads comments of C++, texts of the option table (sim/case) and Markdown pages. Code, and text in backticks or double
-quotes, may use any word. The folders of NOT_EDITED may still have such words. That list may only shrink: a folder
-without findings must leave it.
+quotes, may use any word.
 
   words.py [ROOT]
 """
@@ -17,7 +16,6 @@ OPTIONS = ("sim/case/case_rows.cpp", "sim/case/parallel_rows.cpp", "sim/case/run
            "sim/case/world_rows.cpp", "sim/case/model_keys.cpp")
 PAGES = ("*.md", "docs/*.md", "docs/adding/*.md", "scenarios/README.md", "tests/*/README.md", "bench/README.md",
          "reports/README.md", "examples/*/README.md")
-NOT_EDITED = ("sim/world/external", "sim/world/launch", "sim/world/process")
 
 # {words: what to write instead}. A part of a name (draw_alike, run.lives, kAlike) is not a word.
 WORDS = {
@@ -109,19 +107,13 @@ def findings(root):
             yield page.relative_to(root).as_posix(), line + 1, word, instead
 
 
-def problems(root, not_edited=NOT_EDITED):
-    found = list(findings(root))
-    for path, line, word, instead in found:
-        if not path.startswith(tuple(folder + "/" for folder in not_edited)):
-            yield f"{path}:{line}: '{word}'; write {instead}"
-    for folder in not_edited:
-        if not any(path.startswith(folder + "/") for path, *_ in found):
-            yield f"tests/tidy/words.py: {folder} has no such words any more; take it out of NOT_EDITED"
+def problems(root):
+    return [f"{path}:{line}: '{word}'; write {instead}" for path, line, word, instead in findings(root)]
 
 
 def main():
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[2]
-    found, files = list(problems(root)), len(list(files_of_code(root)))
+    found, files = problems(root), len(list(files_of_code(root)))
     print("\n".join(found) or f"{files} files of code, and the pages")
     return 1 if found or not files else 0
 

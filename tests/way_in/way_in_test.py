@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 CMAKE = """cmake_minimum_required(VERSION 3.25)
 project(stub LANGUAGES CXX)
-if(SHARDPROOF_LINT_ONLY)
-  add_executable(shardproof-lint sim/main.cpp)
+if(SHARDPROOF_LIGHT_ONLY)
+  add_executable(shardproof-light sim/main.cpp)
   return()
 endif()
 add_executable(shardproof-bin sim/main.cpp)
@@ -247,14 +247,22 @@ class WayIn(unittest.TestCase):
 
     def test_lint_needs_no_libtorch_and_takes_the_program_once_it_is_there(self):
         status, out, err = self.call("lint", "a file", PIP_FIND_LINKS="")
-        self.assertEqual((status, out), (0, "first [a file]\n"), err)
+        self.assertEqual((status, out), (0, "first [lint] [a file]\n"), err)
         self.assertFalse((self.stub / ".venv").exists())
         self.assertFalse((self.stub / "build/release").exists())
         self.assertEqual(self.call("run")[:2], (0, "first [run]\n"))
         self.assertEqual(self.call("lint", "x"), (0, "first [lint] [x]\n", ""))
         time.sleep(0.02)
         self.write_program("second")
-        self.assertEqual(self.call("lint", "x")[:2], (0, "second [x]\n"))
+        self.assertEqual(self.call("lint", "x")[:2], (0, "second [lint] [x]\n"))
+        self.assertEqual(self.call("judge", "x")[:2], (0, "second [judge] [x]\n"))  # the program, built anew
+        self.assertEqual(self.call("lint", "x"), (0, "second [lint] [x]\n", ""))
+
+    def test_judge_needs_no_libtorch_where_no_program_is(self):
+        status, out, err = self.call("judge", "a run", "--golden", "one", PIP_FIND_LINKS="")
+        self.assertEqual((status, out), (0, "first [judge] [a run] [--golden] [one]\n"), err)
+        self.assertFalse((self.stub / ".venv").exists())
+        self.assertFalse((self.stub / "build/release").exists())
 
     def test_a_report_of_a_whole_run_needs_no_program(self):
         (self.stub / "reports/report.py").write_text("import sys; print('report of', *sys.argv[1:])")
@@ -263,6 +271,8 @@ class WayIn(unittest.TestCase):
         (run / "results.json").touch()
         status, out, err = self.call("report", str(run))
         self.assertEqual((status, out), (0, f"report of {run}\n"), err)
+        status, out, err = self.call("report", str(run), "--all")
+        self.assertEqual((status, out), (0, f"report of --all {run}\n"), err)
         self.assertFalse((self.stub / "build/release").exists())
         (run / "journal").touch()  # it was ended: the program puts its results together
         status, out, err = self.call("report", str(run))

@@ -6,6 +6,7 @@
 
 import functools
 import os
+import sys
 import sysconfig
 from datetime import timedelta
 from pathlib import Path
@@ -15,9 +16,10 @@ import torch.distributed as dist
 import typing_extensions
 from torch.distributed import distributed_c10d as c10d
 
-from . import build
+from . import build, checker
 
-FAULT_KINDS = ("drop", "double", "average", "stale", "corrupt", "skip")
+FAULT_KINDS = ("drop", "double", "average", "stale", "corrupt", "skip", "wrong_group")
+FAULT_KEYS = ("op", "group", "site", "call", "rank", "kind", "side", "to")
 DEFAULT_TIMEOUT_S = 300.0
 DEFAULT_NOTICE_S = 10.0
 
@@ -28,24 +30,55 @@ def extension():
     return build.extension()
 
 
+def in_python():
+    """Whether the calls are checked in Python alone: where the extension cannot be built, or SHARDPROOF_CHECKER asks."""
+    wanted = os.environ.get("SHARDPROOF_CHECKER", "")
+    if wanted not in ("", "extension", "python"):
+        raise ValueError(f"SHARDPROOF_CHECKER is {wanted!r}; choose extension or python")
+    if wanted == "extension":
+        extension()
+    return wanted == "python" or (not wanted and bool(why_not_built()))
+
+
+@functools.cache
+def why_not_built():
+    """Why there is no extension, which is also printed; empty if there is one."""
+    try:
+        extension()
+    except build.NoCompiler as error:
+        print(f"shardproof: {error}; until then the calls are checked in Python, which is slower and plants no faults",
+              file=sys.stderr)
+        return str(error)
+    return ""
+
+
 def parse_fault(text):
-    """One fault, such as "op=all_reduce,group=tp,call=3,rank=1,kind=drop", as a dictionary."""
+    """One fault, such as "op=all_reduce,group=tp,call=3,rank=1,kind=drop", as a dictionary. The key rank is absent for
+    all ranks."""
     fault = {"side": "input"}
     for item in text.split(","):
         key, equals, value = item.strip().partition("=")
-        if not equals or key not in ("op", "group", "call", "rank", "kind", "side"):
+        if not equals or key not in FAULT_KEYS:
             raise ValueError(f"SHARDPROOF_FAULT has {item!r} in {text!r}; write "
-                             "op=NAME,group=NAME,call=N,rank=R,kind=KIND,side=input|output")
-        fault[key] = int(value) if key in ("call", "rank") else value
+                             "op=NAME,group=NAME,site=FILE:LINE,call=N,rank=R,kind=KIND,"
+                             "side=input|output,to=NAME")
+        fault[key] = int(value) if key in ("call", "rank") and value != "all" else value
     if fault.get("kind") not in FAULT_KINDS:
         raise ValueError(f"SHARDPROOF_FAULT has kind {fault.get('kind')!r} in {text!r}; "
                          f"choose one of {', '.join(FAULT_KINDS)}")
     if "rank" not in fault:
-        raise ValueError(f"SHARDPROOF_FAULT names no rank in {text!r}; add rank=R")
+        raise ValueError(f"SHARDPROOF_FAULT names no rank in {text!r}; add rank=R or rank=all")
     if fault["side"] not in ("input", "output"):
         raise ValueError(f"SHARDPROOF_FAULT has side {fault['side']!r} in {text!r}; "
                          "choose input or output")
+    if (fault["kind"] == "wrong_group") != ("to" in fault):
+        raise ValueError(f"SHARDPROOF_FAULT has kind {fault['kind']} and to={fault.get('to')} in {text!r}; "
+                         "give to=NAME with kind=wrong_group, and only with it")
     fault["output"] = fault.pop("side") == "output"
+    fault["every"] = fault.get("call") == "all"
+    for key in ("call", "rank"):
+        if fault.get(key) == "all":
+            del fault[key]
     return fault
 
 
@@ -113,10 +146,10 @@ def make_inner(name, store, rank, size, timeout, group, ranks):
     return plugin.creator_fn(options, None)
 
 
-def meet(store, rank, ranks, group, seconds):
-    """Waits until all members make the group, and names those that do not."""
+def meet(store, rank, ranks, group, seconds, kind):
+    """Waits until all members make the group, and names those that do not, or that check in another way."""
     keys = [f"shardproof/here/{i}" for i in range(len(ranks))]
-    store.set(keys[rank], "")
+    store.set(keys[rank], kind)
     try:
         store.wait(keys, timedelta(seconds=seconds))
     except Exception as error:
@@ -128,6 +161,12 @@ def meet(store, rank, ranks, group, seconds):
             f"group {group} {ranks} was not made within {seconds:g} s: rank {ranks[rank]} makes "
             f"it, {who} did not; call init_process_group or new_group on every rank, in the same "
             "order") from error
+    kinds = {ranks[i]: store.get(key).decode() for i, key in enumerate(keys)}
+    if len(set(kinds.values())) > 1:
+        extension_on = [member for member, one in kinds.items() if one == "extension"]
+        raise dist.DistBackendError(
+            f"group {group} {ranks} has the backend's extension on {extension_on} only; install g++ and the headers of "
+            "Python on the other machines, or set SHARDPROOF_CHECKER=python on all")
 
 
 def settings(module, rank, seconds):
@@ -137,10 +176,11 @@ def settings(module, rank, seconds):
     own.timeout_ms = int(seconds * 1000)
     own.notice_ms = int(seconds_of("SHARDPROOF_NOTICE", DEFAULT_NOTICE_S) * 1000)
     own.digests = os.environ.get("SHARDPROOF_DIGESTS", "0") not in ("", "0")
+    own.checks = os.environ.get("SHARDPROOF_CHECKS", "1") != "0"
     own.calls_folder = os.environ.get("SHARDPROOF_CALLS", "")
     if own.calls_folder:
         Path(own.calls_folder).mkdir(parents=True, exist_ok=True)
-    own.faults = [fault for fault in faults(module) if fault.rank == rank]
+    own.faults = faults(module, rank)
     folders = (Path(torch.__file__).parent, Path(__file__).parents[1],
                sysconfig.get_paths()["stdlib"])
     # typing_extensions wraps the functions that torch has deprecated.
@@ -149,12 +189,15 @@ def settings(module, rank, seconds):
     return own
 
 
-def faults(module):
-    """The faults that SHARDPROOF_FAULT plants, separated by semicolons."""
+def faults(module, rank):
+    """The faults that SHARDPROOF_FAULT plants in a rank, separated by semicolons."""
     out = []
     for text in filter(None, os.environ.get("SHARDPROOF_FAULT", "").split(";")):
+        values = parse_fault(text)
+        if values.pop("rank", rank) != rank:
+            continue
         fault = module.Fault()
-        for key, value in parse_fault(text).items():
+        for key, value in values.items():
             setattr(fault, key, value)
         fault.text = text
         out.append(fault)
@@ -162,29 +205,42 @@ def faults(module):
 
 
 def process_rank(module, store, rank, seconds):
-    """What this process keeps for all of its groups; made anew with the default group."""
+    """What this process keeps for all of its groups; made anew with the default group. Without `module`: in Python."""
     world = c10d._world.default_pg
-    base = c10d._world.pg_map[world][1] if world else store.underlying_store
-    return module.rank(settings(module, rank, seconds), dist.PrefixStore("shardproof", base),
-                       world is None)
+    base = dist.PrefixStore("shardproof", c10d._world.pg_map[world][1] if world else store.underlying_store)
+    if module is not None:
+        return module.rank(settings(module, rank, seconds), base, world is None)
+    if world is None or process_rank.own is None:
+        notice = seconds_of("SHARDPROOF_NOTICE", DEFAULT_NOTICE_S)
+        process_rank.own = checker.world(base, rank, seconds, notice)
+    return process_rank.own
+
+
+process_rank.own = None
 
 
 def create(options, _):
     """Makes the backend of one group; torch.distributed calls it on each member."""
-    module = extension()
-    rank, store = options.group_rank, options.store
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
-    seconds = min(timeout_s(), options.timeout.total_seconds())
+    return make(options.store, options.group_rank, ranks, options.group_id, options.timeout, inner_names())
+
+
+def make(store, rank, ranks, group, timeout, inners):
+    """The backend of a group. `inners`: {device type: name of the backend that makes its calls}."""
+    module = None if in_python() else extension()
+    seconds = min(timeout_s(), timeout.total_seconds())
     own = process_rank(module, store, ranks[rank], seconds)
-    meet(store, rank, ranks, options.group_id, seconds)
+    meet(store, rank, ranks, group, seconds, "extension" if module else "python")
     inner = {}
-    for device, name in inner_names().items():
+    for device, name in inners.items():
         inner[device] = make_inner(name, dist.PrefixStore(f"inner/{device}", store), rank,
-                                   len(ranks), options.timeout, options.group_id, ranks)
+                                   len(ranks), timeout, group, ranks)
+    if module is None:
+        return checker.make(own, store, ranks, rank, group, {device: (inners[device], backend)
+                                                             for device, backend in inner.items()})
     side = dist.ProcessGroupGloo(dist.PrefixStore("side", store), rank, len(ranks),
                                  timeout=timedelta(seconds=seconds))
-    return module.backend(own=own, inner=inner, side=side, ranks=ranks,
-                          name=options.group_id, rank=rank)
+    return module.backend(own=own, inner=inner, side=side, ranks=ranks, name=group, rank=rank)
 
 
 dist.Backend.register_backend("shardproof", create, extended_api=True, devices=["cpu", "cuda"])

@@ -92,6 +92,9 @@ class DTensorSlot(Slot):
         super().__init__(name, parameter, mesh.world_size)
         self._boxes = boxes
 
+    def value(self) -> torch.Tensor:
+        return self.parameter  # DTensor's detach() costs more than the copy, which needs the local tensor alone
+
     def pieces(self, tensor: torch.Tensor) -> list[Piece]:
         if not is_dtensor(tensor):
             raise Error(f'"{self.name}" is a DTensor, but its gradient or state is a plain tensor of shape '

@@ -2,34 +2,33 @@
 // a safetensors blob (a memfd or a cache file), and all processes map the same pages.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "observe/probe.h"
-#include "tensor/safetensors.h"
+#include "observe/phase.h"
+#include "tensor/tensor_view.h"
 
 namespace shardproof::sim {
 
 // "forward 1 model.norm.output": phase, step and name identify an observation.
 std::string record_key(Phase phase, int64_t step, const std::string& name);
 
-// Magnitudes above this count neither for scale nor for phase_scale (masks of -1e38, for example).
+// Magnitudes above this count for no phase_scale, and for scale only where largest_magnitude() says
+// that they were computed (masks of -1e38, for example, were not).
 inline constexpr double kLargestCounted = 1e30;
 
-struct GoldenTensor {
-  at::Tensor value;   // the full tensor as float64, or in its integer dtype
+// What is known of a golden tensor besides its values.
+struct GoldenFacts {
   int64_t order = 0;  // position in the golden's own run
   Phase phase = Phase::kForward;
   int64_t step = 0;
   std::string name;
   bool token_dims = false;  // dims 0 and 1 are samples and positions
-  double scale = 0;         // largest finite magnitude in it (<= 1e30)
+  double scale = 0;         // largest_magnitude() of it
   double phase_scale = 0;   // largest over the tensors of the same phase and step
   // Largest distance of a member of the golden's ensemble in the case's precision from `value`;
   // infinite when members compute different tensors. 0 for float64.
@@ -43,41 +42,20 @@ struct GoldenTensor {
   bool kept_in_float32 = false;
 };
 
-// Collects a golden run and writes the blob.
-class GoldenRecorder final : public Probe {
- public:
-  // With `activations` false, forward outputs and input gradients are not kept, except logprobs and
-  // loss. Parameters and optimizer state of step `last_step` are kept without a copy because
-  // nothing writes to them again (write() checks it); -1: no step is known to be the last.
-  explicit GoldenRecorder(bool activations, int64_t last_step = -1)
-      : activations_(activations), last_step_(last_step) {}
-  bool listens(Phase phase) const override;
-  void observe(const Observation& observation) override;
+struct GoldenTensor : GoldenFacts {
+  TensorView value;  // the full tensor as float64, or in its integer dtype
+};
 
-  // Widens the scatter of every tensor by one member: the same run in a lower precision.
-  void add_member(const GoldenRecorder& member);
-  // The scatter so far, by record_key.
-  std::map<std::string, double> scatter() const;
-  // Throws Error(kBadInput) "a fault of the golden" when a parameter, gradient, loss or logprob is
-  // not finite. Writes `metadata` beside the tensors.
-  void write(int fd, const std::map<std::string, std::string>& metadata) const;
-  // The values under the names of expected.safetensors (expected_names.h).
-  NamedTensors expected_names(int64_t steps) const;
-  // The values under the names of a policy's moments (expected_names.h).
-  NamedTensors moment_names() const;
-  const std::vector<GoldenTensor>& tensors() const { return tensors_; }
+// The scales of the tensors of one record.
+class GoldenScales {
+ public:
+  // Returns the tensor's own. Throws Error(kBadInput) "a fault of the golden" when a parameter,
+  // gradient, loss or logprob is not finite.
+  double add(const GoldenFacts& facts, const TensorView& value);
+  double of_phase(const GoldenFacts& facts) const;  // when all are added
 
  private:
-  bool activations_;
-  int64_t last_step_;
-  bool keeps(const Observation& observation) const;
-  template <class Names>
-  NamedTensors named(const Names& names_of) const;
-
-  std::vector<GoldenTensor> tensors_;
-  // The version of each tensor when observed; write() checks that nothing wrote to it afterwards.
-  std::vector<uint32_t> versions_;
-  std::unordered_map<std::string, size_t> by_key_;
+  std::map<std::pair<Phase, int64_t>, double> largest_;
 };
 
 class GoldenRecord {
@@ -85,11 +63,16 @@ class GoldenRecord {
   // Maps the blob. The tensors are views of the mapping and keep it alive; the caller may close the
   // descriptor. Throws Error(kBadInput) when it is not a golden's blob or is damaged.
   static GoldenRecord from_fd(int fd);
+  // A record of these tensors, in this order; sets their order and their scales. Throws as
+  // GoldenScales does.
+  static GoldenRecord of(std::vector<GoldenTensor> tensors);
   const GoldenTensor* find(Phase phase, int64_t step, const std::string& name) const;  // null: none
   const std::vector<GoldenTensor>& tensors() const { return tensors_; }  // in golden order
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
  private:
+  void add(GoldenTensor tensor);
+
   std::vector<GoldenTensor> tensors_;
   std::unordered_map<std::string, size_t> by_key_;
   std::map<std::string, std::string> metadata_;

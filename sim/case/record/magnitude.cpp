@@ -1,10 +1,9 @@
 #include "sim/case/record/magnitude.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "sim/case/record/golden_record.h"
@@ -17,49 +16,42 @@ constexpr int64_t kLanes = 4;
 
 // Calls use(values, count) with blocks of `tensor` as doubles.
 template <class Use>
-void in_blocks_of_doubles(const at::Tensor& tensor, const Use& use) {
+void in_blocks_of_doubles(const TensorView& tensor, const Use& use) {
   const int64_t count = tensor.numel();
-  if (tensor.scalar_type() == at::kDouble) return use(tensor.const_data_ptr<double>(), count);
+  if (tensor.dtype() == Dtype::kFloat64) return use(tensor.data<double>(), count);
   std::array<double, kBlock> block;
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, tensor.scalar_type(),
-                                  "in_blocks_of_doubles", [&] {
-                                    const scalar_t* data = tensor.const_data_ptr<scalar_t>();
-                                    for (int64_t start = 0; start < count; start += kBlock) {
-                                      const int64_t length = std::min(kBlock, count - start);
-                                      for (int64_t i = 0; i < length; ++i)
-                                        block[i] = static_cast<double>(data[start + i]);
-                                      use(static_cast<const double*>(block.data()), length);
-                                    }
-                                  });
+  with_floating_dtype(tensor.dtype(), [&](auto one) {
+    const auto* data = tensor.data<decltype(one)>();
+    for (int64_t start = 0; start < count; start += kBlock) {
+      const int64_t length = std::min(kBlock, count - start);
+      for (int64_t i = 0; i < length; ++i) {
+        block[static_cast<size_t>(i)] = static_cast<double>(data[start + i]);
+      }
+      use(static_cast<const double*>(block.data()), length);
+    }
+  });
 }
 
-}  // namespace
-
-double largest_magnitude(const at::Tensor& tensor) {
-  if (!at::isFloatingType(tensor.scalar_type())) return 0;
-  double largest = 0;
+// Of the finite elements above kLargestCounted; 0 when they are a mask.
+double largest_of_computed(const TensorView& tensor) {
+  double least = std::numeric_limits<double>::infinity(), largest = 0;
+  int64_t huge = 0;
   in_blocks_of_doubles(tensor, [&](const double* values, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       const double size = std::fabs(values[i]);
-      if (size <= kLargestCounted && size > largest) largest = size;
+      if (size <= kLargestCounted || !std::isfinite(size)) continue;
+      ++huge;
+      least = std::min(least, size);
+      largest = std::max(largest, size);
     }
   });
-  return largest;
+  return huge == 1 || least < largest ? largest : 0;
 }
 
-bool all_finite(const at::Tensor& tensor) {
-  if (!at::isFloatingType(tensor.scalar_type())) return true;
-  bool finite = true;
-  in_blocks_of_doubles(tensor, [&](const double* values, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) finite &= std::isfinite(values[i]);
-  });
-  return finite;
-}
-
-Distance distance_between(const at::Tensor& a, const at::Tensor& b) {
-  SHARDPROOF_ASSERT(a.sizes() == b.sizes(), "comparing tensors of different shapes");
-  const at::Tensor doubles = a.to(at::kDouble);
-  const double* left = doubles.const_data_ptr<double>();
+// Over the elements where |a - b| is at most `most`; `beyond` becomes true when it is more
+// somewhere.
+Distance distance_within(const TensorView& a, const TensorView& b, double most, bool& beyond) {
+  const double* left = a.data<double>();
   std::array<Distance, kLanes> lanes;  // independent sums
   in_blocks_of_doubles(b, [&](const double* right, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
@@ -67,7 +59,8 @@ Distance distance_between(const at::Tensor& a, const at::Tensor& b) {
       const double difference = right[i] - left[i], size = std::fabs(difference);
       lane.a_finite &= std::isfinite(left[i]);
       lane.b_finite &= std::isfinite(right[i]);
-      if (!(size <= kLargestCounted)) continue;
+      beyond |= size > most;
+      if (!(size <= most)) continue;
       lane.largest = std::max(lane.largest, size);
       lane.square += left[i] * left[i];
       lane.along += difference * left[i];
@@ -83,6 +76,40 @@ Distance distance_between(const at::Tensor& a, const at::Tensor& b) {
     distance.b_finite &= lane.b_finite;
   }
   return distance;
+}
+
+}  // namespace
+
+double largest_magnitude(const TensorView& tensor) {
+  if (!is_floating(tensor.dtype())) return 0;
+  double largest = 0;
+  bool huge = false;
+  in_blocks_of_doubles(tensor, [&](const double* values, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      const double size = std::fabs(values[i]);
+      if (size <= kLargestCounted && size > largest) largest = size;
+      huge |= size > kLargestCounted;
+    }
+  });
+  return huge ? std::max(largest, largest_of_computed(tensor)) : largest;
+}
+
+bool all_finite(const TensorView& tensor) {
+  if (!is_floating(tensor.dtype())) return true;
+  bool finite = true;
+  in_blocks_of_doubles(tensor, [&](const double* values, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) finite &= std::isfinite(values[i]);
+  });
+  return finite;
+}
+
+Distance distance_between(const TensorView& a, const TensorView& b) {
+  SHARDPROOF_ASSERT(a.sizes() == b.sizes(), "comparing tensors of different shapes");
+  bool beyond = false;
+  const Distance distance = distance_within(a, b, kLargestCounted, beyond);
+  if (!beyond) return distance;
+  const double most = largest_magnitude(a);
+  return most > kLargestCounted ? distance_within(a, b, most, beyond) : distance;
 }
 
 }  // namespace shardproof::sim

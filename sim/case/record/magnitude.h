@@ -1,16 +1,18 @@
-// Magnitudes of plain tensors, one pass each, without the thread pool of tensor ops.
+// Magnitudes of tensors, one pass each.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include "tensor/tensor_view.h"
 
 namespace shardproof::sim {
 
-// Largest finite |x| <= kLargestCounted of a floating-point tensor; 0 for an integer or empty one.
-// `tensor` must be contiguous and on the CPU.
-double largest_magnitude(const at::Tensor& tensor);
+// Largest finite |x| of a floating-point tensor that counts; 0 for an integer or empty one. If
+// several elements above kLargestCounted have one magnitude, they are a mask and do not count. A
+// single one, or several of different magnitudes, were computed, and count.
+double largest_magnitude(const TensorView& tensor);
 // True when no element is NaN or infinite.
-bool all_finite(const at::Tensor& tensor);
-// The distance of b from a, over the elements where |a - b| is at most kLargestCounted.
+bool all_finite(const TensorView& tensor);
+// The distance of b from a, over the elements where |a - b| is at most kLargestCounted or, if that
+// is more, the largest magnitude of a.
 struct Distance {
   double largest = 0;    // |a - b|
   double square = 0;     // <a, a>
@@ -18,7 +20,7 @@ struct Distance {
   bool a_finite = true;  // no element of a is NaN or infinite
   bool b_finite = true;
 };
-// Both must be floating-point tensors of the same shape, contiguous and on the CPU.
-Distance distance_between(const at::Tensor& a, const at::Tensor& b);
+// Both have the same shape; `a` is float64, `b` any floating dtype.
+Distance distance_between(const TensorView& a, const TensorView& b);
 
 }  // namespace shardproof::sim

@@ -30,7 +30,9 @@ void set_kind(const Settings& settings, CaseSpec& spec) {
   const std::string chosen = packed ? packing : dynamic;
   const std::string tokens =
       chosen + (spec.is(ModelWorkload::kLogprobs) ? "logprob_mb_tokens" : "train_mb_tokens");
-  spec.batching.kind = packed ? "packed" : dynamically ? "dynamic" : "fixed";
+  spec.batching.kind = packed        ? BatchingKind::kPacked
+                       : dynamically ? BatchingKind::kDynamic
+                                     : BatchingKind::kFixed;
   if (settings.given(tokens)) spec.batching.tokens = settings.get<int64_t>(tokens);
   const std::string scored = chosen + "logprob_mb_tokens";
   if (settings.given(scored)) spec.batching.logprob_tokens = settings.get<int64_t>(scored);

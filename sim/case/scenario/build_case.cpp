@@ -6,11 +6,11 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/read_text.h"
 #include "sim/case/names.h"
 #include "sim/case/scenario/blocks.h"
 #include "sim/case/scenario/case_folder.h"
 #include "sim/case/scenario/known_workload.h"
-#include "sim/case/scenario/read_text.h"
 
 namespace shardproof::sim {
 

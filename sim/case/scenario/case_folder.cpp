@@ -9,11 +9,11 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/read_text.h"
 #include "base/utf8.h"
 #include "sim/case/names.h"
+#include "sim/case/scenario/json_places.h"
 #include "sim/case/scenario/problems.h"
-#include "sim/case/scenario/read_text.h"
-#include "sim/case/scenario/yaml_tree.h"
 
 namespace shardproof::sim {
 
@@ -30,45 +30,24 @@ constexpr size_t kMaxShown = 80;  // bytes of a message that come from the file
   throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
 }
 
-// The wrong constants of case.json. JSON is YAML, whose tree knows the line and the column of each.
+// The wrong constants of case.json.
 class WrongConstants {
  public:
-  WrongConstants(std::string file, const std::string& text) : file_(std::move(file)) {
-    try {
-      tree_ = parse_yaml(file_, text);
-    } catch (const Error&) {  // tabs, for example: JSON allows them
-    }
-  }
+  WrongConstants(const std::string& file, const std::string& text) : places_(file, text) {}
 
   // `block` is "" for a key of the whole file; `key` is "" for the block itself.
   void add(const std::string& block, const std::string& key, const std::string& problem) {
-    const YamlEntry* entry = entry_of(tree_, block.empty() ? key : block);
-    if (entry != nullptr && !block.empty() && !key.empty()) {
-      const YamlEntry* inner = entry_of(entry->value, key);
-      if (inner != nullptr) entry = inner;
-    }
     const std::string where = block.empty() || key.empty() ? block + key : block + "." + key;
-    const int64_t line = entry == nullptr ? 0 : entry->line;
-    const int64_t column = entry == nullptr ? 0 : entry->column;
-    const std::string place = line == 0 ? file_ : fmt::format("{}:{}:{}", file_, line, column);
-    problems_.push_back(
-        PlacedError({.kind = ErrorKind::kBadInput,
-                     .what = fmt::format("{}: {} {}", place, printable(where, kMaxShown), problem),
-                     .fix = "mend case.json"},
-                    line, column));
+    std::vector<std::string> keys = {block, key};
+    std::erase(keys, "");
+    problems_.push_back(places_.error(
+        keys, fmt::format("{} {}", printable(where, kMaxShown), problem), "mend case.json"));
   }
 
   void throw_them() const { throw_all(problems_); }
 
  private:
-  static const YamlEntry* entry_of(const YamlNode& node, const std::string& key) {
-    const auto found = std::find_if(node.entries.begin(), node.entries.end(),
-                                    [&key](const YamlEntry& entry) { return entry.key == key; });
-    return found == node.entries.end() ? nullptr : &*found;
-  }
-
-  std::string file_;
-  YamlNode tree_;
+  JsonPlaces places_;
   std::vector<PlacedError> problems_;
 };
 
@@ -124,20 +103,19 @@ class Constants {
     second = given[1].get<double>();
   }
 
-  // Reads the first word of `kind`, which must be one of `known`.
-  void kind(std::string& value, const std::vector<std::string>& known) const {
+  // Reads the first word of `kind`, which must be the name of a value.
+  template <NamedEnum Enum>
+  void kind(Enum& value) const {
     if (!object_.contains("kind")) return;
     const json& given = object_["kind"];
     if (!given.is_string()) return fail("kind", "must be text, not " + shown(given));
     const std::string word = first_word(given.get<std::string>());
-    for (const std::string& name : known) {
-      if (name == word) {
-        value = name;
-        return;
-      }
+    const auto found = find_enum<Enum>(word);
+    if (!found) {
+      return fail("kind", fmt::format("is \"{}\"; {}", printable(word, kMaxShown),
+                                      known_names(word, all_names<Enum>())));
     }
-    fail("kind",
-         fmt::format("is \"{}\"; {}", printable(word, kMaxShown), known_names(word, known)));
+    value = *found;
   }
 
   // Refuses every other key, with the nearest known one. Other keys that hold text describe the
@@ -189,7 +167,7 @@ class Constants {
 void read_loss(WrongConstants& wrong, const json& object, LossSpec& loss) {
   const Constants constants(wrong, "loss", object);
   constants.nothing_else({"kind", "eps", "beta"});
-  constants.kind(loss.kind, known_losses());
+  constants.kind(loss.kind);
   constants.number("eps", loss.eps, 0, 1e6);
   constants.number("beta", loss.beta, -1e6, 1e6);
 }
@@ -199,7 +177,7 @@ void read_optimizer(WrongConstants& wrong, const json& object, CaseSpec& spec) {
   constants.nothing_else(
       {"kind", "lr", "betas", "eps", "weight_decay", "momentum", "max_norm", "steps"});
   OptimizerSpec& optimizer = spec.optimizer;
-  constants.kind(optimizer.kind, known_optimizers());
+  constants.kind(optimizer.kind);
   constants.number("lr", optimizer.lr, 0, 1e6);
   constants.pair("betas", optimizer.beta1, optimizer.beta2);
   constants.number("eps", optimizer.eps, 0, 1e6);

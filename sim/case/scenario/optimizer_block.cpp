@@ -18,18 +18,19 @@ using nlohmann::json;
 
 constexpr const char* kKwargs = "run.optimizer.kwargs.";
 
-std::vector<std::string> constants_of_optimizer(const std::string& kind) {
+std::vector<std::string> constants_of_optimizer(OptimizerKind kind) {
   std::vector<std::string> names = {"lr",      "weight_decay", "maximize",
                                     "foreach", "fused",        "differentiable"};
   const std::vector<std::string> own =
-      kind == "SGD" ? std::vector<std::string>{"momentum", "dampening", "nesterov"}
-                    : std::vector<std::string>{"betas", "eps", "amsgrad", "capturable"};
+      kind == OptimizerKind::kSgd
+          ? std::vector<std::string>{"momentum", "dampening", "nesterov"}
+          : std::vector<std::string>{"betas", "eps", "amsgrad", "capturable"};
   names.insert(names.end(), own.begin(), own.end());
   return names;
 }
 
 // PyTorch's optimizers take the same constants.
-void check_constants(const Settings& settings, const std::string& kind) {
+void check_constants(const Settings& settings, OptimizerKind kind) {
   const std::vector<std::string> known = constants_of_optimizer(kind);
   std::vector<std::string> allowed;
   for (const std::string& name : known) allowed.push_back(kKwargs + name);

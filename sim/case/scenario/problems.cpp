@@ -78,7 +78,10 @@ void throw_all(std::vector<PlacedError> problems) {
   std::string text;
   for (size_t i = 0; i + 1 < problems.size(); ++i) text += std::string(problems[i].what()) + "\n";
   const PlacedError& last = problems.back();
-  throw PlacedError({.kind = ErrorKind::kBadInput,
+  const bool refused = std::all_of(problems.begin(), problems.end(), [](const auto& problem) {
+    return problem.kind() == ErrorKind::kRefused;
+  });
+  throw PlacedError({.kind = refused ? ErrorKind::kRefused : ErrorKind::kBadInput,
                      .what = text + last.fact(),
                      .fix = last.fix() + (more ? "\nthere may be more errors after these" : "")},
                     problems.front().line, problems.front().column);

@@ -16,8 +16,8 @@ std::vector<PlacedError> problems_of(YamlNode root,
                                      const std::function<void(const YamlNode& root)>& read);
 inline constexpr size_t kMaxProblems = 20;
 
-// Throws the errors as one, a line for each, in the order of the file; equal ones count once.
-// Returns when there are none.
+// Throws the errors as one, a line for each, in the order of the file; equal ones count once. It is
+// a refusal when all of them are. Returns when there are none.
 void throw_all(std::vector<PlacedError> problems);
 
 }  // namespace shardproof::sim

@@ -6,11 +6,11 @@
 #include <filesystem>
 #include <optional>
 
+#include "base/read_text.h"
 #include "base/utf8.h"
 #include "sim/case/scenario/build_case.h"
 #include "sim/case/scenario/matrix.h"
 #include "sim/case/scenario/problems.h"
-#include "sim/case/scenario/read_text.h"
 #include "sim/case/scenario/skip.h"
 
 namespace shardproof::sim {
@@ -86,9 +86,14 @@ struct ScenarioKeys {
   std::vector<MatrixRow> rows;
 };
 
-CaseSpec case_of_row(const ScenarioKeys& keys, const MatrixRow& row, const WorldChoice& world) {
+Settings settings_of_row(const ScenarioKeys& keys, const MatrixRow& row) {
   Settings settings = *keys.base;
   settings.overlay(row.settings);
+  return settings;
+}
+
+CaseSpec case_of_row(const ScenarioKeys& keys, const MatrixRow& row, const Settings& settings,
+                     const WorldChoice& world) {
   CaseSpec spec = build_case(settings, world);
   spec.name = row.label.empty() ? keys.name : fmt::format("{}[{}]", keys.name, row.label);
   spec.skip = row.skip;
@@ -102,7 +107,7 @@ CaseSpec case_of_row(const ScenarioKeys& keys, const MatrixRow& row, const World
 
 Scenario parse_scenario_text(const std::string& file, const std::string& text,
                              const WorldChoice& world) {
-  const Schema schema;
+  const Schema& schema = case_schema();
   const YamlNode root = parse_yaml(file, text);
   if (root.kind == YamlNode::Kind::kNull)
     fail_at(file, 1, 1, "the file is empty", "write a scenario");
@@ -116,7 +121,9 @@ Scenario parse_scenario_text(const std::string& file, const std::string& text,
   std::vector<PlacedError> problems;
   for (const MatrixRow& row : keys.rows) {
     try {
-      scenario.cases.push_back(case_of_row(keys, row, world));
+      const Settings settings = settings_of_row(keys, row);
+      scenario.cases.push_back(case_of_row(keys, row, settings, world));
+      scenario.settings.push_back(settings.given_values());
     } catch (const PlacedError& error) {
       problems.push_back(error);
     }

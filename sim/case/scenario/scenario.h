@@ -20,6 +20,8 @@ struct Scenario {
   std::string file;
   std::string name;             // "tp/llama"
   std::vector<CaseSpec> cases;  // in the order of the matrix; skipped ones have their reason
+  // What the file says of each case, its row of the matrix included: {key: value}.
+  std::vector<nlohmann::json> settings = {};
 };
 
 // Throws one Error(kBadInput) with a line "file:line:column: ..." for each error that is

@@ -18,17 +18,18 @@ using nlohmann::json;
 
 constexpr const char* kPath = "run.scheduler";
 
-std::vector<std::string> constants_of(const std::string& kind) {
-  if (kind == "ConstantLR") return {"factor", "total_iters", "last_epoch"};
-  if (kind == "LinearLR") return {"start_factor", "end_factor", "total_iters", "last_epoch"};
-  if (kind == "CosineAnnealingLR") return {"T_max", "eta_min", "last_epoch"};
+std::vector<std::string> constants_of(ScheduleKind kind) {
+  if (kind == ScheduleKind::kConstant) return {"factor", "total_iters", "last_epoch"};
+  if (kind == ScheduleKind::kLinear)
+    return {"start_factor", "end_factor", "total_iters", "last_epoch"};
+  if (kind == ScheduleKind::kCosine) return {"T_max", "eta_min", "last_epoch"};
   return {"lr_lambda", "last_epoch"};
 }
 
 // The kwargs of one scheduler; an absent one keeps PyTorch's value.
 class SchedulerConstants {
  public:
-  SchedulerConstants(const Settings& settings, const std::string& kind, const json& kwargs)
+  SchedulerConstants(const Settings& settings, ScheduleKind kind, const json& kwargs)
       : settings_(settings), kind_(kind), kwargs_(kwargs) {
     const std::vector<std::string> known = constants_of(kind);
     for (const auto& [key, value] : kwargs.items()) {
@@ -93,15 +94,15 @@ class SchedulerConstants {
   }
 
   const Settings& settings_;
-  const std::string& kind_;
+  ScheduleKind kind_;
   const json& kwargs_;
 };
 
-SchedulerSpec one_scheduler(const Settings& settings, const std::string& kind, const json& kwargs) {
+SchedulerSpec one_scheduler(const Settings& settings, ScheduleKind kind, const json& kwargs) {
   SchedulerSpec scheduler{.kind = kind};
   const SchedulerConstants constants(settings, kind, kwargs);
   constants.from_the_start();
-  if (kind == "LambdaLR") {
+  if (kind == ScheduleKind::kLambda) {
     constants.lambda(scheduler.lr_lambda);
     return scheduler;
   }
@@ -110,7 +111,7 @@ SchedulerSpec one_scheduler(const Settings& settings, const std::string& kind, c
   constants.number("end_factor", scheduler.end_factor, 0, true, 1);
   constants.number("eta_min", scheduler.eta_min, 0, true, 1e6);
   constants.steps("total_iters", scheduler.total_iters, false);
-  constants.steps("T_max", scheduler.t_max, kind == "CosineAnnealingLR");
+  constants.steps("T_max", scheduler.t_max, kind == ScheduleKind::kCosine);
   return scheduler;
 }
 
@@ -145,7 +146,8 @@ void set_schedulers(const Settings& settings, OptimizerSpec& optimizer) {
       optimizer.milestones = record["milestones"].get<std::vector<int64_t>>();
       ended = true;
     } else {
-      optimizer.schedulers.push_back(one_scheduler(settings, kind, record["kwargs"]));
+      optimizer.schedulers.push_back(
+          one_scheduler(settings, enum_of<ScheduleKind>(kind), record["kwargs"]));
     }
   }
   check_milestones(settings, optimizer);

@@ -10,6 +10,11 @@ Schema::Schema() {
   }
 }
 
+const Schema& case_schema() {
+  static const Schema schema;
+  return schema;
+}
+
 const CaseOption* Schema::find(std::string_view path) const {
   for (const CaseOption& key : keys_) {
     if (key.path == path) return &key;

@@ -31,4 +31,7 @@ class Schema {
   std::vector<CaseOption> keys_;
 };
 
+// Made once.
+const Schema& case_schema();
+
 }  // namespace shardproof::sim

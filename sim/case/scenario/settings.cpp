@@ -96,6 +96,12 @@ void Settings::overlay(const Settings& row) {
   for (const auto& [path, setting] : row.settings_) settings_[path] = setting;
 }
 
+json Settings::given_values() const {
+  json values = json::object();
+  for (const auto& [path, setting] : settings_) values[path] = setting.value;
+  return values;
+}
+
 json Settings::value(const std::string& path) const {
   const auto found = settings_.find(path);
   if (found != settings_.end()) return found->second.value;

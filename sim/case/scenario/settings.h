@@ -25,6 +25,7 @@ class Settings {
   void overlay(const Settings& row);
 
   bool given(const std::string& path) const { return settings_.count(path) != 0; }
+  nlohmann::json given_values() const;  // {key: value}
   // The given value, else the table's default.
   nlohmann::json value(const std::string& path) const;
   template <class Type>

@@ -112,7 +112,9 @@ class StageReader {
     const int64_t cp = record["context_parallel_size"], ulysses = record["ulysses_size"];
     const int64_t tp = record["tensor_parallel_size"], dp = record["data_parallel_size"];
     const std::string data_parallel = record["data_parallel"];
-    if (!data_parallel.empty()) parallel_.data_parallel = data_parallel;
+    if (!data_parallel.empty()) {
+      parallel_.data_parallel = enum_of<DataParallelKind>(data_parallel);
+    }
     if (cp + ulysses + tp + dp == 0) return;
     parallel_.cp = std::max<int64_t>(cp, 1);
     parallel_.ulysses = std::max<int64_t>(ulysses, 1);

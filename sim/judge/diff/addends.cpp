@@ -201,7 +201,7 @@ ResultRow judged_sum(const ResultRow& like, const Piece& sum) {
   row.count = row.judged = static_cast<int64_t>(sum.actual.size());
   row.allowance = sum.allowance;
   row.global_shape = sum.global_shape;
-  row.replicas = {sum.rank};
+  row.replicas = std::vector<int64_t>{sum.rank};
   double golden_square = 0, product = 0, actual_square = 0;
   for (size_t i = 0; i < sum.actual.size(); ++i) {
     golden_square += sum.golden[i] * sum.golden[i];

@@ -48,8 +48,8 @@ class CborReader {
   std::vector<std::string> texts();
   std::vector<double> numbers();
   bool empty() const { return rest_.empty(); }
-  bool text_is_next() const {
-    return !rest_.empty() && static_cast<unsigned char>(rest_[0]) >> 5 == 3;
+  bool integer_is_next() const {
+    return !rest_.empty() && static_cast<unsigned char>(rest_[0]) >> 5 < 2;
   }
 
  private:

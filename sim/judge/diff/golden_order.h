@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <tuple>
 
-#include "observe/probe.h"
+#include "observe/phase.h"
 
 namespace shardproof::sim {
 

@@ -1,6 +1,5 @@
 #include "sim/judge/diff/index_plan.h"
 
-#include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -20,13 +19,12 @@ std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& shape) {
 namespace {
 
 // The golden token of each local token: the token map, cut by the layout over dims 0 and 1.
-std::vector<int64_t> local_tokens(const at::Tensor& token_map, const Layout& layout,
+std::vector<int64_t> local_tokens(const TensorView& token_map, const Layout& layout,
                                   const Mesh& mesh, int64_t rank, int64_t token_count,
                                   IndexPlan& plan) {
   const int64_t samples = token_map.size(0);
   const int64_t positions = token_map.size(1);
-  const at::Tensor map = token_map.contiguous();
-  const int64_t* tokens = map.const_data_ptr<int64_t>();
+  const int64_t* tokens = token_map.data<int64_t>();
   const std::vector<int64_t> rows = layout.indices(0, samples, mesh, rank);
   const std::vector<int64_t> columns = layout.indices(1, positions, mesh, rank);
   plan.local_shape[0] = static_cast<int64_t>(rows.size());
@@ -48,7 +46,7 @@ std::vector<int64_t> local_tokens(const at::Tensor& token_map, const Layout& lay
   return local;
 }
 
-void fill_dims(IndexPlan& plan, const Layout& layout, const at::Tensor& token_map, const Mesh& mesh,
+void fill_dims(IndexPlan& plan, const Layout& layout, const TensorView& token_map, const Mesh& mesh,
                int64_t rank) {
   const std::vector<int64_t> strides = contiguous_strides(plan.global_shape);
   plan.local_shape = plan.global_shape;
@@ -169,7 +167,7 @@ uint64_t coverage_hash(size_t dim, int64_t index) {
 }
 
 IndexPlan make_index_plan(const std::vector<int64_t>& global_shape, const Layout& layout,
-                          const at::Tensor& token_map, const std::vector<std::string>& partial_axes,
+                          const TensorView& token_map, const std::vector<std::string>& partial_axes,
                           const Mesh& mesh, int64_t rank) {
   IndexPlan plan;
   plan.global_shape = global_shape;

@@ -1,14 +1,14 @@
 // Where each element of a rank's local tensor lies in the golden's full tensor, as few long runs.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "mesh/layout.h"
 #include "mesh/mesh.h"
+#include "sim/judge/diff/rank_list.h"
+#include "tensor/tensor_view.h"
 
 namespace shardproof::sim {
 
@@ -31,7 +31,7 @@ struct IndexPlan {
   bool only_padding = false;                  // there are tokens, and all of them are padding
   uint64_t tokens = 0;                        // digest of the token map; 0 without one
   uint64_t covered = 0, coverage_of_all = 0;  // see ResultRow
-  std::vector<int64_t> replicas;              // ranks that hold an equal copy by the layout
+  RankList replicas;                          // ranks that hold an equal copy by the layout
   std::string layout;                         // "S(0)tp"; "" for replicated
 
   // Calls use(local_offset, golden_offset, length) for every run, in local order.
@@ -45,12 +45,11 @@ struct IndexPlan {
   }
 };
 
-// Makes the plan of a tensor that `layout` cuts. `token_map` ([b, s] int64 on the CPU, or
-// undefined) maps dims 0 and 1 before the cut to the golden's, see Observation. Ranks on
-// `partial_axes` hold addends, not replicas. The plan has a `problem` when the layout or map does
-// not fit.
+// Makes the plan of a tensor that `layout` cuts. `token_map` ([b, s] int64, or undefined) maps dims
+// 0 and 1 before the cut to the golden's, see Observation. Ranks on `partial_axes` hold addends,
+// not replicas. The plan has a `problem` when the layout or map does not fit.
 IndexPlan make_index_plan(const std::vector<int64_t>& global_shape, const Layout& layout,
-                          const at::Tensor& token_map, const std::vector<std::string>& partial_axes,
+                          const TensorView& token_map, const std::vector<std::string>& partial_axes,
                           const Mesh& mesh, int64_t rank);
 
 // The golden indices of an offset in a tensor of `shape`.

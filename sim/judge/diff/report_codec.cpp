@@ -4,40 +4,20 @@
 //    [warning ..], peak bytes, seconds, compare seconds, [piece ..], [unobserved ..]]
 //
 // A row that matches has kShortFields fields, any other one kLongFields more. Timeline and metrics
-// are CBOR within a byte string. Names, dtypes and layouts are entries of a table: a text is a new
-// entry, an integer refers to an earlier one.
+// are CBOR within a byte string. Dtypes, layouts, calls and lists of replicas are entries of a
+// table: an integer refers to an earlier entry, anything else is a new one.
 #include <algorithm>
-#include <unordered_map>
 
 #include "base/error.h"
 #include "sim/judge/diff/cbor.h"
+#include "sim/judge/diff/report_tables.h"
 #include "sim/judge/diff/result_row.h"
 
 namespace shardproof::sim {
 namespace {
 
-constexpr int64_t kVersion = 4;
+constexpr int64_t kVersion = 5;
 constexpr size_t kShortFields = 20, kLongFields = 15;
-
-class TextTable {
- public:
-  void put(CborWriter& out, const std::string& text) {
-    const auto [place, fresh] = numbers_.emplace(text, static_cast<int64_t>(numbers_.size()));
-    fresh ? out.text(text) : out.integer(place->second);
-  }
-  std::string take(CborReader& in) {
-    if (in.text_is_next()) return texts_.emplace_back(in.text());
-    const int64_t number = in.integer();
-    if (number < 0 || number >= static_cast<int64_t>(texts_.size())) {
-      throw InternalError("a rank's report is damaged: an unknown text number");
-    }
-    return texts_[static_cast<size_t>(number)];
-  }
-
- private:
-  std::unordered_map<std::string, int64_t> numbers_;
-  std::vector<std::string> texts_;
-};
 
 enum Flags : uint64_t { kRedundant = 1, kPartial = 2, kReplicas = 4, kRounding = 8 };
 
@@ -103,7 +83,7 @@ Evidence take_evidence(CborReader& in) {
   }
 }
 
-void put_row(CborWriter& out, TextTable& texts, const ResultRow& row) {
+void put_row(CborWriter& out, Tables& tables, const ResultRow& row) {
   out.array(is_short(row) ? kShortFields : kShortFields + kLongFields);
   out.text(row.name);
   out.integer(static_cast<int64_t>(row.phase));
@@ -118,9 +98,9 @@ void put_row(CborWriter& out, TextTable& texts, const ResultRow& row) {
   out.number(row.worst_ratio);
   out.number(row.worst_error);
   out.number(row.golden_scale);
-  texts.put(out, row.dtype);
-  texts.put(out, row.layout);
-  out.integers(row.replicas);
+  tables.texts.put(out, row.dtype);
+  tables.texts.put(out, row.layout);
+  tables.lists.put(out, row.replicas);
   out.natural(row.digest);
   out.integer(row.calls_before);
   out.natural(row.tokens);
@@ -173,7 +153,7 @@ std::optional<Excuse> take_excuse(CborReader& in) {
   return static_cast<Excuse>(excuse);
 }
 
-ResultRow take_row(CborReader& in, TextTable& texts, int64_t rank) {
+ResultRow take_row(CborReader& in, Tables& tables, int64_t rank) {
   const size_t fields = in.array();
   ResultRow row(Outcome::kNotJudged);
   row.rank = rank;
@@ -194,9 +174,9 @@ ResultRow take_row(CborReader& in, TextTable& texts, int64_t rank) {
   row.worst_ratio = in.number();
   row.worst_error = in.number();
   row.golden_scale = in.number();
-  row.dtype = texts.take(in);
-  row.layout = texts.take(in);
-  row.replicas = in.integers();
+  row.dtype = tables.texts.take(in);
+  row.layout = tables.texts.take(in);
+  row.replicas = tables.lists.take(in);
   row.digest = in.natural();
   row.calls_before = in.integer();
   row.tokens = in.natural();
@@ -312,14 +292,14 @@ nlohmann::json take_json(CborReader& in) {
 
 std::string encode(const RankReport& report) {
   CborWriter out;
-  TextTable texts;
+  Tables tables;
   out.array(14);
   out.integer(kVersion);
   out.integer(report.rank);
   out.array(report.rows.size());
-  for (const ResultRow& row : report.rows) put_row(out, texts, row);
+  for (const ResultRow& row : report.rows) put_row(out, tables, row);
   out.array(report.calls.size());
-  for (const std::string& call : report.calls) texts.put(out, call);
+  for (const std::string& call : report.calls) tables.texts.put(out, call);
   out.array(3 * report.call_counts.size());
   for (const auto& [of, count] : report.call_counts) {
     out.text(of.first);
@@ -350,16 +330,16 @@ std::string encode(const RankReport& report) {
 
 RankReport decode_rank_report(const std::string& bytes) {
   CborReader in(bytes);
-  TextTable texts;
+  Tables tables;
   in.array(14);
   if (in.integer() != kVersion) throw InternalError("a rank's report of another version");
   RankReport report;
   report.rank = in.integer();
   const size_t rows = in.array();
   report.rows.reserve(rows);
-  for (size_t i = 0; i < rows; ++i) report.rows.push_back(take_row(in, texts, report.rank));
+  for (size_t i = 0; i < rows; ++i) report.rows.push_back(take_row(in, tables, report.rank));
   report.calls.resize(in.array());
-  for (std::string& call : report.calls) call = texts.take(in);
+  for (std::string& call : report.calls) call = tables.texts.take(in);
   for (size_t left = in.array(); left >= 3; left -= 3) {
     const std::string axis = in.text(), op = in.text();
     report.call_counts[{axis, op}] = in.integer();

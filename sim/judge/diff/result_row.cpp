@@ -49,7 +49,7 @@ nlohmann::json to_json(const ResultRow& row) {
           {"factor_residual", json_number(row.factor_residual)},
           {"dtype", row.dtype},
           {"layout", row.layout},
-          {"replicas", row.replicas},
+          {"replicas", row.replicas.ranks()},
           {"redundant", row.redundant},
           {"digest", row.digest},
           {"problem", row.problem},

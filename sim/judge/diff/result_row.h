@@ -8,9 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "observe/probe.h"
+#include "observe/phase.h"
 #include "sim/judge/diff/evidence.h"
 #include "sim/judge/diff/outcome.h"
+#include "sim/judge/diff/rank_list.h"
 
 namespace shardproof::sim {
 
@@ -46,8 +47,8 @@ struct ResultRow {
   double factor = 1;
   double factor_residual = 0;
   std::string dtype;
-  std::string layout;             // "S(0)tp"; "" for replicated
-  std::vector<int64_t> replicas;  // ranks that must hold an equal copy, including this one
+  std::string layout;  // "S(0)tp"; "" for replicated
+  RankList replicas;   // ranks that must hold an equal copy, including this one
   bool redundant = false;
   uint64_t digest = 0;  // of the local bytes
   std::string problem;  // unknown to the golden, wrong shape, wrong dtype, ...: then a mismatch

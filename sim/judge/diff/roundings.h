@@ -1,15 +1,12 @@
 // Rounding errors in a low precision that show in a tensor as a whole, not in a single element.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
-#include <set>
 #include <string>
 
-#include "observe/probe.h"
-#include "sim/case/record/golden_record.h"
+#include "base/precision.h"
 #include "sim/judge/diff/tensor_diff.h"
+#include "tensor/tensor_view.h"
 
 namespace shardproof::sim {
 
@@ -17,7 +14,7 @@ namespace shardproof::sim {
 // different ones or more, have no more significant bits than `precision` (bfloat16 or float16). Use
 // it for values that are due in the wider type (model/precision.h). One value has so few bits by
 // chance once in 2^13 times. Returns "" otherwise.
-std::string rounded_through(const at::Tensor& values, Precision precision, size_t fewest = 8);
+std::string rounded_through(const TensorView& values, Precision precision, size_t fewest = 8);
 
 // A check of the tensor as a whole, below float64: <actual, golden> / <golden, golden> is a mean
 // over all elements, in which roundings cancel. Its distance from 1 must be at most kFactorScatters
@@ -38,27 +35,5 @@ struct FactorCheck {
   std::string problem = {};  // "" or a sentence
 };
 FactorCheck check_factor(const DiffTask& task, Precision precision);
-
-// Whether a reduced gradient is the sum of more than one nonzero addend: of two microbatches, or of
-// two ranks with different tokens. A float32 sum of narrow values is no longer narrow, so narrow
-// sums prove that a sum was rounded.
-class GradientAddends {
- public:
-  explicit GradientAddends(const GoldenRecord& golden) : golden_(golden) {}
-  // Takes every observation, in the order made.
-  void see(const Observation& observation);
-  // True only for gradients of the head and of the weights that write to the residual stream, which
-  // get an addend from every token, and only when the golden shows that they do. For other weights
-  // addends may be zero: a sample that repeats one token gives none to queries and keys, an
-  // activation or a softmax may saturate, and a row of the embedding has one addend.
-  bool are_several(const GoldenTensor& gradient) const;
-
- private:
-  const GoldenRecord& golden_;
-  int64_t step_ = -1;
-  int64_t microbatch_ = 0;
-  std::set<int64_t> tokens_;  // of the first microbatch of `step_`
-};
-inline constexpr size_t kFewestOfGradient = 64;
 
 }  // namespace shardproof::sim

@@ -1,12 +1,11 @@
 #include "sim/judge/diff/tensor_diff.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "base/error.h"
 
@@ -27,7 +26,7 @@ struct Errors {
 template <class Value>
 [[gnu::always_inline]] inline void add_lanes(const Value* actual, const double* golden,
                                              int64_t count, double scale, double allowance,
-                                             Errors& errors) {
+                                             double most, Errors& errors) {
   constexpr int64_t kLanes = 4, kWidth = 4;
   using Values __attribute__((vector_size(kWidth * sizeof(Value)))) = Value;
   using Doubles __attribute__((vector_size(kWidth * sizeof(double)))) = double;
@@ -36,7 +35,7 @@ template <class Value>
   const Mask magnitude = {kNoSign, kNoSign, kNoSign, kNoSign};
   const Doubles scales = {scale, scale, scale, scale};
   const Doubles allowances = {allowance, allowance, allowance, allowance};
-  const Doubles counted = {kLargestCounted, kLargestCounted, kLargestCounted, kLargestCounted};
+  const Doubles counted = {most, most, most, most};
   Doubles largest[kLanes] = {};
   Mask within[kLanes] = {~Mask{}, ~Mask{}, ~Mask{}, ~Mask{}};
   int64_t i = 0;
@@ -58,7 +57,7 @@ template <class Value>
   for (; i < count; ++i) {
     const double wanted = scale * golden[i];
     const double error = std::fabs(static_cast<double>(actual[i]) - wanted);
-    errors.within &= error <= allowance && std::fabs(wanted) <= kLargestCounted;
+    errors.within &= error <= allowance && std::fabs(wanted) <= most;
     if (error > errors.largest) errors.largest = error;
   }
   for (int64_t lane = 0; lane < kLanes; ++lane) {
@@ -74,20 +73,21 @@ template <class Value>
 #if defined(__x86_64__)
 template <class Value>
 [[gnu::target("avx2")]] void add_run_avx2(const Value* actual, const double* golden, int64_t count,
-                                          double scale, double allowance, Errors& errors) {
-  add_lanes(actual, golden, count, scale, allowance, errors);
+                                          double scale, double allowance, double most,
+                                          Errors& errors) {
+  add_lanes(actual, golden, count, scale, allowance, most, errors);
 }
 #endif
 
 template <class Value>
 void add_run(const Value* actual, const double* golden, int64_t count, double scale,
-             double allowance, Errors& errors) {
+             double allowance, double most, Errors& errors) {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2")) {
-    return add_run_avx2(actual, golden, count, scale, allowance, errors);
+    return add_run_avx2(actual, golden, count, scale, allowance, most, errors);
   }
 #endif
-  add_lanes(actual, golden, count, scale, allowance, errors);
+  add_lanes(actual, golden, count, scale, allowance, most, errors);
 }
 
 // Calls use(doubles, golden offset, local offset, count) for all runs, with float64 actual values.
@@ -110,36 +110,33 @@ void runs_as_doubles(const Value* data, const IndexPlan& plan, const Use& use) {
 }
 
 template <class Use>
-void floating_runs(const at::Tensor& local, const IndexPlan& plan, const Use& use) {
-  AT_DISPATCH_FLOATING_TYPES_AND2(
-      at::kHalf, at::kBFloat16, local.scalar_type(), "shardproof_floating_runs",
-      [&] { runs_as_doubles(local.const_data_ptr<scalar_t>(), plan, use); });
+void floating_runs(const TensorView& local, const IndexPlan& plan, const Use& use) {
+  with_floating_dtype(local.dtype(),
+                      [&](auto one) { runs_as_doubles(local.data<decltype(one)>(), plan, use); });
 }
 
-int64_t integer_at(const at::Tensor& tensor, int64_t offset) {
-  switch (tensor.scalar_type()) {
-    case at::kLong:
-      return tensor.const_data_ptr<int64_t>()[offset];
-    case at::kInt:
-      return tensor.const_data_ptr<int32_t>()[offset];
-    case at::kShort:
-      return tensor.const_data_ptr<int16_t>()[offset];
-    case at::kChar:
-      return tensor.const_data_ptr<int8_t>()[offset];
-    case at::kByte:
-      return tensor.const_data_ptr<uint8_t>()[offset];
-    case at::kBool:
-      return tensor.const_data_ptr<bool>()[offset] ? 1 : 0;
-    default:
-      SHARDPROOF_ASSERT(false, "an integer tensor of an unknown dtype");
-  }
+int64_t integer_at(const TensorView& tensor, int64_t offset) {
+  return with_dtype(tensor.dtype(), [&](auto one) {
+    using Value = decltype(one);
+    if constexpr (std::is_integral_v<Value>) {
+      return static_cast<int64_t>(static_cast<const Value*>(tensor.bytes())[offset]);
+    } else {
+      SHARDPROOF_ASSERT(false, "an integer tensor of a floating dtype");
+      return int64_t{0};
+    }
+  });
+}
+
+// Of golden times scale: a larger element must be equal.
+double most_counted(const DiffTask& task) {
+  return std::max(kLargestCounted, std::fabs(task.scale) * task.golden.scale);
 }
 
 // Inspects one element after the other and keeps the worst.
 class Inspector {
  public:
   Inspector(const DiffTask& task, DiffResult& result)
-      : task_(task), result_(result), golden_(task.golden.value.const_data_ptr<double>()) {
+      : task_(task), result_(result), golden_(task.golden.value.data<double>()) {
     if (task.padding_is_zero && task.golden.value.dim() == 2) {
       row_size_ = task.golden.value.size(1);
       zero_tails_ = zero_tails(task.golden);
@@ -191,7 +188,7 @@ class Inspector {
     return error / allowance;
   }
   bool must_be_equal(double golden, int64_t offset) const {
-    if (!(std::fabs(golden) <= kLargestCounted)) return true;
+    if (!(std::fabs(golden) <= most_counted(task_))) return true;
     if (zero_tails_.empty() || golden != 0) return false;
     const int64_t column = offset % row_size_;
     return column == 0 || column >= zero_tails_[static_cast<size_t>(offset / row_size_)];
@@ -240,7 +237,7 @@ void compare_integers(const DiffTask& task, DiffResult& result) {
 std::vector<int64_t> zero_tails(const GoldenTensor& golden) {
   const int64_t rows = golden.value.size(0);
   const int64_t columns = golden.value.size(1);
-  const double* values = golden.value.const_data_ptr<double>();
+  const double* values = golden.value.data<double>();
   std::vector<int64_t> tails(static_cast<size_t>(rows), columns);
   for (int64_t row = 0; row < rows; ++row) {
     int64_t& tail = tails[static_cast<size_t>(row)];
@@ -252,18 +249,19 @@ std::vector<int64_t> zero_tails(const GoldenTensor& golden) {
 DiffResult diff(const DiffTask& task) {
   DiffResult result;
   result.count = task.plan.count;
-  if (!at::isFloatingType(task.local.scalar_type())) {
+  if (!is_floating(task.local.dtype())) {
     compare_integers(task, result);
     return result;
   }
   const double allowance = std::fabs(task.scale) * task.allowance;
-  const double* golden = task.golden.value.const_data_ptr<double>();
+  const double* golden = task.golden.value.data<double>();
+  const double most = most_counted(task);
   Errors errors;
   const auto add = [&](const auto* actual, int64_t offset, int64_t, int64_t count) {
-    add_run(actual, golden + offset, count, task.scale, allowance, errors);
+    add_run(actual, golden + offset, count, task.scale, allowance, most, errors);
   };
-  if (task.local.scalar_type() == at::kFloat) {  // converted in the loop
-    const float* actual = task.local.const_data_ptr<float>();
+  if (task.local.dtype() == Dtype::kFloat32) {  // converted in the loop
+    const float* actual = task.local.data<float>();
     task.plan.for_each_run([&](int64_t local, int64_t offset, int64_t length) {
       add(actual + local, offset, local, length);
     });
@@ -283,7 +281,7 @@ DiffResult diff(const DiffTask& task) {
 void copy_both(const DiffTask& task, std::vector<double>& actual, std::vector<double>& golden) {
   actual.assign(static_cast<size_t>(task.local.numel()), 0);
   golden.assign(static_cast<size_t>(task.local.numel()), 0);
-  if (!at::isFloatingType(task.local.scalar_type())) {
+  if (!is_floating(task.local.dtype())) {
     task.plan.for_each_run([&](int64_t local, int64_t offset, int64_t length) {
       for (int64_t i = 0; i < length; ++i) {
         actual[static_cast<size_t>(local + i)] =
@@ -294,7 +292,7 @@ void copy_both(const DiffTask& task, std::vector<double>& actual, std::vector<do
     });
     return;
   }
-  const double* full = task.golden.value.const_data_ptr<double>();
+  const double* full = task.golden.value.data<double>();
   floating_runs(task.local, task.plan,
                 [&](const double* values, int64_t offset, int64_t local, int64_t count) {
                   for (int64_t i = 0; i < count; ++i) {

@@ -5,18 +5,18 @@
 // position and size of the worst error.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
+#include <vector>
 
 #include "sim/case/record/golden_record.h"
 #include "sim/judge/diff/index_plan.h"
 #include "sim/judge/diff/tolerance.h"
+#include "tensor/tensor_view.h"
 
 namespace shardproof::sim {
 
 struct DiffTask {
-  const at::Tensor& local;     // contiguous, on the CPU, of plan.local_shape
+  const TensorView& local;     // of plan.local_shape
   const GoldenTensor& golden;  // floating point if and only if `local` is
   const IndexPlan& plan;
   double scale = 1;                             // actual = scale * golden
@@ -37,7 +37,8 @@ struct DiffResult {
 };
 
 // An element is right when error <= allowance, so NaN is wrong. Golden elements that are not finite
-// or exceed 1e30 in magnitude, and all integers, must be equal (NaN equals NaN).
+// or exceed both 1e30 and the golden's scale in magnitude, and all integers, must be equal (NaN
+// equals NaN).
 DiffResult diff(const DiffTask& task);
 
 // Copies both sides as float64 in local order: golden times scale, and 0 at padding.

@@ -1,8 +1,7 @@
 #include "sim/judge/diff/tolerance.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "sim/case/policy_stages.h"
@@ -33,6 +32,12 @@ double eps_of_precision(Precision precision) {
   return kEps.at(static_cast<size_t>(precision));
 }
 
+double scatter_allowance(const GoldenTensor& golden, double eps) {
+  const double scatters =
+      std::clamp(golden.scale / 2, kLeastScatters * golden.scatter, kScatters * golden.scatter);
+  return std::max(scatters, kFloorRoundings * eps * golden.scale);
+}
+
 Tolerance::Tolerance(const CaseSpec& spec)
     : precision_eps_(spec.precision == Precision::kFloat64 ? 0 : eps_of_precision(spec.precision)) {
 }
@@ -41,13 +46,11 @@ double Tolerance::lower_precision(const GoldenTensor& golden) const {
   if (precision_eps_ == 0) return 0;
   const bool wide = is_optimizer_state(golden) || golden.kept_in_float32;
   const double eps = wide ? eps_of_precision(Precision::kFloat32) : precision_eps_;
-  const double scatters =
-      std::clamp(golden.scale / 2, kLeastScatters * golden.scatter, kScatters * golden.scatter);
-  return std::max(scatters, kFloorRoundings * eps * golden.scale);
+  return scatter_allowance(golden, eps);
 }
 
 double Tolerance::allowance(const GoldenTensor& golden) const {
-  if (!at::isFloatingType(golden.value.scalar_type())) return 0;
+  if (!is_floating(golden.value.dtype())) return 0;
   return kRelativeToScale * golden.scale + kPhaseRoundings * kFloat64Eps * golden.phase_scale +
          lower_precision(golden);
 }
@@ -67,8 +70,9 @@ double Tolerance::fed_allowance(const GoldenTensor& golden) const {
 
 std::optional<FreeRunningAllowance> FreeRunningAllowance::of(const CaseSpec& spec,
                                                              const GoldenRecord& golden,
-                                                             const GoldenTensor& tensor) {
-  const bool adam = spec.optimizer.kind != "SGD";
+                                                             const GoldenTensor& tensor,
+                                                             KnownGradients known) {
+  const bool adam = spec.optimizer.kind != OptimizerKind::kSgd;
   FreeRunningAllowance out;
   std::optional<std::string> parameter;
   if ((parameter = after_prefix(tensor.name, "param."))) {
@@ -84,23 +88,30 @@ std::optional<FreeRunningAllowance> FreeRunningAllowance::of(const CaseSpec& spe
   }
   out.optimizer_ = spec.optimizer;
   const Tolerance tolerance(spec);
+  const GoldenTensor* first = nullptr;
   for (const int64_t step : steps_behind(spec, tensor.step)) {
     const GoldenTensor* grad = golden.find(Phase::kStep, step, "grad." + *parameter);
     const GoldenTensor* norm = golden.find(Phase::kStep, step, "grad_norm");
     const bool may_skip = golden.find(Phase::kStep, step, "metric.skipped") != nullptr;
     if (!grad && may_skip) continue;  // an overflow skipped the step
+    if (!first) first = grad;
+    const bool is_known = grad != nullptr;
+    if (!is_known && known == KnownGradients::kFirstStep) grad = first;
     if (!grad || grad->value.sizes() != tensor.value.sizes()) return std::nullopt;
     double clip = 1;
     if (norm && norm->value.numel() == 1 && spec.optimizer.max_norm > 0) {
-      clip = std::min(1.0,
-                      spec.optimizer.max_norm / (*norm->value.const_data_ptr<double>() + kClipEps));
+      clip = std::min(1.0, spec.optimizer.max_norm / (*norm->value.data<double>() + kClipEps));
     }
     const GoldenTensor* rate = golden.find(Phase::kStep, step, "lr");
-    const double lr = rate ? *rate->value.const_data_ptr<double>() : spec.optimizer.lr;
-    out.steps_.push_back(
-        {grad->value.const_data_ptr<double>(), lr, clip, tolerance.allowance(*grad)});
+    const double lr = rate ? *rate->value.data<double>() : spec.optimizer.lr;
+    const double* values = is_known ? grad->value.data<double>() : nullptr;
+    out.steps_.push_back({values, lr, clip, tolerance.allowance(*grad)});
   }
   return out;
+}
+
+double FreeRunningAllowance::clipped(const Step& step, int64_t offset) {
+  return step.grad ? step.clip * step.grad[offset] : 0;
 }
 
 double FreeRunningAllowance::adam_param(int64_t offset) const {
@@ -108,7 +119,7 @@ double FreeRunningAllowance::adam_param(int64_t offset) const {
   double mean_square = 0;
   double correction = 1;
   for (const Step& step : steps_) {
-    const double grad = step.clip * step.grad[offset];
+    const double grad = clipped(step, offset);
     mean_square = optimizer_.beta2 * mean_square + (1 - optimizer_.beta2) * grad * grad;
     correction *= optimizer_.beta2;
     const double size = std::sqrt(mean_square / (1 - correction));
@@ -125,7 +136,7 @@ double FreeRunningAllowance::at(int64_t offset) const {
   double largest_lr = 0;  // an early error also counts in later steps, through the momentum
   for (const Step& step : steps_) {
     largest_lr = std::max(largest_lr, step.lr);
-    const double grad = step.clip * std::fabs(step.grad[offset]);
+    const double grad = std::fabs(clipped(step, offset));
     const double error = step.clip * step.grad_allowance;
     sum += error;
     largest = std::max(largest, kind_ == Kind::kExpAvgSq ? (2 * grad + error) * error : error);

@@ -35,6 +35,10 @@ inline constexpr double kClipEps = 1e-6;  // torch.nn.utils.clip_grad_norm_
 // The gap above 1 of "float64", "float32", "bfloat16" or "float16".
 double eps_of_precision(Precision precision);
 
+// What a precision below float64 adds to the allowance of a tensor whose values are held in a dtype
+// with this eps.
+double scatter_allowance(const GoldenTensor& golden, double eps);
+
 class Tolerance {
  public:
   explicit Tolerance(const CaseSpec& spec);
@@ -67,23 +71,31 @@ class Tolerance {
 //   momentum_buffer   d / (1 - momentum), the largest so far
 //
 // Gradients are the golden's after clipping; d is clipped with them.
+enum class KnownGradients {
+  kEveryStep,
+  // Files of answers have no others. A later step's gradient has the first one's d, and may be 0 in
+  // every element.
+  kFirstStep,
+};
 class FreeRunningAllowance {
  public:
   // Nothing when `tensor` is no parameter or optimizer state, or the golden has no gradients.
   static std::optional<FreeRunningAllowance> of(const CaseSpec& spec, const GoldenRecord& golden,
-                                                const GoldenTensor& tensor);
+                                                const GoldenTensor& tensor,
+                                                KnownGradients known = KnownGradients::kEveryStep);
   // The allowance of the element at `offset` of the full tensor.
   double at(int64_t offset) const;
 
  private:
   enum class Kind { kAdamParam, kSgdParam, kExpAvg, kExpAvgSq, kMomentum };
   struct Step {
-    const double* grad;     // golden, before clipping
+    const double* grad;     // golden, before clipping; null: not known
     double lr;              // the optimizer's, after its schedulers
     double clip;            // min(1, max_norm / (norm + 1e-6))
     double grad_allowance;  // before clipping
   };
   double adam_param(int64_t offset) const;
+  static double clipped(const Step& step, int64_t offset);
 
   Kind kind_ = Kind::kAdamParam;
   OptimizerSpec optimizer_;

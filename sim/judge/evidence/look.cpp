@@ -1,7 +1,5 @@
 #include "sim/judge/evidence/look.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -22,7 +20,7 @@ bool matches_other(const DiffTask& task, const GoldenTensor& other) {
 }
 
 bool are_one_number(const GoldenTensor& a, const GoldenTensor& b) {
-  return a.value.numel() == 1 && b.value.numel() == 1 && a.value.equal(b.value);
+  return a.value.numel() == 1 && b.value.numel() == 1 && equal(a.value, b.value);
 }
 
 // The tensor of this name in the next golden step that has one; null when there is none. Steps in
@@ -128,21 +126,17 @@ std::optional<Evidence> look_at_step_before(const DiffTask& task, const GoldenTe
   return ShareOfUpdate{*share};
 }
 
-template <class Narrow>
-double rounded(double value) {
-  return static_cast<double>(static_cast<Narrow>(value));
-}
-
-// Whether every actual value is a `Narrow`, the golden values are not, and the error is at most
-// `roundings` roundings.
-template <class Narrow>
-bool only_values_of(const Values& values, double eps, double roundings) {
+// Whether every actual value is one of a narrow dtype, the golden values are not, and the error is
+// at most `roundings` roundings.
+template <class IsNarrow>
+bool only_narrow_values(const Values& values, const IsNarrow& is_narrow, double eps,
+                        double roundings) {
   bool golden_too = true;
   double error = 0, size = 0;
   for (size_t i = 0; i < values.actual.size(); ++i) {
     const double actual = values.actual[i], golden = values.golden[i];
-    if (!std::isfinite(actual) || rounded<Narrow>(actual) != actual) return false;
-    golden_too = golden_too && rounded<Narrow>(golden) == golden;
+    if (!std::isfinite(actual) || !is_narrow(actual)) return false;
+    golden_too = golden_too && is_narrow(golden);
     error += (actual - golden) * (actual - golden);
     size += golden * golden;
   }
@@ -153,10 +147,10 @@ bool only_values_of(const Values& values, double eps, double roundings) {
 const char* narrow_dtype(const Values& values, Precision precision) {
   if (precision == Precision::kBFloat16) return "";
   constexpr double kRoundings = 64;
-  if (only_values_of<c10::BFloat16>(values, 0x1p-8, kRoundings)) return "bfloat16";
-  if (only_values_of<c10::Half>(values, 0x1p-11, kRoundings)) return "float16";
+  if (only_narrow_values(values, is_bfloat16, 0x1p-8, kRoundings)) return "bfloat16";
+  if (only_narrow_values(values, is_float16, 0x1p-11, kRoundings)) return "float16";
   if (precision == Precision::kFloat32) return "";
-  return only_values_of<float>(values, 0x1p-24, 1024) ? "float32" : "";
+  return only_narrow_values(values, is_float32, 0x1p-24, 1024) ? "float32" : "";
 }
 
 // The narrow dtype through which the addends of the sums went, by the size of the error; "" for
@@ -168,7 +162,7 @@ const char* dtype_of_addends(const Values& values) {
   for (size_t i = 0; i < values.actual.size(); ++i) {
     const double actual = values.actual[i], golden = values.golden[i];
     if (!std::isfinite(actual)) return "";
-    short_ones += rounded<float>(actual) == actual && rounded<float>(golden) != golden;
+    short_ones += is_float32(actual) && !is_float32(golden);
     error += (actual - golden) * (actual - golden);
     size += golden * golden;
   }
@@ -186,7 +180,7 @@ const GoldenTensor* equal_tensor(const DiffTask& task, const Values& now,
   int tried = 0;
   for (const GoldenTensor& other : golden.tensors()) {
     if (&other == &right || other.phase != right.phase || other.step != right.step ||
-        other.value.sizes() != right.value.sizes() || other.value.scalar_type() != at::kDouble ||
+        other.value.sizes() != right.value.sizes() || other.value.dtype() != Dtype::kFloat64 ||
         other.scale == 0) {
       continue;
     }
@@ -202,7 +196,7 @@ std::vector<Evidence> look_closer(const DiffTask& task, const GoldenRecord& gold
                                   Precision precision) {
   std::vector<Evidence> found;
   const GoldenTensor& right = task.golden;
-  if (!at::isFloatingType(task.local.scalar_type()) || task.plan.count == 0) return found;
+  if (!is_floating(task.local.dtype()) || task.plan.count == 0) return found;
   const Values values = values_of(task);
   if (const auto* before = golden.find(right.phase, right.step - 1, right.name)) {
     if (auto evidence = look_at_step_before(task, *before, values)) found.push_back(*evidence);

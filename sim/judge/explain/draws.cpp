@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "observe/draw_log.h"
+#include "observe/draw_columns.h"
 #include "sim/judge/explain/hypotheses.h"
 
 namespace shardproof::sim {

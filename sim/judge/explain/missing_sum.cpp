@@ -65,6 +65,18 @@ Groups groups_of_sharers(const Symptoms& symptoms) {
   return groups;
 }
 
+// The axes along which the ranks of each group are peers, else the ranks of the first group.
+std::string axes_of_sharers(const Mesh& mesh, const Groups& sharers) {
+  for (const std::vector<std::string>& axes : sets_of_axes(mesh)) {
+    const bool are_peers = std::all_of(sharers.begin(), sharers.end(), [&](const Pieces& group) {
+      return ranks_of(group) == mesh.peers_along(axes, group.front()->rank);
+    });
+    if (are_peers) return fmt::format("{}", fmt::join(axes, " x "));
+  }
+  return fmt::format("the ranks that share a part ({})",
+                     fmt::join(ranks_of(sharers.front()), ", "));
+}
+
 // Whether the layout declares the ranks of each group as equal copies.
 bool declared_copies(const Symptoms& symptoms, const Groups& groups) {
   return std::all_of(groups.begin(), groups.end(), [&](const Pieces& group) {
@@ -72,10 +84,8 @@ bool declared_copies(const Symptoms& symptoms, const Groups& groups) {
         symptoms.rows.begin(), symptoms.rows.end(),
         [&](const ResultRow* candidate) { return candidate->rank == group.front()->rank; });
     if (row == symptoms.rows.end() || (*row)->partial) return false;
-    const std::vector<int64_t>& copies = (*row)->replicas;
-    return std::all_of(group.begin(), group.end(), [&](const Piece* piece) {
-      return std::find(copies.begin(), copies.end(), piece->rank) != copies.end();
-    });
+    return std::all_of(group.begin(), group.end(),
+                       [&](const Piece* piece) { return (*row)->replicas.contains(piece->rank); });
   });
 }
 
@@ -137,10 +147,7 @@ std::optional<Proposal> propose_missing_sum(const Difference& difference) {
   if (!all([](const Pieces& group) { return ranks_of(group).size() == group.size(); })) {
     return std::nullopt;
   }
-  return propose_groups(
-      difference, sharers,
-      fmt::format("the ranks that share a part ({})", fmt::join(ranks_of(sharers.front()), ", ")),
-      choice);
+  return propose_groups(difference, sharers, axes_of_sharers(symptoms.mesh, sharers), choice);
 }
 
 }  // namespace shardproof::sim

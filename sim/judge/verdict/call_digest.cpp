@@ -15,13 +15,11 @@ namespace {
 // (group, from, to, tag, number); from and to are -1 for collectives.
 using CallKey = std::tuple<std::string, int64_t, int64_t, int64_t, int64_t>;
 
-bool is_message_op(const CallDigest& call) { return call.op == "send" || call.op == "recv"; }
-
-CallKey key_of_digest(const CallDigest& call) {
-  if (!is_message_op(call)) return {call.group, -1, -1, 0, call.sequence};
-  const bool sends = call.op == "send";
-  return {call.group, sends ? call.place : call.root, sends ? call.root : call.place, call.tag,
-          call.sequence};
+CallKey key_of_digest(const Call& call) {
+  if (!is_message(call.op)) return {call.group, -1, -1, 0, call.sequence};
+  const bool sends = call.op == Op::kSend;
+  return {call.group, sends ? call.group_rank : call.root, sends ? call.root : call.group_rank,
+          call.tag, call.sequence};
 }
 
 // The members of one call whose digests are known, by rank within the group.
@@ -31,21 +29,15 @@ struct Met {
   std::tuple<int64_t, size_t> when = {};
 };
 
-std::string told_at(const CallDigest& call) {
-  return fmt::format("{} (call {} of {})", call.call, call.sequence, call.group);
-}
-
-int64_t rank_at(const CallDigest& call, int64_t place) {
-  return place >= 0 && place < static_cast<int64_t>(call.ranks.size())
-             ? call.ranks[static_cast<size_t>(place)]
-             : -1;
+std::string told_at(const Call& call) {
+  return fmt::format("{} (call {} of {})", describe(call), call.sequence, call.group);
 }
 
 DigestFinding finding_of(const CallDigest& call, std::vector<int64_t> ranks, std::string message) {
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   return {.step = call.step,
-          .call = call.call,
+          .call = describe(call.call),
           .message = std::move(message),
           .ranks = std::move(ranks)};
 }
@@ -53,8 +45,8 @@ DigestFinding finding_of(const CallDigest& call, std::vector<int64_t> ranks, std
 // The results that the fewest members hold are wrong; when two are held equally often, one of them.
 std::optional<DigestFinding> unequal_results(const Met& met) {
   std::map<std::vector<uint64_t>, std::vector<int64_t>> holders;
-  for (const auto& [place, call] : met.members) {
-    holders[call->received].push_back(rank_at(*call, place));
+  for (const auto& [place, member] : met.members) {
+    holders[member->received].push_back(member->call.rank);
   }
   if (holders.size() < 2) return std::nullopt;
   std::vector<std::vector<int64_t>> classes;
@@ -71,7 +63,7 @@ std::optional<DigestFinding> unequal_results(const Met& met) {
   const CallDigest& call = *met.members.begin()->second;
   const std::string message =
       fmt::format("{} {} {} another result of {} than {} {}", others.size() > 1 ? "ranks" : "rank",
-                  fmt::join(others, ", "), others.size() > 1 ? "hold" : "holds", told_at(call),
+                  fmt::join(others, ", "), others.size() > 1 ? "hold" : "holds", told_at(call.call),
                   most.size() > 1 ? "ranks" : "rank", fmt::join(most, ", "));
   std::vector<int64_t> named = others;
   named.push_back(most.front());
@@ -80,23 +72,23 @@ std::optional<DigestFinding> unequal_results(const Met& met) {
 
 std::optional<DigestFinding> altered_copy(const CallDigest& to, const CallDigest& from,
                                           uint64_t received) {
-  const size_t part = from.sent.size() == 1 ? 0 : static_cast<size_t>(to.place);
+  const size_t part = from.sent.size() == 1 ? 0 : static_cast<size_t>(to.call.group_rank);
   if (part >= from.sent.size() || from.sent[part] == received) return std::nullopt;
-  const int64_t receiver = rank_at(to, to.place), sender = rank_at(from, from.place);
+  const int64_t receiver = to.call.rank, sender = from.call.rank;
   const std::string message =
       receiver == sender
           ? fmt::format("rank {} received from itself something else than it sent in {}", receiver,
-                        told_at(to))
+                        told_at(to.call))
           : fmt::format("rank {} received from rank {} something else than rank {} sent in {}",
-                        receiver, sender, sender, told_at(to));
+                        receiver, sender, sender, told_at(to.call));
   return finding_of(to, {receiver, sender}, message);
 }
 
 std::optional<DigestFinding> altered_copies(const Met& met) {
   for (const auto& [place, to] : met.members) {
     for (size_t i = 0; i < to->received.size(); ++i) {
-      const bool one = to->received.size() == 1 && to->root >= 0;
-      const auto from = met.members.find(one ? to->root : static_cast<int64_t>(i));
+      const bool one = to->received.size() == 1 && to->call.root >= 0;
+      const auto from = met.members.find(one ? to->call.root : static_cast<int64_t>(i));
       if (from == met.members.end()) continue;
       if (auto found = altered_copy(*to, *from->second, to->received[i])) return found;
     }
@@ -110,17 +102,17 @@ std::vector<DigestFinding> digest_findings(const std::vector<std::vector<CallDig
   std::map<CallKey, Met> all;
   for (const auto& of_rank : calls) {
     for (size_t i = 0; i < of_rank.size(); ++i) {
-      const auto [place, is_new] = all.try_emplace(key_of_digest(of_rank[i]));
+      const auto [place, is_new] = all.try_emplace(key_of_digest(of_rank[i].call));
       Met& met = place->second;
       const std::tuple when{of_rank[i].step, i};
       met.when = is_new ? when : std::min(met.when, when);
-      met.members[of_rank[i].place] = &of_rank[i];
+      met.members[of_rank[i].call.group_rank] = &of_rank[i];
     }
   }
   std::vector<std::pair<std::tuple<int64_t, size_t>, DigestFinding>> found;
   for (const auto& [key, met] : all) {
-    auto finding = met.members.begin()->second->op == "all_reduce" ? unequal_results(met)
-                                                                   : altered_copies(met);
+    auto finding = met.members.begin()->second->call.op == Op::kAllReduce ? unequal_results(met)
+                                                                          : altered_copies(met);
     if (finding) found.emplace_back(met.when, std::move(*finding));
   }
   std::stable_sort(found.begin(), found.end(),

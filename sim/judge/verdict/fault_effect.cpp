@@ -59,8 +59,7 @@ class Copies {
 
  private:
   std::map<std::tuple<RowPlace, int64_t, int64_t, uint64_t>, int64_t> times_;
-  std::map<std::tuple<RowPlace, int64_t, uint64_t, std::vector<int64_t>, bool, int64_t>, uint64_t>
-      digests_;
+  std::map<std::tuple<RowPlace, int64_t, uint64_t, RankList, bool, int64_t>, uint64_t> digests_;
   const ResultRow* first_ = nullptr;
 };
 

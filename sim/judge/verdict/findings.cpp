@@ -82,7 +82,7 @@ std::vector<int64_t> ranks_in(const Rows& rows) {
 // Returns the first group of copies whose digests differ. Copies that must be equal have the same
 // microbatch, tokens, group of replicas and number of observation on their rank.
 Rows differing_replicas(const Rows& rows) {
-  using Key = std::tuple<int64_t, uint64_t, std::vector<int64_t>, bool, int64_t>;
+  using Key = std::tuple<int64_t, uint64_t, RankList, bool, int64_t>;
   std::map<Key, Rows> groups;
   std::map<std::tuple<int64_t, int64_t, uint64_t, bool>, int64_t> times;
   for (const ResultRow* row : rows) {

@@ -34,8 +34,8 @@ std::string check_flags(const CaseSpec& spec) {
     if (value == option.get({}, Extent::kAll)) continue;
     (option.path.starts_with("parallel.") ? sharding : others) += flag_text(option, value);
   }
-  if (spec.batching.kind == "packed") sharding += " --packed";
-  if (spec.batching.kind == "dynamic") {
+  if (spec.batching.kind == BatchingKind::kPacked) sharding += " --packed";
+  if (spec.batching.kind == BatchingKind::kDynamic) {
     sharding += fmt::format(" --dynamic-batching {}", spec.batching.tokens);
   }
   return mesh + sharding + others;

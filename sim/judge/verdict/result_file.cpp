@@ -1,5 +1,4 @@
 // Judges a result file from another program by the rules that apply to a rank.
-#include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -10,7 +9,7 @@
 #include "sim/case/record/expected_names.h"
 #include "sim/case/record/golden_record.h"
 #include "sim/judge/diff/tensor_diff.h"
-#include "sim/judge/evidence/rank_recorder.h"
+#include "sim/judge/probe/rank_recorder.h"
 #include "sim/judge/verdict/replay.h"
 #include "sim/judge/verdict/verdict.h"
 #include "tensor/safetensors.h"
@@ -37,9 +36,9 @@ std::map<std::string, const GoldenTensor*> known_names(const GoldenRecord& golde
   throw Error({.kind = ErrorKind::kBadInput, .what = path + ": " + what, .fix = fix});
 }
 
-void check_tensor(const std::string& path, const std::string& name, const at::Tensor& tensor,
+void check_tensor(const std::string& path, const std::string& name, const TensorView& tensor,
                   const GoldenTensor& golden) {
-  const auto shape_text = [](at::IntArrayRef shape) {
+  const auto shape_text = [](const std::vector<int64_t>& shape) {
     return fmt::format("[{}]", fmt::join(shape, ", "));
   };
   const bool scalar = golden.value.numel() == 1 && tensor.numel() == 1;
@@ -49,10 +48,10 @@ void check_tensor(const std::string& path, const std::string& name, const at::Te
                          shape_text(tensor.sizes()), shape_text(golden.value.sizes())),
              "write the full tensor, not a shard");
   }
-  if (at::isFloatingType(tensor.scalar_type()) != at::isFloatingType(golden.value.scalar_type())) {
+  if (is_floating(tensor.dtype()) != is_floating(golden.value.dtype())) {
     bad_file(path,
-             fmt::format("{} is {}, the golden is {}", name, c10::toString(tensor.scalar_type()),
-                         c10::toString(golden.value.scalar_type())),
+             fmt::format("{} is {}, the golden is {}", name, dtype_name(tensor.dtype()),
+                         dtype_name(golden.value.dtype())),
              "write floating values as float64");
   }
 }
@@ -69,13 +68,6 @@ void count_demanded(const SafetensorsFile& file, const GoldenRecord& golden, int
                                   [&](const std::string& name) { return file.contains(name); });
     if (!held) judgement.lacking.push_back(names.front());
   }
-}
-
-std::string listed(const std::vector<std::string>& names) {
-  std::string text;
-  for (size_t i = 0; i < names.size() && i < 6; ++i) text += (i > 0 ? ", " : "") + names[i];
-  if (names.size() > 6) text += fmt::format(" and {} more", names.size() - 6);
-  return text;
 }
 
 // The file is the only rank of a world of one, which observes its tensors in the golden's order.
@@ -99,7 +91,7 @@ RankReport compare_file(const SafetensorsFile& file, const CaseSpec& spec,
                "known are logprobs, loss, grad_norm, grad.<parameter>, step<k>.loss, ..." +
                    (near.empty() ? "" : "; did you mean '" + near + "'?"));
     }
-    check_tensor(file.path(), name, file.get(name), *place->second);
+    check_tensor(file.path(), name, file.view(name), *place->second);
     found.emplace(std::make_pair(place->second->order, name), place->second);
   }
   RankRecorder recorder(as_one_rank(spec), Mesh(), 0, &golden, {});
@@ -145,14 +137,6 @@ FileJudgement judge_result_file(const CaseSpec& spec, int golden_fd, const std::
     result = judge(spec, {ending});
   }
   return judgement;
-}
-
-std::string partial_text(const FileJudgement& judgement, const std::string& path) {
-  const std::vector<std::string>& lacking = judgement.lacking;
-  if (lacking.empty()) return "";
-  return fmt::format("{} of {} tensors were judged: {} does not hold {}",
-                     judgement.demanded - static_cast<int64_t>(lacking.size()), judgement.demanded,
-                     path, listed(lacking));
 }
 
 }  // namespace shardproof::sim

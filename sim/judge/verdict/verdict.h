@@ -60,8 +60,10 @@ struct FileJudgement {
 // holds. A file with none is bad input, as are an unknown name and a wrong shape or dtype. Runs no
 // tensor op.
 FileJudgement judge_result_file(const CaseSpec& spec, int golden_fd, const std::string& path);
-// "1 of 34 tensors were judged: FILE does not hold loss, grad.w and 31 more"; "" when it holds all.
-std::string partial_text(const FileJudgement& judgement, const std::string& path);
+// "1 of 34 tensors were judged: FILE does not hold loss, grad.w and 31 more" as a line; "" when it
+// holds all. Throws Error(kBadInput) when it does not, what it holds matches, and `allowed` is
+// false.
+std::string partial_line(const FileJudgement& judgement, const std::string& path, bool allowed);
 // Exit status of a run: the first of 5, 2, 3, 1, 4 that applies, else 0 (docs/running.md). With
 // `no_unresolved` a case with unresolved tensors counts as a mismatch.
 int exit_status(const std::vector<CaseResult>& results, bool no_unresolved = false);

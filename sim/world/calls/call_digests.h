@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <functional>
 #include <vector>
 
-#include "comm/mesh_comm.h"
 #include "sim/case/rank_ending.h"
+#include "sim/world/calls/interceptor.h"
 
 namespace shardproof::sim {
 
@@ -21,17 +21,9 @@ class CallDigests {
   CallDigests(const CallDigests&) = delete;
   CallDigests& operator=(const CallDigests&) = delete;
 
-  // Returns backends whose calls are hashed; this must outlive them.
-  BackendFactory wrap(BackendFactory factory);
+  // Hashes the inputs. Returns what hashes the outputs; this must outlive it.
+  std::function<void()> before_call(const CallInProgress& call);
   void on_step(int64_t step) { step_ = step; }
-
-  struct Sides {
-    std::vector<at::Tensor> tensors;  // each has a hash
-    bool together = false;            // one hash over all
-  };
-  // The begin of a call, which returns its number, and the arrival of its outputs.
-  size_t sent(CallDigest call, const Sides& inputs);
-  void received(size_t number, const Sides& outputs);
 
   // Calls whose wait() has returned, in the order of their begin.
   std::vector<CallDigest> take();

@@ -13,25 +13,24 @@ double microseconds(CallTrace::Clock::duration time) {
 }  // namespace
 
 CallTrace::CallTrace(int64_t rank, Forward forward, Forward forward_wait, Clock::time_point origin)
-    : rank_(rank), forward_(std::move(forward)), forward_wait_(std::move(forward_wait)),
+    : rank_(rank),
+      forward_(std::move(forward)),
+      forward_wait_(std::move(forward_wait)),
       origin_(origin) {}
 
 void CallTrace::before_call(const Call& call) {
   if (forward_) forward_(call);
-  Span span{.call = calls_.size(), .group = call.group, .op = call.op, .root = call.root,
-            .tag = call.tag, .sequence = call.sequence, .start = {}, .wait_start = {}, .end = {}};
-  span.asynchronous = call.asynchronous;
   calls_.push_back(describe(call));
-  ++counts_[{call.group.substr(0, call.group.find('[')), call.op}];
-  span.start = Clock::now();
-  spans_.push_back(std::move(span));
+  ++counts_[{call.group.substr(0, call.group.find('[')), name_of(call.op)}];
+  spans_.push_back({.call = call, .start = Clock::now()});
 }
 
 // Searches from the last call, because few calls are in flight.
 CallTrace::Span* CallTrace::open_span(const Call& call) {
   for (auto span = spans_.rbegin(); span != spans_.rend(); ++span) {
-    if (!span->ended && span->sequence == call.sequence && span->op == call.op &&
-        span->group == call.group && span->root == call.root && span->tag == call.tag) {
+    const Call& known = span->call;
+    if (!span->ended && known.sequence == call.sequence && known.op == call.op &&
+        known.group == call.group && known.root == call.root && known.tag == call.tag) {
       return &*span;
     }
   }
@@ -62,10 +61,11 @@ void CallTrace::never_waited(const Call& call) {
 std::vector<std::string> CallTrace::left_pending() const {
   std::vector<std::string> findings;
   for (const Span& span : spans_) {
-    if (!span.asynchronous || span.waited || span.dropped) continue;
-    findings.push_back(fmt::format("never_waited: rank {} started {} and had not waited for it "
-                                   "when its part was done",
-                                   rank_, calls_[span.call]));
+    if (!span.call.asynchronous || span.waited || span.dropped) continue;
+    findings.push_back(
+        fmt::format("never_waited: rank {} started {} and had not waited for it "
+                    "when its part was done",
+                    rank_, describe(span.call)));
   }
   return findings;
 }
@@ -73,7 +73,7 @@ std::vector<std::string> CallTrace::left_pending() const {
 std::vector<nlohmann::json> CallTrace::timeline() const {
   std::vector<nlohmann::json> out;
   const auto entry = [&](const Span& span, Clock::time_point start, const char* kind) {
-    out.push_back({{"name", calls_[span.call]},
+    out.push_back({{"name", describe(span.call)},
                    {"start_us", microseconds(start - origin_)},
                    {"duration_us", microseconds(span.end - start)},
                    {"kind", kind}});

@@ -43,14 +43,9 @@ class CallTrace : public CallListener {
 
  private:
   struct Span {
-    size_t call;        // index in calls_
-    std::string group;  // identifies a call of this rank, with op, channel and number
-    std::string op;
-    int64_t root, tag, sequence;
-    Clock::time_point start;
-    Clock::time_point wait_start;
-    Clock::time_point end;
-    bool asynchronous = false, waited = false, dropped = false, ended = false;
+    Call call;
+    Clock::time_point start, wait_start = {}, end = {};
+    bool waited = false, dropped = false, ended = false;
   };
   Span* open_span(const Call& call);
 

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <thread>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <utility>
 
 #include "base/error.h"
 #include "sim/world/calls/fault_selection.h"
@@ -27,7 +27,7 @@ FaultInjection::FaultInjection(const std::vector<FaultSpec>& faults, int64_t ran
 
 bool FaultInjection::before_call(const Call& call) {
   ++calls_;
-  *next_ = {};
+  next_ = {};
   for (Planned& planned : planned_) {
     if (!concerns(planned.fault, call, step_)) continue;
     const int64_t number = planned.note.matches++;
@@ -36,12 +36,12 @@ bool FaultInjection::before_call(const Call& call) {
       planned.note.step = step_;
       act(planned, call);
     } else if (planned.fault.kind == FaultKind::kStale && number == planned.fault.at_call - 1) {
-      next_->on_input.push_back([&planned](const Tensors& inputs) {
+      next_.on_input.push_back([&planned](const Tensors& inputs) {
         for (const at::Tensor& input : inputs) planned.before.push_back(input.clone());
       });
     }
   }
-  return !next_->skip;
+  return !next_.skip;
 }
 
 void FaultInjection::fired(Planned& planned, const std::string& effect) {
@@ -68,7 +68,7 @@ void FaultInjection::act(Planned& planned, const Call& call) {
     std::this_thread::sleep_for(std::chrono::duration<double>(fault.seconds));
   } else if (fault.kind == FaultKind::kSkip) {
     fired(planned, "");
-    next_->skip = true;
+    next_.skip = true;
   } else {
     act_at_backend(planned, call);
   }
@@ -79,7 +79,7 @@ void FaultInjection::act(Planned& planned, const Call& call) {
 void FaultInjection::act_at_backend(Planned& planned, const Call& call) {
   const FaultSpec& fault = planned.fault;
   if (fault.kind == FaultKind::kRepeat) {
-    next_->again = [this, &planned, call] {
+    next_.again = [this, &planned, call] {
       fired(planned, "");
       if (hooks_.on_repeat) hooks_.on_repeat(call);
     };
@@ -99,14 +99,21 @@ void FaultInjection::act_at_backend(Planned& planned, const Call& call) {
     }
   };
   const bool output = fault.kind == FaultKind::kCorrupt && fault.side == FaultSide::kOutput;
-  (output ? next_->on_output : next_->on_input).push_back(change);
+  (output ? next_.on_output : next_.on_input).push_back(change);
 }
 
-BackendFactory FaultInjection::wrap(BackendFactory factory) {
-  if (planned_.empty()) return factory;
-  return [factory = std::move(factory), next = next_](const std::string& name,
-                                                      const std::vector<int64_t>& ranks) {
-    return make_faulty_backend(factory(name, ranks), next);
+std::function<void()> FaultInjection::before_backend_call(CallInProgress& call) {
+  NextCall next = std::exchange(next_, {});
+  call.skip = next.skip;
+  if (next.skip) return {};
+  call.again = std::move(next.again);
+  if (!next.on_input.empty() && !call.in_place) {
+    for (at::Tensor& input : call.inputs) input = input.clone();
+  }
+  for (const auto& change : next.on_input) change(call.inputs);
+  if (next.on_output.empty()) return {};
+  return [changes = std::move(next.on_output), outputs = call.outputs] {
+    for (const auto& change : changes) change(outputs);
   };
 }
 

@@ -13,13 +13,11 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <vector>
 
-#include "comm/mesh_comm.h"
 #include "sim/case/case_spec.h"
 #include "sim/case/rank_ending.h"
-#include "sim/world/calls/faulty_backend.h"
+#include "sim/world/calls/interceptor.h"
 
 namespace shardproof::sim {
 
@@ -40,8 +38,9 @@ class FaultInjection {
   void on_step(int64_t step) { step_ = step; }
   // Called before each call. True: the rank makes it; false: the rank skips it.
   bool before_call(const Call& call);
-  // Returns backends at whose calls faults act; without faults on this rank, `factory`.
-  BackendFactory wrap(BackendFactory factory);
+  // The backend call that follows: an Interceptor. This must outlive what it returns.
+  std::function<void()> before_backend_call(CallInProgress& call);
+  bool is_empty() const { return planned_.empty(); }  // no fault names this rank
   // The effects of this rank's faults so far.
   std::vector<FaultNote> notes() const;
 
@@ -51,6 +50,12 @@ class FaultInjection {
     FaultNote note;
     Tensors before = {};  // stale: the data of the previous matching call
   };
+  // The faults at the next backend call.
+  struct NextCall {
+    bool skip = false;
+    std::function<void()> again = {};
+    std::vector<std::function<void(const Tensors&)>> on_input = {}, on_output = {};
+  };
   void act(Planned& planned, const Call& call);
   void act_at_backend(Planned& planned, const Call& call);
   void fired(Planned& planned, const std::string& effect);
@@ -59,7 +64,7 @@ class FaultInjection {
   Hooks hooks_;
   int64_t calls_ = 0;
   int64_t step_ = 0;
-  std::shared_ptr<NextCall> next_ = std::make_shared<NextCall>();
+  NextCall next_;
 };
 
 }  // namespace shardproof::sim

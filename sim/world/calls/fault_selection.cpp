@@ -6,18 +6,20 @@ namespace shardproof::sim {
 namespace {
 
 bool contributes(const Call& call) {
-  if (call.op == "recv" || call.op == "barrier") return false;
-  const bool from_root = call.op == "broadcast" || call.op == "scatter";
+  if (call.op == Op::kRecv || call.op == Op::kBarrier) return false;
+  const bool from_root = call.op == Op::kBroadcast || call.op == Op::kScatter;
   if (from_root && call.root != call.group_rank) return false;
   return call.bytes > 0;
 }
 
 bool receives(const Call& call) {
-  if (call.op == "send" || call.op == "barrier") return false;
-  return call.op != "gather" || call.root == call.group_rank;
+  if (call.op == Op::kSend || call.op == Op::kBarrier) return false;
+  return call.op != Op::kGather || call.root == call.group_rank;
 }
 
-bool sums(const Call& call) { return call.reduce_op == "sum" || call.reduce_op == "avg"; }
+bool sums(const Call& call) {
+  return call.reduce == ReduceOp::kSum || call.reduce == ReduceOp::kAvg;
+}
 
 bool can_act(const FaultSpec& fault, const Call& call) {
   if (fault.kind == FaultKind::kDrop || fault.kind == FaultKind::kStale) return contributes(call);
@@ -42,7 +44,7 @@ bool occurs_in(std::string_view text, std::string_view pattern) {
 
 bool concerns(const FaultSpec& fault, const Call& call, int64_t step) {
   const std::string_view group = call.group;
-  return (fault.op.empty() || fault.op == call.op) &&
+  return (fault.op.empty() || fault.op == name_of(call.op)) &&
          (fault.axis.empty() || fault.axis == group.substr(0, group.find('['))) &&
          (fault.step == 0 || fault.step == step) && occurs_in(call.label, fault.label) &&
          can_act(fault, call);

@@ -11,9 +11,9 @@ namespace {
 double rounds_of_tree(double count) { return std::ceil(std::log2(count)); }
 
 // Whether every rank of a node sends to other nodes, or one rank for all.
-bool all_leave_the_node(Motion motion) {
-  return motion == Motion::kAllReduce || motion == Motion::kAllGather ||
-         motion == Motion::kReduceScatter || motion == Motion::kAllToAll;
+bool all_leave_the_node(Op op) {
+  return op == Op::kAllReduce || op == Op::kAllGather || op == Op::kReduceScatter ||
+         op == Op::kAllToAll;
 }
 
 }  // namespace
@@ -35,68 +35,71 @@ bool LinkCost::is_free() const {
   return free(in_node_) && free(inter_node_);
 }
 
-LinkCost::Amount LinkCost::one_level(const Link& link, Motion motion, double bytes, double count) {
+LinkCost::Amount LinkCost::one_level(const Link& link, Op op, double bytes, double count) {
   if (count < 2) return {};
   const Amount ring = link.message(bytes / count) * (count - 1);
   const Amount tree = link.message(bytes) * rounds_of_tree(count);
   const Amount spread = {rounds_of_tree(count) * link.latency_us,
                          (count - 1) / count * bytes * link.us_per_byte};
-  switch (motion) {
-    case Motion::kAllReduce:
+  switch (op) {
+    case Op::kAllReduce:
       return cheaper(ring, tree) * 2;
-    case Motion::kAllGather:
-    case Motion::kReduceScatter:
-    case Motion::kAllToAll:
+    case Op::kAllGather:
+    case Op::kReduceScatter:
+    case Op::kAllToAll:
       return ring;
-    case Motion::kBroadcast:
+    case Op::kBroadcast:
       return cheaper(tree, spread + ring);
-    case Motion::kGather:
-    case Motion::kScatter:
+    case Op::kGather:
+    case Op::kScatter:
       return spread;
-    case Motion::kMessage:
+    case Op::kSend:
+    case Op::kRecv:
       return link.message(bytes);
-    case Motion::kBarrier:
+    case Op::kBarrier:
+    case Op::kMakeGroup:
       return {rounds_of_tree(count) * link.latency_us, 0};
   }
   return {};
 }
 
-TransferCost LinkCost::two_levels(Motion motion, double bytes, double per_node,
-                                  double nodes) const {
-  const double streams = all_leave_the_node(motion) ? per_node : 1;
+TransferCost LinkCost::two_levels(Op op, double bytes, double per_node, double nodes) const {
+  const double streams = all_leave_the_node(op) ? per_node : 1;
   const Link out = inter_node_.shared_by(per_node_ ? streams : 1);
-  const auto within = [&](Motion what, double amount) {
+  const auto within = [&](Op what, double amount) {
     return one_level(in_node_, what, amount, per_node);
   };
   Amount in_node, inter_node;
-  switch (motion) {
-    case Motion::kAllReduce:
-      in_node = within(Motion::kReduceScatter, bytes) + within(Motion::kAllGather, bytes);
-      inter_node = one_level(out, motion, bytes / per_node, nodes);
+  switch (op) {
+    case Op::kAllReduce:
+      in_node = within(Op::kReduceScatter, bytes) + within(Op::kAllGather, bytes);
+      inter_node = one_level(out, op, bytes / per_node, nodes);
       break;
-    case Motion::kAllGather:
-    case Motion::kReduceScatter:
-      in_node = within(motion, bytes);
-      inter_node = one_level(out, motion, bytes / per_node, nodes);
+    case Op::kAllGather:
+    case Op::kReduceScatter:
+      in_node = within(op, bytes);
+      inter_node = one_level(out, op, bytes / per_node, nodes);
       break;
-    case Motion::kAllToAll: {
+    case Op::kAllToAll: {
       const double ranks = per_node * nodes;
       in_node = in_node_.message(bytes / ranks) * (per_node - 1);
       inter_node = out.message(bytes / ranks) * (ranks - per_node);
       break;
     }
-    case Motion::kGather:
-    case Motion::kScatter:
-      in_node = within(motion, bytes / nodes);
-      inter_node = one_level(out, motion, bytes, nodes);
+    case Op::kGather:
+    case Op::kScatter:
+      in_node = within(op, bytes / nodes);
+      inter_node = one_level(out, op, bytes, nodes);
       break;
-    case Motion::kMessage:
+    case Op::kSend:
+    case Op::kRecv:
       inter_node = out.message(bytes);
       break;
-    case Motion::kBroadcast:
-    case Motion::kBarrier:
-      in_node = within(motion, bytes);
-      inter_node = one_level(out, motion, bytes, nodes);
+    case Op::kBroadcast:
+    case Op::kBarrier:
+    case Op::kMakeGroup:
+      in_node = within(op, bytes);
+      inter_node = one_level(out, op, bytes, nodes);
       break;
   }
   return {.latency_us = in_node.latency_us + inter_node.latency_us,
@@ -115,8 +118,7 @@ double LinkCost::slowest(const std::vector<int64_t>& ranks) const {
   return factor;
 }
 
-TransferCost LinkCost::collective(Motion motion, double bytes,
-                                  const std::vector<int64_t>& ranks) const {
+TransferCost LinkCost::collective(Op op, double bytes, const std::vector<int64_t>& ranks) const {
   std::map<int64_t, int64_t> on_node;
   for (const int64_t rank : ranks) ++on_node[ranks_per_node_ > 0 ? rank / ranks_per_node_ : 0];
   int64_t most = 0;
@@ -125,11 +127,11 @@ TransferCost LinkCost::collective(Motion motion, double bytes,
   const auto per_node = static_cast<double>(most);
   TransferCost cost;
   if (on_node.size() == 1) {
-    const Amount amount = one_level(in_node_, motion, bytes, per_node);
+    const Amount amount = one_level(in_node_, op, bytes, per_node);
     cost.latency_us = amount.latency_us;
     cost.in_node_us = amount.bytes_us;
   } else {
-    cost = two_levels(motion, bytes, per_node, nodes);
+    cost = two_levels(op, bytes, per_node, nodes);
   }
   const double factor = slowest(ranks);
   cost.latency_us *= factor;

@@ -24,8 +24,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/call.h"
 #include "sim/case/world_spec.h"
-#include "sim/world/clock/motion.h"
 
 namespace shardproof::sim {
 
@@ -44,10 +44,10 @@ class LinkCost {
   explicit LinkCost(const WorldSpec& world);
 
   // `bytes` are those of one rank's input; for all_gather and gather, of all inputs.
-  TransferCost collective(Motion motion, double bytes, const std::vector<int64_t>& ranks) const;
+  TransferCost collective(Op op, double bytes, const std::vector<int64_t>& ranks) const;
   // Microseconds from the moment when all `ranks` have made the call.
-  double collective_us(Motion motion, double bytes, const std::vector<int64_t>& ranks) const {
-    return collective(motion, bytes, ranks).total_us();
+  double collective_us(Op op, double bytes, const std::vector<int64_t>& ranks) const {
+    return collective(op, bytes, ranks).total_us();
   }
   bool is_free() const;  // no collective takes time
 
@@ -67,8 +67,8 @@ class LinkCost {
   };
   static Link link_of(const LinkSpec& spec);
   static Amount cheaper(Amount a, Amount b) { return b.total_us() < a.total_us() ? b : a; }
-  static Amount one_level(const Link& link, Motion motion, double bytes, double count);
-  TransferCost two_levels(Motion motion, double bytes, double per_node, double nodes) const;
+  static Amount one_level(const Link& link, Op op, double bytes, double count);
+  TransferCost two_levels(Op op, double bytes, double per_node, double nodes) const;
   double slowest(const std::vector<int64_t>& ranks) const;
 
   Link in_node_, inter_node_;

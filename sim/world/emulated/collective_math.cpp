@@ -189,8 +189,8 @@ void reduce_slices(const std::vector<Slice>& inputs, const std::vector<Slice>& o
   reduce_with_ops(inputs, outputs, op);
 }
 
-double bytes_moved(Motion motion, const std::vector<Member>& members) {
-  const bool adds_up = motion == Motion::kAllGather || motion == Motion::kGather;
+double bytes_moved(Op op, const std::vector<Member>& members) {
+  const bool adds_up = op == Op::kAllGather || op == Op::kGather;
   int64_t total = 0, largest = 0;
   for (const Member& member : members) {
     int64_t bytes = 0;
@@ -203,38 +203,40 @@ double bytes_moved(Motion motion, const std::vector<Member>& members) {
   return static_cast<double>(adds_up ? total : largest);
 }
 
-void carry_out(Motion motion, ReduceOp op, int64_t root, const std::vector<Member*>& members) {
+void carry_out(Op op, ReduceOp reduce, int64_t root, const std::vector<Member*>& members) {
   const auto count = static_cast<int64_t>(members.size());
   const auto root_index = static_cast<size_t>(std::max<int64_t>(root, 0));
-  switch (motion) {
-    case Motion::kAllReduce:
-      return all_reduce(op, members);
-    case Motion::kReduceScatter:
-      return reduce_scatter(op, members);
-    case Motion::kBroadcast:
+  switch (op) {
+    case Op::kAllReduce:
+      return all_reduce(reduce, members);
+    case Op::kReduceScatter:
+      return reduce_scatter(reduce, members);
+    case Op::kBroadcast:
       return broadcast(root_index, members);
-    case Motion::kAllGather:
-    case Motion::kAllToAll:
+    case Op::kAllGather:
+    case Op::kAllToAll:
       for (int64_t i = 0; i < count; ++i) {
         for (int64_t j = 0; j < count; ++j) {
-          const int64_t source = motion == Motion::kAllGather ? 0 : i;
+          const int64_t source = op == Op::kAllGather ? 0 : i;
           copy_slice(members[j]->input.part(source), members[i]->output.part(j));
         }
       }
       return;
-    case Motion::kGather:
+    case Op::kGather:
       for (int64_t j = 0; j < count; ++j) {
         copy_slice(members[j]->input.part(0), members[root_index]->output.part(j));
       }
       return;
-    case Motion::kScatter:
+    case Op::kScatter:
       for (int64_t i = 0; i < count; ++i) {
         copy_slice(members[root_index]->input.part(i), members[i]->output.part(0));
       }
       return;
-    case Motion::kMessage:
+    case Op::kSend:
+    case Op::kRecv:
       return copy_slice(members[0]->input.part(0), members[1]->output.part(0));
-    case Motion::kBarrier:
+    case Op::kBarrier:
+    case Op::kMakeGroup:
       return;
   }
 }

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "sim/world/clock/motion.h"
 
 namespace shardproof::sim {
 
@@ -52,10 +51,19 @@ struct Member {
 };
 
 // The bytes of the largest input; for kAllGather and kGather those of all inputs.
-double bytes_moved(Motion motion, const std::vector<Member>& members);
+double bytes_moved(Op op, const std::vector<Member>& members);
 
 // Runs the operation for all members in group order. All tensors have one dtype and one device.
-void carry_out(Motion motion, ReduceOp op, int64_t root, const std::vector<Member*>& members);
+//
+//   all_reduce       out[i].part(k) = reduce over j of in[j].part(k)
+//   all_gather       out[i].part(j) = in[j].part(0)
+//   reduce_scatter   out[i].part(0) = reduce over j of in[j].part(i)
+//   all_to_all       out[i].part(j) = in[j].part(i)
+//   broadcast        out[i].part(k) = in[root].part(k)
+//   gather           out[root].part(j) = in[j].part(0)
+//   scatter          out[i].part(0) = in[root].part(i)
+//   send, recv       out[1].part(0) = in[0].part(0)
+void carry_out(Op op, ReduceOp reduce, int64_t root, const std::vector<Member*>& members);
 
 // Reduces `inputs` in order into each of `outputs` (which may be the inputs).
 void reduce_slices(const std::vector<Slice>& inputs, const std::vector<Slice>& outputs,

@@ -13,19 +13,6 @@ namespace {
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
 
-struct Request {
-  Motion motion;
-  std::string op_name;
-  Member tensors;
-  bool in_place = false;  // the output is the input
-  ReduceOp op = ReduceOp::kSum;
-  std::string reduce_name = {};
-  int64_t root = -1;
-  int64_t tag = 0;
-  std::vector<int64_t> split_sizes = {};
-  std::vector<int64_t> output_sizes = {};
-};
-
 ReduceOp from_c10d(const c10d::ReduceOp& op) {
   switch (static_cast<c10d::ReduceOp::RedOpType>(op)) {
     case c10d::ReduceOp::SUM:
@@ -69,7 +56,7 @@ class EmulatedWork : public c10d::Work {
         in_flight_(in_flight),
         timed_call_(timed_call) {}
 
-  bool isCompleted() override { return waited_ || world_->is_done(*meeting_); }
+  bool isCompleted() override { return waited_ || world_->is_done(meeting_, world_rank_); }
   bool isSuccess() const override { return waited_; }
   void synchronize() override { wait(kNoTimeout); }
 
@@ -130,109 +117,68 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
   void next_call(CallNotes notes) override { notes_ = std::move(notes); }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    const ReduceOp op = from_c10d(options.reduceOp);
-    return post({.motion = Motion::kAllReduce,
-                 .op_name = "all_reduce",
-                 .tensors = both(tensors),
-                 .in_place = true,
-                 .op = op,
-                 .reduce_name = reduce_op_name(op)});
+    return post({.op = Op::kAllReduce, .reduce = from_c10d(options.reduceOp)}, both(tensors), true);
   }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
-    return post({.motion = Motion::kBroadcast,
-                 .op_name = "broadcast",
-                 .tensors = both(tensors),
-                 .in_place = true,
-                 .root = options.rootRank});
+    return post({.op = Op::kBroadcast, .root = options.rootRank}, both(tensors), true);
   }
 
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                     const c10d::AllgatherOptions&) override {
-    return post({.motion = Motion::kAllGather,
-                 .op_name = "all_gather",
-                 .tensors = {Parts::list(inputs), Parts::list(only(outputs))}});
+    return post({.op = Op::kAllGather}, {Parts::list(inputs), Parts::list(only(outputs))});
   }
 
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
                           const c10d::AllgatherOptions&) override {
-    return post({.motion = Motion::kAllGather,
-                 .op_name = "all_gather",
-                 .tensors = {Parts::list({input}), Parts::even(output, size_)}});
+    return post({.op = Op::kAllGather}, {Parts::list({input}), Parts::even(output, size_)});
   }
 
   WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                          const c10d::ReduceScatterOptions& options) override {
-    const ReduceOp op = from_c10d(options.reduceOp);
-    return post({.motion = Motion::kReduceScatter,
-                 .op_name = "reduce_scatter",
-                 .tensors = {Parts::list(only(inputs)), Parts::list(outputs)},
-                 .op = op,
-                 .reduce_name = reduce_op_name(op)});
+    return post({.op = Op::kReduceScatter, .reduce = from_c10d(options.reduceOp)},
+                {Parts::list(only(inputs)), Parts::list(outputs)});
   }
 
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                const c10d::ReduceScatterOptions& options) override {
-    const ReduceOp op = from_c10d(options.reduceOp);
-    return post({.motion = Motion::kReduceScatter,
-                 .op_name = "reduce_scatter",
-                 .tensors = {Parts::even(input, size_), Parts::list({output})},
-                 .op = op,
-                 .reduce_name = reduce_op_name(op)});
+    return post({.op = Op::kReduceScatter, .reduce = from_c10d(options.reduceOp)},
+                {Parts::even(input, size_), Parts::list({output})});
   }
 
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_rows,
                         std::vector<int64_t>& input_rows, const c10d::AllToAllOptions&) override {
-    return post({.motion = Motion::kAllToAll,
-                 .op_name = "all_to_all",
-                 .tensors = {divided(input, input_rows), divided(output, output_rows)},
-                 .split_sizes = input_rows,
-                 .output_sizes = output_rows});
+    return post({.op = Op::kAllToAll, .split_sizes = input_rows, .output_sizes = output_rows},
+                {divided(input, input_rows), divided(output, output_rows)});
   }
 
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions&) override {
-    return post({.motion = Motion::kAllToAll,
-                 .op_name = "all_to_all",
-                 .tensors = {Parts::list(inputs), Parts::list(outputs)}});
+    return post({.op = Op::kAllToAll}, {Parts::list(inputs), Parts::list(outputs)});
   }
 
   WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
                  const c10d::GatherOptions& options) override {
     const bool is_root = options.rootRank == rank_;
-    return post({.motion = Motion::kGather,
-                 .op_name = "gather",
-                 .tensors = {Parts::list(inputs), Parts::list(is_root ? only(outputs) : Tensors{})},
-                 .root = options.rootRank});
+    return post({.op = Op::kGather, .root = options.rootRank},
+                {Parts::list(inputs), Parts::list(is_root ? only(outputs) : Tensors{})});
   }
 
   WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                   const c10d::ScatterOptions& options) override {
     const bool is_root = options.rootRank == rank_;
-    return post({.motion = Motion::kScatter,
-                 .op_name = "scatter",
-                 .tensors = {Parts::list(is_root ? only(inputs) : Tensors{}), Parts::list(outputs)},
-                 .root = options.rootRank});
+    return post({.op = Op::kScatter, .root = options.rootRank},
+                {Parts::list(is_root ? only(inputs) : Tensors{}), Parts::list(outputs)});
   }
 
   WorkPtr send(Tensors& tensors, int to, int tag) override {
-    return post({.motion = Motion::kMessage,
-                 .op_name = "send",
-                 .tensors = {Parts::list(tensors), Parts()},
-                 .root = to,
-                 .tag = tag});
+    return post({.op = Op::kSend, .root = to, .tag = tag}, {Parts::list(tensors), Parts()});
   }
 
   WorkPtr recv(Tensors& tensors, int from, int tag) override {
-    return post({.motion = Motion::kMessage,
-                 .op_name = "recv",
-                 .tensors = {Parts(), Parts::list(tensors)},
-                 .root = from,
-                 .tag = tag});
+    return post({.op = Op::kRecv, .root = from, .tag = tag}, {Parts(), Parts::list(tensors)});
   }
 
-  WorkPtr barrier(const c10d::BarrierOptions&) override {
-    return post({.motion = Motion::kBarrier, .op_name = "barrier", .tensors = {}});
-  }
+  WorkPtr barrier(const c10d::BarrierOptions&) override { return post({.op = Op::kBarrier}, {}); }
 
  private:
   static Member both(const Tensors& tensors) {
@@ -249,35 +195,26 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
   }
 
   // Describes a call without notes by its arguments.
-  CallNotes notes_from(const Request& request) const {
-    CallNotes notes;
-    notes.call.asynchronous = true;
-    Call& call = notes.call;
+  Call described(Call call, const Member& tensors) const {
     call.rank = world_rank_;
     call.group = group_->name;
-    call.op = request.op_name;
-    call.reduce_op = request.reduce_name;
-    call.root = request.root;
-    call.tag = request.tag;
-    call.split_sizes = request.split_sizes;
-    call.output_sizes = request.output_sizes;
     call.group_rank = rank_;
     call.group_ranks = group_->ranks;
-    const Parts& shown = request.tensors.input.count() != 0 && request.motion != Motion::kScatter
-                             ? request.tensors.input
-                             : request.tensors.output;
+    call.asynchronous = true;
+    const bool sends = tensors.input.count() != 0 && call.op != Op::kScatter;
+    const Parts& shown = sends ? tensors.input : tensors.output;
     if (shown.count() != 0) {
       call.shape = shown.tensors()[0].sizes().vec();
       call.strides = shown.tensors()[0].strides().vec();
       call.dtype = c10::toString(shown.tensors()[0].scalar_type());
     }
-    return notes;
+    return call;
   }
 
-  EmulatedGroup::Channel channel_of(const Request& request) const {
-    if (request.motion != Motion::kMessage) return {-1, -1, 0};
-    const bool sends = request.op_name == "send";
-    return {sends ? rank_ : request.root, sends ? request.root : rank_, request.tag};
+  EmulatedGroup::Channel channel_of(const Call& call) const {
+    if (call.op == Op::kSend) return {rank_, call.root, call.tag};
+    if (call.op == Op::kRecv) return {call.root, rank_, call.tag};
+    return {-1, -1, 0};
   }
 
   std::shared_ptr<const std::vector<int64_t>> members_for(
@@ -293,10 +230,9 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
 
   // Copies inputs that the caller could change before the peers read them, and replaces outputs
   // that the caller could read before wait(). Returns the replacements; empty: there are none.
-  static Parts stage(Request& request, const CallNotes& notes) {
+  static Parts stage(Member& tensors, bool in_place, const CallNotes& notes) {
     if (!notes.call.asynchronous) return {};
-    Member& tensors = request.tensors;
-    if (request.in_place) {
+    if (in_place) {
       if (notes.private_input && notes.private_output) return {};
       tensors.input = tensors.input.clone();
       tensors.output = tensors.input;
@@ -309,70 +245,71 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
   }
 
   // The memory that nobody may touch before wait(): with notes, the caller's own input.
-  static InFlight::Buffers buffers_of(const Request& request, const CallNotes& notes, bool noted) {
+  static InFlight::Buffers buffers_of(const Member& tensors, bool in_place, const CallNotes& notes,
+                                      bool noted) {
     InFlight::Buffers buffers;
     if (!noted) {
-      buffers.inputs = request.in_place ? Tensors() : request.tensors.input.tensors();
+      buffers.inputs = in_place ? Tensors() : tensors.input.tensors();
     } else if (notes.input.defined()) {
       buffers.inputs = {notes.input};
       buffers.copied = notes.private_input;
     }
-    if (!notes.private_output) buffers.outputs = request.tensors.output.tensors();
+    if (!notes.private_output) buffers.outputs = tensors.output.tensors();
     return buffers;
   }
 
-  WorkPtr post(Request request) {
+  // `in_place`: the output is the input.
+  WorkPtr post(Call made, Member tensors, bool in_place = false) {
     world_->check_generation(generation_);
     RankState& rank = *world_->ranks[static_cast<size_t>(world_rank_)];
     const ClockPause pause(&rank.clock);
+    const ReduceOp reduce = made.reduce.value_or(ReduceOp::kSum);
     const bool noted = notes_.has_value();
-    CallNotes notes = noted ? std::move(*notes_) : notes_from(request);
+    CallNotes notes =
+        noted ? std::move(*notes_) : CallNotes{.call = described(std::move(made), tensors)};
     notes_.reset();
-    const EmulatedGroup::Channel channel = channel_of(request);
-    Arrival arrival{.line = notes.call,
-                    .tensors = {},
-                    .motion = request.motion,
-                    .op = request.op,
-                    .root = request.root};
-    arrival.line.sequence = call_count_[channel]++;
-    const bool receives = request.motion == Motion::kMessage && request.op_name == "recv";
-    arrival.position =
-        request.motion == Motion::kMessage ? (receives ? 1 : 0) : static_cast<size_t>(rank_);
-    const InFlight::Buffers buffers = buffers_of(request, notes, noted);
+    Call& call = notes.call;
+    const EmulatedGroup::Channel channel = channel_of(call);
+    call.sequence = call_count_[channel]++;
+    const InFlight::Buffers buffers = buffers_of(tensors, in_place, notes, noted);
     const bool strict = world_->spec.strict;
     if (strict) {
-      if (auto clash = rank.in_flight.clash(arrival.line, buffers)) {
+      if (auto clash = rank.in_flight.clash(call, buffers)) {
         world_->stop(world_rank_, std::move(*clash));
       }
     }
-    const Parts seen = request.tensors.output;
-    const Parts staged = stage(request, notes);
-    arrival.tensors = std::move(request.tensors);
+    const Parts seen = tensors.output;
+    // A schedule shows what a caller sees that uses its buffers before wait().
+    const bool exposed = world_->has_schedule() && !strict;
+    const Parts staged = exposed ? Parts() : stage(tensors, in_place, notes);
     std::optional<InFlight::Handle> in_flight;
-    if (strict && notes.call.asynchronous) in_flight = rank.in_flight.start(arrival.line, buffers);
-    const std::optional<size_t> timed_call =
-        note_time(rank.clock, arrival, notes.call.asynchronous);
-    const size_t position = arrival.position;
-    std::optional<Call> line;
-    if (notes.call.asynchronous) line = arrival.line;
+    if (strict && call.asynchronous) in_flight = rank.in_flight.start(call, buffers);
+    const auto own = is_message(call.op) ? (call.op == Op::kRecv ? 1 : 0) : rank_;
+    Arrival arrival{.line = call,
+                    .tensors = std::move(tensors),
+                    .reduce = reduce,
+                    .position = static_cast<size_t>(own)};
+    const std::optional<size_t> timed_call = note_time(rank.clock, arrival);
     auto meeting =
         world_->arrive(*group_, channel, members_for(channel), std::move(arrival), generation_);
+    std::optional<Call> line;
+    if (call.asynchronous) line = call;
     auto work = c10::make_intrusive<EmulatedWork>(world_, std::move(meeting), std::move(line),
-                                                  world_rank_, position, generation_, seen, staged,
-                                                  in_flight, timed_call);
-    if (!notes.call.asynchronous) work->wait(kNoTimeout);
+                                                  world_rank_, static_cast<size_t>(own),
+                                                  generation_, seen, staged, in_flight, timed_call);
+    if (!call.asynchronous) work->wait(kNoTimeout);
     return work;
   }
 
-  static std::optional<size_t> note_time(RankClock& clock, Arrival& arrival, bool asynchronous) {
+  static std::optional<size_t> note_time(RankClock& clock, Arrival& arrival) {
     if (!clock.running()) return std::nullopt;
     arrival.issued_us = clock.now_us();
     const Call& line = arrival.line;
     std::string channel = line.group;
-    if (arrival.motion == Motion::kMessage) {
+    if (is_message(line.op)) {
       channel += " " + op_text(line) + " " + std::to_string(line.tag);
     }
-    return clock.issued(describe(line), std::move(channel), asynchronous);
+    return clock.issued(describe(line), std::move(channel), line.asynchronous);
   }
 
   std::shared_ptr<EmulatedWorld::Impl> world_;

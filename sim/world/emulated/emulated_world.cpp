@@ -34,6 +34,7 @@ void EmulatedWorld::configure(const WorldSpec& spec) {
   impl_->links = LinkCost(spec);
   impl_->traffic = LinkTraffic(spec);
   impl_->make_ranks();
+  impl_->set_schedule();
 }
 
 RankClock& EmulatedWorld::clock(int64_t rank) {

@@ -9,7 +9,6 @@
 #include <list>
 #include <optional>
 
-#include "comm/call.h"
 #include "sim/world/emulated/collective_math.h"
 #include "sim/world/emulated/watched_memory.h"
 #include "sim/world/match/finding.h"

@@ -83,11 +83,16 @@ void reduce_typed(const std::vector<const void*>& inputs, const std::vector<void
   const auto one = static_cast<Sum>(1);
   const auto sum = [](Sum a, Sum b) { return add(a, b); };
   switch (op) {
-    case ReduceOp::kSum: return run(one, sum);
-    case ReduceOp::kAvg: return run(static_cast<Sum>(inputs.size()), sum);
-    case ReduceOp::kProduct: return run(one, [](Sum a, Sum b) { return multiply(a, b); });
-    case ReduceOp::kMax: return run(one, [](Sum a, Sum b) { return (a != a || a > b) ? a : b; });
-    case ReduceOp::kMin: return run(one, [](Sum a, Sum b) { return (a != a || a < b) ? a : b; });
+    case ReduceOp::kSum:
+      return run(one, sum);
+    case ReduceOp::kAvg:
+      return run(static_cast<Sum>(inputs.size()), sum);
+    case ReduceOp::kProduct:
+      return run(one, [](Sum a, Sum b) { return multiply(a, b); });
+    case ReduceOp::kMax:
+      return run(one, [](Sum a, Sum b) { return (a != a || a > b) ? a : b; });
+    case ReduceOp::kMin:
+      return run(one, [](Sum a, Sum b) { return (a != a || a < b) ? a : b; });
   }
 }
 
@@ -97,16 +102,25 @@ void reduce_memory(c10::ScalarType dtype, const std::vector<const void*>& inputs
                    const std::vector<void*>& outputs, int64_t numel, ReduceOp op) {
   using Type = c10::ScalarType;
   switch (dtype) {
-    case Type::Double: return reduce_typed<double, double>(inputs, outputs, numel, op);
-    case Type::Float: return reduce_typed<float, float>(inputs, outputs, numel, op);
-    case Type::Half: return reduce_typed<c10::Half, float>(inputs, outputs, numel, op);
-    case Type::BFloat16: return reduce_typed<c10::BFloat16, float>(inputs, outputs, numel, op);
-    case Type::Long: return reduce_typed<int64_t, int64_t>(inputs, outputs, numel, op);
-    case Type::Int: return reduce_typed<int32_t, int32_t>(inputs, outputs, numel, op);
-    case Type::Short: return reduce_typed<int16_t, int16_t>(inputs, outputs, numel, op);
-    case Type::Char: return reduce_typed<int8_t, int8_t>(inputs, outputs, numel, op);
+    case Type::Double:
+      return reduce_typed<double, double>(inputs, outputs, numel, op);
+    case Type::Float:
+      return reduce_typed<float, float>(inputs, outputs, numel, op);
+    case Type::Half:
+      return reduce_typed<c10::Half, float>(inputs, outputs, numel, op);
+    case Type::BFloat16:
+      return reduce_typed<c10::BFloat16, float>(inputs, outputs, numel, op);
+    case Type::Long:
+      return reduce_typed<int64_t, int64_t>(inputs, outputs, numel, op);
+    case Type::Int:
+      return reduce_typed<int32_t, int32_t>(inputs, outputs, numel, op);
+    case Type::Short:
+      return reduce_typed<int16_t, int16_t>(inputs, outputs, numel, op);
+    case Type::Char:
+      return reduce_typed<int8_t, int8_t>(inputs, outputs, numel, op);
     case Type::Byte:
-    case Type::Bool: return reduce_typed<uint8_t, uint8_t>(inputs, outputs, numel, op);
+    case Type::Bool:
+      return reduce_typed<uint8_t, uint8_t>(inputs, outputs, numel, op);
     default:
       throw Error({.kind = ErrorKind::kRefused,
                    .what = std::string("no reduction of dtype ") + c10::toString(dtype),

@@ -1,5 +1,7 @@
 #include "sim/world/emulated/run_slots.h"
 
+#include <iterator>
+
 namespace shardproof::sim {
 
 RunSlots::RunSlots(int64_t rank_count, int64_t slot_count)
@@ -7,11 +9,21 @@ RunSlots::RunSlots(int64_t rank_count, int64_t slot_count)
 
 RunSlots::Seat& RunSlots::seat(int64_t rank) { return seats_[static_cast<size_t>(rank)]; }
 
+void RunSlots::draw_order(std::optional<uint64_t> seed) {
+  const std::lock_guard lock(mutex_);
+  order_.reset();
+  if (seed) order_.emplace(*seed);
+  free_ = seed ? 1 : slot_count_;
+  missing_ = seed ? static_cast<int64_t>(seats_.size()) : 0;
+}
+
 void RunSlots::enter(int64_t rank) {
   std::unique_lock lock(mutex_);
   Seat& own = seat(rank);
   own.entered = own.asleep = true;
+  if (missing_ > 0) --missing_;
   ask(rank);
+  run_next();
   own.changed.wait(lock, [&own] { return !own.asleep; });
 }
 
@@ -20,6 +32,16 @@ void RunSlots::leave(int64_t rank) {
   if (!seat(rank).entered) return;
   seat(rank).entered = false;
   give_back();
+}
+
+void RunSlots::yield(int64_t rank) {
+  std::unique_lock lock(mutex_);
+  Seat& own = seat(rank);
+  if (!order_ || open_ || !own.entered) return;
+  own.asleep = true;
+  ready_.insert(rank);
+  give_back();
+  own.changed.wait(lock, [&own] { return !own.asleep; });
 }
 
 void RunSlots::sleep(int64_t rank) {
@@ -41,6 +63,7 @@ void RunSlots::wake(int64_t rank) {
     ++other.wakes;
   } else if (other.entered) {
     ask(rank);
+    run_next();
   } else {
     run(rank);
   }
@@ -52,7 +75,7 @@ int64_t RunSlots::waiting() {
 }
 
 void RunSlots::ask(int64_t rank) {
-  if (!open_ && free_ <= 0) {
+  if (!open_ && (free_ <= 0 || order_)) {
     ready_.insert(rank);
     return;
   }
@@ -62,11 +85,21 @@ void RunSlots::ask(int64_t rank) {
 
 void RunSlots::give_back() {
   ++free_;
-  if (free_ <= 0 || ready_.empty()) return;
-  const int64_t next = *ready_.begin();
-  ready_.erase(ready_.begin());
+  run_next();
+}
+
+void RunSlots::run_next() {
+  if (free_ <= 0 || ready_.empty() || missing_ > 0) return;
   --free_;
-  run(next);
+  run(next_ready());
+}
+
+int64_t RunSlots::next_ready() {
+  auto chosen = ready_.begin();
+  if (order_) std::advance(chosen, static_cast<int64_t>((*order_)() % ready_.size()));
+  const int64_t rank = *chosen;
+  ready_.erase(chosen);
+  return rank;
 }
 
 void RunSlots::run(int64_t rank) {

@@ -3,13 +3,15 @@
 // If all threads of a large world ran, each would stop at its next call, and the activations of all
 // ranks would be in memory together. With slots, the first ranks run until they need the others,
 // which is after their backward; then the next ranks begin. Neighbors (tp is the innermost axis)
-// run together. The order does not change a rank's results.
+// run together. The order does not change a rank's results, which draw_order() puts to the test.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <optional>
+#include <random>
 #include <set>
 
 namespace shardproof::sim {
@@ -18,10 +20,18 @@ class RunSlots {
  public:
   RunSlots(int64_t rank_count, int64_t slot_count);
 
+  // Prepares cases in which one rank runs at a time: the first when all have entered, and then the
+  // one that is drawn whenever a rank yields, sleeps or leaves. Without a seed, ends this. Called
+  // before the threads of a case begin.
+  void draw_order(std::optional<uint64_t> seed);
+
   // Called when a rank's thread begins a case: sleeps until a slot is free. A thread that does not
   // call it runs without a slot.
   void enter(int64_t rank);
   void leave(int64_t rank);  // the rank's case has ended
+
+  // In a drawn order, lets a rank run that is drawn from this one and those that are awake.
+  void yield(int64_t rank);
 
   // Returns at once if wake(rank) was called before this sleep. Else releases the slot, and sleeps
   // until wake(rank) is called and a slot is free.
@@ -47,6 +57,8 @@ class RunSlots {
   Seat& seat(int64_t rank);
   void ask(int64_t rank);  // requests a slot for a rank that is awake
   void give_back();
+  void run_next();
+  int64_t next_ready();
   void run(int64_t rank);
 
   const int64_t slot_count_;
@@ -55,6 +67,8 @@ class RunSlots {
   std::set<int64_t> ready_;  // ranks that are awake without a slot
   int64_t free_;
   bool open_ = false;
+  std::optional<std::mt19937_64> order_;
+  int64_t missing_ = 0;  // ranks of a drawn order that have not entered yet
 };
 
 }  // namespace shardproof::sim

@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <thread>
 
-#include "comm/call.h"
-
 namespace shardproof::sim {
 namespace {
 
@@ -92,6 +90,7 @@ void EmulatedWorld::Impl::fail_by(std::optional<Finding> finding) {
 void EmulatedWorld::Impl::fail(Finding first) {
   if (failure) return;
   failure = std::move(first);
+  ready_.clear();
   slots.open();
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     std::shared_ptr<Meeting>& meeting = ranks[rank]->blocked_on;
@@ -113,7 +112,7 @@ void EmulatedWorld::Impl::carry_out_meeting(Meeting& meeting) {
   if (on_device != nullptr) {
     for (const c10::Event& event : meeting.ready) make_stream_wait(event, on_device->device());
   }
-  carry_out(meeting.motion, meeting.op, meeting.root, members);
+  carry_out(meeting.op, meeting.reduce, meeting.root, members);
   if (on_device == nullptr) return;
   meeting.done = record_event(*on_device);
   meeting.device = on_device->device();
@@ -132,6 +131,8 @@ std::shared_ptr<Meeting> EmulatedWorld::Impl::arrive(
   check_generation(caller_generation);
   RankState& state = *ranks[static_cast<size_t>(rank)];
   ++state.call_count;
+  const Op op = arrival.line.op;
+  const int64_t root = arrival.line.root;
   fail_by(matcher.line({std::move(arrival.line)}));
   throw_if_failed(rank);
   const int64_t number = matcher.entered(rank);
@@ -142,20 +143,33 @@ std::shared_ptr<Meeting> EmulatedWorld::Impl::arrive(
     slot->members = std::move(members);
     slot->tensors.resize(count);
     slot->issued_us.resize(count, 0);
-    slot->motion = arrival.motion;
-    slot->op = arrival.op;
-    slot->root = arrival.root;
+    slot->op = op;
+    slot->reduce = arrival.reduce;
+    slot->root = root;
   }
   const std::shared_ptr<Meeting> meeting = slot;
   meeting->tensors[arrival.position] = std::move(arrival.tensors);
   meeting->issued_us[arrival.position] = arrival.issued_us.value_or(0);
   meeting->timed = meeting->timed && arrival.issued_us.has_value();
   if (ready) meeting->ready.push_back(std::move(*ready));
-  if (++meeting->arrived_count < static_cast<int64_t>(meeting->members->size())) return meeting;
+  if (++meeting->arrived_count == static_cast<int64_t>(meeting->members->size())) {
+    open.erase(number);
+    meeting->last_rank = rank;
+    start_transfer(group, channel, meeting);
+    if (has_schedule()) {
+      make_ready(meeting);
+    } else {
+      take_effect(meeting, rank, lock);
+    }
+  }
+  lock.unlock();
+  turn(rank);
+  return meeting;
+}
 
-  open.erase(number);
+void EmulatedWorld::Impl::take_effect(const std::shared_ptr<Meeting>& meeting, int64_t rank,
+                                      std::unique_lock<std::mutex>& lock) {
   meeting->state = Meeting::State::kCarryingOut;
-  start_transfer(group, channel, meeting);
   lock.unlock();
   std::string problem;
   try {
@@ -166,31 +180,36 @@ std::shared_ptr<Meeting> EmulatedWorld::Impl::arrive(
   lock.lock();
   const std::vector<int64_t> sleepers = finish(*meeting);
   if (!problem.empty()) {
+    const int64_t last = meeting->last_rank;
+    const std::string& call = meeting->last_call;
     fail({.code = "threw",
-          .message = "rank " + std::to_string(rank) + " could not carry out " +
-                     matcher.last_call(rank) + ": " + problem,
-          .ranks = {rank},
+          .message = "rank " + std::to_string(last) + " could not carry out " +
+                     (call.empty() ? matcher.last_call(last) : call) + ": " + problem,
+          .ranks = {last},
           .fix = "look at what that rank threw"});
   }
   lock.unlock();
   for (const int64_t sleeper : sleepers) slots.wake(sleeper);
-  if (!problem.empty()) {
-    lock.lock();
-    throw_if_failed(rank);
-  }
-  return meeting;
+  lock.lock();
+  if (!problem.empty()) throw_if_failed(rank);
 }
 
 Member EmulatedWorld::Impl::wait(const std::shared_ptr<Meeting>& meeting, std::optional<Call> line,
                                  int64_t rank, size_t position, int64_t caller_generation) {
+  if (line) turn(rank);
   std::unique_lock lock(mutex);
   check_generation(caller_generation);
   RankState& state = *ranks[static_cast<size_t>(rank)];
   if (line) {
     fail_by(matcher.line({std::move(*line), true}));
   }
-  if (meeting->state != Meeting::State::kDone) {
+  while (meeting->state != Meeting::State::kDone) {
     if (meeting->state != Meeting::State::kCarryingOut) throw_if_failed(rank);
+    if (meeting->state == Meeting::State::kReady) {
+      std::erase(ready_, meeting);
+      take_effect(meeting, rank, lock);
+      continue;
+    }
     state.blocked_on = meeting;
     ++blocked;
     meeting->sleepers.push_back(rank);
@@ -199,15 +218,9 @@ Member EmulatedWorld::Impl::wait(const std::shared_ptr<Meeting>& meeting, std::o
     slots.sleep(rank);
     lock.lock();
     check_generation(caller_generation);
-    if (meeting->state != Meeting::State::kDone) throw_if_failed(rank);
   }
   if (meeting->done) make_stream_wait(*meeting->done, meeting->device);
   return std::move(meeting->tensors[position]);
-}
-
-bool EmulatedWorld::Impl::is_done(const Meeting& meeting) const {
-  const std::lock_guard lock(mutex);
-  return meeting.state == Meeting::State::kTravelling || meeting.state == Meeting::State::kDone;
 }
 
 void EmulatedWorld::Impl::end_rank(int64_t rank) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <random>
 #include <tuple>
 
 #include "base/error.h"
@@ -22,14 +23,15 @@ namespace shardproof::sim {
 
 // The meeting of the members of one collective call or message.
 struct Meeting {
+  // kReady: all members have come; with a schedule it takes effect later.
   // kTravelling: the tensors are there, but the end of the transfer is not yet known.
-  enum class State { kGathering, kCarryingOut, kTravelling, kDone };
+  enum class State { kGathering, kReady, kCarryingOut, kTravelling, kDone };
 
   std::shared_ptr<const std::vector<int64_t>> members;  // global ranks
   std::vector<Member> tensors;
   int64_t arrived_count = 0;
-  Motion motion = Motion::kBarrier;
-  ReduceOp op = ReduceOp::kSum;
+  Op op = Op::kBarrier;
+  ReduceOp reduce = ReduceOp::kSum;
   int64_t root = -1;
   State state = State::kGathering;
   std::vector<double> issued_us;   // of each member, on its clock
@@ -37,6 +39,9 @@ struct Meeting {
   TransferTime transfer;           // known when the meeting is done
   bool travels = false;            // other transfers may delay the end of its own
   std::vector<int64_t> sleepers;   // members that sleep here
+  int64_t last_rank = -1;          // that came last
+  std::string last_call;           // kReady: its call
+  int64_t turns_left = 0;          // kReady: until it takes effect unasked; -1: at a wait
   std::vector<c10::Event> ready;   // CUDA: after the kernels that make a member's input
   std::optional<c10::Event> done;  // CUDA: after this operation's kernels
   c10::Device device = c10::Device(c10::kCPU);
@@ -46,9 +51,7 @@ struct Meeting {
 struct Arrival {
   Call line;
   Member tensors;
-  Motion motion = Motion::kBarrier;
-  ReduceOp op = ReduceOp::kSum;
-  int64_t root = -1;
+  ReduceOp reduce = ReduceOp::kSum;      // of the tensors as they travel: bool has no sum
   size_t position = 0;                   // among the meeting's members
   std::optional<double> issued_us = {};  // none: its clock does not run
 };
@@ -89,7 +92,11 @@ struct EmulatedWorld::Impl {
   // freed on its thread.
   Member wait(const std::shared_ptr<Meeting>& meeting, std::optional<Call> line, int64_t rank,
               size_t position, int64_t generation);
-  bool is_done(const Meeting& meeting) const;
+  bool is_done(const std::shared_ptr<Meeting>& meeting, int64_t rank);
+  // With a schedule: a rank is between two calls, so that calls may take effect and others run.
+  void turn(int64_t rank);
+  bool has_schedule() const { return spec.schedule != 0; }
+  void set_schedule();  // of the spec
   void check_generation(int64_t generation) const;
   std::shared_ptr<EmulatedGroup> join_group(const std::string& name,
                                             const std::vector<int64_t>& ranks);
@@ -117,10 +124,16 @@ struct EmulatedWorld::Impl {
 
  private:
   void carry_out_meeting(Meeting& meeting);
+  // Carries out a meeting on this rank's thread, and wakes its members. The lock is held before and
+  // after.
+  void take_effect(const std::shared_ptr<Meeting>& meeting, int64_t rank,
+                   std::unique_lock<std::mutex>& lock);
+  void make_ready(const std::shared_ptr<Meeting>& meeting);  // with a schedule
   void start_transfer(EmulatedGroup& group, const EmulatedGroup::Channel& channel,
                       const std::shared_ptr<Meeting>& meeting);
   std::vector<int64_t> finish(Meeting& meeting);   // returns the ranks to wake
   std::vector<int64_t> release(Meeting& meeting);  // returns the ranks to wake
+  std::vector<int64_t> unblock(Meeting& meeting);  // returns the ranks to wake
   bool all_sleep() const { return blocked + ended == static_cast<int64_t>(ranks.size()); }
   void let_transfers_end();
   void fail_by(std::optional<Finding> finding);
@@ -128,6 +141,8 @@ struct EmulatedWorld::Impl {
   Error error_for(int64_t rank) const;  // the failure for this rank
 
   std::map<int64_t, std::shared_ptr<Meeting>> travelling_;  // by the transfer's number
+  std::vector<std::shared_ptr<Meeting>> ready_;             // with a schedule
+  std::mt19937_64 schedule_;
   int64_t channel_count_ = 0;
 };
 

@@ -25,19 +25,23 @@ void EmulatedWorld::Impl::start_transfer(EmulatedGroup& group, const EmulatedGro
     channel.busy_until_us = time.end_us;
     return;
   }
-  const double bytes = bytes_moved(meeting->motion, meeting->tensors);
+  const double bytes = bytes_moved(meeting->op, meeting->tensors);
   const int64_t transfer =
       traffic.add({.channel = channel.number,
                    .ready_us = time.ready_us,
-                   .cost = links.collective(meeting->motion, bytes, *meeting->members),
+                   .cost = links.collective(meeting->op, bytes, *meeting->members),
                    .ranks = *meeting->members,
-                   .is_message = meeting->motion == Motion::kMessage});
+                   .is_message = is_message(meeting->op)});
   meeting->travels = true;
   travelling_[transfer] = meeting;
 }
 
 std::vector<int64_t> EmulatedWorld::Impl::release(Meeting& meeting) {
   meeting.state = Meeting::State::kDone;
+  return unblock(meeting);
+}
+
+std::vector<int64_t> EmulatedWorld::Impl::unblock(Meeting& meeting) {
   for (const int64_t rank : meeting.sleepers) {
     ranks[static_cast<size_t>(rank)]->blocked_on = nullptr;
     --blocked;
@@ -62,6 +66,8 @@ void EmulatedWorld::Impl::let_transfers_end() {
       meeting->travels = false;
       meeting->transfer.begin_us = ended_now.begin_us;
       meeting->transfer.end_us = ended_now.end_us;
+      // With a schedule its time may be known before it takes effect.
+      if (meeting->state == Meeting::State::kReady) continue;
       for (const int64_t sleeper : release(*meeting)) slots.wake(sleeper);
     }
   }

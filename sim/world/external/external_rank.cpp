@@ -25,6 +25,7 @@
 #include "sim/world/process/ending_codec.h"
 #include "sim/world/process/inbox.h"
 #include "sim/world/process/lives.h"
+#include "sim/world/process/op_count.h"
 #include "sim/world/process/process_clock.h"
 #include "sim/world/process/wire.h"
 #include "sim/world/process/worker_main.h"
@@ -87,7 +88,8 @@ OwnedFd open_golden(const std::string& payload) {
   return memory;
 }
 
-// Where control is, in memory that all lives of a rank share: a later life does not ask again.
+// The address of control, in memory that a rank shares with the processes that replace it: none of
+// them looks it up again.
 class SharedAddress {
  public:
   SharedAddress()
@@ -187,6 +189,7 @@ class ExternalRank {
     const auto on_urgent = [this](const Frame& frame) {
       if (frame.type == FrameType::kExit) ::_exit(std::stoi(frame.payload));
       if (frame.type == FrameType::kAbort) ::_exit(kNextLife);
+      if (frame.type == FrameType::kAskOps) send(FrameType::kOps, std::to_string(ops_begun()));
       if (frame.type == FrameType::kStore) questions_.answered(frame.payload);
     };
     Inbox inbox(socket_.get(), kControlGone, on_urgent, seals_->in);

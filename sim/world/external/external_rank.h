@@ -57,8 +57,9 @@ class ExternalHost {
     std::optional<Seals> seals;
     bool same_host = false;
   };
-  // Waits until all ranks have come; by rank. `stop` is asked now and then. Throws Error(kFailed)
-  // after `limit_s`, naming those that did not come.
+  // Waits until all ranks have connected, and returns them by rank. Calls `stop` repeatedly, which
+  // may end the wait. Throws Error(kFailed) after `limit_s`, and names the ranks that did not
+  // connect.
   std::vector<Peer> accept_all(double limit_s, const std::function<bool()>& stop);
   // How many connections were refused and from where, in a sentence; "": none.
   std::string refusals() { return listener_->refusals(); }

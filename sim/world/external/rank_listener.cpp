@@ -15,7 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Of callers that have not proved themselves; beyond, the first of them is refused.
+// So many callers may be without a proof; one more, and the first of them is refused.
 constexpr size_t kMostCallers = 128;
 constexpr size_t kMostHostsNamed = 8;
 constexpr milliseconds kLastWait{1000};

@@ -6,12 +6,12 @@
 
 namespace shardproof::sim {
 
-bool Deadline::sample(double now_s, const std::vector<double>& cpu_s, uint64_t calls) {
-  if (calls != last_calls_) {
+bool Deadline::sample(double now_s, const std::vector<double>& cpu_s, uint64_t done) {
+  if (done != last_done_) {
     taken_before_s_ += taken_s_;
     taken_s_ = 0;
     moved_s_ = last_s_;
-    last_calls_ = calls;
+    last_done_ = done;
   }
   last_cpu_s_.resize(cpu_s.size(), 0);
   double busiest = 0, total = 0;

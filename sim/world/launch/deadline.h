@@ -1,6 +1,6 @@
-// The time limit of a case: how long it may compute without a further collective call. Time in
-// which its processes waited for a processor that other programs used does not count, so that a
-// busy machine changes no verdict. Plain arithmetic on samples.
+// The time limit of a case: how long it may compute without a further call or op. Time in which its
+// processes waited for a processor that other programs used does not count, so that a busy machine
+// changes no verdict. Plain arithmetic on samples.
 #pragma once
 
 #include <cstdint>
@@ -11,24 +11,26 @@ namespace shardproof::sim {
 class Deadline {
  public:
   // A case that uses no processor (its ranks sleep, or wait for the disk) may take this many times
-  // its limit, and so may one whose ranks go on making calls.
+  // its limit, and so may one whose ranks go on with calls or ops.
   static constexpr double kLongest = 10;
 
   // `cores`: of this machine, at least 1.
   Deadline(double limit_s, double cores) : limit_s_(limit_s), cores_(cores) {}
   // `cpu_s`: CPU time used so far, per process. Between two samples a case takes as long as its
   // busiest process computes, or all processes together on all cores, and at most as long as the
-  // clock says. `calls`: made so far by all ranks. True when the time since the last call exceeds
-  // the limit, or the whole time exceeds kLongest limits.
-  bool sample(double now_s, const std::vector<double>& cpu_s, uint64_t calls = 0);
+  // clock says. `done`: calls and ops of all ranks so far. True when the time since the last one
+  // exceeds the limit, or the whole time exceeds kLongest limits.
+  bool sample(double now_s, const std::vector<double>& cpu_s, uint64_t done = 0);
+  // Whether the last call or op is so long ago that the ranks should be sampled for their ops.
+  bool is_near() const { return taken_s_ > limit_s_ / 4; }
 
  private:
   double limit_s_, cores_;
-  double taken_s_ = 0;         // computing since the last call
+  double taken_s_ = 0;         // computing since the last call or op
   double taken_before_s_ = 0;  // computing until then
-  double moved_s_ = 0;         // when the last call was seen
+  double moved_s_ = 0;         // when the last one was seen
   double last_s_ = 0;
-  uint64_t last_calls_ = 0;
+  uint64_t last_done_ = 0;
   std::vector<double> last_cpu_s_;
 };
 

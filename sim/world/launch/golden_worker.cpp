@@ -16,7 +16,7 @@ namespace shardproof::sim {
 std::shared_ptr<GoldenWorker> GoldenWorker::start(boost::asio::io_context& io, Workers& workers) {
   std::shared_ptr<GoldenWorker> golden(new GoldenWorker(io));
   WorkerSetup setup;
-  setup.role = "golden";
+  setup.is_golden = true;
   golden->worker_ = workers.start(setup, {});
   const auto weak = golden->weak_from_this();
   golden->worker_->start(
@@ -69,12 +69,15 @@ void GoldenWorker::watch(Watch task) {
     golden->worker_->drain();  // it may have ended while control was stopped
     if (!golden->done_) return;
     const double now_s = seconds_since(task.start);
-    if (task.deadline.sample(now_s, {golden->worker_->cpu_seconds()})) {
+    WorkerProcess& worker = *golden->worker_;
+    if (task.deadline.sample(now_s, {worker.cpu_seconds()}, worker.ops())) {
       return golden->end({.kind = ResultKind::kHung,
-                          .message = fmt::format("the golden did not end within {:g} s; raise "
-                                                 "world.deadline_s, or make the model smaller",
+                          .message = fmt::format("the golden did not end within {:g} s after its "
+                                                 "last op; raise world.deadline_s, or make the "
+                                                 "model smaller",
                                                  task.deadline_s)});
     }
+    if (task.deadline.is_near()) worker.ask_ops();
     if (!golden->looks_idle(task.idle, now_s)) return golden->watch(std::move(task));
     const bool stopped = golden->worker_->stopped();
     golden->end(

@@ -8,6 +8,7 @@ extern "C" {  // glibc 2.36 forgets it
 }
 
 #include <cerrno>
+#include <charconv>
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -121,7 +122,13 @@ void WorkerProcess::wait_to_write() {
   writing_ = false;
 }
 
+void WorkerProcess::ask_ops() { send(FrameType::kAskOps, ""); }
+
 void WorkerProcess::take(Frame frame) {
+  if (frame.type == FrameType::kOps) {
+    std::from_chars(frame.payload.data(), frame.payload.data() + frame.payload.size(), ops_);
+    return;
+  }
   if (frame.type == FrameType::kHeartbeat) {
     const nlohmann::json beat = nlohmann::json::parse(frame.payload, nullptr, false);
     if (!beat.is_object()) return;

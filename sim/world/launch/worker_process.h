@@ -1,6 +1,7 @@
-// One worker as control sees it: its channel, what it printed, its end. Owning it means that it is
-// killed, however the scope is left; the zygote reaps it. Or a rank that another launcher started,
-// perhaps on another host, behind a TCP connection: it is told to go, and its launcher reaps it.
+// One worker as control sees it: its channel, its output, its end. The destructor kills the
+// process, and the zygote reaps it. A worker may also be a rank that another launcher started,
+// perhaps on another host, behind a TCP connection: the destructor sends it a request to exit, and
+// its launcher reaps it.
 #pragma once
 
 #include <sys/types.h>
@@ -49,8 +50,10 @@ class WorkerProcess : public std::enable_shared_from_this<WorkerProcess> {
   bool ended() const { return ended_; }
   bool is_remote() const { return remote_.has_value(); }
   double cpu_seconds() const;  // used so far, all threads
-  bool runnable() const;       // some thread waits for nothing but the processor or the disk
-  bool stopped() const;        // by a signal or a debugger; false where that cannot be known
+  void ask_ops();              // how many ops it has begun: ops() is the last answer
+  uint64_t ops() const { return ops_; }
+  bool runnable() const;  // some thread waits for nothing but the processor or the disk
+  bool stopped() const;   // by a signal or a debugger; false where that cannot be known
   // The end of what it has printed since `forget_output`, at most kOutputBytes.
   const std::string& output() const { return output_; }
   void forget_output() { output_.clear(); }
@@ -79,6 +82,7 @@ class WorkerProcess : public std::enable_shared_from_this<WorkerProcess> {
   std::deque<FrameWriter> outgoing_;
   bool writing_ = false;
   bool ended_ = false;
+  uint64_t ops_ = 0;
   std::string output_;
 };
 

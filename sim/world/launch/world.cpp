@@ -20,7 +20,7 @@ using std::chrono::steady_clock;
 
 // As kGraceAfterRoot, where what failed is itself a consequence.
 constexpr milliseconds kGraceAfterConsequence{400};
-// How long an emulated world may take to stop its ranks when told to.
+// The time that an emulated world has to stop its ranks after an abort.
 constexpr milliseconds kAbortGrace{1500};
 // How often control looks for call lines in shared memory while a case runs; before it takes in
 // anything else of a rank it looks, too.
@@ -48,11 +48,8 @@ std::shared_ptr<World> World::start(boost::asio::io_context& io, Workers& worker
 }
 
 void World::start_workers(Workers& workers) {
-  WorkerSetup setup{.role = "world",
-                    .backend = key_.backend,
-                    .device = key_.device,
-                    .world_size = key_.world_size,
-                    .rank = -1};
+  WorkerSetup setup{
+      .backend = key_.backend, .device = key_.device, .world_size = key_.world_size, .rank = -1};
   OwnedFd store;
   if (in_processes()) {
     store = new_store_pages();
@@ -234,12 +231,17 @@ void World::tick() {
   if (!running_) return;
   if (refuser_is_awaited()) return settle();
   const HangSample sample{seconds_since(started_), board_.total_calls(), cpu_seconds()};
-  if (deadline_.sample(sample.now_s, sample.cpu_s, sample.calls)) {
-    hung(fmt::format("the case did not end within its deadline of {:g} s after its last call",
+  uint64_t done = sample.calls;
+  for (const auto& worker : workers_) done += worker->ops();
+  if (deadline_.sample(sample.now_s, sample.cpu_s, done)) {
+    hung(fmt::format("the case did not end within its deadline of {:g} s after its last call or op",
                      limits_.deadline_s));
   } else if (looks_hung(sample)) {
     hung(fmt::format("for {:g} s no rank entered a collective or used more than {:.0f}% of a core",
                      limits_.hang_s, HangRule::kIdleShare * 100));
+  }
+  if (deadline_.is_near()) {
+    for (const auto& worker : workers_) worker->ask_ops();
   }
   const auto period = std::chrono::duration<double>(hang_rule_.period_s());
   after(std::chrono::duration_cast<milliseconds>(period), [](World& world) { world.tick(); });
@@ -276,7 +278,7 @@ void World::hung(const std::string& limit) {
 }
 
 // A rank whose process is stopped holds up all others. Else ranks that wait in a call for others
-// are victims; the others do not move by themselves. If all wait, they wait for each other.
+// are victims; the others are the cause. If all wait, they wait for each other.
 void World::hung_processes(const std::string& why) {
   std::vector<int64_t> running;
   std::vector<std::string> waits;

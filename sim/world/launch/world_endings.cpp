@@ -68,7 +68,7 @@ std::string World::root_cause() const {
                      : "the run was interrupted";
 }
 
-// A rank that did not live to say what became of its faults has told as they acted.
+// A rank that ended before it could report its faults has reported each one when it acted.
 void World::add_faults(RankEnding& ending) const {
   if (!ending.faults.empty()) return;
   for (const auto& [rank, note] : faults_) {

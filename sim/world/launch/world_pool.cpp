@@ -16,7 +16,7 @@
 namespace shardproof::sim {
 namespace {
 
-// Idle worlds beyond this are ended, the one used longest ago first.
+// When more worlds are idle, the pool ends the one that was used longest ago.
 constexpr size_t kMaxIdleWorlds = 8;
 constexpr int64_t kMaxIdleRanks = 1024;
 // How long ranks of another launcher may take to come: the first time, after a case that ended
@@ -150,7 +150,6 @@ struct WorldPool::Impl {
   std::set<std::shared_ptr<World>> busy_worlds;
   std::list<std::shared_ptr<GoldenWorker>> idle_goldens;
   std::set<std::shared_ptr<GoldenWorker>> busy_goldens;
-  std::weak_ptr<World> last_world;
   // Ranks of another launcher.
   ExternalHost* external_host = nullptr;
   std::shared_ptr<World> external_world;
@@ -215,7 +214,6 @@ void WorldPool::start_case(const CaseSpec& spec, int golden_fd, bool fresh,
     return;
   }
   impl_->busy_worlds.insert(world);
-  impl_->last_world = world;
   world->run(to_json(spec).dump(), golden_fd,
              {.hang_s = spec.world.hang_s, .deadline_s = spec.world.deadline_s},
              [this, world, has_faults, done = std::move(done)](WorldRun run) {
@@ -299,7 +297,5 @@ void WorldPool::dismiss(int status) {
   limit.async_wait([&late](const boost::system::error_code& error) { late = !error; });
   wait_until([&] { return late || impl_->external_world->all_gone(); });
 }
-
-void WorldPool::discard_last_world() { impl_->idle_worlds.remove(impl_->last_world.lock()); }
 
 }  // namespace shardproof::sim

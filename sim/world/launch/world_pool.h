@@ -41,8 +41,6 @@ class WorldPool {
   // Runs a case on a world of spec.parallel.world_size() ranks, warm unless `fresh`. One ending per
   // rank, in rank order.
   std::vector<RankEnding> run_case(const CaseSpec& spec, int golden_fd, bool fresh);
-  // The world of the last run_case is not used again: judging showed more than wrong values.
-  void discard_last_world();
   // SIGINT or SIGTERM came: what was under way has ended, and what is started ends at once.
   bool interrupted() const;
 

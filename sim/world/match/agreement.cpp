@@ -45,19 +45,19 @@ std::optional<std::string> rooted(const Call& root, const Call& member) {
 }
 
 std::optional<std::string> shapes_and_splits(const Call& a, const Call& b) {
-  if (a.op == "all_gather") {
+  if (a.op == Op::kAllGather) {
     if (a.split_sizes != b.split_sizes) {
       return against("sizes", list_text(a.split_sizes), list_text(b.split_sizes));
     }
     if (a.split_sizes.empty()) return exact_shapes(a, b);
     return trailing_shapes(a, b, static_cast<size_t>(a.dim));
   }
-  if (a.op == "all_to_all") {
+  if (a.op == Op::kAllToAll) {
     if (auto found = trailing_shapes(a, b, 0)) return found;
     if (auto found = one_way(a, b)) return found;
     return one_way(b, a);
   }
-  if (a.op == "gather" || a.op == "scatter") {
+  if (a.op == Op::kGather || a.op == Op::kScatter) {
     if (auto found = trailing_shapes(a, b, 0)) return found;
     if (a.group_rank == a.root) return rooted(a, b);
     return b.group_rank == b.root ? rooted(b, a) : std::nullopt;
@@ -70,10 +70,10 @@ std::optional<std::string> shapes_and_splits(const Call& a, const Call& b) {
 }  // namespace
 
 std::optional<std::string> difference(const Call& a, const Call& b) {
-  const bool point_to_point = is_message(a) && is_message(b);
+  const bool point_to_point = is_message(a.op) && is_message(b.op);
   if (!point_to_point) {
     if (a.op != b.op) return against("op", op_text(a), op_text(b));
-    if (a.reduce_op != b.reduce_op) return against("reduce op", a.reduce_op, b.reduce_op);
+    if (a.reduce != b.reduce) return against("reduce op", reduce_text(a), reduce_text(b));
     if (a.root != b.root) {
       return against("root", std::to_string(a.root), std::to_string(b.root));
     }
@@ -88,7 +88,7 @@ std::optional<std::string> difference(const Call& a, const Call& b) {
 }
 
 bool is_pairwise(const Call& line) {
-  return line.op == "all_to_all" || line.op == "gather" || line.op == "scatter";
+  return line.op == Op::kAllToAll || line.op == Op::kGather || line.op == Op::kScatter;
 }
 
 std::string describe_disagreement(const Call& a, const Call& b, const std::string& what) {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "comm/call.h"
+#include "base/call.h"
 
 namespace shardproof::sim {
 

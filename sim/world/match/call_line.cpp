@@ -12,10 +12,14 @@ constexpr size_t kFieldCount = 18;
 
 void append_text(std::string& out, const std::string& text) {
   for (const char c : text) {
-    if (c == '\\') out += "\\\\";
-    else if (c == '\t') out += "\\t";
-    else if (c == '\n') out += "\\n";
-    else out += c;
+    if (c == '\\')
+      out += "\\\\";
+    else if (c == '\t')
+      out += "\\t";
+    else if (c == '\n')
+      out += "\\n";
+    else
+      out += c;
   }
   out += '\t';
 }
@@ -36,10 +40,14 @@ bool read_text(std::string_view field, std::string& out) {
       continue;
     }
     if (++i == field.size()) return false;
-    if (field[i] == 't') out += '\t';
-    else if (field[i] == 'n') out += '\n';
-    else if (field[i] == '\\') out += '\\';
-    else return false;
+    if (field[i] == 't')
+      out += '\t';
+    else if (field[i] == 'n')
+      out += '\n';
+    else if (field[i] == '\\')
+      out += '\\';
+    else
+      return false;
   }
   return true;
 }
@@ -63,6 +71,17 @@ bool read_numbers(std::string_view field, std::vector<int64_t>& out) {
   return true;
 }
 
+bool read_op(std::string_view field, Op& out) {
+  const auto op = find_enum<Op>(field);
+  if (op) out = *op;
+  return op.has_value();
+}
+
+bool read_reduce(std::string_view field, std::optional<ReduceOp>& out) {
+  out = find_enum<ReduceOp>(field);
+  return out || field.empty();
+}
+
 bool read_flag(std::string_view field, bool& out) {
   out = field == "1";
   return out || field == "0";
@@ -78,8 +97,8 @@ std::string encode_line(const CallLine& line) {
   append_text(out, line.group);
   append_numbers(out, {line.group_rank});
   append_numbers(out, {line.sequence});
-  append_text(out, line.op);
-  append_text(out, line.reduce_op);
+  append_text(out, name_of(line.op));
+  append_text(out, reduce_text(line));
   append_text(out, line.label);
   append_text(out, line.dtype);
   append_numbers(out, line.shape);
@@ -108,8 +127,8 @@ std::optional<CallLine> decode_line(std::string_view text) {
   const bool good =
       read_number(fields[0], line.rank) && read_numbers(fields[1], *ranks) &&
       read_text(fields[2], line.group) && read_number(fields[3], line.group_rank) &&
-      read_number(fields[4], line.sequence) && read_text(fields[5], line.op) &&
-      read_text(fields[6], line.reduce_op) && read_text(fields[7], line.label) &&
+      read_number(fields[4], line.sequence) && read_op(fields[5], line.op) &&
+      read_reduce(fields[6], line.reduce) && read_text(fields[7], line.label) &&
       read_text(fields[8], line.dtype) && read_numbers(fields[9], line.shape) &&
       read_numbers(fields[10], line.strides) && read_numbers(fields[11], line.split_sizes) &&
       read_numbers(fields[12], line.output_sizes) && read_number(fields[13], line.dim) &&

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "comm/call.h"
+#include "base/call.h"
 
 namespace shardproof::sim {
 

@@ -39,8 +39,8 @@ bool contains(const std::vector<int64_t>& ranks, int64_t rank) {
 Matcher::Matcher(int64_t world_size) : ranks_(static_cast<size_t>(world_size)) {}
 
 Matcher::Channel Matcher::channel_of(const Call& line) {
-  if (!is_message(line)) return {line.group, -1, -1, 0};
-  const bool sends = line.op == "send";
+  if (!is_message(line.op)) return {line.group, -1, -1, 0};
+  const bool sends = line.op == Op::kSend;
   return {line.group, sends ? line.group_rank : line.root, sends ? line.root : line.group_rank,
           line.tag};
 }
@@ -57,7 +57,7 @@ Matcher::Key Matcher::next_key(const Call& line) {
 std::vector<int64_t> Matcher::members_of(const Call& line) const {
   std::vector<int64_t> members;
   const std::vector<int64_t> group = line.group_ranks ? *line.group_ranks : members;
-  if (is_message(line)) {
+  if (is_message(line.op)) {
     const auto other = static_cast<size_t>(line.root);
     members = {line.rank, other < group.size() ? group[other] : line.root};
   } else {

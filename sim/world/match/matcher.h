@@ -21,7 +21,6 @@ namespace shardproof::sim {
 // calls then match only calls of others after the same event. Only the first finding is reported,
 // and the state of waiting ranks is kept as it was then; later lines only change last_call.
 //   disagreement   two members made different calls (agreement.h)
-//   disagreement   two members made different calls (agreement.h)
 //   deadlock       ranks wait for each other in a cycle, over any groups, or for an ended rank
 //   never_waited   a rank has ended and has not waited for an asynchronous call
 //

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "sim/world/match/call_line.h"
+
 namespace shardproof::sim {
 namespace {
 
@@ -31,23 +33,19 @@ FaultNote fault_note_from(const json& item) {
           .calls = item.at(7).get<int64_t>()};
 }
 
+// Only the text of a message needs the ranks of its group, and a group of 1,000 ranks makes many
+// thousand calls.
 json to_json(const CallDigest& call) {
-  return {call.op,  call.group, call.ranks,        call.place, call.sequence, call.root,
-          call.tag, call.step,  binary(call.call), call.sent,  call.received};
+  Call line = call.call;
+  if (!is_message(line.op)) line.group_ranks = nullptr;
+  return {binary(encode_line({std::move(line)})), call.step, call.sent, call.received};
 }
 
 CallDigest call_digest_from(const json& item) {
-  return {.op = item.at(0).get<std::string>(),
-          .group = item.at(1).get<std::string>(),
-          .ranks = item.at(2).get<std::vector<int64_t>>(),
-          .place = item.at(3).get<int64_t>(),
-          .sequence = item.at(4).get<int64_t>(),
-          .root = item.at(5).get<int64_t>(),
-          .tag = item.at(6).get<int64_t>(),
-          .step = item.at(7).get<int64_t>(),
-          .call = text(item.at(8)),
-          .sent = item.at(9).get<std::vector<uint64_t>>(),
-          .received = item.at(10).get<std::vector<uint64_t>>()};
+  return {.call = decode_line(text(item.at(0))).value(),
+          .step = item.at(1).get<int64_t>(),
+          .sent = item.at(2).get<std::vector<uint64_t>>(),
+          .received = item.at(3).get<std::vector<uint64_t>>()};
 }
 
 std::string cbor(const json& value) {

@@ -10,7 +10,7 @@ Inbox::Inbox(int socket, int status_when_closed, std::function<void(const Frame&
       status_when_closed_(status_when_closed),
       seal_(seal),
       on_urgent_(std::move(on_urgent)) {
-  std::thread([this] { read(); }).detach();  // lives as long as the process
+  std::thread([this] { read(); }).detach();  // ends with the process
 }
 
 Frame Inbox::next() {

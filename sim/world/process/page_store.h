@@ -15,11 +15,10 @@
 
 namespace shardproof::sim {
 
-// `fd`: a memfd, of as many bytes as may ever be written to the store and all
-// zero at first. It is mapped, not owned. Throws InternalError when it cannot
-// be mapped; set() and the like throw it when the pages are full, and wait for
-// nobody, also after a writer was killed. wait() and get() of what nobody writes
-// end with the store's timeout.
+// `fd`: a memfd of zeros, of as many bytes as may ever be written to the store. It is mapped, not
+// owned. Throws InternalError when it cannot be mapped; set() and the like throw it when the pages
+// are full, and wait for nobody, also after a writer was killed. wait() and get() of what nobody
+// writes end with the store's timeout.
 StorePtr make_page_store(int fd);
 
 }  // namespace shardproof::sim

@@ -2,7 +2,7 @@
 //
 //   | Header, whose `bytes` says how many follow | payload ... |      (host byte order)
 //
-// Taking a record moves no byte of the others: what was taken makes room when room is asked for.
+// Taking a record moves no byte of the others: its bytes are reused when a writer needs room.
 #pragma once
 
 #include <cstring>

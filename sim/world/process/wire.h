@@ -21,6 +21,7 @@ enum class FrameType : uint16_t {
   kAbort = 2,    // why, in words
   kGolden = 3,   // for ranks that take no descriptors: a path, or the bytes (external_rank.h)
   kExit = 4,     // the exit status, as text
+  kAskOps = 5,   // how many ops it has begun; the answer is kOps
   // worker -> control
   kCallLine = 10,   // one collective call of this rank, before it runs; else through CallLines
   kEndings = 11,    // of all ranks of this worker
@@ -28,6 +29,7 @@ enum class FrameType : uint16_t {
   kHello = 13,      // of a rank that another launcher started
   kHeartbeat = 14,  // its CPU seconds so far, and whether it is runnable
   kFault = 15,      // a planted fault acts on a rank
+  kOps = 16,        // ops begun so far (op_count.h), as text
   // both ways
   kStore = 20,  // a request to the store that control holds, and its answer (control_store.h)
 };

@@ -42,8 +42,8 @@ struct WorldSetup {
 
 // A world that stays warm between cases.
 struct WorldSession {
-  // Runs a case (CaseSpec as JSON) to its end. One ending per rank that lives here; never throws
-  // for what a rank did.
+  // Runs a case (CaseSpec as JSON) to its end. One ending per rank of this process; never
+  // throws for what a rank did.
   std::function<std::vector<RankEnding>(const std::string& request, int golden_fd)> run;
   // From another thread, while run() is under way: ranks that wait for others stop waiting; run()
   // returns soon, with `hung` for those that did not stop. Empty: not supported, the worker is

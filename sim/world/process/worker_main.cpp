@@ -16,6 +16,7 @@
 #include "sim/world/process/call_lines.h"
 #include "sim/world/process/ending_codec.h"
 #include "sim/world/process/inbox.h"
+#include "sim/world/process/op_count.h"
 #include "sim/world/process/wire.h"
 
 namespace shardproof::sim {
@@ -63,7 +64,14 @@ TaskOutcome outcome_of_exception() {
 }
 
 [[noreturn]] void serve_golden(const WorkerFunctions& functions, int channel) {
-  Inbox inbox(channel, 0, [](const Frame&) {});
+  std::mutex channel_mutex;
+  const auto send = [&](FrameType type, const std::string& payload) {
+    const std::lock_guard lock(channel_mutex);
+    if (!send_frame(channel, type, payload)) ::_exit(0);
+  };
+  Inbox inbox(channel, 0, [&](const Frame& urgent) {
+    if (urgent.type == FrameType::kAskOps) send(FrameType::kOps, std::to_string(ops_begun()));
+  });
   for (;;) {
     const Frame frame = inbox.next();
     const nlohmann::json task = nlohmann::json::parse(frame.payload);
@@ -76,7 +84,7 @@ TaskOutcome outcome_of_exception() {
     } catch (...) {
       outcome = outcome_of_exception();
     }
-    if (!send_frame(channel, FrameType::kTaskDone, encode(outcome))) ::_exit(0);
+    send(FrameType::kTaskDone, encode(outcome));
   }
 }
 
@@ -134,6 +142,7 @@ namespace {
   std::mutex session_mutex;
   WorldSession session;
   Inbox inbox(channel, 0, [&](const Frame& urgent) {
+    if (urgent.type == FrameType::kAskOps) send(FrameType::kOps, std::to_string(ops_begun()));
     const std::lock_guard lock(session_mutex);
     if (urgent.type == FrameType::kAbort && session.abort) session.abort(urgent.payload);
   });
@@ -165,12 +174,12 @@ void take_over_output(const OwnedFd& output) {
 }  // namespace
 
 std::string WorkerSetup::process_name() const {
-  if (role == "golden") return "sp-golden";
+  if (is_golden) return "sp-golden";
   return rank < 0 ? "sp-world-" + std::to_string(world_size) : "sp-rank-" + std::to_string(rank);
 }
 
 nlohmann::json to_json(const WorkerSetup& setup) {
-  return {{"role", setup.role},
+  return {{"is_golden", setup.is_golden},
           {"backend", setup.backend},
           {"device", setup.device},
           {"world_size", setup.world_size},
@@ -178,7 +187,7 @@ nlohmann::json to_json(const WorkerSetup& setup) {
 }
 
 WorkerSetup worker_setup_from_json(const nlohmann::json& json) {
-  return {.role = json.at("role"),
+  return {.is_golden = json.at("is_golden"),
           .backend = json.at("backend").get<Backend>(),
           .device = json.at("device").get<DeviceKind>(),
           .world_size = json.at("world_size"),
@@ -198,7 +207,7 @@ void worker_main(const WorkerFunctions& functions, const WorkerSetup& setup, Wor
   take_over_output(fds.output);
   fds.output.reset();
   try {
-    if (setup.role == "golden") serve_golden(functions, fds.channel.get());
+    if (setup.is_golden) serve_golden(functions, fds.channel.get());
     serve_world(functions, setup, std::move(fds));
   } catch (const std::exception& error) {
     ::dprintf(STDERR_FILENO, "worker: %s\n", error.what());

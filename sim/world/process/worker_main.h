@@ -14,7 +14,7 @@ namespace shardproof::sim {
 
 // What a worker is to be. Travels from control to the zygote as JSON.
 struct WorkerSetup {
-  std::string role = "world";  // world | golden
+  bool is_golden = false;  // computes goldens; else it holds ranks
   Backend backend = Backend::kEmulated;
   DeviceKind device = DeviceKind::kCpu;
   int64_t world_size = 1;
@@ -48,7 +48,7 @@ void prepare_rank_process();
                               WorkerFds fds);
 
 // In a catch block, when a session could not be made or fell over: the same ending for every rank
-// that lives in this process (`only_rank`, or all of the world when it is -1).
+// of this process (`only_rank`, or all of the world when it is -1).
 std::vector<RankEnding> endings_of_exception(int64_t only_rank, int64_t world_size);
 
 // The outcome of a golden, as kTaskDone carries it.

@@ -9,45 +9,17 @@ namespace shardproof::sim {
 namespace {
 
 BatchingOptions batching_options(const BatchingSpec& spec) {
-  return {.kind = spec.kind == "packed"    ? BatchingKind::kPacked
-                  : spec.kind == "dynamic" ? BatchingKind::kDynamic
-                                           : BatchingKind::kFixed,
+  return {.kind = spec.kind,
           .token_budget = spec.tokens,
-          .algorithm = spec.algorithm == "balanced" ? PackAlgorithm::kBalanced
-                                                    : PackAlgorithm::kFirstFitDecreasing,
+          .algorithm = spec.algorithm,
           .length_round = spec.length_round};
-}
-
-ContextLayout context_layout_of(const std::string& name) {
-  for (const ContextLayout layout : {ContextLayout::kZigzag, ContextLayout::kContiguous}) {
-    if (name == context_layout_name(layout)) return layout;
-  }
-  SHARDPROOF_ASSERT(false, "no context layout '" + name + "'");
-  return ContextLayout::kZigzag;
-}
-
-Rotation rotation_of(const std::string& name) {
-  for (const Rotation rotation : {Rotation::kSendRecv, Rotation::kAllToAll, Rotation::kAllGather}) {
-    if (name == rotation_name(rotation)) return rotation;
-  }
-  SHARDPROOF_ASSERT(false, "no rotation '" + name + "'");
-  return Rotation::kSendRecv;
-}
-
-ScheduleKind schedule_kind_of(const std::string& name) {
-  if (name == "ConstantLR") return ScheduleKind::kConstant;
-  if (name == "LinearLR") return ScheduleKind::kLinear;
-  if (name == "CosineAnnealingLR") return ScheduleKind::kCosine;
-  SHARDPROOF_ASSERT(name == "LambdaLR", "no scheduler '" + name + "'");
-  return ScheduleKind::kLambda;
 }
 
 ScheduleOptions schedule_options(const OptimizerSpec& spec) {
   ScheduleOptions options{.milestones = spec.milestones};
   for (const SchedulerSpec& scheduler : spec.schedulers) {
-    const ScheduleKind kind = schedule_kind_of(scheduler.kind);
-    const bool constant = kind == ScheduleKind::kConstant;
-    options.stages.push_back({.kind = kind,
+    const bool constant = scheduler.kind == ScheduleKind::kConstant;
+    options.stages.push_back({.kind = scheduler.kind,
                               .start_factor = constant ? scheduler.factor : scheduler.start_factor,
                               .end_factor = scheduler.end_factor,
                               .total_iters = scheduler.total_iters,
@@ -62,24 +34,19 @@ ScheduleOptions schedule_options(const OptimizerSpec& spec) {
 
 TrainOptions train_options(const CaseSpec& spec) {
   TrainOptions options;
-  options.loss = {.kind = spec.loss.kind == "nll"          ? LossKind::kNll
-                          : spec.loss.kind == "preference" ? LossKind::kPreference
-                                                           : LossKind::kClippedPolicyGradient,
-                  .normalization = spec.loss.normalization == "sequence"
-                                       ? LossNormalization::kSequence
-                                       : LossNormalization::kToken,
+  options.loss = {.kind = spec.loss.kind,
+                  .normalization = spec.loss.normalization,
                   .clip_eps = spec.loss.eps,
                   .kl_beta = spec.loss.beta};
-  options.optimizer = {
-      .kind = spec.optimizer.kind == "SGD" ? OptimizerKind::kSgd : OptimizerKind::kAdamW,
-      .lr = spec.optimizer.lr,
-      .beta1 = spec.optimizer.beta1,
-      .beta2 = spec.optimizer.beta2,
-      .eps = spec.optimizer.eps,
-      .weight_decay = spec.optimizer.weight_decay,
-      .momentum = spec.optimizer.momentum,
-      .dampening = spec.optimizer.dampening,
-      .nesterov = spec.optimizer.nesterov};
+  options.optimizer = {.kind = spec.optimizer.kind,
+                       .lr = spec.optimizer.lr,
+                       .beta1 = spec.optimizer.beta1,
+                       .beta2 = spec.optimizer.beta2,
+                       .eps = spec.optimizer.eps,
+                       .weight_decay = spec.optimizer.weight_decay,
+                       .momentum = spec.optimizer.momentum,
+                       .dampening = spec.optimizer.dampening,
+                       .nesterov = spec.optimizer.nesterov};
   options.schedule = schedule_options(spec.optimizer);
   options.temperature = spec.loss.temperature;
   options.max_norm = spec.optimizer.max_norm;
@@ -87,16 +54,12 @@ TrainOptions train_options(const CaseSpec& spec) {
   options.sequence_parallel = spec.parallel.sequence_parallel;
   options.batching = batching_options(spec.batching);
   options.data_parallel = fsdp_options(spec.parallel);
-  options.checkpointed =
-      spec.parallel.activation_checkpointing == "layer" ? CheckpointedRegions::kLayer
-      : spec.parallel.activation_checkpointing == "mlp" ? CheckpointedRegions::kMlp
-                                                        : CheckpointedRegions::kNone;
+  options.checkpointed = spec.parallel.activation_checkpointing;
   options.norm = {.type = spec.optimizer.norm_type == "inf"
                               ? std::numeric_limits<double>::infinity()
                               : std::stod(spec.optimizer.norm_type),
-                  .copies = spec.parallel.grad_norm_counts == "once" ? NormCopies::kOnce
-                                                                     : NormCopies::kEachOfTp};
-  options.context_layout = context_layout_of(spec.parallel.context_layout);
+                  .copies = spec.parallel.grad_norm_counts};
+  options.context_layout = spec.parallel.context_layout;
   options.loss_scale = {.enabled = spec.precision == Precision::kFloat16,
                         .init_scale = spec.loss_scale.init_scale,
                         .growth_factor = spec.loss_scale.growth_factor,
@@ -112,8 +75,10 @@ TensorParallelOptions tensor_parallel_options(const ParallelSpec& spec) {
           .custom_plan = spec.custom_plan};
 }
 
-ContextParallelOptions context_parallel_options(const CaseSpec& spec) {
-  return {.rotation = rotation_of(spec.parallel.context_rotation)};
+ModelPlans model_plans(const CaseSpec& spec) {
+  return {.tensor_parallel = tensor_parallel_options(spec.parallel),
+          .context_parallel = {.rotation = spec.parallel.context_rotation},
+          .frozen = spec.frozen};
 }
 
 bool root_deals_weights(const CaseSpec& spec) {

@@ -1,8 +1,7 @@
 // A case as options of the sharded stack.
 #pragma once
 
-#include "parallel/cp/apply.h"
-#include "parallel/tp/plan.h"
+#include "policy/planned_model.h"
 #include "sim/case/case_spec.h"
 #include "train/trainer.h"
 
@@ -11,7 +10,7 @@ namespace shardproof::sim {
 // The names were checked when the scenario or command line was read (asserted).
 TrainOptions train_options(const CaseSpec& spec);
 TensorParallelOptions tensor_parallel_options(const ParallelSpec& spec);
-ContextParallelOptions context_parallel_options(const CaseSpec& spec);
+ModelPlans model_plans(const CaseSpec& spec);
 // Whether rank 0 alone reads the weights, from a folder, and sends every rank its shards.
 bool root_deals_weights(const CaseSpec& spec);
 

@@ -53,8 +53,11 @@ struct EmulatedWorldMain::Impl {
     env.golden_fd = golden_fd;
     env.inputs = &inputs;
     env.clock = &world.clock(rank);
-    RankEnding ending = run_rank(main, request, std::move(env), faults, hooks);
-    if (ending.kind == ResultKind::kFinished) {
+    RankEnding ending = run_rank(main, request, std::move(env), spec, hooks);
+    // Ranks that do not need one that refused go on: they are to refuse too.
+    const ResultKind kind = ending.kind;
+    if (kind == ResultKind::kFinished || kind == ResultKind::kRefused ||
+        kind == ResultKind::kBadInput) {
       world.rank_ended(rank);
     } else {
       world.rank_threw(rank, ending.message);
@@ -81,7 +84,7 @@ struct EmulatedWorldMain::Impl {
   uint64_t case_number = 0;
   std::string request;
   int golden_fd = -1;
-  std::vector<FaultSpec> faults;
+  CaseSpec spec;
   std::vector<std::optional<RankEnding>> endings;
   size_t ended = 0;
   std::optional<std::string> abort_reason;
@@ -120,10 +123,10 @@ std::vector<RankEnding> EmulatedWorldMain::run(const std::string& request, int g
   SHARDPROOF_ASSERT(impl.case_number == 0 || impl.all_ended(),
                     "a world with a hung rank was reused");
   if (impl.case_number > 0) impl.world.reset();
-  impl.world.configure(world_of(request));
   impl.request = request;
+  impl.spec = case_of(request);
+  impl.world.configure(impl.spec.world);
   impl.golden_fd = golden_fd;
-  impl.faults = faults_of(request);
   std::fill(impl.endings.begin(), impl.endings.end(), std::nullopt);
   impl.ended = 0;
   impl.abort_reason.reset();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tensor/aten_view.h"
 #include "tensor/shard.h"
 
 namespace shardproof::sim {
@@ -17,7 +18,7 @@ class GoldenShards {
   // This rank's shard of the golden's `prefix + parameter` after `step`; undefined: it has none.
   at::Tensor get(const std::string& prefix, const Parameter& parameter, int64_t step) const {
     const GoldenTensor* tensor = golden_.find(Phase::kStep, step, prefix + parameter.name);
-    return tensor ? shard(tensor->value, parameter) : at::Tensor();
+    return tensor ? shard(tensor_of(tensor->value), parameter) : at::Tensor();
   }
   at::Tensor shard(const at::Tensor& full, const Parameter& parameter) const {
     return cut(full, parameter.layout, setup_.mesh, setup_.rank)
@@ -43,7 +44,7 @@ void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup,
   const GoldenShards shards(setup, golden);
   OptimizerOptions at_rate = options;
   if (const GoldenTensor* rate = golden.find(Phase::kStep, step, "lr")) {
-    at_rate.lr = rate->value.item<double>();
+    at_rate.lr = *rate->value.data<double>();
   }
   const std::vector<ParameterPtr>& parameters = trainer.parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -51,7 +52,7 @@ void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup,
     at::Tensor grad = shards.get("grad.", parameter, step);
     if (!grad.defined()) continue;
     if (max_norm > 0) {
-      const double factor = max_norm / (norm->value.item<double>() + 1e-6);
+      const double factor = max_norm / (*norm->value.data<double>() + 1e-6);
       grad = grad * std::min(1.0, factor);
     }
     const at::Tensor value = taken == 1 ? initial(i) : shards.get("param.", parameter, before);

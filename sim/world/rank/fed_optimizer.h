@@ -24,7 +24,7 @@ void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup,
                            const std::vector<int64_t>& steps);
 
 // Observes "initial.<name>", the parameters before the first step of a run or of a policy's life.
-// From these the judge computes the rank's own optimizer (sim/judge/diff/own_optimizer.h).
+// From these the judge computes the rank's own optimizer (sim/judge/probe/own_optimizer.h).
 void observe_initial(const Trainer& trainer, Probe& probe);
 
 // The initial shard for weights that the process holds whole.

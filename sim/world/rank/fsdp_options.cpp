@@ -3,9 +3,7 @@
 namespace shardproof::sim {
 
 FsdpOptions fsdp_options(const ParallelSpec& spec) {
-  return {.kind = spec.data_parallel == "fsdp"     ? DataParallelKind::kFsdp
-                  : spec.data_parallel == "hybrid" ? DataParallelKind::kHybrid
-                                                   : DataParallelKind::kReplicate,
+  return {.kind = spec.data_parallel,
           .replicate_size = spec.fsdp.replicate_size,
           .reshard_after_forward = spec.fsdp.reshard_after_forward,
           .prefetch = spec.fsdp.prefetch,

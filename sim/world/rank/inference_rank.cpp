@@ -11,7 +11,7 @@
 #include "model/precision.h"
 #include "policy/refit.h"
 #include "sim/case/policy_stages.h"
-#include "sim/judge/evidence/rank_recorder.h"
+#include "sim/judge/probe/rank_recorder.h"
 #include "sim/world/calls/call_trace.h"
 #include "sim/world/rank/case_inputs.h"
 #include "sim/world/rank/refusals.h"
@@ -40,7 +40,9 @@ void to_world_ranks(RankReport& report, int64_t first) {
   report.rank += first;
   for (ResultRow& row : report.rows) {
     row.rank += first;
-    for (int64_t& replica : row.replicas) replica += first;
+    std::vector<int64_t> replicas = row.replicas.ranks();
+    for (int64_t& replica : replicas) replica += first;
+    row.replicas = std::move(replicas);
   }
   for (Piece& piece : report.pieces) piece.rank += first;
 }

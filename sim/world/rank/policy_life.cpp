@@ -29,9 +29,7 @@ BatchingOptions score_batching(const CaseSpec& spec, const BatchingOptions& trai
 }
 
 PolicyOptions policy_options(const CaseSpec& spec, DrawLog& draws) {
-  PolicyOptions options{.train = train_options(spec),
-                        .tensor_parallel = tensor_parallel_options(spec.parallel),
-                        .context_parallel = context_parallel_options(spec)};
+  PolicyOptions options{.train = train_options(spec), .plans = model_plans(spec)};
   options.score_batching = score_batching(spec, options.train.batching);
   if (draws_numbers(spec)) options.random_seed = spec.seed;
   options.draw_log = &draws;

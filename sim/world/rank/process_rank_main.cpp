@@ -35,7 +35,7 @@ CallLine making_group(const std::string& name, const std::vector<int64_t>& ranks
   line.group_ranks = std::make_shared<const std::vector<int64_t>>(ranks);
   line.group = group_name(name, ranks);
   line.sequence = -1;
-  line.op = "make_group";
+  line.op = Op::kMakeGroup;
   line.label = "before its first call";
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i] == rank) line.group_rank = static_cast<int64_t>(i);
@@ -82,7 +82,7 @@ RankEnding ProcessRankMain::run(const std::string& request, int golden_fd) {
     backend = groups_->make(name, ranks);
     return backend;
   };
-  const RankEnding ending = run_rank(main_, request, std::move(env), faults_of(request), hooks_);
+  const RankEnding ending = run_rank(main_, request, std::move(env), case_of(request), hooks_);
   return_freed_memory(kKeptBytes);
   return ending;
 }

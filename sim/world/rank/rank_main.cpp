@@ -11,12 +11,10 @@
 #include "parallel/data/shard_axes.h"
 #include "parallel/hf/save_weights.h"
 #include "parallel/hf/scatter_weights.h"
-#include "parallel/tp/apply.h"
-#include "parallel/ulysses/apply.h"
 #include "policy/noise.h"
 #include "sim/case/policy_stages.h"
 #include "sim/judge/diff/result_row.h"
-#include "sim/judge/evidence/rank_recorder.h"
+#include "sim/judge/probe/rank_recorder.h"
 #include "sim/world/calls/call_trace.h"
 #include "sim/world/clock/clocked_probe.h"
 #include "sim/world/rank/case_inputs.h"
@@ -94,10 +92,9 @@ class CaseRun {
       leave_dump(life.trainer(), life.comm());
       return report_of(life.trainer(), metrics, memory, start);
     }
-    Decoder model(inputs_->config, reads ? inputs_->weights : weights_to_come(inputs_->config));
-    apply_tensor_parallel(model, comm_, tensor_parallel_options(spec_.parallel));
-    apply_context_parallel(model, comm_, context_parallel_options(spec_));
-    apply_ulysses(model, comm_);
+    Decoder model =
+        planned_model(inputs_->config, reads ? inputs_->weights : weights_to_come(inputs_->config),
+                      comm_, model_plans(spec_));
     const RankSetup setup{.mesh = mesh_,
                           .rank = env_.rank,
                           .comm = comm_,

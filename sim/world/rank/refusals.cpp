@@ -39,7 +39,7 @@ void refuse_parted_pairs(const CaseSpec& spec, const TrainedBatch& batch) {
                                      batch.samples),
                  .fix = "give each chosen sample the rejected one behind it"});
   }
-  if (spec.batching.kind != "fixed") {
+  if (spec.batching.kind != BatchingKind::kFixed) {
     refuse(fmt::format("loss preference compares neighbouring samples, which {} batching parts",
                        spec.batching.kind),
            "train it with run.train_micro_batch_size");
@@ -67,7 +67,7 @@ void refuse_unsupported(const CaseSpec& spec, const ModelConfig& config, int64_t
     if (stage.kind == StageKind::kLoad) refuse_uncut_heads(stage.parallel, config);
   }
   for (const TrainedBatch& batch : trained_batches(spec, samples)) {
-    if (spec.loss.kind == "preference") refuse_parted_pairs(spec, batch);
+    if (spec.loss.kind == LossKind::kPreference) refuse_parted_pairs(spec, batch);
     if (spec.data.uneven || batch.samples % batch.dp == 0) continue;
     refuse(fmt::format("the global batch of {} samples does not divide by data_parallel_size={}",
                        batch.samples, batch.dp),

@@ -18,25 +18,12 @@ void prepare_rank_thread() {
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
 }
 
-WorldSpec world_of(const std::string& request) {
+CaseSpec case_of(const std::string& request) {
   try {
-    return case_spec_from_json(nlohmann::json::parse(request)).world;
+    return case_spec_from_json(nlohmann::json::parse(request));
   } catch (const nlohmann::json::exception&) {
     return {};
   }
-}
-
-std::vector<FaultSpec> faults_of(const std::string& request) {
-  const nlohmann::json json = nlohmann::json::parse(request, nullptr, false);
-  if (!json.is_object() || !json.contains("faults") || json["faults"].empty()) return {};
-  return case_spec_from_json(json).faults;
-}
-
-bool wants_digests(const std::string& request) {
-  const nlohmann::json json = nlohmann::json::parse(request, nullptr, false);
-  if (!json.is_object() || !json.contains("world") || !json["world"].is_object()) return false;
-  const auto found = json["world"].find("digests");
-  return found != json["world"].end() && found->is_boolean() && found->get<bool>();
 }
 
 void describe_exception(RankEnding& ending) {
@@ -89,8 +76,9 @@ class CallNumbers {
 
  private:
   static std::string channel_of(const Call& call) {
-    if (!is_message(call)) return call.group;
-    return call.group + call.op + std::to_string(call.root) + " " + std::to_string(call.tag);
+    if (!is_message(call.op)) return call.group;
+    return call.group + name_of(call.op) + std::to_string(call.root) + " " +
+           std::to_string(call.tag);
   }
   std::map<std::string, int64_t> shifts_;
 };
@@ -98,7 +86,7 @@ class CallNumbers {
 }  // namespace
 
 RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv env,
-                    const std::vector<FaultSpec>& faults, const RankHooks& hooks) {
+                    const CaseSpec& spec, const RankHooks& hooks) {
   const int64_t rank = env.rank;
   RankEnding ending;
   ending.rank = rank;
@@ -106,7 +94,7 @@ RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv en
   const auto tell = [&](const CallLine& line) {
     if (hooks.on_call) hooks.on_call(rank, line);
   };
-  FaultInjection injection(faults, rank,
+  FaultInjection injection(spec.faults, rank,
                            {.before_kill =
                                 [&] {
                                   if (hooks.before_kill) hooks.before_kill(rank);
@@ -120,9 +108,18 @@ RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv en
                                   numbers.repeated(call);
                                   tell(numbers.line(call));
                                 }});
-  env.make_backend = injection.wrap(std::move(env.make_backend));
   CallDigests digests(env.clock);
-  if (wants_digests(request)) env.make_backend = digests.wrap(std::move(env.make_backend));
+  std::vector<Interceptor> interceptors;
+  if (spec.world.digests) {
+    interceptors.push_back([&](CallInProgress& call) { return digests.before_call(call); });
+  }
+  if (!injection.is_empty()) {
+    interceptors.push_back(
+        [&](CallInProgress& call) { return injection.before_backend_call(call); });
+  }
+  if (!interceptors.empty()) {
+    env.make_backend = intercepted(std::move(env.make_backend), std::move(interceptors));
+  }
   env.on_step = [&](int64_t step) {
     injection.on_step(step);
     digests.on_step(step);

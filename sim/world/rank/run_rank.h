@@ -26,9 +26,9 @@ struct RankHooks {
   std::function<void(int64_t rank, int64_t step)> on_step = {};  // a training step begins, from 1
 };
 
-// Sets `env.on_call`, `env.on_wait` and `env.on_step`. Never throws.
+// `spec` is the request's case. Sets `env.on_call`, `env.on_wait` and `env.on_step`. Never throws.
 RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv env,
-                    const std::vector<FaultSpec>& faults, const RankHooks& hooks);
+                    const CaseSpec& spec, const RankHooks& hooks);
 
 // Sets kind and message from the current exception. `message` has no backtrace.
 void describe_exception(RankEnding& ending);
@@ -36,13 +36,7 @@ void describe_exception(RankEnding& ending);
 // Prepares a rank's thread for rank_main: operators and backwards are single-threaded.
 void prepare_rank_thread();
 
-// The emulated world that a request describes; the default if it cannot be read.
-WorldSpec world_of(const std::string& request);
-
-// The faults of a request; none if it cannot be read (rank_main reports that).
-std::vector<FaultSpec> faults_of(const std::string& request);
-
-// Whether a request wants hashes of its calls; false if it cannot be read.
-bool wants_digests(const std::string& request);
+// The case of a request; the default if it cannot be read (rank_main reports that).
+CaseSpec case_of(const std::string& request);
 
 }  // namespace shardproof::sim

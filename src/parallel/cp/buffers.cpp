@@ -40,8 +40,4 @@ at::Tensor local_positions(const SequenceLayout& layout, int64_t cp_rank) {
   return at::tensor(layout.positions(cp_rank), at::TensorOptions().dtype(at::kLong));
 }
 
-at::Tensor local_seq_index(const SequenceLayout& layout, int64_t cp_rank) {
-  return at::tensor(layout.indices(cp_rank), at::TensorOptions().dtype(at::kLong));
-}
-
 }  // namespace shardproof

@@ -27,7 +27,5 @@ std::vector<at::Tensor> shard_buffers(const std::vector<SequenceBuffer>& buffers
 
 // [T_cp] int64: the position within its sequence of each local token, for rope.
 at::Tensor local_positions(const SequenceLayout& layout, int64_t cp_rank);
-// [T_cp] int64: the position of each local token in the padded row (NeMo-RL's seq_index).
-at::Tensor local_seq_index(const SequenceLayout& layout, int64_t cp_rank);
 
 }  // namespace shardproof

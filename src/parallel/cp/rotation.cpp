@@ -6,18 +6,6 @@
 
 namespace shardproof {
 
-const char* rotation_name(Rotation rotation) {
-  switch (rotation) {
-    case Rotation::kSendRecv:
-      return "send_recv";
-    case Rotation::kAllToAll:
-      return "all_to_all";
-    case Rotation::kAllGather:
-      return "all_gather";
-  }
-  return "?";
-}
-
 Handover::Handover(Rotation rotation, const at::Tensor& sent, Communicator& cp,
                    const std::string& label, int tag)
     : sent_(sent) {

@@ -12,12 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "base/training_choices.h"
 #include "comm/communicator.h"
 
 namespace shardproof {
-
-enum class Rotation { kSendRecv, kAllToAll, kAllGather };
-const char* rotation_name(Rotation rotation);  // "send_recv", "all_to_all", "all_gather"
 
 // One tensor in transit to the next rank, and one from the previous rank. Do not write to it before
 // wait() has returned. All ranks must pass tensors of one shape and dtype.

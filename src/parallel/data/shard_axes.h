@@ -12,11 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "base/training_choices.h"
 #include "mesh/mesh.h"
 
 namespace shardproof {
-
-enum class DataParallelKind { kReplicate, kFsdp, kHybrid };
 
 struct FsdpOptions {
   DataParallelKind kind = DataParallelKind::kReplicate;

@@ -18,7 +18,7 @@ import torch.distributed as dist
 import shardproof.backend
 
 torch.set_num_threads(1)
-SETTINGS = ("TIMEOUT", "NOTICE", "DIGESTS", "CALLS", "FAULT", "INNER")
+SETTINGS = ("TIMEOUT", "NOTICE", "DIGESTS", "CALLS", "CHECKER", "CHECKS", "FAULT", "INNER")
 
 
 class Outcome:

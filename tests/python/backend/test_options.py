@@ -1,5 +1,6 @@
 """Faults that are planted, digests of results and the log of calls."""
 
+import inspect
 import os
 import tempfile
 import time
@@ -37,6 +38,26 @@ def in_two_groups(rank, size):
     tensor = torch.tensor([rank + 1.0])
     dist.all_reduce(tensor, group=group)
     return tensor.tolist()
+
+
+def in_crossed_groups(rank, size):
+    """Of four ranks: a sum over the rank's pair of tp, and one over its pair of dp."""
+    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    out = []
+    for name in ("tp", "dp"):
+        tensor = torch.tensor([10.0 ** rank])
+        dist.all_reduce(tensor, group=mesh.get_group(name))
+        out.append(tensor.item())
+    return out
+
+
+def other_reduce_op(rank, size):
+    dist.all_reduce(torch.ones(4), dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM)
+
+
+def zeros_and_ones(rank, size):
+    dist.all_reduce(torch.zeros(2))
+    dist.all_reduce(torch.ones(2))
 
 
 def message(rank, size):
@@ -143,6 +164,49 @@ class Faults(Quiet):
             self.assertIn("call 0 of group world [0, 1] differs: rank 1 calls all_reduce(sum) [3] "
                           "float32 at ", error)
 
+    def test_every_call_of_all_ranks(self):
+        first, second = self.sums("rank=all,call=all,kind=average")
+        self.assertEqual(first, [[15, 30], [150, 300], [1500, 3000]])
+        self.assertEqual(second, first)
+
+    def test_stale_in_every_call(self):
+        self.assertEqual(self.sums("rank=1,call=all,kind=stale")[0], [[30, 60], [120, 240], [1200, 2400]])
+
+    def test_skip_on_all_ranks_is_not_found(self):
+        first, second = self.sums("rank=all,call=all,kind=skip")
+        self.assertEqual(first, [[10, 20], [100, 200], [1000, 2000]])
+        self.assertEqual(second, [[20, 40], [200, 400], [2000, 4000]])
+
+    def test_site(self):
+        lines, first = inspect.getsourcelines(three_sums)
+        line = first + next(i for i, text in enumerate(lines) if "all_reduce(" in text)
+        here = os.path.relpath(__file__)
+        self.assertEqual(self.sums(f"rank=0,kind=drop,site={here}:{line}")[1][0], [20, 40])
+        self.assertEqual(self.sums(f"rank=0,kind=drop,site={here}:{line + 1}")[1][0], [30, 60])
+
+    def test_wrong_group(self):
+        fault = "group=tp,rank=all,kind=wrong_group,to=dp"
+        values = self.values(4, in_crossed_groups, environment={"SHARDPROOF_FAULT": fault})
+        self.assertEqual(values, [[101, 101], [1010, 1010], [101, 101], [1010, 1010]])
+        values = self.values(4, in_crossed_groups)
+        self.assertEqual(values, [[11, 101], [11, 1010], [1100, 101], [1100, 1010]])
+
+    def test_group_that_is_not_there(self):
+        fault = {"SHARDPROOF_FAULT": "rank=all,kind=wrong_group,to=pp"}
+        for error in self.errors(2, three_sums, environment=fault):
+            self.assertIn("is in no other group pp of 2 members", error)
+
+    def test_without_checks_a_disagreement_is_silent(self):
+        values = self.values(2, other_reduce_op, environment={"SHARDPROOF_CHECKS": "0"})
+        self.assertEqual(len(values), 2)
+
+    def test_what_acted_is_written(self):
+        with tempfile.TemporaryDirectory() as folder:
+            fault = "rank=1,call=all,kind=drop"
+            self.values(2, zeros_and_ones, environment={"SHARDPROOF_CALLS": folder, "SHARDPROOF_FAULT": fault})
+            self.assertEqual(Path(folder, "rank1.faults").read_text(), fault + "\n")  # zeros stay zeros
+            self.assertFalse(Path(folder, "rank0.faults").exists())
+
     def test_fault_that_never_acts_is_told(self):
         fault = "op=broadcast,rank=0,kind=drop"
         first, second = self.values(2, without_calls, environment={"SHARDPROOF_FAULT": fault})
@@ -152,6 +216,7 @@ class Faults(Quiet):
     def test_refused(self):
         for text, part in (("rank=1", "kind None"), ("kind=drop", "names no rank"),
                            ("rank=1,kind=explode", "'explode'"), ("rank=1,knid=drop", "'knid=drop'"),
+                           ("rank=1,kind=drop,to=tp", "to=tp"), ("rank=1,kind=wrong_group", "to=None"),
                            ("rank=1,kind=corrupt,side=up", "'up'"), ("rank=one,kind=drop", "'one'")):
             with self.assertRaisesRegex(ValueError, part):
                 shardproof.backend.parse_fault(text)

@@ -43,8 +43,8 @@ TEST_CASE("A stage has what it says, else what run says", "[scenario][PW-2]") {
   const ParallelSpec& loaded = spec.stages[6].parallel;
   CHECK(loaded.mesh() == shardproof::Mesh::training(2, 1, 1, 2));
   CHECK(loaded.sequence_parallel);
-  CHECK(loaded.data_parallel == "fsdp");
-  CHECK(spec.parallel.data_parallel == "replicate");
+  CHECK(loaded.data_parallel == shardproof::DataParallelKind::kFsdp);
+  CHECK(spec.parallel.data_parallel == shardproof::DataParallelKind::kReplicate);
   CHECK(spec.lives == 2);
   CHECK(spec.refit_bytes == 77);
   CHECK(spec.colocated);

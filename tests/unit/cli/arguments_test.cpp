@@ -12,9 +12,7 @@ using Catch::Matchers::Contains;
 
 ParsedArguments parse(std::vector<std::string> words) {
   words.insert(words.begin(), "shardproof");
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  return parse_arguments(static_cast<int>(argv.size()), argv.data());
+  return parse_arguments(std::move(words));
 }
 
 Arguments parsed(const std::vector<std::string>& words) {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kColumns = 4;
 constexpr std::array kDtypes{at::kDouble, at::kFloat, at::kHalf, at::kBFloat16,
-                             at::kLong, at::kInt, at::kByte, at::kBool};
+                             at::kLong,   at::kInt,   at::kByte, at::kBool};
 constexpr std::array kReduceOps{ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax, ReduceOp::kMin,
                                 ReduceOp::kProduct};
 
@@ -31,9 +31,8 @@ bool has_parts(Op op) { return op != Op::kAllReduce && op != Op::kBroadcast && o
 std::vector<int64_t> part_sizes(const Case& test, int64_t count) {
   std::vector<int64_t> sizes;
   for (int64_t i = 0; i < count; ++i) {
-    if (test.sizes == Sizes::kEven) sizes.push_back(3);
-    else if (test.sizes == Sizes::kEmpty) sizes.push_back(0);
-    else sizes.push_back((i * 3 + 2) % 5);  // 2, 0, 3, 1, 4, 2, 0
+    const int64_t uneven = (i * 3 + 2) % 5;  // 2, 0, 3, 1, 4, 2, 0
+    sizes.push_back(test.sizes == Sizes::kEven ? 3 : test.sizes == Sizes::kEmpty ? 0 : uneven);
   }
   return sizes;
 }
@@ -65,15 +64,10 @@ int64_t root_of(int64_t count) { return count - 1; }
 // The shape of rank i's input: it is cut along test.dim, and the other dim has kColumns.
 std::vector<int64_t> input_shape(const Case& test, int64_t i, int64_t count) {
   const std::vector<int64_t> parts = part_sizes(test, count);
-  int64_t rows = 0;
-  switch (test.op) {
-    case Op::kAllReduce: case Op::kBroadcast: case Op::kRing:
-      rows = test.sizes == Sizes::kEmpty ? 0 : 5;
-      break;
-    case Op::kAllGather: case Op::kGather: rows = parts[static_cast<size_t>(i)]; break;
-    case Op::kReduceScatter: case Op::kScatter: rows = total(parts); break;
-    case Op::kAllToAll: rows = total(sent_rows(test, i, count)); break;
-  }
+  int64_t rows = test.sizes == Sizes::kEmpty ? 0 : 5;
+  if (test.op == Op::kAllGather || test.op == Op::kGather) rows = parts[static_cast<size_t>(i)];
+  if (test.op == Op::kReduceScatter || test.op == Op::kScatter) rows = total(parts);
+  if (test.op == Op::kAllToAll) rows = total(sent_rows(test, i, count));
   if (test.dim == 0) return {rows, kColumns};
   return {kColumns, rows};
 }
@@ -91,19 +85,15 @@ double value_at(const Case& test, int64_t global_rank, int64_t index) {
 }
 
 at::Tensor with_memory(const at::Tensor& plain, Memory memory) {
-  switch (memory) {
-    case Memory::kContiguous: return plain;
-    case Memory::kTransposed: return plain.t().contiguous().t();
-    case Memory::kStrided: {
-      at::Tensor wide = at::zeros({plain.size(0), 2 * plain.size(1) + 1}, plain.options());
-      at::Tensor strided = wide.slice(1, 0, 2 * plain.size(1), 2);
-      strided.copy_(plain);
-      return strided;
-    }
-    case Memory::kExpanded:
-      return plain.narrow(1, 0, std::min<int64_t>(plain.size(1), 1)).expand(plain.sizes());
+  if (memory == Memory::kTransposed) return plain.t().contiguous().t();
+  if (memory == Memory::kExpanded) {
+    return plain.narrow(1, 0, std::min<int64_t>(plain.size(1), 1)).expand(plain.sizes());
   }
-  return plain;
+  if (memory == Memory::kContiguous) return plain;
+  at::Tensor wide = at::zeros({plain.size(0), 2 * plain.size(1) + 1}, plain.options());
+  at::Tensor strided = wide.slice(1, 0, 2 * plain.size(1), 2);
+  strided.copy_(plain);
+  return strided;
 }
 
 at::Tensor input_of(const Case& test, const Communicator& comm, int64_t i) {
@@ -160,23 +150,20 @@ void append_rows(Matrix& to, const Matrix& from) {
 }
 
 double rounded(double value, at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat: return static_cast<float>(value);
-    case at::kHalf: return static_cast<at::Half>(static_cast<float>(value));
-    case at::kBFloat16: return static_cast<at::BFloat16>(static_cast<float>(value));
-    default: return value;
-  }
+  if (dtype == at::kFloat) return static_cast<float>(value);
+  if (dtype == at::kHalf) return static_cast<at::Half>(static_cast<float>(value));
+  if (dtype == at::kBFloat16) return static_cast<at::BFloat16>(static_cast<float>(value));
+  return value;
 }
 
 double reduce_values(const Case& test, const std::vector<double>& values) {
   double result = values[0];
   for (size_t i = 1; i < values.size(); ++i) {
-    switch (test.reduce) {
-      case ReduceOp::kMax: result = std::max(result, values[i]); break;
-      case ReduceOp::kMin: result = std::min(result, values[i]); break;
-      case ReduceOp::kProduct: result *= values[i]; break;
-      default: result += values[i];
-    }
+    const double value = values[i];
+    result = test.reduce == ReduceOp::kMax       ? std::max(result, value)
+             : test.reduce == ReduceOp::kMin     ? std::min(result, value)
+             : test.reduce == ReduceOp::kProduct ? result * value
+                                                 : result + value;
   }
   if (test.dtype == at::kBool) return static_cast<double>(result != 0);
   if (test.dtype == at::kByte) return static_cast<double>(static_cast<uint8_t>(result));
@@ -203,11 +190,16 @@ Matrix golden_rows(const Case& test, const std::vector<Matrix>& inputs, int64_t 
   const auto root = static_cast<size_t>(root_of(count));
   Matrix out;
   switch (test.op) {
-    case Op::kAllReduce: return reduce_all(test, inputs);
-    case Op::kReduceScatter: return rows_of(reduce_all(test, inputs), before, mine);
-    case Op::kBroadcast: return inputs[root];
-    case Op::kScatter: return rows_of(inputs[root], before, mine);
-    case Op::kRing: return inputs[static_cast<size_t>((own + count - 1) % count)];
+    case Op::kAllReduce:
+      return reduce_all(test, inputs);
+    case Op::kReduceScatter:
+      return rows_of(reduce_all(test, inputs), before, mine);
+    case Op::kBroadcast:
+      return inputs[root];
+    case Op::kScatter:
+      return rows_of(inputs[root], before, mine);
+    case Op::kRing:
+      return inputs[static_cast<size_t>((own + count - 1) % count)];
     case Op::kAllGather:
     case Op::kGather:
       for (const Matrix& input : inputs) append_rows(out, input);
@@ -216,8 +208,8 @@ Matrix golden_rows(const Case& test, const std::vector<Matrix>& inputs, int64_t 
       for (int64_t from = 0; from < count; ++from) {
         const std::vector<int64_t> sent = sent_rows(test, from, count);
         const int64_t start = total({sent.begin(), sent.begin() + own});
-        append_rows(out, rows_of(inputs[static_cast<size_t>(from)], start,
-                                 sent[static_cast<size_t>(own)]));
+        append_rows(
+            out, rows_of(inputs[static_cast<size_t>(from)], start, sent[static_cast<size_t>(own)]));
       }
       return out;
   }
@@ -246,20 +238,19 @@ at::Tensor ring(const Case& test, Communicator& comm, const at::Tensor& input) {
 
 std::string describe(const Case& test) {
   constexpr std::array kOps{"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
-                            "broadcast", "scatter", "gather", "ring"};
+                            "broadcast",  "scatter",    "gather",         "ring"};
   constexpr std::array kMemory{"contiguous", "transposed", "strided", "expanded"};
   constexpr std::array kSizes{"even", "uneven", "empty"};
-  return fmt::format("{}({}) {} {} {} dim {}{}", kOps[static_cast<size_t>(test.op)],
-                     reduce_op_name(test.reduce), dtype_name(test.dtype),
-                     kMemory[static_cast<size_t>(test.memory)],
-                     kSizes[static_cast<size_t>(test.sizes)], test.dim,
-                     test.asynchronous ? " async" : "");
+  return fmt::format(
+      "{}({}) {} {} {} dim {}{}", kOps[static_cast<size_t>(test.op)], name_of(test.reduce),
+      dtype_name(test.dtype), kMemory[static_cast<size_t>(test.memory)],
+      kSizes[static_cast<size_t>(test.sizes)], test.dim, test.asynchronous ? " async" : "");
 }
 
 namespace {
 
 constexpr std::array kOps{Op::kAllReduce, Op::kAllGather, Op::kReduceScatter, Op::kAllToAll,
-                          Op::kBroadcast, Op::kScatter, Op::kGather, Op::kRing};
+                          Op::kBroadcast, Op::kScatter,   Op::kGather,        Op::kRing};
 
 // Adds every form of each op in one dtype.
 void add_forms(std::vector<Case>& cases, at::ScalarType dtype) {
@@ -279,11 +270,17 @@ void add_forms(std::vector<Case>& cases, at::ScalarType dtype) {
       if (!has_parts(op)) continue;
       for (const bool asynchronous : {false, true}) {
         if (asynchronous && !has_async(op)) continue;
-        cases.push_back({.op = op, .dtype = dtype, .sizes = Sizes::kUneven, .dim = dim,
+        cases.push_back({.op = op,
+                         .dtype = dtype,
+                         .sizes = Sizes::kUneven,
+                         .dim = dim,
                          .asynchronous = asynchronous});
       }
-      cases.push_back({.op = op, .dtype = dtype, .memory = Memory::kTransposed,
-                       .sizes = Sizes::kUneven, .dim = dim});
+      cases.push_back({.op = op,
+                       .dtype = dtype,
+                       .memory = Memory::kTransposed,
+                       .sizes = Sizes::kUneven,
+                       .dim = dim});
     }
   }
 }
@@ -354,14 +351,17 @@ at::Tensor call(const Case& test, Communicator& comm) {
       if (test.asynchronous) return comm.all_to_all_async(input, label, sent, received).wait();
       return comm.all_to_all(input, label, sent, received);
     }
-    case Op::kBroadcast: return comm.broadcast(input, root, label);
+    case Op::kBroadcast:
+      return comm.broadcast(input, root, label);
     case Op::kScatter: {
       const int64_t rows = part_sizes(test, count)[static_cast<size_t>(comm.rank())];
       const at::Tensor like = at::empty({rows, kColumns}, input.options());
       return comm.scatter(comm.rank() == root ? input : at::Tensor(), like, root, label, parts);
     }
-    case Op::kGather: return comm.gather(input, root, label, parts);
-    case Op::kRing: return ring(test, comm, input);
+    case Op::kGather:
+      return comm.gather(input, root, label, parts);
+    case Op::kRing:
+      return ring(test, comm, input);
   }
   return {};
 }

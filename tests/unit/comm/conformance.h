@@ -12,7 +12,14 @@
 namespace shardproof::tests {
 
 enum class Op {
-  kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kScatter, kGather, kRing
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kBroadcast,
+  kScatter,
+  kGather,
+  kRing
 };
 enum class Memory { kContiguous, kTransposed, kStrided, kExpanded };
 enum class Sizes { kEven, kUneven, kEmpty };  // uneven: some are 0; empty: all are 0

@@ -1,5 +1,7 @@
 // One conformance suite on every world: groups of 1, 2, 3, 4 and 7 ranks, from rank 0 or a later
 // one.
+#include "tests/unit/comm/conformance.h"
+
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -12,7 +14,6 @@
 #include "comm/nccl_backend.h"
 #include "tests/support/run_gloo_ranks.h"
 #include "tests/support/run_ranks.h"
-#include "tests/unit/comm/conformance.h"
 
 namespace shardproof::tests {
 namespace {

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
+#include <future>
 
 #include "base/error.h"
 #include "tests/support/ones.h"
@@ -14,16 +15,22 @@ using Catch::Matchers::Contains;
 
 TEST_CASE("a Gloo call that a member never enters becomes a sentence with its label",
           "[comm][gloo]") {
-  const RankRuns runs = try_gloo_ranks(Mesh({{"tp", 2}}), [](MeshComm& comm, int64_t rank) {
-    Communicator& tp = comm.along("tp");
-    tp.barrier("start");
-    if (rank == 0) tp.all_reduce(ones(4), ReduceOp::kSum, "layers.0 forward");
-    else std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-  }, std::chrono::milliseconds(700));
+  std::promise<void> rank_0_gave_up;
+  const RankRuns runs = try_gloo_ranks(
+      Mesh({{"tp", 2}}),
+      [&](MeshComm& comm, int64_t rank) {
+        Communicator& tp = comm.along("tp");
+        tp.barrier("start");
+        if (rank == 1) return rank_0_gave_up.get_future().wait();
+        const auto told =
+            std::shared_ptr<void>(nullptr, [&](void*) { rank_0_gave_up.set_value(); });
+        tp.all_reduce(ones(4), ReduceOp::kSum, "layers.0 forward");
+      },
+      std::chrono::seconds(3));
   CHECK(runs.error_code(0) == "hung");
-  CHECK_THAT(runs.error_text(0),
-             Contains("all_reduce(sum) tp[0,1] [4] float64 'layers.0 forward'") &&
-                 Contains("timed out"));
+  CHECK_THAT(
+      runs.error_text(0),
+      Contains("all_reduce(sum) tp[0,1] [4] float64 'layers.0 forward'") && Contains("timed out"));
   CHECK(runs.error_text(1) == "");
 }
 
@@ -37,9 +44,12 @@ TEST_CASE("a Gloo member that leaves is a lost connection, not a time-out", "[co
 }
 
 TEST_CASE("a Gloo group that a member never joins becomes a sentence", "[comm][gloo]") {
-  const RankRuns runs = try_gloo_ranks(Mesh({{"tp", 2}}), [](MeshComm& comm, int64_t rank) {
-    if (rank == 0) comm.along("tp");
-  }, std::chrono::milliseconds(500));
+  const RankRuns runs = try_gloo_ranks(
+      Mesh({{"tp", 2}}),
+      [](MeshComm& comm, int64_t rank) {
+        if (rank == 0) comm.along("tp");
+      },
+      std::chrono::milliseconds(500));
   CHECK(runs.error_code(0) == "hung");
   CHECK_THAT(runs.error_text(0), Contains("group tp[0,1] was not made within 500 ms"));
 }

@@ -20,7 +20,7 @@ Batch batch_of(const std::vector<int64_t>& lengths, int64_t seq_len) {
 CaseSpec packed_over_cp(int64_t cp) {
   CaseSpec spec;
   spec.parallel.cp = cp;
-  spec.batching.kind = "packed";
+  spec.batching.kind = BatchingKind::kPacked;
   return spec;
 }
 

@@ -87,7 +87,7 @@ TEST_CASE("A batch of one position has no logprob and still a loss", "[golden]")
 
 TEST_CASE("nll is the weighted mean over counted tokens", "[golden]") {
   const at::Tensor logprobs = some_logprobs();
-  const at::Tensor loss = dense_loss(logprobs, batch(), {.kind = "nll"});
+  const at::Tensor loss = dense_loss(logprobs, batch(), {.kind = LossKind::kNll});
   CHECK(loss.item<double>() == Approx((1.0 + 2.0 + 0.5 * 3.0) / 2.5).epsilon(1e-15));
   loss.backward();
   const at::Tensor wanted =
@@ -99,14 +99,16 @@ TEST_CASE("nll is the weighted mean over counted tokens", "[golden]") {
 TEST_CASE("Sequence normalisation means within each sequence first, over valid ones then",
           "[golden]") {
   const at::Tensor loss =
-      dense_loss(some_logprobs(), batch(), {.kind = "nll", .normalization = "sequence"});
+      dense_loss(some_logprobs(), batch(),
+                 {.kind = LossKind::kNll, .normalization = LossNormalization::kSequence});
   CHECK(loss.item<double>() == Approx(((1.0 + 2.0) / 2 + 3.0) / 2).epsilon(1e-15));
 }
 
 TEST_CASE("clipped_pg is its definition, token by token", "[golden]") {
   const auto [eps, beta] = GENERATE(table<double, double>({{0.2, 0.01}, {0.5, 0.3}, {0.2, 0.0}}));
-  const at::Tensor loss = dense_loss(some_logprobs(), with_policy(batch()),
-                                     {.kind = "clipped_pg", .eps = eps, .beta = beta});
+  const at::Tensor loss =
+      dense_loss(some_logprobs(), with_policy(batch()),
+                 {.kind = LossKind::kClippedPolicyGradient, .eps = eps, .beta = beta});
   const double wanted = clipped(-1.0, -2, eps, beta) + clipped(-2.0, 3, eps, beta) +
                         0.5 * clipped(-3.0, 4, eps, beta);
   CHECK(loss.item<double>() == Approx(wanted / 2.5).epsilon(1e-14));
@@ -117,7 +119,8 @@ TEST_CASE("A clipped token has the gradient of its KL term alone", "[golden]") {
   Batch b = with_policy(batch());
   b.advantages[0][1] = 2.0;
   const at::Tensor logprobs = some_logprobs();
-  dense_loss(logprobs, b, {.kind = "clipped_pg", .eps = 0.2, .beta = 0.1}).backward();
+  dense_loss(logprobs, b, {.kind = LossKind::kClippedPolicyGradient, .eps = 0.2, .beta = 0.1})
+      .backward();
   const double d = -1.2 + 1.0;
   CHECK(logprobs.grad()[0][1].item<double>() ==
         Approx(0.1 * (1 - std::exp(d)) / 2.5).epsilon(1e-13));
@@ -148,7 +151,7 @@ TEST_CASE("preference is log(1 + exp(-margin)) of one pair, and its slope beta s
   const at::Tensor now = at::tensor({0., -0.75, -1.5, 0., -1.75, -0.5}, at::kDouble)
                              .view({2, 3})
                              .set_requires_grad(true);
-  const sim::LossSpec loss{.kind = "preference", .beta = 0.5};
+  const sim::LossSpec loss{.kind = LossKind::kPreference, .beta = 0.5};
   const at::Tensor value = dense_loss(now, b, loss);
   value.backward();
   CHECK(value.item<double>() == Approx(std::log(1 + std::exp(-0.5))).epsilon(1e-14));
@@ -162,7 +165,7 @@ TEST_CASE("preference is log(1 + exp(-margin)) of one pair, and its slope beta s
 TEST_CASE("preference far from 0 keeps to its limits: -margin below, exp(-margin) above",
           "[golden]") {
   const Batch b = pair_batch();
-  const sim::LossSpec loss{.kind = "preference", .beta = 1};
+  const sim::LossSpec loss{.kind = LossKind::kPreference, .beta = 1};
   const auto moved_by = [&](double margin) {
     at::Tensor now = b.reference_logprobs.clone();
     now[0][1] += margin;
@@ -183,7 +186,7 @@ TEST_CASE("preference far from 0 keeps to its limits: -margin below, exp(-margin
 
 TEST_CASE("A policy equal to its reference wins no pair, however its sums round", "[golden]") {
   const Batch b = pair_batch();
-  const sim::LossSpec loss{.kind = "preference", .beta = 0.5};
+  const sim::LossSpec loss{.kind = LossKind::kPreference, .beta = 0.5};
   for (const double noise : {0.0, 1e-15, -1e-15}) {
     at::Tensor now = b.reference_logprobs.clone();
     now[0][1] += noise;
@@ -201,7 +204,7 @@ TEST_CASE("What is not counted cannot spread, whatever stands there", "[golden]"
     *tensor = at::where(dirty.loss_mask().ne(0), *tensor, at::full_like(*tensor, bad));
   }
   const at::Tensor first = some_logprobs(), second = some_logprobs();
-  const sim::LossSpec loss{.kind = "clipped_pg"};
+  const sim::LossSpec loss{.kind = LossKind::kClippedPolicyGradient};
   const at::Tensor wanted = dense_loss(first, clean, loss), got = dense_loss(second, dirty, loss);
   CHECK(at::equal(wanted, got));
   wanted.backward();
@@ -210,11 +213,11 @@ TEST_CASE("What is not counted cannot spread, whatever stands there", "[golden]"
 }
 
 TEST_CASE("Nothing counted: loss and gradient are exactly 0", "[golden]") {
-  const auto [kind, normalization] =
-      GENERATE(table<std::string, std::string>({{"nll", "token"},
-                                                {"nll", "sequence"},
-                                                {"clipped_pg", "token"},
-                                                {"clipped_pg", "sequence"}}));
+  const auto [kind, normalization] = GENERATE(table<LossKind, LossNormalization>(
+      {{LossKind::kNll, LossNormalization::kToken},
+       {LossKind::kNll, LossNormalization::kSequence},
+       {LossKind::kClippedPolicyGradient, LossNormalization::kToken},
+       {LossKind::kClippedPolicyGradient, LossNormalization::kSequence}}));
   Batch b = with_policy(batch());
   b.sample_mask.zero_();
   const at::Tensor logprobs = some_logprobs();
@@ -224,16 +227,17 @@ TEST_CASE("Nothing counted: loss and gradient are exactly 0", "[golden]") {
   CHECK(logprobs.grad().abs().max().item<double>() == 0);
 }
 
-TEST_CASE("Unknown losses and missing policy tensors are bad input", "[golden]") {
-  CHECK_THROWS_AS(dense_loss(some_logprobs(), batch(), {.kind = "nl"}), Error);
-  CHECK_THROWS_AS(dense_loss(some_logprobs(), batch(), {.normalization = "tokens"}), Error);
-  CHECK_THROWS_WITH(dense_loss(some_logprobs(), batch(), {.kind = "clipped_pg"}),
-                    Catch::Contains("advantages"));
+TEST_CASE("Missing policy tensors are bad input", "[golden]") {
+  CHECK_THROWS_WITH(
+      dense_loss(some_logprobs(), batch(), {.kind = LossKind::kClippedPolicyGradient}),
+      Catch::Contains("advantages"));
   Batch no_reference = with_policy(batch());
   no_reference.reference_logprobs = at::Tensor();
-  CHECK_THROWS_WITH(dense_loss(some_logprobs(), no_reference, {.kind = "clipped_pg"}),
-                    Catch::Contains("reference_logprobs"));
-  CHECK_NOTHROW(dense_loss(some_logprobs(), no_reference, {.kind = "clipped_pg", .beta = 0}));
+  CHECK_THROWS_WITH(
+      dense_loss(some_logprobs(), no_reference, {.kind = LossKind::kClippedPolicyGradient}),
+      Catch::Contains("reference_logprobs"));
+  CHECK_NOTHROW(dense_loss(some_logprobs(), no_reference,
+                           {.kind = LossKind::kClippedPolicyGradient, .beta = 0}));
 }
 
 }  // namespace shardproof::golden

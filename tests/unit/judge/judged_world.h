@@ -11,9 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "sim/case/record/golden_record.h"
-#include "sim/judge/evidence/rank_recorder.h"
+#include "sim/case/recorder/golden_recorder.h"
+#include "sim/judge/probe/rank_recorder.h"
 #include "sim/judge/verdict/verdict.h"
+#include "tensor/aten_view.h"
 #include "tensor/shard.h"
 
 namespace shardproof::sim {

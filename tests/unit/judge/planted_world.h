@@ -77,7 +77,7 @@ inline JudgedWorld::Plant full(const JudgedWorld& judged, const std::string& nam
                                const std::function<at::Tensor(const at::Tensor&)>& f) {
   for (const GoldenTensor& tensor : judged.golden().tensors()) {
     if (tensor.name != name) continue;
-    const at::Tensor changed = f(tensor.value).contiguous();
+    const at::Tensor changed = f(tensor_of(tensor.value)).contiguous();
     const Mesh mesh = judged.mesh();
     return in(name, [=](int64_t rank, at::Tensor) { return cut(changed, layout, mesh, rank); });
   }

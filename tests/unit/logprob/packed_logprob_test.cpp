@@ -82,7 +82,7 @@ at::Tensor own_rows(const at::Tensor& full, const Pack& pack, int64_t cp, int64_
 
 PackedTargets targets_of(const Pack& pack, bool real_lengths = true) {
   const auto tensor = [](const std::vector<int64_t>& lengths) {
-    return cu_seqlens_tensor(cu_seqlens_of(lengths));
+    return at::tensor(cu_seqlens_of(lengths), at::kLong).to(at::kInt);
   };
   return {.target = pack.target.unsqueeze(0),
           .cu_seqlens_padded = tensor(pack.padded),

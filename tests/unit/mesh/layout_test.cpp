@@ -90,8 +90,6 @@ TEST_CASE("each kind of cut keeps what its picture shows", "[layout]") {
         std::vector<Indices>{{0, 1, 6}, {2, 3, 7}, {4, 5, 8}});
   CHECK(on(Cut::zigzag(0, "tp"), 12) ==
         std::vector<Indices>{{0, 1, 10, 11}, {2, 3, 8, 9}, {4, 5, 6, 7}});
-  CHECK(on(Cut::sequence_zigzag(0, "tp", {6, 0, 12}), 18) ==
-        std::vector<Indices>{{0, 5, 6, 7, 16, 17}, {1, 4, 8, 9, 14, 15}, {2, 3, 10, 11, 12, 13}});
   CHECK(on(Cut::repeated(0, "tp", 3), 6) == std::vector<Indices>{{0, 1}, {2, 3}, {4, 5}});
   CHECK(on(Cut::repeated(0, "tp", 1), 2) == std::vector<Indices>{{0, 1}, {0, 1}, {0, 1}});
   CHECK(all_indices(Layout({Cut::repeated(0, "tp", 2)}), 4, Mesh({{"tp", 4}})) ==
@@ -131,8 +129,6 @@ TEST_CASE("every kind of cut covers each index once on every small mesh", "[layo
         check_covers(Layout({Cut::even(0, axis)}), n * size, mesh);
         check_covers(Layout({Cut::zigzag(0, axis)}), 2 * n * size, mesh);
         check_covers(Layout({Cut::in_blocks(0, axis, {n * size, size, 0})}), (n + 1) * size, mesh);
-        check_covers(Layout({Cut::sequence_zigzag(0, axis, {2 * n * size, 2 * size})}),
-                     2 * (n + 1) * size, mesh);
         for (int64_t parts = 1; parts <= size; ++parts) {
           if (size % parts == 0)
             check_covers(Layout({Cut::repeated(0, axis, parts)}), n * parts, mesh);
@@ -200,8 +196,6 @@ TEST_CASE("a cut that does not fit is refused with its numbers", "[layout]") {
   CHECK_THAT(even.fact(), Contains("size 8 does not divide by tp=3"));
   CHECK_THAT(refusal(Layout({Cut::zigzag(0, "cp")}), 6, mesh).what(),
              Contains("2*cp=4 zigzag chunks") && Contains("pad the sequence to 8"));
-  CHECK_THAT(refusal(Layout({Cut::sequence_zigzag(0, "cp", {4, 5})}), 9, mesh).what(),
-             Contains("a sequence of 5"));
   CHECK_THAT(refusal(Layout({Cut::in_blocks(0, "tp", {6, 4})}), 10, mesh).what(),
              Contains("a block of 4"));
   CHECK_THAT(refusal(Layout({Cut::padded(0, "tp", 8)}), 8, mesh).what(), Contains("pad it to 9"));
@@ -223,8 +217,8 @@ TEST_CASE("an axis of one rank cuts nothing, whatever the kind", "[layout]") {
   const Indices whole = {0, 1, 2, 3, 4};
   for (const Layout& layout :
        {Layout({Cut::even(0, "cp")}), Layout({Cut::chunk(0, "cp")}), Layout({Cut::zigzag(0, "cp")}),
-        Layout({Cut::in_blocks(0, "cp", {2, 3})}), Layout({Cut::sequence_zigzag(0, "cp", {2, 3})}),
-        Layout({Cut::padded(0, "cp", 5)}), Layout({Cut::repeated(0, "cp", 1)})}) {
+        Layout({Cut::in_blocks(0, "cp", {2, 3})}), Layout({Cut::padded(0, "cp", 5)}),
+        Layout({Cut::repeated(0, "cp", 1)})}) {
     CHECK(layout.indices(0, 5, mesh, 1) == whole);
     CHECK(layout.replicas_of(mesh, 1) == Indices{0, 1});
   }
@@ -238,7 +232,5 @@ TEST_CASE("layouts say what they are in short", "[layout]") {
   CHECK(Layout({Cut::repeated(0, "tp", 2)}).describe() == "S(0)tp:parts2");
   CHECK(Layout({Cut::in_blocks(0, "tp", {4, 4})}).describe() == "B(0)tp:4|4");
   CHECK(Layout({Cut::even(0, "tp")}) != Layout({Cut::chunk(0, "tp")}));
-  CHECK(Layout({Cut::even(0, "tp")}).cuts_axis("tp"));
-  CHECK_FALSE(Layout({Cut::even(0, "tp")}).cuts_axis("dp"));
   CHECK_FALSE(Layout({Cut::even(0, "tp")}).cuts_dim(1));
 }

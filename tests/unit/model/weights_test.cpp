@@ -175,8 +175,8 @@ TEST_CASE("A folder without weights or with a lying index is bad input", "[model
   const Folder folder;
   CHECK_THAT(complaint(folder.path(), tiny()), Catch::Contains("neither"));
   const auto [text, word] = GENERATE(table<std::string, std::string>({
-      {"{", "weight_map"},
-      {"[]", "weight_map"},
+      {"{", "not JSON"},
+      {"[]", "a JSON array"},
       {R"({"weight_map": 3})", "weight_map"},
       {R"({"weight_map": {"a": 3}})", "names no file"},
       {R"({"weight_map": {"a": "../../etc/passwd"}})", "names no file"},

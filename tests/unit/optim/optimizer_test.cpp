@@ -1,11 +1,11 @@
 // optimizer_step against torch::optim, which shares no code with it.
+#include "optim/optimizer.h"
+
 #include <ATen/ATen.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
 #include <catch2/catch.hpp>
-
-#include "optim/optimizer.h"
 
 namespace shardproof {
 namespace {
@@ -33,13 +33,16 @@ double difference_after_three_steps(const OptimizerOptions& options, Witness mak
 }
 
 TEST_CASE("AdamW takes the steps of torch::optim::AdamW", "[PW-9]") {
-  const OptimizerOptions options{.kind = OptimizerKind::kAdamW, .lr = 0.05, .beta1 = 0.8,
-                                 .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1};
+  const OptimizerOptions options{.kind = OptimizerKind::kAdamW,
+                                 .lr = 0.05,
+                                 .beta1 = 0.8,
+                                 .beta2 = 0.95,
+                                 .eps = 1e-6,
+                                 .weight_decay = 0.1};
   CHECK(difference_after_three_steps(options, [](std::vector<at::Tensor> parameters) {
-          return torch::optim::AdamW(parameters, torch::optim::AdamWOptions(0.05)
-                                                     .betas({0.8, 0.95})
-                                                     .eps(1e-6)
-                                                     .weight_decay(0.1));
+          return torch::optim::AdamW(
+              parameters,
+              torch::optim::AdamWOptions(0.05).betas({0.8, 0.95}).eps(1e-6).weight_decay(0.1));
         }) <= 1e-14);
 }
 
@@ -47,8 +50,11 @@ TEST_CASE("SGD takes the steps of torch::optim::SGD", "[PW-9]") {
   const double momentum = GENERATE(0.0, 0.9), dampening = GENERATE(0.0, 0.3);
   const bool nesterov = GENERATE(false, true);
   if (nesterov && (momentum == 0 || dampening != 0)) return;  // PyTorch has no such step
-  const OptimizerOptions options{.kind = OptimizerKind::kSgd, .lr = 0.05, .weight_decay = 0.1,
-                                 .momentum = momentum, .dampening = dampening,
+  const OptimizerOptions options{.kind = OptimizerKind::kSgd,
+                                 .lr = 0.05,
+                                 .weight_decay = 0.1,
+                                 .momentum = momentum,
+                                 .dampening = dampening,
                                  .nesterov = nesterov};
   CHECK(difference_after_three_steps(options, [&](std::vector<at::Tensor> parameters) {
           return torch::optim::SGD(parameters, torch::optim::SGDOptions(0.05)

@@ -135,6 +135,13 @@ TEST_CASE("options that count no ranks, or cut no whole samples, are told from t
       CHECK(said.find("option ranks is " + std::to_string(count)) != std::string::npos);
     }
   }
+  const std::string traded = bad_input_of(
+      "mapping",
+      {{"ranks", 2}, {"shape", {5, 3}}, {"mapping", "all_to_all_with_all_to_all_backward"}});
+  CHECK(traded.find("shape is [5, 3], whose first dim 2 ranks cannot trade") != std::string::npos);
+  const std::string copies =
+      bad_input_of("refit", {{"data_parallel", "hybrid"}, {"trainer_dp", 3}});
+  CHECK(copies.find("trainer_dp is 3; give a multiple of 2") != std::string::npos);
 }
 
 TEST_CASE("a weight's first values: a part for each stream, whatever dim is cut") {

@@ -57,6 +57,12 @@ std::string text_of(const fs::path& path) {
   return text.str();
 }
 
+// Writes the folder "out", as a run with --out does.
+fs::path run_folder(const std::vector<CaseResult>& results, const RunInfo& info) {
+  write_run_files(create_run_folder("out"), results, info);
+  return "out";
+}
+
 std::vector<CaseResult> examples() {
   return {example_match(), example_mismatch(), example_death()};
 }
@@ -76,7 +82,8 @@ RunInfo example_info() {
 
 TEST_CASE("results.json says for every case how it ended, with hostile text and numbers",
           "[report]") {
-  const std::string text = results_json(examples(), example_info());
+  const InTemporaryFolder here;
+  const std::string text = text_of(run_folder(examples(), example_info()) / "results.json");
   const json results = json::parse(text);
   CHECK(results["format"] == kResultsFormat);
   CHECK(results["totals"]["match"] == 1);
@@ -116,7 +123,7 @@ TEST_CASE("tensors are gathered over ranks in the golden's order", "[report]") {
   auto result = example_match();
   result.reports[1].rows.push_back(example_row("grad.b", 1, 1, 0.7));  // a second microbatch
   result.reports[0].rows.insert(result.reports[0].rows.begin(), example_row("unknown", 0, -1, 2));
-  const json tensors = json::parse(results_json({result}, {}))["cases"][0]["tensors"];
+  const json tensors = json::parse(results_entry(0, result, {}))["tensors"];
   REQUIRE(tensors.size() == 3);
   CHECK(tensors[0]["name"] == "grad.a");
   CHECK(tensors[0]["ratio"] == json{0.031, 0.031});
@@ -135,7 +142,7 @@ TEST_CASE("a NaN is worse than any number in the gathered table", "[report]") {
   result.reports[0].rows = {example_row("grad.a", 0, 0, std::nan("")),
                             example_row("grad.a", 0, 0, 5)};
   result.reports[1].rows = {example_row("grad.a", 1, 0, 9)};
-  const json tensor = json::parse(results_json({result}, {}))["cases"][0]["tensors"][0];
+  const json tensor = json::parse(results_entry(0, result, {}))["tensors"][0];
   CHECK(tensor["ratio"] == json{"nan", 9.0});
   CHECK(tensor["worst_ratio"] == "nan");
   CHECK(tensor["worst_rank"] == 0);
@@ -143,8 +150,9 @@ TEST_CASE("a NaN is worse than any number in the gathered table", "[report]") {
 
 TEST_CASE("junit.xml is well-formed whatever the texts hold, and counts as CI systems do",
           "[report]") {
+  const InTemporaryFolder here;
   boost::property_tree::ptree tree;
-  std::stringstream stream(junit_xml(examples(), example_info()));
+  std::stringstream stream(text_of(run_folder(examples(), example_info()) / "junit.xml"));
   REQUIRE_NOTHROW(boost::property_tree::read_xml(stream, tree));
   const auto& all = tree.get_child("testsuites");
   CHECK(all.get<int>("<xmlattr>.tests") == 4);
@@ -176,13 +184,14 @@ TEST_CASE("an expected refusal passes, an expected mismatch that matched fails",
   CaseResult matched = example_match();
   matched.as_expected = false;
   matched.unexpected = "expected mismatch, got match";
-  const std::string xml = junit_xml({refused, matched}, {});
+  const std::string xml = junit_xml({junit_part(refused), junit_part(matched)}, {});
   CHECK(xml.find("failures=\"1\" errors=\"0\"") != std::string::npos);
   CHECK(xml.find("expected mismatch, got match") != std::string::npos);
 }
 
 TEST_CASE("the timeline starts at 0 and leaves out what has no time", "[report]") {
-  const json trace = json::parse(timeline_json(examples()));
+  const InTemporaryFolder here;
+  const json trace = json::parse(text_of(run_folder(examples(), {}) / "timeline.json"));
   std::vector<json> stretches;
   for (const auto& event : trace["traceEvents"]) {
     if (event["ph"] == "X") stretches.push_back(event);
@@ -197,8 +206,7 @@ TEST_CASE("the timeline starts at 0 and leaves out what has no time", "[report]"
 
 TEST_CASE("a run's folder holds every file that results.json names", "[report]") {
   const InTemporaryFolder here;
-  const fs::path folder = write_run_folder("out", examples(), example_info());
-  CHECK(folder == "out");
+  const fs::path folder = run_folder(examples(), example_info());
   const json results = json::parse(text_of(folder / "results.json"));
   for (const auto& entry : results["cases"]) {
     for (const auto& rank : entry["ranks"])
@@ -217,7 +225,7 @@ TEST_CASE("a run's folder holds every file that results.json names", "[report]")
 
 TEST_CASE("a rank's log says how it ended and lists its calls", "[report]") {
   const InTemporaryFolder here;
-  const fs::path folder = write_run_folder("out", examples(), {});
+  const fs::path folder = run_folder(examples(), {});
   const std::string match = text_of(folder / "logs/000-tp.llama_tp2/rank1.log");
   CHECK(match.find("rank    1 of 2 tp=1") != std::string::npos);
   CHECK(match.find("     0  all_reduce(sum) tp[0,1] [4] float64 a") != std::string::npos);
@@ -230,7 +238,7 @@ TEST_CASE("a rank's log says how it ended and lists its calls", "[report]") {
 
 TEST_CASE("failing tensors are a safetensors file with the place of each element", "[report]") {
   const InTemporaryFolder here;
-  const fs::path folder = write_run_folder("out", examples(), {});
+  const fs::path folder = run_folder(examples(), {});
   const auto name = json::parse(text_of(folder / "results.json"))["cases"][1]["files"][0];
   const auto file = SafetensorsFile::open((folder / name.get<std::string>()).string());
   const Piece piece = example_piece();
@@ -266,14 +274,14 @@ TEST_CASE("a folder that cannot be made is a sentence", "[report]") {
 
 TEST_CASE("results of an earlier run in the same folder do not survive", "[report]") {
   const InTemporaryFolder here;
-  write_run_folder("out", examples(), {});
-  write_run_folder("out", {example_match()}, {});
+  run_folder(examples(), {});
+  run_folder({example_match()}, {});
   CHECK(json::parse(text_of("out/results.json"))["cases"].size() == 1);
 }
 
 TEST_CASE("unexpected cases are read back, and what is no run's folder is a sentence", "[report]") {
   const InTemporaryFolder here;
-  write_run_folder("out", examples(), {});
+  run_folder(examples(), {});
   const auto names = unexpected_cases("out");
   REQUIRE(names.size() == 2);
   CHECK(names[1] == "faults/kill");
@@ -289,9 +297,9 @@ TEST_CASE("unexpected cases are read back, and what is no run's folder is a sent
     return std::string();
   };
   using Catch::Matchers::Contains;
-  CHECK_THROWS_WITH(unexpected_cases("nowhere"), Contains("cannot be read"));
+  CHECK_THROWS_WITH(unexpected_cases("nowhere"), Contains("does not exist"));
   CHECK_THAT(refusal("{"), Contains("not JSON"));
-  CHECK_THAT(refusal("[]"), Contains("not JSON"));
+  CHECK_THAT(refusal("[]"), Contains("a JSON array"));
   CHECK_THAT(refusal("{}"), Contains("format"));
   CHECK_THAT(refusal(R"({"format": 3})"), Contains("format"));
   CHECK_THAT(refusal(R"({"format": "shardproof-results/1"})"), Contains("not whole"));
@@ -342,7 +350,7 @@ TEST_CASE("what an ended run leaves is read back", "[report]") {
 
 TEST_CASE("a run without cases writes a whole folder too", "[report]") {
   const InTemporaryFolder here;
-  write_run_folder("out", {}, {});
+  run_folder({}, {});
   CHECK(json::parse(text_of("out/results.json"))["cases"].empty());
   CHECK(json::parse(text_of("out/timeline.json"))["traceEvents"].empty());
 }

@@ -155,7 +155,8 @@ TEST_CASE("results.json lists ranks and the longest steps of the path in order",
 
 TEST_CASE("a trace shows transfers and the critical path on threads of their own",
           "[report][clock]") {
-  const json trace = json::parse(sim::timeline_json({two_ranks()}));
+  const json trace =
+      json::parse(sim::kTimelineHead + sim::timeline_events(0, two_ranks()) + sim::kTimelineEnd);
   std::map<std::string, int64_t> threads;
   double on_path = 0;
   for (const json& event : trace["traceEvents"]) {

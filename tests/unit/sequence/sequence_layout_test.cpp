@@ -62,11 +62,16 @@ TEST_CASE("every position is held once, by the rank that Layout names", "[sequen
     const SequenceLayout packed = SequenceLayout::packed(cu, cu, cp, ContextLayout::kZigzag);
     const SequenceLayout whole = SequenceLayout::whole(12 * cp, cp, ContextLayout::kZigzag);
     const SequenceLayout row = SequenceLayout::packed(cu, cu, cp, ContextLayout::kRow);
-    const Layout packed_cut({Cut::sequence_zigzag(0, "cp", lengths)});
     const Layout whole_cut({Cut::zigzag(0, "cp")});
     const Layout row_cut({Cut::even(0, "cp")});
     for (int64_t rank = 0; rank < cp; ++rank) {
-      CHECK(packed.indices(rank) == packed_cut.indices(0, 12 * cp, mesh, rank));
+      List of_packed;
+      for (size_t i = 0; i < lengths.size(); ++i) {
+        for (const int64_t index : whole_cut.indices(0, lengths[i], mesh, rank)) {
+          of_packed.push_back(cu[i] + index);
+        }
+      }
+      CHECK(packed.indices(rank) == of_packed);
       CHECK(whole.indices(rank) == whole_cut.indices(0, 12 * cp, mesh, rank));
       CHECK(row.indices(rank) == row_cut.indices(0, 12 * cp, mesh, rank));
     }
@@ -134,7 +139,6 @@ TEST_CASE("boundaries of lengths, rounded up", "[sequence]") {
   CHECK_THROWS_WITH(cu_seqlens_of({3, -1}), Catch::Contains("sequence 1 has a length of -1"));
   CHECK_THROWS_WITH(cu_seqlens_of({std::numeric_limits<int64_t>::max(), 1}),
                     Catch::Contains("64 bits"));
-  CHECK_THROWS_WITH(cu_seqlens_tensor({0, int64_t{1} << 31}), Catch::Contains("int32"));
 }
 
 }  // namespace

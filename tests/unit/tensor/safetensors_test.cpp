@@ -226,7 +226,9 @@ TEST_CASE("a header over the limit is refused before it is parsed", "[safetensor
 
 TEST_CASE("a header that is no object of tensors is a sentence", "[safetensors]") {
   using Catch::Matchers::Contains;
-  CHECK_THAT(refusal(with_header("not json")), Contains("not JSON"));
+  CHECK_THAT(refusal(with_header("not json")),
+             Contains("the header is not JSON at its byte 2: 'parse error at line 1, column 2: ") &&
+                 !Contains("json.exception"));
   CHECK_THAT(refusal(with_header("{} trailing")), Contains("not JSON"));
   CHECK_THAT(refusal(with_header(R"({"x":{"dtype":"F64")")), Contains("not JSON"));
   CHECK_THAT(refusal(with_header("{\"\xff\xfe\":{}}")), Contains("not JSON"));

@@ -65,5 +65,21 @@ TEST_CASE("beside frozen parameters the others take the step that they would tak
   CHECK(difference(golden, train(trial), 1e-12) == "");
 }
 
+TEST_CASE("patterns of frozen parameters fit some parameters and not all", "[train]") {
+  const auto frozen = [](const std::vector<std::string>& patterns) {
+    Decoder model(small_model(), seeded_weights(small_model(), 1));
+    model.freeze(patterns);
+    return model.parameters();
+  };
+  for (const ParameterPtr& parameter :
+       frozen({"model.embed*", "*.1.mlp.up_proj.*", "*k_proj.bias"})) {
+    INFO(parameter->name);
+    CHECK(parameter->trainable != is_frozen(parameter->name));
+  }
+  CHECK_THROWS_WITH(frozen({"model.embed*", "embed"}),
+                    Catch::Contains("\"embed\"") && Catch::Contains("none of"));
+  CHECK_THROWS_WITH(frozen({"*"}), Catch::Contains("are frozen"));
+}
+
 }  // namespace
 }  // namespace shardproof::tests::frozen_test

@@ -88,8 +88,7 @@ TEST_CASE("every token is held once, whatever the batching, layout and mesh", "[
         Mesh::training(3, 1, 2, 1), Mesh::training(2, 3, 2, 1), Mesh::training(7, 1, 1, 1)}) {
     for (const auto kind : {BatchingKind::kFixed, BatchingKind::kPacked, BatchingKind::kDynamic}) {
       for (const auto layout : {ContextLayout::kZigzag, ContextLayout::kContiguous}) {
-        INFO(mesh.describe() << " batching " << static_cast<int>(kind) << " "
-                             << context_layout_name(layout));
+        INFO(mesh.describe() << " batching " << static_cast<int>(kind) << " " << name_of(layout));
         TrainOptions options;
         options.batching.kind = kind;
         options.context_layout = layout;

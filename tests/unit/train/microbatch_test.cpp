@@ -12,8 +12,8 @@ namespace shardproof {
 namespace {
 
 Batch small_batch(int64_t size, int64_t seq_len) {
-  return seeded_batch({.batch_size = size, .seq_len = seq_len, .lengths = {}, .vocab_size = 17,
-                       .seed = 3});
+  return seeded_batch(
+      {.batch_size = size, .seq_len = seq_len, .lengths = {}, .vocab_size = 17, .seed = 3});
 }
 
 TEST_CASE("samples_of deals every sample once, in contiguous blocks", "[PW-2]") {

@@ -91,6 +91,8 @@ class WatchedWork : public c10d::Work {
   const WorkPtr inner_;
 };
 
+class CheckingBackend;
+
 // A call as the user makes it: what is compared, what is sent, and how the inner backend makes it.
 struct Operation {
   Call call = {};
@@ -101,7 +103,8 @@ struct Operation {
   bool replicated = false;  // all members must receive the same
   bool asynchronous = true;
   Integers splits = {};  // all_to_all: what goes to each member, then what comes from each
-  std::function<WorkPtr(Tensors& sent)> launch = {};
+  // `by`: the backend whose group makes the call, which a fault may change.
+  std::function<WorkPtr(const CheckingBackend& by, Tensors& sent)> launch = {};
   std::function<void()> finish = {};  // once the inner call is done
 };
 
@@ -114,11 +117,14 @@ class CheckingBackend : public c10d::Backend {
         inner_(std::move(inner)),
         channel_(std::move(side), std::chrono::milliseconds(own_->settings().timeout_ms)),
         ranks_(std::move(ranks)),
-        name_(std::move(name)) {}
+        name_(std::move(name)) {
+    own_->add(this);
+  }
 
   // Collectives that were not waited for are still made, as with Gloo; messages are not. A job may
   // let go of a tensor that Python made, for which it needs the lock of the interpreter.
   ~CheckingBackend() override {
+    own_->remove(this);
     std::optional<pybind11::gil_scoped_release> unlocked;
     if (Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();
     lane_.stop();
@@ -176,8 +182,8 @@ class CheckingBackend : public c10d::Backend {
     op.call.direction = " from rank " + std::to_string(global(options.rootRank));
     op.received = tensors;
     op.in_place = op.replicated = true;
-    op.launch = [inner = inner_of(tensors), options](Tensors& sent) {
-      return inner->broadcast(sent, options);
+    op.launch = [options](const CheckingBackend& by, Tensors& sent) {
+      return by.inner_of(sent)->broadcast(sent, options);
     };
     return collective(std::move(op));
   }
@@ -205,8 +211,9 @@ class CheckingBackend : public c10d::Backend {
     const bool is_root = options.rootRank == rank_;
     if (is_root) op.received = tensors;
     op.in_place = is_root;
-    op.launch = [inner = inner_of(tensors), options, is_root](Tensors& sent) {
+    op.launch = [options, is_root](const CheckingBackend& by, Tensors& sent) {
       c10d::ReduceOptions how = options;
+      const BackendPtr inner = by.inner_of(sent);
       how.reduceOp = scaled(inner, options.reduceOp, sent, is_root);
       return inner->reduce(sent, how);
     };
@@ -226,8 +233,8 @@ class CheckingBackend : public c10d::Backend {
       op.key = tensors_text(parts);  // uneven parts: all members must expect the same
     op.received = parts;
     op.replicated = true;
-    op.launch = [inner = inner_of(inputs), outputs, options](Tensors& sent) mutable {
-      return inner->allgather(outputs, sent, options);
+    op.launch = [outputs, options](const CheckingBackend& by, Tensors& sent) mutable {
+      return by.inner_of(sent)->allgather(outputs, sent, options);
     };
     return collective(std::move(op));
   }
@@ -236,8 +243,8 @@ class CheckingBackend : public c10d::Backend {
     Operation op = operation("all_gather_coalesced", inputs, options);
     op.received = flat(outputs);
     op.replicated = true;
-    op.launch = [inner = inner_of(inputs), outputs, options](Tensors& sent) mutable {
-      return inner->allgather_coalesced(outputs, sent, options);
+    op.launch = [outputs, options](const CheckingBackend& by, Tensors& sent) mutable {
+      return by.inner_of(sent)->allgather_coalesced(outputs, sent, options);
     };
     return collective(std::move(op));
   }
@@ -247,8 +254,8 @@ class CheckingBackend : public c10d::Backend {
     name_odd_result(op, {output}, size_);
     op.received = {output};
     op.replicated = true;
-    op.launch = [inner = inner_of({input}), output, options](Tensors& sent) mutable {
-      return inner->_allgather_base(output, sent[0], options);
+    op.launch = [output, options](const CheckingBackend& by, Tensors& sent) mutable {
+      return by.inner_of(sent)->_allgather_base(output, sent[0], options);
     };
     return collective(std::move(op));
   }
@@ -257,8 +264,8 @@ class CheckingBackend : public c10d::Backend {
     Operation op = operation("all_gather_into_tensor_coalesced", inputs, options);
     op.received = outputs;
     op.replicated = true;
-    op.launch = [inner = inner_of(inputs), outputs, options](Tensors& sent) mutable {
-      return inner->allgather_into_tensor_coalesced(outputs, sent, options);
+    op.launch = [outputs, options](const CheckingBackend& by, Tensors& sent) mutable {
+      return by.inner_of(sent)->allgather_into_tensor_coalesced(outputs, sent, options);
     };
     return collective(std::move(op));
   }
@@ -268,8 +275,8 @@ class CheckingBackend : public c10d::Backend {
     Operation op = operation("gather", inputs, options);
     op.call.direction = " to rank " + std::to_string(global(options.rootRank));
     op.received = flat(outputs);
-    op.launch = [inner = inner_of(inputs), outputs, options](Tensors& sent) mutable {
-      return inner->gather(outputs, sent, options);
+    op.launch = [outputs, options](const CheckingBackend& by, Tensors& sent) mutable {
+      return by.inner_of(sent)->gather(outputs, sent, options);
     };
     return collective(std::move(op));
   }
@@ -279,10 +286,10 @@ class CheckingBackend : public c10d::Backend {
     op.call.direction = " from rank " + std::to_string(global(options.rootRank));
     op.sent = flat(inputs);
     op.received = outputs;
-    op.launch = [inner = inner_of(outputs), outputs, options](Tensors& sent) mutable {
+    op.launch = [outputs, options](const CheckingBackend& by, Tensors& sent) mutable {
       std::vector<Tensors> parts;
       if (!sent.empty()) parts.push_back(sent);
-      return inner->scatter(outputs, parts, options);
+      return by.inner_of(outputs)->scatter(outputs, parts, options);
     };
     return collective(std::move(op));
   }
@@ -323,9 +330,10 @@ class CheckingBackend : public c10d::Backend {
     const Integers expected = splits_of(output, output_splits);
     op.splits.insert(op.splits.end(), expected.begin(), expected.end());
     op.received = {output};
-    op.launch = [inner = inner_of({input}), output, output_splits, input_splits,
-                 options](Tensors& sent) mutable {
-      return inner->alltoall_base(output, sent[0], output_splits, input_splits, options);
+    op.launch = [output, output_splits, input_splits, options](const CheckingBackend& by,
+                                                               Tensors& sent) mutable {
+      return by.inner_of(sent)->alltoall_base(output, sent[0], output_splits, input_splits,
+                                              options);
     };
     return collective(std::move(op));
   }
@@ -341,22 +349,22 @@ class CheckingBackend : public c10d::Backend {
     op.splits = sizes;
     op.splits.insert(op.splits.end(), expected.begin(), expected.end());
     op.received = outputs;
-    const BackendPtr inner = inner_of(inputs);
-    if (!is_gloo(inner)) {
-      op.launch = [inner, outputs, options](Tensors& sent) mutable {
-        return inner->alltoall(outputs, sent, options);
+    if (!is_gloo(inner_of(inputs))) {
+      op.launch = [outputs, options](const CheckingBackend& by, Tensors& sent) mutable {
+        return by.inner_of(sent)->alltoall(outputs, sent, options);
       };
       return collective(std::move(op));
     }
     auto whole = std::make_shared<at::Tensor>();
-    op.launch = [inner, outputs, sizes, expected, options, whole](Tensors& sent) mutable {
+    op.launch = [sizes, expected, options, whole](const CheckingBackend& by,
+                                                  Tensors& sent) mutable {
       Tensors rows;
       for (const at::Tensor& part : sent) rows.push_back(part.reshape({-1}));
       at::Tensor input = at::cat(rows);
       int64_t total = 0;
       for (const int64_t size : expected) total += size;
       *whole = at::empty({total}, input.options());
-      return inner->alltoall_base(*whole, input, expected, sizes, options);
+      return by.inner_of(sent)->alltoall_base(*whole, input, expected, sizes, options);
     };
     op.finish = [outputs, whole] {
       int64_t start = 0;
@@ -371,8 +379,9 @@ class CheckingBackend : public c10d::Backend {
   WorkPtr barrier(const c10d::BarrierOptions& options) override {
     Operation op = operation("barrier", {}, options);
     const bool on_device = options.device && !options.device->is_cpu();
-    const BackendPtr inner = on_device ? device_inner() : inner_.begin()->second;
-    op.launch = [inner, options](Tensors&) { return inner->barrier(options); };
+    op.launch = [options, on_device](const CheckingBackend& by, Tensors&) {
+      return (on_device ? by.device_inner() : by.inner_.begin()->second)->barrier(options);
+    };
     return collective(std::move(op));
   }
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all) override {
@@ -394,7 +403,8 @@ class CheckingBackend : public c10d::Backend {
   WorkPtr recvAnysource(Tensors& tensors, int tag) override {
     return message("recv", " from any rank", tensors, kAnyone, tag,
                    [inner = inner_of(tensors), tag](Tensors& received, int from) {
-                     return inner->recv(received, from, tag);
+                     return from == kAnyone ? inner->recvAnysource(received, tag)
+                                            : inner->recv(received, from, tag);
                    });
   }
 
@@ -487,7 +497,8 @@ class CheckingBackend : public c10d::Backend {
     op.call.reduce_op = reduce_text(options.reduceOp);
     op.received = tensors;
     op.in_place = op.replicated = true;
-    op.launch = [inner = inner_of(tensors), options, make](Tensors& sent) {
+    op.launch = [options, make](const CheckingBackend& by, Tensors& sent) {
+      const BackendPtr inner = by.inner_of(sent);
       AnyOptions how = options;
       how.reduceOp = scaled(inner, options.reduceOp, sent, true);
       return make(inner, sent, how);
@@ -500,7 +511,8 @@ class CheckingBackend : public c10d::Backend {
                             const c10d::ReduceScatterOptions& options, Make make) {
     op.call.reduce_op = reduce_text(options.reduceOp);
     op.received = outputs;
-    op.launch = [inner = inner_of(op.sent), out = outputs, options, make](Tensors& sent) mutable {
+    op.launch = [out = outputs, options, make](const CheckingBackend& by, Tensors& sent) mutable {
+      const BackendPtr inner = by.inner_of(sent);
       c10d::ReduceScatterOptions how = options;
       how.reduceOp = scaled(inner, options.reduceOp, sent, false);
       return make(inner, out, sent, how);
@@ -512,8 +524,15 @@ class CheckingBackend : public c10d::Backend {
   WorkPtr collective(Operation op) {
     op.call.site = own_->call_site();
     op.call.sequence = next_;
-    Fault* fault = own_->fault_at(group_name(), op.call, op.sent);
-    if (fault != nullptr && fault->kind == "skip") return done(op.received);
+    const FaultPtr fault = own_->fault_at(group_name(), op.call, op.sent);
+    if (fault && fault->kind == "skip") {
+      own_->note(*fault);
+      return done(op.received);
+    }
+    if (fault && fault->kind == "wrong_group") {
+      own_->note(*fault);
+      return other_group(fault->to).collective(std::move(op));
+    }
     ++next_;
     own_->enter(name_, group_text(), op.call, next_);
     if (!op.asynchronous || !on_cpu(op.sent) || !on_cpu(op.received)) {
@@ -528,6 +547,17 @@ class CheckingBackend : public c10d::Backend {
       return work;
     }));
     return later;
+  }
+
+  // Where a fault makes the call instead: a group with this name and as many members.
+  CheckingBackend& other_group(const std::string& name) {
+    for (Backend* group : own_->groups()) {
+      auto& other = static_cast<CheckingBackend&>(*group);
+      if (&other != this && other.group_name() == name && other.size_ == size_) return other;
+    }
+    raise("rank " + std::to_string(own_rank()) + " is in no other group " + name + " of " +
+          std::to_string(size_) + " members, to which a fault moves a call of group " +
+          group_text() + "; write to=NAME of one that has as many");
   }
 
   static WorkPtr done(const Tensors& result) {
@@ -550,17 +580,17 @@ class CheckingBackend : public c10d::Backend {
     };
   }
 
-  WorkPtr perform(Operation& op, Fault* fault) {
+  WorkPtr perform(Operation& op, const FaultPtr& fault) {
     at::NoGradGuard no_grad;
-    agree(op);
+    if (own_->settings().checks) agree(op);
     const bool digests = own_->settings().digests;
     const uint64_t sent = digests ? digest(op.sent) : 0;
-    if (fault != nullptr) spoil_sent(*fault, op.sent, op.in_place);
-    WorkPtr work = op.launch(op.sent);
-    if (!work || (!op.finish && !digests && fault == nullptr)) return work;
+    if (fault && spoil_sent(*fault, op.sent, op.in_place)) own_->note(*fault);
+    WorkPtr work = op.launch(*this, op.sent);
+    if (!work || (!op.finish && !digests && !fault)) return work;
     work->wait();
     if (op.finish) op.finish();
-    if (fault != nullptr) spoil_received(*fault, op.received, size_);
+    if (fault && spoil_received(*fault, op.received, size_)) own_->note(*fault);
     if (!digests) return work;
     const uint64_t received = digest(op.received);
     own_->log_digests(group_text(), op.call, sent, received);
@@ -726,14 +756,17 @@ class CheckingBackend : public c10d::Backend {
     const bool sends = name == "send";
     Channeled& channel = channel_to(sends, peer, tag);
     call.sequence = channel.next;
-    Fault* fault = own_->fault_at(group_name(), call, sends ? tensors : Tensors());
-    if (fault != nullptr && fault->kind == "skip") return done(tensors);
+    const FaultPtr fault = own_->fault_at(group_name(), call, sends ? tensors : Tensors());
+    if (fault && fault->kind == "skip") {
+      own_->note(*fault);
+      return done(tensors);
+    }
     ++channel.next;
     own_->enter(name_, group_text(), call, 0);
     Tensors own = tensors;
-    if (fault != nullptr && sends) spoil_sent(*fault, own, false);
+    if (fault && sends && spoil_sent(*fault, own, false)) own_->note(*fault);
     const auto spoil = [this, fault](Tensors& received) {
-      if (fault != nullptr) spoil_received(*fault, received, size_);
+      if (fault && spoil_received(*fault, received, size_)) own_->note(*fault);
     };
     auto later = c10::make_intrusive<LaterWork>(tensors);
     if (on_cpu(tensors)) {
@@ -758,6 +791,7 @@ class CheckingBackend : public c10d::Backend {
 
   // Returns who the other is, in group order.
   int agree_on_message(const Call& call, bool sends, int peer, int tag) {
+    if (!own_->settings().checks) return peer;
     throw_if_broken();
     const Record mine = call.record(own_rank(), call.tensors);
     const Rank::Wait wait = wait_in(call, true, peer);
@@ -817,7 +851,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def_readwrite("op", &Fault::op)
       .def_readwrite("group", &Fault::group)
       .def_readwrite("call", &Fault::call)
-      .def_readwrite("rank", &Fault::rank)
+      .def_readwrite("every", &Fault::every)
+      .def_readwrite("site", &Fault::site)
+      .def_readwrite("to", &Fault::to)
       .def_readwrite("output", &Fault::output)
       .def_readwrite("text", &Fault::text);
   py::class_<Settings>(module, "Settings")
@@ -827,10 +863,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def_readwrite("notice_ms", &Settings::notice_ms)
       .def_readwrite("digests", &Settings::digests)
       .def_readwrite("calls_folder", &Settings::calls_folder)
+      .def_readwrite("checks", &Settings::checks)
       .def_readwrite("faults", &Settings::faults)
       .def_readwrite("skipped", &Settings::skipped)
       .def_readwrite("here", &Settings::here);
   py::class_<Rank, std::shared_ptr<Rank>>(module, "Rank");
+  py::class_<CheckingBackend, c10d::Backend, c10::intrusive_ptr<CheckingBackend>>(module, "Backend")
+      .def_property_readonly("options", &CheckingBackend::getBackendOptions);
   // The one of this process, as long as a group keeps it; `fresh`: a new one for a new world.
   module.def("rank", [](Settings settings, const Rank::StorePtr& store, bool fresh) {
     static std::weak_ptr<Rank> current;
@@ -841,7 +880,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def(
       "backend",
       [](std::shared_ptr<Rank> own, std::map<std::string, BackendPtr> inner, BackendPtr side,
-         Integers ranks, std::string name, int rank) -> BackendPtr {
+         Integers ranks, std::string name, int rank) {
         return c10::make_intrusive<CheckingBackend>(std::move(own), std::move(inner),
                                                     std::move(side), std::move(ranks),
                                                     std::move(name), rank);

@@ -2,9 +2,11 @@
 // faults that are planted in it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <mutex>
@@ -12,7 +14,9 @@
 #include <set>
 #include <sstream>
 #include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
 
 #include "call.h"
 
@@ -20,23 +24,29 @@ namespace shardproof {
 
 // A wrong contribution or result of this rank at one of its calls, as the scenarios have them.
 struct Fault {
-  std::string kind;   // drop, double, average, stale, corrupt, skip
-  std::string op;     // "" any
-  std::string group;  // "" any
-  int64_t rank = 0;
+  std::string kind;     // drop, double, average, stale, corrupt, skip, wrong_group
+  std::string op;       // "" any
+  std::string group;    // "" any
+  std::string site;     // "train.py:31"; "" any
+  std::string to;       // wrong_group: the group that makes the call
   int64_t call = -1;    // the call's number in its group; -1: the first that matches
+  bool every = false;   // it acts in each call that matches
   bool output = false;  // corrupt: a bit of the result, not of the contribution
   std::string text;     // as the user wrote it
 
   bool acted = false;
   Tensors before = {};  // stale: what the matching call before sent
+  // Of the calls before: what they sent, by dtype and shape.
+  std::map<std::string, Tensors> sent = {};
 };
+using FaultPtr = std::shared_ptr<const Fault>;
 
 struct Settings {
   int64_t rank = 0;
   int64_t timeout_ms = 300000;
   int64_t notice_ms = 10000;  // after which a waiting rank says for whom it waits; 0: never
   bool digests = false;
+  bool checks = true;                // otherwise the calls are only noted, and faults planted
   std::string calls_folder;          // "": no log
   std::vector<Fault> faults;         // of this rank
   std::vector<std::string> skipped;  // folders and files that are never shown as call sites
@@ -56,6 +66,7 @@ class Rank {
       const std::string path = settings_.calls_folder + "/rank" + std::to_string(settings_.rank);
       calls_.open(path + ".calls");
       if (settings_.digests) digests_.open(path + ".digests");
+      if (!settings_.faults.empty()) faults_.open(path + ".faults");
     }
     reporter_ = std::thread([this] { report(); });
   }
@@ -92,7 +103,7 @@ class Rank {
     calls_ << call.sequence << '\t' << group_name << '\t' << call.op_text() << '\t'
            << (has ? call.tensors.substr(cut + 1) : "-") << '\t'
            << (has ? call.tensors.substr(0, cut) : "-") << '\t'
-           << (call.site.empty() ? "C++" : call.site) << std::endl;
+           << site_text(call) << test_column() << std::endl;
   }
   void log_digests(const std::string& group_name, const Call& call, uint64_t sent,
                    uint64_t received) {
@@ -102,28 +113,49 @@ class Rank {
              << sent << '\t' << received << std::dec << std::endl;
   }
 
-  // The fault that acts at this call, if there is one. `sent` is kept for one that acts later.
-  Fault* fault_at(const std::string& group, const Call& call, const Tensors& sent) {
+  // The fault that acts at this call, as it is now; null without one. `sent` is kept for one that
+  // acts later.
+  FaultPtr fault_at(const std::string& group, const Call& call, const Tensors& sent) {
     std::lock_guard<std::mutex> lock(mutex_);
     for (Fault& fault : settings_.faults) {
-      const bool concerns = !fault.acted && (fault.op.empty() || fault.op == call.op) &&
-                            (fault.group.empty() || fault.group == group);
+      const bool concerns = (!fault.acted || fault.every) &&
+                            (fault.op.empty() || fault.op == call.op) &&
+                            (fault.group.empty() || fault.group == group) &&
+                            (fault.site.empty() || fault.site == site_text(call));
       if (!concerns) continue;
+      fault.before = fault.kind == "stale" ? exchanged(fault.sent[call.tensors], sent) : Tensors();
       const bool now = fault.call < 0 || call.sequence == fault.call;
-      if (now && !(fault.kind == "stale" && fault.before.empty())) {
-        fault.acted = true;
+      if (!now || (fault.kind == "stale" && fault.before.empty())) continue;
+      if (!fault.acted) {
         std::fprintf(stderr,
                      "shardproof: the fault \"%s\" acts on rank %ld in call %ld of group "
                      "%s: %s\n",
                      fault.text.c_str(), static_cast<long>(settings_.rank),
                      static_cast<long>(call.sequence), group.c_str(), call.text().c_str());
-        return &fault;
       }
-      if (fault.kind != "stale") continue;
-      fault.before.clear();
-      for (const at::Tensor& tensor : sent) fault.before.push_back(tensor.detach().clone());
+      fault.acted = true;
+      return std::make_shared<const Fault>(fault);
     }
     return nullptr;
+  }
+  // A fault has changed something.
+  void note(const Fault& fault) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (faults_.is_open()) faults_ << fault.text << std::endl;
+  }
+
+  // All groups of this rank.
+  void add(c10d::Backend* group) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    groups_.push_back(group);
+  }
+  void remove(c10d::Backend* group) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    groups_.erase(std::find(groups_.begin(), groups_.end(), group));
+  }
+  std::vector<c10d::Backend*> groups() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return groups_;
   }
 
   struct Status {
@@ -207,6 +239,18 @@ class Rank {
   void publish_status() { publish(store_, store_mutex_, status_text()); }
 
  private:
+  static std::string site_text(const Call& call) { return call.site.empty() ? "C++" : call.site; }
+  // Under pytest: the test that makes the call.
+  static std::string test_column() {
+    const char* test = std::getenv("PYTEST_CURRENT_TEST");
+    return test == nullptr ? "" : std::string("\t") + test;
+  }
+  // What was kept, in whose place a copy of `sent` is kept.
+  static Tensors exchanged(Tensors& kept, const Tensors& sent) {
+    Tensors copies;
+    for (const at::Tensor& tensor : sent) copies.push_back(tensor.detach().clone());
+    return std::exchange(kept, std::move(copies));
+  }
   std::string read(const std::string& key) {
     try {
       std::lock_guard<std::mutex> lock(store_mutex_);
@@ -282,7 +326,8 @@ class Rank {
   std::string last_ = "none";
   uint64_t version_ = 0;
   bool stop_ = false;
-  std::ofstream calls_, digests_;
+  std::ofstream calls_, digests_, faults_;
+  std::vector<c10d::Backend*> groups_;
   std::mutex store_mutex_, reports_mutex_;
   StorePtr store_, reports_;  // two, so that a slow report delays no finding
   std::thread reporter_;
@@ -318,9 +363,10 @@ inline void flip_bit(at::Tensor& tensor) {
   tensor.copy_(plain);
 }
 
-// What the fault makes of a rank's contribution.
-inline void spoil_sent(const Fault& fault, Tensors& sent, bool in_place) {
+// What the fault makes of a rank's contribution. Returns whether it changed anything.
+inline bool spoil_sent(const Fault& fault, Tensors& sent, bool in_place) {
   Tensors values;
+  bool changed = false;
   for (size_t i = 0; i < sent.size(); ++i) {
     const at::Tensor own = sent[i].detach();
     if (fault.kind == "drop")
@@ -332,17 +378,32 @@ inline void spoil_sent(const Fault& fault, Tensors& sent, bool in_place) {
       values.push_back(fault.before[i].clone());
     else
       values.push_back(own.clone());
+    changed = changed || !at::equal(values.back(), own);
   }
-  if (fault.kind == "corrupt" && !fault.output && !values.empty()) flip_bit(values[0]);
+  if (fault.kind == "corrupt" && !fault.output && !values.empty()) {
+    flip_bit(values[0]);
+    changed = true;
+  }
   replace(sent, values, in_place);
+  return changed;
 }
 
-// What it makes of the result that the rank receives from `size` members.
-inline void spoil_received(const Fault& fault, Tensors& received, int size) {
+// What it makes of the result that the rank receives from `size` members. Returns whether it
+// changed anything.
+inline bool spoil_received(const Fault& fault, Tensors& received, int size) {
+  bool changed = false;
   if (fault.kind == "average") {
-    for (at::Tensor& tensor : received) tensor.copy_(tensor / size);
+    for (at::Tensor& tensor : received) {
+      const at::Tensor value = tensor / size;
+      changed = changed || !at::equal(value, tensor);
+      tensor.copy_(value);
+    }
   }
-  if (fault.kind == "corrupt" && fault.output && !received.empty()) flip_bit(received[0]);
+  if (fault.kind == "corrupt" && fault.output && !received.empty()) {
+    flip_bit(received[0]);
+    changed = true;
+  }
+  return changed;
 }
 
 }  // namespace shardproof

@@ -21,9 +21,9 @@ TEST_CASE("a golden record gives back every tensor with what it takes to judge i
   REQUIRE(output);
   CHECK(output->order == 1);
   CHECK(output->token_dims);
-  CHECK(at::equal(output->value, numbered({2, 3, 4})));
+  CHECK(at::equal(tensor_of(output->value), numbered({2, 3, 4})));
   CHECK(output->scale == numbered({2, 3, 4}).abs().max().item<double>());
-  CHECK(golden.find(Phase::kForward, 1, "ids")->value.scalar_type() == at::kLong);
+  CHECK(golden.find(Phase::kForward, 1, "ids")->value.dtype() == Dtype::kInt64);
   CHECK(golden.find(Phase::kForward, 1, "ids")->scale == 0);
   CHECK(golden.find(Phase::kForward, 2, "ids") == nullptr);
   CHECK(golden.find(Phase::kBackward, 1, "ids") == nullptr);
@@ -43,9 +43,23 @@ TEST_CASE("phase_scale is the largest scale of the same phase and step only", "[
 }
 
 TEST_CASE("magnitudes above 1e30 and infinities do not count for the scale", "[record]") {
-  const auto golden = golden_from(
-      {seen("mask", at::tensor({-INFINITY, 2.0, 1e31, -3.0}, at::kDouble), Phase::kForward)});
+  const auto golden = golden_from({seen(
+      "mask", at::tensor({-INFINITY, 2.0, -1e31, 1e31, -3.0}, at::kDouble), Phase::kForward)});
   CHECK(golden.tensors()[0].scale == 3);
+}
+
+TEST_CASE("computed magnitudes above 1e30 count for the scale, not for that of the phase",
+          "[record]") {
+  const auto golden =
+      golden_from({seen("loss", at::scalar_tensor(-2.75e50, at::kDouble), Phase::kForward),
+                   seen("x", at::tensor({1e31, -2e31, 4.0}, at::kDouble), Phase::kForward),
+                   seen("y", at::tensor({1.0, -2e31, 4.0}, at::kDouble), Phase::kForward),
+                   seen("masks", at::tensor({-1e38, -1e38, 5.0}, at::kDouble), Phase::kForward)});
+  CHECK(golden.tensors()[0].scale == 2.75e50);
+  CHECK(golden.tensors()[1].scale == 2e31);
+  CHECK(golden.tensors()[2].scale == 2e31);
+  CHECK(golden.tensors()[3].scale == 5);
+  CHECK(golden.tensors()[0].phase_scale == 5);
 }
 
 TEST_CASE("gradients are copied when observed, because steps overwrite them", "[record]") {
@@ -160,11 +174,11 @@ TEST_CASE("mixed widths lie where the index says", "[record]") {
                                    seen("n", at::tensor({7, 8, 9}, at::kInt), Phase::kForward),
                                    seen("empty", at::empty({0, 4}, at::kDouble), Phase::kForward),
                                    seen("b", numbered({}, 4), Phase::kForward)});
-  CHECK(at::equal(golden.tensors()[0].value, at::tensor({1, 0, 1}, at::kByte)));
-  CHECK(at::equal(golden.tensors()[1].value, numbered({3}, 3)));
-  CHECK(at::equal(golden.tensors()[2].value, at::tensor({7, 8, 9}, at::kInt)));
-  CHECK(golden.tensors()[3].value.sizes() == at::IntArrayRef({0, 4}));
-  CHECK(golden.tensors()[4].value.item<double>() == numbered({}, 4).item<double>());
+  CHECK(at::equal(tensor_of(golden.tensors()[0].value), at::tensor({1, 0, 1}, at::kByte)));
+  CHECK(at::equal(tensor_of(golden.tensors()[1].value), numbered({3}, 3)));
+  CHECK(at::equal(tensor_of(golden.tensors()[2].value), at::tensor({7, 8, 9}, at::kInt)));
+  CHECK(golden.tensors()[3].value.sizes() == std::vector<int64_t>{0, 4});
+  CHECK(*golden.tensors()[4].value.data<double>() == numbered({}, 4).item<double>());
 }
 
 TEST_CASE("a damaged blob is a sentence at every length and after every flipped byte", "[record]") {

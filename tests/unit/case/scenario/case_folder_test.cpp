@@ -37,10 +37,10 @@ bool holds(const std::string& text, const std::string& part) {
 TEST_CASE("A case folder without constants has the documented ones", "[case]") {
   const CaseFolder folder;
   const CaseSpec spec = read_case_folder(folder.path());
-  CHECK(spec.loss.kind == "nll");
+  CHECK(spec.loss.kind == LossKind::kNll);
   CHECK(spec.loss.eps == 0.2);
   CHECK(spec.loss.beta == 0.01);
-  CHECK(spec.optimizer.kind == "AdamW");
+  CHECK(spec.optimizer.kind == OptimizerKind::kAdamW);
   CHECK(spec.optimizer.lr == 1e-3);
   CHECK(spec.optimizer.beta1 == 0.9);
   CHECK(spec.optimizer.beta2 == 0.999);
@@ -57,9 +57,9 @@ TEST_CASE("Only the first word of a kind counts, and other fields are text", "[c
       "note": "any text"}, "optimizer": {"kind": "SGD without momentum", "lr": 0.5, "steps": 3,
       "max_norm": null, "foreach": "no"}, "made by": "somebody"})json");
   const CaseSpec spec = read_case_folder(folder.path());
-  CHECK(spec.loss.kind == "clipped_pg");
+  CHECK(spec.loss.kind == LossKind::kClippedPolicyGradient);
   CHECK(spec.loss.eps == 0.1);
-  CHECK(spec.optimizer.kind == "SGD");
+  CHECK(spec.optimizer.kind == OptimizerKind::kSgd);
   CHECK(spec.optimizer.lr == 0.5);
   CHECK(spec.optimizer.max_norm == 0);
   CHECK(spec.steps == 3);
@@ -123,7 +123,8 @@ TEST_CASE("What is no JSON object is refused with its place", "[case]") {
   CHECK(holds(refusal("{\n\"loss\": {,}\n}"), "case.json:2:"));
   CHECK(holds(refusal("[1]"), "holds a JSON array"));
   CHECK(holds(refusal(""), "case.json:1:1: this is not JSON"));
-  CHECK(holds(refusal(R"({"loss": {}, "loss": {}})"), "has the key \"loss\" twice"));
+  CHECK(holds(refusal(R"({"loss": {}, "loss": {}})"),
+              "case.json:1:14: the key \"loss\" stands twice in one object; keep one"));
   CHECK(holds(refusal(R"({"optimizer": {"lr": NaN}})"), "this is not JSON"));
   CHECK(holds(refusal(R"({"optimizer": {"lr": 1e999}})"), "this is not JSON"));
   CHECK(holds(refusal("{\"a\": \"\xff\"}"), "this is not JSON"));

@@ -45,7 +45,7 @@ run:
        kwargs: {factor: 1.0, total_iters: 10000000000}}
     - {milestones: [50]}
   stages: [{do: train}])");
-  CHECK(spec.parallel.activation_checkpointing == "mlp");
+  CHECK(spec.parallel.activation_checkpointing == CheckpointedRegions::kMlp);
   CHECK(spec.parallel.fsdp.cpu_offload);
   CHECK(spec.parallel.custom_plan.is_null());
   CHECK(spec.loss.temperature == 0.7);
@@ -59,9 +59,9 @@ TEST_CASE("Activation checkpointing is true, false or a name", "[scenario][PW-12
     return case_with("parallel: {activation_checkpointing: " + value + "}")
         .parallel.activation_checkpointing;
   };
-  CHECK(chosen("true") == "mlp");
-  CHECK(chosen("false") == "none");
-  CHECK(chosen("layer") == "layer");
+  CHECK(chosen("true") == CheckpointedRegions::kMlp);
+  CHECK(chosen("false") == CheckpointedRegions::kNone);
+  CHECK(chosen("layer") == CheckpointedRegions::kLayer);
   CHECK_THAT(refusal_of("parallel: {activation_checkpointing: 1}\n"),
              Catch::Contains("it must be a name"));
   CHECK_THAT(refusal_of("run: {loss: {kind: true}}\n"), Catch::Contains("it must be a name"));

@@ -112,8 +112,8 @@ tags: [a, b]
   CHECK(spec.parallel.dp == 3);
   CHECK(spec.parallel.tp == 2);
   CHECK(spec.parallel.sequence_parallel);
-  CHECK(spec.parallel.context_layout == "contiguous");
-  CHECK(spec.parallel.context_rotation == "all_to_all");
+  CHECK(spec.parallel.context_layout == ContextLayout::kContiguous);
+  CHECK(spec.parallel.context_rotation == Rotation::kAllToAll);
   CHECK(spec.data.lengths == std::vector<int64_t>{5, 1, 9});
   CHECK(spec.data.batch_size == 3);
   CHECK(spec.data.seq_len == 12);
@@ -121,10 +121,10 @@ tags: [a, b]
   CHECK(spec.data.uneven);
   CHECK(spec.steps == 4);
   CHECK(spec.micro_batch_size == 2);
-  CHECK(spec.loss.kind == "clipped_pg");
+  CHECK(spec.loss.kind == LossKind::kClippedPolicyGradient);
   CHECK(spec.loss.eps == 0.3);
-  CHECK(spec.loss.normalization == "sequence");
-  CHECK(spec.optimizer.kind == "SGD");
+  CHECK(spec.loss.normalization == LossNormalization::kSequence);
+  CHECK(spec.optimizer.kind == OptimizerKind::kSgd);
   CHECK(spec.optimizer.momentum == 0.9);
   CHECK(spec.optimizer.weight_decay == 0);
   CHECK(spec.optimizer.max_norm == 0);

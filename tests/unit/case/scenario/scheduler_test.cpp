@@ -26,7 +26,7 @@ TEST_CASE("One scheduler, a list of one, and several with milestones", "[scenari
         "[{name: LinearLR, kwargs: {start_factor: 0.25, total_iters: 7}}]"}) {
     const OptimizerSpec optimizer = scheduled(text);
     REQUIRE(optimizer.schedulers.size() == 1);
-    CHECK(optimizer.schedulers[0].kind == "LinearLR");
+    CHECK(optimizer.schedulers[0].kind == ScheduleKind::kLinear);
     CHECK(optimizer.schedulers[0].start_factor == 0.25);
     CHECK(optimizer.schedulers[0].end_factor == 1.0);
     CHECK(optimizer.schedulers[0].total_iters == 7);

@@ -139,7 +139,7 @@ TEST_CASE("an addend that finds no room is not judged, and says how many bytes i
       golden_from({seen("grad.a", numbered({1000})), seen("grad.b", numbered({1000}, 2))});
   RankRecorder recorder(spec, spec.parallel.mesh(), 3, &golden, {});
   for (const GoldenTensor& tensor : golden.tensors()) {
-    Observation one = seen(tensor.name, tensor.value);
+    Observation one = seen(tensor.name, tensor_of(tensor.value));
     one.part = Part::kPartial;
     one.partial_axes = {"dp"};
     recorder.observe(one);

@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "base/error.h"
 #include "sim/judge/diff/result_row.h"
@@ -38,7 +39,7 @@ ResultRow failing_row() {
   row.factor_residual = 1e-9;
   row.dtype = "bfloat16";
   row.layout = "S(0)tp";
-  row.replicas = {1, 3, 65535};
+  row.replicas = std::vector<int64_t>{1, 3, 65535};
   row.redundant = true;
   row.digest = 0xfedcba9876543210;
   row.problem = "wrong shape";
@@ -63,7 +64,7 @@ RankReport full_report() {
   good.digest = 99;
   good.worst_ratio = 0.25;
   good.dtype = "float64";
-  good.replicas = {5};
+  good.replicas = std::vector<int64_t>{5};
   ResultRow partial = good;
   partial.outcome = Outcome::kAddend;
   partial.partial = true;
@@ -151,6 +152,23 @@ TEST_CASE("a row that is right travels without shapes and indices", "[codec]") {
   CHECK(back.digest == row.digest);
   CHECK(back.covered == row.covered);
   CHECK(back.replicas == row.replicas);
+}
+
+TEST_CASE("rows with equal replicas share one list of them", "[codec]") {
+  RankReport report;
+  ResultRow row = failing_row();
+  std::vector<int64_t> all(1000);
+  std::iota(all.begin(), all.end(), 0);
+  const auto add_row = [&] {
+    row.replicas = all;
+    report.rows.push_back(row);
+    return encode(report).size();
+  };
+  const size_t one = add_row(), two = add_row();
+  CHECK(two - one < one / 4);
+  const std::vector<ResultRow> rows = decode_rank_report(encode(report)).rows;
+  CHECK(rows.at(1).replicas == all);
+  CHECK((rows.at(0).replicas.begin() == rows.at(1).replicas.begin()));
 }
 
 TEST_CASE("the bytes are CBOR that others can read", "[codec]") {

@@ -3,7 +3,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "sim/judge/diff/own_norm.h"
+#include "sim/judge/probe/gradient_addends.h"
+#include "sim/judge/probe/own_norm.h"
 #include "tests/unit/judge/judged_world.h"
 
 using namespace shardproof;
@@ -16,10 +17,14 @@ at::Tensor narrow_values(const at::Tensor& values, at::ScalarType narrow) {
   return values.to(narrow).to(at::kFloat);
 }
 
+std::string rounded_through(const at::Tensor& values, Precision precision, size_t fewest = 8) {
+  return sim::rounded_through(view_of(values), precision, fewest);
+}
+
 // A golden of [16, 8] whose members differ from it by 0.001 at most, in relation to its norm.
 GoldenTensor scattered_golden(const at::Tensor& value, double factor_scatter = 1e-3) {
   GoldenTensor golden;
-  golden.value = value;
+  golden.value = view_of(value);
   golden.name = "model.norm.output";
   golden.factor_scatter = factor_scatter;
   golden.square = value.square().sum().item<double>();
@@ -28,8 +33,9 @@ GoldenTensor scattered_golden(const at::Tensor& value, double factor_scatter = 1
 
 FactorCheck check(const GoldenTensor& golden, const at::Tensor& actual,
                   Precision precision = Precision::kBFloat16) {
-  const IndexPlan plan = make_index_plan(golden.value.sizes().vec(), Layout(), {}, {}, Mesh(), 0);
-  const DiffTask task{actual, golden, plan};
+  const IndexPlan plan = make_index_plan(golden.value.sizes(), Layout(), {}, {}, Mesh(), 0);
+  const TensorView local = view_of(actual);
+  const DiffTask task{local, golden, plan};
   return check_factor(task, precision);
 }
 
@@ -63,33 +69,35 @@ TEST_CASE("one float32 value, or few different ones, tell of no rounding", "[rou
 
 TEST_CASE("a factor on a whole tensor is wrong although no element is", "[roundings]") {
   const GoldenTensor golden = scattered_golden(numbered({16, 8}));
-  CHECK(check(golden, golden.value * 1.0095).problem == "");
-  CHECK(check(golden, golden.value * 1.0095).used == Approx(0.0095 / 0.01));
-  CHECK_THAT(check(golden, golden.value * 0.9895).problem,
+  CHECK(check(golden, tensor_of(golden.value) * 1.0095).problem == "");
+  CHECK(check(golden, tensor_of(golden.value) * 1.0095).used == Approx(0.0095 / 0.01));
+  CHECK_THAT(check(golden, tensor_of(golden.value) * 0.9895).problem,
              Contains("0.9895 times the golden") && Contains("bfloat16 are within 0.01 of 1"));
-  CHECK(check(golden, golden.value * 0.9895, Precision::kFloat64).problem == "");
+  CHECK(check(golden, tensor_of(golden.value) * 0.9895, Precision::kFloat64).problem == "");
 }
 
 TEST_CASE("noise of any size is no factor", "[roundings]") {
   const GoldenTensor golden = scattered_golden(numbered({16, 8}));
   at::Tensor noise = numbered({16, 8}, 2) * 0.05;
-  noise -= golden.value * (noise * golden.value).sum() / golden.square;
-  CHECK(check(golden, golden.value + noise).problem == "");
+  const at::Tensor value = tensor_of(golden.value);
+  noise -= value * (noise * value).sum() / golden.square;
+  CHECK(check(golden, tensor_of(golden.value) + noise).problem == "");
 }
 
 TEST_CASE("a piece may be further off than the whole, by the root of its share", "[roundings]") {
   GoldenTensor golden = scattered_golden(numbered({16, 8}));
   golden.square *= 4;  // the piece is a quarter of the golden
-  CHECK(check(golden, golden.value * 1.0195).problem == "");
-  CHECK_THAT(check(golden, golden.value * 1.0205).problem, Contains("are within 0.02 of 1"));
+  CHECK(check(golden, tensor_of(golden.value) * 1.0195).problem == "");
+  CHECK_THAT(check(golden, tensor_of(golden.value) * 1.0205).problem,
+             Contains("are within 0.02 of 1"));
 }
 
 TEST_CASE("few elements, or members that differ in kind, have no factor", "[roundings]") {
   const GoldenTensor small = scattered_golden(numbered({63}));
-  CHECK(check(small, small.value * 2).problem == "");
+  CHECK(check(small, tensor_of(small.value) * 2).problem == "");
   const GoldenTensor open =
       scattered_golden(numbered({16, 8}), std::numeric_limits<double>::infinity());
-  CHECK(check(open, open.value * 2).problem == "");
+  CHECK(check(open, tensor_of(open.value) * 2).problem == "");
 }
 
 namespace {

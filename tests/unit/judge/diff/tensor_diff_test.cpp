@@ -13,7 +13,7 @@ namespace {
 
 GoldenTensor golden_of(const at::Tensor& value) {
   GoldenTensor golden;
-  golden.value = value;
+  golden.value = view_of(value);
   golden.name = "t";
   return golden;
 }
@@ -22,7 +22,8 @@ DiffResult diff_whole(const at::Tensor& golden, const at::Tensor& actual, double
                       double scale = 1, bool padding_is_zero = false) {
   const GoldenTensor tensor = golden_of(golden);
   const IndexPlan plan = make_index_plan(golden.sizes().vec(), Layout(), {}, {}, Mesh(), 0);
-  DiffTask task{actual, tensor, plan, scale, allowance};
+  const TensorView local = view_of(actual);
+  DiffTask task{local, tensor, plan, scale, allowance};
   task.padding_is_zero = padding_is_zero;
   return diff(task);
 }
@@ -114,6 +115,26 @@ TEST_CASE("a huge golden element must be equal even where the error is allowed",
   }
 }
 
+TEST_CASE("a huge golden element within the golden's scale has the allowance", "[diff]") {
+  for (const int64_t size : {1, 39}) {
+    at::Tensor golden = at::ones({size}, at::kDouble) * 2e31;
+    golden[size - 1] = -2.75e50;
+    const GoldenTensor tensor = [&] {
+      GoldenTensor full = golden_of(golden);
+      full.scale = 2.75e50;
+      return full;
+    }();
+    const IndexPlan plan = make_index_plan({size}, Layout(), {}, {}, Mesh(), 0);
+    const auto bad = [&](double factor) {
+      const at::Tensor actual = golden * factor;
+      const TensorView local = view_of(actual);
+      return diff(DiffTask{local, tensor, plan, 1, 2.75e40}).bad_count;
+    };
+    CHECK(bad(1 + 1e-13) == 0);
+    CHECK(bad(1 + 1e-9) == 1);
+  }
+}
+
 TEST_CASE("an infinite actual value is wrong where the golden is finite", "[diff]") {
   const at::Tensor golden = numbered({5});
   at::Tensor actual = golden.clone();
@@ -199,7 +220,7 @@ TEST_CASE("only elements beyond the common allowance ask for their own", "[diff]
   const auto added = FreeRunningAllowance::of(spec, golden, param);
   const IndexPlan plan = make_index_plan({2}, Layout(), {}, {}, Mesh(), 0);
   const auto count_bad = [&](double first, double second) {
-    const at::Tensor actual = at::tensor({1.0 + first, 1.0 + second}, at::kDouble);
+    const TensorView actual = TensorView::of(std::vector{1.0 + first, 1.0 + second}, {2});
     return diff({actual, param, plan, 1, 1e-10, &*added}).bad_count;
   };
   CHECK(count_bad(0, 0.999) == 0);  // no gradient: 2 * lr

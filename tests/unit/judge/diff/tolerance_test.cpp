@@ -13,7 +13,7 @@ namespace {
 
 GoldenTensor tensor_of(double scale, double phase_scale, double scatter = 0) {
   GoldenTensor tensor;
-  tensor.value = at::zeros({1}, at::kDouble);
+  tensor.value = view_of(at::zeros({1}, at::kDouble));
   tensor.scale = scale;
   tensor.phase_scale = phase_scale;
   tensor.scatter = scatter;
@@ -35,7 +35,7 @@ TEST_CASE("the float64 rule adds the tensor's scale and its neighbours' rounding
 
 TEST_CASE("an integer tensor has no allowance", "[tolerance]") {
   GoldenTensor tensor = tensor_of(2, 8);
-  tensor.value = at::zeros({1}, at::kLong);
+  tensor.value = view_of(at::zeros({1}, at::kLong));
   CHECK(Tolerance(spec_of(1, 1)).allowance(tensor) == 0);
 }
 
@@ -92,7 +92,7 @@ namespace {
 // clipped.
 struct TwoSteps {
   TwoSteps() {
-    spec.optimizer = {.kind = "AdamW",
+    spec.optimizer = {.kind = OptimizerKind::kAdamW,
                       .lr = 0.1,
                       .beta1 = 0.9,
                       .beta2 = 0.5,
@@ -175,7 +175,7 @@ TEST_CASE("moments and SGD have allowances of their own", "[tolerance]") {
   CHECK(steps.added("exp_avg.w", 1, 0) == Approx(d));
   CHECK(steps.added("exp_avg_sq.w", 1, 0) == Approx((2 + d) * d));
   CHECK(steps.added("exp_avg_sq.w", 1, 1) == Approx(d * d));
-  steps.spec.optimizer.kind = "SGD";
+  steps.spec.optimizer.kind = OptimizerKind::kSgd;
   const double clip = 2.0 / (4.0 + 1e-6);
   CHECK(steps.added("param.w", 1, 0) == Approx(0.1 * d * 2));  // momentum 0.5 doubles it
   CHECK(steps.added("param.w", 2, 0) == Approx(0.1 * (d + clip * steps.grad_allowance(2)) * 2));

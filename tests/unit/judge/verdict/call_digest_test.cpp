@@ -11,13 +11,15 @@ namespace {
 
 using Digests = std::vector<uint64_t>;
 
-CallDigest member(const char* op, std::vector<int64_t> ranks, int64_t place, Digests sent,
+CallDigest member(Op op, const std::vector<int64_t>& ranks, int64_t place, Digests sent,
                   Digests received) {
-  return {.op = op,
-          .group = "tp",
-          .ranks = std::move(ranks),
-          .place = place,
-          .call = std::string(op) + " tp [4] float64 'o_proj forward'",
+  return {.call = {.rank = ranks.at(static_cast<size_t>(place)),
+                   .group = "tp",
+                   .group_rank = place,
+                   .op = op,
+                   .label = "o_proj forward",
+                   .dtype = "float64",
+                   .shape = {4}},
           .sent = std::move(sent),
           .received = std::move(received)};
 }
@@ -31,16 +33,18 @@ std::vector<std::string> messages_of(const std::vector<std::vector<CallDigest>>&
 TEST_CASE("calls that delivered what was sent are no finding", "[digests]") {
   const std::vector<int64_t> ranks = {4, 6};
   std::vector<std::vector<CallDigest>> calls = {
-      {member("all_gather", ranks, 0, {10}, {10, 11}),
-       member("all_to_all", ranks, 0, {20, 21}, {20, 30}), member("all_reduce", ranks, 0, {}, {7}),
-       member("broadcast", ranks, 0, {5}, {}), member("scatter", ranks, 0, {1, 2}, {1})},
-      {member("all_gather", ranks, 1, {11}, {10, 11}),
-       member("all_to_all", ranks, 1, {30, 31}, {21, 31}), member("all_reduce", ranks, 1, {}, {7}),
-       member("broadcast", ranks, 1, {}, {5}), member("scatter", ranks, 1, {}, {2})}};
+      {member(Op::kAllGather, ranks, 0, {10}, {10, 11}),
+       member(Op::kAllToAll, ranks, 0, {20, 21}, {20, 30}),
+       member(Op::kAllReduce, ranks, 0, {}, {7}), member(Op::kBroadcast, ranks, 0, {5}, {}),
+       member(Op::kScatter, ranks, 0, {1, 2}, {1})},
+      {member(Op::kAllGather, ranks, 1, {11}, {10, 11}),
+       member(Op::kAllToAll, ranks, 1, {30, 31}, {21, 31}),
+       member(Op::kAllReduce, ranks, 1, {}, {7}), member(Op::kBroadcast, ranks, 1, {}, {5}),
+       member(Op::kScatter, ranks, 1, {}, {2})}};
   for (auto& of_rank : calls) {
     for (size_t i = 0; i < of_rank.size(); ++i) {
-      of_rank[i].sequence = static_cast<int64_t>(i);
-      if (i > 2) of_rank[i].root = 0;
+      of_rank[i].call.sequence = static_cast<int64_t>(i);
+      if (i > 2) of_rank[i].call.root = 0;
     }
   }
   CHECK(messages_of(calls).empty());
@@ -58,7 +62,7 @@ TEST_CASE("the result that the fewest hold is named", "[digests]") {
   const auto results = [&](Digests of) {
     std::vector<std::vector<CallDigest>> calls;
     for (size_t i = 0; i < of.size(); ++i) {
-      calls.push_back({member("all_reduce", ranks, static_cast<int64_t>(i), {}, {of[i]})});
+      calls.push_back({member(Op::kAllReduce, ranks, static_cast<int64_t>(i), {}, {of[i]})});
     }
     return messages_of(calls);
   };
@@ -74,27 +78,28 @@ TEST_CASE("the result that the fewest hold is named", "[digests]") {
 
 TEST_CASE("messages meet by their two ends, tag and number", "[digests]") {
   const std::vector<int64_t> ranks = {0, 1, 2};
-  const auto message = [&](const char* op, int64_t place, int64_t other, int64_t number,
-                           uint64_t digest) {
-    const bool sends = std::string(op) == "send";
+  const auto message = [&](Op op, int64_t place, int64_t other, int64_t number, uint64_t digest) {
+    const bool sends = op == Op::kSend;
     CallDigest call = member(op, ranks, place, sends ? Digests{digest} : Digests{},
                              sends ? Digests{} : Digests{digest});
-    call.root = other;
-    call.sequence = number;
+    call.call.root = other;
+    call.call.sequence = number;
     return call;
   };
   const std::vector<std::vector<CallDigest>> calls = {
-      {message("send", 0, 1, 0, 1), message("send", 0, 1, 1, 2), message("recv", 0, 2, 0, 9)},
-      {message("recv", 1, 0, 0, 1), message("recv", 1, 0, 1, 3)},
-      {message("send", 2, 0, 0, 9)}};
-  CHECK(messages_of(calls) ==
-        std::vector<std::string>{"rank 1 received from rank 0 something else than rank 0 sent in "
-                                 "recv tp [4] float64 'o_proj forward' (call 1 of tp)"});
+      {message(Op::kSend, 0, 1, 0, 1), message(Op::kSend, 0, 1, 1, 2),
+       message(Op::kRecv, 0, 2, 0, 9)},
+      {message(Op::kRecv, 1, 0, 0, 1), message(Op::kRecv, 1, 0, 1, 3)},
+      {message(Op::kSend, 2, 0, 0, 9)}};
+  CHECK(
+      messages_of(calls) ==
+      std::vector<std::string>{"rank 1 received from rank 0 something else than rank 0 sent in "
+                               "recv from rank 0 tp [4] float64 'o_proj forward' (call 1 of tp)"});
 }
 
 TEST_CASE("a member that did not tell is passed over", "[digests]") {
-  CHECK(messages_of({{member("all_gather", {0, 1}, 0, {10}, {10, 99})}, {}}).empty());
-  CHECK(messages_of({{member("recv", {0, 1}, 0, {}, {3})}, {}}).empty());
+  CHECK(messages_of({{member(Op::kAllGather, {0, 1}, 0, {10}, {10, 99})}, {}}).empty());
+  CHECK(messages_of({{member(Op::kRecv, {0, 1}, 0, {}, {3})}, {}}).empty());
   CHECK(messages_of({}).empty());
 }
 
@@ -103,8 +108,8 @@ TEST_CASE("endings outrank values, values digests, digests the schedule", "[dige
   const JudgedWorld world(spec, {seen("grad.a", numbered({4}, 2))});
   const auto ended = [&](const JudgedWorld::Plant& plant) {
     std::vector<RankEnding> endings = world.endings(plant);
-    endings[0].digests = {member("all_gather", {0, 1}, 0, {10}, {10, 11})};
-    endings[1].digests = {member("all_gather", {0, 1}, 1, {11}, {12, 11})};
+    endings[0].digests = {member(Op::kAllGather, {0, 1}, 0, {10}, {10, 11})};
+    endings[1].digests = {member(Op::kAllGather, {0, 1}, 1, {11}, {12, 11})};
     endings[1].digests[0].step = 1;
     return endings;
   };

@@ -104,12 +104,13 @@ TEST_CASE("tensors that a result file lacks are counted and named, the rest is j
   CHECK(some.result.verdict == Verdict::kMatch);
   CHECK(some.demanded == 5);
   CHECK(some.lacking == std::vector<std::string>{"loss", "grad_norm", "step1.param.w"});
-  CHECK(partial_text(some, "FILE") ==
-        "2 of 5 tensors were judged: FILE does not hold loss, grad_norm, step1.param.w");
+  CHECK(partial_line(some, "FILE", true) ==
+        "2 of 5 tensors were judged: FILE does not hold loss, grad_norm, step1.param.w\n");
+  CHECK_THROWS_WITH(partial_line(some, "FILE", false), Catch::Contains("add --allow-partial"));
   NamedTensors once = made.right;  // "loss" and "step1.loss" name one tensor
   std::erase_if(once, [](const auto& named) { return named.first == "loss"; });
   CHECK(made.judgement(once).lacking.empty());
-  CHECK(partial_text(made.judgement(once), "FILE").empty());
+  CHECK(partial_line(made.judgement(once), "FILE", false).empty());
 }
 
 TEST_CASE("what is no result of this case is bad input with the nearest name", "[result_file]") {
@@ -123,7 +124,8 @@ TEST_CASE("what is no result of this case is bad input with the nearest name", "
              Catch::Contains("'grad.v'") && Catch::Contains("did you mean 'grad.w'?"));
   CHECK_THAT(message({{"grad.w", numbered({2, 3})}}),
              Catch::Contains("[2, 3]") && Catch::Contains("[4, 3]"));
-  CHECK_THAT(message({{"grad.w", at::zeros({4, 3}, at::kLong)}}), Catch::Contains("Long"));
+  CHECK_THAT(message({{"grad.w", at::zeros({4, 3}, at::kLong)}}),
+             Catch::Contains("grad.w is int64, the golden is float64"));
   CHECK_FALSE(message({}).empty());
   CHECK(judge_result_file(made.spec, made.file.fd(), "/nowhere").result.verdict ==
         Verdict::kBadInput);

@@ -216,15 +216,15 @@ TEST_CASE("the replay command names the one case", "[verdict]") {
   CHECK(judge(spec, {}).replay ==
         "shardproof check 'cases/my case' --mesh dp=2,cp=1,ulysses=1,tp=2 --sequence-parallel "
         "--precision bfloat16");
-  spec.parallel.data_parallel = "fsdp";
+  spec.parallel.data_parallel = DataParallelKind::kFsdp;
   CHECK(judge(spec, {}).replay ==
         "shardproof check 'cases/my case' --mesh dp=2,cp=1,ulysses=1,tp=2 --sequence-parallel "
         "--data-parallel fsdp --precision bfloat16");
-  spec.parallel.data_parallel = "hybrid";
+  spec.parallel.data_parallel = DataParallelKind::kHybrid;
   spec.parallel.fsdp = {.replicate_size = 2, .reshard_after_forward = false};
-  spec.parallel.activation_checkpointing = "mlp";
+  spec.parallel.activation_checkpointing = CheckpointedRegions::kMlp;
   spec.precision = Precision::kFloat64;
-  spec.batching = {.kind = "dynamic", .tokens = 24};
+  spec.batching = {.kind = BatchingKind::kDynamic, .tokens = 24};
   CHECK(judge(spec, {}).replay.find("--activation-checkpointing=mlp --dynamic-batching 24") !=
         std::string::npos);
   spec.batching = {};

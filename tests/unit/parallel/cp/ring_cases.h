@@ -21,9 +21,9 @@ struct RingCase {
   int64_t batch = 2;
 
   std::string describe(int64_t cp) const {
-    std::string text = "cp=" + std::to_string(cp) + " " + context_layout_name(kind) + " " +
-                       rotation_name(rotation) + " heads " + std::to_string(heads) + "/" +
-                       std::to_string(kv_heads) + (rule.causal ? " causal" : " full") + " window " +
+    std::string text = "cp=" + std::to_string(cp) + " " + name_of(kind) + " " + name_of(rotation) +
+                       " heads " + std::to_string(heads) + "/" + std::to_string(kv_heads) +
+                       (rule.causal ? " causal" : " full") + " window " +
                        std::to_string(rule.window) + " tile " + std::to_string(tile_length) +
                        " lengths";
     for (size_t i = 0; i < row.lengths.size(); ++i) {

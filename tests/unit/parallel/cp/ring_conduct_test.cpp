@@ -185,7 +185,7 @@ TEST_CASE("buffers are cut together, and a token keeps its position", "[CP-2]") 
   const at::Tensor labels = at::arange(200, 224, at::kLong).view({24, 1});
   for (int64_t rank = 0; rank < 3; ++rank) {
     const auto local = shard_buffers({{ids}, {positions}, {labels, 0}}, layout, rank);
-    const at::Tensor index = local_seq_index(layout, rank);
+    const at::Tensor index = at::tensor(layout.indices(rank), at::kLong);
     CHECK(at::equal(local[0].flatten(), index + 100));
     CHECK(at::equal(local[1].flatten(), local_positions(layout, rank)));
     CHECK(at::equal(local[2].flatten(), index + 200));

@@ -35,8 +35,8 @@ double cpu_seconds(int64_t cp_size, ContextLayout kind) {
     sum += one;
     text += " " + std::to_string(one);
   }
-  WARN("cp=" << cp_size << " " << context_layout_name(kind) << ": CPU s of each rank" << text
-             << ", sum " << sum);
+  WARN("cp=" << cp_size << " " << name_of(kind) << ": CPU s of each rank" << text << ", sum "
+             << sum);
   return sum;
 }
 

@@ -105,7 +105,7 @@ TEST_CASE("a model trained with its sequences cut over cp", "[CP-1][CP-2]") {
   for (const int64_t cp : {2, 3, 4}) {
     for (const ContextLayout layout : {ContextLayout::kZigzag, ContextLayout::kContiguous}) {
       for (const Rotation rotation : {Rotation::kSendRecv, Rotation::kAllGather}) {
-        INFO("cp=" << cp << " " << context_layout_name(layout) << " " << rotation_name(rotation));
+        INFO("cp=" << cp << " " << name_of(layout) << " " << name_of(rotation));
         CHECK(wrong_model(
                   {.mesh = Mesh::training(1, cp, 1, 1), .layout = layout, .rotation = rotation}) ==
               "");

@@ -105,16 +105,10 @@ TEST_CASE("the way back undoes the way there, for every dtype", "[US-3]") {
 
 TEST_CASE("the next exchange starts before the last one is waited for", "[US-3]") {
   struct Log final : CallListener {
-    void before_call(const Call& call) override {
-      events.push_back("call " + call.label);
-    }
-    void before_wait(const Call& call) override {
-      events.push_back("wait " + call.label);
-    }
+    void before_call(const Call& call) override { events.push_back("call " + call.label); }
+    void before_wait(const Call& call) override { events.push_back("wait " + call.label); }
     void after_call(const Call&) override {}
-    void never_waited(const Call& call) override {
-      events.push_back("lost " + call.label);
-    }
+    void never_waited(const Call& call) override { events.push_back("lost " + call.label); }
     std::vector<std::string> events;
   };
   std::vector<Log> logs(2);

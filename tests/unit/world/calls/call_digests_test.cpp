@@ -58,7 +58,10 @@ struct DigestedRuns {
         CallDigests digests;
         digests.on_step(4);
         Listener listener(injection);
-        const auto factory = digests.wrap(injection.wrap(world.factory(rank)));
+        const auto factory = intercepted(
+            world.factory(rank),
+            {[&](CallInProgress& call) { return digests.before_call(call); },
+             [&](CallInProgress& call) { return injection.before_backend_call(call); }});
         Communicator tp("tp", {0, 1, 2}, rank, factory("tp", {0, 1, 2}), &listener);
         call_everything(tp, rank);
         calls[static_cast<size_t>(rank)] = digests.take();
@@ -80,7 +83,8 @@ TEST_CASE("calls that work have hashes that agree", "[digests]") {
   for (const auto& of_rank : clean.calls) {
     CHECK(of_rank.size() == 11);  // all but the reduce_scatter and the barrier
     CHECK(of_rank[0].step == 4);
-    CHECK_THAT(of_rank[0].call, Catch::StartsWith("all_reduce(sum) tp[0,1,2] [6,2] float64"));
+    CHECK_THAT(describe(of_rank[0].call),
+               Catch::StartsWith("all_reduce(sum) tp[0,1,2] [6,2] float64"));
   }
 }
 

@@ -15,21 +15,21 @@
 namespace shardproof::sim {
 namespace {
 
-Call call_of(const std::string& op, const std::string& label) {
+Call call_of(Op op, const std::string& label) {
   Call call;
   call.group = "tp[0,1]";
   call.op = op;
   call.label = label;
   call.bytes = 32;
-  if (op == "all_reduce" || op == "reduce_scatter") call.reduce_op = "sum";
+  if (op == Op::kAllReduce) call.reduce = ReduceOp::kSum;
   return call;
 }
 
 TEST_CASE("a fault acts at the calls that it names", "[faults]") {
   FaultSpec fault{.kind = FaultKind::kDrop, .rank = 0, .label = "layers.*.q_proj forward"};
-  const Call call = call_of("all_gather", "model.layers.12.self_attn.q_proj forward");
+  const Call call = call_of(Op::kAllGather, "model.layers.12.self_attn.q_proj forward");
   CHECK(concerns(fault, call, 1));
-  CHECK_FALSE(concerns(fault, call_of("all_gather", "model.layers.0.k_proj forward"), 1));
+  CHECK_FALSE(concerns(fault, call_of(Op::kAllGather, "model.layers.0.k_proj forward"), 1));
   fault.op = "all_reduce";
   CHECK_FALSE(concerns(fault, call, 1));
   fault.op = "all_gather";
@@ -50,7 +50,7 @@ TEST_CASE("a * stands for any characters, in order", "[faults]") {
 }
 
 TEST_CASE("a contribution can be spoilt only where there is one", "[faults]") {
-  Call broadcast = call_of("broadcast", "x");
+  Call broadcast = call_of(Op::kBroadcast, "x");
   broadcast.root = 1;
   broadcast.group_rank = 0;
   const FaultSpec drop{.kind = FaultKind::kDrop, .rank = 0, .label = ""},
@@ -59,16 +59,16 @@ TEST_CASE("a contribution can be spoilt only where there is one", "[faults]") {
   CHECK(concerns(delay, broadcast, 0));
   broadcast.group_rank = 1;
   CHECK(concerns(drop, broadcast, 0));
-  CHECK_FALSE(concerns(drop, call_of("recv", "x"), 0));
+  CHECK_FALSE(concerns(drop, call_of(Op::kRecv, "x"), 0));
   const FaultSpec duplicate{.kind = FaultKind::kDuplicate, .rank = 0, .label = ""};
-  CHECK(concerns(duplicate, call_of("all_reduce", "x"), 0));
-  CHECK_FALSE(concerns(duplicate, call_of("all_gather", "x"), 0));
-  Call max = call_of("all_reduce", "x");
-  max.reduce_op = "max";
+  CHECK(concerns(duplicate, call_of(Op::kAllReduce, "x"), 0));
+  CHECK_FALSE(concerns(duplicate, call_of(Op::kAllGather, "x"), 0));
+  Call max = call_of(Op::kAllReduce, "x");
+  max.reduce = ReduceOp::kMax;
   CHECK_FALSE(concerns(duplicate, max, 0));
   FaultSpec output{.kind = FaultKind::kCorrupt, .rank = 0, .label = ""};
   output.side = FaultSide::kOutput;
-  CHECK_FALSE(concerns(output, call_of("send", "x"), 0));
+  CHECK_FALSE(concerns(output, call_of(Op::kSend, "x"), 0));
 }
 
 TEST_CASE("one bit flips in one element, wherever it lies", "[faults]") {
@@ -98,7 +98,9 @@ struct TwoRanks {
     for (int64_t rank = 0; rank < 2; ++rank) {
       threads.emplace_back([&, rank] {
         FaultInjection injection(faults, rank, {});
-        const auto backend = injection.wrap(world.factory(rank))("tp", {0, 1});
+        const auto backend = intercepted(world.factory(rank), {[&](CallInProgress& call) {
+                                           return injection.before_backend_call(call);
+                                         }})("tp", {0, 1});
         struct Listener final : CallListener {
           explicit Listener(FaultInjection& given) : injection(given) {}
           void before_call(const Call& call) override { injection.before_call(call); }

@@ -53,23 +53,31 @@ TEST_CASE("a different op, reduce op, shape, dtype, root, dim or label is named 
                        {"op all_reduce(sum) against all_gather", "'layer 3 forward'", "'odd'"});
   }
   SECTION("reduce op") {
-    check_disagreement(disagree(usual, [](Communicator& tp) {
-      tp.all_reduce(ones(4), ReduceOp::kMax, "layer 3 forward");
-    }), {"reduce op sum against max", "all_reduce(max)"});
+    check_disagreement(disagree(usual,
+                                [](Communicator& tp) {
+                                  tp.all_reduce(ones(4), ReduceOp::kMax, "layer 3 forward");
+                                }),
+                       {"reduce op sum against max", "all_reduce(max)"});
   }
   SECTION("shape") {
     check_disagreement(disagree(usual, [](Communicator& tp) { sum(tp, "layer 3 forward", 5); }),
                        {"shape [4] against [5]"});
   }
   SECTION("shape with as many elements") {
-    check_disagreement(disagree(usual, [](Communicator& tp) {
-      tp.all_reduce(ones(4).view({2, 2}), ReduceOp::kSum, "layer 3 forward");
-    }), {"shape [4] against [2,2]"});
+    check_disagreement(
+        disagree(usual,
+                 [](Communicator& tp) {
+                   tp.all_reduce(ones(4).view({2, 2}), ReduceOp::kSum, "layer 3 forward");
+                 }),
+        {"shape [4] against [2,2]"});
   }
   SECTION("dtype") {
-    check_disagreement(disagree(usual, [](Communicator& tp) {
-      tp.all_reduce(ones(4).to(at::kFloat), ReduceOp::kSum, "layer 3 forward");
-    }), {"dtype float64 against float32"});
+    check_disagreement(disagree(usual,
+                                [](Communicator& tp) {
+                                  tp.all_reduce(ones(4).to(at::kFloat), ReduceOp::kSum,
+                                                "layer 3 forward");
+                                }),
+                       {"dtype float64 against float32"});
   }
   SECTION("label: two calls of one shape in another order") {
     check_disagreement(disagree(usual, [](Communicator& tp) { sum(tp, "layer 4 forward"); }),
@@ -97,10 +105,14 @@ TEST_CASE("a different op, reduce op, shape, dtype, root, dim or label is named 
                        {"sizes [1,2,3] against [3,2,1]"});
   }
   SECTION("all_to_all splits") {
-    check_disagreement(
-        disagree([](Communicator& tp) { tp.all_to_all(ones(3), "a", {1, 1, 1}, {1, 1, 1}); },
-                 [](Communicator& tp) { tp.all_to_all(ones(3), "a", {1, 1, 1}, {2, 1, 1}); }),
-        {"sends 1 rows to rank 2, which expects"});
+    check_disagreement(disagree(
+                           [](Communicator& tp) {
+                             tp.all_to_all(ones(3), "a", {1, 1, 1}, {1, 1, 1});
+                           },
+                           [](Communicator& tp) {
+                             tp.all_to_all(ones(3), "a", {1, 1, 1}, {2, 1, 1});
+                           }),
+                       {"sends 1 rows to rank 2, which expects"});
   }
 }
 
@@ -256,8 +268,10 @@ TEST_CASE("a message that nobody takes is a deadlock that names both ends", "[co
 
 TEST_CASE("a message of another shape than awaited is a disagreement", "[comm][emulated]") {
   const RankRuns runs = try_emulated_ranks(Mesh({{"cp", 2}}), [](MeshComm& comm, int64_t rank) {
-    if (rank == 0) comm.along("cp").send(ones(2), 1, "kv");
-    else comm.along("cp").recv(ones(3), 0, "kv");
+    if (rank == 0)
+      comm.along("cp").send(ones(2), 1, "kv");
+    else
+      comm.along("cp").recv(ones(3), 0, "kv");
   });
   REQUIRE(runs.failure);
   CHECK(runs.failure->code == "disagreement");

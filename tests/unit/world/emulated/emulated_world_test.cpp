@@ -69,10 +69,12 @@ TEST_CASE("no result shares memory with an input, not even alone in a group", "[
   run_emulated_ranks(Mesh({{"tp", size}}), [&](MeshComm& comm, int64_t rank) {
     Communicator& tp = comm.along("tp");
     const at::Tensor input = ones(8).view({4, 2}).requires_grad_(true);
-    const std::vector<at::Tensor> results{
-        tp.all_reduce(input, ReduceOp::kSum, "a"), tp.all_gather(input, 0, "b"),
-        tp.reduce_scatter(input, 0, ReduceOp::kSum, "c"), tp.all_to_all(input, "d"),
-        tp.broadcast(input, 0, "e"), tp.all_gather_async(input, 1, "f").wait()};
+    const std::vector<at::Tensor> results{tp.all_reduce(input, ReduceOp::kSum, "a"),
+                                          tp.all_gather(input, 0, "b"),
+                                          tp.reduce_scatter(input, 0, ReduceOp::kSum, "c"),
+                                          tp.all_to_all(input, "d"),
+                                          tp.broadcast(input, 0, "e"),
+                                          tp.all_gather_async(input, 1, "f").wait()};
     for (const at::Tensor& result : results) {
       shared[static_cast<size_t>(rank)] +=
           result.storage().data() == input.storage().data() || result.requires_grad() ? 1 : 0;
@@ -89,8 +91,7 @@ TEST_CASE("an average of integers is refused", "[comm][emulated]") {
              Contains("'tokens' averages a tensor of int64"));
 }
 
-TEST_CASE("asynchronous calls overlap others and are waited for in any order",
-          "[comm][emulated]") {
+TEST_CASE("asynchronous calls overlap others and are waited for in any order", "[comm][emulated]") {
   std::vector<double> gathered(3), reduced(3);
   run_emulated_ranks(Mesh({{"tp", 3}}), [&](MeshComm& comm, int64_t rank) {
     Communicator& tp = comm.along("tp");

@@ -63,7 +63,16 @@ TEST_CASE("a deadline counts the time that a case computes", "[hang_rule]") {
     CHECK_FALSE(deadline.sample(99, {0, 0}));
     CHECK(deadline.sample(101, {0, 0}));
   }
-  SECTION("a case whose ranks go on making calls is slow, up to ten limits") {
+  SECTION("ranks are asked for their ops long before the limit") {
+    Deadline deadline(10, 2);
+    CHECK_FALSE(deadline.sample(2, {2}));
+    CHECK_FALSE(deadline.is_near());
+    CHECK_FALSE(deadline.sample(3, {3}));
+    CHECK(deadline.is_near());
+    CHECK_FALSE(deadline.sample(4, {4}, 17));
+    CHECK_FALSE(deadline.is_near());
+  }
+  SECTION("a case whose ranks go on with calls or ops is slow, up to ten limits") {
     Deadline deadline(10, 2);
     for (int s = 1; s <= 50; ++s) CHECK_FALSE(deadline.sample(s, {1.0 * s}, s / 9));
     CHECK(deadline.sample(60, {60}, 5));

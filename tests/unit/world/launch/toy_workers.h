@@ -21,8 +21,7 @@
 
 namespace shardproof::sim {
 
-inline CallLine world_call(int64_t rank, int64_t world_size, int64_t sequence,
-                           const std::string& op) {
+inline CallLine world_call(int64_t rank, int64_t world_size, int64_t sequence, Op op) {
   std::vector<int64_t> ranks;
   for (int64_t member = 0; member < world_size; ++member) ranks.push_back(member);
   CallLine line;
@@ -73,7 +72,7 @@ class ToyWorld {
       ending.message = "toy refusal";
       return ending;
     }
-    setup_.on_call(rank, world_call(rank, setup_.world_size, 0, "barrier"));
+    setup_.on_call(rank, world_call(rank, setup_.world_size, 0, Op::kBarrier));
     std::printf("rank %d does %s\n", static_cast<int>(rank), act.c_str());
     std::fflush(stdout);
     if (act == "meet") meet(spec.options.at("to meet"), ending);
@@ -99,10 +98,10 @@ class ToyWorld {
       ending.kind = ResultKind::kThrew;
       ending.message = "toy error";
     } else if (act == "gather") {
-      setup_.on_call(rank, world_call(rank, setup_.world_size, 1, "all_gather"));
+      setup_.on_call(rank, world_call(rank, setup_.world_size, 1, Op::kAllGather));
       sleep_until_aborted(ending, ResultKind::kAborted);
     } else if (act == "wait") {  // in a collective of all ranks
-      setup_.on_call(rank, world_call(rank, setup_.world_size, 1, "all_reduce"));
+      setup_.on_call(rank, world_call(rank, setup_.world_size, 1, Op::kAllReduce));
       sleep_until_aborted(ending, ResultKind::kAborted);
     } else if (act == "echo" || act == "meet") {
       ending.bytes = std::to_string(::getpid());

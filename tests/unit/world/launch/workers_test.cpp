@@ -19,7 +19,7 @@ TEST_CASE("a worker that ends while another is started is told at once", "[launc
   boost::asio::io_context io{1};
   const WorkerFunctions functions = toy_workers();
   Workers workers(io, functions);
-  const WorkerSetup setup{.role = "golden"};
+  const WorkerSetup setup{.is_golden = true};
   const auto first = workers.start(setup, {});
   std::string how;
   first->start({.on_frame = {}, .on_exit = [&how](const std::string& text) { how = text; }});

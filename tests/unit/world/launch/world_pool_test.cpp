@@ -73,8 +73,13 @@ TEST_CASE("a world is used again after a case that finished, unless it must be f
     const auto with_fault = pids_of(pool.run_case(faulty, -1, false));
     CHECK(with_fault != fresh);
     CHECK(pids_of(pool.run_case(toy_case(backend, 2), -1, false)) != with_fault);
-    pool.discard_last_world();
-    CHECK(pids_of(pool.run_case(toy_case(backend, 2), -1, false)) != fresh);
+    std::set<std::string> spoilt;
+    pool.start_case(toy_case(backend, 2), -1, false, [&](const WorldRun& run) {
+      spoilt = pids_of(run.endings);
+      return false;  // judging showed more than wrong values
+    });
+    pool.wait_until([&] { return !spoilt.empty(); });
+    CHECK(pids_of(pool.run_case(toy_case(backend, 2), -1, false)) != spoilt);
   }
 }
 
@@ -146,10 +151,12 @@ TEST_CASE("three lines of a dead process are in the terminal, results.json and t
     }
     REQUIRE(dead != nullptr);
     check_lines(rank_log(result, dead->rank, dead, nullptr));
-    const auto json = nlohmann::json::parse(results_json({result}, {}));
-    const std::string printed = json["cases"][0]["ranks"][dead->rank]["printed"];
+    const auto json = nlohmann::json::parse(results_entry(0, result, {}));
+    const std::string printed = json["ranks"][dead->rank]["printed"];
     check_lines(printed);
-    CHECK_THAT(printed, Catch::EndsWith("one <b>\ntwo & more\nthree"));
+    if (backend == "gloo") {  // the ranks of an emulated world share one stream
+      CHECK_THAT(printed, Catch::EndsWith("one <b>\ntwo & more\nthree"));
+    }
   }
 }
 

@@ -15,7 +15,7 @@ struct Side {
   std::vector<int64_t> ranks;
   int64_t next = 0;  // call number
 
-  CallLine call(const std::string& op, const std::string& label, bool asynchronous = false) {
+  CallLine call(Op op, const std::string& label, bool asynchronous = false) {
     int64_t own = 0;
     while (ranks[static_cast<size_t>(own)] != rank) ++own;
     CallLine line;
@@ -28,7 +28,7 @@ struct Side {
     line.dtype = "float64";
     line.group_ranks = std::make_shared<const std::vector<int64_t>>(ranks);
     line.shape = {4};
-    line.reduce_op = op == "all_reduce" ? "sum" : "";
+    if (op == Op::kAllReduce) line.reduce = ReduceOp::kSum;
     line.asynchronous = asynchronous;
     return line;
   }
@@ -41,7 +41,7 @@ CallLine wait_for(CallLine line) {
 
 TEST_CASE("a line survives its text form", "[comm][match]") {
   Side side{.rank = 3, .name = "tp[2,3]", .ranks = {2, 3}, .next = 41};
-  CallLine line = side.call("all_to_all", "a label\twith\ttabs,\nlines and \\ 'quotes'", true);
+  CallLine line = side.call(Op::kAllToAll, "a label\twith\ttabs,\nlines and \\ 'quotes'", true);
   line.strides = {1};
   line.split_sizes = {1, 3};
   line.output_sizes = {0, 4};
@@ -65,7 +65,7 @@ TEST_CASE("a line survives its text form", "[comm][match]") {
 
 TEST_CASE("malformed lines are refused, never a crash", "[comm][match]") {
   Side side{.rank = 0, .name = "tp[0,1]", .ranks = {0, 1}, .next = 0};
-  const std::string good = encode_line(side.call("all_reduce", "x"));
+  const std::string good = encode_line(side.call(Op::kAllReduce, "x"));
   for (size_t cut = 0; cut < good.size(); ++cut) CHECK(!decode_line(good.substr(0, cut)));
   CHECK(!decode_line(good + "\t1"));
   CHECK(!decode_line("a" + good));
@@ -77,10 +77,10 @@ TEST_CASE("agreeing calls in any order of arrival are no finding", "[comm][match
   Matcher matcher(3);
   Side a{0, "dp[0,1,2]", {0, 1, 2}}, b{1, "dp[0,1,2]", {0, 1, 2}}, c{2, "dp[0,1,2]", {0, 1, 2}};
   // Rank 0's second line is read before the first lines of the others.
-  CHECK(!matcher.line(a.call("all_reduce", "one")));
-  CHECK(!matcher.line(a.call("all_gather", "two")));
-  for (Side* side : {&c, &b}) CHECK(!matcher.line(side->call("all_reduce", "one")));
-  for (Side* side : {&b, &c}) CHECK(!matcher.line(side->call("all_gather", "two")));
+  CHECK(!matcher.line(a.call(Op::kAllReduce, "one")));
+  CHECK(!matcher.line(a.call(Op::kAllGather, "two")));
+  for (Side* side : {&c, &b}) CHECK(!matcher.line(side->call(Op::kAllReduce, "one")));
+  for (Side* side : {&b, &c}) CHECK(!matcher.line(side->call(Op::kAllGather, "two")));
   CHECK(matcher.wait_of(0) == "");
   for (int64_t rank = 0; rank < 3; ++rank) CHECK(!matcher.ended(rank));
   CHECK(matcher.last_call(0) == "all_gather dp[0,1,2] [4] float64 'two'");
@@ -94,22 +94,22 @@ TEST_CASE("a group put together anew begins at 0, and control may hear of it out
   Matcher matcher(3);
   // Rank 0 has made its last call of the first life before ranks 1 and 2 make their first.
   Side zero = life(0), zero_again = life(0);
-  CHECK_FALSE(matcher.line(zero.call("broadcast", "first")));
-  CHECK_FALSE(matcher.line(zero.call("barrier", "end of a life")));
-  CHECK_FALSE(matcher.line(zero_again.call("all_gather", "second life")));
+  CHECK_FALSE(matcher.line(zero.call(Op::kBroadcast, "first")));
+  CHECK_FALSE(matcher.line(zero.call(Op::kBarrier, "end of a life")));
+  CHECK_FALSE(matcher.line(zero_again.call(Op::kAllGather, "second life")));
   for (const int64_t rank : {2, 1}) {
     Side side = life(rank), again = life(rank);
-    CHECK_FALSE(matcher.line(side.call("broadcast", "first")));
-    CHECK_FALSE(matcher.line(side.call("barrier", "end of a life")));
+    CHECK_FALSE(matcher.line(side.call(Op::kBroadcast, "first")));
+    CHECK_FALSE(matcher.line(side.call(Op::kBarrier, "end of a life")));
     if (rank == 1) CHECK_FALSE(matcher.wait_of(0).empty());  // in the second life, for rank 1
-    CHECK_FALSE(matcher.line(again.call("all_gather", "second life")));
+    CHECK_FALSE(matcher.line(again.call(Op::kAllGather, "second life")));
   }
   CHECK(matcher.wait_of(0).empty());
   // A disagreement in the second life is found.
-  CHECK_FALSE(matcher.line(zero_again.call("all_reduce", "norm")));
+  CHECK_FALSE(matcher.line(zero_again.call(Op::kAllReduce, "norm")));
   Side two_again = life(2);
   two_again.next = 1;
-  const auto finding = matcher.line(two_again.call("barrier", "end of a life"));
+  const auto finding = matcher.line(two_again.call(Op::kBarrier, "end of a life"));
   REQUIRE(finding);
   CHECK(finding->code == "disagreement");
   CHECK(finding->ranks == std::vector<int64_t>{0, 2});
@@ -118,8 +118,8 @@ TEST_CASE("a group put together anew begins at 0, and control may hear of it out
 TEST_CASE("a disagreement names both ranks and both labels", "[comm][match]") {
   Matcher matcher(3);
   Side a{0, "dp[0,1,2]", {0, 1, 2}}, c{2, "dp[0,1,2]", {0, 1, 2}};
-  CHECK(!matcher.line(c.call("all_reduce", "grad of w2")));
-  const auto finding = matcher.line(a.call("all_reduce", "grad of w1"));
+  CHECK(!matcher.line(c.call(Op::kAllReduce, "grad of w2")));
+  const auto finding = matcher.line(a.call(Op::kAllReduce, "grad of w1"));
   REQUIRE(finding);
   CHECK(finding->code == "disagreement");
   CHECK(finding->ranks == std::vector<int64_t>{0, 2});
@@ -131,9 +131,9 @@ TEST_CASE("the first finding stands, whatever lines were already under way", "[c
   Matcher matcher(3);
   const std::vector<int64_t> ranks{0, 1, 2};
   Side a{0, "dp[0,1,2]", ranks}, b{1, "dp[0,1,2]", ranks}, c{2, "dp[0,1,2]", ranks};
-  CHECK(!matcher.line(c.call("all_reduce", "loss")));
-  CHECK(!matcher.line(a.call("all_reduce", "loss", true)));
-  const CallLine wrong = b.call("all_gather", "weights", true);
+  CHECK(!matcher.line(c.call(Op::kAllReduce, "loss")));
+  CHECK(!matcher.line(a.call(Op::kAllReduce, "loss", true)));
+  const CallLine wrong = b.call(Op::kAllGather, "weights", true);
   const auto finding = matcher.line(wrong);
   REQUIRE(finding);
   CHECK(finding->code == "disagreement");
@@ -141,7 +141,7 @@ TEST_CASE("the first finding stands, whatever lines were already under way", "[c
 
   CHECK(!matcher.line(wait_for(wrong)));  // no rank waits in such a call
   CHECK(matcher.wait_of(1) == "");
-  CHECK(!matcher.line(a.call("broadcast", "next")));
+  CHECK(!matcher.line(a.call(Op::kBroadcast, "next")));
   CHECK_THAT(matcher.last_call(0), Contains("broadcast") && Contains("'next'"));
   CHECK_THAT(matcher.wait_of(2), Contains("rank 2 waits for rank 1 in all_reduce(sum)"));
   for (const int64_t rank : ranks) CHECK(!matcher.ended(rank));  // else a deadlock
@@ -150,7 +150,7 @@ TEST_CASE("the first finding stands, whatever lines were already under way", "[c
 TEST_CASE("splits that do not fit each other are a disagreement", "[comm][match]") {
   Matcher matcher(2);
   Side a{0, "ep[0,1]", {0, 1}}, b{1, "ep[0,1]", {0, 1}};
-  CallLine first = a.call("all_to_all", "tokens"), second = b.call("all_to_all", "tokens");
+  CallLine first = a.call(Op::kAllToAll, "tokens"), second = b.call(Op::kAllToAll, "tokens");
   first.split_sizes = {1, 3};
   first.output_sizes = {1, 2};
   second.split_sizes = {2, 2};
@@ -166,10 +166,10 @@ TEST_CASE("a cycle across groups is found when it closes, while other ranks stil
   Matcher matcher(5);
   Side tp0{0, "tp[0,1]", {0, 1}}, dp1{1, "dp[1,3]", {1, 3}}, tp3{3, "tp[2,3]", {2, 3}},
       dp2{2, "dp[0,2]", {0, 2}};
-  CHECK(!matcher.line(tp0.call("all_reduce", "tp of 0")));
-  CHECK(!matcher.line(dp1.call("all_reduce", "dp of 1")));
-  CHECK(!matcher.line(tp3.call("all_reduce", "tp of 3")));
-  const auto finding = matcher.line(dp2.call("all_reduce", "dp of 2"));
+  CHECK(!matcher.line(tp0.call(Op::kAllReduce, "tp of 0")));
+  CHECK(!matcher.line(dp1.call(Op::kAllReduce, "dp of 1")));
+  CHECK(!matcher.line(tp3.call(Op::kAllReduce, "tp of 3")));
+  const auto finding = matcher.line(dp2.call(Op::kAllReduce, "dp of 2"));
   REQUIRE(finding);
   CHECK(finding->code == "deadlock");
   CHECK(finding->ranks == std::vector<int64_t>{0, 1, 2, 3});
@@ -181,13 +181,13 @@ TEST_CASE("asynchronous calls in opposite order deadlock only when both wait", "
   Matcher matcher(2);
   Side a0{0, "a[0,1]", {0, 1}}, b0{0, "b[0,1]", {0, 1}}, a1{1, "a[0,1]", {0, 1}},
       b1{1, "b[0,1]", {0, 1}};
-  const CallLine a_of_0 = a0.call("all_reduce", "a", true),
-                 b_of_1 = b1.call("all_reduce", "b", true);
+  const CallLine a_of_0 = a0.call(Op::kAllReduce, "a", true),
+                 b_of_1 = b1.call(Op::kAllReduce, "b", true);
   CHECK(!matcher.line(a_of_0));
   CHECK(!matcher.line(b_of_1));
   SECTION("both go on: no finding") {
-    const CallLine b_of_0 = b0.call("all_reduce", "b", true),
-                   a_of_1 = a1.call("all_reduce", "a", true);
+    const CallLine b_of_0 = b0.call(Op::kAllReduce, "b", true),
+                   a_of_1 = a1.call(Op::kAllReduce, "a", true);
     for (const CallLine& started : {b_of_0, a_of_1}) CHECK(!matcher.line(started));
     for (const CallLine& waited : {a_of_0, b_of_1, b_of_0, a_of_1}) {
       CHECK(!matcher.line(wait_for(waited)));
@@ -207,7 +207,7 @@ TEST_CASE("a rank that ends while another waits for it is named", "[comm][match]
   Matcher matcher(2);
   Side a{0, "dp[0,1]", {0, 1}};
   SECTION("it ends later") {
-    CHECK(!matcher.line(a.call("all_reduce", "grad")));
+    CHECK(!matcher.line(a.call(Op::kAllReduce, "grad")));
     CHECK(matcher.wait_of(0) ==
           "rank 0 waits for rank 1 in all_reduce(sum) dp[0,1] [4] float64 'grad' (call 0)");
     const auto finding = matcher.ended(1);
@@ -216,7 +216,7 @@ TEST_CASE("a rank that ends while another waits for it is named", "[comm][match]
   }
   SECTION("it had ended before") {
     CHECK(!matcher.ended(1));
-    CHECK(matcher.line(a.call("all_reduce", "grad")));
+    CHECK(matcher.line(a.call(Op::kAllReduce, "grad")));
   }
 }
 
@@ -224,13 +224,13 @@ TEST_CASE("an asynchronous call that its rank did not wait for is found when the
           "[comm][match]") {
   Matcher matcher(2);
   Side a{0, "dp[0,1]", {0, 1}}, b{1, "dp[0,1]", {0, 1}};
-  const CallLine waited = a.call("all_reduce", "grad bucket 0", true);
+  const CallLine waited = a.call(Op::kAllReduce, "grad bucket 0", true);
   CHECK(!matcher.line(waited));
-  CHECK(!matcher.line(a.call("all_reduce", "grad bucket 1", true)));
-  CHECK(!matcher.line(b.call("all_reduce", "grad bucket 0")));
+  CHECK(!matcher.line(a.call(Op::kAllReduce, "grad bucket 1", true)));
+  CHECK(!matcher.line(b.call(Op::kAllReduce, "grad bucket 0")));
   CHECK(!matcher.line(wait_for(waited)));
   SECTION("whether or not its peers have come") {
-    if (GENERATE(false, true)) CHECK(!matcher.line(b.call("all_reduce", "grad bucket 1")));
+    if (GENERATE(false, true)) CHECK(!matcher.line(b.call(Op::kAllReduce, "grad bucket 1")));
     const auto finding = matcher.ended(0);
     REQUIRE(finding);
     CHECK(finding->code == "never_waited");
@@ -240,14 +240,14 @@ TEST_CASE("an asynchronous call that its rank did not wait for is found when the
   }
   SECTION("also when it has put the group together anew since") {
     Side again{0, "dp[0,1]", {0, 1}};
-    const CallLine second = again.call("all_reduce", "second life", true);
+    const CallLine second = again.call(Op::kAllReduce, "second life", true);
     CHECK(!matcher.line(second));
-    CHECK(!matcher.line(b.call("all_reduce", "grad bucket 1")));
+    CHECK(!matcher.line(b.call(Op::kAllReduce, "grad bucket 1")));
     CallLine first = waited;
     first.sequence = 1;
     CHECK(!matcher.line(wait_for(first)));
     Side b_again{1, "dp[0,1]", {0, 1}};
-    CHECK(!matcher.line(b_again.call("all_reduce", "second life")));
+    CHECK(!matcher.line(b_again.call(Op::kAllReduce, "second life")));
     CHECK(!matcher.line(wait_for(second)));
     CHECK(!matcher.ended(0));
   }
@@ -256,9 +256,10 @@ TEST_CASE("an asynchronous call that its rank did not wait for is found when the
 TEST_CASE("of the cycles that one call closes the shortest is told", "[comm][match]") {
   Matcher matcher(3);
   Side one{1, "tp[0,1]", {0, 1}}, two{2, "cp[1,2]", {1, 2}}, zero{0, "ep[0,2,1]", {0, 2, 1}};
-  CHECK(!matcher.line(one.call("all_reduce", "of 1")));
-  CHECK(!matcher.line(two.call("all_reduce", "of 2")));
-  const auto finding = matcher.line(zero.call("all_reduce", "of 0"));  // 0 -> 1 or 0 -> 2 -> 1 -> 0
+  CHECK(!matcher.line(one.call(Op::kAllReduce, "of 1")));
+  CHECK(!matcher.line(two.call(Op::kAllReduce, "of 2")));
+  const auto finding =
+      matcher.line(zero.call(Op::kAllReduce, "of 0"));  // 0 -> 1 or 0 -> 2 -> 1 -> 0
   REQUIRE(finding);
   CHECK(finding->ranks == std::vector<int64_t>{0, 1});
 }
@@ -268,7 +269,7 @@ TEST_CASE("long lists of ranks are cut", "[comm][match]") {
   for (size_t i = 0; i < ranks.size(); ++i) ranks[i] = static_cast<int64_t>(i);
   Matcher matcher(20);
   Side first{0, "world", ranks};
-  CHECK(!matcher.line(first.call("all_reduce", "x")));
+  CHECK(!matcher.line(first.call(Op::kAllReduce, "x")));
   CHECK_THAT(matcher.wait_of(0), Contains("ranks 1, 2, 3, 4, 5, 6, 7, 8 and 11 more in"));
 }
 
@@ -276,8 +277,8 @@ TEST_CASE("messages are matched by their two ends and tag", "[comm][match]") {
   Matcher matcher(3);
   const std::vector<int64_t> ranks{0, 1, 2};
   Side a{0, "cp[0,1,2]", ranks}, b{1, "cp[0,1,2]", ranks};
-  CallLine sent = a.call("send", "kv");
-  CallLine taken = b.call("recv", "kv of my neighbour");
+  CallLine sent = a.call(Op::kSend, "kv");
+  CallLine taken = b.call(Op::kRecv, "kv of my neighbour");
   sent.root = 1;
   taken.root = 0;
   CHECK(!matcher.line(sent));

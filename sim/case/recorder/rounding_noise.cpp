@@ -1,0 +1,39 @@
+#include "sim/case/recorder/rounding_noise.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <limits>
+
+#include "base/seed.h"
+
+namespace shardproof::sim {
+namespace {
+
+double gap_above_one(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kBFloat16:
+      return 0x1p-7;
+    case at::kHalf:
+      return 0x1p-10;
+    case at::kFloat:
+      return std::numeric_limits<float>::epsilon();
+    default:
+      return std::numeric_limits<double>::epsilon();
+  }
+}
+
+}  // namespace
+
+at::Tensor uniform_noise(const at::Tensor& like, int64_t seed, const std::string& stream) {
+  const auto generator = at::detail::createCPUGenerator(stream_seed(seed, stream));
+  return at::rand(like.sizes(), generator, at::dtype(at::kDouble)).mul_(2).sub_(1);
+}
+
+at::Tensor moved_by_rounding(const at::Tensor& value, int64_t seed, const std::string& stream) {
+  const double rounding = gap_above_one(value.scalar_type()) / 2;
+  const at::Tensor factor = uniform_noise(value, seed, stream).mul_(rounding).add_(1);
+  return (value.to(at::kDouble) * factor).to(value.scalar_type());
+}
+
+}  // namespace shardproof::sim

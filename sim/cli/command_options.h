@@ -1,0 +1,16 @@
+// The options of commands that have a file of their own.
+#pragma once
+
+#include "sim/cli/arguments.h"
+
+namespace CLI {
+class App;
+}
+
+namespace shardproof::sim {
+
+void add_mutant_options(CLI::App& app, MutantArguments& mutants);
+void add_fuzz_options(CLI::App& app, Arguments& arguments);
+void add_shrink_options(CLI::App& app, Arguments& arguments);
+
+}  // namespace shardproof::sim

@@ -1,0 +1,59 @@
+// The options of `fuzz` and `shrink`.
+#include <CLI/CLI.hpp>
+
+#include "sim/case/names.h"
+#include "sim/cli/command_options.h"
+
+namespace shardproof::sim {
+
+namespace {
+
+void add_world_of_explore(CLI::App& app, RunArguments& run, const char* backends) {
+  app.add_option("--backend", run.backends, backends)
+      ->delimiter(',')
+      ->check(CLI::IsMember(known_backends()));
+  app.add_option("--device", run.world.device, "cpu or cuda")
+      ->check(CLI::IsMember(known_devices()));
+  app.add_flag("--ignore-limits", run.world.ignore_limits,
+               "Start cases that are predicted to need more than this machine has");
+}
+
+}  // namespace
+
+void add_fuzz_options(CLI::App& app, Arguments& arguments) {
+  ExploreArguments& explore = arguments.explore;
+  RunArguments& run = arguments.run;
+  CLI::Option* count = app.add_option("--count", explore.count, "Cases to draw (default: 200)")
+                           ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+  app.add_option("--minutes", explore.minutes, "Draw and run cases for so long")
+      ->check(CLI::Range(0.01, 1e5))
+      ->excludes(count);
+  app.add_option("--seed", explore.seed, "Of the draws (default: 0)")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 52));
+  app.add_option("--precision", explore.precisions, "Only these precisions (default: all)")
+      ->delimiter(',')
+      ->check(CLI::IsMember(all_names<Precision>()));
+  app.add_option("--workload", explore.workloads, "Only these workloads (default: all)")
+      ->delimiter(',');
+  app.add_option("--corpus", explore.corpus,
+                 "Folder of cases that an earlier fuzz kept: their pairs have run already");
+  app.add_option("--out", run.out, "Folder for results and corpus (default: runs/<time>)");
+  app.add_option("--jobs,-j", run.jobs, "Cases at the same time, as in `run`")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--maxfail", run.max_fail, "Stop after so many that are not as expected")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+  add_world_of_explore(app, run, "Backends to run each case on (default: emulated)");
+}
+
+void add_shrink_options(CLI::App& app, Arguments& arguments) {
+  RunArguments& run = arguments.run;
+  app.add_option("scenario", run.paths, "Scenario file")->required()->expected(1);
+  app.add_option("--only", run.only, "The failing case, by its exact name");
+  app.add_option("--deadline", arguments.explore.deadline_s,
+                 "Seconds after which no smaller case is tried (default: 60)")
+      ->check(CLI::Range(1.0, 1e6));
+  app.add_option("--out", run.out, "Scenario file to write (default: runs/shrunk/<case>.yaml)");
+  add_world_of_explore(app, run, "Backend of the case (default: emulated)");
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,221 @@
+// shrink: the smallest case that fails in the same way as a failing one, as a scenario file.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "base/elapsed.h"
+#include "base/error.h"
+#include "base/text_file.h"
+#include "base/utf8.h"
+#include "sim/cli/commands.h"
+#include "sim/cli/machine.h"
+#include "sim/cli/selection.h"
+#include "sim/explore/shrink.h"
+#include "sim/explore/signature.h"
+#include "sim/lint/scenario_files.h"
+#include "sim/run/case_runner.h"
+
+namespace shardproof::sim {
+
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr const char* kNotRun = "not run";
+constexpr const char* kFolders[] = {"model.folder", "data.case"};
+constexpr size_t kShownLine = 400;  // bytes of a finding in the head of the file
+
+[[noreturn]] void bad_case(const std::string& what, const std::string& fix) {
+  throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
+}
+
+// The case of this name; of a scenario of one case, that one.
+CaseSettings settings_of_case(const Scenario& scenario, const std::string& only) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < scenario.cases.size(); ++i) {
+    names.push_back(scenario.cases[i].name);
+    if (names.back() == only) return scenario.settings[i];
+  }
+  if (only.empty() && names.size() == 1) return scenario.settings.front();
+  if (only.empty()) {
+    bad_case(fmt::format("{} has {} cases", scenario.file, names.size()),
+             "name the failing one with --only");
+  }
+  unknown_case(only, names);
+}
+
+class Shrink {
+ public:
+  Shrink(const Arguments& arguments, WorldPool& pool)
+      : run_(arguments.run),
+        deadline_s_(arguments.explore.deadline_s),
+        pool_(pool),
+        limits_(limits_for(run_.world)),
+        goldens_(pool, false, limits_),
+        runner_(pool, goldens_, false, limits_),
+        world_{.device = enum_of<DeviceKind>(run_.world.device), .workloads = run_.workloads} {
+    if (!run_.backends.empty()) world_.backend = enum_of<Backend>(run_.backends.front());
+    require_can_run(world_.backend, world_.device);
+  }
+
+  int go() {
+    const std::string path = own_scenario(run_.paths.front());
+    file_ = fs::absolute(path).string();
+    const Scenario scenario = parse_scenario(path, world_);
+    CaseSettings settings = settings_of_case(scenario, run_.only);
+    for (const char* key : {"name", "tags", "expect.verdict", "expect.kind", "expect.tensor",
+                            "expect.detector", "expect.collectives"}) {
+      settings.erase(key);
+    }
+    if (run_.seed) settings["seed"] = *run_.seed;
+    const CaseResult before = run_first(settings);
+    const std::string signature = failure_signature(before);
+    if (signature.empty()) {
+      std::cerr << "shardproof: the case matches, so there is nothing to shrink\n";
+      return 2;
+    }
+    std::cout << "the case fails: " << printable(failure_text(before), kShownLine) << std::endl;
+    Shrunk shrunk = shrink_case(
+        settings, signature, [this](const auto& cases) { return signatures_of(cases); },
+        [this] { return in_time(); });
+    write(settings, shrunk);
+    return pool_.interrupted() ? 130 : 0;
+  }
+
+ private:
+  struct Known {
+    std::string signature, text;
+    Verdict verdict = Verdict::kInternal;
+    ResultKind kind = ResultKind::kNone;
+  };
+  static Known known(const CaseResult& result) {
+    return {failure_signature(result), failure_text(result), result.verdict, result.kind};
+  }
+
+  bool in_time() const { return seconds_since(start_) < deadline_s_ && !pool_.interrupted(); }
+
+  CaseResult run_first(const CaseSettings& settings) {
+    const CheckedCase checked = check_settings(settings, file_, world_);
+    if (!checked.spec) bad_case(checked.sentence, "shrink a case that can run");
+    CaseResult result = runner_.run(*checked.spec);
+    known_[settings.dump()] = known(result);
+    return result;
+  }
+
+  std::vector<std::string> signatures_of(const std::vector<CaseSettings>& cases) {
+    for (const CaseSettings& settings : cases) start(settings);
+    runner_.wait_until_at_most(0);
+    std::vector<std::string> signatures;
+    for (const CaseSettings& settings : cases) {
+      const auto found = known_.find(settings.dump());
+      signatures.push_back(found == known_.end() ? kNotRun : found->second.signature);
+    }
+    return signatures;
+  }
+
+  // Runs each case once.
+  void start(const CaseSettings& settings) {
+    const std::string text = settings.dump();
+    if (known_.count(text) != 0 || !in_time()) return;
+    const CheckedCase checked = check_settings(settings, file_, world_);
+    if (!checked.spec) {
+      known_[text] = {"refused: " + checked.sentence, ""};
+      return;
+    }
+    known_[text] = {kNotRun, ""};
+    const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+    runner_.wait_for_room(checked.spec->parallel.world_size(), cores);
+    runner_.start(*checked.spec, [this, text](const CaseResult& result) {
+      if (pool_.interrupted()) return;
+      known_[text] = known(result);
+    });
+  }
+
+  fs::path place() const {
+    if (!run_.out.empty()) return fs::absolute(run_.out);
+    std::string name = run_.only.empty() ? fs::path(file_).stem().string() : run_.only;
+    for (char& letter : name) {
+      if (std::isalnum(static_cast<unsigned char>(letter)) == 0) letter = '_';
+    }
+    return fs::absolute(fs::path("runs") / "shrunk" / (name + ".yaml"));
+  }
+
+  void write(const CaseSettings& before, Shrunk& shrunk) {
+    const fs::path out = place();
+    fs::create_directories(out.parent_path());
+    const Known& found = known_.at(shrunk.settings.dump());
+    CaseSettings settings = shrunk.settings;
+    for (const char* key : kFolders) {
+      if (!settings.contains(key)) continue;
+      const fs::path folder = fs::path(file_).parent_path() / settings[key].get<std::string>();
+      settings[key] = fs::relative(folder, out.parent_path()).string();
+    }
+    if (settings.contains("faults")) {  // a case without faults is to match once it is corrected
+      settings["expect.verdict"] = name_of(found.verdict);
+      settings["expect.kind"] = name_of(found.kind);
+    }
+    const std::string head =
+        fmt::format("{}\nShrunk from {}{}.", printable(found.text, kShownLine), run_.paths.front(),
+                    run_.only.empty() ? "" : ", case " + run_.only);
+    const std::string text = scenario_text(settings, head);
+    write_text_file(out, text);
+    std::cout << fmt::format("size {:.1f} -> {:.1f} in {:.1f} s: {} smaller cases in {} rounds\n{}",
+                             size_of(before), size_of(shrunk.settings), seconds_since(start_),
+                             shrunk.cases_run, shrunk.rounds, text);
+    if (!shrunk.in_time) {
+      std::cout << fmt::format("the deadline of {} s ended the search; --deadline gives it more\n",
+                               deadline_s_);
+    }
+    std::cout << "not smaller:\n";
+    for (const std::string& kept : shrunk.kept) {
+      std::cout << "  " << printable(kept, kShownLine / 2) << '\n';
+    }
+    std::cout << "written to " << out.string() << '\n';
+  }
+
+  const RunArguments& run_;
+  double deadline_s_;
+  WorldPool& pool_;
+  std::optional<MachineLimits> limits_;
+  GoldenStore goldens_;
+  CaseRunner runner_;
+  WorldChoice world_;
+  std::string file_;
+  std::map<std::string, Known> known_;  // by the text of the settings
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+int shrink_command(const Arguments& arguments, WorldPool& pool) {
+  return Shrink(arguments, pool).go();
+}
+
+void shrink_unexpected(const std::vector<CaseResult>& results, const RunArguments& run,
+                       WorldPool& pool) {
+  std::set<std::string> seen;  // one case of each way to fail
+  for (const CaseResult& result : results) {
+    const bool is_new = !result.as_expected && result.verdict != Verdict::kMatch &&
+                        seen.insert(failure_signature(result)).second;
+    const bool is_scenario = fs::path(result.spec.file).extension() != ".json";
+    if (!is_new || !is_scenario || pool.interrupted()) continue;
+    Arguments arguments;
+    arguments.run = run;
+    arguments.run.paths = {result.spec.file};
+    arguments.run.only = result.spec.name;
+    arguments.run.backends = {name_of(result.spec.world.backend)};
+    arguments.run.out.clear();
+    std::cout << "\nshrinking " << result.spec.name << std::endl;
+    shrink_command(arguments, pool);
+  }
+}
+
+}  // namespace shardproof::sim

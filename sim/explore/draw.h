@@ -1,0 +1,53 @@
+// Draws cases that the checks before a run accept.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+
+#include "sim/explore/catalog.h"
+#include "sim/explore/pair_coverage.h"
+
+namespace shardproof::sim {
+
+// Which draws were refused before a run, and by which key; "" where no key is named.
+struct DrawCounts {
+  int64_t drawn = 0, refused = 0;
+  std::map<std::string, int64_t> refused_by = {};
+};
+
+class Drawer {
+ public:
+  // A pair is given up when so many draws with it were refused.
+  static constexpr int64_t kTries = 6;
+
+  Drawer(const Catalog& catalog, WorldChoice world) : catalog_(catalog), world_(std::move(world)) {}
+
+  // A case with both kinds of values in effect, and others drawn around them. Draws again when the
+  // checks refuse it, without the setting at fault; nothing after `tries` draws.
+  std::optional<CaseSettings> draw(const KindPair& pair, std::mt19937_64& random, int64_t tries);
+  // A case with a pair that `expected` lacks: what has run, and what is about to. Both give up
+  // pairs for which there is none.
+  CaseSettings draw_missing(PairCoverage& run, PairCoverage& expected, std::mt19937_64& random);
+
+  const DrawCounts& counts() const { return counts_; }
+
+ private:
+  struct Drawing;
+  bool require(Drawing& drawing, const std::string& path, const nlohmann::json& value,
+               std::mt19937_64& random) const;
+  bool require_effect(Drawing& drawing, const std::string& path, std::mt19937_64& random) const;
+  bool require_kind(Drawing& drawing, size_t kind, std::mt19937_64& random) const;
+  void choose_workload(Drawing& drawing, std::mt19937_64& random) const;
+  void fill(Drawing& drawing, double share, std::mt19937_64& random) const;
+  void fill_stages(Drawing& drawing, double share, std::mt19937_64& random) const;
+  bool settle(Drawing& drawing, std::mt19937_64& random);
+
+  const Catalog& catalog_;
+  WorldChoice world_;
+  DrawCounts counts_;
+};
+
+}  // namespace shardproof::sim

@@ -1,0 +1,17 @@
+// Makes the sizes of a drawn case agree, so that most drawn cases can run: heads divide by the
+// ranks that share them, samples by dp, and no mesh has more ranks than a drawn case may have.
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "sim/explore/scenario_text.h"
+
+namespace shardproof::sim {
+
+inline constexpr int64_t kMostDrawnRanks = 16;
+
+// Leaves the keys of `fixed` as they are.
+void fit_sizes(CaseSettings& settings, const std::set<std::string>& fixed);
+
+}  // namespace shardproof::sim

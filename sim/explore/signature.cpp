@@ -1,0 +1,50 @@
+#include "sim/explore/signature.h"
+
+#include <fmt/format.h>
+
+#include <regex>
+
+namespace shardproof::sim {
+
+namespace {
+
+// "every element is 2.00 x golden on ranks 0, 1" -> "every element is # x golden".
+std::string without_numbers(const std::string& text) {
+  static const std::regex number(R"(-?\b[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?\b)");
+  static const std::regex list(R"(#(, (and )?#|-#| to #| and #)+)");
+  static const std::regex plural(R"(\branks\b)");
+  std::string plain = std::regex_replace(text, number, "#");
+  plain = std::regex_replace(plain, list, "#");
+  static const std::regex places("wrong only at .*");  // which a smaller tensor may not have
+  plain = std::regex_replace(plain, places, "wrong only at places");
+  static const std::regex holders(" on (all rank|rank #)");  // fewer on a smaller mesh
+  return std::regex_replace(std::regex_replace(plain, plural, "rank"), holders, "");
+}
+
+// The sentence up to its first detail.
+std::string first_clause(const std::string& text) {
+  return text.substr(0, text.find_first_of(":;("));
+}
+
+}  // namespace
+
+std::string failure_signature(const CaseResult& result) {
+  if (result.verdict == Verdict::kMatch) return "";
+  std::string signature = fmt::format("{} {}", result.verdict, result.kind);
+  if (result.divergence) {
+    const Divergence& found = *result.divergence;
+    const std::string& cause = found.likely.empty() ? found.pattern : found.likely;
+    return fmt::format("{} {} {}", signature, without_numbers(found.tensor),
+                       without_numbers(first_clause(cause)));
+  }
+  // The message of another verdict names ranks and calls; of an exception it is what was thrown.
+  const bool says = result.kind == ResultKind::kThrew || result.kind == ResultKind::kInternal ||
+                    result.verdict == Verdict::kRefused || result.verdict == Verdict::kBadInput;
+  return says ? signature + " " + without_numbers(first_clause(result.message)) : signature;
+}
+
+std::string failure_text(const CaseResult& result) {
+  return fmt::format("{} ({}): {}", result.verdict, result.kind, result.message);
+}
+
+}  // namespace shardproof::sim

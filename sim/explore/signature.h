@@ -1,0 +1,17 @@
+// How a case failed, without what changes when the case shrinks: numbers, ranks, layer numbers.
+#pragma once
+
+#include <string>
+
+#include "sim/judge/verdict/verdict.h"
+
+namespace shardproof::sim {
+
+// Equal for two cases that fail the same way: verdict, kind, first wrong tensor up to its layer
+// number, and pattern or cause up to its numbers. "" for a match.
+std::string failure_signature(const CaseResult& result);
+
+// "mismatch (values): grad.model.layers.0.mlp.down_proj.weight of step 1: <pattern>; <cause>"
+std::string failure_text(const CaseResult& result);
+
+}  // namespace shardproof::sim

@@ -1,0 +1,381 @@
+#include "sim/judge/probe/rank_recorder.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/digest.h"
+#include "base/elapsed.h"
+#include "sim/case/policy_stages.h"
+#include "sim/judge/diff/golden_order.h"
+#include "sim/judge/diff/roundings.h"
+#include "sim/judge/diff/tensor_diff.h"
+#include "sim/judge/evidence/look.h"
+#include "sim/judge/probe/own_norm.h"
+#include "tensor/aten_view.h"
+
+namespace shardproof::sim {
+namespace {
+
+bool has_prefix(const std::string& text, std::string_view prefix) {
+  return text.compare(0, prefix.size(), prefix) == 0;
+}
+
+uint64_t combine(uint64_t seed, uint64_t value) { return mix_bits(seed * 31 + value); }
+
+uint64_t text_hash(const std::string& text) { return digest_of(text.data(), text.size()); }
+
+uint64_t plan_key(const Observation& observation, const std::vector<int64_t>& global_shape) {
+  uint64_t key = digest_of(global_shape.data(), global_shape.size() * sizeof(int64_t));
+  for (const Cut& cut : observation.layout.cuts()) {
+    key = combine(key, static_cast<uint64_t>(cut.dim));
+    key = combine(key, text_hash(cut.axis));
+    key = combine(key, static_cast<uint64_t>(cut.kind));
+    key = combine(key, digest_of(cut.blocks.data(), cut.blocks.size() * sizeof(int64_t)));
+    key = combine(key, static_cast<uint64_t>(cut.padded_size));
+    key = combine(key, static_cast<uint64_t>(cut.parts));
+  }
+  if (const at::Tensor& map = observation.token_map; map.defined()) {
+    const at::Tensor tokens = map.contiguous();
+    key = combine(key, digest_of(tokens.const_data_ptr(), tokens.numel() * tokens.element_size()));
+    for (const int64_t size : map.sizes()) key = combine(key, static_cast<uint64_t>(size));
+  }
+  if (observation.part == Part::kPartial) {
+    for (const std::string& axis : observation.partial_axes)
+      key = combine(key, text_hash(axis) + 1);
+  }
+  return key;
+}
+
+// The coverage of [B, S] logprobs, without the positions that are zero by definition.
+void cover_scored(const GoldenTensor& golden, const IndexPlan& plan, ResultRow& row) {
+  const std::vector<int64_t> tails = zero_tails(golden);
+  const int64_t columns = golden.value.size(1);
+  const auto hash = [&](int64_t offset) -> uint64_t {
+    const int64_t column = offset % columns;
+    if (column == 0 || column >= tails[static_cast<size_t>(offset / columns)]) return 0;
+    return coverage_hash(0, offset);
+  };
+  plan.for_each_run([&](int64_t, int64_t offset, int64_t length) {
+    for (int64_t i = 0; i < length; ++i) row.covered += hash(offset + i);
+  });
+  for (int64_t offset = 0; offset < golden.value.numel(); ++offset) {
+    row.coverage_of_all += hash(offset);
+  }
+}
+
+// "1 0 model.norm.output": the step, microbatch and name of an observation.
+std::string forward_key(const Observation& observation) {
+  return fmt::format("{} {} {}", observation.step, observation.microbatch, observation.name);
+}
+
+bool is_scored_logprobs(const GoldenTensor& golden) {
+  return golden.name == "logprobs" && golden.value.dim() == 2 &&
+         golden.value.dtype() == Dtype::kFloat64;
+}
+
+// Whether a policy's worker returns this tensor from a call to score.
+bool is_policy_scores(const std::string& name) {
+  return name == "scores" || name == "reference_scores";
+}
+
+void fill_coverage(const GoldenTensor& golden, const IndexPlan& plan, ResultRow& row) {
+  if (is_scored_logprobs(golden)) {
+    cover_scored(golden, plan, row);
+  } else if (has_prefix(row.name, "grad.") || has_prefix(row.name, "param.") ||
+             has_prefix(row.name, "refit.")) {
+    row.covered = plan.covered;
+    row.coverage_of_all = plan.coverage_of_all;
+  }
+}
+
+constexpr const char* kMaySkip =
+    "correct runs of one device differ in whether an overflow skips the step";
+
+std::string why_unresolved(const GoldenTensor& golden) {
+  if (!std::isfinite(golden.scatter)) {
+    return "some correct runs of one device overflow there, or skip the step, and others do not";
+  }
+  return fmt::format("correct runs of one device scatter over {:.2g} of its scale",
+                     golden.scatter / golden.scale);
+}
+
+}  // namespace
+
+RankRecorder::RankRecorder(const CaseSpec& spec, const Mesh& mesh, int64_t rank,
+                           const GoldenRecord* golden, std::function<int64_t()> calls_so_far)
+    : spec_(spec),
+      mesh_(mesh),
+      rank_(rank),
+      golden_(golden),
+      calls_so_far_(std::move(calls_so_far)),
+      tolerance_(spec),
+      addend_room_(kAddendBytes / static_cast<size_t>(mesh.world_size())) {
+  if (golden_) {
+    observed_.assign(golden_->tensors().size(), false);
+    own_optimizer_.emplace(spec_, *golden_);
+    if (spec_.precision != Precision::kFloat64) gradient_addends_.emplace(*golden_);
+  }
+  report_.rank = rank;
+}
+
+bool RankRecorder::listens(Phase phase) const {
+  if (!spec_.judged) return false;
+  return phase == Phase::kForward || phase == Phase::kStep || spec_.record_activations;
+}
+
+bool RankRecorder::filtered(const Observation& observation) const {
+  if (!listens(observation.phase)) return true;
+  return !spec_.record_activations && observation.phase == Phase::kForward &&
+         observation.name != "logprobs" && observation.name != "loss";
+}
+
+const GoldenTensor* RankRecorder::golden_of(const Observation& observation, bool fed) const {
+  const Phase phase = observation.phase == Phase::kRecompute ? Phase::kForward : observation.phase;
+  return golden_->find(phase, observation.step,
+                       fed ? observation.name.substr(4) : observation.name);
+}
+
+const IndexPlan& RankRecorder::plan_of(const Observation& observation,
+                                       const std::vector<int64_t>& global_shape) {
+  uint64_t key = plan_key(observation, global_shape);
+  Mesh mesh = mesh_;
+  if (!spec_.stages.empty()) {
+    mesh = parallel_at(spec_, observation.step).mesh();
+    key = combine(key, text_hash(mesh.describe()));
+  }
+  std::unique_ptr<IndexPlan>& plan = plans_[key];
+  if (!plan) {
+    const bool partial = observation.part == Part::kPartial;
+    plan = std::make_unique<IndexPlan>(make_index_plan(
+        global_shape, observation.layout, view_of(observation.token_map),
+        partial ? observation.partial_axes : std::vector<std::string>(), mesh, rank_));
+  }
+  return *plan;
+}
+
+void RankRecorder::observe(const Observation& observation) {
+  if (filtered(observation)) return;
+  const auto start = std::chrono::steady_clock::now();
+  const at::NoGradGuard no_grad;
+  const at::Tensor tensor = observation.tensor.detach().cpu().contiguous();
+  constexpr std::string_view kInitial = "initial.";
+  if (has_prefix(observation.name, kInitial)) {
+    if (own_optimizer_) own_optimizer_->begin(observation.name.substr(kInitial.size()), tensor);
+    return;
+  }
+
+  const TensorView local = view_of(tensor);
+  ResultRow row(Outcome::kNotJudged);
+  row.name = observation.name;
+  row.phase = observation.phase;
+  row.step = observation.step;
+  row.microbatch = observation.microbatch;
+  row.rank = rank_;
+  row.redundant = observation.part == Part::kRedundant;
+  row.partial = observation.part == Part::kPartial;
+  if (row.partial) row.partial_axes = observation.partial_axes;
+  row.dtype = dtype_name(local.dtype());
+  row.digest = digest_of(local.bytes(), local.nbytes());
+  if (calls_so_far_) row.calls_before = calls_so_far_();
+  if (gradient_addends_) gradient_addends_->see(observation);
+  judge(observation, local, row);
+  const std::string own = own_optimizer_ ? own_optimizer_->see(observation, tensor) : "";
+  if (!own.empty() && !row.is_wrong() && row.problem.empty()) {
+    const std::string rounded = rounded_through(local, spec_.precision);
+    row.problem = rounded.empty() ? own : own + "; " + rounded;
+  }
+  if (!row.problem.empty()) row.outcome = Outcome::kMismatch;
+  if (row.outcome == Outcome::kMatch || row.is_wrong()) row.judged = row.count;
+  if (row.phase == Phase::kForward) forward_digests_.emplace(forward_key(observation), row.digest);
+  report_.rows.push_back(std::move(row));
+  report_.compare_seconds += seconds_since(start);
+}
+
+void RankRecorder::judge(const Observation& observation, const TensorView& local, ResultRow& row) {
+  if (!golden_) {
+    row.replicas = observation.layout.replicas_of(
+        spec_.stages.empty() ? mesh_ : parallel_at(spec_, observation.step).mesh(), rank_);
+    row.count = local.numel();
+    row.reason = "the rank had no golden";
+    return;
+  }
+  const bool fed = has_prefix(observation.name, "fed.");
+  const GoldenTensor* golden = golden_of(observation, fed);
+  if (!golden) {
+    row.replicas = std::vector<int64_t>{rank_};
+    if (may_skip(observation.step)) {
+      row.outcome = Outcome::kUnresolved;
+      row.reason = kMaySkip;
+    } else {
+      row.problem = "the golden has no tensor of this name";
+    }
+    return;
+  }
+  row.order = golden->order;
+  row.golden_scale = golden->scale;
+  if (!fed) observed_[static_cast<size_t>(golden->order)] = true;
+  const IndexPlan& plan = plan_of(observation, golden->value.sizes());
+  row.layout = plan.layout;
+  row.replicas = plan.replicas;
+  row.tokens = plan.tokens;
+  row.compares_replicas = !plan.only_padding;
+  row.count = plan.count;
+  if (!plan.problem.empty()) {
+    row.problem = plan.problem;
+  } else if (local.sizes() != plan.local_shape) {
+    row.problem =
+        fmt::format("wrong shape: [{}], where {} of the golden's [{}] is [{}]",
+                    fmt::join(local.sizes(), ", "), observation.layout.describe(),
+                    fmt::join(plan.global_shape, ", "), fmt::join(plan.local_shape, ", "));
+  } else if (is_floating(local.dtype()) != is_floating(golden->value.dtype())) {
+    row.problem = fmt::format("wrong dtype: {}, the golden is {}", row.dtype,
+                              dtype_name(golden->value.dtype()));
+  } else if (observation.phase == Phase::kRecompute) {
+    row.padding = local.numel() - plan.count;
+    check_recompute(observation, row);
+  } else {
+    row.padding = local.numel() - plan.count;
+    compare(observation, local, *golden, plan, fed, row);
+  }
+  if (row.problem.empty() && spec_.precision == Precision::kFloat64 && is_floating(local.dtype()) &&
+      local.dtype() != Dtype::kFloat64) {
+    row.problem = std::string(row.dtype) + " tensor in a float64 run";
+  }
+  if (!row.problem.empty() || row.count == 0) {
+    row.global_shape = plan.global_shape;
+    row.local_shape = local.sizes();
+  }
+}
+
+void RankRecorder::compare(const Observation& observation, const TensorView& local,
+                           const GoldenTensor& golden, const IndexPlan& plan, bool fed,
+                           ResultRow& row) {
+  DiffTask task{local, golden, plan, observation.scale,
+                fed ? tolerance_.fed_allowance(golden) : tolerance_.allowance(golden)};
+  const bool differs = !std::isfinite(golden.scatter);  // in which tensors correct runs have
+  if (differs || !tolerance_.resolves(golden)) row.reason = why_unresolved(golden);
+  if (!std::isfinite(task.allowance)) {
+    row.outcome = row.reason.empty() ? Outcome::kNotJudged : Outcome::kUnresolved;
+    if (row.reason.empty()) row.reason = fmt::format("its allowance is {}", task.allowance);
+    return;
+  }
+  if (!fed) fill_coverage(golden, plan, row);
+  if (row.partial) return keep_addend(plan, task, row);
+  task.padding_is_zero = is_scored_logprobs(golden);
+  DiffResult result = diff(task);
+  std::optional<FreeRunningAllowance> added;
+  if (result.bad_count > 0 && !fed && golden.phase == Phase::kStep) {
+    added = FreeRunningAllowance::of(spec_, *golden_, golden);
+    task.added = added ? &*added : nullptr;
+    if (added) result = diff(task);
+  }
+  row.bad_count = result.bad_count;
+  row.worst_ratio = result.worst_ratio;
+  row.worst_error = result.worst_error;
+  row.allowance = result.allowance;
+  row.outcome = result.bad_count > 0 ? Outcome::kMismatch
+                : row.reason.empty() ? Outcome::kMatch
+                                     : Outcome::kUnresolved;
+  if (!fed && row.outcome == Outcome::kMatch) check_roundings(observation, task, row);
+  if (row.outcome != Outcome::kMismatch) return;
+  row.rounding_only = spec_.precision != Precision::kFloat64;
+  row.golden_value = result.golden_value;
+  row.actual_value = result.actual_value;
+  row.factor = result.factor;
+  row.factor_residual = result.factor_residual;
+  row.global_shape = plan.global_shape;
+  row.local_shape = plan.local_shape;
+  row.worst_global_index = unravel(result.worst_golden, plan.global_shape);
+  row.worst_local_index = unravel(result.worst_local, plan.local_shape);
+  const GoldenPosition here = golden_position(row.step, row.phase, row.order);
+  if (failing_.wants(here)) {
+    row.evidence = look_closer(task, *golden_, spec_.precision);
+    failing_.keep(make_piece(row, task));
+  }
+}
+
+// Finds errors in a low precision that no single element shows, since each is within its allowance.
+void RankRecorder::check_roundings(const Observation& observation, const DiffTask& task,
+                                   ResultRow& row) const {
+  const TensorView& local = task.local;
+  if (spec_.precision == Precision::kFloat64 || !is_floating(local.dtype())) return;
+  if (task.padding_is_zero || is_policy_scores(observation.name)) {
+    row.problem = rounded_through(local, spec_.precision);
+  }
+  if (has_prefix(observation.name, "grad.")) {
+    row.problem = rounded_through(local, spec_.precision, kFewestOfGradient);
+    const bool is_wrong = !row.problem.empty() && gradient_addends_->are_several(task.golden);
+    if (!is_wrong) row.problem.clear();
+  }
+  if (row.problem.empty()) row.problem = own_norm_problem(spec_, observation, tensor_of(local));
+  // An optimizer step turns roundings into errors that many elements share and that do not cancel.
+  const bool follows_a_step = steps_behind(spec_, observation.step).size() > 1;
+  if (!row.problem.empty() || follows_a_step) return;
+  if (tolerance_.is_judged_by_steps(task.golden)) return;
+  FactorCheck factor = check_factor(task, spec_.precision);
+  row.worst_ratio = std::max(row.worst_ratio, factor.used);
+  row.problem = std::move(factor.problem);
+}
+
+void RankRecorder::check_recompute(const Observation& observation, ResultRow& row) {
+  const auto forward = forward_digests_.find(forward_key(observation));
+  if (forward == forward_digests_.end()) {
+    row.problem = "recomputed, but there was no forward of this name";
+  } else if (forward->second != row.digest) {
+    row.problem = "the recomputed forward differs from the forward";
+  } else {
+    row.outcome = Outcome::kMatch;
+  }
+}
+
+void RankRecorder::keep_addend(const IndexPlan& plan, const DiffTask& task, ResultRow& row) {
+  const size_t bytes = 2 * sizeof(double) * static_cast<size_t>(task.local.numel());
+  row.global_shape = plan.global_shape;
+  row.local_shape = plan.local_shape;
+  if (bytes > addend_room_) {
+    row.reason = fmt::format(
+        "its addends do not fit: {} more bytes on rank {}, where {} of the {} that the {} ranks "
+        "share are left",
+        bytes, rank_, addend_room_, kAddendBytes, mesh_.world_size());
+    return;
+  }
+  addend_room_ -= bytes;
+  row.outcome = Outcome::kAddend;
+  addends_.push_back(make_piece(row, task));
+}
+
+// Whether some correct single-device runs skip this step for an overflow and others do not.
+bool RankRecorder::may_skip(int64_t step) const {
+  const GoldenTensor* skipped = golden_->find(Phase::kStep, step, "metric.skipped");
+  return skipped != nullptr && skipped->scatter > 0;
+}
+
+std::vector<Unobserved> RankRecorder::unobserved() const {
+  std::vector<Unobserved> missing;
+  if (!golden_) return missing;
+  for (const GoldenTensor& tensor : golden_->tensors()) {
+    if (observed_[static_cast<size_t>(tensor.order)]) continue;
+    const bool activation =
+        tensor.phase == Phase::kBackward ||
+        (tensor.phase == Phase::kForward && tensor.name != "logprobs" && tensor.name != "loss");
+    missing.push_back({tensor.order, tensor.phase, tensor.step, tensor.name, tensor.value.sizes()});
+    if (activation && !spec_.record_activations) missing.back().excuse = Excuse::kNotRecorded;
+    if (may_skip(tensor.step)) missing.back().excuse = Excuse::kUnresolved;
+  }
+  return missing;
+}
+
+RankReport RankRecorder::finish() {
+  const auto start = std::chrono::steady_clock::now();
+  report_.pieces = failing_.take();
+  for (Piece& piece : addends_) report_.pieces.push_back(std::move(piece));
+  report_.unobserved = unobserved();
+  report_.compare_seconds += seconds_since(start);
+  return std::move(report_);
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,78 @@
+// The probe of one rank: compares each observation with the golden at once and keeps the result.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "observe/probe.h"
+#include "sim/case/case_spec.h"
+#include "sim/case/record/golden_record.h"
+#include "sim/judge/diff/index_plan.h"
+#include "sim/judge/diff/result_row.h"
+#include "sim/judge/diff/tensor_diff.h"
+#include "sim/judge/diff/tolerance.h"
+#include "sim/judge/evidence/failing_pieces.h"
+#include "sim/judge/probe/gradient_addends.h"
+#include "sim/judge/probe/own_optimizer.h"
+
+namespace shardproof::sim {
+
+class RankRecorder final : public Probe {
+ public:
+  // Addends travel whole, so that threads, processes of one host and processes of several hosts
+  // work the same way: the control process adds them up in rank order and can explain a wrong sum
+  // from all of its parts. An addend without room is kNotJudged.
+  static constexpr size_t kAddendBytes = size_t{1} << 30;  // of all ranks together
+
+  // When `golden` is null the recorder takes only digests, and every row is kNotJudged.
+  // `calls_so_far` returns the number of collective calls of this rank; it may be empty. `golden`
+  // must outlive the recorder.
+  RankRecorder(const CaseSpec& spec, const Mesh& mesh, int64_t rank, const GoldenRecord* golden,
+               std::function<int64_t()> calls_so_far);
+
+  bool listens(Phase phase) const override;
+  // Reads the tensor during the call and does not keep it. May be called inside a backward pass.
+  // Compares "fed.param.<name>" with the golden's "param.<name>" at 1e-12 of its scale. Does not
+  // judge "initial.<parameter>", from which it follows the rank's own optimizer.
+  void observe(const Observation& observation) override;
+  // Returns the rows in the order observed, failing pieces and the unobserved tensors. Call it
+  // once.
+  RankReport finish();
+
+ private:
+  bool filtered(const Observation& observation) const;
+  const GoldenTensor* golden_of(const Observation& observation, bool fed) const;
+  const IndexPlan& plan_of(const Observation& observation,
+                           const std::vector<int64_t>& global_shape);
+  void judge(const Observation& observation, const TensorView& local, ResultRow& row);
+  void compare(const Observation& observation, const TensorView& local, const GoldenTensor& golden,
+               const IndexPlan& plan, bool fed, ResultRow& row);
+  void check_roundings(const Observation& observation, const DiffTask& task, ResultRow& row) const;
+  void check_recompute(const Observation& observation, ResultRow& row);
+  void keep_addend(const IndexPlan& plan, const DiffTask& task, ResultRow& row);
+  bool may_skip(int64_t step) const;
+  std::vector<Unobserved> unobserved() const;
+
+  CaseSpec spec_;
+  Mesh mesh_;
+  int64_t rank_;
+  const GoldenRecord* golden_;
+  std::function<int64_t()> calls_so_far_;
+  Tolerance tolerance_;
+  std::optional<OwnOptimizer> own_optimizer_;
+  std::optional<GradientAddends> gradient_addends_;
+  std::unordered_map<uint64_t, std::unique_ptr<IndexPlan>> plans_;
+  std::vector<bool> observed_;  // by order of the golden
+  RankReport report_;
+  std::unordered_map<std::string, uint64_t> forward_digests_;  // that recomputations must equal
+  FailingPieces failing_;
+  std::vector<Piece> addends_;
+  size_t addend_room_;  // bytes left for addends
+};
+
+}  // namespace shardproof::sim

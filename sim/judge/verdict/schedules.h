@@ -1,0 +1,43 @@
+// One case under several drawn schedules (world.schedule): its values must be equal to the bit.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "sim/judge/verdict/verdict.h"
+
+namespace shardproof::sim {
+
+// Each case of the emulated world `count` times, with the schedules 1, 2, .., `count`, which its
+// name tells; one of another world stays as it is.
+std::vector<CaseSpec> with_schedules(std::vector<CaseSpec> cases, int64_t count);
+// "tp/llama[tp2]" of "tp/llama[tp2,schedule=3]".
+std::string name_without_schedule(const std::string& name);
+
+class ScheduleComparison {
+ public:
+  // A result whose values differ from those of the first schedule of the same case becomes a
+  // mismatch of kind `race`, which names both schedules, the tensor, and the call before it.
+  void add(CaseResult& result);
+
+ private:
+  struct Value {  // one observation
+    std::string name;
+    int64_t step = 0;
+    uint64_t digest = 0;
+    int64_t calls_before = 0;
+  };
+  struct Seen {
+    int64_t schedule = 0;
+    std::vector<std::vector<Value>> ranks;  // in the order observed
+  };
+  static Seen seen_in(const CaseResult& result);
+  // The sentence about the first observation that differs; "" when all are equal.
+  static std::string difference(const Seen& first, const Seen& second, const CaseResult& result);
+
+  std::map<std::string, Seen> first_;  // by the name without the schedule
+};
+
+}  // namespace shardproof::sim

@@ -1,0 +1,48 @@
+// shardproof-light: the commands that need no LibTorch, before the program is built.
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/read_text.h"
+#include "sim/cli/arguments.h"
+#include "sim/cli/judge_files.h"
+#include "sim/cli/version.h"
+#include "sim/lint/lint.h"
+#include "sim/lint/scenario_files.h"
+
+namespace shardproof::sim {
+
+std::string version_text() { return "shardproof 0.1.0 (without LibTorch)"; }
+
+namespace {
+
+int run_judge(const CheckArguments& arguments) {
+  if (const std::optional<int> status = judge_files(arguments)) return *status;
+  const std::string answers =
+      (std::filesystem::path(arguments.case_path) / "expected.safetensors").string();
+  throw Error(
+      {.kind = ErrorKind::kBadInput,
+       .what = "computing the golden of " + arguments.case_path +
+               " needs LibTorch, without which this small program is built",
+       .fix =
+           std::filesystem::exists(answers)
+               ? "run ./shardproof build, or compare with the case's answers: --golden " + answers
+               : "run ./shardproof build"});
+}
+
+int dispatch(const Arguments& arguments) {
+  if (arguments.command == "judge") return run_judge(arguments.check);
+  if (arguments.command == "lint") {
+    const std::string table = find_in_repository("scenarios/workloads.json");
+    return lint(arguments.run.paths, known_workloads_from_json(read_json_object(table)));
+  }
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = arguments.command + " needs LibTorch, without which this program is built",
+               .fix = "run ./shardproof build"});
+}
+
+}  // namespace
+}  // namespace shardproof::sim
+
+int main(int argc, char** argv) {
+  return shardproof::sim::run_command_line(argc, argv, shardproof::sim::dispatch);
+}

@@ -1,0 +1,18 @@
+// The cause of a difference that other tensors of its step, or its own copies, tell.
+#pragma once
+
+#include <string>
+
+#include "sim/judge/verdict/verdict.h"
+#include "sim/recorded/recorded_run.h"
+#include "sim/recorded/reference.h"
+
+namespace shardproof::sim {
+
+// Fills found.likely from what the tensor's own values do not show: a scalar of the forward pass
+// that is not equal on the ranks of an axis; a gradient on the way of which the ranks hold addends,
+// whose sum is the reference; and rows of a gradient that are zero because a part of the batch does
+// not count. Nothing changes when no clue holds, or when a cause of the gradient is known.
+void add_clue(const RecordedRun& run, const Reference& reference, Divergence& found);
+
+}  // namespace shardproof::sim

@@ -1,0 +1,62 @@
+// A drawn schedule: which rank runs next, and when each call takes effect.
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "sim/world/emulated/world_state.h"
+
+namespace shardproof::sim {
+namespace {
+
+// The turns, of all ranks, after which a call takes effect that nobody waits for; -1: never. At
+// once and never are the ends between which all others lie, so they are drawn most often.
+constexpr std::array<int64_t, 8> kTurns{0, 0, 1, 2, 5, 12, -1, -1};
+
+}  // namespace
+
+void EmulatedWorld::Impl::set_schedule() {
+  ready_.clear();
+  schedule_.seed(static_cast<uint64_t>(spec.schedule));
+  std::optional<uint64_t> seed;
+  if (has_schedule()) seed = static_cast<uint64_t>(spec.schedule);
+  slots.draw_order(seed);
+}
+
+void EmulatedWorld::Impl::make_ready(const std::shared_ptr<Meeting>& meeting) {
+  meeting->state = Meeting::State::kReady;
+  meeting->last_call = matcher.last_call(meeting->last_rank);
+  meeting->turns_left = kTurns[schedule_() % kTurns.size()];
+  ready_.push_back(meeting);
+  // A member that sleeps here lets the call take effect when it runs again.
+  for (const int64_t sleeper : unblock(*meeting)) slots.wake(sleeper);
+}
+
+void EmulatedWorld::Impl::turn(int64_t rank) {
+  if (!has_schedule()) return;
+  {
+    std::unique_lock lock(mutex);
+    std::vector<std::shared_ptr<Meeting>> due;
+    std::erase_if(ready_, [&due](const std::shared_ptr<Meeting>& meeting) {
+      if (meeting->turns_left < 0 || meeting->turns_left-- > 0) return false;
+      due.push_back(meeting);
+      return true;
+    });
+    for (const std::shared_ptr<Meeting>& meeting : due) {
+      if (!failure) take_effect(meeting, rank, lock);
+    }
+  }
+  slots.yield(rank);
+}
+
+bool EmulatedWorld::Impl::is_done(const std::shared_ptr<Meeting>& meeting, int64_t rank) {
+  turn(rank);
+  std::unique_lock lock(mutex);
+  // A caller that asks again and again gets its answer.
+  if (meeting->state == Meeting::State::kReady && schedule_() % 2 == 0) {
+    std::erase(ready_, meeting);
+    take_effect(meeting, rank, lock);
+  }
+  return meeting->state == Meeting::State::kTravelling || meeting->state == Meeting::State::kDone;
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Tests `fuzz` and `shrink` through the program: drawn cases match, their files replay them, and a failing case becomes
+a small one that fails in the same way.
+
+Usage: explore_test.py PROGRAM [unittest arguments]
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+PROGRAM = "build/release/shardproof-bin"
+LIMIT_S = 200  # a hang, not a wall-time test
+
+# One rank of tp corrupts the sum behind a layer's MLP; the rest of the case has no part in it.
+FAILING = """
+name: t/failing
+model: {vocab_size: 48, hidden_size: 24, intermediate_size: 32, num_hidden_layers: 4, num_attention_heads: 4}
+data: {lengths: [9, 4, 7, 11]}
+run: {steps: 2, loss: {kind: clipped_pg}, optimizer: {name: SGD, kwargs: {momentum: 0.5}}}
+parallel: {tensor_parallel_size: 2, data_parallel_size: 2, data_parallel: fsdp, activation_checkpointing: layer}
+world: {digests: true, nodes: 2}
+faults: [{kind: corrupt, rank: 1, op: all_reduce, axis: tp, label: mlp.down_proj, side: input}]
+expect: {verdict: mismatch}
+"""
+
+
+class Explore(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def run_here(self, *words):
+        return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=LIMIT_S,
+                              cwd=self.folder)
+
+    def test_drawn_cases_match_and_their_files_replay_them(self):
+        done = self.run_here("fuzz", "--count", 30, "--seed", 1, "--out", "found")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"30 cases drawn from seed 1, \d+ run, \d+ refused by their ranks, 0 unexpected")
+        coverage = json.loads((self.folder / "found/coverage.json").read_text())
+        self.assertEqual(coverage["unexpected"], [])
+        self.assertEqual(coverage["cases"]["drawn"], 30)
+        self.assertGreaterEqual(coverage["cases"]["run"], 20)
+        self.assertEqual(coverage["cases"]["run"] + coverage["cases"]["refused_by_ranks"], 30)
+        self.assertGreater(coverage["pairs"]["run"], 10000)
+        self.assertTrue((self.folder / "found/rounds/1/results.json").exists())
+        kept = sorted((self.folder / "found/corpus").glob("*.yaml"))
+        self.assertGreater(len(kept), 10)
+        replayed = self.run_here("run", kept[0], "--backend", "emulated", "--out", "again")
+        self.assertEqual(replayed.returncode, 0, replayed.stdout + replayed.stderr)
+
+        more = self.run_here("fuzz", "--count", 1, "--seed", 2, "--corpus", "found/corpus", "--out", "more")
+        self.assertEqual(more.returncode, 0, more.stdout + more.stderr)
+        grown = json.loads((self.folder / "more/coverage.json").read_text())
+        self.assertGreaterEqual(grown["pairs"]["run"], coverage["pairs"]["run"])
+
+    def test_a_failing_case_becomes_small_and_fails_in_the_same_way(self):
+        (self.folder / "failing.yaml").write_text(FAILING)
+        done = self.run_here("shrink", "failing.yaml", "--only", "t/failing", "--out", "small.yaml")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        small = (self.folder / "small.yaml").read_text()
+        self.assertTrue(small.startswith("# mismatch (values): "), small)
+        described = self.run_here("describe", "small.yaml").stdout
+        for left_out in ("data_parallel", "activation_checkpointing", "run.loss", "run.optimizer", "world.nodes"):
+            self.assertNotIn(left_out, small)
+        self.assertIn("parallel.tensor_parallel_size: 2", small)
+        self.assertRegex(described, r"model +llama: 1 layers")
+        self.assertIn("not smaller:\n", done.stdout)
+        again = self.run_here("run", "small.yaml", "--backend", "emulated", "--out", "again")
+        self.assertEqual(again.returncode, 0, again.stdout + again.stderr)
+
+    def test_a_case_that_matches_is_not_shrunk(self):
+        (self.folder / "right.yaml").write_text("model: {num_hidden_layers: 1}\n")
+        done = self.run_here("shrink", "right.yaml")
+        self.assertEqual(done.returncode, 2)
+        self.assertEqual(done.stderr, "shardproof: the case matches, so there is nothing to shrink\n")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
+        PROGRAM = os.path.abspath(sys.argv.pop(1))
+    unittest.main()

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""`judge RUN --golden RUN1`: causes that other tensors of the step tell, or the copies of a value.
+
+Usage: recorded_clues_test.py PROGRAM [unittest arguments]
+"""
+import os
+import sys
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+import cli_test  # noqa: E402
+from recorded_test import PARAMETERS, gradient, recorded, values_of  # noqa: E402
+
+
+def noise(name):
+    return values_of("noise " + name, PARAMETERS[name][0])
+
+
+def below_head(kinds_of_noise):
+    """A change of all gradients but the head's: kinds_of_noise(run, rank, name) times other values are added."""
+    def change(run, rank, kind, name, values):
+        if kind != "grad" or name == "head.weight":
+            return None
+        return [value + kinds_of_noise(run, rank, name) * other for value, other in zip(values, noise(name))]
+    return change
+
+
+class Clues(cli_test.CommandTest):
+    def judged(self, change, mesh=(("tp", 2),)):
+        golden = recorded().write(os.path.join(self.scratch, "one"))
+        run = recorded(mesh, change).write(os.path.join(self.scratch, "run"))
+        done = self.run_program("judge", run, "--golden", golden)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        return done.stdout
+
+    def likely(self, text):
+        return next((line.strip() for line in text.splitlines() if line.startswith("  likely")), "")
+
+    def test_addends_on_the_way(self):
+        """Other gradients are wrong before that of the norm, where the ranks of tp hold addends."""
+        def change(run, rank, kind, name, values):
+            if kind != "grad" or name == "head.weight":
+                return None
+            if "norm" in name:
+                share = 0.25 if run.at(rank, "tp") == 0 else 0.75
+                return [share * value for value in values]
+            return [value + 0.3 * other for value, other in zip(values, noise(name))]
+        text = self.judged(change)
+        self.assertIn("experts", text.split("tensor")[1].split()[0])
+        self.assertIn("the sum over tp is missing where layers.0.norm.weight gets its gradient", self.likely(text))
+
+    def test_other_wrong_gradients_are_no_addends(self):
+        self.assertNotIn("sum", self.likely(self.judged(below_head(lambda run, rank, name: 0.3))))
+
+    def test_rows_that_do_not_count(self):
+        """A microbatch is left out: rows whose tokens are in it alone are zero."""
+        def change(run, rank, kind, name, values):
+            if kind != "grad":
+                return None
+            if name != "layers.0.up.weight":
+                return [value + 0.3 * other for value, other in zip(values, noise(name))]
+            wide = PARAMETERS[name][0][1]
+            return [0.0 if i // wide in (1, 6) else value + 0.3 * other
+                    for i, (value, other) in enumerate(zip(values, noise(name)))]
+        for axis in ("tp", "dp"):
+            with self.subTest(axis=axis):
+                self.setUp()
+                self.assertIn("a part of the batch does not count, such as a microbatch or the rows of a rank: 2 of 8 rows of "
+                              "grad.layers.0.up.weight", self.likely(self.judged(change, ((axis, 2),))))
+
+    def test_a_part_that_is_zero_is_no_batch(self):
+        """All of a gradient is zero, or one row."""
+        for rows in (range(8), [3]):
+            with self.subTest(rows=rows):
+                self.setUp()
+
+                def change(run, rank, kind, name, values):
+                    if kind != "grad":
+                        return None
+                    values = [value + 0.3 * other for value, other in zip(values, noise(name))]
+                    return [0.0 if name == "layers.0.up.weight" and i // 6 in rows else value
+                            for i, value in enumerate(values)]
+                self.assertNotIn("batch", self.likely(self.judged(change)))
+
+    def test_ranks_that_do_not_agree_on_the_loss(self):
+        def change(run, rank, kind, name, values):
+            if name == "loss":
+                return [values[0] + (0.1 if run.at(rank, "tp") == 0 else 0.3)]
+            return below_head(lambda *_: 0.3)(run, rank, kind, name, values)
+        text = self.judged(change, (("dp", 2), ("tp", 2)))
+        self.assertIn("the ranks of tp do not agree (1.35 on rank 0, 1.55 on rank 1)", self.likely(text))
+
+    def test_ranks_that_agree_on_a_wrong_loss(self):
+        def change(run, rank, kind, name, values):
+            return [values[0] + 0.1] if name == "loss" else None
+        self.assertNotIn("agree", self.likely(self.judged(change)))
+
+
+if __name__ == "__main__":
+    cli_test.PROGRAM = os.path.abspath(sys.argv.pop(1))
+    unittest.main()

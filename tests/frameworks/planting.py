@@ -1,0 +1,23 @@
+"""Reverts an upstream fix in an installed package: one piece of one function's text is replaced, in memory alone."""
+
+import ast
+import importlib
+import inspect
+import textwrap
+
+
+def plant(where, fixed, broken):
+    """where: "module:function" or "module:Class.function". Whoever has imported the function has the bug, too."""
+    module, _, path = where.partition(":")
+    function = importlib.import_module(module)
+    for name in path.split("."):
+        function = getattr(function, name)
+    function = inspect.unwrap(function)
+    source = textwrap.dedent(inspect.getsource(function))
+    if source.count(fixed) != 1:
+        raise AssertionError(f"{where} holds {fixed!r} {source.count(fixed)} times; the installed version is another one")
+    tree = ast.parse(source.replace(fixed, broken))
+    tree.body[0].decorator_list = []
+    namespace = dict(function.__globals__)
+    exec(compile(tree, f"<{where} without its fix>", "exec"), namespace)
+    function.__code__ = namespace[function.__name__].__code__

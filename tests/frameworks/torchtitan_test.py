@@ -1,0 +1,44 @@
+"""torchtitan's llama3 at tp 2 x dp 2 (examples/torchtitan) is recorded and judged clean against one rank.
+
+SHARDPROOF_PROGRAM is the program; without it, or without torchtitan, the test is skipped (README.md here).
+"""
+
+import argparse
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests" / "python"), str(ROOT / "examples" / "torchtitan")]
+
+import ranks  # noqa: E402
+
+PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
+INSTALLED = importlib.util.find_spec("torchtitan") is not None
+
+
+def rank_main(_, options):
+    import train
+    with train.shardproof.float64():
+        train.train(options)
+
+
+@unittest.skipUnless(PROGRAM and INSTALLED, "SHARDPROOF_PROGRAM is not set, or torchtitan is not installed")
+class TorchtitanTest(unittest.TestCase):
+    def test_tp2_dp2_matches(self):
+        with tempfile.TemporaryDirectory() as folder:
+            golden, run = f"{folder}/golden", f"{folder}/run"
+            ranks.run(1, rank_main, argparse.Namespace(out=golden, golden=None, tp=1, steps=2))
+            ranks.run(4, rank_main, argparse.Namespace(out=run, golden=golden, tp=2, steps=2))
+            done = subprocess.run([PROGRAM, "judge", run, "--golden", golden], text=True, capture_output=True,
+                                  timeout=120, check=False)
+            print(done.stdout)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Clean runs of small models over layouts, seeds and dtypes, each judged: a mismatch is a false alarm.
+
+    SHARDPROOF_PROGRAM=build/release/shardproof-bin python tests/python/clean_runs.py [--count 200] [--first 1]
+
+Prints a line for each run that does not match, and the counts. Exit status 1 if there is one.
+"""
+
+import argparse
+import collections
+import itertools
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import layouts
+import ranks
+import torch
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+PROGRAM = os.environ.get("SHARDPROOF_PROGRAM", "shardproof")
+UNRESOLVED = re.compile(r"(\d+) of (\d+) tensors unresolved")
+
+
+def draws(first):
+    """Seeds with their dtypes, in turns."""
+    for seed in itertools.count(first):
+        yield layouts.Draw(seed, DTYPES[seed % len(DTYPES)])
+
+
+def judged(run, golden):
+    done = subprocess.run([PROGRAM, "judge", run, "--golden", golden], capture_output=True, text=True, timeout=120,
+                          check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def clean_runs(count, first, scratch):
+    """Yields (draw, layout, exit status, text of the judge)."""
+    left = count
+    for draw in draws(first):
+        golden = str(Path(scratch) / f"{draw.seed}")
+        layouts.golden_run(ranks.run, draw, golden)
+        for number, layout in enumerate(layouts.LAYOUTS):
+            if not left:
+                return
+            left -= 1
+            out = f"{golden}-{number}"
+            ranks.run(layout[1] * layout[2], layouts.train, draw, layout, out, golden)
+            yield draw, layout, *judged(out, golden)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--text", action="store_true", help="print what the judge says of each run")
+    options = parser.parse_args()
+    counts, false_alarms, unresolved = collections.Counter(), 0, collections.Counter()
+    with tempfile.TemporaryDirectory() as scratch:
+        for draw, layout, status, text in clean_runs(options.count, options.first, scratch):
+            name = f"{str(draw.dtype)[6:]} seed {draw.seed} {layout}"
+            counts[str(draw.dtype)[6:]] += 1
+            for some, of_all in UNRESOLVED.findall(text):
+                unresolved[str(draw.dtype)[6:]] += int(some) / int(of_all)
+            if status or options.text:
+                false_alarms += bool(status)
+                print(f"{name}: exit status {status}\n{text}", flush=True)
+    shares = ", ".join(f"{100 * unresolved[dtype] / number:.1f}% of the tensors in {dtype}"
+                       for dtype, number in counts.items())
+    print(f"{sum(counts.values())} clean runs {dict(counts)}, {false_alarms} do not match; unresolved are {shares}")
+    return 1 if false_alarms else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""Hashes of modules' outputs: what they depend on, their lines, and what the judge finds by them. SHARDPROOF_PROGRAM is the
+program; without it the judged tests are skipped."""
+
+import json
+import os
+import tempfile
+import unittest
+from pathlib import Path
+
+import clean_runs
+import layouts
+import ranks
+import schema_check
+import torch
+
+import shardproof
+from shardproof import digest
+
+DTENSOR, HAND = ("dtensor", 1, 2), ("hand", 1, 2)
+WHOLE = ("layers.?", "*.norm", "embed", "head")  # by hand, the output of layers.?.down is an addend
+
+
+class DigestTest(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(0)
+        self.values = torch.randn(37)
+
+    def test_every_bit_and_its_position_counts(self):
+        def signs(*places):
+            changed = self.values.clone()
+            changed[list(places)] *= -1
+            return changed
+        exchanged, last = self.values.clone(), self.values.clone()
+        exchanged[[3, 8]] = self.values[[8, 3]]
+        last[36] = last[36].nextafter(torch.tensor(9.0))
+        tensors = [self.values, signs(3), signs(3, 8), signs(2, 9), exchanged, last, self.values.flip(0)]
+        self.assertEqual(len({int(digest.digest(one)) for one in tensors}), len(tensors))
+
+    def test_pairs_of_equal_changes_do_not_cancel(self):
+        """One bit flipped in a word, or in each of two words, for each bit and pair: none has the digest of the original."""
+        for words in (torch.randint(-2**62, 2**62, (8,)), torch.randint(-2**62, 2**62, (4, 2, 256))):
+            self.each_differs(words)
+
+    def each_differs(self, words):
+        places = [0, 1, 2, 3, 4, 5, 6, 7] if words.dim() == 1 else [0, 1, 255, 256, 511, 512, 1024, 2047]
+        words = words.flatten()
+        known, singles = int(digest.digest(words)), set()
+        for bit in range(64):
+            mask = torch.tensor(1 << bit if bit < 63 else -2**63)
+            for a in range(8):
+                for b in range(a + 1):
+                    changed = words.clone()
+                    changed[sorted({places[a], places[b]})] ^= mask
+                    found = int(digest.digest(changed))
+                    self.assertNotEqual(found, known, (bit, places[a], places[b]))
+                    singles |= {found} if a == b else set()
+        self.assertEqual(len(singles), 64 * 8)
+
+    def test_moved_and_negated_blocks(self):
+        for dtype in (torch.float32, torch.float64, torch.bfloat16):
+            whole = torch.randn(64, 96, 128).to(dtype)
+            negated, heads, rolled, rows = whole.clone(), whole.clone(), whole.roll(512, -1), whole.clone()
+            negated[:, 32:64] *= -1
+            heads[..., :64], heads[..., 64:] = whole[..., 64:], whole[..., :64]
+            rows[[2, 40]] = whole[[40, 2]]
+            tensors = [whole, -whole, negated, heads, whole.roll(1, 0), whole.roll(1, 1), rows, whole.transpose(0, 1)]
+            self.assertEqual(len({int(digest.digest(one)) for one in tensors}), len(tensors))
+            self.assertEqual(int(digest.digest(rolled)), int(digest.digest(whole)))  # 512 is 4 times 128
+
+    def test_strides_and_dtypes(self):
+        square = self.values[:36].reshape(6, 6)
+        self.assertEqual(int(digest.digest(square.t())), int(digest.digest(square.t().contiguous())))
+        for dtype in (torch.float64, torch.bfloat16, torch.int64, torch.bool):
+            odd = self.values.to(dtype)[1:8]
+            self.assertEqual(int(digest.digest(odd)), int(digest.digest(odd.clone())))
+        digest.digest(torch.zeros(0)), digest.digest(torch.tensor(1.0))
+
+    def test_lines_follow_the_schema(self):
+        with tempfile.TemporaryDirectory() as scratch:
+            draw = layouts.Draw(2, torch.float32)
+            ranks.run(2, layouts.train, draw, DTENSOR, scratch, None, None, None, "layers.*")
+            schema = json.loads((Path(shardproof.__file__).parent / "run.schema.json").read_text())["$defs"]
+            lines = [json.loads(line) for line in Path(scratch, "rank0.jsonl").read_text().splitlines()]
+            hashes = [line for line in lines if line.get("kind") == "hash"]
+            first = [line for line in hashes if line["step"] == 1]
+            self.assertEqual({line["name"] for line in first},
+                             {f"layers.{i}{part}" for i in range(draw.layers) for part in ("", ".norm", ".up", ".down")})
+            self.assertEqual(sorted(line["order"] for line in first), list(range(4 * draw.layers)))
+            for line in hashes:
+                self.assertEqual(schema_check.problems(line, schema["hash"]), [])
+            self.assertEqual(lines[-1], {"end": len(lines) - 1})
+
+
+def off_on_one_rank(model, dp, tp):
+    """From the second norm on, tp rank 1 computes with another value in one element."""
+    def off(module, inputs, output):
+        output = output.clone()
+        output.flatten()[5] += 1e-12
+        return output
+    if tp == 1:
+        model.layers[-1].norm.register_forward_hook(off)
+
+
+@unittest.skipUnless(os.environ.get("SHARDPROOF_PROGRAM"), "SHARDPROOF_PROGRAM is not set")
+class JudgedHashTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scratch = tempfile.TemporaryDirectory()
+        cls.draw = layouts.Draw(9, torch.float64)
+        cls.golden = cls.folder("one")
+        ranks.run(1, layouts.train, cls.draw, layouts.ONE, cls.golden, None, None, None, "*")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.scratch.cleanup()
+
+    @classmethod
+    def folder(cls, name):
+        return str(Path(cls.scratch.name) / name)
+
+    def judged(self, layout, hashes="*", prepare=None, out="run"):
+        out = self.folder(out)
+        ranks.run(2, layouts.train, self.draw, layout, out, self.golden, None, None, hashes, prepare)
+        return clean_runs.judged(out, self.golden)
+
+    def expect(self, judged, status, *texts):
+        self.assertEqual(judged[0], status, judged[1])
+        for text in texts:
+            self.assertIn(text, judged[1])
+
+    def test_equal_copies_match(self):
+        self.expect(self.judged(DTENSOR), 0, "MATCH", "outputs that ranks share, 0 differ", ".up.output")
+        self.expect(self.judged(HAND, WHOLE), 0, "MATCH", "outputs that ranks share, 0 differ")
+
+    def test_the_first_output_that_differs_is_the_finding(self):
+        last = self.draw.layers - 1
+        self.expect(self.judged(DTENSOR, prepare=off_on_one_rank), 1, "MISMATCH", f"layers.{last}.norm.output",
+                    "of step 1", "its hash on rank 1 is not that of rank 0", "and this is the first")
+
+    def test_an_addend_is_named_as_a_likely_cause(self):
+        self.expect(self.judged(HAND), 1, "layers.0.down.output", "addend that is summed outside of it")
+
+    def test_repeats_of_one_layout_are_compared_rank_by_rank(self):
+        self.judged(DTENSOR, out="first")
+        self.judged(DTENSOR, out="second")
+        judge = [clean_runs.PROGRAM, "judge", self.folder("first"), "--golden", self.folder("second"), "--reference"]
+        count = 3 * self.draw.layers + self.draw.layers + 2
+        total = 2 * count * self.draw.steps
+        done = clean_runs.subprocess.run(judge, capture_output=True, text=True, check=False)
+        self.expect((done.returncode, done.stdout + done.stderr), 0, f"{total} of {total} are those of the reference")
+
+
+if __name__ == "__main__":
+    unittest.main()

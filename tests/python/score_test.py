@@ -1,0 +1,197 @@
+"""`shardproof score`: the faults that fit, what it says of a suite of which one test sees little, and its statuses."""
+
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "python"))
+
+from shardproof.score import command, faults  # noqa: E402
+
+CASES = str(HERE / "score_cases.py")
+
+
+def score(*arguments):
+    """Status and text of the command, run in the folder of the cases."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as errors:
+        status = command.main(list(arguments))
+    return status, out.getvalue(), errors.getvalue()
+
+
+class FaultsThatFit(unittest.TestCase):
+    """What the logs of a clean run allow."""
+
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = Path(scratch.name)
+
+    def write(self, name, *rows):
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join("\t".join(row) + "\n" for row in rows))
+
+    def kinds(self):
+        return [str(fault) for fault in faults.planned(self.folder, faults.KINDS)]
+
+    def test_a_sum(self):
+        for rank in (0, 1):
+            self.write(f"w{rank}/rank{rank}.calls", *[("0", "world [0, 1]", "all_reduce(sum)", "float32", "[4]",
+                                                       "a.py:3", "t.py::test_a (call)")] * 2)
+        self.assertEqual(self.kinds(), ["drop on rank 1", "double on rank 1", "stale on rank 1", "corrupt on rank 1",
+                                        "skip on all ranks", "average on all ranks"])
+        fault, *_ = faults.planned(self.folder, ["drop"])
+        self.assertEqual(fault.place.tests, {"t.py::test_a"})
+        self.assertEqual(fault.environment(), {
+            "SHARDPROOF_FAULT": "op=all_reduce,group=world,site=a.py:3,call=all,kind=drop,rank=1"})
+
+    def test_a_broadcast_is_spoiled_at_its_root(self):
+        for rank in (0, 1):
+            self.write(f"w{rank}/rank{rank}.calls",
+                       ("0", "world [0, 1]", "broadcast from rank 0", "float32", "[4]", "a.py:3"))
+        self.assertEqual(self.kinds(), ["drop on rank 0", "double on rank 0", "corrupt on rank 0", "skip on all ranks"])
+
+    def test_integers_barriers_objects_and_groups_of_one(self):
+        self.write("w/rank1.calls", ("0", "world [0, 1]", "all_to_all_single", "int64", "[4]", "a.py:1"),
+                   ("1", "world [0, 1]", "barrier", "-", "-", "a.py:2"),
+                   ("2", "world [0, 1]", "broadcast from rank 0", "uint8", "[99]", "a.py:3"),
+                   ("0", "own [1]", "all_reduce(sum)", "float32", "[4]", "a.py:4"))
+        self.assertEqual(self.kinds(), ["skip on all ranks"])
+
+    def test_messages(self):
+        self.write("w/rank0.calls", ("0", "world [0, 1]", "send to rank 1 (tag 3)", "float32", "[4]", "a.py:1"))
+        self.write("w/rank1.calls", ("0", "world [0, 1]", "recv from rank 0 (tag 3)", "float32", "[4]", "a.py:2"))
+        self.assertEqual(self.kinds(), ["drop on rank 0", "double on rank 0", "corrupt on rank 0"])
+
+    def test_another_group_of_as_many_ranks(self):
+        for rank, tp, dp in ((0, "0, 1", "0, 2"), (3, "2, 3", "1, 3")):
+            self.write(f"w{rank}/rank{rank}.calls",
+                       ("0", "world [0, 1, 2, 3]", "all_gather", "float32", "[4]", "a.py:1"),
+                       ("0", f"tp [{tp}]", "all_gather", "float32", "[4]", "a.py:2"),
+                       ("0", f"dp [{dp}]", "all_gather", "float32", "[4]", "a.py:3"))
+        found = [(str(fault), str(fault.place)) for fault in faults.planned(self.folder, ["wrong_group"])]
+        self.assertEqual(found, [("wrong_group dp on all ranks", "all_gather of tp at a.py:2"),
+                                 ("wrong_group tp on all ranks", "all_gather of dp at a.py:3")])
+
+    def test_weights(self):
+        notes = [{"test": "t (call)", "model": "Net", "number": 1, "name": f"layers.{i}.weight", "shape": [4, 2]}
+                 for i in (0, 1)]
+        notes.append({"test": "t (call)", "model": "Net", "number": 1, "name": "scale", "shape": []})
+        for rank, stepped in ((0, []), (1, [{"test": "t (call)", "stepped": True}])):
+            path = self.folder / f"w{rank}" / f"rank{rank}.weights"
+            path.parent.mkdir()
+            path.write_text("".join(json.dumps(note) + "\n" for note in notes + stepped))
+        found = [(str(fault), str(fault.place)) for fault in faults.planned(self.folder, faults.KINDS)]
+        self.assertEqual(found, [(f"weight_{kind} on rank 1", "layers.0.weight of Net")
+                                 for kind in ("corrupt", "shift", "stale")] +
+                         [(f"weight_{kind} on rank 1", "scale of Net") for kind in ("corrupt", "stale")])
+
+
+class Ends(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = Path(scratch.name)
+
+    def test_a_command_that_fails_without_a_fault(self):
+        status, _, errors = score("--", sys.executable, "-c", "print('why'); exit(3)")
+        self.assertEqual(status, 2)
+        self.assertEqual(errors, "why\nshardproof score: the command ends with status 3 without a fault; make it pass "
+                                 "first\n")
+
+    def test_a_command_without_collectives(self):
+        status, _, errors = score("--", sys.executable, "-c", "")
+        self.assertEqual(status, 2)
+        self.assertIn("no group of Gloo with two or more ranks calls anything", errors)
+
+    def test_a_command_that_is_not_there(self):
+        status, _, errors = score("--", "/no/such/command")
+        self.assertEqual((status, errors), (2, "shardproof score: /no/such/command cannot be started: No such file or "
+                                               "directory\n"))
+
+    def test_the_time_limit_ends_all_processes(self):
+        mark = self.folder / "pid"
+        program = f"import os, subprocess; open('{mark}', 'w').write(str(subprocess.Popen(['sleep', '60']).pid)); " \
+                  "__import__('time').sleep(60)"
+        start = time.monotonic()
+        ended = command.run([sys.executable, "-c", program], self.folder / "run", {}, 2)
+        self.assertLess(time.monotonic() - start, 20)
+        self.assertIsNone(ended.status)
+        time.sleep(0.2)
+        stat = Path(f"/proc/{mark.read_text()}/stat")
+        self.assertTrue(not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] == "Z")
+
+    def test_a_signal_ends_the_run_under_way(self):
+        mark = self.folder / "pid"
+        program = f"import os, time; open('{mark}', 'w').write(str(os.getpid())); time.sleep(60)"
+        process = subprocess.Popen([sys.executable, "-m", "shardproof", "score", "--", sys.executable, "-c", program],
+                                   env=dict(os.environ, PYTHONPATH=str(HERE.parents[1] / "python")))
+        self.addCleanup(process.kill)
+        deadline = time.monotonic() + 30
+        while not (mark.exists() and mark.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.terminate()
+        self.assertEqual(process.wait(10), 143)
+        self.assertFalse(Path(f"/proc/{mark.read_text()}").exists())
+
+    def test_what_counts(self):
+        """A test that fails or does not end notices; a fault that changed nothing is not counted."""
+        place = faults.Place("all_reduce", "sum", "world", "a.py:1")
+
+        def finding(status, acted=True, **outcomes):
+            return command.Finding(faults.Fault("drop", 1, place), command.Run(1, status, outcomes, acted))
+        found = [finding(1, a="failed", b="passed"), finding(None, a="passed", b="started"), finding(0, a="passed"),
+                 finding(0, False, a="passed"), finding(1, False, a="failed"), finding(2)]
+        self.assertEqual([one.text() for one in found], ["a", "b (time limit)", "NONE", "- (changed nothing)",
+                                                         "- (changed nothing, yet a failed)", "the command"])
+        self.assertEqual(command.percent(found), 75)
+        self.assertIn("3 of 4 faults were noticed (75 %), 1 of them by the time limit; 1 by no test; 2 changed nothing",
+                      command.table(found))
+
+
+class Suites(unittest.TestCase):
+    """The suite in score_cases.py. The backend's extension is built if it was not."""
+
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.json = Path(scratch.name) / "score.json"
+
+    def run_in(self, folder, *arguments):
+        environment = dict(os.environ, PYTHONPATH=str(HERE.parents[1] / "python"))
+        return subprocess.run([sys.executable, "-B", "-m", "shardproof", "score", "--json", str(self.json), *arguments],
+                              cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+    def test_a_script(self):
+        done = self.run_in(HERE, "--kinds", "average,weight_corrupt", "--max", "3", "--fail-under", "50", "--",
+                           sys.executable, CASES)
+        self.assertEqual(done.returncode, 1, done.stderr)  # 33 % is less than 50 %
+        self.assertIn("1 of 3 faults were noticed (33 %)", done.stdout)
+        lines = [line for line in done.stdout.splitlines() if line.startswith(("average", "weight"))]
+        self.assertEqual([line.split("  ")[-1].strip() for line in lines], ["the command", "NONE", "NONE"], done.stdout)
+        self.assertRegex(lines[0], r"average on all ranks +all_reduce\(sum\) of world at score_cases.py:\d+ ")
+        self.assertRegex(lines[2], "weight_corrupt on rank 1 +weight of Linear ")
+        result = json.loads(self.json.read_text())
+        self.assertEqual((result["counted"], result["noticed"], result["percent"]), (3, 1, 33.3))
+
+    @unittest.skipUnless(importlib.util.find_spec("pytest"), "pytest is not installed")
+    def test_pytest(self):
+        done = self.run_in(HERE, "--kinds", "average", "--", sys.executable, "-B", "-m", "pytest", "-p",
+                           "no:cacheprovider", CASES)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        first, second = json.loads(self.json.read_text())["faults"]
+        self.assertEqual(first["by"], ["score_cases.py::test_numbers"])
+        self.assertEqual((second["by"], second["changed_something"]), ([], True))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,131 @@
+// Shrinking, with a stand-in for the run that fails where a rule says so.
+#include "sim/explore/shrink.h"
+
+#include <catch2/catch.hpp>
+
+#include "sim/explore/signature.h"
+
+namespace shardproof::sim {
+
+using nlohmann::json;
+
+namespace {
+
+const CaseSettings kLarge = {{"parallel.tensor_parallel_size", 4},
+                             {"parallel.data_parallel_size", 4},
+                             {"model.num_hidden_layers", 8},
+                             {"model.hidden_size", 96},
+                             {"run.loss.kind", "clipped_pg"},
+                             {"run.loss.beta", 0.5},
+                             {"run.steps", 3},
+                             {"data.lengths", {15, 1, 9, 12}},
+                             {"world.digests", true}};
+
+Signatures fails_where(const std::function<bool(const CaseSettings&)>& rule) {
+  return [rule](const std::vector<CaseSettings>& cases) {
+    std::vector<std::string> signatures;
+    for (const CaseSettings& one : cases) {
+      const CheckedCase checked = check_settings(one, "t/one.yaml", {});
+      signatures.push_back(!checked.spec ? "refused" : rule(one) ? "wrong" : "");
+    }
+    return signatures;
+  };
+}
+
+int64_t size(const CaseSettings& settings, const char* path) {
+  return setting_of(settings, path).get<int64_t>();
+}
+
+}  // namespace
+
+TEST_CASE("everything goes that the failure does not need") {
+  const auto rule = [](const CaseSettings& one) {
+    return size(one, "parallel.tensor_parallel_size") >= 2 &&
+           setting_of(one, "run.loss.kind") == "clipped_pg";
+  };
+  const Shrunk shrunk = shrink_case(kLarge, "wrong", fails_where(rule), [] { return true; });
+  CHECK(shrunk.in_time);
+  CHECK(shrunk.settings["parallel.tensor_parallel_size"] == 2);
+  CHECK(shrunk.settings["run.loss.kind"] == "clipped_pg");
+  CHECK(shrunk.settings["model.num_hidden_layers"] == 1);
+  CHECK_FALSE(shrunk.settings.contains("parallel.data_parallel_size"));
+  CHECK_FALSE(shrunk.settings.contains("run.loss.beta"));
+  CHECK_FALSE(shrunk.settings.contains("run.steps"));
+  CHECK_FALSE(shrunk.settings.contains("world.digests"));
+  CHECK(rule(shrunk.settings));
+  CHECK_FALSE(shrunk.kept.empty());
+}
+
+TEST_CASE("settings that only fail together stay together") {
+  const auto rule = [](const CaseSettings& one) {
+    const bool more_steps = size(one, "run.steps") >= 2;
+    return more_steps && setting_of(one, "data.lengths").is_array() &&
+           one["data.lengths"].size() >= 2 && one.contains("world.digests");
+  };
+  const Shrunk shrunk = shrink_case(kLarge, "wrong", fails_where(rule), [] { return true; });
+  CHECK(shrunk.settings["run.steps"] == 2);
+  CHECK(shrunk.settings["data.lengths"].size() == 2);
+  CHECK(shrunk.settings.contains("world.digests"));
+  CHECK_FALSE(shrunk.settings.contains("parallel.tensor_parallel_size"));
+}
+
+TEST_CASE("stages and their attributes are removed, and faults stay on ranks of the world") {
+  const CaseSettings policy = {
+      {"workload", "policy"},
+      {"parallel.tensor_parallel_size", 4},
+      {"run.stages",
+       {{{"do", "score"}}, {{"do", "train"}, {"train_micro_batch_size", 2}}, {{"do", "save"}}}},
+      {"faults", {{{"kind", "kill"}, {"rank", 3}, {"label", "loss"}}}}};
+  const auto rule = [](const CaseSettings& one) {
+    return one.contains("faults") && one.contains("run.stages") &&
+           one["run.stages"].dump().find("train") != std::string::npos;
+  };
+  const Shrunk shrunk = shrink_case(policy, "wrong", fails_where(rule), [] { return true; });
+  CHECK(shrunk.settings["run.stages"].size() == 1);
+  CHECK(shrunk.settings["run.stages"][0].value("train_micro_batch_size", 0) == 0);
+  CHECK(shrunk.settings["faults"][0]["rank"] == 0);
+  CHECK_FALSE(shrunk.settings.contains("parallel.tensor_parallel_size"));
+}
+
+TEST_CASE("another failure is not the same failure, and the deadline ends the search") {
+  const auto otherwise = [](const std::vector<CaseSettings>& cases) {
+    return std::vector<std::string>(cases.size(), "another");
+  };
+  const Shrunk kept = shrink_case(kLarge, "wrong", otherwise, [] { return true; });
+  CHECK(kept.settings == kLarge);
+  CHECK(kept.in_time);
+  const auto always = fails_where([](const CaseSettings&) { return true; });
+  const Shrunk late = shrink_case(kLarge, "wrong", always, [] { return false; });
+  CHECK(late.settings == kLarge);
+  CHECK_FALSE(late.in_time);
+}
+
+TEST_CASE("every edit makes the case smaller") {
+  for (const Edit& edit : smaller_cases(kLarge)) {
+    INFO(edit.what);
+    CHECK(size_of(edited(kLarge, edit)) < size_of(kLarge));
+  }
+}
+
+TEST_CASE("a signature has no numbers, layers or ranks") {
+  CaseResult result;
+  result.verdict = Verdict::kMismatch;
+  result.kind = ResultKind::kValues;
+  result.divergence.emplace();
+  result.divergence->tensor = "grad.model.layers.3.mlp.down_proj.weight";
+  result.divergence->pattern = "every element is 4.00 x golden on ranks 0, 1, 2";
+  CaseResult smaller = result;
+  smaller.divergence->tensor = "grad.model.layers.0.mlp.down_proj.weight";
+  smaller.divergence->pattern = "every element is 2.00 x golden on ranks 0, 1";
+  CHECK(failure_signature(result) == failure_signature(smaller));
+  CaseResult other = smaller;
+  other.divergence->pattern = "the shards of ranks 0 and 1 are exchanged";
+  CHECK(failure_signature(other) != failure_signature(smaller));
+  other = smaller;
+  other.divergence->tensor = "grad.model.norm.weight";
+  CHECK(failure_signature(other) != failure_signature(smaller));
+  other.verdict = Verdict::kMatch;
+  CHECK(failure_signature(other).empty());
+}
+
+}  // namespace shardproof::sim
