@@ -7,11 +7,12 @@
 
 namespace shardproof::sim {
 
-std::string with_replay_flags(const std::string& command, const RunArguments& arguments) {
+std::string with_replay_flags(const std::string& command, const RunArguments& arguments,
+                              int64_t schedules) {
   if (command.empty()) return "";
   std::string flags;
   if (arguments.seed) flags += fmt::format(" --seed {}", *arguments.seed);
-  if (arguments.schedules > 0) flags += fmt::format(" --schedules {}", arguments.schedules);
+  if (arguments.schedules > 0 && schedules > 0) flags += fmt::format(" --schedules {}", schedules);
   return command + flags;
 }
 

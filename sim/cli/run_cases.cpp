@@ -135,8 +135,8 @@ class Run {
         result.verdict = Verdict::kRefused;
       }
       if (arguments_.drawn && result.verdict == Verdict::kRefused) result.as_expected = true;
-      schedules_.add(result);
-      result.replay = with_replay_flags(result.replay, arguments_);
+      const int64_t schedules = schedules_.add(result);
+      result.replay = with_replay_flags(result.replay, arguments_, schedules);
       failed_ += result.as_expected ? 0 : 1;
       files.add(place, result, info);
       progress.finished(result);

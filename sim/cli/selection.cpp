@@ -62,7 +62,7 @@ bool has_value(const CaseSpec& spec, const std::string& filter) {
 
 bool passes_filters(const RunArguments& arguments, const CaseSpec& spec) {
   const std::string& only = arguments.only;
-  if (!only.empty() && spec.name != only && name_without_schedule(spec.name) != only) return false;
+  if (!only.empty() && spec.name != only && spec.name != name_without_schedule(only)) return false;
   return std::all_of(arguments.filters.begin(), arguments.filters.end(),
                      [&](const std::string& filter) {
                        return has(spec.tags, filter) || has_value(spec, filter) ||
@@ -86,10 +86,51 @@ bool asked_for(const RunArguments& arguments, const CaseSpec& spec) {
 void require_known_name(const std::string& only, const std::vector<CaseSpec>& cases) {
   std::vector<std::string> names;
   for (const CaseSpec& spec : cases) {
-    if (name_without_schedule(spec.name) == only) return;
+    if (spec.name == only || spec.name == name_without_schedule(only)) return;
     names.push_back(spec.name);
   }
-  if (!only.empty() && !has(names, only)) unknown_case(only, names);
+  if (!only.empty()) unknown_case(only, names);
+}
+
+// The names, without schedules, of the cases that were not as expected.
+std::set<std::string> failed_cases(const RunArguments& arguments) {
+  std::set<std::string> failed;
+  if (arguments.rerun_failed.empty()) return failed;
+  int64_t schedules = 0;
+  for (const std::string& name : unexpected_cases(arguments.rerun_failed)) {
+    failed.insert(name_without_schedule(name));
+    schedules = std::max(schedules, schedule_of_name(name));
+  }
+  if (schedules > arguments.schedules) {
+    bad_selection(fmt::format("a case of {} failed under schedule {}, which this run has not",
+                              arguments.rerun_failed, schedules),
+                  fmt::format("add --schedules {}", schedules));
+  }
+  return failed;
+}
+
+// Each emulated case under all schedules; of --only, or of a resumed run, those that it names.
+std::vector<CaseSpec> under_schedules(std::vector<CaseSpec> cases, const RunArguments& arguments) {
+  const bool any_emulated = std::any_of(cases.begin(), cases.end(), [](const CaseSpec& spec) {
+    return spec.world.backend == Backend::kEmulated;
+  });
+  if (arguments.schedules > 0 && !cases.empty() && !any_emulated) {
+    bad_selection("--schedules: no selected case runs in the emulated world",
+                  "select one, or leave --schedules out");
+  }
+  const int64_t only = schedule_of_name(arguments.only);
+  if (only > arguments.schedules && !cases.empty() && arguments.only != cases.front().name) {
+    bad_selection(
+        fmt::format("--only names schedule {}, and the run has {}", only, arguments.schedules),
+        fmt::format("add --schedules {}", only));
+  }
+  cases = with_schedules(std::move(cases), arguments.schedules);
+  std::erase_if(cases, [&](const CaseSpec& spec) {
+    const bool is_other =
+        only > 0 && spec.world.backend == Backend::kEmulated && spec.name != arguments.only;
+    return is_other || (!arguments.names.empty() && !has(arguments.names, spec.name));
+  });
+  return cases;
 }
 
 void shuffle(std::vector<CaseSpec>& cases, int64_t seed) {
@@ -130,19 +171,13 @@ Selection select_cases(const RunArguments& arguments) {
                                             .replaces_backend = !arguments.backends.empty(),
                                             .device = enum_of<DeviceKind>(arguments.world.device),
                                             .workloads = arguments.workloads});
-  cases = with_schedules(std::move(cases), arguments.schedules);
-  std::set<std::string> failed;
-  if (!arguments.rerun_failed.empty()) {
-    const auto names = unexpected_cases(arguments.rerun_failed);
-    failed.insert(names.begin(), names.end());
-  }
+  const std::set<std::string> failed = failed_cases(arguments);
   require_known_name(arguments.only, cases);
   std::erase_if(cases, [&](const CaseSpec& spec) {
     return !passes_filters(arguments, spec) || !asked_for(arguments, spec) ||
-           (!arguments.rerun_failed.empty() && failed.count(spec.name) == 0) ||
-           (!arguments.names.empty() && !has(arguments.names, spec.name));
+           (!arguments.rerun_failed.empty() && failed.count(spec.name) == 0);
   });
-  cases = deal(arguments, cases);
+  cases = under_schedules(deal(arguments, cases), arguments);
   if (arguments.shuffle) shuffle(cases, *arguments.shuffle);
 
   Selection selection;

@@ -19,6 +19,7 @@
 #include "sim/cli/selection.h"
 #include "sim/explore/shrink.h"
 #include "sim/explore/signature.h"
+#include "sim/judge/verdict/schedules.h"
 #include "sim/lint/scenario_files.h"
 #include "sim/run/case_runner.h"
 
@@ -38,18 +39,22 @@ constexpr size_t kShownLine = 400;  // bytes of a finding in the head of the fil
 }
 
 // The case of this name; of a scenario of one case, that one.
-CaseSettings settings_of_case(const Scenario& scenario, const std::string& only) {
+CaseSettings settings_of_case(const Scenario& scenario, const std::string& name) {
   std::vector<std::string> names;
+  const std::string only = name_without_schedule(name);
   for (size_t i = 0; i < scenario.cases.size(); ++i) {
     names.push_back(scenario.cases[i].name);
-    if (names.back() == only) return scenario.settings[i];
+    if (names.back() != only && names.back() != name) continue;
+    CaseSettings settings = scenario.settings[i];
+    if (names.back() == only && name != only) settings["world.schedule"] = schedule_of_name(name);
+    return settings;
   }
   if (only.empty() && names.size() == 1) return scenario.settings.front();
   if (only.empty()) {
     bad_case(fmt::format("{} has {} cases", scenario.file, names.size()),
              "name the failing one with --only");
   }
-  unknown_case(only, names);
+  unknown_case(name, names);
 }
 
 class Shrink {
@@ -207,6 +212,11 @@ void shrink_unexpected(const std::vector<CaseResult>& results, const RunArgument
                         seen.insert(failure_signature(result)).second;
     const bool is_scenario = fs::path(result.spec.file).extension() != ".json";
     if (!is_new || !is_scenario || pool.interrupted()) continue;
+    if (result.kind == ResultKind::kRace) {
+      std::cout << fmt::format("\nnot shrunk, because a race needs two schedules: {}\n",
+                               result.spec.name);
+      continue;
+    }
     Arguments arguments;
     arguments.run = run;
     arguments.run.paths = {result.spec.file};

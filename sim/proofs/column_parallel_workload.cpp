@@ -81,8 +81,10 @@ ColumnParallelLinear::Options layer_options(MeshComm& comm, const Options& optio
 
 at::Tensor entering(const at::Tensor& x, Communicator& tp, const Options& options) {
   if (options["expert"]) return all_gather_with_reduce_scatter_backward(x, tp, 1, "dispatch");
-  if (options["disable_grad_reduce"]) return copy_with_all_reduce_backward(x, tp, "caller");
-  return x;
+  if (!options["disable_grad_reduce"]) return x;
+  if (options["sequence_parallel"])
+    return all_gather_with_reduce_scatter_backward(x, tp, 1, "caller");
+  return copy_with_all_reduce_backward(x, tp, "caller");
 }
 
 // The bias that the caller adds to y.

@@ -27,6 +27,20 @@ faults: [{kind: corrupt, rank: 1, op: all_reduce, axis: tp, label: mlp.down_proj
 expect: {verdict: mismatch}
 """
 
+# Two cases, one of which has a fault in each step.
+SCHEDULED = """
+name: t/two
+model: {vocab_size: 12, hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 2}
+data: {lengths: [3, 5]}
+world: {backend: emulated}
+parallel: {tensor_parallel_size: 2}
+matrix:
+  row:
+    - {name: right}
+    - {name: wrong, faults: [{kind: corrupt, rank: 1, op: all_reduce, axis: tp, label: mlp.down_proj, side: input}],
+       expect: {verdict: mismatch}}
+"""
+
 
 class Explore(unittest.TestCase):
     def setUp(self):
@@ -73,6 +87,47 @@ class Explore(unittest.TestCase):
         self.assertIn("not smaller:\n", done.stdout)
         again = self.run_here("run", "small.yaml", "--backend", "emulated", "--out", "again")
         self.assertEqual(again.returncode, 0, again.stdout + again.stderr)
+
+    def run_schedules(self, out, *words, status=0):
+        """The cases of a run of this file, and its standard error."""
+        (self.folder / "two.yaml").write_text(SCHEDULED)
+        done = self.run_here("run", "two.yaml", "--out", out, *words)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        file = self.folder / out / "results.json"
+        return json.loads(file.read_text())["cases"] if file.exists() else [], done
+
+    def test_the_schedules_of_a_case_run_together(self):
+        names = []
+        for shard in ("1/2", "2/2"):
+            cases, _ = self.run_schedules(shard.replace("/", "of"), "--schedules", 3, "--shard", shard)
+            names.append(sorted(case["name"] for case in cases))
+        self.assertEqual(names, [[f"t/two[{case},schedule={k}]" for k in (1, 2, 3)] for case in ("right", "wrong")])
+        cases, _ = self.run_schedules("one", "--schedules", 3, "--only", "t/two[right,schedule=2]")
+        self.assertEqual([case["name"] for case in cases], ["t/two[right,schedule=2]"])
+        for words, said in (
+                (("--only", "t/two[right,schedule=5]", "--schedules", 3), "add --schedules 5"),
+                (("--backend", "gloo", "--schedules", 3), "no selected case runs in the emulated world")):
+            _, done = self.run_schedules("none", *words, status=2)
+            self.assertIn(said, done.stderr)
+
+    def test_a_case_that_fails_under_schedules_is_run_again_under_them(self):
+        (self.folder / "fails.yaml").write_text(SCHEDULED.replace("verdict: mismatch", "verdict: match"))
+        done = self.run_here("run", "fails.yaml", "--schedules", 2, "--out", "first")
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        cases = json.loads((self.folder / "first/results.json").read_text())["cases"]
+        failed = [case for case in cases if not case["as_expected"]]
+        self.assertEqual([case["kind"] for case in failed], ["values"] * 2)
+        self.assertEqual([case["replay"].split("--schedules ")[1] for case in failed], ["1", "2"])
+        done = self.run_here("run", "fails.yaml", "--rerun-failed", "first", "--out", "second")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("add --schedules 2", done.stderr)
+        done = self.run_here("run", "fails.yaml", "--rerun-failed", "first", "--schedules", 2, "--out", "second")
+        again = json.loads((self.folder / "second/results.json").read_text())["cases"]
+        self.assertEqual([case["name"] for case in again], [case["name"] for case in failed])
+        name = failed[1]["name"]
+        done = self.run_here("shrink", "fails.yaml", "--only", name, "--out", "small.yaml")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn(f"case {name}", (self.folder / "small.yaml").read_text().replace("\n# ", " "))
 
     def test_a_case_that_matches_is_not_shrunk(self):
         (self.folder / "right.yaml").write_text("model: {num_hidden_layers: 1}\n")

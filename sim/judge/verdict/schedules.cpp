@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <tuple>
+
+#include "sim/judge/verdict/replay.h"
 
 namespace shardproof::sim {
 namespace {
@@ -15,6 +18,29 @@ std::string name_with_schedule(std::string name, int64_t schedule) {
   if (!name.ends_with(']')) return name + "[" + label;
   name.back() = ',';
   return name + label;
+}
+
+// Where the label with its "[" or "," begins in a name that ends with it, and its number.
+struct Label {
+  size_t begin = std::string::npos;
+  int64_t schedule = 0;
+};
+
+Label label_of(const std::string& name) {
+  const size_t label = name.rfind(kLabel);
+  if (label == name.npos || label == 0 || !name.ends_with(']')) return {};
+  const char before = name[label - 1];
+  if (before != '[' && before != ',') return {};
+  Label found{.begin = label - 1};
+  const char* end = name.data() + name.size() - 1;
+  const auto [rest, error] =
+      std::from_chars(name.data() + label + kLabel.size(), end, found.schedule);
+  return error == std::errc() && rest == end && found.schedule > 0 ? found : Label{};
+}
+
+// A race must not hide that a case is internal or bad input.
+bool is_judged(Verdict verdict) {
+  return verdict == Verdict::kMatch || verdict == Verdict::kMismatch;
 }
 
 bool all_finished(const CaseResult& result) {
@@ -41,26 +67,31 @@ std::vector<CaseSpec> with_schedules(std::vector<CaseSpec> cases, int64_t count)
 }
 
 std::string name_without_schedule(const std::string& name) {
-  const size_t label = name.rfind(kLabel);
-  if (label == name.npos || label == 0) return name;
-  const std::string rest = name.substr(0, label - 1);  // without "[" or ","
-  return name[label - 1] == '[' ? rest : rest + "]";
+  const size_t begin = label_of(name).begin;
+  if (begin == name.npos) return name;
+  return name.substr(0, begin) + (name[begin] == '[' ? "" : "]");
 }
 
-void ScheduleComparison::add(CaseResult& result) {
+int64_t schedule_of_name(const std::string& name) { return label_of(name).schedule; }
+
+int64_t ScheduleComparison::add(CaseResult& result) {
   const WorldSpec& world = result.spec.world;
-  if (world.schedule == 0 || world.backend != Backend::kEmulated || !all_finished(result)) return;
+  if (world.schedule == 0 || world.backend != Backend::kEmulated) return 0;
+  if (!is_judged(result.verdict) || !all_finished(result)) return world.schedule;
   Seen seen = seen_in(result);
-  const auto [first, is_new] =
-      first_.try_emplace(name_without_schedule(result.spec.name), std::move(seen));
-  if (is_new) return;
+  CaseSpec plain = result.spec;
+  plain.name = name_without_schedule(plain.name);
+  const auto [first, is_new] = first_.try_emplace(plain.name, std::move(seen));
+  if (is_new) return world.schedule;
   const std::string how = difference(first->second, seen, result);
-  if (how.empty()) return;
+  if (how.empty()) return world.schedule;
   result.message = how + (result.message.empty() ? "" : "; " + result.message);
   result.verdict = Verdict::kMismatch;
   result.kind = ResultKind::kRace;
   result.unexpected = "the values depend on the schedule";
   result.as_expected = false;
+  result.replay = replay_command(plain);
+  return std::max(first->second.schedule, seen.schedule);
 }
 
 ScheduleComparison::Seen ScheduleComparison::seen_in(const CaseResult& result) {
@@ -87,7 +118,12 @@ std::string ScheduleComparison::difference(const Seen& first, const Seen& second
            one[place].digest == other[place].digest) {
       ++place;
     }
-    if (place == count) continue;
+    if (place == count && one.size() == other.size()) continue;
+    if (place == count) {
+      return fmt::format("rank {} has {} values under schedule {} and {} under {}",
+                         result.reports[rank].rank, one.size(), first.schedule, other.size(),
+                         second.schedule);
+    }
     const Value& value = other[place];
     const std::tuple when{value.step, place, rank};
     if (!found.empty() && earliest < when) continue;
@@ -96,8 +132,9 @@ std::string ScheduleComparison::difference(const Seen& first, const Seen& second
     // The calls since the last equal value; without any, the last one before that.
     const int64_t since = place == 0 ? 0 : other[place - 1].calls_before;
     const int64_t call = std::max<int64_t>(0, std::min(since, value.calls_before - 1));
+    const auto [lower, higher] = std::minmax(first.schedule, second.schedule);
     found = fmt::format("{} of step {} on rank {} has other values under schedule {} than under {}",
-                        value.name, value.step, report.rank, second.schedule, first.schedule);
+                        value.name, value.step, report.rank, higher, lower);
     if (value.calls_before > 0 && call < static_cast<int64_t>(report.calls.size())) {
       found += fmt::format(", from {} on", report.calls[static_cast<size_t>(call)]);
     }

@@ -15,12 +15,16 @@ namespace shardproof::sim {
 std::vector<CaseSpec> with_schedules(std::vector<CaseSpec> cases, int64_t count);
 // "tp/llama[tp2]" of "tp/llama[tp2,schedule=3]".
 std::string name_without_schedule(const std::string& name);
+// 3 of "tp/llama[tp2,schedule=3]"; 0: the name tells none.
+int64_t schedule_of_name(const std::string& name);
 
 class ScheduleComparison {
  public:
-  // A result whose values differ from those of the first schedule of the same case becomes a
-  // mismatch of kind `race`, which names both schedules, the tensor, and the call before it.
-  void add(CaseResult& result);
+  // A result whose values differ from those of the first result of the same case becomes a
+  // mismatch of kind `race`, which names both schedules, the tensor, and the call before it, and
+  // which all schedules of the case replay. Results that are internal, bad input, or of ranks that
+  // did not finish stay as they are. Returns how many schedules, from 1 on, show the result again.
+  int64_t add(CaseResult& result);
 
  private:
   struct Value {  // one observation
@@ -34,7 +38,8 @@ class ScheduleComparison {
     std::vector<std::vector<Value>> ranks;  // in the order observed
   };
   static Seen seen_in(const CaseResult& result);
-  // The sentence about the first observation that differs; "" when all are equal.
+  // The sentence about the first observation that differs; "" when all are equal. The calls are
+  // those of the second.
   static std::string difference(const Seen& first, const Seen& second, const CaseResult& result);
 
   std::map<std::string, Seen> first_;  // by the name without the schedule

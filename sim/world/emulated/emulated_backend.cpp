@@ -56,7 +56,11 @@ class EmulatedWork : public c10d::Work {
         in_flight_(in_flight),
         timed_call_(timed_call) {}
 
-  bool isCompleted() override { return waited_ || world_->is_done(meeting_, world_rank_); }
+  bool isCompleted() override {
+    if (waited_) return true;
+    const ClockPause pause(&world_->ranks[static_cast<size_t>(world_rank_)]->clock);
+    return world_->is_done(meeting_, world_rank_);
+  }
   bool isSuccess() const override { return waited_; }
   void synchronize() override { wait(kNoTimeout); }
 
@@ -279,8 +283,12 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
       }
     }
     const Parts seen = tensors.output;
-    // A schedule shows what a caller sees that uses its buffers before wait().
+    // A schedule shows what a caller sees that uses its buffers before wait(). New memory has the
+    // same values in each run of one schedule.
     const bool exposed = world_->has_schedule() && !strict;
+    if (exposed && call.asynchronous && !in_place && notes.private_output) {
+      for (const at::Tensor& output : seen.tensors()) poison(output);
+    }
     const Parts staged = exposed ? Parts() : stage(tensors, in_place, notes);
     std::optional<InFlight::Handle> in_flight;
     if (strict && call.asynchronous) in_flight = rank.in_flight.start(call, buffers);

@@ -30,8 +30,9 @@ void fill(const at::Tensor& tensor) {
   tensor.fill_(std::numeric_limits<Type>::min());
 }
 
-// Poisons without a bump of the version counter, because no readable value is overwritten.
-WatchedMemory poisoned(const at::Tensor& tensor) {
+// Whether the dtype has a poison.
+bool fill_with_poison(const at::Tensor& tensor) {
+  const at::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   switch (tensor.scalar_type()) {
     case at::kLong:
@@ -47,9 +48,14 @@ WatchedMemory poisoned(const at::Tensor& tensor) {
       fill<int8_t>(tensor);
       break;
     default:
-      if (!tensor.is_floating_point() && !tensor.is_complex()) return WatchedMemory(tensor);
+      if (!tensor.is_floating_point() && !tensor.is_complex()) return false;
       tensor.fill_(std::numeric_limits<double>::quiet_NaN());
   }
+  return true;
+}
+
+WatchedMemory poisoned(const at::Tensor& tensor) {
+  if (!fill_with_poison(tensor)) return WatchedMemory(tensor);
   return WatchedMemory::of_one_value(tensor);
 }
 
@@ -73,6 +79,8 @@ std::optional<std::string> change_of(const std::vector<WatchedMemory>& watched, 
 }
 
 }  // namespace
+
+void poison(const at::Tensor& tensor) { fill_with_poison(tensor); }
 
 std::optional<Finding> InFlight::clash(const shardproof::Call& line, const Buffers& buffers) const {
   for (const Call& call : calls_) {

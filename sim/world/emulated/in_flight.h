@@ -15,6 +15,9 @@
 
 namespace shardproof::sim {
 
+// Fills memory with what start() fills outputs with, without a bump of the version counter.
+void poison(const at::Tensor& tensor);
+
 // Belongs to one rank's thread.
 class InFlight {
  public:

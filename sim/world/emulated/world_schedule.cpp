@@ -16,7 +16,10 @@ constexpr std::array<int64_t, 8> kTurns{0, 0, 1, 2, 5, 12, -1, -1};
 
 void EmulatedWorld::Impl::set_schedule() {
   ready_.clear();
-  schedule_.seed(static_cast<uint64_t>(spec.schedule));
+  // Another stream than that of the order of the ranks.
+  const auto seed_words = static_cast<uint64_t>(spec.schedule);
+  std::seed_seq words{seed_words & 0xffffffff, seed_words >> 32, uint64_t{1}};
+  schedule_.seed(words);
   std::optional<uint64_t> seed;
   if (has_schedule()) seed = static_cast<uint64_t>(spec.schedule);
   slots.draw_order(seed);
@@ -52,7 +55,7 @@ bool EmulatedWorld::Impl::is_done(const std::shared_ptr<Meeting>& meeting, int64
   turn(rank);
   std::unique_lock lock(mutex);
   // A caller that asks again and again gets its answer.
-  if (meeting->state == Meeting::State::kReady && schedule_() % 2 == 0) {
+  if (!failure && meeting->state == Meeting::State::kReady && schedule_() % 2 == 0) {
     std::erase(ready_, meeting);
     take_effect(meeting, rank, lock);
   }

@@ -82,8 +82,8 @@ struct EmulatedWorld::Impl {
   explicit Impl(int64_t world_size);
 
   // Joins the meeting of a call, as the matcher numbers it; the last member runs the operation and
-  // wakes the others. Never sleeps. Throws Error(kFailed) when the world has failed, or fails by
-  // this call.
+  // wakes the others. Sleeps only under a schedule, until the rank's next turn. Throws
+  // Error(kFailed) when the world has failed, or fails by this call.
   std::shared_ptr<Meeting> arrive(EmulatedGroup& group, const EmulatedGroup::Channel& channel,
                                   std::shared_ptr<const std::vector<int64_t>> members,
                                   Arrival arrival, int64_t generation);

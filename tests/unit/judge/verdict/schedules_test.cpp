@@ -65,7 +65,12 @@ TEST_CASE("each case of the emulated world gets its schedules, in its name too")
   CHECK(schedules == std::vector<int64_t>{1, 2, 1, 2, 0, 1, 2});
   CHECK(name_without_schedule("one[schedule=12]") == "one");
   CHECK(name_without_schedule("two[tp2,schedule=1]") == "two[tp2]");
-  CHECK(name_without_schedule("own[tp2]") == "own[tp2]");
+  for (const char* other : {"own[tp2]", "own[schedule=x]", "own[my_schedule=3]", "own[schedule=3]a",
+                            "schedule=3]", "own[schedule=]", "own[schedule=-1]"}) {
+    CHECK(name_without_schedule(other) == other);
+    CHECK(schedule_of_name(other) == 0);
+  }
+  CHECK(schedule_of_name("two[tp2,schedule=31]") == 31);
   CHECK(with_schedules({named("one")}, 0)[0].name == "one");
 }
 
@@ -75,7 +80,13 @@ TEST_CASE("values that differ between schedules are a race, with the call before
   CaseResult other = matched("y[schedule=2]", 2, {1, 1, 1});
   CaseResult equal = matched("x[tp2,schedule=2]", 2, {5, 6, 7});
   CaseResult second = matched("x[tp2,schedule=3]", 3, {5, 8, 9});
-  for (CaseResult* result : {&first, &other, &equal, &second}) comparison.add(*result);
+  second.spec.file = "x.yaml";
+  std::vector<int64_t> replayed_by;
+  for (CaseResult* result : {&first, &other, &equal, &second}) {
+    replayed_by.push_back(comparison.add(*result));
+  }
+  CHECK(replayed_by == std::vector<int64_t>{1, 2, 2, 3});
+  CHECK(second.replay == "shardproof run x.yaml --only 'x[tp2]' --backend emulated");
   CHECK(first.as_expected);
   CHECK(other.as_expected);
   CHECK(equal.verdict == Verdict::kMatch);
@@ -98,6 +109,36 @@ TEST_CASE("a race keeps what else was found") {
   CHECK(wrong.kind == ResultKind::kRace);
   CHECK_THAT(wrong.message, Contains("a of step 1 on rank 1 has other values under schedule 2 "
                                      "than under 1, from all_gather tp 'first' on; a is wrong"));
+}
+
+TEST_CASE("a race names the lower schedule last, whichever finished first") {
+  ScheduleComparison comparison;
+  CaseResult fifth = matched("x[schedule=5]", 5, {5, 6, 7});
+  CaseResult second = matched("x[schedule=2]", 2, {4, 6, 7});
+  CHECK(comparison.add(fifth) == 5);
+  CHECK(comparison.add(second) == 5);
+  CHECK_THAT(second.message, Contains("has other values under schedule 5 than under 2"));
+}
+
+TEST_CASE("a value that only one schedule has is a race") {
+  ScheduleComparison comparison;
+  CaseResult first = matched("x[schedule=1]", 1, {5, 6, 7});
+  CaseResult second = matched("x[schedule=2]", 2, {5, 6, 7});
+  second.reports[1].rows.pop_back();
+  comparison.add(first);
+  comparison.add(second);
+  CHECK(second.kind == ResultKind::kRace);
+  CHECK(second.message == "rank 1 has 3 values under schedule 1 and 2 under 2");
+}
+
+TEST_CASE("what nothing judged stays internal under schedules") {
+  ScheduleComparison comparison;
+  CaseResult first = matched("x[schedule=1]", 1, {5, 6, 7});
+  CaseResult second = matched("x[schedule=2]", 2, {4, 6, 7});
+  second.verdict = Verdict::kInternal;
+  comparison.add(first);
+  CHECK(comparison.add(second) == 2);
+  CHECK(second.verdict == Verdict::kInternal);
 }
 
 TEST_CASE("results without a schedule, and worlds that failed, are compared with nothing") {
