@@ -5,7 +5,6 @@
 
 #include "base/elapsed.h"
 #include "base/error.h"
-#include "parallel/data/shard_axes.h"
 #include "sim/run/case_check.h"
 #include "sim/world/rank/fsdp_options.h"
 
@@ -59,10 +58,8 @@ bool leaves_world_whole(const CaseResult& result) {
 // A rank that refuses the copies of a hybrid model leaves ranks that hold no part of it waiting.
 void check_copies(const CaseSpec& spec) {
   if (!is_model_workload(spec.workload)) return;
-  shard_axes(spec.parallel.mesh(), fsdp_options(spec.parallel));
-  for (const StageSpec& stage : spec.stages) {
-    shard_axes(stage.parallel.mesh(), fsdp_options(stage.parallel));
-  }
+  check_copies(spec.parallel);
+  for (const StageSpec& stage : spec.stages) check_copies(stage.parallel);
 }
 
 }  // namespace

@@ -11,4 +11,6 @@ FsdpOptions fsdp_options(const ParallelSpec& spec) {
           .cpu_offload = spec.fsdp.cpu_offload};
 }
 
+void check_copies(const ParallelSpec& spec) { shard_axes(spec.mesh(), fsdp_options(spec)); }
+
 }  // namespace shardproof::sim

@@ -7,5 +7,7 @@
 namespace shardproof::sim {
 
 FsdpOptions fsdp_options(const ParallelSpec& spec);
+// Throws Error(kRefused) when the number of copies of a hybrid model does not divide dp.
+void check_copies(const ParallelSpec& spec);
 
 }  // namespace shardproof::sim
