@@ -17,7 +17,7 @@ PROGRAM = None
 
 def run(scenario, folder):
     return subprocess.run([PROGRAM, "run", str(scenario), "--backend", "emulated", "--out", str(folder)], cwd=ROOT,
-                          capture_output=True, text=True, timeout=120)
+                          capture_output=True, text=True, timeout=360)
 
 
 class Clock(unittest.TestCase):

@@ -74,7 +74,7 @@ class Launchers(unittest.TestCase):
             out = Path(folder) / "run"
             done = subprocess.run(
                 command + [PROGRAM, "rank", scenario, *only, "--out", out, *options], cwd=ROOT,
-                env=os.environ | env, text=True, stdin=subprocess.DEVNULL, timeout=120,
+                env=os.environ | env, text=True, stdin=subprocess.DEVNULL, timeout=360,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             results = out / "results.json"
             return (done.returncode, done.stdout,

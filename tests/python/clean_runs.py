@@ -32,7 +32,7 @@ def draws(first):
 
 
 def judged(run, golden):
-    done = subprocess.run([PROGRAM, "judge", run, "--golden", golden], capture_output=True, text=True, timeout=120,
+    done = subprocess.run([PROGRAM, "judge", run, "--golden", golden], capture_output=True, text=True, timeout=360,
                           check=False)
     return done.returncode, done.stdout + done.stderr
 

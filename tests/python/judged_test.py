@@ -85,7 +85,7 @@ class JudgedRunTest(unittest.TestCase):
         arguments = [folder, SIZES, self.golden, bug, *options.values()]
         ranks.run(SIZES[0] * SIZES[1], train, *arguments)
         done = subprocess.run([PROGRAM, "judge", folder, "--golden", self.golden], text=True, capture_output=True,
-                              timeout=120, check=False)
+                              timeout=360, check=False)
         return done.returncode, done.stdout + done.stderr
 
     def expect(self, judged, status, *texts):

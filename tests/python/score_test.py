@@ -120,15 +120,22 @@ class Ends(unittest.TestCase):
 
     def test_the_time_limit_ends_all_processes(self):
         mark = self.folder / "pid"
-        program = f"import os, subprocess; open('{mark}', 'w').write(str(subprocess.Popen(['sleep', '60']).pid)); " \
-                  "__import__('time').sleep(60)"
+        program = f"import os, subprocess; open('{mark}', 'w').write(str(subprocess.Popen(['sleep', '600']).pid)); " \
+                  "__import__('time').sleep(600)"
         start = time.monotonic()
-        ended = command.run([sys.executable, "-c", program], self.folder / "run", {}, 2)
-        self.assertLess(time.monotonic() - start, 20)
+        ended = command.run([sys.executable, "-c", program], self.folder / "run", {}, 6)
+        self.assertLess(time.monotonic() - start, 300)
         self.assertIsNone(ended.status)
-        time.sleep(0.2)
-        stat = Path(f"/proc/{mark.read_text()}/stat")
-        self.assertTrue(not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] == "Z")
+        end = time.monotonic() + 60
+        while self.runs(mark.read_text()) and time.monotonic() < end:
+            time.sleep(0.02)
+        self.assertFalse(self.runs(mark.read_text()))
+
+    def runs(self, pid):
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        except OSError:
+            return False
 
     def test_a_signal_ends_the_run_under_way(self):
         mark = self.folder / "pid"
@@ -140,7 +147,7 @@ class Ends(unittest.TestCase):
         while not (mark.exists() and mark.read_text()) and time.monotonic() < deadline:
             time.sleep(0.02)
         process.terminate()
-        self.assertEqual(process.wait(10), 143)
+        self.assertEqual(process.wait(50), 143)
         self.assertFalse(Path(f"/proc/{mark.read_text()}").exists())
 
     def test_what_counts(self):

@@ -216,7 +216,7 @@ class WayIn(unittest.TestCase):
     def test_a_killed_download_starts_over(self):
         process = self.stalled_download()
         os.kill(self.pip_under(process), signal.SIGKILL)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
         self.assertEqual((process.returncode, out), (2, ""), err)
         self.assertIn("ended by signal 9; call again", err)
         self.assert_recovers()
@@ -224,7 +224,7 @@ class WayIn(unittest.TestCase):
     def test_ctrl_c_during_the_download(self):
         process = self.stalled_download()
         os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=240)
         self.assertEqual(process.returncode, 130, err)
         self.assertIn("interrupted", err)
         self.assert_recovers()
@@ -232,7 +232,7 @@ class WayIn(unittest.TestCase):
     def test_a_killed_script_leaves_no_trap(self):
         process = self.stalled_download()
         os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
         self.assert_recovers()
 
     def test_a_wrong_python_is_one_sentence(self):

@@ -249,10 +249,10 @@ class Disagreements(RanksTest):
             self.assertIn("set SHARDPROOF_TIMEOUT above 1.5 s if the rank is only slow", error)
 
     def test_rank_that_ended(self):
-        first, gone, last = launch(3, ended, stop_others=False, environment={"SHARDPROOF_TIMEOUT": "9"})
+        first, gone, last = launch(3, ended, stop_others=False, environment={"SHARDPROOF_TIMEOUT": "90"})
         self.assertIsNone(gone)
         for rank, outcome in ((0, first), (2, last)):
-            self.assertLess(outcome.seconds, 5)  # not only after the 9 s
+            self.assertLess(outcome.seconds, 60)  # not only after the 90 s
             self.assertIn(f"rank {rank} waits in call 1 of group world [0, 1, 2]", outcome.error)
             self.assertRegex(outcome.error, "rank 1 did not come and a connection was closed; rank 1's "
                              "last call was (not told yet|call 0)")

@@ -118,7 +118,7 @@ def look(page, width):
             [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
              "--allow-file-access-from-files", f"--user-data-dir={folder}/profile", "--window-size=1500,2000",
              "--dump-dom", frame.as_uri()],
-            capture_output=True, text=True, timeout=120, check=False)
+            capture_output=True, text=True, timeout=360, check=False)
     found = re.search(r'<pre id="layout-probe">(.*?)</pre>', done.stdout, re.S)
     assert found, (done.returncode, done.stderr[-2000:], done.stdout[:500])
     return json.loads(html.unescape(found[1]))

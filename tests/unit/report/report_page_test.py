@@ -196,7 +196,7 @@ class OddRuns(unittest.TestCase):
 class Command(unittest.TestCase):
     def run_report(self, *arguments):
         return subprocess.run([sys.executable, str(REPORTS / "report.py"), *map(str, arguments)],
-                              capture_output=True, text=True, timeout=120)
+                              capture_output=True, text=True, timeout=360)
 
     def test_writes_the_page_into_the_folder(self):
         with tempfile.TemporaryDirectory() as folder:
