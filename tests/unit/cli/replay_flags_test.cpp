@@ -6,9 +6,13 @@ using namespace shardproof::sim;
 
 TEST_CASE("A replay keeps the flags that took the place of what the file says", "[cli]") {
   RunArguments run;
-  CHECK(with_replay_flags("shardproof run a.yaml", run) == "shardproof run a.yaml");
+  CHECK(with_replay_flags("shardproof run a.yaml", run, 0) == "shardproof run a.yaml");
   run.seed = 0;
-  CHECK(with_replay_flags("shardproof run a.yaml", run) == "shardproof run a.yaml --seed 0");
+  CHECK(with_replay_flags("shardproof run a.yaml", run, 7) == "shardproof run a.yaml --seed 0");
+  run.schedules = 20;
+  CHECK(with_replay_flags("shardproof run a.yaml", run, 7) ==
+        "shardproof run a.yaml --seed 0 --schedules 7");
+  CHECK(with_replay_flags("shardproof run a.yaml", run, 0) == "shardproof run a.yaml --seed 0");
 
   CheckArguments check;
   check.flags = {{"--steps", "3"}, {"--seed", "7"}, {"--precision", "float32"}};
@@ -20,7 +24,7 @@ TEST_CASE("A replay keeps the flags that took the place of what the file says", 
 TEST_CASE("What cannot be replayed stays so", "[cli]") {
   RunArguments run;
   run.seed = 7;
-  CHECK(with_replay_flags("", run).empty());
+  CHECK(with_replay_flags("", run, 0).empty());
   CheckArguments check;
   check.flags = {{"--seed", "7"}};
   CHECK(with_replay_flags("", check).empty());
