@@ -31,7 +31,7 @@ expect: {verdict: mismatch}
 SCHEDULED = """
 name: t/two
 model: {vocab_size: 12, hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 2}
-data: {lengths: [3, 5]}
+data: {lengths: [5, 5]}
 world: {backend: emulated}
 parallel: {tensor_parallel_size: 2}
 matrix:

@@ -15,11 +15,13 @@ HEADERS = "import sysconfig, os; open(os.path.join(sysconfig.get_paths()['includ
 
 
 def environment(program):
-    """LibTorch's wheel names CUDA libraries that .venv does not have; ./shardproof made stand-ins for them."""
+    """LibTorch's wheel names CUDA libraries that .venv does not have; stand-ins for them are made once."""
     found = dict(os.environ, OMP_NUM_THREADS="1")
-    stand_ins = ROOT / ".venv" / "cuda_stand_ins"
-    if stand_ins.is_dir():
-        found["LD_LIBRARY_PATH"] = ":".join(filter(None, [str(stand_ins), found.get("LD_LIBRARY_PATH")]))
+    venv = ROOT / ".venv"
+    if any(venv.glob("lib/python3*/site-packages/torch/lib")):
+        stand_ins = subprocess.run([sys.executable, "-B", ROOT / "tests/support/cuda_stand_ins.py", venv], text=True,
+                                   stdout=subprocess.PIPE, check=True).stdout.strip()
+        found["LD_LIBRARY_PATH"] = ":".join(filter(None, [stand_ins, found.get("LD_LIBRARY_PATH")]))
     if program:
         found["SHARDPROOF_PROGRAM"] = str(Path(program).resolve())
     return found

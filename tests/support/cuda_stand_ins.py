@@ -92,7 +92,11 @@ def main():
                 stem = name.partition(".")[0]
                 write_library(made / name, {version: names for (library, version), names
                                             in symbols.items() if library in (name, stem)})
-            made.rename(target)
+            try:
+                made.rename(target)
+            except OSError:  # another test has made it meanwhile
+                if not target.is_dir():
+                    raise
     print(target)
 
 

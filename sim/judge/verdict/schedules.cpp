@@ -21,21 +21,21 @@ std::string name_with_schedule(std::string name, int64_t schedule) {
 }
 
 // Where the label with its "[" or "," begins in a name that ends with it, and its number.
-struct Label {
+struct ScheduleLabel {
   size_t begin = std::string::npos;
   int64_t schedule = 0;
 };
 
-Label label_of(const std::string& name) {
+ScheduleLabel schedule_label(const std::string& name) {
   const size_t label = name.rfind(kLabel);
   if (label == name.npos || label == 0 || !name.ends_with(']')) return {};
   const char before = name[label - 1];
   if (before != '[' && before != ',') return {};
-  Label found{.begin = label - 1};
+  ScheduleLabel found{.begin = label - 1};
   const char* end = name.data() + name.size() - 1;
   const auto [rest, error] =
       std::from_chars(name.data() + label + kLabel.size(), end, found.schedule);
-  return error == std::errc() && rest == end && found.schedule > 0 ? found : Label{};
+  return error == std::errc() && rest == end && found.schedule > 0 ? found : ScheduleLabel{};
 }
 
 // A race must not hide that a case is internal or bad input.
@@ -67,12 +67,12 @@ std::vector<CaseSpec> with_schedules(std::vector<CaseSpec> cases, int64_t count)
 }
 
 std::string name_without_schedule(const std::string& name) {
-  const size_t begin = label_of(name).begin;
+  const size_t begin = schedule_label(name).begin;
   if (begin == name.npos) return name;
   return name.substr(0, begin) + (name[begin] == '[' ? "" : "]");
 }
 
-int64_t schedule_of_name(const std::string& name) { return label_of(name).schedule; }
+int64_t schedule_of_name(const std::string& name) { return schedule_label(name).schedule; }
 
 int64_t ScheduleComparison::add(CaseResult& result) {
   const WorldSpec& world = result.spec.world;
