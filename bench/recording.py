@@ -43,18 +43,19 @@ class Mode:
         train.parallelize(self.model, tp)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self.recorder = None if options is None else shardproof.record(self.model, self.optimizer, out=folder, **options)
-        self.seconds = []
+        self.seconds, self.worked = [], []
 
     def step(self, tokens, targets, profile=None):
         dist.barrier()
         if profile:
             profile.enable()
-        start = time.perf_counter()
+        start, worked = time.perf_counter(), time.process_time()
         logits = self.model(tokens)
         torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.seconds.append(time.perf_counter() - start)
+        self.worked.append(time.process_time() - worked)
         if profile:
             profile.disable()
 
@@ -69,7 +70,7 @@ def measure(rank, ranks, folder, options):
         order = list(modes)[step % len(modes):] + list(modes)[:step % len(modes)]  # the first of a turn is slower
         for name in order:
             mode = modes[name]
-            mode.step(tokens, targets, profile if name == "gradients" and step >= 3 else None)
+            mode.step(tokens, targets, profile if name == options.profile and step >= 3 else None)
     written = {}
     for name, mode in modes.items():
         if mode.recorder:
@@ -78,6 +79,7 @@ def measure(rank, ranks, folder, options):
             written[name] = time.perf_counter() - start
     if rank == 0:
         report({name: mode.seconds[3:] for name, mode in modes.items()}, written)
+        report({name: mode.worked[3:] for name, mode in modes.items()}, written)
         if profile:
             pstats.Stats(profile).sort_stats("tottime").print_stats(25)
     dist.barrier()
@@ -89,13 +91,13 @@ def report(seconds, written):
     for name, own in seconds.items():
         ratio = statistics.median(one / off for one, off in zip(own, seconds["off"]))
         end = f"{1e3 * written[name]:.0f}" if name in written else ""
-        print(f"| {name} | {1e3 * statistics.median(own):.1f} | {ratio:.3f} | {end} |", flush=True)
+        print(f"| {name} | {1e3 * statistics.median(own):.1f} | {1e3 * min(own):.1f} | {min(own)/min(seconds['off']):.3f} | {ratio:.3f} | {end} |", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--profile", action="store_true", help="where the steps with gradients spend their time")
+    parser.add_argument("--profile", metavar="MODE", help="where the steps of this mode spend their time")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         children = []

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import torch
 
 _GOLDEN_RATIO, _MIX = -7046029254386353131, -4658895280553007687  # odd; 0x9e37.. and 0xbf58.. as int64
+_SHIFT = 29
+_BLOCK = 1 << 15  # words: a block and what is computed from it stay in a core's cache
 _weights: dict[torch.device, torch.Tensor] = {}
+_own = threading.local()
 
 
 def digest(tensor: torch.Tensor) -> torch.Tensor:
@@ -17,11 +22,30 @@ def digest(tensor: torch.Tensor) -> torch.Tensor:
     """
     with torch.no_grad():
         words = words_of(tensor.detach())
-        mixed = words >> 29
-        mixed ^= words
         factors = weights(words.numel(), words.device)
-        # torch has no dot of integers on GPUs.
-        return torch.dot(mixed, factors) if words.device.type == "cpu" else mixed.mul_(factors).sum()
+        if words.device.type == "cpu":
+            return digest_in_blocks(words, factors)
+        mixed = words >> _SHIFT
+        mixed ^= words
+        return mixed.mul_(factors).sum()  # torch has no dot of integers on GPUs
+
+
+def digest_in_blocks(words: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    """The same without new memory for what is mixed, of which the system would have to clear each page."""
+    mixed = room()
+    if words.numel() < _BLOCK:
+        mixed = mixed[:words.numel()]
+    elif words.numel() > _BLOCK:
+        return sum(digest_in_blocks(*pair) for pair in zip(words.split(_BLOCK), factors.split(_BLOCK)))
+    torch.bitwise_right_shift(words, _SHIFT, out=mixed)
+    torch.bitwise_xor(mixed, words, out=mixed)
+    return torch.dot(mixed, factors)
+
+
+def room() -> torch.Tensor:
+    if not hasattr(_own, "room"):
+        _own.room = torch.empty(_BLOCK, dtype=torch.int64)
+    return _own.room
 
 
 def words_of(tensor: torch.Tensor) -> torch.Tensor:

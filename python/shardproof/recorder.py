@@ -71,6 +71,7 @@ class Recorder:
         self._optimizer = optimizer
         self._boxes = DTensorBoxes(self.mesh)
         self._slots = find_slots(models, self.mesh, layouts, self._boxes)
+        self._chosen_slots = [slot for slot in self._slots if self._is_chosen(slot.name)]
         optimizers.check_holds(optimizer, self._slots)
         check_is_not_golden(out)
         run_folder.claim(out, self.mesh.rank, self.mesh.world_size)
@@ -136,15 +137,17 @@ class Recorder:
             return
         self._gradients_seen = True
         order = self._order.of_gradients()
-        for slot in self._chosen_slots():
+        found = []
+        for slot in self._chosen_slots:
             gradient = slot.gradient()
             if gradient is not None:
                 if self._noise:
                     self._noise.move(local_of(gradient))
-                for piece in slot.gradient_pieces(gradient):
-                    self._files.add("grad", slot.name, self._step(), piece, order=order.get(id(slot)))
-                    if self._noise:
-                        self._noise.doubt(slot.name, self._step(), piece)
+                found += [(slot.name, piece, order.get(id(slot))) for piece in slot.gradient_pieces(gradient)]
+        self._files.add_all("grad", self._step(), found)
+        if self._noise:
+            for name, piece, _ in found:
+                self._noise.doubt(name, self._step(), piece)
 
     def stepped(self) -> None:
         """Records the parameters and the optimizer's state after a step."""
@@ -178,10 +181,9 @@ class Recorder:
             self._ends += optimizers.watch_steps(self._optimizer, self._before_step, self._after_step)
         for one in models:
             for name, module in names.named_modules(one):
-                if name and is_any(name, activations):
-                    self._ends.append(module.register_forward_hook(self._output_hook(name, self._add_output)).remove)
-                if name and is_any(name, hashes):
-                    self._ends.append(module.register_forward_hook(self._output_hook(name, self._add_hash)).remove)
+                for patterns, add in ((activations, self._add_output), (hashes, self._add_hash)):
+                    if name and is_any(name, patterns) and self._is_chosen(name):
+                        self._ends.append(module.register_forward_hook(self._output_hook(name, add)).remove)
 
     def _end_watching(self) -> None:
         for end in self._ends:
@@ -227,7 +229,7 @@ class Recorder:
                            if isinstance(one, torch.Tensor)), None)
             if tensor is None or torch._C._current_graph_task_id() != -1:
                 return  # a forward pass within the backward pass is a recomputation
-            if self._is_recorded(self._step()) and self._is_chosen(name):
+            if self._is_recorded(self._step()):
                 add(name, tensor)
         return hook
 
@@ -250,20 +252,15 @@ class Recorder:
     def _is_chosen(self, name: str) -> bool:
         return self._only is None or is_any(name, self._only)
 
-    def _chosen_slots(self):
-        return [slot for slot in self._slots if self._is_chosen(slot.name)]
-
     def _record_parameters(self, step: int) -> None:
-        for slot in self._chosen_slots():
-            for piece in slot.pieces(slot.value()):
-                self._files.add("param", slot.name, step, piece)
+        self._files.add_all("param", step, [(slot.name, piece, None) for slot in self._chosen_slots
+                                            for piece in slot.pieces(slot.value())])
 
     def _record_states(self, step: int) -> None:
         inner = optimizers.inner_optimizers(self._optimizer)
-        for slot in self._chosen_slots():
-            for name, state in slot.states(inner).items():
-                for piece in slot.pieces(state):
-                    self._files.add("opt", f"{name}.{slot.name}", step, piece)
+        self._files.add_all("opt", step, [(f"{name}.{slot.name}", piece, None) for slot in self._chosen_slots
+                                          for name, state in slot.states(inner).items()
+                                          for piece in slot.pieces(state)])
 
     def _pieces_of(self, name, tensor, kind, offset, global_shape) -> list[Piece]:
         """Where the elements lie of a tensor that is no parameter's."""
@@ -274,12 +271,13 @@ class Recorder:
             return [Piece(tensor, tuple(global_shape), tuple(offset), source="declared")]
         if is_dtensor(tensor):
             return [self._in_batch(piece) for piece in self._boxes.pieces(name, tensor)]
+        tensor = local_of(tensor)
         rows = current.rows if kind != "scalar" else None
         if rows is not None and (kind == "logprobs" or self._is_whole_in_batch(tensor, rows)):
             return [rows.place(name, tensor, "plain")]
         if kind == "scalar" or self.mesh.world_size == 1:
             return [whole(tensor, "plain")]
-        return [Piece(tensor, tuple(tensor.shape))]
+        return [Piece(tensor, tensor.shape)]
 
     def _in_batch(self, piece: Piece) -> Piece:
         """Moves a piece of this rank's rows to its place in the global batch."""
