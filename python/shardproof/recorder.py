@@ -137,17 +137,15 @@ class Recorder:
             return
         self._gradients_seen = True
         order = self._order.of_gradients()
-        found = []
         for slot in self._chosen_slots:
             gradient = slot.gradient()
             if gradient is not None:
                 if self._noise:
                     self._noise.move(local_of(gradient))
-                found += [(slot.name, piece, order.get(id(slot))) for piece in slot.gradient_pieces(gradient)]
-        self._files.add_all("grad", self._step(), found)
-        if self._noise:
-            for name, piece, _ in found:
-                self._noise.doubt(name, self._step(), piece)
+                for piece in slot.gradient_pieces(gradient):
+                    self._files.add("grad", slot.name, self._step(), piece, order=order.get(id(slot)))
+                    if self._noise:
+                        self._noise.doubt(slot.name, self._step(), piece)
 
     def stepped(self) -> None:
         """Records the parameters and the optimizer's state after a step."""
@@ -225,8 +223,7 @@ class Recorder:
 
     def _output_hook(self, name: str, add):
         def hook(_, inputs, output):
-            tensor = next((one for one in (output if isinstance(output, (list, tuple)) else [output])
-                           if isinstance(one, torch.Tensor)), None)
+            tensor = output if isinstance(output, torch.Tensor) else first_tensor(output)
             if tensor is None or torch._C._current_graph_task_id() != -1:
                 return  # a forward pass within the backward pass is a recomputation
             if self._is_recorded(self._step()):
@@ -253,14 +250,16 @@ class Recorder:
         return self._only is None or is_any(name, self._only)
 
     def _record_parameters(self, step: int) -> None:
-        self._files.add_all("param", step, [(slot.name, piece, None) for slot in self._chosen_slots
-                                            for piece in slot.pieces(slot.value())])
+        for slot in self._chosen_slots:
+            for piece in slot.pieces(slot.value()):
+                self._files.add("param", slot.name, step, piece)
 
     def _record_states(self, step: int) -> None:
         inner = optimizers.inner_optimizers(self._optimizer)
-        self._files.add_all("opt", step, [(f"{name}.{slot.name}", piece, None) for slot in self._chosen_slots
-                                          for name, state in slot.states(inner).items()
-                                          for piece in slot.pieces(state)])
+        for slot in self._chosen_slots:
+            for name, state in slot.states(inner).items():
+                for piece in slot.pieces(state):
+                    self._files.add("opt", f"{name}.{slot.name}", step, piece)
 
     def _pieces_of(self, name, tensor, kind, offset, global_shape) -> list[Piece]:
         """Where the elements lie of a tensor that is no parameter's."""
@@ -323,6 +322,11 @@ class Recorder:
         if self._repeat is not None:
             header["noise"] = self._repeat
         return header | {"only": self._only}
+
+
+def first_tensor(output) -> torch.Tensor | None:
+    parts = output if isinstance(output, (list, tuple)) else ()
+    return next((one for one in parts if isinstance(one, torch.Tensor)), None)
 
 
 def check_is_not_golden(out: Path) -> None:

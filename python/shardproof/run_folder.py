@@ -7,13 +7,12 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from . import safetensors_file
-from .copies import Copies
 from .digest import digest
 from .error import Error
 from .piece import Partial, Piece
@@ -66,32 +65,24 @@ class RankFiles:
         self._rank = rank
         self._max_bytes = max_bytes
         self._lines: list[Line] = []
-        self._copies = Copies()
-        self._count = 0  # of the copies
+        self._tensors: list[torch.Tensor] = []
         self.bytes = 0
         self.dtypes: set = set()
 
     def add(self, kind: str, name: str, step: int, piece: Piece, microbatch: int = 0, order: int | None = None) -> None:
-        self.add_all(kind, step, [(name, piece, order)], microbatch)
-
-    def add_all(self, kind: str, step: int, pieces: Iterable[tuple[str, Piece, int | None]], microbatch: int = 0) -> None:
-        """Copies pieces (name, piece, order), so that what the program does with the tensors does not matter."""
-        tensors = []
-        for name, piece, order in pieces:
-            tensor = piece.tensor
-            if tensor.dtype not in safetensors_file.CODES:
-                raise Error(f'"{name}" has the dtype {tensor.dtype}, which the format does not hold',
-                            f"Record it as one of {', '.join(str(one)[6:] for one in safetensors_file.CODES)}")
-            self.bytes += safetensors_file.size_in_bytes(tensor)
-            tensors.append(tensor)
-            self._lines.append(Line(kind, name, step, microbatch, order, tensor.dtype, tensor.shape, piece.global_shape,
-                                    piece.offset, piece.flat, piece.partial, piece.source, self._count))
-            self._count += 1
+        """Copies a piece, so that what the program does with the tensor afterwards does not matter."""
+        tensor = piece.tensor.detach()
+        if tensor.dtype not in safetensors_file.CODES:
+            raise Error(f'"{name}" has the dtype {tensor.dtype}, which the format does not hold',
+                        f"Record it as one of {', '.join(str(one)[6:] for one in safetensors_file.CODES)}")
+        self._lines.append(Line(kind, name, step, microbatch, order, tensor.dtype, tensor.shape, piece.global_shape,
+                                piece.offset, piece.flat, piece.partial, piece.source, len(self._tensors)))
+        self._tensors.append(tensor.to("cpu", copy=True).contiguous())
+        self.dtypes.add(tensor.dtype)
+        self.bytes += safetensors_file.size_in_bytes(tensor)
         if self._max_bytes is not None and self.bytes > self._max_bytes:
             raise Error(f"Rank {self._rank} has recorded {self.bytes} bytes in step {step}, but max_bytes is "
                         f"{self._max_bytes}", "Record fewer steps=, fewer names with only=, or raise max_bytes")
-        self._copies.add(tensors)
-        self.dtypes.update(tensor.dtype for tensor in tensors)
 
     def add_hash(self, name: str, step: int, piece: Piece, microbatch: int, order: int, rows: int | None) -> None:
         """Adds the digest of a piece, and not its values."""
@@ -101,7 +92,7 @@ class RankFiles:
 
     def write(self) -> None:
         stem = self._folder / f"rank{self._rank}"
-        tensors = {str(key): tensor for key, tensor in enumerate(self._copies.tensors())}
+        tensors = {str(key): tensor for key, tensor in enumerate(self._tensors)}
         replace(stem.with_suffix(".safetensors"), lambda path: safetensors_file.write(path, tensors))
         lines = [*(line.fields() for line in self._lines), {"end": len(self._lines)}]
         text = "".join(json.dumps(line) + "\n" for line in lines)
