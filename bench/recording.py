@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """What recording costs: a 3-layer Llama over tp 2, steps without and with a recorder in turns.
 
-    PYTHONPATH=python python bench/recording.py [--steps 50] [--profile]
+    PYTHONPATH=python python bench/recording.py [--steps 50] [--profile MODE]
 
 Each rank has one model per mode, all with the same weights. Their steps take turns, so that other jobs of the machine
-slow all of them alike. Of each mode the median is printed, and the median of its ratios to the step without a recorder
-of the same turn; "off again" shows how far that can be trusted. Files are written at the end, which is measured apart.
+slow all of them alike. Of each mode the median and the best are printed, and the median of its ratios to the step without
+a recorder of the same turn; "off again" shows how far that can be trusted. The CPU time of rank 0 is compared in the same
+way: other jobs change it less. Files are written at the end, which is measured apart.
 """
 
 import argparse
@@ -78,20 +79,25 @@ def measure(rank, ranks, folder, options):
             mode.recorder.close()
             written[name] = time.perf_counter() - start
     if rank == 0:
-        report({name: mode.seconds[3:] for name, mode in modes.items()}, written)
-        report({name: mode.worked[3:] for name, mode in modes.items()}, written)
+        report({name: mode.seconds[3:] for name, mode in modes.items()},
+               {name: mode.worked[3:] for name, mode in modes.items()}, written)
         if profile:
             pstats.Stats(profile).sort_stats("tottime").print_stats(25)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def report(seconds, written):
-    print("| mode | ms a step | ratio to off | ms to write |\n|---|---|---|---|")
-    for name, own in seconds.items():
-        ratio = statistics.median(one / off for one, off in zip(own, seconds["off"]))
+def report(seconds, worked, written):
+    print("| mode | ms a step | best | ratio to off | CPU ms a step | ratio to off | ms to write |\n" + "|---" * 7 + "|")
+    for name in seconds:
         end = f"{1e3 * written[name]:.0f}" if name in written else ""
-        print(f"| {name} | {1e3 * statistics.median(own):.1f} | {1e3 * min(own):.1f} | {min(own)/min(seconds['off']):.3f} | {ratio:.3f} | {end} |", flush=True)
+        print(f"| {name} | {1e3 * statistics.median(seconds[name]):.1f} | {1e3 * min(seconds[name]):.1f} | "
+              f"{ratio(seconds, name):.3f} | {1e3 * statistics.median(worked[name]):.1f} | {ratio(worked, name):.3f} | {end} |")
+    print("load:", *os.getloadavg(), flush=True)
+
+
+def ratio(found, name):
+    return statistics.median(one / off for one, off in zip(found[name], found["off"]))
 
 
 def main():

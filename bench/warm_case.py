@@ -73,7 +73,8 @@ def seconds_of_cases(folder, cases, program):
     environment = dict(os.environ, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     chosen = ["--shardproof", program] if program else []
     command = [sys.executable, "-B", "-m", "pytest", "-q", "-p", "shardproof.pytest_plugin", "-p", "no:cacheprovider",
-               f"--basetemp={folder}/runs", f"--rootdir={folder}", f"--junit-xml={folder}/junit.xml", *chosen, "test_warm.py"]
+               f"--basetemp={folder}/runs", f"--rootdir={folder}", f"--junit-xml={folder}/junit.xml", *chosen,
+               "test_warm.py"]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stdout + done.stderr)
