@@ -237,6 +237,20 @@ class SessionTest(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertIn('The program "no-such-program", which judges the recorded runs, is not found', text)
 
+    def test_the_light_program_judges_unless_another_is_named(self):
+        programs = Path(self.folder, "programs")
+        programs.mkdir()
+        for name in ("shardproof-light", "shardproof"):
+            program = programs / name
+            program.write_text(f'#!/bin/sh\necho "{name} $1" >>"$NOTES"\nexec "{PROGRAM}" "$@"\n')
+            program.chmod(0o755)
+        path, test = f"{programs}:{os.environ['PATH']}", (str(HERE / "plugin_cases.py"), "-k", "test_right and sp")
+        self.assertEqual(run(self.folder, *test, PATH=path, SHARDPROOF_PROGRAM="")[0], 0)
+        self.assertEqual(notes(self.folder, "shardproof"), ["shardproof-light judge"])
+        named = str(programs / "shardproof")
+        self.assertEqual(run(self.folder, *test, PATH=path, SHARDPROOF_PROGRAM=named)[0], 0)
+        self.assertEqual(notes(self.folder, "shardproof"), ["shardproof-light judge", "shardproof judge"])
+
     def hanging(self):
         """A pytest of which both ranks hang."""
         process = start(self.folder, str(HERE / "plugin_cases.py"), "-k", "test_hangs", f"--shardproof-timeout={4 * LIMIT}")
