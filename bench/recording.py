@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """What recording costs: a 3-layer Llama over tp 2, steps without and with a recorder in turns.
 
-    PYTHONPATH=python python bench/recording.py [--steps 50] [--profile]
+    PYTHONPATH=python python bench/recording.py [--steps 50] [--profile MODE]
 
 Each rank has one model per mode, all with the same weights. Their steps take turns, so that other jobs of the machine
-slow all of them alike. Of each mode the median is printed, and the median of its ratios to the step without a recorder
-of the same turn; "off again" shows how far that can be trusted. Files are written at the end, which is measured apart.
+slow all of them alike. Of each mode the median and the best are printed, and the median of its ratios to the step without
+a recorder of the same turn; "off again" shows how far that can be trusted. The CPU time of rank 0 is compared in the same
+way: other jobs change it less. Files are written at the end, which is measured apart.
 """
 
 import argparse
@@ -43,18 +44,19 @@ class Mode:
         train.parallelize(self.model, tp)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self.recorder = None if options is None else shardproof.record(self.model, self.optimizer, out=folder, **options)
-        self.seconds = []
+        self.seconds, self.worked = [], []
 
     def step(self, tokens, targets, profile=None):
         dist.barrier()
         if profile:
             profile.enable()
-        start = time.perf_counter()
+        start, worked = time.perf_counter(), time.process_time()
         logits = self.model(tokens)
         torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.seconds.append(time.perf_counter() - start)
+        self.worked.append(time.process_time() - worked)
         if profile:
             profile.disable()
 
@@ -69,7 +71,7 @@ def measure(rank, ranks, folder, options):
         order = list(modes)[step % len(modes):] + list(modes)[:step % len(modes)]  # the first of a turn is slower
         for name in order:
             mode = modes[name]
-            mode.step(tokens, targets, profile if name == "gradients" and step >= 3 else None)
+            mode.step(tokens, targets, profile if name == options.profile and step >= 3 else None)
     written = {}
     for name, mode in modes.items():
         if mode.recorder:
@@ -77,25 +79,31 @@ def measure(rank, ranks, folder, options):
             mode.recorder.close()
             written[name] = time.perf_counter() - start
     if rank == 0:
-        report({name: mode.seconds[3:] for name, mode in modes.items()}, written)
+        report({name: mode.seconds[3:] for name, mode in modes.items()},
+               {name: mode.worked[3:] for name, mode in modes.items()}, written)
         if profile:
             pstats.Stats(profile).sort_stats("tottime").print_stats(25)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def report(seconds, written):
-    print("| mode | ms a step | ratio to off | ms to write |\n|---|---|---|---|")
-    for name, own in seconds.items():
-        ratio = statistics.median(one / off for one, off in zip(own, seconds["off"]))
+def report(seconds, worked, written):
+    print("| mode | ms a step | best | ratio to off | CPU ms a step | ratio to off | ms to write |\n" + "|---" * 7 + "|")
+    for name in seconds:
         end = f"{1e3 * written[name]:.0f}" if name in written else ""
-        print(f"| {name} | {1e3 * statistics.median(own):.1f} | {ratio:.3f} | {end} |", flush=True)
+        print(f"| {name} | {1e3 * statistics.median(seconds[name]):.1f} | {1e3 * min(seconds[name]):.1f} | "
+              f"{ratio(seconds, name):.3f} | {1e3 * statistics.median(worked[name]):.1f} | {ratio(worked, name):.3f} | {end} |")
+    print("load:", *os.getloadavg(), flush=True)
+
+
+def ratio(found, name):
+    return statistics.median(one / off for one, off in zip(found[name], found["off"]))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--profile", action="store_true", help="where the steps with gradients spend their time")
+    parser.add_argument("--profile", metavar="MODE", help="where the steps of this mode spend their time")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         children = []

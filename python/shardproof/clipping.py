@@ -94,5 +94,7 @@ def bindings(wanted) -> list[tuple[dict, str]]:
             held = [] if has_none else [name for name, value in list(names.items()) if id(value) in wanted]
             if str(names.get("__file__")).startswith(PREFIXES):
                 _installed[module_name] = (len(names), held)
+        elif not held:
+            continue
         found += [(names, name) for name in held if id(names.get(name)) in wanted]
     return found

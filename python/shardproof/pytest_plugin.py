@@ -22,15 +22,17 @@ from .pytest_layout import Layout
 GOLDEN = "1"
 # torch imports _dynamo at the first step of an optimizer.
 PRELOAD = ("torch.distributed", "torch._dynamo", "shardproof.recorder", "shardproof.golden")
+# The first that is found judges. The light program, which a clone has in its build folder, starts sooner: it has no LibTorch.
+PROGRAMS = ("shardproof-light", str(Path(__file__).parents[2] / "build" / "light" / "shardproof-light"), "shardproof")
 RANK_LAYOUT = pytest.StashKey()  # on a rank: the layout that runs
 TENSOR_LINE = re.compile(r"^  tensor +(.*)$", re.MULTILINE)
 
 
 def pytest_addoption(parser) -> None:
     group = parser.getgroup("shardproof", "tests on the ranks of layouts (shardproof)")
-    group.addoption("--shardproof", metavar="PATH", default=os.environ.get("SHARDPROOF_PROGRAM", "shardproof"),
+    group.addoption("--shardproof", metavar="PATH", default=os.environ.get("SHARDPROOF_PROGRAM", ""),
                     help="The program that judges recorded runs: a path, or a name in PATH. "
-                         "Default: SHARDPROOF_PROGRAM, or shardproof.")
+                         "Default: SHARDPROOF_PROGRAM, shardproof-light, or shardproof.")
     group.addoption("--shardproof-timeout", metavar="SECONDS", type=float, default=60.0,
                     help="How long the ranks of one layout may take. Default: 60.")
     group.addoption("--shardproof-preload", metavar="MODULES", default="",
@@ -194,9 +196,9 @@ class LayoutTests:
 
     def _program(self) -> str:
         name = self._config.option.shardproof
-        found = shutil.which(name)
+        found = next(filter(None, map(shutil.which, [name] if name else PROGRAMS)), None)
         if found is None:
-            pytest.fail(f'The program "{name}", which judges the recorded runs, is not found. '
+            pytest.fail(f'The program "{name or "shardproof"}", which judges the recorded runs, is not found. '
                         "Give its path with --shardproof or in SHARDPROOF_PROGRAM.", pytrace=False)
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import importlib
 import json
 import multiprocessing
@@ -119,6 +120,9 @@ class Server:
         problem = import_all(preload)
         if not problem:
             importlib.import_module("shardproof.clipping").look_through_installed()
+        # What is alive now stays alive: ranks need not look through it, which would copy its pages, too.
+        gc.collect()
+        gc.freeze()
         with contextlib.suppress(EOFError, OSError):  # the process of pytest has ended
             while not self._is_orphan():
                 if not self._connection.poll(1):

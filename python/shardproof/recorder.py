@@ -71,6 +71,7 @@ class Recorder:
         self._optimizer = optimizer
         self._boxes = DTensorBoxes(self.mesh)
         self._slots = find_slots(models, self.mesh, layouts, self._boxes)
+        self._chosen_slots = [slot for slot in self._slots if self._is_chosen(slot.name)]
         optimizers.check_holds(optimizer, self._slots)
         check_is_not_golden(out)
         run_folder.claim(out, self.mesh.rank, self.mesh.world_size)
@@ -136,7 +137,7 @@ class Recorder:
             return
         self._gradients_seen = True
         order = self._order.of_gradients()
-        for slot in self._chosen_slots():
+        for slot in self._chosen_slots:
             gradient = slot.gradient()
             if gradient is not None:
                 if self._noise:
@@ -178,10 +179,9 @@ class Recorder:
             self._ends += optimizers.watch_steps(self._optimizer, self._before_step, self._after_step)
         for one in models:
             for name, module in names.named_modules(one):
-                if name and is_any(name, activations):
-                    self._ends.append(module.register_forward_hook(self._output_hook(name, self._add_output)).remove)
-                if name and is_any(name, hashes):
-                    self._ends.append(module.register_forward_hook(self._output_hook(name, self._add_hash)).remove)
+                for patterns, add in ((activations, self._add_output), (hashes, self._add_hash)):
+                    if name and is_any(name, patterns) and self._is_chosen(name):
+                        self._ends.append(module.register_forward_hook(self._output_hook(name, add)).remove)
 
     def _end_watching(self) -> None:
         for end in self._ends:
@@ -223,11 +223,10 @@ class Recorder:
 
     def _output_hook(self, name: str, add):
         def hook(_, inputs, output):
-            tensor = next((one for one in (output if isinstance(output, (list, tuple)) else [output])
-                           if isinstance(one, torch.Tensor)), None)
+            tensor = output if isinstance(output, torch.Tensor) else first_tensor(output)
             if tensor is None or torch._C._current_graph_task_id() != -1:
                 return  # a forward pass within the backward pass is a recomputation
-            if self._is_recorded(self._step()) and self._is_chosen(name):
+            if self._is_recorded(self._step()):
                 add(name, tensor)
         return hook
 
@@ -250,17 +249,14 @@ class Recorder:
     def _is_chosen(self, name: str) -> bool:
         return self._only is None or is_any(name, self._only)
 
-    def _chosen_slots(self):
-        return [slot for slot in self._slots if self._is_chosen(slot.name)]
-
     def _record_parameters(self, step: int) -> None:
-        for slot in self._chosen_slots():
+        for slot in self._chosen_slots:
             for piece in slot.pieces(slot.value()):
                 self._files.add("param", slot.name, step, piece)
 
     def _record_states(self, step: int) -> None:
         inner = optimizers.inner_optimizers(self._optimizer)
-        for slot in self._chosen_slots():
+        for slot in self._chosen_slots:
             for name, state in slot.states(inner).items():
                 for piece in slot.pieces(state):
                     self._files.add("opt", f"{name}.{slot.name}", step, piece)
@@ -274,12 +270,13 @@ class Recorder:
             return [Piece(tensor, tuple(global_shape), tuple(offset), source="declared")]
         if is_dtensor(tensor):
             return [self._in_batch(piece) for piece in self._boxes.pieces(name, tensor)]
+        tensor = local_of(tensor)
         rows = current.rows if kind != "scalar" else None
         if rows is not None and (kind == "logprobs" or self._is_whole_in_batch(tensor, rows)):
             return [rows.place(name, tensor, "plain")]
         if kind == "scalar" or self.mesh.world_size == 1:
             return [whole(tensor, "plain")]
-        return [Piece(tensor, tuple(tensor.shape))]
+        return [Piece(tensor, tensor.shape)]
 
     def _in_batch(self, piece: Piece) -> Piece:
         """Moves a piece of this rank's rows to its place in the global batch."""
@@ -325,6 +322,11 @@ class Recorder:
         if self._repeat is not None:
             header["noise"] = self._repeat
         return header | {"only": self._only}
+
+
+def first_tensor(output) -> torch.Tensor | None:
+    parts = output if isinstance(output, (list, tuple)) else ()
+    return next((one for one in parts if isinstance(one, torch.Tensor)), None)
 
 
 def check_is_not_golden(out: Path) -> None:

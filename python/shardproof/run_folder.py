@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+
+import torch
 
 from . import safetensors_file
 from .digest import digest
 from .error import Error
-from .piece import Piece
+from .piece import Partial, Piece
 
 FORMAT, VERSION, READ = "shardproof-run", 2, (1, 2)
 OURS = re.compile(r"(run\.json|rank(\d+)\.(safetensors|jsonl))(\.new)?|noise\d+")
@@ -60,9 +64,8 @@ class RankFiles:
         self._folder = folder
         self._rank = rank
         self._max_bytes = max_bytes
-        self._lines: list[dict] = []
-        self._tensors: dict = {}
-        self._digests: list[tuple[dict, object]] = []  # (line, digest) of each hash
+        self._lines: list[Line] = []
+        self._tensors: list[torch.Tensor] = []
         self.bytes = 0
         self.dtypes: set = set()
 
@@ -72,49 +75,68 @@ class RankFiles:
         if tensor.dtype not in safetensors_file.CODES:
             raise Error(f'"{name}" has the dtype {tensor.dtype}, which the format does not hold',
                         f"Record it as one of {', '.join(str(one)[6:] for one in safetensors_file.CODES)}")
-        key = str(len(self._tensors))
-        self._tensors[key] = tensor.to("cpu", copy=True).contiguous()
+        self._lines.append(Line(kind, name, step, microbatch, order, tensor.dtype, tensor.shape, piece.global_shape,
+                                piece.offset, piece.flat, piece.partial, piece.source, len(self._tensors)))
+        self._tensors.append(tensor.to("cpu", copy=True).contiguous())
         self.dtypes.add(tensor.dtype)
         self.bytes += safetensors_file.size_in_bytes(tensor)
         if self._max_bytes is not None and self.bytes > self._max_bytes:
             raise Error(f"Rank {self._rank} has recorded {self.bytes} bytes in step {step}, but max_bytes is "
                         f"{self._max_bytes}", "Record fewer steps=, fewer names with only=, or raise max_bytes")
-        self._lines.append(line_of(key, kind, name, step, piece, microbatch, order))
 
     def add_hash(self, name: str, step: int, piece: Piece, microbatch: int, order: int, rows: int | None) -> None:
         """Adds the digest of a piece, and not its values."""
-        line = line_of(None, "hash", name, step, piece, microbatch, order)
-        if rows is not None:
-            line["rows"] = rows
-        self._digests.append((line, digest(piece.tensor)))
-        self._lines.append(line)
+        tensor = piece.tensor
+        self._lines.append(Line("hash", name, step, microbatch, order, tensor.dtype, tensor.shape, piece.global_shape,
+                                piece.offset, piece.flat, piece.partial, piece.source, None, rows, digest(tensor)))
 
     def write(self) -> None:
-        for line, found in self._digests:
-            line["digest"] = f"{int(found) % 2**64:016x}"
-        self._digests = []
         stem = self._folder / f"rank{self._rank}"
-        replace(stem.with_suffix(".safetensors"), lambda path: safetensors_file.write(path, self._tensors))
-        lines = [*self._lines, {"end": len(self._lines)}]
+        tensors = {str(key): tensor for key, tensor in enumerate(self._tensors)}
+        replace(stem.with_suffix(".safetensors"), lambda path: safetensors_file.write(path, tensors))
+        lines = [*(line.fields() for line in self._lines), {"end": len(self._lines)}]
         text = "".join(json.dumps(line) + "\n" for line in lines)
         replace(stem.with_suffix(".jsonl"), lambda path: path.write_text(text))
 
 
-def line_of(key, kind, name, step, piece: Piece, microbatch, order) -> dict:
-    line = {} if key is None else {"key": key}
-    line |= {"kind": kind, "name": name, "step": step, "microbatch": microbatch}
-    if order is not None:
-        line["order"] = order
-    line |= {"dtype": str(piece.tensor.dtype)[6:], "shape": list(piece.tensor.shape),
-             "global_shape": list(piece.global_shape)}
-    if piece.flat is not None:
-        line["flat"] = list(piece.flat)
-    else:
-        line["offset"] = None if piece.offset is None else list(piece.offset)
-    if piece.partial is not None:
-        line["partial"] = {"axes": list(piece.partial.axes), "op": piece.partial.op}
-    line["source"] = piece.source
-    return line
+@dataclasses.dataclass(slots=True)
+class Line:
+    """What is written of a piece. Its fields are put together at the end, so that a step need not wait for that."""
+
+    kind: str
+    name: str
+    step: int
+    microbatch: int
+    order: int | None
+    dtype: torch.dtype
+    shape: Sequence[int]
+    global_shape: Sequence[int]
+    offset: Sequence[int] | None
+    flat: tuple[int, int] | None
+    partial: Partial | None
+    source: str
+    key: int | None
+    rows: int | None = None
+    digest: int | torch.Tensor = 0
+
+    def fields(self) -> dict:
+        line = {} if self.key is None else {"key": str(self.key)}
+        line |= {"kind": self.kind, "name": self.name, "step": self.step, "microbatch": self.microbatch}
+        if self.order is not None:
+            line["order"] = self.order
+        line |= {"dtype": str(self.dtype)[6:], "shape": list(self.shape), "global_shape": list(self.global_shape)}
+        if self.flat is not None:
+            line["flat"] = list(self.flat)
+        else:
+            line["offset"] = None if self.offset is None else list(self.offset)
+        if self.partial is not None:
+            line["partial"] = {"axes": list(self.partial.axes), "op": self.partial.op}
+        line["source"] = self.source
+        if self.rows is not None:
+            line["rows"] = self.rows
+        if self.key is None:
+            line["digest"] = f"{int(self.digest) % 2**64:016x}"
+        return line
 
 
 def write_header(folder: Path, header: dict) -> None:

@@ -4,6 +4,7 @@ program; without it the judged tests are skipped."""
 import json
 import os
 import tempfile
+import threading
 import unittest
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import torch
 
 import shardproof
 from shardproof import digest
+from shardproof.sources.dtensor import local_of
 
 DTENSOR, HAND = ("dtensor", 1, 2), ("hand", 1, 2)
 WHOLE = ("layers.?", "*.norm", "embed", "head")  # by hand, the output of layers.?.down is an addend
@@ -89,6 +91,59 @@ class DigestTest(unittest.TestCase):
             for line in hashes:
                 self.assertEqual(schema_check.problems(line, schema["hash"]), [])
             self.assertEqual(lines[-1], {"end": len(lines) - 1})
+
+
+    def test_the_sum_is_that_of_the_page(self):
+        """Runs of one version are compared with each other: another way to compute it must give the same."""
+        block = 1 << 15
+        for words in (0, 1, 7, block - 1, block, block + 1, 2 * block + 5):
+            for bytes_more in (0, 3):
+                data = torch.randint(256, (8 * words + bytes_more,), dtype=torch.uint8)
+                self.assertEqual(int(digest.digest(data)) % 2**64, by_formula(bytes(data.tolist())), (words, bytes_more))
+        self.assertEqual(int(digest.digest(torch.tensor([1.0, -2.5]))) % 2**64, 0xd550b1011a6cb3ef)
+
+    def test_in_inference_mode_first_and_in_other_threads(self):
+        """What is kept for the next digest is made wherever the first one is."""
+        values = torch.randn(700)
+        found = []
+
+        def in_a_thread():
+            with torch.inference_mode():
+                found.append(int(digest.digest(values * 1)))
+            found.append(int(digest.digest((values.requires_grad_() * 1))))
+        threads = [threading.Thread(target=in_a_thread) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(found, [int(digest.digest(values))] * 6)
+
+    def test_an_output_whose_collective_is_pending(self):
+        from torch.distributed._functional_collectives import AsyncCollectiveTensor
+        values = torch.randn(3, 4)
+        waited = local_of(AsyncCollectiveTensor(values))
+        self.assertIs(type(waited), torch.Tensor)
+        self.assertEqual(int(digest.digest(waited)), int(digest.digest(values)))
+
+    def test_zeros_of_both_signs_and_nans_with_other_bits_differ(self):
+        bits = torch.tensor([0x7fc00000, 0x7fc00001, 0x7f800001, -0x400000], dtype=torch.int32)
+        found = {int(digest.digest(torch.stack([one, bits[0]]).view(torch.float32))) for one in bits}
+        self.assertEqual(len(found), len(bits))
+        self.assertNotEqual(int(digest.digest(torch.zeros(3))), int(digest.digest(-torch.zeros(3))))
+
+
+def by_formula(data):
+    """The digest of bytes as docs/recorded_runs.md has it, in Python's integers."""
+    def signed(value):
+        return (value + 2**63) % 2**64 - 2**63
+    data += bytes(-len(data) % 8)
+    words = [int.from_bytes(data[i:i + 8], "little", signed=True) for i in range(0, len(data), 8)]
+    total = 0
+    for i, word in enumerate(words, 1):
+        c = signed(i * 0x9e3779b97f4a7c15)
+        c = signed((c ^ (c >> 31)) * 0xbf58476d1ce4e5b9)
+        total += (word ^ (word >> 29)) * ((c ^ (c >> 29)) | 1)
+    return total % 2**64
 
 
 def off_on_one_rank(model, dp, tp):

@@ -68,6 +68,14 @@ def test_wrong_gradient(layout, wrong_rank):
         train(layout, wrong_rank)
 
 
+@pytest.mark.parametrize("wrong_rank", [None, 1])
+@pytest.mark.layouts("tp2", noise=16)
+def test_noise(layout, wrong_rank):
+    """Below float64, 16 repeats of the golden say how far a right run may be off."""
+    note(f"test_noise {wrong_rank} {layout.text} {layout.noise}")
+    train(layout, wrong_rank)
+
+
 @pytest.mark.xfail(reason="a known bug", strict=True)
 @pytest.mark.layouts("tp2")
 def test_expected_to_fail(layout):

@@ -17,6 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
 TIMEOUT = 15  # seconds; what test_hangs takes
+LIMIT = 300   # seconds that a busy machine may need for what takes one or two on an idle one
 MISSING = ("" if importlib.util.find_spec("pytest") else "pytest is not installed") or \
     ("" if PROGRAM else "SHARDPROOF_PROGRAM is not set")
 
@@ -53,7 +54,7 @@ def processes(folder):
     return [int(line.split()[1]) for line in notes(folder, "pid")]
 
 
-def wait_until(is_true, seconds=60):
+def wait_until(is_true, seconds=LIMIT):
     deadline = time.monotonic() + seconds
     while not is_true() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -120,6 +121,14 @@ class PluginTest(unittest.TestCase):
         self.assertTrue(text.startswith('layout "tp2" differs from one rank: grad.0.bias [16] of step 1 part [8:16]'))
         self.expect("test_wrong_gradient[dp2 tp2-3]", "grad.0.bias", "2.00 x golden on rank 3 only")
         self.passed("test_wrong_gradient[tp2-3]")  # it has no rank 3
+
+    def test_repeats_with_noise_judge_float32(self):
+        self.passed("test_noise[tp2-None]")
+        self.assertRegex(self.cases["test_noise[tp2-None]"].find("system-out").text, "MATCH .*(\n.*)*16 repeats")
+        self.expect("test_noise[tp2-1]", "MISMATCH", "grad.0.bias", "2.00 x golden", "on rank 1 only")
+        for wrong_rank in (None, 1):
+            self.assertEqual(sorted(notes(self.scratch.name, f"test_noise {wrong_rank} 1 ")),
+                             sorted(f"test_noise {wrong_rank} 1 {repeat}" for repeat in (None, *range(1, 17))))
 
     def test_an_expected_failure(self):
         self.assertEqual(self.cases["test_expected_to_fail[tp2]"].find("skipped").get("type"), "pytest.xfail")
@@ -228,9 +237,23 @@ class SessionTest(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertIn('The program "no-such-program", which judges the recorded runs, is not found', text)
 
+    def test_the_light_program_judges_unless_another_is_named(self):
+        programs = Path(self.folder, "programs")
+        programs.mkdir()
+        for name in ("shardproof-light", "shardproof"):
+            program = programs / name
+            program.write_text(f'#!/bin/sh\necho "{name} $1" >>"$NOTES"\nexec "{PROGRAM}" "$@"\n')
+            program.chmod(0o755)
+        path, test = f"{programs}:{os.environ['PATH']}", (str(HERE / "plugin_cases.py"), "-k", "test_right and sp")
+        self.assertEqual(run(self.folder, *test, PATH=path, SHARDPROOF_PROGRAM="")[0], 0)
+        self.assertEqual(notes(self.folder, "shardproof"), ["shardproof-light judge"])
+        named = str(programs / "shardproof")
+        self.assertEqual(run(self.folder, *test, PATH=path, SHARDPROOF_PROGRAM=named)[0], 0)
+        self.assertEqual(notes(self.folder, "shardproof"), ["shardproof-light judge", "shardproof judge"])
+
     def hanging(self):
         """A pytest of which both ranks hang."""
-        process = start(self.folder, str(HERE / "plugin_cases.py"), "-k", "test_hangs", "--shardproof-timeout=300")
+        process = start(self.folder, str(HERE / "plugin_cases.py"), "-k", "test_hangs", f"--shardproof-timeout={4 * LIMIT}")
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.kill)
         self.assertTrue(wait_until(lambda: len(processes(self.folder)) == 4), "the ranks have not started")
@@ -239,9 +262,7 @@ class SessionTest(unittest.TestCase):
     def test_an_interrupt_ends_all_at_once(self):
         process = self.hanging()
         process.send_signal(signal.SIGINT)
-        begin = time.monotonic()
-        text, _ = process.communicate(timeout=60)
-        self.assertLess(time.monotonic() - begin, 10)
+        text, _ = process.communicate(timeout=LIMIT)  # well before the ranks' own time-out
         self.assertEqual(process.returncode, 2, text)
         self.assertEqual([pid for pid in processes(self.folder) if still_runs(pid)], [])
 
@@ -249,7 +270,7 @@ class SessionTest(unittest.TestCase):
         process = self.hanging()
         process.kill()
         process.wait()
-        self.assertTrue(wait_until(lambda: not any(map(still_runs, processes(self.folder))), 10))
+        self.assertTrue(wait_until(lambda: not any(map(still_runs, processes(self.folder)))))
 
 
 if __name__ == "__main__":

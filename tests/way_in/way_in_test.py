@@ -264,6 +264,13 @@ class WayIn(unittest.TestCase):
         self.assertFalse((self.stub / ".venv").exists())
         self.assertFalse((self.stub / "build/release").exists())
 
+    def test_build_makes_the_light_program_without_libtorch(self):
+        status, out, err = self.call("build", "shardproof-light", PIP_FIND_LINKS="")
+        self.assertEqual((status, out), (0, ""), err)
+        self.assertTrue((self.stub / "build/light/shardproof-light").exists())
+        self.assertFalse((self.stub / ".venv").exists())
+        self.assertFalse((self.stub / "build/release").exists())
+
     def test_a_report_of_a_whole_run_needs_no_program(self):
         (self.stub / "reports/report.py").write_text("import sys; print('report of', *sys.argv[1:])")
         run = self.folder / "a run"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
 from ..error import Error
@@ -11,6 +13,7 @@ from ..piece import Partial as PartialPiece
 from .slot import Slot
 
 OPS = {"sum": "sum", "avg": "mean"}
+PLAIN = (torch.Tensor, torch.nn.Parameter)  # they wrap no other tensor
 
 
 def is_dtensor(tensor) -> bool:
@@ -18,27 +21,56 @@ def is_dtensor(tensor) -> bool:
 
 
 def local_of(tensor) -> torch.Tensor:
-    """The local tensor of a DTensor, after a pending collective, or the tensor itself."""
-    if is_dtensor(tensor):
+    """The local tensor of a DTensor, or the tensor itself, and no longer one whose collective is pending: its class runs
+    each operation in Python."""
+    if type(tensor) not in PLAIN and is_dtensor(tensor):
         tensor = tensor._local_tensor
-    return tensor.wait() if hasattr(tensor, "wait") else tensor
+    if type(tensor) in PLAIN:
+        return tensor
+    # trigger_wait keeps that it has waited, and wait does not.
+    wait = getattr(tensor, "trigger_wait", None) or getattr(tensor, "wait", None)
+    return tensor if wait is None else wait()
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where the elements lie that this rank holds of DTensors with these placements."""
+
+    mesh: object
+    placements: tuple
+    shape: torch.Size
+    global_shape: tuple[int, ...]
+    boxes: list[Box]
+    partial: PartialPiece | None
+
+    def fits(self, tensor) -> bool:
+        return tensor.device_mesh is self.mesh and tensor.placements == self.placements and tensor.shape == self.shape
 
 
 class DTensorBoxes:
-    """The boxes of DTensors on this rank. They are kept by (mesh, placements, shape)."""
+    """The boxes of DTensors on this rank. They are kept by (mesh, placements, shape), and the last by name, because
+    placements are slow to hash."""
 
     def __init__(self, mesh: Mesh):
         self._mesh = mesh
-        self._kept: dict = {}
+        self._kept: dict[tuple, Layout] = {}
+        self._last: dict[str, Layout] = {}
 
     def pieces(self, name: str, tensor) -> list[Piece]:
+        layout = self._last.get(name)
+        if layout is None or not layout.fits(tensor):
+            layout = self._last[name] = self._layout(name, tensor)
+        local = local_of(tensor)
+        if len(layout.boxes) == 1:  # it is the whole local tensor
+            return [Piece(local, layout.global_shape, layout.boxes[0].offset, partial=layout.partial, source="dtensor")]
+        return [Piece(local[box.slices], layout.global_shape, box.offset, partial=layout.partial, source="dtensor")
+                for box in layout.boxes]
+
+    def _layout(self, name: str, tensor) -> Layout:
         key = (tensor.device_mesh, tensor.placements, tensor.shape)
         if key not in self._kept:
-            self._kept[key] = (self._boxes(name, tensor), self._partial(name, tensor))
-        boxes, partial = self._kept[key]
-        local = local_of(tensor)
-        return [Piece(local[box.slices], tuple(tensor.shape), box.offset, partial=partial, source="dtensor")
-                for box in boxes]
+            self._kept[key] = Layout(*key, tuple(tensor.shape), self._boxes(name, tensor), self._partial(name, tensor))
+        return self._kept[key]
 
     def _boxes(self, name: str, tensor) -> list[Box]:
         coordinate = tensor.device_mesh.get_coordinate()
