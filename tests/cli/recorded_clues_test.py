@@ -27,8 +27,8 @@ def below_head(kinds_of_noise):
 
 
 class Clues(cli_test.CommandTest):
-    def judged(self, change, mesh=(("tp", 2),)):
-        golden = recorded().write(os.path.join(self.scratch, "one"))
+    def judged(self, change, mesh=(("tp", 2),), golden_change=None):
+        golden = recorded((), golden_change).write(os.path.join(self.scratch, "one"))
         run = recorded(mesh, change).write(os.path.join(self.scratch, "run"))
         done = self.run_program("judge", run, "--golden", golden)
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
@@ -82,6 +82,52 @@ class Clues(cli_test.CommandTest):
                     return [0.0 if name == "layers.0.up.weight" and i // 6 in rows else value
                             for i, value in enumerate(values)]
                 self.assertNotIn("batch", self.likely(self.judged(change)))
+
+    def judged_with_rows(self, factors, absent=(0, 7), mesh=(("tp", 2),)):
+        """Rows of one gradient are multiples of the reference's, where `factors` has them; the other rows, and all other
+        gradients but the head's, are other values. The reference's rows `absent` are zero."""
+        def zero(values):
+            return [0.0 if i // 6 in absent else value for i, value in enumerate(values)]
+
+        def golden_change(run, rank, kind, name, values):
+            return zero(values) if (kind, name) == ("grad", "layers.0.up.weight") else None
+
+        def change(run, rank, kind, name, values):
+            if kind != "grad" or name == "head.weight":
+                return None
+            other = [value + 0.3 * more for value, more in zip(values, noise(name))]
+            if name != "layers.0.up.weight":
+                return other
+            return zero([values[i] * factors[i // 6] if i // 6 in factors else other[i] for i in range(len(values))])
+        return self.likely(self.judged(change, mesh, golden_change))
+
+    def test_parts_that_are_means_over_their_own_tokens(self):
+        """Of two parts, one has a quarter of the tokens: the inverses of 2 and 2/3 add up to 2."""
+        for axis in ("tp", "dp"):
+            with self.subTest(axis=axis):
+                self.setUp()
+                said = self.judged_with_rows({1: 2, 2: 2, 4: 2 / 3, 5: 2 / 3}, mesh=((axis, 2),))
+                if axis == "dp":
+                    self.assertIn("each part of the batch, such as a rank's rows or a microbatch, is a mean over its own "
+                                  "tokens", said)
+                    self.assertIn("of grad.layers.0.up.weight, 2 rows are 0.666667 x the reference, 2 rows are 2 x the "
+                                  "reference, as parts with 75% and 25% of the tokens give", said)
+                else:  # the factors are those of the ranks' parts
+                    self.assertNotIn("batch", said)
+
+    def test_parts_with_other_weights(self):
+        said = self.judged_with_rows({1: 2, 2: 2, 4: 3, 5: 3}, mesh=(("dp", 2),))
+        self.assertIn("parts of the batch, such as a rank's rows or a microbatch, have other weights than in the reference: "
+                      "of grad.layers.0.up.weight, 2 rows are 2 x the reference, 2 rows are 3 x the reference", said)
+
+    def test_rows_that_say_nothing_of_the_batch(self):
+        """Rows of a weight that all tokens use, one factor alone, and single rows."""
+        means = {1: 2, 2: 2, 4: 2 / 3, 5: 2 / 3}
+        for factors, absent in ((means, ()), ({1: 2, 2: 2}, (0, 7)), ({1: 2, 4: 2 / 3}, (0, 7)),
+                                ({1: 2, 2: 2 + 1e-5, 4: 2 / 3, 5: 0.7}, (0, 7))):
+            with self.subTest(factors=factors, absent=absent):
+                self.setUp()
+                self.assertNotIn("batch", self.judged_with_rows(factors, absent, (("dp", 2),)))
 
     def test_ranks_that_do_not_agree_on_the_loss(self):
         def change(run, rank, kind, name, values):
