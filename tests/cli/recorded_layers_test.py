@@ -96,7 +96,7 @@ class Layers(cli_test.CommandTest):
         """Rank 1 lacks the router of a layer after the step."""
         run = recorded((("dp", 2),))
         place = next(i for i, line in enumerate(run.lines[1])
-                     if (line["kind"], line["name"], line["step"], line["offset"][0]) == ("param", ROUTER, 1, 0))
+                     if (line["kind"], line["name"], line["step"], line["offset"][:1]) == ("param", ROUTER, 1, [0]))
         del run.lines[1][place], run.data[1][place]
         golden = recorded().write(os.path.join(self.scratch, "one"))
         done = self.run_program("judge", run.write(os.path.join(self.scratch, "run")), "--golden", golden)
