@@ -142,6 +142,33 @@ class Clues(cli_test.CommandTest):
             return [values[0] + 0.1] if name == "loss" else None
         self.assertNotIn("agree", self.likely(self.judged(change)))
 
+    def judged_with_terms(self, change):
+        """Each rank of dp has a term of the loss, of which the mean counts."""
+        golden = recorded().write(os.path.join(self.scratch, "one"))
+        run = recorded((("dp", 2),), change)
+        for lines in run.lines:
+            next(line for line in lines if line["name"] == "loss")["partial"] = {"axes": ["dp"], "op": "mean"}
+        done = self.run_program("judge", run.write(os.path.join(self.scratch, "run")), "--golden", golden)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("tensor    loss", done.stdout)
+        return done.stdout
+
+    def test_terms_of_a_loss_have_the_cause_of_its_gradients(self):
+        def change(run, rank, kind, name, values):
+            return [15 / 16 * value for value in values] if kind == "grad" or name == "loss" else None
+        text = self.judged_with_terms(change)
+        self.assertIn("after it in grad.head.weight: every element is 0.9375 x golden on all ranks; 15/16", text)
+        self.assertIn("divided by 16 where 15 are due", self.likely(text))
+
+    def test_terms_of_a_loss_whose_gradients_have_no_cause(self):
+        def change(run, rank, kind, name, values):
+            if name == "loss":
+                return [15 / 16 * value for value in values]
+            return [value + 0.3 * other for value, other in zip(values, noise(name))] if kind == "grad" else None
+        text = self.judged_with_terms(change)
+        self.assertNotIn("after it", text)
+        self.assertEqual("", self.likely(text))
+
 
 if __name__ == "__main__":
     cli_test.PROGRAM = os.path.abspath(sys.argv.pop(1))
