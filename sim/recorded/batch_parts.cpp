@@ -118,19 +118,20 @@ std::string unequal_weights(const std::string& name, const Rows& rows) {
   if (weights.size() < 2 || weights.size() > kMostParts || !share_a_piece(weights)) return "";
   std::vector<std::string> texts, shares;
   double inverses = 0;
-  const auto parts = static_cast<double>(weights.size());
+  for (const Weight& weight : weights) inverses += 1 / weight.factor;
   for (const Weight& weight : weights) {
-    inverses += 1 / weight.factor;
     texts.push_back(fmt::format("{} rows are {:.6g} x the reference", weight.rows, weight.factor));
-    shares.push_back(fmt::format("{:.4g}%", 100 / (parts * weight.factor)));
+    shares.push_back(fmt::format("{:.4g}%", 100 / (inverses * weight.factor)));
   }
   const std::string evidence = fmt::format("of {}, {}", name, fmt::join(texts, ", "));
-  if (std::fabs(inverses - parts) <= kSame * parts) {
+  const auto parts = static_cast<double>(weights.size());
+  const bool is_mean = std::fabs(inverses - parts) <= kSame * parts;
+  if (is_mean || std::fabs(inverses - 1) <= kSame) {
     return fmt::format(
         "each part of the batch, such as a rank's rows or a microbatch, is a mean over its own "
-        "tokens, where each token of the whole batch should count alike: {}, as parts with {} of "
+        "tokens{}, where each token of the whole batch should count alike: {}, as parts with {} of "
         "the tokens give",
-        evidence, fmt::join(shares, " and "));
+        is_mean ? "" : ", and these means are added", evidence, fmt::join(shares, " and "));
   }
   return fmt::format(
       "parts of the batch, such as a rank's rows or a microbatch, have other weights than in the "

@@ -94,6 +94,11 @@ std::string layer_of_router(const std::string& name) {
   return "";
 }
 
+// So that its factor is that of its largest part, and the rest has another.
+bool is_nearly_a_multiple(const ResultRow& row) {
+  return row.factor_residual > 1e-6 && row.factor_residual < 0.2;
+}
+
 bool has_loss(const RecordedRun& run, const Reference& reference, int64_t step) {
   return reference.record.find(Phase::kForward, step, "loss") &&
          std::any_of(run.pieces.begin(), run.pieces.end(), [&](const RecordedPiece& piece) {
@@ -129,13 +134,15 @@ void add_clue(const RecordedRun& run, const Reference& reference, Divergence& fo
   if (found.kind != ResultKind::kValues || found.step == 0) return;
   const bool is_scalar = found.phase == Phase::kForward && found.worst.global_shape.empty();
   std::string clue = is_scalar ? unequal_copies(run, found) : "";
-  if (clue.empty() && found.likely.empty()) {
+  const bool is_no_cause = found.likely.empty();
+  if (clue.empty() && (is_no_cause || is_nearly_a_multiple(found.worst))) {
     const std::vector<Gradient> gradients = gradients_of(run, reference, found.step);
-    clue = missing_sum(run, gradients);
-    if (clue.empty()) clue = clue_of_batch_parts(gradients);
+    if (is_no_cause) clue = missing_sum(run, gradients);
+    if (clue.empty() && is_no_cause) clue = clue_of_batch_parts(gradients);
     if (clue.empty() && has_loss(run, reference, found.step)) {
       clue = wrong_router_alone(gradients, found);
     }
+    if (!clue.empty() && !is_no_cause) clue += "; its factor: " + found.likely;
   }
   if (!clue.empty()) found.likely = clue;
 }

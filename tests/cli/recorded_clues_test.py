@@ -115,6 +115,11 @@ class Clues(cli_test.CommandTest):
                 else:  # the factors are those of the ranks' parts
                     self.assertNotIn("batch", said)
 
+    def test_parts_whose_means_are_added(self):
+        said = self.judged_with_rows({1: 4, 2: 4, 4: 4 / 3, 5: 4 / 3}, mesh=(("dp", 2),))
+        self.assertIn("is a mean over its own tokens, and these means are added", said)
+        self.assertIn("as parts with 75% and 25% of the tokens give", said)
+
     def test_parts_with_other_weights(self):
         said = self.judged_with_rows({1: 2, 2: 2, 4: 3, 5: 3}, mesh=(("dp", 2),))
         self.assertIn("parts of the batch, such as a rank's rows or a microbatch, have other weights than in the reference: "

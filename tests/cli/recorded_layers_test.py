@@ -118,6 +118,17 @@ class Layers(cli_test.CommandTest):
         self.assertIn("MISMATCH", text)
         self.assertNotIn("auxiliary", text)
 
+    def test_a_router_of_which_a_part_has_a_factor(self):
+        """The auxiliary loss, most of the router's gradient, counts half."""
+        def change(kind, name, layer, values):
+            if (kind, name, layer) == ("grad", ROUTER, 1):
+                return [0.5 * value + 0.01 * other for value, other in zip(values, values_of("rest", (len(values),)))]
+            return wrong(*BELOW)(kind, name, layer, values)
+        _, text = self.judged(change)
+        self.assertIn("every element is about 0.5 (1/2) x golden", text)
+        self.assertIn("likely    an auxiliary loss of the router", text)
+        self.assertIn("; its factor: averaged over that axis", text)
+
     def test_a_router_with_a_factor_has_that_cause(self):
         def change(kind, name, layer, values):
             return [2 * value for value in values] if (kind, name) == ("grad", ROUTER) else None

@@ -61,7 +61,7 @@ ROWS = [
     Row("the loss is a mean over each part's own tokens", "transformers PR 34191", "transformers", ("uneven_rows",),
         "transformers.loss.loss_utils:fixed_cross_entropy",
         'reduction = "sum" if num_items_in_batch is not None else "mean"', 'reduction = "mean"', dict(dp=2), "loss",
-        "is a mean over its own tokens"),
+        "is a mean over its own tokens, and these means are added"),
     Row("the Trainer does not count the other ranks' tokens", "transformers PR 34373", "transformers", ("by_trainer",),
         "transformers:Trainer._get_num_items_in_batch",
         "num_items_in_batch = self.accelerator.gather(num_items_in_batch.to(device)).sum()", "pass", dict(dp=2), "loss",
