@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <tuple>
@@ -94,6 +95,14 @@ std::string layer_of_router(const std::string& name) {
   return "";
 }
 
+// Whether a scalar is a whole number of times too large or too small.
+bool is_whole_factor(const ResultRow& row) {
+  const double larger = std::max(std::fabs(row.actual_value), std::fabs(row.golden_value));
+  const double smaller = std::min(std::fabs(row.actual_value), std::fabs(row.golden_value));
+  const double times = std::round(larger / smaller);
+  return smaller > 0 && times > 1 && std::fabs(larger - times * smaller) <= 1e-9 * larger;
+}
+
 // So that its factor is that of its largest part, and the rest has another.
 bool is_nearly_a_multiple(const ResultRow& row) {
   return row.factor_residual > 1e-6 && row.factor_residual < 0.2;
@@ -145,6 +154,10 @@ void add_clue(const RecordedRun& run, const Reference& reference, Divergence& fo
     if (!clue.empty() && !is_no_cause) clue += "; its factor: " + found.likely;
   }
   if (!clue.empty()) found.likely = clue;
+  // A loss does not tell the size of an axis from another count, which no run records.
+  if (is_scalar && clue.empty() && !is_no_cause && is_whole_factor(found.worst)) {
+    found.likely += "; or a count of tokens or microbatches is off by that factor";
+  }
 }
 
 }  // namespace shardproof::sim

@@ -165,6 +165,18 @@ class Clues(cli_test.CommandTest):
         self.assertIn("after it in grad.head.weight: every element is 0.9375 x golden on all ranks; 15/16", text)
         self.assertIn("divided by 16 where 15 are due", self.likely(text))
 
+    def test_a_loss_times_the_size_of_an_axis_may_have_another_count(self):
+        def times(factor, kinds):
+            def change(run, rank, kind, name, values):
+                return [factor * value for value in values] if kind == "grad" or name in kinds else None
+            self.setUp()
+            return self.likely(self.judged(change, (("dp", 2),)))
+        count = "; or a count of tokens or microbatches is off by that factor"
+        self.assertIn("averaged over that axis where a sum belongs, or divided by its size twice" + count, times(0.5, ["loss"]))
+        self.assertIn("summed once too often over that axis, or not divided by its size" + count, times(2, ["loss"]))
+        self.assertNotIn(count, times(0.9375, ["loss"]))
+        self.assertNotIn(count, times(2, []))  # the loss is right
+
     def test_terms_of_a_loss_whose_gradients_have_no_cause(self):
         def change(run, rank, kind, name, values):
             if name == "loss":
