@@ -7,64 +7,23 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <optional>
 #include <tuple>
 
+#include "sim/recorded/batch_parts.h"
+#include "sim/recorded/gradients.h"
 #include "sim/recorded/placement.h"
 
 namespace shardproof::sim {
 namespace {
 
-constexpr std::string_view kGradient = "grad.";
-constexpr double kRounding = 1e-9;  // of the tensor's largest value, in float64
-constexpr int64_t kFewestRows = 2;
-
-struct Gradient {
-  const RecordedPiece* piece;
-  const GoldenTensor* golden;
-  std::vector<double> actual, expected;  // of the piece's elements
-
-  double rounding() const { return kRounding * golden->scale; }
-};
-
-// The gradients of the step that are whole on their ranks, in float64.
-std::vector<Gradient> gradients_of(const RecordedRun& run, const Reference& reference,
-                                   int64_t step) {
-  std::vector<Gradient> found;
-  for (const RecordedPiece& piece : run.pieces) {
-    if (piece.step != step || !piece.name.starts_with(kGradient)) continue;
-    const GoldenTensor* golden = reference.record.find(piece.phase, step, piece.name);
-    if (!golden || golden->value.sizes() != piece.global_shape || !piece.partial_axes.empty() ||
-        !piece.values.holds<double>() || !golden->value.holds<double>()) {
-      continue;
-    }
-    Gradient one{&piece, golden, {}, {}};
-    const double* actual = piece.values.data<double>();
-    const double* expected = golden->value.data<double>();
-    plan_of(piece).for_each_run([&](int64_t local, int64_t global, int64_t length) {
-      one.actual.insert(one.actual.end(), actual + local, actual + local + length);
-      one.expected.insert(one.expected.end(), expected + global, expected + global + length);
-    });
-    found.push_back(std::move(one));
-  }
-  return found;
-}
-
-bool is_right(const std::vector<double>& actual, const Gradient& one) {
-  for (size_t i = 0; i < actual.size(); ++i) {
-    if (!(std::abs(actual[i] - one.expected[i]) <= one.rounding())) return false;
-  }
-  return true;
-}
-
 // Whether all ranks hold addends of this part, whose sum is the reference.
 bool holds_addends(const std::vector<const Gradient*>& peers) {
   std::vector<double> sum(peers.front()->actual.size());
   for (const Gradient* peer : peers) {
-    if (peer->actual.size() != sum.size() || is_right(peer->actual, *peer)) return false;
+    if (peer->actual.size() != sum.size() || peer->is_right()) return false;
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += peer->actual[i];
   }
-  return is_right(sum, *peers.front());
+  return peers.front()->is_right(sum);
 }
 
 // Names the first such gradient in the order in which they were computed.
@@ -98,43 +57,6 @@ std::string missing_sum(const RecordedRun& run, const std::vector<Gradient>& gra
   return text;
 }
 
-// Of each row of a gradient, whether any rank, and the reference, has a value other than zero.
-struct NotZero {
-  std::vector<bool> here, expected;
-};
-
-std::string empty_rows(const std::vector<Gradient>& gradients) {
-  std::map<std::string, NotZero> tensors;
-  for (const Gradient& one : gradients) {
-    const std::vector<int64_t>& shape = one.piece->global_shape;
-    if (shape.size() != 2 || shape[0] < 2) continue;
-    NotZero& rows = tensors[one.piece->name];
-    rows.here.resize(static_cast<size_t>(shape[0]));
-    rows.expected.resize(rows.here.size());
-    size_t at = 0;
-    plan_of(*one.piece).for_each_run([&](int64_t, int64_t global, int64_t length) {
-      for (int64_t i = global; i < global + length; ++i, ++at) {
-        const auto row = static_cast<size_t>(i / shape[1]);
-        if (one.actual[at] != 0) rows.here[row] = true;
-        if (one.expected[at] != 0) rows.expected[row] = true;
-      }
-    });
-  }
-  for (const auto& [name, rows] : tensors) {
-    int64_t due = 0, empty = 0;
-    for (size_t row = 0; row < rows.here.size(); ++row) {
-      due += rows.expected[row];
-      empty += rows.expected[row] && !rows.here[row];
-    }
-    if (empty < kFewestRows || empty == due) continue;
-    return fmt::format(
-        "a part of the batch does not count, such as a microbatch or the rows of a rank: {} of {} "
-        "rows of {} are zero here and are not in the reference",
-        empty, due, name);
-  }
-  return "";
-}
-
 // A scalar that the ranks of an axis should have computed equally.
 std::string unequal_copies(const RecordedRun& run, const Divergence& found) {
   std::map<int64_t, const RecordedPiece*> by_rank;
@@ -164,18 +86,78 @@ std::string unequal_copies(const RecordedRun& run, const Divergence& found) {
   return "";
 }
 
+// The name up to the component, with its dot, that says router; "" if none does.
+std::string layer_of_router(const std::string& name) {
+  for (const std::string component : {"router", "gate"}) {
+    const size_t at = name.find("." + component + ".");
+    if (at != name.npos) return name.substr(0, at + 1);
+  }
+  return "";
+}
+
+// Whether a scalar is a whole number of times too large or too small.
+bool is_whole_factor(const ResultRow& row) {
+  const double larger = std::max(std::fabs(row.actual_value), std::fabs(row.golden_value));
+  const double smaller = std::min(std::fabs(row.actual_value), std::fabs(row.golden_value));
+  const double times = std::round(larger / smaller);
+  return smaller > 0 && times > 1 && std::fabs(larger - times * smaller) <= 1e-9 * larger;
+}
+
+// So that its factor is that of its largest part, and the rest has another.
+bool is_nearly_a_multiple(const ResultRow& row) {
+  return row.factor_residual > 1e-6 && row.factor_residual < 0.2;
+}
+
+bool has_loss(const RecordedRun& run, const Reference& reference, int64_t step) {
+  return reference.record.find(Phase::kForward, step, "loss") &&
+         std::any_of(run.pieces.begin(), run.pieces.end(), [&](const RecordedPiece& piece) {
+           return piece.name == "loss" && piece.step == step;
+         });
+}
+
+// The first wrong gradient is a router's. The loss, which comes before it, and the experts'
+// gradients of its layer are right.
+std::string wrong_router_alone(const std::vector<Gradient>& gradients, const Divergence& found) {
+  const std::string layer = layer_of_router(found.tensor);
+  if (layer.empty() || !found.tensor.starts_with(kGradient)) return "";
+  int64_t experts = 0;
+  for (const Gradient& one : gradients) {
+    const std::string& name = one.piece->name;
+    const bool is_expert =
+        name.starts_with(layer) && name.find("expert", layer.size()) != name.npos;
+    if (!is_expert || name == found.tensor) continue;
+    if (!one.is_right()) return "";
+    ++experts;
+  }
+  if (experts == 0) return "";
+  return fmt::format(
+      "an auxiliary loss of the router (its balance, or a z-loss) has another weight than in the "
+      "reference, such as the tokens of one rank or of one microbatch; or the gradient of the "
+      "experts' probabilities has: the loss and the gradients of {}experts are right",
+      layer.substr(kGradient.size()));
+}
+
 }  // namespace
 
 void add_clue(const RecordedRun& run, const Reference& reference, Divergence& found) {
   if (found.kind != ResultKind::kValues || found.step == 0) return;
   const bool is_scalar = found.phase == Phase::kForward && found.worst.global_shape.empty();
   std::string clue = is_scalar ? unequal_copies(run, found) : "";
-  if (clue.empty() && found.likely.empty()) {
+  const bool is_no_cause = found.likely.empty();
+  if (clue.empty() && (is_no_cause || is_nearly_a_multiple(found.worst))) {
     const std::vector<Gradient> gradients = gradients_of(run, reference, found.step);
-    clue = missing_sum(run, gradients);
-    if (clue.empty()) clue = empty_rows(gradients);
+    if (is_no_cause) clue = missing_sum(run, gradients);
+    if (clue.empty() && is_no_cause) clue = clue_of_batch_parts(gradients);
+    if (clue.empty() && has_loss(run, reference, found.step)) {
+      clue = wrong_router_alone(gradients, found);
+    }
+    if (!clue.empty() && !is_no_cause) clue += "; its factor: " + found.likely;
   }
   if (!clue.empty()) found.likely = clue;
+  // A loss does not tell the size of an axis from another count, which no run records.
+  if (is_scalar && clue.empty() && !is_no_cause && is_whole_factor(found.worst)) {
+    found.likely += "; or a count of tokens or microbatches is off by that factor";
+  }
 }
 
 }  // namespace shardproof::sim

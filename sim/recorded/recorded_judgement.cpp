@@ -12,6 +12,7 @@
 #include "sim/judge/verdict/findings.h"
 #include "sim/recorded/clue.h"
 #include "sim/recorded/hashes.h"
+#include "sim/recorded/layers.h"
 #include "sim/recorded/piece_judge.h"
 #include "sim/recorded/placement.h"
 #include "sim/recorded/reference.h"
@@ -134,9 +135,10 @@ std::string note_of(const RecordedRun& run, const Reference& golden) {
 
 }  // namespace
 
-RecordedJudgement judge_recorded_run(RecordedRun run, const RecordedRun& reference) {
+RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference) {
   check_same_recording(run, reference);
   for (const RecordedRun& repeat : reference.repeats) check_same_recording(repeat, reference);
+  split_layers(run, reference);
   const Reference golden = make_reference(reference, run.precision);
   place_unknown_pieces(run, golden.record);
   RecordedJudgement out;

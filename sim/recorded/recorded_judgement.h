@@ -22,7 +22,7 @@ struct RecordedJudgement {
 // compared, their values are not. The verdict is match, mismatch, or refused when no value could be
 // judged. Throws Error(kBadInput) as read_recorded_run() and make_reference() do, and when the two
 // runs did not record the same.
-RecordedJudgement judge_recorded_run(RecordedRun run, const RecordedRun& reference);
+RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference);
 
 // As describe_result() does for cases: one line for a match, else the finding.
 std::string describe_judgement(const RecordedJudgement& judgement, bool color);

@@ -27,8 +27,8 @@ def below_head(kinds_of_noise):
 
 
 class Clues(cli_test.CommandTest):
-    def judged(self, change, mesh=(("tp", 2),)):
-        golden = recorded().write(os.path.join(self.scratch, "one"))
+    def judged(self, change, mesh=(("tp", 2),), golden_change=None):
+        golden = recorded((), golden_change).write(os.path.join(self.scratch, "one"))
         run = recorded(mesh, change).write(os.path.join(self.scratch, "run"))
         done = self.run_program("judge", run, "--golden", golden)
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
@@ -83,6 +83,57 @@ class Clues(cli_test.CommandTest):
                             for i, value in enumerate(values)]
                 self.assertNotIn("batch", self.likely(self.judged(change)))
 
+    def judged_with_rows(self, factors, absent=(0, 7), mesh=(("tp", 2),)):
+        """Rows of one gradient are multiples of the reference's, where `factors` has them; the other rows, and all other
+        gradients but the head's, are other values. The reference's rows `absent` are zero."""
+        def zero(values):
+            return [0.0 if i // 6 in absent else value for i, value in enumerate(values)]
+
+        def golden_change(run, rank, kind, name, values):
+            return zero(values) if (kind, name) == ("grad", "layers.0.up.weight") else None
+
+        def change(run, rank, kind, name, values):
+            if kind != "grad" or name == "head.weight":
+                return None
+            other = [value + 0.3 * more for value, more in zip(values, noise(name))]
+            if name != "layers.0.up.weight":
+                return other
+            return zero([values[i] * factors[i // 6] if i // 6 in factors else other[i] for i in range(len(values))])
+        return self.likely(self.judged(change, mesh, golden_change))
+
+    def test_parts_that_are_means_over_their_own_tokens(self):
+        """Of two parts, one has a quarter of the tokens: the inverses of 2 and 2/3 add up to 2."""
+        for axis in ("tp", "dp"):
+            with self.subTest(axis=axis):
+                self.setUp()
+                said = self.judged_with_rows({1: 2, 2: 2, 4: 2 / 3, 5: 2 / 3}, mesh=((axis, 2),))
+                if axis == "dp":
+                    self.assertIn("each part of the batch, such as a rank's rows or a microbatch, is a mean over its own "
+                                  "tokens", said)
+                    self.assertIn("of grad.layers.0.up.weight, 2 rows are 0.666667 x the reference, 2 rows are 2 x the "
+                                  "reference, as parts with 75% and 25% of the tokens give", said)
+                else:  # the factors are those of the ranks' parts
+                    self.assertNotIn("batch", said)
+
+    def test_parts_whose_means_are_added(self):
+        said = self.judged_with_rows({1: 4, 2: 4, 4: 4 / 3, 5: 4 / 3}, mesh=(("dp", 2),))
+        self.assertIn("is a mean over its own tokens, and these means are added", said)
+        self.assertIn("as parts with 75% and 25% of the tokens give", said)
+
+    def test_parts_with_other_weights(self):
+        said = self.judged_with_rows({1: 2, 2: 2, 4: 3, 5: 3}, mesh=(("dp", 2),))
+        self.assertIn("parts of the batch, such as a rank's rows or a microbatch, have other weights than in the reference: "
+                      "of grad.layers.0.up.weight, 2 rows are 2 x the reference, 2 rows are 3 x the reference", said)
+
+    def test_rows_that_say_nothing_of_the_batch(self):
+        """Rows of a weight that all tokens use, one factor alone, and single rows."""
+        means = {1: 2, 2: 2, 4: 2 / 3, 5: 2 / 3}
+        for factors, absent in ((means, ()), ({1: 2, 2: 2}, (0, 7)), ({1: 2, 4: 2 / 3}, (0, 7)),
+                                ({1: 2, 2: 2 + 1e-5, 4: 2 / 3, 5: 0.7}, (0, 7))):
+            with self.subTest(factors=factors, absent=absent):
+                self.setUp()
+                self.assertNotIn("batch", self.judged_with_rows(factors, absent, (("dp", 2),)))
+
     def test_ranks_that_do_not_agree_on_the_loss(self):
         def change(run, rank, kind, name, values):
             if name == "loss":
@@ -95,6 +146,45 @@ class Clues(cli_test.CommandTest):
         def change(run, rank, kind, name, values):
             return [values[0] + 0.1] if name == "loss" else None
         self.assertNotIn("agree", self.likely(self.judged(change)))
+
+    def judged_with_terms(self, change):
+        """Each rank of dp has a term of the loss, of which the mean counts."""
+        golden = recorded().write(os.path.join(self.scratch, "one"))
+        run = recorded((("dp", 2),), change)
+        for lines in run.lines:
+            next(line for line in lines if line["name"] == "loss")["partial"] = {"axes": ["dp"], "op": "mean"}
+        done = self.run_program("judge", run.write(os.path.join(self.scratch, "run")), "--golden", golden)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("tensor    loss", done.stdout)
+        return done.stdout
+
+    def test_terms_of_a_loss_have_the_cause_of_its_gradients(self):
+        def change(run, rank, kind, name, values):
+            return [15 / 16 * value for value in values] if kind == "grad" or name == "loss" else None
+        text = self.judged_with_terms(change)
+        self.assertIn("after it in grad.head.weight: every element is 0.9375 x golden on all ranks; 15/16", text)
+        self.assertIn("divided by 16 where 15 are due", self.likely(text))
+
+    def test_a_loss_times_the_size_of_an_axis_may_have_another_count(self):
+        def times(factor, kinds):
+            def change(run, rank, kind, name, values):
+                return [factor * value for value in values] if kind == "grad" or name in kinds else None
+            self.setUp()
+            return self.likely(self.judged(change, (("dp", 2),)))
+        count = "; or a count of tokens or microbatches is off by that factor"
+        self.assertIn("averaged over that axis where a sum belongs, or divided by its size twice" + count, times(0.5, ["loss"]))
+        self.assertIn("summed once too often over that axis, or not divided by its size" + count, times(2, ["loss"]))
+        self.assertNotIn(count, times(0.9375, ["loss"]))
+        self.assertNotIn(count, times(2, []))  # the loss is right
+
+    def test_terms_of_a_loss_whose_gradients_have_no_cause(self):
+        def change(run, rank, kind, name, values):
+            if name == "loss":
+                return [15 / 16 * value for value in values]
+            return [value + 0.3 * other for value, other in zip(values, noise(name))] if kind == "grad" else None
+        text = self.judged_with_terms(change)
+        self.assertNotIn("after it", text)
+        self.assertEqual("", self.likely(text))
 
 
 if __name__ == "__main__":

@@ -58,16 +58,22 @@ def main():
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--text", action="store_true", help="print what the judge says of each run")
     options = parser.parse_args()
-    counts, false_alarms, unresolved = collections.Counter(), 0, collections.Counter()
     with tempfile.TemporaryDirectory() as scratch:
-        for draw, layout, status, text in clean_runs(options.count, options.first, scratch):
-            name = f"{str(draw.dtype)[6:]} seed {draw.seed} {layout}"
-            counts[str(draw.dtype)[6:]] += 1
-            for some, of_all in UNRESOLVED.findall(text):
-                unresolved[str(draw.dtype)[6:]] += int(some) / int(of_all)
-            if status or options.text:
-                false_alarms += bool(status)
-                print(f"{name}: exit status {status}\n{text}", flush=True)
+        return counted(((draw.dtype, f"seed {draw.seed} {layout}", status, text) for draw, layout, status, text
+                        in clean_runs(options.count, options.first, scratch)), options.text)
+
+
+def counted(runs, says_all):
+    """Prints what became of the runs (dtype, name, exit status, text of the judge). 1 if one does not match."""
+    counts, false_alarms, unresolved = collections.Counter(), 0, collections.Counter()
+    for dtype, name, status, text in runs:
+        dtype = str(dtype)[6:]
+        counts[dtype] += 1
+        false_alarms += bool(status)
+        for some, of_all in UNRESOLVED.findall(text):
+            unresolved[dtype] += int(some) / int(of_all)
+        if status or says_all:
+            print(f"{dtype} {name}: exit status {status}\n{text}", flush=True)
     shares = ", ".join(f"{100 * unresolved[dtype] / number:.1f}% of the tensors in {dtype}"
                        for dtype, number in counts.items())
     print(f"{sum(counts.values())} clean runs {dict(counts)}, {false_alarms} do not match; unresolved are {shares}")

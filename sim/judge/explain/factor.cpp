@@ -1,4 +1,5 @@
-// One factor over all elements: the size of an axis, its inverse or its square root.
+// One factor over all elements: the size of an axis, its inverse, its square or its square root, or
+// a quotient of counts.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -13,6 +14,10 @@ namespace shardproof::sim {
 namespace {
 
 constexpr int64_t kFewestForFactor = 8;  // for a factor that is only approximately right
+// A quotient of counts up to kLargestCount, or of neighbors up to kLargestNeighbor: they lie
+// further apart than kOfCounts, a relative distance.
+constexpr int64_t kLargestCount = 64, kLargestNeighbor = 4096;
+constexpr double kOfCounts = 1e-11;
 
 // The relative error that a factor may have in this precision.
 double factor_slack(const Symptoms& symptoms) {
@@ -35,7 +40,7 @@ struct Meaning {
   std::string what;  // "; 2 is the size of dp"
   std::string likely;
   size_t axes = 0;          // number of axes in its name
-  bool of_squares = false;  // less likely, where a size fits too
+  bool of_squares = false;  // of roots or squares: less likely, where a size fits too
 };
 
 // The products of sizes of axes, each with the fewest axes that give it and their names: "the size
@@ -69,6 +74,13 @@ std::vector<Meaning> meanings_of(const Symptoms& symptoms) {
                         "squares are summed once too often over that axis", axes, true});
     meanings.push_back({1 / std::sqrt(size), "; 1 over " + root,
                         "squares are averaged over that axis where a sum belongs", axes, true});
+    const std::string square = fmt::format("the square of {}, {}", whole, name);
+    meanings.push_back({size * size, "; " + square,
+                        "multiplied by that size where a division by it belongs", axes, true});
+    meanings.push_back({1 / (size * size), "; 1 over " + square,
+                        "divided by that size where a product with it belongs, or averaged over "
+                        "that axis twice",
+                        axes, true});
   }
   const double clip = symptoms.clip_factor;
   if (clip < 1) {
@@ -155,11 +167,59 @@ std::optional<Meaning> all_meanings_of(double factor, double near,
       all = meaning;
       continue;
     }
-    if (meaning.of_squares) continue;
+    if (meaning.of_squares && !all->of_squares) continue;
     all->what += meaning.what;
     all->likely += "; or " + meaning.likely;
   }
   return all;
+}
+
+// Two counts whose quotient the factor is: `due` tokens, rows or microbatches were divided by
+// `taken`.
+struct Counts {
+  int64_t due = 0, taken = 0;
+};
+
+// The smallest two counts, when they are small or neighbors. A factor that is a whole number or the
+// inverse of one is no quotient of counts that differ in kind, and has none.
+std::optional<Counts> counts_of(double factor) {
+  const auto fits = [&](int64_t due, int64_t taken) {
+    const double quotient = static_cast<double>(due) / static_cast<double>(taken);
+    return due > 1 && taken > 1 && due % taken != 0 && taken % due != 0 &&
+           std::fabs(factor - quotient) <= kOfCounts * quotient;
+  };
+  for (int64_t taken = 2; taken <= kLargestNeighbor; ++taken) {
+    const double due = std::round(factor * static_cast<double>(taken));
+    if (!(due > 0 && due <= static_cast<double>(kLargestNeighbor) + 1)) continue;
+    const Counts counts{static_cast<int64_t>(due), taken};
+    const bool are_small = counts.due <= kLargestCount && taken <= kLargestCount;
+    const bool are_neighbors = std::abs(counts.due - taken) == 1;
+    if ((are_small || are_neighbors) && fits(counts.due, taken)) return counts;
+  }
+  return std::nullopt;
+}
+
+// Unset when the precision does not show the factor well enough.
+std::optional<Counts> counts_of(const Difference& difference, const Fitting& found) {
+  if (!found.exact || difference.symptoms.precision != Precision::kFloat64) return std::nullopt;
+  const auto is_apart = [&](const ResultRow* row) {
+    return !(std::fabs(row->factor - found.factor) <= kOfCounts * std::fabs(found.factor));
+  };
+  if (std::any_of(difference.wrong.begin(), difference.wrong.end(), is_apart)) return std::nullopt;
+  return counts_of(found.factor);
+}
+
+std::string words_for(const Counts& counts) {
+  const int64_t more = counts.taken - counts.due;
+  std::string text = fmt::format(
+      "divided by {} where {} are due, or by multiples of both: a count of tokens, rows or "
+      "microbatches that is not the reference's",
+      counts.taken, counts.due);
+  if (more == 1) {
+    text += fmt::format("; one in {} is too many, as where a position of each row predicts nothing",
+                        counts.taken);
+  }
+  return text;
 }
 
 }  // namespace
@@ -191,7 +251,13 @@ std::optional<Proposal> propose_factor(const Difference& difference) {
       .ranks = difference.ranks,
       .share = all_scalar ? -1 : found.share,
       .left = std::sqrt(1 - found.share) * std::fabs(found.factor - 1) * difference.golden_size};
-  if (!meaning) return out;
+  if (!meaning) {
+    const auto counts = counts_of(difference, found);
+    if (!counts) return out;
+    out.detail = fmt::format("; {}/{}, which is no size of the mesh", counts->due, counts->taken);
+    out.likely = words_for(*counts);
+    return out;
+  }
   out.detail = meaning->what;
   out.likely = meaning->likely;
   const auto plain = std::count_if(meanings.begin(), meanings.end(),

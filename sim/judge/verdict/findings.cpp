@@ -234,6 +234,7 @@ class Judge {
     why.pattern = "the sum of the addends over " + partial_axes(addends) + ": " + why.pattern;
     if (why.likely.empty()) why.pattern += empty_addends(seen.addends);
     explain(found, why);
+    if (found.tensor == "loss" && found.likely.empty()) add_next_tensor(found);
     return found;
   }
 

@@ -29,6 +29,50 @@ TEST_CASE("a factor is named after the axis whose size it is", "[diagnose]") {
   CHECK(found(world(), times(1.37)).likely.empty());
 }
 
+TEST_CASE("a factor is the square of a size, where no size fits", "[diagnose]") {
+  const auto times = [](double factor) {
+    return in(kGrad, [=](int64_t, const at::Tensor& t) { return t * factor; });
+  };
+  CHECK_THAT(found(world(), times(9)).pattern,
+             Catch::Contains("every element is 9.00 x golden") &&
+                 Catch::Contains("the square of 3, the size of tp"));
+  CHECK_THAT(found(world(), times(9)).likely, Catch::Contains("where a division by it belongs"));
+  CHECK_THAT(found(world(), times(1.0 / 9)).likely, Catch::Contains("over that axis twice"));
+  CHECK_THAT(found(world(), times(4)).pattern, !Catch::Contains("square"));  // 1 / clipping factor
+  CHECK_THAT(found(world(), times(6)).pattern, !Catch::Contains("square"));  // the size of dp x tp
+}
+
+TEST_CASE("a factor that is a quotient of counts names them", "[diagnose]") {
+  const auto times = [](double factor) {
+    return in(kGrad, [=](int64_t, const at::Tensor& t) { return t * factor; });
+  };
+  const Divergence neighbors = found(world(), times(15.0 / 16));
+  CHECK_THAT(neighbors.pattern, Catch::Contains("every element is 0.9375 x golden on all ranks; "
+                                                "15/16, which is no size of the mesh"));
+  CHECK_THAT(neighbors.likely, Catch::Contains("divided by 16 where 15 are due") &&
+                                   Catch::Contains("one in 16 is too many"));
+  CHECK_THAT(found(world(), times(4095.0 / 4096)).likely,
+             Catch::Contains("divided by 4096 where 4095 are due"));
+  const Divergence others = found(world(), times(8.0 / 5));
+  CHECK_THAT(others.likely, Catch::Contains("divided by 5 where 8 are due"));
+  CHECK_THAT(others.likely, !Catch::Contains("too many"));
+}
+
+TEST_CASE("a factor that only looks like a quotient of counts names none", "[diagnose]") {
+  const auto times = [](double factor) {
+    return in(kGrad, [=](int64_t, const at::Tensor& t) { return t * factor; });
+  };
+  for (const double factor : {7.0, 1.0 / 7, 15.0 / 16 + 1e-9, 101.0 / 103, -15.0 / 16}) {
+    const Divergence other = found(world(), times(factor));
+    CHECK_THAT(other.pattern, Catch::Contains("a scale is wrong that is no size of the mesh"));
+    CHECK(other.likely.empty());
+  }
+  const Divergence rounded =
+      found(world(Precision::kFloat32),
+            in(kGrad, [](int64_t, const auto& t) { return (t * (15.0 / 16)).to(at::kFloat); }));
+  CHECK_THAT(rounded.likely, !Catch::Contains("are due"));
+}
+
 TEST_CASE("in float32 a factor is still seen through the rounding", "[diagnose]") {
   const Divergence twice =
       found(world(Precision::kFloat32),

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""`judge RUN --golden RUN1`: names that stand for all layers, as Megatron's do, and routers. The runs are written by hand.
+
+Usage: recorded_layers_test.py PROGRAM [unittest arguments]
+"""
+import os
+import sys
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+import cli_test  # noqa: E402
+from recorded_test import ADAM, Run, cut, size_of, values_of  # noqa: E402
+
+LAYERS = 2
+ROUTER, EXPERTS = "decoder.layers.mlp.router.weight", "decoder.layers.mlp.experts.weight"
+SHAPES = {ROUTER: (LAYERS, 4, 6), EXPERTS: (LAYERS, 4, 3, 5)}
+HEAD = "head.weight", (10, 6)
+
+
+def whole(kind, name):
+    return values_of(f"{kind} {name}", dict([HEAD], **SHAPES)[name])
+
+
+def recorded(mesh=(), change=None, spans=(), with_loss=True):
+    """Each rank has all layers. `change(kind, name, layer, values)` may return other values of a layer. On the ranks in `spans`
+    a piece is of all layers."""
+    run = Run(mesh, optimizer=ADAM)
+    for rank in range(run.world_size):
+        def put(kind, name, step, layer=None):
+            shape = dict([HEAD], **SHAPES)[name]
+            values, offset, local = whole(kind, name), [0] * len(shape), list(shape)
+            if layer is not None and not (rank in spans and kind == "grad"):
+                offset[0], local[0] = layer, 1
+                values = cut(values, shape, offset, local)
+                values = (change and change(kind, name, layer, values)) or values
+            elif layer:
+                return
+            run.add(rank, kind, name, values, local, step, global_shape=list(shape), offset=offset)
+
+        def put_all(kind, step):
+            put(kind, HEAD[0], step)
+            for layer in reversed(range(LAYERS)):
+                for name in (EXPERTS, ROUTER):
+                    put(kind, name, step, layer)
+        put_all("param", 0)
+        if with_loss:
+            run.add(rank, "scalar", "loss", [1.25], ())
+        put_all("grad", 1)
+        put_all("param", 1)
+    return run
+
+
+def wrong(*places):
+    """The gradients of these (name, layer) are other values."""
+    def change(kind, name, layer, values):
+        if kind != "grad" or (name, layer) not in places:
+            return None
+        return [value + 0.3 * other for value, other in zip(values, values_of(f"noise {name}", (len(values),)))]
+    return change
+
+
+BELOW = (EXPERTS, 0), (ROUTER, 0)
+
+
+class Layers(cli_test.CommandTest):
+    def judged(self, *given, **options):
+        golden = recorded(with_loss=options.get("with_loss", True)).write(os.path.join(self.scratch, "one"))
+        run = recorded((("dp", 2),), *given, **options).write(os.path.join(self.scratch, "run"))
+        done = self.run_program("judge", run, "--golden", golden)
+        return done.returncode, done.stdout + done.stderr
+
+    def test_each_layer_is_a_tensor(self):
+        status, text = self.judged()
+        self.assertEqual(status, 0, text)
+        elements = 3 * 2 * (size_of(HEAD[1]) + sum(map(size_of, SHAPES.values()))) + 2
+        self.assertIn(f"{3 * (1 + 2 * LAYERS) + 1} tensors, {elements} elements", text)
+
+    def test_the_first_wrong_tensor_is_that_of_a_layer(self):
+        status, text = self.judged(wrong((ROUTER, 1), *BELOW))
+        self.assertEqual(status, 1, text)
+        self.assertIn("tensor    grad.decoder.layers.1.mlp.router.weight   [4, 6]   of step 1", text)
+        self.assertIn("3 of 5 gradients of step 1 are wrong", text)
+
+    def test_a_layer_that_is_right_is_not_named(self):
+        status, text = self.judged(wrong(*BELOW))
+        self.assertEqual(status, 1, text)
+        self.assertIn("tensor    grad.decoder.layers.0.mlp.experts.weight   [4, 3, 5]", text)
+
+    def test_pieces_of_several_layers_stay_one_tensor(self):
+        status, text = self.judged(wrong((ROUTER, 1)), spans=[1])
+        self.assertEqual(status, 1, text)
+        self.assertIn("tensor    grad.decoder.layers.mlp.router.weight   [2, 4, 6]", text)
+
+    def test_a_layer_without_its_piece(self):
+        """Rank 1 lacks the router of a layer after the step."""
+        run = recorded((("dp", 2),))
+        place = next(i for i, line in enumerate(run.lines[1])
+                     if (line["kind"], line["name"], line["step"], line["offset"][:1]) == ("param", ROUTER, 1, [0]))
+        del run.lines[1][place], run.data[1][place]
+        golden = recorded().write(os.path.join(self.scratch, "one"))
+        done = self.run_program("judge", run.write(os.path.join(self.scratch, "run")), "--golden", golden)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("param.decoder.layers.0.mlp.router.weight", done.stdout)
+        self.assertIn("rank 1 recorded other parts of it than at the start, or none", done.stdout)
+
+    def test_a_router_alone(self):
+        _, text = self.judged(wrong((ROUTER, 1), *BELOW))
+        self.assertIn("likely    an auxiliary loss of the router (its balance, or a z-loss) has another weight", text)
+        self.assertIn("the loss and the gradients of decoder.layers.1.mlp.experts are right", text)
+
+    def test_a_router_whose_experts_are_wrong_too(self):
+        _, text = self.judged(wrong((EXPERTS, 1), (ROUTER, 1), *BELOW))
+        self.assertNotIn("auxiliary", text)
+
+    def test_a_router_without_a_recorded_loss(self):
+        _, text = self.judged(wrong((ROUTER, 1), *BELOW), with_loss=False)
+        self.assertIn("MISMATCH", text)
+        self.assertNotIn("auxiliary", text)
+
+    def test_a_router_of_which_a_part_has_a_factor(self):
+        """The auxiliary loss, most of the router's gradient, counts half."""
+        def change(kind, name, layer, values):
+            if (kind, name, layer) == ("grad", ROUTER, 1):
+                return [0.5 * value + 0.01 * other for value, other in zip(values, values_of("rest", (len(values),)))]
+            return wrong(*BELOW)(kind, name, layer, values)
+        _, text = self.judged(change)
+        self.assertIn("every element is about 0.5 (1/2) x golden", text)
+        self.assertIn("likely    an auxiliary loss of the router", text)
+        self.assertIn("; its factor: averaged over that axis", text)
+
+    def test_a_router_with_a_factor_has_that_cause(self):
+        def change(kind, name, layer, values):
+            return [2 * value for value in values] if (kind, name) == ("grad", ROUTER) else None
+        _, text = self.judged(change)
+        self.assertIn("2 is the size of dp", text)
+        self.assertNotIn("auxiliary", text)
+
+
+if __name__ == "__main__":
+    cli_test.PROGRAM = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
