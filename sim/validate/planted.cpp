@@ -47,6 +47,8 @@ Positions positions_of(const PlantedFault& fault, int64_t count, int64_t element
 bool acts_on(const PlantedFault& fault, Stage stage, int64_t rank,
              const std::vector<int64_t>& host_of) {
   if (!fault.stage.empty() && fault.stage != name_of(stage)) return false;
+  // The messages of this stage hold times.
+  if (fault.kind == PlantedKind::kCorrupt && stage == Stage::kEnvironment) return false;
   const int64_t host = host_of[static_cast<size_t>(rank)];
   if (fault.rank >= 0) return fault.rank == rank;
   if (fault.host >= 0) return fault.host == host;

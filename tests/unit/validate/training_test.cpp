@@ -1,6 +1,7 @@
 #include "sim/validate/training.h"
 
 #include <catch2/catch_test_macros.hpp>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "sim/validate/rotation.h"
 
