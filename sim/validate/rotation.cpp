@@ -1,6 +1,7 @@
 #include "sim/validate/rotation.h"
 
 #include <memory>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
 namespace shardproof::sim {
