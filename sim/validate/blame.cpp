@@ -37,7 +37,7 @@ std::vector<int64_t> common_ranks(const std::vector<Suspicion>& all, int64_t hos
 
 // "lost: rank 3's elements were lost; every 8th element from 3 (lane 3 of 8) of send 3 -> 0 .."
 std::string evidence_text(const std::vector<Suspicion>& explained) {
-  const Evidence& first = *explained.front().evidence;
+  const WrongResult& first = *explained.front().evidence;
   const std::string others =
       explained.size() == 1 ? "" : fmt::format("; {} results like it", explained.size() - 1);
   return fmt::format("{} of {}: {} ({}){}", first.pattern, first.call, first.damage, first.text,
@@ -62,15 +62,15 @@ void put_telling_first(std::vector<Suspicion>& explained) {
 
 }  // namespace
 
-std::vector<Suspicion> suspicions_of(const std::vector<Evidence>& evidence) {
+std::vector<Suspicion> suspicions_of(const std::vector<WrongResult>& evidence) {
   using Call = std::pair<std::string, std::vector<int64_t>>;
   std::map<Call, RankSet> receivers;  // of wrong results of a reduction
-  for (const Evidence& one : evidence) {
+  for (const WrongResult& one : evidence) {
     if (one.sender < 0) receivers[{one.call, one.group}].insert(one.receiver);
   }
   std::vector<Suspicion> suspicions;
   std::set<std::tuple<std::string, int64_t, int64_t>> seen;
-  for (const Evidence& one : evidence) {
+  for (const WrongResult& one : evidence) {
     if (one.sender >= 0) {
       if (seen.insert({one.call, one.sender, one.receiver}).second) {
         suspicions.push_back({{one.sender, one.receiver}, &one});
@@ -90,7 +90,7 @@ std::vector<Suspicion> suspicions_of(const std::vector<Evidence>& evidence) {
 }
 
 std::vector<ValidationFinding> blame(Stage stage, int64_t round,
-                                     const std::vector<Evidence>& evidence, const Hosts& hosts) {
+                                     const std::vector<WrongResult>& evidence, const Hosts& hosts) {
   std::vector<Suspicion> left = suspicions_of(evidence);
   std::vector<ValidationFinding> findings;
   while (!left.empty()) {

@@ -19,15 +19,15 @@ namespace shardproof::sim {
 //   another reduction        every member
 struct Suspicion {
   std::vector<int64_t> ranks;
-  const Evidence* evidence = nullptr;  // the first of them
+  const WrongResult* evidence = nullptr;  // the first of them
 };
 // One for each call and, of moved elements, sender and receiver.
-std::vector<Suspicion> suspicions_of(const std::vector<Evidence>& evidence);
+std::vector<Suspicion> suspicions_of(const std::vector<WrongResult>& evidence);
 
 // One finding for each host or link that it takes to explain all of it, the one that explains most
 // first. `messages_between` has, for two ranks with the smaller first, how many calls moved data
 // directly between them.
 std::vector<ValidationFinding> blame(Stage stage, int64_t round,
-                                     const std::vector<Evidence>& evidence, const Hosts& hosts);
+                                     const std::vector<WrongResult>& evidence, const Hosts& hosts);
 
 }  // namespace shardproof::sim

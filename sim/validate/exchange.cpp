@@ -74,14 +74,14 @@ struct Exchange::Check {
   int64_t members() const { return static_cast<int64_t>(ranks.size()); }
 };
 
-nlohmann::json to_json(const Evidence& evidence) {
+nlohmann::json to_json(const WrongResult& evidence) {
   return {
       {"call", evidence.call},       {"receiver", evidence.receiver}, {"group", evidence.group},
       {"sender", evidence.sender},   {"sources", evidence.sources},   {"damage", evidence.damage},
       {"pattern", evidence.pattern}, {"text", evidence.text},         {"wrong", evidence.wrong}};
 }
 
-Evidence evidence_from_json(const nlohmann::json& json) {
+WrongResult evidence_from_json(const nlohmann::json& json) {
   return {.call = json.at("call"),
           .receiver = json.at("receiver"),
           .group = json.at("group").get<std::vector<int64_t>>(),
@@ -305,7 +305,7 @@ std::vector<WrongElement> Exchange::compare(const at::Tensor& received,
   return wrong;
 }
 
-void Exchange::found(Evidence evidence) {
+void Exchange::found(WrongResult evidence) {
   ++report_.wrong_checks;
   if (report_.evidence.size() < kMaxEvidence) report_.evidence.push_back(std::move(evidence));
 }

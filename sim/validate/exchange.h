@@ -16,7 +16,7 @@
 namespace shardproof::sim {
 
 // Wrong elements in what one rank received in one call.
-struct Evidence {
+struct WrongResult {
   std::string call;  // "all_reduce(sum) world float32 [1023] round 0": equal on all its members
   int64_t receiver = 0;
   std::vector<int64_t> group = {};    // the ranks of the call
@@ -25,14 +25,14 @@ struct Evidence {
   std::string damage = {}, pattern = {}, text = {};
   int64_t wrong = 0;
 };
-nlohmann::json to_json(const Evidence& evidence);
-Evidence evidence_from_json(const nlohmann::json& json);
+nlohmann::json to_json(const WrongResult& evidence);
+WrongResult evidence_from_json(const nlohmann::json& json);
 
 // What one rank did and found.
 struct ExchangeReport {
   int64_t checks = 0, elements = 0;
   int64_t wrong_checks = 0;                // all of them; `evidence` has the first
-  std::vector<Evidence> evidence;          // at most kMaxEvidence
+  std::vector<WrongResult> evidence;       // at most kMaxEvidence
   std::vector<std::string> left_out = {};  // "avg float16 in world: ..": not exact, or not there
 };
 inline constexpr size_t kMaxEvidence = 200;
@@ -64,7 +64,7 @@ class Exchange {
                       int64_t buffer);
   std::vector<WrongElement> compare(const at::Tensor& received,
                                     const std::vector<int64_t>& expected, ElementType type);
-  void found(Evidence evidence);
+  void found(WrongResult evidence);
 
   const Suite& suite_;
   int64_t rank_, world_size_;

@@ -17,14 +17,14 @@ namespace {
 using Numbers = std::set<int64_t>;
 
 // The digests of one rank in most of the runs, those that match first.
-const TensorDigests& usual_digests(const std::vector<Rotation>& runs, size_t rank) {
+const TensorDigests& usual_digests(const std::vector<RotatedRun>& runs, size_t rank) {
   const bool any =
       std::any_of(runs.begin(), runs.end(), [](const auto& run) { return run.matches; });
   size_t best = 0, best_count = 0;
   for (size_t i = 0; i < runs.size(); ++i) {
     if (any && !runs[i].matches) continue;
     size_t count = 0;
-    for (const Rotation& other : runs) {
+    for (const RotatedRun& other : runs) {
       if (any && !other.matches) continue;
       count += other.digests[rank] == runs[i].digests[rank] ? 1 : 0;
     }
@@ -58,11 +58,11 @@ struct WrongRun {
   std::string what;
 };
 
-std::vector<WrongRun> wrong_runs(const std::vector<Rotation>& runs) {
+std::vector<WrongRun> wrong_runs(const std::vector<RotatedRun>& runs) {
   const auto deviations = deviations_of(runs);
   std::vector<WrongRun> wrong;
   for (size_t i = 0; i < runs.size(); ++i) {
-    const Rotation& run = runs[i];
+    const RotatedRun& run = runs[i];
     if (!deviations[i].empty()) {
       const Deviation& first = deviations[i].front();
       // The judge may know better who was wrong first, when no run matched.
@@ -80,7 +80,7 @@ std::vector<WrongRun> wrong_runs(const std::vector<Rotation>& runs) {
 
 }  // namespace
 
-std::vector<std::vector<Deviation>> deviations_of(const std::vector<Rotation>& runs) {
+std::vector<std::vector<Deviation>> deviations_of(const std::vector<RotatedRun>& runs) {
   std::vector<std::vector<Deviation>> all(runs.size());
   if (runs.empty()) return all;
   const size_t ranks = runs.front().digests.size();
@@ -102,7 +102,7 @@ std::vector<std::vector<Deviation>> deviations_of(const std::vector<Rotation>& r
 }
 
 std::vector<ValidationFinding> judge_rotations(const std::string& case_name,
-                                               const std::vector<Rotation>& runs,
+                                               const std::vector<RotatedRun>& runs,
                                                const Hosts& hosts, int64_t round) {
   const std::vector<WrongRun> wrong = wrong_runs(runs);
   if (wrong.empty()) return {};
@@ -120,11 +120,11 @@ std::vector<ValidationFinding> judge_rotations(const std::string& case_name,
     guilty_processes = guilty_processes ? intersection(*guilty_processes, processes) : processes;
     guilty_ranks = guilty_ranks ? intersection(*guilty_ranks, ranks) : ranks;
   }
-  const bool all_equal = std::all_of(runs.begin(), runs.end(), [&](const Rotation& run) {
+  const bool all_equal = std::all_of(runs.begin(), runs.end(), [&](const RotatedRun& run) {
     return run.digests == runs.front().digests;
   });
   const bool moved = std::any_of(runs.begin(), runs.end(),
-                                 [&](const Rotation& run) { return run.shift != runs[0].shift; });
+                                 [&](const RotatedRun& run) { return run.shift != runs[0].shift; });
   const WrongRun& first = wrong.front();
   const bool values = std::any_of(wrong.begin(), wrong.end(),
                                   [&](const WrongRun& one) { return !runs[one.index].matches; });

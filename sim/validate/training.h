@@ -23,7 +23,7 @@ using TensorDigests = std::vector<std::pair<std::string, std::string>>;
 std::pair<std::string, std::string> digest_of_tensor(const Observation& observation);
 
 // One run of a case, its digests and wrong ranks by rank (not by process).
-struct Rotation {
+struct RotatedRun {
   int64_t shift = 0;                      // rank r ran on process (r + shift) mod N
   bool matches = false;                   // the judge's verdict
   std::string verdict = {};               // and its message
@@ -38,7 +38,7 @@ struct Deviation {
 };
 // Of each run; none: it deviates nowhere. The digests of most runs that the judge lets pass count
 // as right, of a tie those of the first.
-std::vector<std::vector<Deviation>> deviations_of(const std::vector<Rotation>& runs);
+std::vector<std::vector<Deviation>> deviations_of(const std::vector<RotatedRun>& runs);
 
 // What the runs of one case show:
 //
@@ -46,7 +46,7 @@ std::vector<std::vector<Deviation>> deviations_of(const std::vector<Rotation>& r
 //   the wrong ones are on one host in every wrong run                that host
 //   else                                                             the hosts that are in all
 std::vector<ValidationFinding> judge_rotations(const std::string& case_name,
-                                               const std::vector<Rotation>& runs,
+                                               const std::vector<RotatedRun>& runs,
                                                const Hosts& hosts, int64_t round);
 
 }  // namespace shardproof::sim

@@ -134,7 +134,7 @@ class StageRun {
 
   static nlohmann::json exchange_json(const ExchangeReport& report) {
     nlohmann::json evidence = nlohmann::json::array();
-    for (const Evidence& one : report.evidence) evidence.push_back(to_json(one));
+    for (const WrongResult& one : report.evidence) evidence.push_back(to_json(one));
     return {{"checks", report.checks},
             {"elements", report.elements},
             {"wrong_checks", report.wrong_checks},

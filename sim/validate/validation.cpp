@@ -161,7 +161,7 @@ class Validation {
   }
 
   void exchange(StageResult& stage) {
-    std::vector<Evidence> evidence;
+    std::vector<WrongResult> evidence;
     int64_t wrong = 0;
     std::set<std::string> left_out(result_.left_out.begin(), result_.left_out.end());
     for (const StageReport& report : run_ranks(request_for(stage.stage, stage.round))) {
@@ -220,7 +220,7 @@ class Validation {
       spec.world = world_;
       const auto golden = golden_of(spec, stage.round);
       if (!golden) continue;
-      std::vector<Rotation> runs;
+      std::vector<RotatedRun> runs;
       for (const int64_t shift : shifts()) {
         auto run = run_rotation(spec, golden->fd.get(), shift, stage);
         if (!run) return;
@@ -238,10 +238,10 @@ class Validation {
     }
   }
 
-  static void note_digests(const std::vector<Rotation>& runs, StageResult& stage) {
+  static void note_digests(const std::vector<RotatedRun>& runs, StageResult& stage) {
     size_t digests = 0;
     for (const TensorDigests& rank : runs.front().digests) digests += rank.size();
-    const auto equal = std::count_if(runs.begin(), runs.end(), [&](const Rotation& run) {
+    const auto equal = std::count_if(runs.begin(), runs.end(), [&](const RotatedRun& run) {
       return run.digests == runs.front().digests;
     });
     stage.elements += static_cast<int64_t>(digests * runs.size());
@@ -271,8 +271,8 @@ class Validation {
   }
 
   // Nothing where the ranks did not finish.
-  std::optional<Rotation> run_rotation(const CaseSpec& spec, int golden_fd, int64_t shift,
-                                       const StageResult& stage) {
+  std::optional<RotatedRun> run_rotation(const CaseSpec& spec, int golden_fd, int64_t shift,
+                                         const StageResult& stage) {
     StageRequest request = request_for(stage.stage, stage.round);
     request.training = to_json(spec);
     request.shift = shift;
@@ -280,7 +280,7 @@ class Validation {
         pool_.run_case(case_of(request, world_, settings_.world_size), golden_fd, false);
     const std::vector<StageReport> reports = reports_of(endings, stage.stage, stage.round);
     if (reports.empty()) return std::nullopt;
-    Rotation run{.shift = shift};
+    RotatedRun run{.shift = shift};
     std::vector<RankEnding> by_rank;
     for (int64_t rank = 0; rank < settings_.world_size; ++rank) {
       const auto process = static_cast<size_t>(process_of(rank, shift, settings_.world_size));

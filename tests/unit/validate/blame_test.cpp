@@ -14,7 +14,7 @@ Hosts four_hosts() {
   return hosts_of(std::vector<std::pair<std::string, std::string>>(8, {"machine", "boot"}), 2);
 }
 
-Evidence moved(int64_t sender, int64_t receiver) {
+WrongResult moved(int64_t sender, int64_t receiver) {
   return {.call = "send " + std::to_string(sender) + " -> " + std::to_string(receiver),
           .receiver = receiver,
           .group = {sender, receiver},
@@ -23,8 +23,8 @@ Evidence moved(int64_t sender, int64_t receiver) {
           .pattern = "element 3 of 33"};
 }
 
-Evidence reduced(const std::string& call, const std::vector<int64_t>& group, int64_t receiver,
-                 std::vector<int64_t> sources = {}) {
+WrongResult reduced(const std::string& call, const std::vector<int64_t>& group, int64_t receiver,
+                    std::vector<int64_t> sources = {}) {
   return {.call = call,
           .receiver = receiver,
           .group = group,
@@ -33,13 +33,14 @@ Evidence reduced(const std::string& call, const std::vector<int64_t>& group, int
           .pattern = "element 3 of 33"};
 }
 
-std::vector<Evidence> reduced_on_all(const std::string& call, const std::vector<int64_t>& group) {
-  std::vector<Evidence> all;
+std::vector<WrongResult> reduced_on_all(const std::string& call,
+                                        const std::vector<int64_t>& group) {
+  std::vector<WrongResult> all;
   for (const int64_t rank : group) all.push_back(reduced(call, group, rank));
   return all;
 }
 
-std::vector<ValidationFinding> blamed(const std::vector<Evidence>& evidence) {
+std::vector<ValidationFinding> blamed(const std::vector<WrongResult>& evidence) {
   return blame(Stage::kPairs, 0, evidence, four_hosts());
 }
 
@@ -77,15 +78,15 @@ TEST_CASE("two hosts that spoil data are two findings", "[validate]") {
 }
 
 TEST_CASE("sums that are wrong on every member tell hosts apart by halves", "[validate]") {
-  std::vector<Evidence> evidence =
+  std::vector<WrongResult> evidence =
       reduced_on_all("all_reduce(sum) world", {0, 1, 2, 3, 4, 5, 6, 7});
-  for (const Evidence& one : reduced_on_all("all_reduce(sum) half0", {0, 1, 4, 5})) {
+  for (const WrongResult& one : reduced_on_all("all_reduce(sum) half0", {0, 1, 4, 5})) {
     evidence.push_back(one);
   }
   auto findings = blamed(evidence);
   REQUIRE(findings.size() == 1);  // one of two hosts so far
   CHECK(findings[0].hosts == std::vector<std::string>{"host0", "host2"});
-  for (const Evidence& one : reduced_on_all("all_reduce(sum) half1", {4, 5, 6, 7})) {
+  for (const WrongResult& one : reduced_on_all("all_reduce(sum) half1", {4, 5, 6, 7})) {
     evidence.push_back(one);
   }
   findings = blamed(evidence);
@@ -109,7 +110,7 @@ TEST_CASE("part of a reduce_scatter accuses its members, not the one that got it
 }
 
 TEST_CASE("an addend that the codes name outweighs its group", "[validate]") {
-  std::vector<Evidence> evidence;
+  std::vector<WrongResult> evidence;
   for (int64_t rank = 0; rank < 8; ++rank) {
     evidence.push_back(reduced("all_reduce(sum) world", {0, 1, 2, 3, 4, 5, 6, 7}, rank, {6}));
   }

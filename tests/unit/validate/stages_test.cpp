@@ -16,7 +16,7 @@ namespace {
 
 struct StageFound {
   int64_t checks = 0, wrong = 0;
-  std::vector<Evidence> evidence;
+  std::vector<WrongResult> evidence;
   std::vector<ValidationFinding> findings;
 };
 

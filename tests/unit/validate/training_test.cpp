@@ -17,8 +17,8 @@ Hosts two_hosts() {
 }
 
 // A run in which every rank has the digests of `x` and, after it, `y`.
-Rotation run_at(int64_t shift) {
-  Rotation run{.shift = shift, .matches = true};
+RotatedRun run_at(int64_t shift) {
+  RotatedRun run{.shift = shift, .matches = true};
   for (int64_t rank = 0; rank < kWorldSize; ++rank) {
     run.digests.push_back({{"x", "x" + std::to_string(rank)}, {"y", "y" + std::to_string(rank)}});
   }
@@ -26,8 +26,8 @@ Rotation run_at(int64_t shift) {
 }
 
 // The same when process 2 spoils x, and y is wrong everywhere after it.
-Rotation spoiled_at(int64_t shift, bool seen_by_judge) {
-  Rotation run = run_at(shift);
+RotatedRun spoiled_at(int64_t shift, bool seen_by_judge) {
+  RotatedRun run = run_at(shift);
   const int64_t rank = rank_at(2, shift, kWorldSize);
   run.digests[static_cast<size_t>(rank)][0].second = "spoiled";
   for (auto& digests : run.digests) digests[1].second += "'";
@@ -64,8 +64,8 @@ TEST_CASE("a host that spoils every run is named by the judge's ranks", "[valida
 }
 
 TEST_CASE("wrong values that stay with a rank condemn the code", "[validate]") {
-  std::vector<Rotation> runs = {run_at(0), run_at(0), run_at(1), run_at(2)};
-  for (Rotation& run : runs) {
+  std::vector<RotatedRun> runs = {run_at(0), run_at(0), run_at(1), run_at(2)};
+  for (RotatedRun& run : runs) {
     run.matches = false;
     run.verdict = "mismatch";
     run.wrong_ranks = {3};
