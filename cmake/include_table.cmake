@@ -96,9 +96,13 @@ shardproof_folder(sim/lint src/base sim/case sim/case/scenario sim/run/case_chec
 # Draws cases and makes failing ones smaller; who runs them is sim/cli.
 shardproof_folder(sim/explore src/base sim/case sim/case/scenario sim/judge/verdict
   sim/run/case_check.h fmt json)
+# Checks the hosts and links of a job.
+shardproof_folder(sim/validate src/base src/mesh src/tensor src/observe src/comm sim/case sim/case/scenario
+  sim/judge/verdict sim/world/calls sim/world/launch sim/world/rank sim/report sim/run fmt json
+  sodium torch)
 shardproof_folder(sim/cli src/base src/tensor src/comm src/model src/parallel/tp sim/case
   sim/case/scenario sim/case/inputs sim/judge/verdict sim/recorded sim/logprobs
   sim/world/calls sim/world/external sim/world/launch sim/world/rank sim/report sim/run sim/lint
-  sim/describe sim/explore fmt cli json torch)
+  sim/describe sim/explore sim/validate fmt cli json torch)
 # Knows what sim/case/runners.h declares; golden defines it and is linked beside it.
-shardproof_folder(sim/program sim/case sim/proofs sim/world/rank sim/run sim/cli fmt json)
+shardproof_folder(sim/program sim/case sim/proofs sim/world/rank sim/run sim/validate sim/cli fmt json)

@@ -99,6 +99,16 @@ struct ExploreArguments {
   double deadline_s = 60;   // shrink
 };
 
+// Hosts and links of a job, or of ranks on this machine.
+struct ValidateArguments {
+  std::string suite;    // "": the defaults
+  int64_t ranks = 0;    // on this machine; 0: those of a launcher
+  double minutes = 0;   // 0: the rounds of the suite
+  double slow = 0;      // medians; 0: nothing is too slow
+  std::string backend;  // "": by the device
+  std::string device = "cpu";
+};
+
 // Two files of logprobs, or two folders of them.
 struct LogprobsArguments {
   std::string a, b;
@@ -122,6 +132,7 @@ struct Arguments {
   MutantArguments mutants;
   ExploreArguments explore = {};  // fuzz, shrink
   LogprobsArguments logprobs = {};
+  ValidateArguments validate = {};
 };
 
 // The result of parsing: arguments, or text to print and the exit status.

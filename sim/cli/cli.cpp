@@ -72,6 +72,7 @@ int dispatch(const Arguments& arguments, const CommandLine& line,
   if (command == "judge") {
     if (const std::optional<int> status = judge_files(arguments.check)) return *status;
   }
+  if (command == "validate") return validate_command(arguments, line, functions);
   if (command == "rank") return rank_command(arguments.run, line, functions);
   WorldPool pool(functions);
   if (command == "run") return run_command(arguments.run, line, pool);

@@ -12,5 +12,6 @@ namespace shardproof::sim {
 void add_mutant_options(CLI::App& app, MutantArguments& mutants);
 void add_fuzz_options(CLI::App& app, Arguments& arguments);
 void add_shrink_options(CLI::App& app, Arguments& arguments);
+void add_validate_options(CLI::App& app, Arguments& arguments);
 
 }  // namespace shardproof::sim

@@ -19,6 +19,10 @@ int shrink_command(const Arguments& arguments, WorldPool& pool);
 // run --shrink: the same for one case of each way in which these failed.
 void shrink_unexpected(const std::vector<CaseResult>& results, const RunArguments& run,
                        WorldPool& pool);
+// Checks hosts and links (docs/validate.md) and returns the exit status. Of a launcher's processes
+// that of rank 0 returns, as in rank_command.
+int validate_command(const Arguments& arguments, const CommandLine& command,
+                     const WorkerFunctions& functions);
 int list_command(const RunArguments& arguments);
 int describe_command(const RunArguments& arguments);
 // Runs one case in the emulated world of this process, without a golden.

@@ -16,6 +16,7 @@
 #include "sim/cli/cli.h"
 #include "sim/proofs/run_workload.h"
 #include "sim/run/make_world.h"
+#include "sim/validate/validate_rank.h"
 #include "sim/world/rank/launcher_store.h"
 
 namespace shardproof::sim {
@@ -25,9 +26,12 @@ namespace {
 struct Asked {
   Asked(const std::string& request, const Workloads& workloads) {
     nlohmann::json json = nlohmann::json::parse(request);
-    workload = workloads.find(json.at("workload").get<std::string>());
+    const auto name = json.at("workload").get<std::string>();
+    validates = name == kValidateWorkload;
+    workload = workloads.find(name);
     if (workload != nullptr) spec = case_spec_from_json(json);
   }
+  bool validates;  // a stage of `validate`
   const Workload* workload;
   CaseSpec spec;
 };
@@ -69,10 +73,16 @@ int run_program(int argc, char** argv, const Workloads& workloads) {
     return asked.workload == nullptr ? golden::golden_main(request, golden_fd, dump_path)
                                      : run_plain(*asked.workload, asked.spec, golden_fd, dump_path);
   };
-  const auto rank = [&workloads](const std::string& request, const RankEnv& env) {
-    const Asked asked(request, workloads);
+  const auto run_asked = [](const Asked& asked, const std::string& request, const RankEnv& env) {
     return asked.workload == nullptr ? rank_main(request, env)
                                      : run_sharded(*asked.workload, asked.spec, env);
+  };
+  const auto rank = [&workloads, run_asked](const std::string& request, const RankEnv& env) {
+    const Asked asked(request, workloads);
+    if (!asked.validates) return run_asked(asked, request, env);
+    return validate_rank(request, env, [&](const std::string& inner, const RankEnv& other) {
+      return run_asked(Asked(inner, workloads), inner, other);
+    });
   };
   return run_cli(argc, argv,
                  {.golden_main = golden,

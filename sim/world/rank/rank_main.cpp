@@ -26,6 +26,7 @@
 #include "sim/world/rank/refusals.h"
 #include "sim/world/rank/tensor_memory.h"
 #include "sim/world/rank/token_runs.h"
+#include "sim/world/rank/watched_probe.h"
 #include "train/trainer.h"
 
 namespace shardproof::sim {
@@ -152,8 +153,10 @@ class CaseRun {
   }
 
   Probe& probe() {
+    if (clocked_) return *clocked_;
     Probe& listener = dump_ ? static_cast<Probe&>(*dump_) : *recorder_;
-    return clocked_ ? *clocked_ : clocked_.emplace(listener, env_.clock);
+    Probe& first = env_.on_tensor ? watched_.emplace(listener, env_.on_tensor) : listener;
+    return clocked_.emplace(first, env_.clock);
   }
 
   // Receives the weights from rank 0, which alone has read them.
@@ -255,6 +258,7 @@ class CaseRun {
   std::shared_ptr<const GoldenRecord> golden_;
   std::optional<RankRecorder> recorder_;
   std::optional<DumpProbe> dump_;
+  std::optional<WatchedProbe> watched_;
   std::optional<ClockedProbe> clocked_;
   std::shared_ptr<const CaseInputs> inputs_;
   std::vector<at::Tensor> received_;  // the received weights, if they are compared

@@ -1,0 +1,179 @@
+// validate: checks the hosts and links of a job, or of --ranks processes on this machine.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include "base/error.h"
+#include "base/failure.h"
+#include "base/text_file.h"
+#include "sim/case/names.h"
+#include "sim/case/scenario/scenario.h"
+#include "sim/cli/commands.h"
+#include "sim/cli/machine.h"
+#include "sim/cli/version.h"
+#include "sim/lint/scenario_files.h"
+#include "sim/report/results_json.h"
+#include "sim/report/run_folder.h"
+#include "sim/validate/outputs.h"
+#include "sim/world/external/external_rank.h"
+#include "sim/world/external/shared_secret.h"
+
+namespace shardproof::sim {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// A small Llama on a mesh that the ranks fill: tp 2 where they are even.
+CaseSpec default_case(int64_t ranks, const WorldChoice& world) {
+  const int64_t tp = ranks % 2 == 0 ? 2 : 1, dp = ranks / tp;
+  std::vector<int64_t> lengths;
+  for (int64_t sample = 0; sample < 2 * dp; ++sample) lengths.push_back(5 + 3 * (sample % 4));
+  const std::string text = fmt::format(
+      "name: validate/llama\nworkload: train\nmodel: {{family: llama, vocab_size: 96, "
+      "hidden_size: 48, intermediate_size: 80, num_attention_heads: 8, num_key_value_heads: 4, "
+      "num_hidden_layers: 2}}\ndata: {{lengths: [{}], sequence_length: 16}}\n"
+      "run: {{steps: 2, max_grad_norm: 0.5}}\nseed: 11\n"
+      "parallel: {{data_parallel_size: {}, tensor_parallel_size: {}}}\n",
+      fmt::join(lengths, ", "), dp, tp);
+  return parse_scenario_text("validate/llama.yaml", text, world).cases.front();
+}
+
+// Those of the suite that so many ranks run.
+std::vector<CaseSpec> training_cases(const Suite& suite, int64_t ranks, const WorldChoice& world) {
+  if (!suite.has(Stage::kTraining)) return {};
+  if (suite.scenarios.empty()) return {default_case(ranks, world)};
+  std::vector<CaseSpec> cases;
+  for (const std::string& file : find_scenario_files(suite.scenarios)) {
+    for (CaseSpec& spec : parse_scenario(file, world).cases) {
+      const bool plain = spec.is(ModelWorkload::kTrain) || spec.is(ModelWorkload::kLogprobs);
+      const bool expected = spec.expect.verdict == Verdict::kMatch && spec.faults.empty();
+      if (spec.parallel.world_size() != ranks || !plain || !expected || !spec.skip.empty())
+        continue;
+      cases.push_back(std::move(spec));
+    }
+  }
+  if (cases.empty()) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("no case of training.scenarios trains or scores a model on {} "
+                                     "ranks and expects a match",
+                                     ranks),
+                 .fix = "name one that does, or leave training.scenarios out"});
+  }
+  return cases;
+}
+
+class ValidateCommand {
+ public:
+  ValidateCommand(const Arguments& arguments, const CommandLine& command)
+      : arguments_(arguments.validate), run_arguments_(arguments.run), command_(command) {
+    settings_.device = enum_of<DeviceKind>(arguments_.device);
+    settings_.backend = backend();
+    settings_.minutes = arguments_.minutes;
+    settings_.slow_factor = arguments_.slow;
+    settings_.use_cache = !run_arguments_.world.no_cache;
+  }
+
+  int local(const WorkerFunctions& functions) {
+    require_can_run(settings_.backend, settings_.device);
+    WorldPool pool(functions);
+    read(arguments_.ranks);
+    return run(pool, std::cout);
+  }
+
+  // One process of a launcher's. Rank 0's judges; the others serve and leave with its status.
+  int launched(const WorkerFunctions& functions) {
+    ExternalPlace place = external_place(process_environment());
+    place.secret = shared_secret(place, process_environment());
+    if (settings_.backend == Backend::kEmulated) {
+      throw Error({.kind = ErrorKind::kBadInput,
+                   .what = "emulated cannot run here",
+                   .fix = "ranks of a launcher are processes; use --backend gloo or nccl"});
+    }
+    require_can_run(settings_.backend, settings_.device);
+    if (place.rank != 0) {
+      serve_external_rank(place, settings_.backend, settings_.device, functions);
+    }
+    ExternalHost host(place, settings_.backend, settings_.device, functions);
+    WorldPool pool(functions);
+    pool.adopt(host, settings_.backend, settings_.device);
+    int status = 0;
+    try {
+      read(place.world_size);
+      status = run(pool, std::cout);
+    } catch (const Error& error) {
+      status = exit_status_of(error);
+      print_failure(error.what());
+    }
+    std::cout.flush();
+    const std::string refusals = host.refusals();
+    if (!refusals.empty()) print_failure(refusals);
+    pool.dismiss(status);
+    return status;
+  }
+
+ private:
+  Backend backend() const {
+    if (!arguments_.backend.empty()) return enum_of<Backend>(arguments_.backend);
+    return settings_.device == DeviceKind::kCuda ? Backend::kNccl : Backend::kGloo;
+  }
+
+  void read(int64_t ranks) {
+    if (!arguments_.suite.empty()) suite_ = read_suite(arguments_.suite);
+    settings_.world_size = ranks;
+    settings_.cases = training_cases(suite_, ranks,
+                                     {.backend = settings_.backend,
+                                      .device = settings_.device,
+                                      .workloads = run_arguments_.workloads});
+  }
+
+  int run(WorldPool& pool, std::ostream& out) {
+    const std::string folder = create_run_folder(run_arguments_.out, run_arguments_.force);
+    const ValidateRun about{.command = command_.text,
+                            .version = version_text(),
+                            .started = utc_now(),
+                            .suite = suite_.file,
+                            .settings = settings_};
+    const ValidationResult result =
+        validate(pool, suite_, settings_, [&](const auto& stage, const auto& findings) {
+          out << stage_text(stage, findings) << std::flush;
+        });
+    write_text_file((fs::path(folder) / "validation.json").string(),
+                    validation_json(result, about)
+                            .dump(1, ' ', false, nlohmann::json::error_handler_t::replace) +
+                        "\n");
+    write_text_file((fs::path(folder) / "junit.xml").string(), validation_junit(result, about));
+    out << verdict_text(result) << fmt::format("all of it: {}/validation.json\n", folder);
+    return result.exit_status;
+  }
+
+  const ValidateArguments& arguments_;
+  const RunArguments& run_arguments_;
+  const CommandLine& command_;
+  Suite suite_;
+  ValidateSettings settings_;
+};
+
+}  // namespace
+
+int validate_command(const Arguments& arguments, const CommandLine& command,
+                     const WorkerFunctions& functions) {
+  const auto variable = process_environment();
+  bool launched = false;
+  for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK"}) {
+    launched = launched || variable(name);
+  }
+  if (arguments.validate.ranks == 0 && !launched) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = "no launcher says which rank this is",
+                 .fix = "start validate through torchrun, mpirun or srun on every host, or give "
+                        "--ranks N for N ranks on this machine"});
+  }
+  ValidateCommand validate(arguments, command);
+  return arguments.validate.ranks > 0 ? validate.local(functions) : validate.launched(functions);
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,18 @@
+// Ranks that did not finish a stage: whose fault it is that it ended.
+#pragma once
+
+#include <vector>
+
+#include "sim/case/rank_ending.h"
+#include "sim/validate/finding.h"
+#include "sim/validate/hosts.h"
+
+namespace shardproof::sim {
+
+// One finding for each kind of ending other than finished and aborted; none when all finished.
+// `lost` is set when all ranks are as aborted: no world could be made for them.
+std::vector<ValidationFinding> findings_of_endings(const std::vector<RankEnding>& endings,
+                                                   Stage stage, int64_t round, const Hosts& hosts,
+                                                   bool& lost);
+
+}  // namespace shardproof::sim

@@ -1,0 +1,202 @@
+#include "sim/validate/times.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+
+namespace shardproof::sim {
+namespace {
+
+constexpr int64_t kHostsToTell = 3;  // others, to tell a slow host from a slow link
+
+// The medians of pairs within hosts, or of those between them.
+struct Medians {
+  int64_t count = 0;
+  double latency_us = 0, gb_per_s = 0;
+};
+
+bool is_between(const PairTime& pair, const Hosts& hosts) {
+  return hosts.of(pair.a) != hosts.of(pair.b);
+}
+
+Medians medians_of(const Times& times, const Hosts& hosts, bool between) {
+  std::vector<double> latencies, seconds_per_gb;
+  for (const PairTime& pair : times.pairs) {
+    if (is_between(pair, hosts) != between) continue;
+    latencies.push_back(pair.latency_us);
+    seconds_per_gb.push_back(1 / pair.gb_per_s);
+  }
+  const double slowness = lower_median(seconds_per_gb);
+  return {.count = static_cast<int64_t>(latencies.size()),
+          .latency_us = lower_median(latencies),
+          .gb_per_s = slowness > 0 ? 1 / slowness : 0};
+}
+
+// How many medians a pair takes, for a short message and a long one.
+struct Slowness {
+  double latency, bandwidth;
+  double worst() const { return std::max(latency, bandwidth); }
+};
+
+Slowness slowness_of(const PairTime& pair, const Medians& medians) {
+  return {pair.latency_us / medians.latency_us, medians.gb_per_s / pair.gb_per_s};
+}
+
+nlohmann::json to_json(const Medians& medians) {
+  return {
+      {"pairs", medians.count}, {"latency_us", medians.latency_us}, {"gb_per_s", medians.gb_per_s}};
+}
+
+std::string times_text(const PairTime& pair, const Medians& medians) {
+  return fmt::format(
+      "{:.0f} us and {:.3g} GB/s between ranks {} and {}; the medians are {:.0f} us "
+      "and {:.3g} GB/s",
+      pair.latency_us, pair.gb_per_s, pair.a, pair.b, medians.latency_us, medians.gb_per_s);
+}
+
+using HostPair = std::pair<int64_t, int64_t>;
+
+HostPair hosts_of_pair(const PairTime& pair, const Hosts& hosts) {
+  return std::minmax(hosts.of(pair.a), hosts.of(pair.b));
+}
+
+class SlowLinks {
+ public:
+  SlowLinks(const Times& times, const Hosts& hosts, double factor, int64_t round)
+      : hosts_(hosts), round_(round), between_(medians_of(times, hosts, true)) {
+    for (const PairTime& pair : times.pairs) {
+      if (!is_between(pair, hosts)) continue;
+      const HostPair link = hosts_of_pair(pair, hosts);
+      all_.insert(link);
+      if (slowness_of(pair, between_).worst() > factor) slow_[link].push_back(pair);
+    }
+  }
+
+  void add_hosts(std::set<int64_t>& slow_hosts, std::vector<ValidationFinding>& findings) {
+    for (int64_t host = 0; host < hosts_.count(); ++host) {
+      const auto touches = [&](const HostPair& link) {
+        return link.first == host || link.second == host;
+      };
+      int64_t links = 0, slow = 0;
+      const PairTime* first = nullptr;
+      for (const HostPair& link : all_) links += touches(link) ? 1 : 0;
+      for (const auto& [link, pairs] : slow_) {
+        if (!touches(link)) continue;
+        ++slow;
+        first = &pairs.front();
+      }
+      if (links < kHostsToTell || 3 * slow < 2 * links) continue;
+      slow_hosts.insert(host);
+      findings.push_back(
+          {.stage = Stage::kTimes,
+           .kind = FindingKind::kSlow,
+           .round = round_,
+           .hosts = {hosts_.name(host)},
+           .ranks = hosts_.ranks_of(host),
+           .message = fmt::format("host {} is slow: {} of its {} links are, with {}",
+                                  hosts_.name(host), slow, links, times_text(*first, between_))});
+    }
+  }
+
+  void add_links(const std::set<int64_t>& slow_hosts, std::vector<ValidationFinding>& findings) {
+    for (const auto& [link, pairs] : slow_) {
+      if (slow_hosts.count(link.first) > 0 || slow_hosts.count(link.second) > 0) continue;
+      const PairTime& pair = pairs.front();
+      const std::string name =
+          fmt::format("{} - {}", hosts_.name(link.first), hosts_.name(link.second));
+      findings.push_back(
+          {.stage = Stage::kTimes,
+           .kind = FindingKind::kSlow,
+           .round = round_,
+           .hosts = {hosts_.name(link.first), hosts_.name(link.second)},
+           .ranks = {pair.a, pair.b},
+           .link = name,
+           .message = fmt::format("the link {} is slow: {}", name, times_text(pair, between_))});
+    }
+  }
+
+ private:
+  const Hosts& hosts_;
+  int64_t round_;
+  Medians between_;
+  std::set<HostPair> all_;
+  std::map<HostPair, std::vector<PairTime>> slow_;
+};
+
+}  // namespace
+
+double lower_median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+nlohmann::json to_json(const Times& times, const Hosts& hosts, size_t most) {
+  const Medians in_host = medians_of(times, hosts, false), between = medians_of(times, hosts, true);
+  const auto slowness = [&](const PairTime& pair) {
+    return slowness_of(pair, is_between(pair, hosts) ? between : in_host);
+  };
+  std::vector<PairTime> pairs = times.pairs;
+  std::stable_sort(pairs.begin(), pairs.end(), [&](const PairTime& a, const PairTime& b) {
+    return slowness(a).worst() > slowness(b).worst();
+  });
+  if (pairs.size() > most) pairs.resize(most);
+  nlohmann::json list = nlohmann::json::array();
+  for (const PairTime& pair : pairs) {
+    list.push_back({{"a", pair.a},
+                    {"b", pair.b},
+                    {"latency_us", pair.latency_us},
+                    {"gb_per_s", pair.gb_per_s},
+                    {"latency_factor", slowness(pair).latency},
+                    {"bandwidth_factor", slowness(pair).bandwidth}});
+  }
+  return {{"in_host", to_json(in_host)},
+          {"between_hosts", to_json(between)},
+          {"compute_ms", times.compute_ms},
+          {"compute_median_ms", lower_median(times.compute_ms)},
+          {"pairs", list}};
+}
+
+std::vector<ValidationFinding> slow_ones(const Times& times, const Hosts& hosts, double factor,
+                                         int64_t round) {
+  std::vector<ValidationFinding> findings;
+  std::set<int64_t> slow_hosts;
+  SlowLinks links(times, hosts, factor, round);
+  links.add_hosts(slow_hosts, findings);
+  const double compute = lower_median(times.compute_ms);
+  for (size_t rank = 0; rank < times.compute_ms.size(); ++rank) {
+    const int64_t host = hosts.of(static_cast<int64_t>(rank));
+    if (!(times.compute_ms[rank] > factor * compute) || !slow_hosts.insert(host).second) continue;
+    findings.push_back(
+        {.stage = Stage::kTimes,
+         .kind = FindingKind::kSlow,
+         .round = round,
+         .hosts = {hosts.name(host)},
+         .ranks = {static_cast<int64_t>(rank)},
+         .message =
+             fmt::format("{} is slow: {:.3g} ms for what takes {:.3g} ms in the median",
+                         hosts.text(static_cast<int64_t>(rank)), times.compute_ms[rank], compute)});
+  }
+  links.add_links(slow_hosts, findings);
+  const Medians in_host = medians_of(times, hosts, false);
+  for (const PairTime& pair : times.pairs) {
+    const int64_t host = hosts.of(pair.a);
+    if (is_between(pair, hosts) || !(slowness_of(pair, in_host).worst() > factor)) continue;
+    if (!slow_hosts.insert(host).second) continue;
+    findings.push_back({.stage = Stage::kTimes,
+                        .kind = FindingKind::kSlow,
+                        .round = round,
+                        .hosts = {hosts.name(host)},
+                        .ranks = {pair.a, pair.b},
+                        .message = fmt::format("host {} is slow within: {}", hosts.name(host),
+                                               times_text(pair, in_host))});
+  }
+  return findings;
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,276 @@
+#include "sim/validate/validate_rank.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <numeric>
+
+#include "base/elapsed.h"
+#include "base/error.h"
+#include "comm/mesh_comm.h"
+#include "sim/validate/environment.h"
+#include "sim/validate/exchange.h"
+#include "sim/validate/groups.h"
+#include "sim/validate/planted.h"
+#include "sim/validate/rotation.h"
+#include "sim/validate/training.h"
+
+namespace shardproof::sim {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kClockExchanges = 5;
+constexpr int64_t kMatrixSize = 160;
+
+// Passes the calls of communicators to the world.
+class CallForwarder final : public CallListener {
+ public:
+  explicit CallForwarder(const RankEnv& env) : env_(env) {}
+  void before_call(const Call& call) override {
+    if (env_.on_call) env_.on_call(call);
+  }
+  void before_wait(const Call& call) override {
+    if (env_.on_wait) env_.on_wait(call);
+  }
+  void after_call(const Call&) override {}
+  void never_waited(const Call&) override {}
+
+ private:
+  const RankEnv& env_;
+};
+
+StageRequest request_of(const nlohmann::json& json) {
+  const nlohmann::json& options = json.at("options");
+  return {.stage = options.at("stage").get<Stage>(),
+          .round = options.at("round"),
+          .suite = suite_from_json(options.at("suite")),
+          .host_of = options.at("host_of").get<std::vector<int64_t>>(),
+          .training = options.at("training"),
+          .shift = options.at("shift")};
+}
+
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+class StageRun {
+ public:
+  StageRun(StageRequest request, const RankEnv& env)
+      : request_(std::move(request)),
+        env_(env),
+        planted_(request_.host_of.empty() ? std::vector<PlantedFault>() : request_.suite.faults,
+                 request_.stage, request_.round, request_.suite.seed, env.rank, hosts()),
+        forwarder_(env_) {
+    if (!planted_.is_empty()) {
+      env_.make_backend = intercepted(
+          env_.make_backend, {[this](CallInProgress& call) { return planted_.before_call(call); }});
+    }
+    comm_.emplace(Mesh::training(1, 1, 1, env_.world_size), env_.rank, env_.make_backend,
+                  &forwarder_);
+  }
+
+  std::string run(const RankMain& run_case) {
+    switch (request_.stage) {
+      case Stage::kEnvironment:
+        return encode(StageReport{environment()});
+      case Stage::kGroups:
+        return encode(StageReport{groups()});
+      case Stage::kPairs:
+        return encode(StageReport{pairs()});
+      case Stage::kTimes:
+        return encode(StageReport{times()});
+      case Stage::kTraining:
+        return encode(training(run_case));
+    }
+    return "";
+  }
+
+ private:
+  std::vector<int64_t> hosts() const {
+    if (!request_.host_of.empty()) return request_.host_of;
+    return std::vector<int64_t>(static_cast<size_t>(env_.world_size), 0);
+  }
+
+  double clock() const { return wall_seconds() + planted_.clock_offset_s(); }
+
+  // Each rank in turn sends to rank 0, which answers with its time. Half of the shortest exchange
+  // is the uncertainty.
+  ClockOffset clock_offset() {
+    Communicator& world = comm_->world();
+    const std::string label = "validate clock";
+    ClockOffset best{0, std::numeric_limits<double>::infinity()};
+    if (world.size() == 1) return {};
+    const auto time = [&] {
+      return at::full({1}, clock(), at::TensorOptions(at::kDouble)).to(at::Device(env_.device));
+    };
+    for (int64_t other = 1; other < world.size(); ++other) {
+      for (int64_t i = 0; i < kClockExchanges; ++i) {
+        if (env_.rank == 0) {
+          world.recv(time(), other, label);
+          world.send(time(), other, label);
+        } else if (env_.rank == other) {
+          const double before = clock();
+          world.send(time(), 0, label);
+          const double there = world.recv(time(), 0, label).item<double>();
+          const double after = clock(), uncertainty = (after - before) / 2;
+          if (uncertainty < best.uncertainty) best = {(before + after) / 2 - there, uncertainty};
+        }
+      }
+    }
+    return env_.rank == 0 ? ClockOffset{} : best;
+  }
+
+  nlohmann::json environment() {
+    if (request_.host_of.empty()) {
+      static const Facts facts = machine_facts();  // ranks that are threads share it
+      return {{"facts", facts}};
+    }
+    const ClockOffset offset = clock_offset();
+    return {{"clock", {offset.seconds, offset.uncertainty}}};
+  }
+
+  static nlohmann::json exchange_json(const ExchangeReport& report) {
+    nlohmann::json evidence = nlohmann::json::array();
+    for (const WrongResult& one : report.evidence) evidence.push_back(to_json(one));
+    return {{"checks", report.checks},
+            {"elements", report.elements},
+            {"wrong_checks", report.wrong_checks},
+            {"evidence", evidence},
+            {"left_out", report.left_out}};
+  }
+
+  nlohmann::json groups() {
+    Exchange exchange(request_.suite, env_.rank, env_.world_size, env_.device);
+    for (const RankGroup& group : groups_of(env_.rank, hosts(), request_.suite.mesh)) {
+      exchange.run_group(comm_->of_ranks(group.name, group.ranks), request_.round);
+    }
+    return exchange_json(exchange.report());
+  }
+
+  // This round's share of all pairings, one after the other; begins where the round before ended.
+  template <class Meet>
+  void each_partner(const Meet& meet) {
+    const int64_t all = pairing_rounds(env_.world_size);
+    const int64_t some = std::min(all, request_.suite.pair_rounds);
+    for (int64_t i = 0; i < some; ++i) {
+      const int64_t partner =
+          partner_of(env_.rank, env_.world_size, (request_.round * some + i) % all);
+      if (partner >= 0) meet(partner);
+    }
+  }
+
+  nlohmann::json pairs() {
+    Exchange exchange(request_.suite, env_.rank, env_.world_size, env_.device);
+    each_partner(
+        [&](int64_t partner) { exchange.run_pair(comm_->world(), partner, request_.round); });
+    return exchange_json(exchange.report());
+  }
+
+  // The shortest of `repeats` round trips, in seconds; the first one only warms up.
+  double round_trip(int64_t partner, const at::Tensor& message, const std::string& label) {
+    Communicator& world = comm_->world();
+    double best = std::numeric_limits<double>::infinity();
+    for (int64_t i = 0; i <= request_.suite.times_repeats; ++i) {
+      const auto start = Clock::now();
+      if (env_.rank < partner) {
+        world.send(message, partner, label);
+        world.recv(message, partner, label);
+      } else {
+        world.recv(message, partner, label);
+        world.send(message, partner, label);
+      }
+      if (i > 0) best = std::min(best, seconds_since(start));
+    }
+    return best;
+  }
+
+  double compute_ms() {
+    const auto options = at::TensorOptions(at::kFloat).device(at::Device(env_.device));
+    const at::Tensor matrix = at::ones({kMatrixSize, kMatrixSize}, options);
+    double best = std::numeric_limits<double>::infinity();
+    for (int64_t i = 0; i <= request_.suite.times_repeats; ++i) {
+      const auto start = Clock::now();
+      planted_.before_computing();
+      at::mm(matrix, matrix).sum().item<float>();
+      if (i > 0) best = std::min(best, seconds_since(start));
+    }
+    return 1e3 * best;
+  }
+
+  nlohmann::json times() {
+    const auto options = at::TensorOptions(at::kByte).device(at::Device(env_.device));
+    const at::Tensor small = at::zeros({8}, options);
+    const at::Tensor large = at::zeros({request_.suite.times_bytes}, options);
+    nlohmann::json pairs = nlohmann::json::array();
+    const double computing = compute_ms();
+    each_partner([&](int64_t partner) {
+      const double latency = round_trip(partner, small, "validate latency") / 2;
+      const double transfer = round_trip(partner, large, "validate bandwidth") / 2;
+      if (partner < env_.rank) return;
+      pairs.push_back({partner, 1e6 * latency,
+                       1e-9 * static_cast<double>(request_.suite.times_bytes) / transfer});
+    });
+    return {{"pairs", pairs}, {"compute_ms", computing}};
+  }
+
+  StageReport training(const RankMain& run_case) {
+    RankEnv env = rotated(env_, request_.shift);
+    TensorDigests digests;
+    env.on_tensor = [&digests](const Observation& observation) {
+      digests.push_back(digest_of_tensor(observation));
+    };
+    StageReport report;
+    report.case_report = run_case(request_.training.dump(), env);
+    report.json = {{"rank", env.rank}, {"digests", digests}};
+    return report;
+  }
+
+  StageRequest request_;
+  RankEnv env_;
+  PlantedFaults planted_;
+  CallForwarder forwarder_;
+  std::optional<MeshComm> comm_;
+};
+
+}  // namespace
+
+CaseSpec case_of(const StageRequest& request, const WorldSpec& world, int64_t world_size) {
+  CaseSpec spec;
+  spec.name = fmt::format("validate/{}", request.stage);
+  spec.workload = kValidateWorkload;
+  spec.parallel.tp = world_size;
+  spec.world = world;
+  spec.judged = false;
+  spec.options = {{"stage", request.stage},          {"round", request.round},
+                  {"suite", to_json(request.suite)}, {"host_of", request.host_of},
+                  {"training", request.training},    {"shift", request.shift}};
+  if (!request.host_of.empty()) {
+    spec.faults = world_faults(request.suite.faults, request.stage, request.host_of);
+  }
+  return spec;
+}
+
+std::string encode(const StageReport& report) {
+  const std::string json = report.json.dump();
+  return std::to_string(json.size()) + "\n" + json + report.case_report;
+}
+
+StageReport decode_stage_report(const std::string& bytes) {
+  const size_t line = bytes.find('\n');
+  SHARDPROOF_ASSERT(line != std::string::npos && line < 20, "the size of a stage's report");
+  const size_t size = std::stoul(bytes.substr(0, line));
+  SHARDPROOF_ASSERT(line + 1 + size <= bytes.size(), "a whole report of a stage");
+  return {.json = nlohmann::json::parse(bytes.substr(line + 1, size)),
+          .case_report = bytes.substr(line + 1 + size)};
+}
+
+std::string validate_rank(const std::string& request, const RankEnv& env,
+                          const RankMain& run_case) {
+  StageRun run(request_of(nlohmann::json::parse(request)), env);
+  return run.run(run_case);
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,40 @@
+// One rank's part of a stage of `validate`. A stage runs as a case of the workload "validate",
+// whose options name it; the rank's ending carries a StageReport.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "sim/case/case_spec.h"
+#include "sim/validate/suite.h"
+#include "sim/world/rank/run_rank.h"
+
+namespace shardproof::sim {
+
+inline constexpr const char* kValidateWorkload = "validate";
+
+// What the ranks of one stage get.
+struct StageRequest {
+  Stage stage = {};
+  int64_t round = 0;
+  Suite suite = {};
+  std::vector<int64_t> host_of = {};  // []: not known yet, and nothing is planted
+  nlohmann::json training = {};       // training: the case
+  int64_t shift = 0;                  // training: rank r runs on process (r + shift) mod N
+};
+
+// What one rank sends back: JSON, and in `training` the report of the case beside it.
+struct StageReport {
+  nlohmann::json json;
+  std::string case_report = {};
+};
+
+CaseSpec case_of(const StageRequest& request, const WorldSpec& world, int64_t world_size);
+std::string encode(const StageReport& report);
+// Throws InternalError when encode() did not make the bytes.
+StageReport decode_stage_report(const std::string& bytes);
+
+// As RankMain; `run_case` runs a case of another workload.
+std::string validate_rank(const std::string& request, const RankEnv& env, const RankMain& run_case);
+
+}  // namespace shardproof::sim

@@ -1,0 +1,26 @@
+// A probe whose observations a function sees first.
+#pragma once
+
+#include <functional>
+
+#include "observe/probe.h"
+
+namespace shardproof::sim {
+
+class WatchedProbe final : public Probe {
+ public:
+  using Watch = std::function<void(const Observation&)>;
+  WatchedProbe(Probe& inner, const Watch& watch) : inner_(inner), watch_(watch) {}
+
+  bool listens(Phase phase) const override { return inner_.listens(phase); }
+  void observe(const Observation& observation) override {
+    watch_(observation);
+    inner_.observe(observation);
+  }
+
+ private:
+  Probe& inner_;
+  const Watch& watch_;
+};
+
+}  // namespace shardproof::sim

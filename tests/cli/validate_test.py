@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""Tests `validate` through the program: clean worlds have no findings, and each planted fault is found and named.
+
+Usage: validate_test.py PROGRAM [unittest arguments]
+"""
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+PROGRAM = "build/release/shardproof-bin"
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 200  # a hang, not a wall-time test
+STAGES = ["environment", "groups", "pairs", "times", "training"]
+FOUR_HOSTS = "hosts: {ranks_per_host: 1}\nrounds: 1\nsizes: [65]\n"
+
+
+class Validate(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def suite(self, text):
+        file = self.folder / "suite.yaml"
+        file.write_text(text)
+        return file
+
+    def result_of(self, done):
+        """validation.json, which must fit the exit status, the text and junit.xml."""
+        text = done.stdout + done.stderr
+        self.assertTrue((self.folder / "run/validation.json").exists(), text)
+        found = json.loads((self.folder / "run/validation.json").read_text())
+        self.assertEqual(found["format"], "shardproof-validation/1")
+        self.assertEqual(found["exit_status"], done.returncode, text)
+        suite = xml.parse(self.folder / "run/junit.xml").getroot().find("testsuite")
+        self.assertEqual(len(suite.findall("testcase")), len(found["stages"]))
+        self.assertEqual(len(suite.findall(".//failure")), len(found["findings"]))
+        for one in found["findings"]:
+            self.assertIn(one["message"], done.stdout)
+        return found
+
+    def validate(self, text, *words, ranks=4):
+        words = ["--ranks", ranks, "--out", self.folder / "run", *words]
+        if text:
+            words.insert(0, self.suite(text))
+        done = subprocess.run([PROGRAM, "validate", *map(str, words)], capture_output=True, text=True, timeout=LIMIT_S,
+                              cwd=ROOT)
+        return done, (self.result_of(done) if done.returncode in (0, 1, 3) else None)
+
+    def assert_one(self, done, found, status, kind, hosts, stages=None):
+        """All findings are of this kind and name these hosts."""
+        text = done.stdout + done.stderr
+        self.assertEqual(done.returncode, status, text)
+        self.assertGreater(len(found["findings"]), 0)
+        for one in found["findings"]:
+            self.assertEqual((one["kind"], one["hosts"]), (kind, hosts), text)
+        if stages:
+            self.assertEqual([one["stage"] for one in found["findings"]], stages, text)
+
+    def test_a_clean_world_has_no_findings(self):
+        done, found = self.validate("hosts: {ranks_per_host: 2}\nrounds: 2\n")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(found["findings"], [])
+        self.assertEqual([one["stage"] for one in found["stages"]], STAGES + ["groups", "pairs"])
+        self.assertEqual([one["name"] for one in found["hosts"]], ["host0", "host1"])
+        for name in ("cpu", "kernel", "libtorch", "limit_open_files"):
+            self.assertIn(name, found["environment"]["hosts"][0]["facts"])
+        self.assertEqual(found["environment"]["hosts"][1]["odd"], [])
+        self.assertEqual(len(found["times"]["pairs"]), 6)
+        groups = found["stages"][1]
+        self.assertGreater(groups["checks"], 1000)
+        self.assertEqual([one["shift"] for one in found["training"]], [0, 0, 2, 0])
+        self.assertIn("4 of 4 runs with equal digests", found["stages"][4]["note"])
+        self.assertIn("no findings", done.stdout)
+
+    def test_a_corrupted_lane_of_a_host_is_named(self):
+        fault = "faults: [{kind: corrupt, host: 2, pattern: lane, stride: 16, first: 5, bit: 20}]\n"
+        done, found = self.validate("stages: [groups, pairs]\n" + FOUR_HOSTS + fault)
+        self.assert_one(done, found, 1, "values", ["host2"], ["groups", "pairs"])
+        for one in found["findings"]:
+            self.assertIn("every 16th element from 5 (lane 5 of 16)", one["pattern"])
+
+    def test_a_sector_that_a_host_receives_wrong_now_and_then_is_named(self):
+        fault = ("faults: [{kind: corrupt, host: 1, side: output, pattern: sector, first: 8, bit: 2, "
+                 "probability: 0.3}]\n")
+        done, found = self.validate("stages: [pairs]\nseed: 5\n" + FOUR_HOSTS + fault)
+        self.assert_one(done, found, 1, "values", ["host1"])
+        self.assertIn("32-byte sector", found["findings"][0]["pattern"])
+
+    def test_a_link_that_spoils_messages_is_named(self):
+        done, found = self.validate("stages: [pairs]\n" + FOUR_HOSTS +
+                                    "faults: [{kind: corrupt, link: [1, 3], pattern: element}]\n")
+        self.assert_one(done, found, 1, "values", ["host1", "host3"])
+        self.assertEqual(found["findings"][0]["link"], "host1 - host3")
+
+    def test_wrong_training_follows_its_host(self):
+        # Of 4 ranks on 4 hosts those of a tp pair change with the rotation.
+        done, found = self.validate("stages: [training]\n" + FOUR_HOSTS +
+                                    "faults: [{kind: corrupt, host: 1, side: output, pattern: lane, bit: 40}]\n")
+        self.assert_one(done, found, 1, "values", ["host1"], ["training"])
+        self.assertIn("each time first on host host1", found["findings"][0]["message"])
+
+    def test_a_slow_host_and_a_slow_link_are_named(self):
+        slow = "stages: [times]\ntimes: {bytes: 4096, repeats: 5}\n" + FOUR_HOSTS
+        done, found = self.validate(slow + "faults: [{kind: slow, host: 3, seconds: 0.05}]\n", "--slow", "10")
+        self.assert_one(done, found, 3, "slow", ["host3"])
+        done, found = self.validate(slow + "faults: [{kind: slow, link: [0, 2], seconds: 0.05}]\n", "--slow", "10")
+        self.assert_one(done, found, 3, "slow", ["host0", "host2"])
+        self.assertEqual(found["findings"][0]["link"], "host0 - host2")
+        # Without --slow nothing is too slow.
+        done, _ = self.validate(slow + "faults: [{kind: slow, host: 3, seconds: 0.05}]\n")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_a_killed_host_is_named_and_the_other_stages_run(self):
+        done, found = self.validate("stages: [environment, groups, pairs, training]\nhosts: {ranks_per_host: 2}\n"
+                                    "rounds: 1\nsizes: [9]\nfaults: [{kind: kill, host: 1, stage: groups}]\n")
+        self.assert_one(done, found, 3, "died", ["host1"], ["groups"])
+        self.assertEqual([one["verdict"] for one in found["stages"]], ["ok", "findings", "ok", "ok"])
+
+    def test_a_rank_that_hangs_is_named(self):
+        done, found = self.validate("stages: [pairs]\nworld: {hang_s: 1}\n" + FOUR_HOSTS +
+                                    "faults: [{kind: hang, rank: 2, stage: pairs}]\n")
+        self.assert_one(done, found, 3, "hung", ["host2"])
+
+    def test_a_clock_that_is_off_is_named(self):
+        done, found = self.validate("stages: [environment]\n" + FOUR_HOSTS +
+                                    "faults: [{kind: clock, host: 2, seconds: -30}]\n")
+        self.assert_one(done, found, 3, "clock", ["host2"])
+        self.assertRegex(found["findings"][0]["message"], r"30\.0\d\d s behind|29\.9\d\d s behind")
+
+    def test_one_lane_of_sixteen_emulated_hosts_is_named_by_sums(self):
+        done, found = self.validate(
+            "stages: [groups]\nops: [all_reduce]\ndtypes: [float32]\nhosts: {ranks_per_host: 2}\nrounds: 1\n"
+            "sizes: [129]\nfaults: [{kind: corrupt, host: 11, pattern: lane, stride: 32, bit: 12}]\n",
+            "--backend", "emulated", ranks=32)
+        self.assert_one(done, found, 1, "values", ["host11"])
+        self.assertIn("every 32nd element from 3", found["findings"][0]["pattern"])
+
+    def test_processes_of_a_launcher(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        suite = self.suite("hosts: {ranks_per_host: 1}\nrounds: 1\nsizes: [33]\n"
+                           "faults: [{kind: corrupt, host: 1, stage: pairs, pattern: all, bit: 20}]\n")
+        processes = []
+        for rank in range(3):
+            env = os.environ | {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "3",
+                                "OMPI_COMM_WORLD_LOCAL_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_SIZE": "3",
+                                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            processes.append(subprocess.Popen([PROGRAM, "validate", suite, "--out", self.folder / "run"], env=env,
+                                              text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT))
+        outputs = [process.communicate(timeout=LIMIT_S) for process in processes]
+        self.assertEqual([process.returncode for process in processes], [1, 1, 1], outputs)
+        done = subprocess.CompletedProcess([], 1, *outputs[0])
+        self.assert_one(done, self.result_of(done), 1, "values", ["host1"], ["pairs"])
+
+    def test_rounds_go_on_for_some_minutes(self):
+        done, found = self.validate("stages: [pairs]\nrounds: 1\nsizes: [5, 9, 33]\n", "--minutes", "0.02", ranks=2)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertGreater(len(found["stages"]), 2)
+        self.assertGreaterEqual(found["seconds"], 1.2)
+
+    def test_bad_input_is_a_sentence(self):
+        for text, words, said in (
+                ("sead: 1\n", [], r"suite\.yaml:1:1: 'sead' is no key here; did you mean seed\?"),
+                ("mesh: {tp: 3}\n", [], "is for 3 ranks, there are 4"),
+                ("faults: [{kind: kill, rank: 9}]\n", [], "is on rank 9, and there are 4"),
+                (FOUR_HOSTS + "faults: [{kind: corrupt, host: 4}]\n", [], "is on host 4, and there are 4"),
+                ("training: {scenarios: [scenarios/refused]}\n", [], "no case of training.scenarios"),
+                ("", ["--slow", "0.5"], "--slow")):
+            done, _ = self.validate(text, *words)
+            self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+            self.assertRegex(done.stderr, said)
+        env = {name: value for name, value in os.environ.items() if not name.startswith("OMPI_")}
+        done = subprocess.run([PROGRAM, "validate"], capture_output=True, text=True, timeout=LIMIT_S, env=env)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--ranks", done.stderr)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
+        PROGRAM = os.path.abspath(sys.argv.pop(1))
+    unittest.main()

@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""`validate` on four machines: network namespaces with names of their own, joined by a switch, made here. Their names are
+those of the hosts; a slow one and one whose processes are killed are named.
+
+  validate_machines_test.py PROGRAM
+
+Without the right to make namespaces it is skipped (exit status 77).
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "build/release/shardproof-bin"
+COUNT = 4
+PORT = 29581
+SECRET = "2c26b46b68ffc68ff99b453c1d304134"
+SUITE = "rounds: 1\nsizes: [65]\nstages: [environment, groups, pairs, times]\ntimes: {bytes: 65536, repeats: 5}\n"
+
+
+class Machine:
+    """Namespaces of network and host name, held by a process that sleeps in them."""
+
+    def __init__(self, name):
+        script = f"hostname {name} && exec sleep 600"
+        self.holder = subprocess.Popen(["unshare", "--net", "--uts", "sh", "-c", script])
+
+    def command(self, *words):
+        return ["nsenter", "--target", str(self.holder.pid), "--net", "--uts", "--", *map(str, words)]
+
+    def run(self, *words):
+        return subprocess.run(self.command(*words), check=True, text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT).stdout.strip()
+
+    def end(self):
+        self.holder.kill()
+        self.holder.wait()
+
+
+def address(number):
+    return f"10.78.0.{number + 1}"
+
+
+def joined_machines():
+    """The switch and the machines; None where this process may not make them."""
+    machines = [Machine(name) for name in ["switch"] + [f"node{number}" for number in range(COUNT)]]
+    try:
+        end = time.monotonic() + 10
+        while [machine.run("hostname") for machine in machines] != ["switch"] + [f"node{n}" for n in range(COUNT)]:
+            if time.monotonic() > end or any(machine.holder.poll() is not None for machine in machines):
+                raise OSError("no namespace")
+            time.sleep(0.02)
+        switch, nodes = machines[0], machines[1:]
+        switch.run("ip", "link", "add", "bridge0", "type", "bridge")
+        switch.run("ip", "link", "set", "bridge0", "up")
+        for number, node in enumerate(nodes):
+            port = f"port{number}"
+            subprocess.run(["ip", "link", "add", "link0", "netns", str(node.holder.pid), "type", "veth", "peer", "name",
+                            port, "netns", str(switch.holder.pid)], check=True, stderr=subprocess.PIPE)
+            switch.run("ip", "link", "set", port, "master", "bridge0", "up")
+            node.run("ip", "link", "set", "lo", "up")
+            node.run("ip", "address", "add", address(number) + "/24", "dev", "link0")
+            node.run("ip", "link", "set", "link0", "up")
+    except (OSError, subprocess.CalledProcessError):
+        for machine in machines:
+            machine.end()
+        return None
+    return machines
+
+
+class ValidateMachines(unittest.TestCase):
+    def setUp(self):
+        machines = joined_machines()
+        for machine in machines:
+            self.addCleanup(machine.end)
+        self.nodes = machines[1:]
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def start(self, suite, *words):
+        (self.folder / "suite.yaml").write_text(suite)
+        processes = []
+        for rank, node in enumerate(self.nodes):
+            env = {name: value for name, value in os.environ.items() if not name.startswith("SHARDPROOF_")}
+            env |= {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(COUNT),
+                    "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+                    "MASTER_ADDR": address(0), "MASTER_PORT": str(PORT), "SHARDPROOF_SECRET": SECRET}
+            command = node.command(PROGRAM, "validate", self.folder / "suite.yaml", "--out", self.folder / "run", *words)
+            process = subprocess.Popen(command, cwd=ROOT, env=env, text=True, stdin=subprocess.DEVNULL,
+                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            self.addCleanup(lambda one=process: one.poll() is None and (one.kill(), one.communicate()))
+            processes.append(process)
+        return processes
+
+    def end_of(self, processes):
+        outputs = [process.communicate(timeout=120)[0] for process in processes]
+        found = json.loads((self.folder / "run/validation.json").read_text())
+        self.assertEqual(found["exit_status"], processes[0].returncode, outputs)
+        return processes[0].returncode, found, "\n".join(outputs)
+
+    def test_machines_are_hosts_and_a_clean_network_has_no_findings(self):
+        processes = self.start(SUITE)
+        status, found, text = self.end_of(processes)
+        self.assertEqual(status, 0, text)
+        self.assertEqual([process.returncode for process in processes], [0] * COUNT, text)
+        self.assertEqual([host["name"] for host in found["hosts"]], [f"node{n}" for n in range(COUNT)])
+        self.assertEqual(found["times"]["between_hosts"]["pairs"], COUNT * (COUNT - 1) // 2)
+        for number, host in enumerate(found["environment"]["hosts"]):
+            self.assertIn(address(number), host["facts"]["addresses"])
+
+    def test_a_machine_that_spoils_data_is_named(self):
+        fault = "faults: [{kind: corrupt, host: 2, side: output, pattern: sector, bit: 20, stage: pairs}]\n"
+        status, found, text = self.end_of(self.start(SUITE + fault))
+        self.assertEqual(status, 1, text)
+        self.assertEqual([(one["kind"], one["hosts"]) for one in found["findings"]], [("values", ["node2"])], text)
+
+    def test_a_machine_behind_a_slow_link_is_named(self):
+        try:
+            self.nodes[2].run("tc", "qdisc", "add", "dev", "link0", "root", "tbf", "rate", "10mbit", "burst", "32kbit",
+                              "latency", "400ms")
+        except subprocess.CalledProcessError as error:
+            self.skipTest(f"this kernel has no tbf: {error.output}")
+        status, found, text = self.end_of(self.start(SUITE, "--slow", "10"))
+        self.assertEqual(status, 3, text)
+        self.assertIn(("slow", ["node2"]), [(one["kind"], one["hosts"]) for one in found["findings"]], text)
+
+    def test_a_machine_whose_processes_are_killed_is_named(self):
+        processes = self.start(SUITE.replace("stages: [environment, groups, pairs, times]", "stages: [groups, pairs]"),
+                               "--minutes", "5")
+        first = processes[0].stdout.readline()  # the first round has ended
+        self.assertIn("groups", first)
+        inode = os.readlink(f"/proc/{self.nodes[3].holder.pid}/ns/net")
+        for entry in os.listdir("/proc"):
+            try:
+                in_node = entry.isdigit() and os.readlink(f"/proc/{entry}/ns/net") == inode
+                if in_node and int(entry) != self.nodes[3].holder.pid:
+                    os.kill(int(entry), signal.SIGKILL)
+            except OSError:
+                pass  # it has ended
+        status, found, text = self.end_of(processes)
+        self.assertEqual(status, 3, text)
+        self.assertEqual((found["findings"][0]["kind"], found["findings"][0]["hosts"]), ("died", ["node3"]), text)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
+        PROGRAM = Path(sys.argv.pop(1)).resolve()
+    probe = joined_machines()
+    if probe is None:
+        print("skipped: no right to make network namespaces here")
+        sys.exit(77)
+    for held in probe:
+        held.end()
+    unittest.main()
