@@ -14,6 +14,7 @@
 #include "sim/judge/verdict/schedules.h"
 #include "sim/lint/case_reader.h"
 #include "sim/lint/scenario_files.h"
+#include "sim/relations/relations.h"
 #include "sim/report/earlier_run.h"
 #include "sim/run/case_check.h"
 
@@ -131,6 +132,7 @@ Selection select_cases(const RunArguments& arguments) {
                                             .device = enum_of<DeviceKind>(arguments.world.device),
                                             .workloads = arguments.workloads});
   cases = with_schedules(std::move(cases), arguments.schedules);
+  if (arguments.relations) cases = with_relations(cases);
   std::set<std::string> failed;
   if (!arguments.rerun_failed.empty()) {
     const auto names = unexpected_cases(arguments.rerun_failed);
