@@ -93,6 +93,9 @@ shardproof_folder(sim/run src/base src/tensor src/model src/parallel/tp sim/case
   sim/world/process sim/world/launch sim/world/rank fmt json torch)
 # Reads and checks scenario files.
 shardproof_folder(sim/lint src/base sim/case sim/case/scenario sim/run/case_check.h fmt json)
+# Cases and changed cases whose values follow from one another; who runs them is sim/cli.
+shardproof_folder(sim/relations src/base src/tensor src/model sim/case sim/case/inputs sim/case/record
+  sim/judge/diff fmt json torch)
 # Draws cases and makes failing ones smaller; who runs them is sim/cli.
 shardproof_folder(sim/explore src/base sim/case sim/case/scenario sim/judge/verdict
   sim/run/case_check.h fmt json)
@@ -103,6 +106,6 @@ shardproof_folder(sim/validate src/base src/mesh src/tensor src/observe src/comm
 shardproof_folder(sim/cli src/base src/tensor src/comm src/model src/parallel/tp sim/case
   sim/case/scenario sim/case/inputs sim/judge/verdict sim/recorded sim/logprobs
   sim/world/calls sim/world/external sim/world/launch sim/world/rank sim/report sim/run sim/lint
-  sim/describe sim/explore sim/validate fmt cli json torch)
+  sim/describe sim/explore sim/relations sim/validate fmt cli json torch)
 # Knows what sim/case/runners.h declares; golden defines it and is linked beside it.
 shardproof_folder(sim/program sim/case sim/proofs sim/world/rank sim/run sim/validate sim/cli fmt json)

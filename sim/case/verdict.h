@@ -39,16 +39,17 @@ enum class ResultKind {
   kNotJudged,
   kUnresolved,
   kFault,
-  kRace,  // another schedule of the ranks gave other values
+  kRace,      // another schedule of the ranks gave other values
+  kRelation,  // a changed case gave values that do not follow from those of the case
 };
-constexpr std::array<const char*, 25> names_of(ResultKind) {
+constexpr std::array<const char*, 26> names_of(ResultKind) {
   return {"",         "finished",   "died",         "hung",
           "threw",    "deadlock",   "disagreement", "aborted",
           "refused",  "bad_input",  "never_waited", "in_flight",
           "internal", "failed",     "interrupted",  "values",
           "replicas", "missing",    "metrics",      "digest",
           "schedule", "not_judged", "unresolved",   "fault",
-          "race"};
+          "race",     "relation"};
 }
 
 }  // namespace shardproof::sim

@@ -200,8 +200,7 @@ const Command kCommands[] = {
      [](CLI::App& app, Arguments& a) {
        add_run(app, a.run);
        app.add_option("--dump", a.run.dump, "Of one case: write its own full tensors here");
-       app.add_flag("--shrink", a.run.shrink,
-                    "Make one unexpected case of each kind small, as `shrink` does");
+       add_explore_flags(app, a.run);
        CLI::Option* resume = app.add_option("--resume", a.run.resume,
                                             "Run what the run of this folder did not finish");
        for (const char* other :

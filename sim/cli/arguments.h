@@ -46,6 +46,7 @@ struct RunArguments {
   int64_t max_fail = 0;        // start no case after so many that are not as expected; 0: all
   bool allow_partial = false;  // cases that were not run leave the exit status as it is
   bool shrink = false;         // run: make a case of each way to fail small
+  bool relations = false;      // run: instead of the golden, cases and changed cases
   bool drawn = false;          // fuzz: a refusal is as expected
   bool all_tags = false;       // also the cases tagged slow or manual
   bool keys = false;           // list: the keys of a scenario file instead of cases

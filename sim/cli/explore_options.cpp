@@ -20,6 +20,16 @@ void add_world_of_explore(CLI::App& app, RunArguments& run, const char* backends
 
 }  // namespace
 
+void add_explore_flags(CLI::App& app, RunArguments& run) {
+  CLI::Option* shrink = app.add_flag(
+      "--shrink", run.shrink, "Make one unexpected case of each kind small, as `shrink` does");
+  app.add_flag("--relations", run.relations,
+               "Compare cases with changed cases, not with the golden (docs/explore.md)")
+      ->excludes(shrink)
+      ->excludes(app.get_option("--schedules"))
+      ->excludes(app.get_option("--dump"));
+}
+
 void add_fuzz_options(CLI::App& app, Arguments& arguments) {
   ExploreArguments& explore = arguments.explore;
   RunArguments& run = arguments.run;

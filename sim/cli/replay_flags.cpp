@@ -13,6 +13,7 @@ std::string with_replay_flags(const std::string& command, const RunArguments& ar
   std::string flags;
   if (arguments.seed) flags += fmt::format(" --seed {}", *arguments.seed);
   if (arguments.schedules > 0 && schedules > 0) flags += fmt::format(" --schedules {}", schedules);
+  if (arguments.relations) flags += " --relations";
   return command + flags;
 }
 

@@ -15,6 +15,7 @@
 #include "base/elapsed.h"
 #include "base/error.h"
 #include "sim/cli/machine.h"
+#include "sim/cli/relation_runs.h"
 #include "sim/cli/replay_flags.h"
 #include "sim/cli/version.h"
 #include "sim/judge/verdict/schedules.h"
@@ -37,12 +38,13 @@ constexpr int kBadInput = 2;
 class Run {
  public:
   Run(const RunArguments& arguments, WorldPool& pool, Selection selection,
-      const std::optional<ResumedRun>& earlier)
+      const std::optional<ResumedRun>& earlier, const std::string& folder)
       : arguments_(arguments),
         pool_(pool),
         limits_(limits_for(arguments.world)),
         goldens_(pool, !arguments.world.no_cache, limits_),
         runner_(pool, goldens_, arguments.world.fresh, limits_of_worlds()),
+        relations_(runner_, std::filesystem::absolute(folder) / "relations"),
         cases_(std::move(selection.cases)),
         results_(cases_.size()) {
     info.skipped = std::move(selection.skipped);
@@ -129,7 +131,7 @@ class Run {
 
   void start_one(size_t place, Progress& progress, RunFiles& files) {
     progress.started(cases_[place].name);
-    runner_.start(cases_[place], [this, place, &progress, &files](CaseResult result) {
+    const CaseRunner::Done done = [this, place, &progress, &files](CaseResult result) {
       if (pool_.interrupted()) return;  // how it ended says nothing about it
       if (arguments_.drawn && result.verdict == Verdict::kBadInput) {
         result.verdict = Verdict::kRefused;
@@ -142,7 +144,12 @@ class Run {
       progress.finished(result);
       if (result.as_expected) result.reports = {};
       results_[place] = std::move(result);
-    });
+    };
+    if (arguments_.relations) {
+      relations_.start(cases_[place], done);
+    } else {
+      runner_.start(cases_[place], done);
+    }
   }
 
   void list_missing() {
@@ -158,6 +165,7 @@ class Run {
   std::optional<MachineLimits> limits_;
   GoldenStore goldens_;
   CaseRunner runner_;
+  RelationRuns relations_;
   std::vector<CaseSpec> cases_;
   std::vector<std::optional<CaseResult>> results_;  // by place; empty: not run
   std::string reason_;                              // why the missing cases were not run
@@ -250,7 +258,7 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
   const std::string folder =
       earlier ? arguments.resume : create_run_folder(arguments.out, arguments.force);
   if (!arguments.world.ignore_limits) require_room(arguments, selection, folder);
-  Run run(arguments, pool, std::move(selection), earlier);
+  Run run(arguments, pool, std::move(selection), earlier, folder);
   run.info.started = utc_now();
   run.info.command = command.text;
   run.info.arguments = command.words;

@@ -14,6 +14,7 @@
 #include "sim/judge/verdict/schedules.h"
 #include "sim/lint/case_reader.h"
 #include "sim/lint/scenario_files.h"
+#include "sim/relations/relations.h"
 #include "sim/report/earlier_run.h"
 #include "sim/run/case_check.h"
 
@@ -171,6 +172,7 @@ Selection select_cases(const RunArguments& arguments) {
                                             .replaces_backend = !arguments.backends.empty(),
                                             .device = enum_of<DeviceKind>(arguments.world.device),
                                             .workloads = arguments.workloads});
+  if (arguments.relations) cases = with_relations(cases);
   const std::set<std::string> failed = failed_cases(arguments);
   require_known_name(arguments.only, cases);
   std::erase_if(cases, [&](const CaseSpec& spec) {

@@ -7,6 +7,7 @@
 //   logs/<case>/rank<k>.log          calls and findings of one rank
 //   replay/<case>.json               the expanded case of each one that did not end as expected
 //   tensors/<case>.safetensors       golden and actual of the tensors that failed first
+//   relations/<n>/first, second      the two cases of a relation that does not hold (--relations)
 //   journal             the finished cases, until every selected case has run (journal.h)
 #pragma once
 

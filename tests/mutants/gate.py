@@ -1,6 +1,7 @@
 """The gate that every row runs: the default scenarios on the emulated world, then the cases of golden/hf.
 A row of code that only processes run has a few scenarios over Gloo before them. The gate stops at the first case
-that does not end as its scenario expects."""
+that does not end as its scenario expects. A row of code that golden and ranks share has the relations of one scenario
+instead of all these."""
 
 import json
 import shutil
@@ -67,6 +68,9 @@ def run_gate(program, row, scratch):
     finding, and the finding the same however many scenarios there are beside it.
     """
     runs, tree = PLACE / "runs", scratch.tree
+    if row.relations:
+        words = [_first_words(row.scenario, tree), "--relations"]
+        return _of_scenarios(program, words, runs / row.id, scratch, "1")
     # Without faults/: they plant faults of their own, at a call and rank that a bug or a control moves.
     folders = sorted(str(path.relative_to(tree)) for path in (tree / "scenarios").iterdir()
                      if path.is_dir() and path.name != "faults")

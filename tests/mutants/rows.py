@@ -7,7 +7,8 @@ from cpp_tokens import BadText, spelling_of
 from plain_yaml import BadYaml, read_yaml
 
 FOLDER = Path(__file__).parent / "rows"
-KEYS = {"id", "source", "what", "scenario", "backend", "control", "survives", "expect", "plant", "edits"}
+KEYS = {"id", "source", "what", "scenario", "backend", "control", "survives", "expect", "plant", "edits",
+        "relations"}
 BACKENDS = ("emulated", "gloo")
 EXPECT_KEYS = {"tensor", "ranks", "pattern", "verdict", "kind", "message"}
 EDIT_KEYS = {"file", "function", "nth", "from", "to"}
@@ -36,6 +37,7 @@ class Row:
     edits: list
     scenario: str = ""  # where it shows: the gate begins there
     backend: str = "emulated"  # of that scenario; gloo: only processes run the changed code
+    relations: bool = False  # golden and ranks share the code: the gate is `run --relations` of the scenario alone
     control: bool = False  # an equivalent change: nothing may be reported
     survives: str = ""  # the known reason why the gate cannot see it
     expect: dict = field(default_factory=dict)
@@ -81,6 +83,8 @@ def _row(values, file):
     row = Row(**values, edits=[_edit(each, where) for each in edits])
     if row.backend not in BACKENDS:
         raise BadRow(f"{where}: 'backend' is {row.backend}; known are {', '.join(BACKENDS)}")
+    if row.relations and not row.scenario:
+        raise BadRow(f"{where}: relations are of a scenario, which the row does not name")
     if row.control == bool(row.expect):
         raise BadRow(f"{where}: a bug says what to expect, a control nothing")
     if not isinstance(row.expect, dict):

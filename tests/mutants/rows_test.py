@@ -143,6 +143,8 @@ class Tree(unittest.TestCase):
                 continue
             file = scenarios / f"{name}.yaml"
             self.assertTrue(file.is_file(), f"{row.id}: {row.scenario}")
+            if row.relations:  # its gate runs that scenario alone
+                continue
             tags = [line for line in file.read_text().splitlines() if line.startswith("tags:")]
             self.assertFalse(any(tag in " ".join(tags) for tag in ("slow", "manual")), row.id)
 
@@ -172,6 +174,14 @@ class Gate(unittest.TestCase):
         self.assertEqual(self.worlds(row), [("gloo", named[1]), few, everything])
         row.scenario = ""
         self.assertEqual(self.worlds(row), [few, everything])
+
+    def test_code_that_golden_and_ranks_share_is_run_for_its_relations_alone(self):
+        row = Row("a", "", "", [], scenario="explore/relations", relations=True)
+        steps = []
+        with mock.patch.object(gate, "_run", lambda program, words, out, scratch: steps.append(words)):
+            gate.run_gate(None, row, SimpleNamespace(tree=ROOT))
+        self.assertEqual(len(steps), 1)
+        self.assertEqual(steps[0][:3], ["run", "scenarios/explore/relations.yaml", "--relations"])
 
     def test_the_scenarios_over_gloo_are_there(self):
         for name in gate.OVER_GLOO:

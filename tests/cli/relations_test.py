@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Tests `run --relations` through the program: the relations of a small case hold, cases that have none say why, and a
+changed case that stays behind runs as a case folder.
+
+Usage: relations_test.py PROGRAM [unittest arguments]
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+PROGRAM = "build/release/shardproof-bin"
+LIMIT_S = 200  # a hang, not a wall-time test
+
+SMALL = """
+name: t/small
+model: {vocab_size: 16, hidden_size: 8, intermediate_size: 6, num_hidden_layers: 1, num_attention_heads: 4,
+        num_key_value_heads: 2, head_dim: 2}
+data: {lengths: [5, 8]}
+run: {steps: 2, noise_std: 0.1}
+matrix:
+  row:
+    - {name: tp2, parallel.tensor_parallel_size: 2}
+    - {name: rounded, precision: bfloat16}
+    - {name: faulty, faults: [{kind: throw, rank: 0}], expect.verdict: failed}
+"""
+
+
+class Relations(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        (self.folder / "small.yaml").write_text(SMALL)
+
+    def run_here(self, *words):
+        return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=LIMIT_S,
+                              cwd=self.folder)
+
+    def test_the_relations_of_a_case_hold_and_each_is_a_result(self):
+        done = self.run_here("run", "small.yaml", "--relations", "--backend", "emulated", "--out", "out")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        results = json.loads((self.folder / "out/results.json").read_text())
+        names = [case["name"] for case in results["cases"]]
+        ran = [case for case in results["cases"] if case["name"].startswith("t/small[tp2,relation=")]
+        self.assertGreaterEqual(len(ran), 15, names)
+        self.assertIn("t/small[tp2,relation=kv_heads_repeated]", names)
+        matched = [case for case in ran if case["verdict"] == "match"]
+        self.assertEqual({case["verdict"] for case in ran} - {"match", "refused"}, set())
+        self.assertGreaterEqual(len(matched), 15)
+        for case in matched:
+            self.assertTrue(case["as_expected"])
+            self.assertGreater(case["tensors_compared"], 0, case["name"])
+        skipped = {case["name"]: case["reason"] for case in results["skipped"]}
+        self.assertIn("float64", skipped["t/small[rounded]"])
+        self.assertIn("without faults", skipped["t/small[faulty]"])
+        self.assertFalse((self.folder / "out/relations").exists())
+
+    def test_one_relation_is_chosen_by_its_name(self):
+        done = self.run_here("run", "small.yaml", "--relations", "--backend", "emulated", "--only",
+                             "t/small[tp2,relation=another_mesh]")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("1 case", done.stdout)
+
+    def test_relations_run_instead_of_schedules(self):
+        done = self.run_here("run", "small.yaml", "--relations", "--schedules", 2)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--schedules", done.stderr)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
+        PROGRAM = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
