@@ -64,7 +64,7 @@ class StallingIndex(http.server.BaseHTTPRequestHandler):
             self.wfile.write(b"x" * 1024)
             self.wfile.flush()
             self.server.stalled.set()
-            self.server.release.wait(60)
+            self.server.release.wait(600)
         else:
             self.send_header("Content-Type", "text/html")
             self.end_headers()
@@ -105,7 +105,7 @@ class WayIn(unittest.TestCase):
 
     def call(self, *arguments, **env):
         process = self.start(*arguments, **env)
-        out, err = process.communicate(timeout=180)
+        out, err = process.communicate(timeout=900)
         return process.returncode, out, err
 
     def installed_torch(self):
@@ -126,7 +126,7 @@ class WayIn(unittest.TestCase):
         process = self.start("run", PIP_NO_INDEX="0", PIP_FIND_LINKS="",
                              PIP_INDEX_URL=f"http://127.0.0.1:{server.server_port}/simple")
         self.addCleanup(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
-        self.assertTrue(server.stalled.wait(60), "pip never asked for the wheel")
+        self.assertTrue(server.stalled.wait(600), "pip never asked for the wheel")
         return process
 
     def pip_under(self, process):
@@ -332,7 +332,7 @@ class WayIn(unittest.TestCase):
         first = self.start("run", "1", SHARDPROOF_TORCH=torch)
         second = self.start("run", "2", SHARDPROOF_TORCH=torch)
         for process, text in ((first, "1"), (second, "2")):
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=600)
             self.assertEqual((process.returncode, out), (0, f"first [run] [{text}]\n"), err)
 
 
