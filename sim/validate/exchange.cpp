@@ -93,8 +93,7 @@ WrongResult evidence_from_json(const nlohmann::json& json) {
           .wrong = json.at("wrong")};
 }
 
-Exchange::Exchange(const Suite& suite, int64_t rank, int64_t world_size,
-                   const std::string& device, )
+Exchange::Exchange(const Suite& suite, int64_t rank, int64_t world_size, const std::string& device)
     : suite_(suite), rank_(rank), world_size_(world_size), device_(device) {}
 
 int64_t Exchange::drawn_size(const Check& check) const {
