@@ -41,7 +41,8 @@ int64_t sum_of(const std::vector<int64_t>& sizes, int64_t count) {
 }
 
 bool tells_more(const WrongPattern& pattern) {
-  return pattern.shape == Shape::kSector || pattern.shape == Shape::kLane;
+  return pattern.shape == Shape::kSector || pattern.shape == Shape::kLane ||
+         pattern.shape == Shape::kAll;
 }
 
 template <class Value>
