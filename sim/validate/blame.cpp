@@ -46,16 +46,17 @@ std::string evidence_text(const std::vector<Suspicion>& explained) {
 
 // A pattern that most of them have says more than that of the first.
 void put_telling_first(std::vector<Suspicion>& explained) {
-  std::map<std::string, int64_t> kinds;
   const auto kind = [](const Suspicion& one) {
     const std::string& text = one.evidence->pattern;
     return text.starts_with("every ") ? 0 : text.starts_with("the 32-byte") ? 1 : 2;
   };
   std::array<int64_t, 3> counts = {};
   for (const Suspicion& one : explained) ++counts.at(static_cast<size_t>(kind(one)));
-  const auto most = std::max_element(counts.begin(), counts.end()) - counts.begin();
-  // Of a lane, short rows show a single element.
-  const int64_t chosen = counts[0] > 1 ? 0 : counts[1] > 1 ? 1 : most;
+  // Short rows show a single element of a lane, and by chance a lane where there is none.
+  const auto often = [&](int64_t count) {
+    return count > 1 && 8 * count >= static_cast<int64_t>(explained.size());
+  };
+  const int64_t chosen = often(counts[0]) ? 0 : often(counts[1]) ? 1 : 2;
   std::stable_partition(explained.begin(), explained.end(),
                         [&](const Suspicion& one) { return kind(one) == chosen; });
 }

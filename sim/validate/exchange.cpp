@@ -41,7 +41,8 @@ int64_t sum_of(const std::vector<int64_t>& sizes, int64_t count) {
 }
 
 bool tells_more(const WrongPattern& pattern) {
-  return pattern.shape == Shape::kSector || pattern.shape == Shape::kLane;
+  return pattern.shape == Shape::kSector || pattern.shape == Shape::kLane ||
+         pattern.shape == Shape::kAll;
 }
 
 template <class Value>
@@ -93,8 +94,7 @@ WrongResult evidence_from_json(const nlohmann::json& json) {
           .wrong = json.at("wrong")};
 }
 
-Exchange::Exchange(const Suite& suite, int64_t rank, int64_t world_size,
-                   const std::string& device, )
+Exchange::Exchange(const Suite& suite, int64_t rank, int64_t world_size, const std::string& device)
     : suite_(suite), rank_(rank), world_size_(world_size), device_(device) {}
 
 int64_t Exchange::drawn_size(const Check& check) const {

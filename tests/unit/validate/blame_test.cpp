@@ -1,6 +1,6 @@
 #include "sim/validate/blame.h"
 
-#include <catch2/catch_test_macros.hpp>
+#include <catch2/catch.hpp>
 
 #include "sim/validate/endings.h"
 

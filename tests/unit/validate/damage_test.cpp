@@ -1,6 +1,6 @@
 #include "sim/validate/damage.h"
 
-#include <catch2/catch_test_macros.hpp>
+#include <catch2/catch.hpp>
 #include <functional>
 
 using namespace shardproof;

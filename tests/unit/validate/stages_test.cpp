@@ -1,7 +1,7 @@
 // Stages on ranks of an emulated world, with planted faults.
 #include <ATen/Parallel.h>
 
-#include <catch2/catch_test_macros.hpp>
+#include <catch2/catch.hpp>
 #include <thread>
 
 #include "sim/validate/blame.h"

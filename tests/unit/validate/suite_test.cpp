@@ -1,6 +1,6 @@
 #include "sim/validate/suite.h"
 
-#include <catch2/catch_test_macros.hpp>
+#include <catch2/catch.hpp>
 
 #include "base/error.h"
 
@@ -59,7 +59,7 @@ TEST_CASE("what is wrong in a suite is said with line and column", "[validate]")
         std::string::npos);
   CHECK(complaint("faults: [{kind: corrupt, host: 1, stage: pear}]\n").find("no stage") !=
         std::string::npos);
-  CHECK(complaint("hosts: 3\n").find("hosts is an integer; write a map") != std::string::npos);
+  CHECK(complaint("hosts: 3\n").find("hosts is 3; write a map") != std::string::npos);
   CHECK(complaint("[1, 2]\n").find("the suite is a list; write a map") != std::string::npos);
   CHECK(complaint("sizes: []\n").find("write a list of at least one") != std::string::npos);
 }

@@ -1,6 +1,6 @@
 #include "sim/validate/training.h"
 
-#include <catch2/catch_test_macros.hpp>
+#include <catch2/catch.hpp>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "sim/validate/rotation.h"
