@@ -172,7 +172,7 @@ class Clues(cli_test.CommandTest):
             self.setUp()
             return self.likely(self.judged(change, (("dp", 2),)))
         count = "; or a count of tokens or microbatches is off by that factor"
-        self.assertIn("averaged over that axis where a sum belongs, or divided by its size twice" + count, times(0.5, ["loss"]))
+        self.assertIn("or divided by its size twice; or the sum over dp is missing" + count, times(0.5, ["loss"]))
         self.assertIn("summed once too often over that axis, or not divided by its size" + count, times(2, ["loss"]))
         self.assertNotIn(count, times(0.9375, ["loss"]))
         self.assertNotIn(count, times(2, []))  # the loss is right
