@@ -64,7 +64,8 @@ void write_text(const fs::path& path, const std::string& text) {
 }
 
 // What a run leaves besides its journal.
-constexpr const char* kFiles[] = {"results.json", "junit.xml", "timeline.json", "report.html"};
+constexpr const char* kFiles[] = {"results.json", "junit.xml", "timeline.json", "report.html",
+                                  "validation.json"};
 constexpr const char* kFolders[] = {"logs", "replay", "tensors", "relations"};
 
 constexpr const char* kOurResults = "{\"format\": \"shardproof-results/";

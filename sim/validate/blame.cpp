@@ -66,7 +66,9 @@ void put_telling_first(std::vector<Suspicion>& explained) {
 std::vector<Suspicion> suspicions_of(const std::vector<WrongResult>& evidence) {
   using Call = std::pair<std::string, std::vector<int64_t>>;
   std::map<Call, RankSet> receivers;  // of wrong results of a reduction
+  std::map<int64_t, size_t> counts;   // of each receiver's wrong results, which have a limit
   for (const WrongResult& one : evidence) {
+    ++counts[one.receiver];
     if (one.sender < 0) receivers[{one.call, one.group}].insert(one.receiver);
   }
   std::vector<Suspicion> suspicions;
@@ -79,7 +81,11 @@ std::vector<Suspicion> suspicions_of(const std::vector<WrongResult>& evidence) {
       continue;
     }
     const RankSet& who = receivers[{one.call, one.group}];
-    const bool some = who.size() < one.group.size() && one.call.starts_with("all_reduce");
+    const bool told_all = std::all_of(one.group.begin(), one.group.end(), [&](int64_t rank) {
+      return who.count(rank) > 0 || counts[rank] < kMaxEvidence;
+    });
+    const bool some =
+        told_all && who.size() < one.group.size() && one.call.starts_with("all_reduce");
     if (!seen.insert({one.call, -1, one.group.front()}).second) continue;
     if (some) {
       suspicions.push_back({{who.begin(), who.end()}, &one});

@@ -102,6 +102,19 @@ TEST_CASE("a sum that some members have wrong is theirs", "[validate]") {
   CHECK(findings[0].ranks == std::vector<int64_t>{4});
 }
 
+TEST_CASE("a rank that has told all it may is not taken to have had a right sum", "[validate]") {
+  // Rank 2 has the sum of 2 and 4 wrong too, after as many results as are kept.
+  std::vector<WrongResult> evidence;
+  for (size_t i = 0; i < kMaxEvidence; ++i) {
+    const std::string call = "all_reduce(sum) round " + std::to_string(i);
+    for (const int64_t rank : {2, 6}) evidence.push_back(reduced(call, {2, 6}, rank, {2}));
+  }
+  evidence.push_back(reduced("all_reduce(sum) last", {2, 4}, 4, {2}));
+  const auto findings = blamed(evidence);
+  REQUIRE(findings.size() == 1);
+  CHECK(findings[0].ranks == std::vector<int64_t>{2});
+}
+
 TEST_CASE("part of a reduce_scatter accuses its members, not the one that got it", "[validate]") {
   const std::vector<int64_t> world = {0, 1, 2, 3, 4, 5, 6, 7};
   const auto findings = blamed({reduced("reduce_scatter(sum) world", world, 4)});
