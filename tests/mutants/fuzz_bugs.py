@@ -1,5 +1,5 @@
-"""Counts the cases and seconds until `fuzz` finds each of some planted bugs of fuzz_rows.py, and says how small `shrink`
-makes the finding. The program is built once with all of them, which an environment variable switches on one by one.
+"""Counts the cases and seconds until `fuzz` finds each of some bugs of fuzz_rows.py, and says how small `shrink` makes
+the finding. The program is built once with all of them, which an environment variable switches on one by one.
 
   fuzz_bugs.py [--draw N --seed S | --rows fz-01,fz-02,..] [--minutes M] [--jobs J]
   fuzz_bugs.py --gate      all rows at once in the default scenarios of the emulated world, which must stay as expected

@@ -88,8 +88,8 @@ ROWS = [
         "src/parallel/cp/visibility.cpp", "rule.window > 0 ? rule.window - 1 : kFar",
         "rule.window > (PLANTED ? 1 : 0) ? rule.window - 1 : kFar", "visible_distances"), {CP: 2}),
     FuzzRow(13, "noise", "Frozen parameters get noise too.", "noise_std with frozen parameters", Edit(
-        "src/policy/noise.cpp", "if (!parameter.trainable) continue;", "if (!parameter.trainable && !PLANTED) continue;",
-        "add_noise")),
+        "src/policy/noise.cpp", "if (!parameter.trainable) continue;",
+        "if (!parameter.trainable && !PLANTED) continue;", "add_noise")),
     FuzzRow(14, "loss", "The KL term is only added with a positive weight.", "clipped_pg with a negative beta", Edit(
         "src/train/loss.cpp", "if (options.kl_beta != 0)", "if (PLANTED ? options.kl_beta > 0 : options.kl_beta != 0)",
         "clipped_policy_gradient")),
