@@ -142,8 +142,8 @@ ROWS = [
             "max_file_bytes below the largest tensor", Edit(
                 "src/parallel/hf/save_weights.cpp",
                 "if (!files.back().empty() && bytes + more > options.max_file_bytes) {",
-                "if (PLANTED && more > options.max_file_bytes) continue;"
-                " if (!files.back().empty() && bytes + more > options.max_file_bytes) {", "deal_into_files")),
+                "if (PLANTED && more > options.max_file_bytes) continue;\n"
+                "if (!files.back().empty() && bytes + more > options.max_file_bytes) {", "deal_into_files")),
     FuzzRow(24, "column_parallel_linear", "A frozen linear whose input was gathered gathers again in its backward.",
             "a frozen weight with sequence_parallel, async_grad and gather_buffer", Edit(
                 "src/parallel/tp/async_linear.cpp", "own.sequence_parallel = false;",
