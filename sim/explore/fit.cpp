@@ -48,7 +48,10 @@ class Fit {
     const int64_t shares = size(kTp, 1) * size(kUlysses, 1);
     const char *heads = "model.num_attention_heads", *kv = "model.num_key_value_heads";
     if (size(heads, 4) % shares != 0) set(heads, multiple(size(heads, 4), shares));
-    if (has(kv) && (size(heads, 4) % size(kv, 1) != 0 || size(kv, 1) % shares != 0)) {
+    // Kv heads that tp or ulysses ranks share are drawn too.
+    const int64_t tp = size(kTp, 1);
+    const bool shared = size(kv, 1) % tp == 0 || tp % size(kv, 1) == 0;
+    if (has(kv) && (size(heads, 4) % size(kv, 1) != 0 || !shared)) {
       set(kv, size(heads, 4) % (2 * shares) == 0 ? size(heads, 4) / 2 : size(heads, 4));
     }
     const char *width = "model.hidden_size", *head_dim = "model.head_dim";

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "sim/case/scenario/schema.h"
+#include "sim/explore/fit.h"
 
 namespace shardproof::sim {
 
@@ -16,6 +17,7 @@ namespace {
 
 constexpr size_t kMostCandidates = 16;  // of one round, so that the largest gains come first
 constexpr size_t kShown = 60;           // letters of a value
+constexpr const char* kLayerTypes = "model.layer_types";  // one for each layer
 
 // Keys whose default follows from other keys; a case has the value that the code would choose.
 struct Follows {
@@ -85,6 +87,21 @@ int64_t ranks_of(const CaseSettings& settings) {
   return ranks;
 }
 
+// The edit of `path` with the sizes that have to agree with it, such as heads that tp divides.
+Edit with_fitted_sizes(const CaseSettings& settings, Edit edit, const std::string& path) {
+  const CaseSettings plain = edited(settings, edit);
+  CaseSettings fitted = plain;
+  fit_sizes(fitted, {path});
+  for (const auto& [key, value] : fitted.items()) {
+    if (!plain.contains(key) || plain[key] != value) edit.patch[key] = value;
+  }
+  for (const auto& [key, value] : plain.items()) {
+    if (!fitted.contains(key)) edit.patch[key] = nullptr;
+  }
+  if (fitted != plain) edit.what += ", and sizes that follow";
+  return edit;
+}
+
 void add_sizes(const CaseSettings& settings, std::vector<Edit>& edits) {
   for (const CaseOption& key : case_schema().keys()) {
     if (!is_size(key)) continue;
@@ -100,7 +117,15 @@ void add_sizes(const CaseSettings& settings, std::vector<Edit>& edits) {
         keep_ranks_within(settings, ranks_of(with), edit.patch);
         if (settings.contains("world.size")) edit.patch["world.size"] = nullptr;
       }
+      const json* types = settings.contains(kLayerTypes) ? &settings[kLayerTypes] : nullptr;
+      if (key.path == "model.num_hidden_layers" && types != nullptr &&
+          types->size() > static_cast<size_t>(target)) {
+        edit.patch[kLayerTypes] = json(types->begin(), types->begin() + target);
+      }
       edits.push_back(edit);
+      if (!axis && key.path != "model.num_attention_heads") continue;
+      const Edit fitted = with_fitted_sizes(settings, edit, key.path);
+      if (fitted.patch != edit.patch) edits.push_back(fitted);
     }
   }
 }

@@ -13,9 +13,11 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parent))
 import gate
+from fuzz_bugs import DECLARED, DEFINED_IN, all_of_them, chosen, sizes_of, too_large
+from fuzz_rows import ROWS, TP
 from marks import marks_of
 from plain_yaml import BadYaml, read_yaml
-from plant import FOLDERS
+from plant import FOLDERS, Sources, plant
 from rows import FOLDER, BadRow, Edit, Row, read_rows
 from run import ROOT, check, selected
 
@@ -155,6 +157,32 @@ class Tree(unittest.TestCase):
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 self.assertEqual(check(rows), status)
             self.assertIn(said, out.getvalue())
+
+
+class RowsForFuzz(unittest.TestCase):
+    def test_all_go_into_one_program_each_behind_its_switch(self):
+        texts, moved = plant(Sources.below(ROOT), all_of_them())
+        self.assertEqual((moved, [row.number for row in ROWS]), ([], list(range(1, 41))))
+        for file, text in texts.items():
+            self.assertEqual(text.count(DECLARED), 1, file)
+        self.assertIn("getenv", texts[DEFINED_IN])
+        everything = "".join(texts.values())
+        for row in ROWS:
+            self.assertIn(f"planted({row.number})", everything, row.id)
+
+    def test_a_shrunk_case_has_no_more_ranks_and_layers_than_its_row_needs(self):
+        row = next(row for row in ROWS if row.needs == {TP: 3})
+        small = "# tensor_parallel_size: 8\nmodel: {num_hidden_layers: 1}\nparallel: {tensor_parallel_size: 3}\n"
+        self.assertEqual(too_large(row, sizes_of(small)), [])
+        self.assertEqual(too_large(row, sizes_of(small.replace("size: 3", "size: 4"))), [f"{TP} 4"])
+        self.assertEqual(too_large(row, sizes_of("parallel: {ulysses_size: 2}")),
+                         ["num_hidden_layers 2", "ulysses_size 2"])
+
+    def test_a_seed_draws_the_same_rows_again(self):
+        drawn = [chosen(SimpleNamespace(rows="", draw=12, seed=seed)) for seed in (1, 1, 2)]
+        self.assertEqual([row.id for row in drawn[0]], [row.id for row in drawn[1]])
+        self.assertNotEqual(drawn[0], drawn[2])
+        self.assertEqual(len({row.id for row in drawn[0]}), 12)
 
 
 class Gate(unittest.TestCase):

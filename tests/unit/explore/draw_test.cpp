@@ -120,4 +120,19 @@ TEST_CASE("sizes are fitted to the mesh, except those of the pair") {
   CHECK(check_settings(settings, "t/fit.yaml", {}).spec->parallel.world_size() <= kMostDrawnRanks);
 }
 
+TEST_CASE("kv heads that several ranks share are left") {
+  const auto fitted = [](int64_t tp, int64_t heads, int64_t kv) {
+    CaseSettings settings = {{"parallel.tensor_parallel_size", tp},
+                             {"model.num_attention_heads", heads},
+                             {"model.num_key_value_heads", kv}};
+    fit_sizes(settings, {"parallel.tensor_parallel_size"});
+    CHECK(check_settings(settings, "t/kv.yaml", {}).spec.has_value());
+    return settings["model.num_key_value_heads"].get<int64_t>();
+  };
+  CHECK(fitted(4, 8, 2) == 2);
+  CHECK(fitted(3, 3, 1) == 1);
+  CHECK(fitted(4, 12, 3) != 3);  // neither divides the other
+  CHECK(fitted(2, 8, 3) != 3);   // no even share of the query heads
+}
+
 }  // namespace shardproof::sim

@@ -56,6 +56,44 @@ TEST_CASE("everything goes that the failure does not need") {
   CHECK_FALSE(shrunk.kept.empty());
 }
 
+TEST_CASE("sizes that have to agree with an axis become smaller with it") {
+  const CaseSettings large = {{"workload", "mapping"},
+                              {"parallel.tensor_parallel_size", 4},
+                              {"options", {{"ranks", 4}, {"uneven", true}}}};
+  const auto rule = [](const CaseSettings& one) {  // any other number of ranks is refused
+    return setting_of(one, "options").value("ranks", 0) ==
+               size(one, "parallel.tensor_parallel_size") &&
+           size(one, "parallel.tensor_parallel_size") >= 2;
+  };
+  const Signatures run = [&](const std::vector<CaseSettings>& cases) {
+    std::vector<std::string> signatures;
+    for (const CaseSettings& one : cases) signatures.push_back(rule(one) ? "wrong" : "refused");
+    return signatures;
+  };
+  const Shrunk shrunk = shrink_case(large, "wrong", run, [] { return true; });
+  CHECK(shrunk.settings["parallel.tensor_parallel_size"] == 2);
+  CHECK(shrunk.settings["options"]["ranks"] == 2);
+}
+
+TEST_CASE("layers go with their types") {
+  const CaseSettings large = {
+      {"model.num_hidden_layers", 3},
+      {"model.layer_types", {"sliding_attention", "full_attention", "sliding_attention"}}};
+  const auto rule = [](const CaseSettings& one) {
+    return one.contains("model.layer_types") &&
+           one["model.layer_types"].size() ==
+               static_cast<size_t>(size(one, "model.num_hidden_layers"));
+  };
+  const Signatures run = [&](const std::vector<CaseSettings>& cases) {
+    std::vector<std::string> signatures;
+    for (const CaseSettings& one : cases) signatures.push_back(rule(one) ? "wrong" : "refused");
+    return signatures;
+  };
+  const Shrunk shrunk = shrink_case(large, "wrong", run, [] { return true; });
+  CHECK(shrunk.settings["model.num_hidden_layers"] == 1);
+  CHECK(shrunk.settings["model.layer_types"].size() == 1);
+}
+
 TEST_CASE("settings that only fail together stay together") {
   const auto rule = [](const CaseSettings& one) {
     const bool more_steps = size(one, "run.steps") >= 2;
