@@ -112,8 +112,9 @@ std::string verdict_text(const ValidationResult& result) {
   const std::string what = result.interrupted ? "interrupted"
                            : count == 0       ? "no findings"
                                         : fmt::format("{} finding{}", count, count == 1 ? "" : "s");
-  return text + fmt::format("validate: {} ranks on {} hosts, {} in {:.1f} s; exit status {}\n",
-                            result.world_size, result.hosts.count(), what, result.seconds,
+  return text + fmt::format("validate: {} ranks on {} host{}, {} in {:.1f} s; exit status {}\n",
+                            result.world_size, result.hosts.count(),
+                            result.hosts.count() == 1 ? "" : "s", what, result.seconds,
                             result.exit_status);
 }
 
