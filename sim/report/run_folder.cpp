@@ -69,6 +69,7 @@ constexpr const char* kFiles[] = {"results.json", "junit.xml", "timeline.json", 
 constexpr const char* kFolders[] = {"logs", "replay", "tensors", "relations"};
 
 constexpr const char* kOurResults = "{\"format\": \"shardproof-results/";
+constexpr const char* kOurValidation = "{\n \"format\": \"shardproof-validation/";
 
 bool starts_with(const fs::path& file, const std::string& text) {
   std::ifstream stream(file, std::ios::binary);
@@ -86,8 +87,9 @@ bool is_of_a_run(const fs::path& folder) {
                        name == "journal" || name.ends_with(".part");
     if (!known) return false;
   }
-  return holds_journal(folder.string()) ? is_journal(folder.string())
-                                        : starts_with(folder / "results.json", kOurResults);
+  if (holds_journal(folder.string())) return is_journal(folder.string());
+  return starts_with(folder / "results.json", kOurResults) ||
+         starts_with(folder / "validation.json", kOurValidation);
 }
 
 // What was written is on the disk, and not only on its way there.

@@ -48,15 +48,18 @@ std::string evidence_text(const std::vector<Suspicion>& explained) {
 void put_telling_first(std::vector<Suspicion>& explained) {
   const auto kind = [](const Suspicion& one) {
     const std::string& text = one.evidence->pattern;
-    return text.starts_with("every ") ? 0 : text.starts_with("the 32-byte") ? 1 : 2;
+    if (text.starts_with("every ")) return 0;
+    // A whole row that is longer than a sector; part of one may look like a sector.
+    if (text.starts_with("all ") && one.evidence->wrong > 32) return 1;
+    return text.starts_with("the 32-byte") ? 2 : 3;
   };
-  std::array<int64_t, 3> counts = {};
+  std::array<int64_t, 4> counts = {};
   for (const Suspicion& one : explained) ++counts.at(static_cast<size_t>(kind(one)));
   // Short rows show a single element of a lane, and by chance a lane where there is none.
   const auto often = [&](int64_t count) {
     return count > 1 && 8 * count >= static_cast<int64_t>(explained.size());
   };
-  const int64_t chosen = often(counts[0]) ? 0 : often(counts[1]) ? 1 : 2;
+  const int64_t chosen = often(counts[0]) ? 0 : often(counts[1]) ? 1 : often(counts[2]) ? 2 : 3;
   std::stable_partition(explained.begin(), explained.end(),
                         [&](const Suspicion& one) { return kind(one) == chosen; });
 }
