@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/failure.h"
 #include "sim/cli/commands.h"
+#include "sim/cli/external_ranks.h"
 #include "sim/cli/machine.h"
 #include "sim/cli/run_cases.h"
 #include "sim/world/external/external_rank.h"
@@ -37,28 +38,14 @@ void say_what_it_waits_for(const ExternalPlace& place) {
                            place.master_addr, place.master_port);
 }
 
-// Whatever happens here, the other ranks hear with which status to exit. What there is to say is
-// said before: a launcher may end rank 0 as soon as another rank has exited.
-int run_and_dismiss(const RunArguments& arguments, const CommandLine& command, WorldPool& pool,
-                    ExternalHost& host) {
-  int status = 0;
-  try {
-    Selection selection = select_cases(arguments);
-    if (selection.cases.empty() && !selection.skipped.empty()) {
-      throw Error({.kind = ErrorKind::kBadInput,
-                   .what = fmt::format("no selected case is for {} ranks", *arguments.world_size),
-                   .fix = "start as many ranks as the mesh has, or choose other cases"});
-    }
-    status = run_cases(arguments, command, std::move(selection), pool);
-  } catch (const Error& error) {
-    status = exit_status_of(error);
-    print_failure(error.what());
+int run_selected(const RunArguments& arguments, const CommandLine& command, WorldPool& pool) {
+  Selection selection = select_cases(arguments);
+  if (selection.cases.empty() && !selection.skipped.empty()) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("no selected case is for {} ranks", *arguments.world_size),
+                 .fix = "start as many ranks as the mesh has, or choose other cases"});
   }
-  std::cout.flush();
-  const std::string refusals = host.refusals();
-  if (!refusals.empty()) print_failure(refusals);
-  pool.dismiss(status);
-  return status;
+  return run_cases(arguments, command, std::move(selection), pool);
 }
 
 }  // namespace
@@ -74,11 +61,9 @@ int rank_command(const RunArguments& given, const CommandLine& command,
   arguments.jobs = 1;
   arguments.world_size = place.world_size;
   say_what_it_waits_for(place);
-  if (place.rank != 0) serve_external_rank(place, backend, device, functions);
-  ExternalHost host(place, backend, device, functions);
-  WorldPool pool(functions);
-  pool.adopt(host, backend, device);
-  return run_and_dismiss(arguments, command, pool, host);
+  return run_on_external_ranks(place, backend, device, functions, [&](WorldPool& pool) {
+    return run_selected(arguments, command, pool);
+  });
 }
 
 }  // namespace shardproof::sim

@@ -12,6 +12,7 @@
 #include "sim/case/names.h"
 #include "sim/case/scenario/scenario.h"
 #include "sim/cli/commands.h"
+#include "sim/cli/external_ranks.h"
 #include "sim/cli/machine.h"
 #include "sim/cli/version.h"
 #include "sim/lint/scenario_files.h"
@@ -94,25 +95,11 @@ class ValidateCommand {
                    .fix = "ranks of a launcher are processes; use --backend gloo or nccl"});
     }
     require_can_run(settings_.backend, settings_.device);
-    if (place.rank != 0) {
-      serve_external_rank(place, settings_.backend, settings_.device, functions);
-    }
-    ExternalHost host(place, settings_.backend, settings_.device, functions);
-    WorldPool pool(functions);
-    pool.adopt(host, settings_.backend, settings_.device);
-    int status = 0;
-    try {
-      read(place.world_size);
-      status = run(pool, std::cout);
-    } catch (const Error& error) {
-      status = exit_status_of(error);
-      print_failure(error.what());
-    }
-    std::cout.flush();
-    const std::string refusals = host.refusals();
-    if (!refusals.empty()) print_failure(refusals);
-    pool.dismiss(status);
-    return status;
+    return run_on_external_ranks(place, settings_.backend, settings_.device, functions,
+                                 [&](WorldPool& pool) {
+                                   read(place.world_size);
+                                   return run(pool, std::cout);
+                                 });
   }
 
  private:

@@ -1,0 +1,19 @@
+// The processes of a launcher, of which rank 0's judges.
+#pragma once
+
+#include <functional>
+
+#include "sim/world/external/external_place.h"
+#include "sim/world/launch/world_pool.h"
+
+namespace shardproof::sim {
+
+// On rank 0, calls `run`, which returns the exit status, and says what it throws and which
+// connections were refused. The other ranks serve, and leave with the same status: they do not
+// return. What there is to say is said before, because a launcher may end rank 0 as soon as another
+// rank has exited.
+int run_on_external_ranks(const ExternalPlace& place, Backend backend, DeviceKind device,
+                          const WorkerFunctions& functions,
+                          const std::function<int(WorldPool&)>& run);
+
+}  // namespace shardproof::sim
