@@ -6,6 +6,7 @@
 
 #include <filesystem>
 
+#include "base/child_answer.h"
 #include "base/error.h"
 
 namespace shardproof {
@@ -46,10 +47,15 @@ Problem find_problem() {
 
 }  // namespace
 
-std::string why_no_cuda() { return find_problem().what; }
+std::string why_no_cuda() {
+  static const std::string why = answer_of_child([] { return find_problem().what; });
+  return why;
+}
+
+int64_t gpu_count() { return at::getNumGPUs(); }
 
 void load_cuda() {
-  const Problem problem = find_problem();
+  static const Problem problem = find_problem();
   if (problem.what.empty()) return;
   throw Error({.kind = ErrorKind::kRefused, .what = problem.what, .fix = problem.fix});
 }

@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "base/child_answer.h"
 #include "base/error.h"
 #include "comm/cuda_device.h"
 #include "comm/nccl_entry.h"
@@ -48,12 +49,14 @@ MakeNccl* load_plugin(const NcclSettings& settings) {
 }  // namespace
 
 std::string why_no_nccl(const NcclSettings& settings) {
-  try {
-    load_plugin(settings);
-    return "";
-  } catch (const Error& error) {
-    return error.fact();
-  }
+  return answer_of_child([&]() -> std::string {
+    try {
+      load_plugin(settings);
+      return "";
+    } catch (const Error& error) {
+      return error.fact();
+    }
+  });
 }
 
 BackendFactory nccl_factory(StorePtr store, int64_t rank, const NcclSettings& settings) {

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "comm/cuda_device.h"
 #include "sim/world/emulated/emulated_world.h"
 #include "sim/world/rank/case_inputs.h"
 #include "sim/world/rank/thread_memory.h"
@@ -17,6 +18,13 @@ namespace {
 
 // The time that ranks have to react to an abort; control waits slightly longer.
 constexpr std::chrono::milliseconds kAbortGrace{300};
+
+// The ranks' tensors are all on one GPU. It is named with its number, as tensors name it.
+std::string device_name(DeviceKind device) {
+  if (device == DeviceKind::kCpu) return "cpu";
+  load_cuda();
+  return "cuda:0";
+}
 
 }  // namespace
 
@@ -92,8 +100,8 @@ struct EmulatedWorldMain::Impl {
 
 EmulatedWorldMain::EmulatedWorldMain(int64_t world_size, DeviceKind device, RankHooks hooks,
                                      RankMain main)
-    : impl_(
-          std::make_shared<Impl>(world_size, name_of(device), std::move(hooks), std::move(main))) {
+    : impl_(std::make_shared<Impl>(world_size, device_name(device), std::move(hooks),
+                                   std::move(main))) {
   share_memory_between_ranks(world_size);
   for (int64_t rank = 0; rank < world_size; ++rank) {
     impl_->threads.emplace_back([impl = impl_, rank] { Impl::serve(impl, rank); });

@@ -2,13 +2,16 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <map>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "base/error.h"
 #include "base/freed_memory.h"
+#include "comm/cuda_device.h"
 #include "comm/gloo_backend.h"
 #include "comm/nccl_backend.h"
 #include "sim/world/rank/case_inputs.h"
@@ -56,6 +59,17 @@ ProcessRankMain::ProcessRankMain(ProcessRankSetup setup, std::function<StorePtr(
 
 ProcessRankMain::~ProcessRankMain() = default;
 
+int64_t ProcessRankMain::own_gpu() const {
+  load_cuda();
+  const int64_t round = setup_.local_rank / gpu_count();
+  if (round > 0 && setup_.backend == Backend::kNccl) {
+    char host[256] = "";
+    ::gethostname(host, sizeof(host) - 1);
+    ::setenv("NCCL_HOSTID", fmt::format("{}-{}", host, round).c_str(), /*overwrite=*/0);
+  }
+  return setup_.local_rank % gpu_count();
+}
+
 RankEnding ProcessRankMain::run(const std::string& request, int golden_fd) {
   prepare_rank_thread();
   if (!groups_) groups_ = std::make_unique<Groups>();
@@ -63,7 +77,7 @@ RankEnding ProcessRankMain::run(const std::string& request, int golden_fd) {
   env.rank = setup_.rank;
   env.world_size = setup_.world_size;
   env.device = name_of(setup_.device);
-  if (setup_.device == DeviceKind::kCuda) env.device = fmt::format("cuda:{}", setup_.local_rank);
+  if (setup_.device == DeviceKind::kCuda) env.device = fmt::format("cuda:{}", own_gpu());
   env.golden_fd = golden_fd;
   env.inputs = &groups_->inputs;
   env.make_backend = [this](const std::string& name, const std::vector<int64_t>& ranks) {
@@ -75,7 +89,7 @@ RankEnding ProcessRankMain::run(const std::string& request, int golden_fd) {
       groups_->make = setup_.backend == Backend::kNccl
                           ? nccl_factory(store, setup_.rank,
                                          {.timeout = setup_.timeout,
-                                          .device_index = static_cast<int>(setup_.local_rank)})
+                                          .device_index = static_cast<int>(own_gpu())})
                           : gloo_factory(store, setup_.rank,
                                          {.timeout = setup_.timeout, .host = setup_.listen_host});
     }

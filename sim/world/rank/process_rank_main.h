@@ -31,6 +31,10 @@ class ProcessRankMain {
 
  private:
   struct Groups;
+  // The number of this rank's GPU. Where a host has fewer GPUs than ranks, ranks share them; NCCL
+  // refuses two ranks of one host on one GPU, so those of the second and later rounds say that they
+  // are on other hosts (NCCL_HOSTID), and NCCL connects them by sockets.
+  int64_t own_gpu() const;
   ProcessRankSetup setup_;
   std::function<StorePtr()> make_store_;
   RankHooks hooks_;
