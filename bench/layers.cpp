@@ -3,11 +3,14 @@
 //
 //   shardproof-layer-bench cross_entropy DTYPE ROWS COLUMNS SMOOTHING RUNS
 //   shardproof-layer-bench inference_pair DTYPE TOKENS WIDTH FEATURES RUNS
+//   shardproof-layer-bench add_norm_on_gpu DTYPE ROWS WIDTH 0 RUNS
 //
-// Prints one line of JSON: best seconds (for the pair: CPU seconds), and the growth of the
-// process's peak memory.
+// Prints one line of JSON: best seconds (for the pair: CPU seconds; on a GPU the median), and the
+// growth of the process's peak memory.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 #include <malloc.h>
 #include <time.h>
@@ -18,8 +21,10 @@
 #include <functional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
 
 #include "comm/communicator.h"
+#include "comm/cuda_device.h"
 #include "logprob/vocab_parallel_cross_entropy.h"
 #include "parallel/tp/inference_pair.h"
 
@@ -109,6 +114,36 @@ void inference_pair(at::ScalarType dtype, int64_t tokens, int64_t width, int64_t
              pair_apart.cpu_seconds);
 }
 
+// On a GPU, by its own clock; one pass reads two tensors and writes two.
+void add_norm_on_gpu(at::ScalarType dtype, int64_t rows, int64_t width, int runs) {
+  const at::NoGradGuard no_grad;
+  load_cuda();
+  const at::Device gpu(at::kCUDA, 0);
+  const c10::impl::VirtualGuardImpl guard(at::kCUDA);
+  const auto make = [&](at::IntArrayRef shape) { return at::randn(shape).to(gpu, dtype); };
+  const at::Tensor addend = make({rows, width}), residual = make({rows, width}), w = make({width});
+  const auto median_of = [&](const auto& work) {
+    std::vector<double> seconds;
+    for (int run = 0; run < runs + 3; ++run) {  // the first three warm up
+      c10::Event begin(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
+      c10::Event end(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
+      begin.record(guard.getStream(gpu));
+      work();
+      end.record(guard.getStream(gpu));
+      end.synchronize();
+      if (run >= 3) seconds.push_back(begin.elapsedTime(end) / 1e3);
+    }
+    std::nth_element(seconds.begin(), seconds.begin() + runs / 2, seconds.end());
+    return seconds[static_cast<size_t>(runs / 2)];
+  };
+  const double joined = median_of([&] { add_rms_norm(addend, residual, w, 1e-5); });
+  const double apart = median_of([&] { inference_rms_norm(addend + residual, w, 1e-5); });
+  const double copy = median_of([&] { addend.clone(); });
+  const auto bytes = static_cast<double>(addend.nbytes());
+  fmt::print("{{\"joined\": {}, \"apart\": {}, \"joined_gb_s\": {}, \"copy_gb_s\": {}}}\n", joined,
+             apart, 4 * bytes / joined / 1e9, 2 * bytes / copy / 1e9);
+}
+
 }  // namespace
 }  // namespace shardproof
 
@@ -121,6 +156,8 @@ int main(int count, char** words) {
   if (what == "cross_entropy") {
     shardproof::cross_entropy(dtype, std::atoll(words[3]), std::atoll(words[4]),
                               std::atof(words[5]), runs);
+  } else if (what == "add_norm_on_gpu") {
+    shardproof::add_norm_on_gpu(dtype, std::atoll(words[3]), std::atoll(words[4]), runs);
   } else {
     ::mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the maximum: freed memory stays, see bench/layers.py
     ::mallopt(M_TRIM_THRESHOLD, 1 << 30);

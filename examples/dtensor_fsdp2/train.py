@@ -1,4 +1,4 @@
-"""Trains a small Llama with tensor parallelism and FSDP2 of torch on the CPU, and records it.
+"""Trains a small Llama with tensor parallelism and FSDP2 of torch on the CPU or on GPUs, and records it.
 
     torchrun --nproc-per-node 1 train.py --out golden
     torchrun --nproc-per-node 4 train.py --out run --golden golden --tp 2
@@ -8,6 +8,7 @@ The five lines that shardproof needs are marked; optional ones record more.
 """
 
 import argparse
+import os
 from dataclasses import dataclass
 
 import shardproof                                                                              # shardproof
@@ -118,9 +119,9 @@ TENSOR_PARALLEL = {
 }
 
 
-def parallelize(model, tp):
+def parallelize(model, tp, device):
     """Cuts the layers over tp, and everything over dp."""
-    mesh = init_device_mesh("cpu", (dist.get_world_size() // tp, tp), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(device, (dist.get_world_size() // tp, tp), mesh_dim_names=("dp", "tp"))
     for layer in model.layers:
         if tp > 1:
             parallelize_module(layer, mesh["tp"], TENSOR_PARALLEL)
@@ -147,12 +148,14 @@ def train(options):
     config = Config()
     torch.manual_seed(0)
     model = Llama(config)
-    parallelize(model, options.tp)
+    model.to(options.device)
+    parallelize(model, options.tp, options.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     if options.golden: shardproof.load(model, options.golden)                                  # shardproof
     with shardproof.record(model, optimizer, out=options.out) as rec:                          # shardproof
         for step in range(options.steps):
             tokens, targets = shardproof.batch(*global_batch(config, step))                    # shardproof
+            tokens, targets = tokens.to(options.device), targets.to(options.device)
             logprobs = torch.log_softmax(model(tokens), -1).gather(-1, targets[..., None])[..., 0]
             loss = -logprobs.mean()
             loss.backward()
@@ -173,9 +176,12 @@ def main():
     parser.add_argument("--golden", help="the folder of the one-rank run, from whose start this run starts")
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    if options.device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    dist.init_process_group("nccl" if options.device == "cuda" else "gloo")
     with shardproof.float64():                                                                 # shardproof
         train(options)
     dist.destroy_process_group()

@@ -168,7 +168,7 @@ void Communicator::broadcast_into(const at::Tensor& tensor, int64_t root, std::s
   const at::NoGradGuard no_grad;
   Call call = new_call(Op::kBroadcast, tensor, label);
   call.root = root;
-  const at::Tensor moving = wire::for_moving(tensor);
+  const at::Tensor moving = wire::for_moving(*backend_, tensor);
   const bool nothing = moving.numel() == 0 && !abilities_.empty;
   const at::Tensor buffer = nothing ? at::zeros({1}, moving.options()) : moving;
   const auto work = [&] {
@@ -177,7 +177,13 @@ void Communicator::broadcast_into(const at::Tensor& tensor, int64_t root, std::s
     options.rootRank = root;
     return backend_->broadcast(buffers, options);
   };
-  start(std::move(call), {.private_input = true}, work, [tensor] { return tensor; }).wait();
+  const auto finish = [tensor, moving] {
+    if (moving.device() != tensor.device()) {
+      tensor.detach().copy_(wire::moved_back(moving, tensor.options()));
+    }
+    return tensor;
+  };
+  start(std::move(call), {.private_input = true}, work, finish).wait();
 }
 
 at::Tensor Communicator::scatter(const at::Tensor& full, const at::Tensor& local_like, int64_t root,
@@ -198,8 +204,9 @@ at::Tensor Communicator::scatter(const at::Tensor& full, const at::Tensor& local
   call.root = root;
   if (is_root) call.split_sizes = rows;
   const at::Tensor source =
-      is_root ? wire::for_moving(full)
-              : wire::for_moving(at::empty(with_rows(local_like, 0), local_like.options()));
+      is_root
+          ? wire::for_moving(*backend_, full)
+          : wire::for_moving(*backend_, at::empty(with_rows(local_like, 0), local_like.options()));
   at::Tensor result = at::empty(local_like.sizes(), source.options());
   const auto work = [&] {
     if (abilities_.uneven_lists) {
@@ -216,8 +223,8 @@ at::Tensor Communicator::scatter(const at::Tensor& full, const at::Tensor& local
     at::Tensor input = source;
     return backend_->alltoall_base(result, input, from, to, {});
   };
-  const auto finish = [result, dtype = local_like.scalar_type()] {
-    return wire::moved_back(result, dtype);
+  const auto finish = [result, like = local_like.options()] {
+    return wire::moved_back(result, like);
   };
   return start(std::move(call), {}, work, finish).wait();
 }
@@ -234,7 +241,7 @@ at::Tensor Communicator::gather(const at::Tensor& local, int64_t root, std::stri
   Call call = new_call(Op::kGather, local, label);
   call.root = root;
   if (is_root) call.split_sizes = rows;
-  const at::Tensor source = wire::for_moving(local);
+  const at::Tensor source = wire::for_moving(*backend_, local);
   at::Tensor result = at::empty(with_rows(local, is_root ? sum_of(rows) : 0), source.options());
   const auto work = [&] {
     if (abilities_.uneven_lists) {
@@ -252,8 +259,8 @@ at::Tensor Communicator::gather(const at::Tensor& local, int64_t root, std::stri
     at::Tensor input = source;
     return backend_->alltoall_base(result, input, from, to, {});
   };
-  const auto finish = [result, is_root, dtype = local.scalar_type()] {
-    return is_root ? wire::moved_back(result, dtype) : at::Tensor();
+  const auto finish = [result, is_root, like = local.options()] {
+    return is_root ? wire::moved_back(result, like) : at::Tensor();
   };
   return start(std::move(call), {}, work, finish).wait();
 }
@@ -267,7 +274,7 @@ PendingCollective Communicator::start_message(Op op, const at::Tensor& tensor, i
   call.root = other;
   call.tag = tag;
   const bool sends = call.op == Op::kSend;
-  const at::Tensor moving = wire::for_moving(tensor);
+  const at::Tensor moving = wire::for_moving(*backend_, tensor);
   const at::Tensor result = sends ? moving : at::empty_like(moving);
   const bool nothing = result.numel() == 0 && !abilities_.empty;
   const at::Tensor buffer = nothing ? at::zeros({1}, result.options()) : result;
@@ -277,8 +284,8 @@ PendingCollective Communicator::start_message(Op op, const at::Tensor& tensor, i
     return sends ? backend_->send(buffers, peer, tag) : backend_->recv(buffers, peer, tag);
   };
   // The backend reads or writes the buffer until wait() returns.
-  const auto finish = [result, buffer, sends, dtype = tensor.scalar_type()] {
-    return sends ? at::Tensor() : wire::moved_back(result, dtype);
+  const auto finish = [result, buffer, sends, like = tensor.options()] {
+    return sends ? at::Tensor() : wire::moved_back(result, like);
   };
   return start(std::move(call),
                {.asynchronous = asynchronous, .input = sends ? tensor : at::Tensor()}, work,

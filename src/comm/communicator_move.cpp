@@ -28,7 +28,8 @@ bool is_front(const at::Tensor& tensor, int64_t dim) {
 // The memory that the backend writes: the caller's, if the backend writes the result itself.
 at::Tensor gathering_memory(const at::Tensor& into, bool as_it_is, at::IntArrayRef shape,
                             const at::TensorOptions& wire) {
-  if (into.defined() && as_it_is && into.scalar_type() == c10::typeMetaToScalarType(wire.dtype())) {
+  if (into.defined() && as_it_is && into.device() == wire.device() &&
+      into.scalar_type() == c10::typeMetaToScalarType(wire.dtype())) {
     return into.detach().view(shape);
   }
   return at::empty(shape, wire);
@@ -107,7 +108,7 @@ PendingCollective Communicator::start_all_gather(const at::Tensor& into, const a
 // Gathers flat pieces one behind the other, then moves the piece index beside the gathered dim.
 PendingCollective Communicator::gather_even(Call call, const at::Tensor& into,
                                             const at::Tensor& local, bool asynchronous) {
-  const at::Tensor source = wire::for_moving(local);
+  const at::Tensor source = wire::for_moving(*backend_, local);
   const bool nothing = source.numel() == 0 && !abilities_.empty;
   const at::Tensor flat = nothing ? at::zeros({1}, source.options()) : source.view({-1});
   const at::Tensor gathered = gathering_memory(into, !nothing && is_front(local, call.dim),
@@ -118,14 +119,14 @@ PendingCollective Communicator::gather_even(Call call, const at::Tensor& into,
     at::Tensor output = gathered, input = flat;
     return backend_->_allgather_base(output, input, {});
   };
-  const auto finish = [=, dim = call.dim, dtype = local.scalar_type(), count = size()] {
+  const auto finish = [=, dim = call.dim, like = local.options(), count = size()] {
     std::vector<int64_t> shape = source.sizes().vec();
     std::vector<int64_t> pieces = shape;
     pieces.insert(pieces.begin(), count);
     shape[static_cast<size_t>(dim)] *= count;
     const at::Tensor all = nothing ? at::empty(pieces, source.options()) : gathered.view(pieces);
     return gathered_into(into, gathered,
-                         wire::moved_back(all.movedim(0, dim).reshape(shape), dtype));
+                         wire::moved_back(all.movedim(0, dim).reshape(shape), like));
   };
   return start(std::move(call),
                {.asynchronous = asynchronous,
@@ -140,8 +141,8 @@ PendingCollective Communicator::gather_uneven(Call call, const at::Tensor& into,
                                               const std::vector<int64_t>& sizes,
                                               bool asynchronous) {
   const int64_t dim = call.dim;
-  const at::ScalarType dtype = local.scalar_type();
-  at::Tensor source = wire::for_moving(local);
+  const at::TensorOptions like = local.options();
+  at::Tensor source = wire::for_moving(*backend_, local);
   if (abilities_.uneven_lists) {
     std::vector<int64_t> shape = source.sizes().vec();
     shape[static_cast<size_t>(dim)] = total(sizes);
@@ -154,8 +155,8 @@ PendingCollective Communicator::gather_uneven(Call call, const at::Tensor& into,
       Tensors inputs{source};
       return backend_->allgather(outputs, inputs, {});
     };
-    const auto finish = [into, gathered, dtype] {
-      return gathered_into(into, gathered, wire::moved_back(gathered, dtype));
+    const auto finish = [into, gathered, like] {
+      return gathered_into(into, gathered, wire::moved_back(gathered, like));
     };
     return start(std::move(call),
                  {.asynchronous = asynchronous,
@@ -187,7 +188,7 @@ PendingCollective Communicator::gather_uneven(Call call, const at::Tensor& into,
       parts.push_back(all.select(0, i).narrow(0, 0, sizes[static_cast<size_t>(i)]));
     }
     return gathered_into(into, gathered,
-                         wire::moved_back(at::cat(parts, 0).movedim(0, dim).contiguous(), dtype));
+                         wire::moved_back(at::cat(parts, 0).movedim(0, dim).contiguous(), like));
   };
   return start(std::move(call),
                {.asynchronous = asynchronous, .private_input = true, .input = local}, work, finish);
@@ -229,7 +230,7 @@ PendingCollective Communicator::start_all_to_all(const at::Tensor& input, std::s
   Call call = new_call(Op::kAllToAll, input, label);
   call.split_sizes = input_sizes;
   call.output_sizes = output_sizes;
-  const at::Tensor source = wire::for_moving(input);
+  const at::Tensor source = wire::for_moving(*backend_, input);
   std::vector<int64_t> shape = source.sizes().vec();
   shape[0] = total(output_sizes);
   const at::Tensor result = at::empty(shape, source.options());
@@ -238,9 +239,7 @@ PendingCollective Communicator::start_all_to_all(const at::Tensor& input, std::s
     at::Tensor target = result, from = source;
     return backend_->alltoall_base(target, from, output_sizes, input_sizes, {});
   };
-  const auto finish = [result, dtype = input.scalar_type()] {
-    return wire::moved_back(result, dtype);
-  };
+  const auto finish = [result, like = input.options()] { return wire::moved_back(result, like); };
   return start(std::move(call),
                {.asynchronous = asynchronous, .private_input = private_input, .input = input}, work,
                finish);

@@ -15,17 +15,18 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// A contiguous copy of `tensor` in `dtype`; bool becomes 0 and 1.
-at::Tensor reduction_buffer(const at::Tensor& tensor, at::ScalarType dtype) {
-  const at::Tensor plain = tensor.detach();
+// A contiguous copy of `tensor` in `dtype` on the backend's device; bool becomes 0 and 1.
+at::Tensor reduction_buffer(const c10d::Backend& backend, const at::Tensor& tensor,
+                            at::ScalarType dtype) {
+  const at::Tensor plain = wire::on_device_of(backend, tensor.detach());
   if (plain.scalar_type() != dtype) return plain.to(dtype).contiguous();
   return plain.clone(at::MemoryFormat::Contiguous);
 }
 
-at::Tensor finish_reduction(at::Tensor sum, ReduceOp asked, ReduceOp ran, at::ScalarType dtype,
-                            int64_t count) {
-  if (asked == ReduceOp::kAvg && ran == ReduceOp::kSum) sum.div_(static_cast<double>(count));
-  return sum.to(dtype);
+at::Tensor finish_reduction(at::Tensor sum, ReduceOp asked, ReduceOp ran,
+                            const at::TensorOptions& like, int64_t count) {
+  if (asked == ReduceOp::kAvg && ran == ReduceOp::kSum) wire::divide(sum, count);
+  return sum.to(like.device(), c10::typeMetaToScalarType(like.dtype()));
 }
 
 }  // namespace
@@ -47,7 +48,7 @@ PendingCollective Communicator::start_all_reduce(const at::Tensor& input, Reduce
   Call call = new_call(Op::kAllReduce, input, label);
   call.reduce = op;
   const wire::Reduction reduction = wire::reduction_for(input.scalar_type(), op, abilities_);
-  const at::Tensor sum = reduction_buffer(input, reduction.dtype);
+  const at::Tensor sum = reduction_buffer(*backend_, input, reduction.dtype);
   const bool nothing = sum.numel() == 0 && !abilities_.empty;
   const at::Tensor buffer = nothing ? at::zeros({1}, sum.options()) : sum;
   const auto work = [&] {
@@ -56,8 +57,8 @@ PendingCollective Communicator::start_all_reduce(const at::Tensor& input, Reduce
     options.reduceOp = wire::to_c10d(reduction.op);
     return backend_->allreduce(buffers, options);
   };
-  const auto finish = [=, dtype = input.scalar_type(), count = size()] {
-    return finish_reduction(sum, op, reduction.op, dtype, count);
+  const auto finish = [=, like = input.options(), count = size()] {
+    return finish_reduction(sum, op, reduction.op, like, count);
   };
   return start(std::move(call),
                {.asynchronous = asynchronous, .private_input = true, .input = input}, work, finish);
@@ -105,7 +106,8 @@ PendingCollective Communicator::start_reduce_scatter(const at::Tensor& full, int
   const wire::Reduction reduction = wire::reduction_for(full.scalar_type(), op, abilities_);
   const at::Tensor front = full.detach().movedim(dim, 0);
   const at::Tensor source =
-      native ? front.to(reduction.dtype).contiguous() : wire::for_moving(front);
+      native ? wire::on_device_of(*backend_, front).to(reduction.dtype).contiguous()
+             : wire::for_moving(*backend_, front);
   const bool private_input = source.data_ptr() != full.data_ptr();
   const int64_t own = rows[static_cast<size_t>(group_rank_)];
   std::vector<int64_t> shape = source.sizes().vec();
@@ -125,17 +127,18 @@ PendingCollective Communicator::start_reduce_scatter(const at::Tensor& full, int
     std::vector<int64_t> from(rows.size(), own);
     return backend_->alltoall_base(result, input, from, rows, {});
   };
-  const auto finish = [=, dtype = full.scalar_type(), count = size()] {
+  const auto finish = [=, like = full.options(), count = size()] {
     at::Tensor sum = result;
     if (!native) {
       std::vector<int64_t> pieces = result.sizes().vec();
       pieces[0] = own;
       pieces.insert(pieces.begin(), count);
       // bool travels as bytes 0 and 1, which are reduced by max or min.
-      const ReduceOp local = dtype == at::kBool ? reduction.op : op;
-      sum = wire::reduce_in_order(result.view(pieces), local).to(dtype);
+      const ReduceOp local = like.dtype() == at::kBool ? reduction.op : op;
+      sum = wire::reduce_in_order(result.view(pieces), local)
+                .to(like.device(), c10::typeMetaToScalarType(like.dtype()));
     } else {
-      sum = finish_reduction(sum, op, reduction.op, dtype, count);
+      sum = finish_reduction(sum, op, reduction.op, like, count);
     }
     return sum.movedim(0, dim).contiguous();
   };

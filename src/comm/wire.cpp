@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include "base/error.h"
@@ -11,13 +12,19 @@ namespace shardproof::wire {
 
 bool is_half(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
 
-at::Tensor for_moving(const at::Tensor& tensor) {
-  const at::Tensor plain = tensor.detach().contiguous();
+at::Tensor on_device_of(const c10d::Backend& backend, const at::Tensor& tensor) {
+  const std::optional<at::Device> only = backend.getBoundDeviceId();
+  return only && tensor.is_cpu() ? tensor.to(*only) : tensor;
+}
+
+at::Tensor for_moving(const c10d::Backend& backend, const at::Tensor& tensor) {
+  const at::Tensor plain = on_device_of(backend, tensor.detach()).contiguous();
   return plain.scalar_type() == at::kBool ? plain.view(at::kByte) : plain;
 }
 
-at::Tensor moved_back(const at::Tensor& tensor, at::ScalarType dtype) {
-  return dtype == at::kBool ? tensor.view(at::kBool) : tensor;
+at::Tensor moved_back(const at::Tensor& tensor, const at::TensorOptions& like) {
+  const bool was_bool = like.dtype() == at::kBool && tensor.scalar_type() != at::kBool;
+  return (was_bool ? tensor.view(at::kBool) : tensor).to(like.device());
 }
 
 Reduction reduction_for(at::ScalarType dtype, ReduceOp op, const BackendAbilities& abilities) {
@@ -52,6 +59,10 @@ void check_reduction(at::ScalarType dtype, ReduceOp op, std::string_view label) 
                .fix = "sum it and divide in a floating dtype"});
 }
 
+void divide(const at::Tensor& sum, int64_t count) {
+  sum.div_(at::full({}, static_cast<double>(count), sum.options()));
+}
+
 at::Tensor reduce_in_order(const at::Tensor& pieces, ReduceOp op) {
   const at::ScalarType dtype = pieces.scalar_type();
   const at::ScalarType sum_type = is_half(dtype) ? at::kFloat : dtype;
@@ -72,7 +83,7 @@ at::Tensor reduce_in_order(const at::Tensor& pieces, ReduceOp op) {
         sum.add_(piece);
     }
   }
-  if (op == ReduceOp::kAvg) sum.div_(static_cast<double>(pieces.size(0)));
+  if (op == ReduceOp::kAvg) divide(sum, pieces.size(0));
   return sum.to(dtype);
 }
 

@@ -73,7 +73,9 @@ void reduce_with_ops(const std::vector<Slice>& inputs, const std::vector<Slice>&
   for (size_t j = 1; j < inputs.size(); ++j) {
     sum = combine(sum, view_of(inputs[j]).reshape(sum.sizes()).to(sum_type), op);
   }
-  if (op == ReduceOp::kAvg) sum = sum / static_cast<double>(inputs.size());
+  if (op == ReduceOp::kAvg) {  // a tensor divides; a number's rounded reciprocal multiplies
+    sum = sum / at::full({}, static_cast<double>(inputs.size()), sum.options());
+  }
   if (inputs.size() == 1) sum = sum.clone();
   for (const Slice& output : outputs) {
     at::Tensor target = view_of(output);

@@ -55,7 +55,8 @@ void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup,
       const double factor = max_norm / (*norm->value.data<double>() + 1e-6);
       grad = grad * std::min(1.0, factor);
     }
-    const at::Tensor value = taken == 1 ? initial(i) : shards.get("param.", parameter, before);
+    const at::Tensor value =
+        (taken == 1 ? initial(i) : shards.get("param.", parameter, before)).to(setup.device);
     OptimizerState state{.step = taken - 1,
                          .exp_avg = shards.get("exp_avg.", parameter, before),
                          .exp_avg_sq = shards.get("exp_avg_sq.", parameter, before),

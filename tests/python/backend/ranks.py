@@ -1,4 +1,8 @@
-"""Ranks as forked processes that share one torch import."""
+"""Ranks as forked processes that share one torch import.
+
+With SHARDPROOF_TEST_DEVICE=cuda the tensors of all ranks are on one GPU, and NCCL makes the calls: it
+takes ranks that share a GPU where each names a host of its own.
+"""
 
 import os
 import pickle
@@ -33,6 +37,9 @@ def run_rank(rank, size, store, backend, environment, function, arguments, pipe)
     for name in SETTINGS:
         os.environ.pop(f"SHARDPROOF_{name}", None)
     os.environ.update(environment)
+    if device := os.environ.get("SHARDPROOF_TEST_DEVICE"):
+        os.environ["NCCL_HOSTID"] = f"rank{rank}"
+        torch.set_default_device(device)
     start = time.monotonic()
     try:
         dist.init_process_group(backend, store=dist.FileStore(store, size), rank=rank,

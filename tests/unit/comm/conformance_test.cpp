@@ -127,13 +127,15 @@ TEST_CASE("every collective is right on CUDA tensors of emulated ranks", "[comm]
   CHECK(first_of(outcome.problems) == "");
 }
 
-TEST_CASE("every collective is right on a one-rank NCCL world", "[comm][cuda][nccl]") {
+TEST_CASE("every collective is right on a one-rank NCCL world, for tensors of the CPU too",
+          "[comm][cuda][nccl]") {
   if (!why_no_nccl().empty()) {
     WARN("skipped: " << why_no_nccl());
     return;
   }
-  CHECK(problems_alone(nccl_factory(make_hash_store(), 0, {}), on_device(all_cases(), at::kCUDA)) ==
-        "");
+  const BackendFactory nccl = nccl_factory(make_hash_store(), 0, {});
+  CHECK(problems_alone(nccl, on_device(all_cases(), at::kCUDA)) == "");
+  CHECK(problems_alone(nccl, all_cases()) == "");
 }
 
 }  // namespace
