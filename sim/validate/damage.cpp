@@ -8,6 +8,7 @@
 #include <functional>
 #include <numeric>
 #include <optional>
+#include <unordered_map>
 
 #include "base/error.h"
 
@@ -98,29 +99,25 @@ class Reduction {
   int64_t addend(const CodeKey& key, int64_t member, int64_t position) const {
     return addend_code(key, op_, member, size(), ranks_[static_cast<size_t>(member)], position);
   }
-  std::vector<int64_t> addends(int64_t position) const {
-    std::vector<int64_t> all;
-    for (int64_t member = 0; member < size(); ++member) {
-      all.push_back(addend(key_, member, position));
-    }
-    return all;
-  }
-  int64_t result(const std::vector<int64_t>& addends) const {
-    return reduced_code(key_.type, op_, addends, size());
-  }
   int64_t with(int64_t member, int64_t value, int64_t position) const {
-    std::vector<int64_t> all = addends(position);
+    const Column& column = at(position);
+    if (sums()) return of_total(column.total - own(column, member) + value);
+    std::vector<int64_t> all = column.addends;
     all[static_cast<size_t>(member)] = value;
     return result(all);
   }
   int64_t without(int64_t member, int64_t position) const {
-    std::vector<int64_t> all = addends(position);
+    const Column& column = at(position);
+    if (sums()) return of_total(column.total - own(column, member));
+    std::vector<int64_t> all = column.addends;
     all.erase(all.begin() + static_cast<std::ptrdiff_t>(member));
     return result(all);
   }
   int64_t twice(int64_t member, int64_t position) const {
-    std::vector<int64_t> all = addends(position);
-    all.push_back(all[static_cast<size_t>(member)]);
+    const Column& column = at(position);
+    if (sums()) return of_total(column.total + own(column, member));
+    std::vector<int64_t> all = column.addends;
+    all.push_back(own(column, member));
     return result(all);
   }
   CodeKey before() const {
@@ -134,9 +131,33 @@ class Reduction {
   }
 
  private:
+  struct Column {
+    std::vector<int64_t> addends;
+    int64_t total = 0;
+  };
+
+  // Every member is tried at every place: the addends of a position are computed once.
+  const Column& at(int64_t position) const {
+    const auto [found, is_new] = columns_.try_emplace(position);
+    if (!is_new) return found->second;
+    for (int64_t member = 0; member < size(); ++member) {
+      found->second.addends.push_back(addend(key_, member, position));
+      found->second.total += found->second.addends.back();
+    }
+    return found->second;
+  }
+  static int64_t own(const Column& column, int64_t member) {
+    return column.addends[static_cast<size_t>(member)];
+  }
+  int64_t of_total(int64_t total) const { return op_ == ReduceOp::kAvg ? total / size() : total; }
+  int64_t result(const std::vector<int64_t>& addends) const {
+    return reduced_code(key_.type, op_, addends, size());
+  }
+
   const CodeKey& key_;
   ReduceOp op_;
   const std::vector<int64_t>& ranks_;
+  mutable std::unordered_map<int64_t, Column> columns_;
 };
 
 Source named(Damage damage, std::vector<int64_t> ranks, const std::string& what) {
