@@ -32,8 +32,11 @@ class PerturbedLayer : public Layer {
 
 }  // namespace
 
-Perturbation::Perturbation(int64_t member, int64_t seed, Errors errors)
-    : seed_(seed), prefix_(fmt::format("member {} ", member)), errors_(std::move(errors)) {}
+Perturbation::Perturbation(int64_t member, int64_t seed, Errors errors, double roundings)
+    : seed_(seed),
+      prefix_(fmt::format("member {} ", member)),
+      errors_(std::move(errors)),
+      roundings_(roundings) {}
 
 double Perturbation::error_of(const std::string& key) const {
   const auto found = errors_.find(key);
@@ -41,7 +44,7 @@ double Perturbation::error_of(const std::string& key) const {
 }
 
 at::Tensor Perturbation::moved(const at::Tensor& value, const std::string& stream) const {
-  return sim::moved_by_rounding(value, seed_, prefix_ + stream);
+  return sim::moved_by_rounding(value, seed_, prefix_ + stream, roundings_);
 }
 
 at::Tensor Perturbation::doubted_gradient(const at::Tensor& gradient, const std::string& parameter,

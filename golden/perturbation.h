@@ -29,8 +29,9 @@ class Perturbation {
  public:
   // The largest error of the unperturbed run against the float64 run, by sim::record_key.
   using Errors = std::map<std::string, double>;
-  // Member 1, 2, .. of the ensemble; every member draws from its own streams.
-  Perturbation(int64_t member, int64_t seed, Errors errors = {});
+  // Member 1, 2, .. of the ensemble; every member draws from its own streams. Values are moved by
+  // up to so many roundings of their dtype.
+  Perturbation(int64_t member, int64_t seed, Errors errors = {}, double roundings = 1);
 
   // Returns `value`, of any floating dtype and shape, perturbed; differentiable. `stream` names the
   // draw; use each name once in a run.
@@ -49,6 +50,7 @@ class Perturbation {
   int64_t seed_;
   std::string prefix_;
   Errors errors_;
+  double roundings_;
 };
 
 }  // namespace shardproof::golden

@@ -36,6 +36,7 @@ class CaseRunner {
 
  private:
   struct Under;  // a running case
+  void get_golden(const std::shared_ptr<Under>& under);
   void start_world(const std::shared_ptr<Under>& under, const GoldenStore::Golden& golden);
   void finish(const std::shared_ptr<Under>& under, const std::vector<RankEnding>& endings);
 

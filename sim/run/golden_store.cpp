@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "sim/case/names.h"
+#include "sim/case/runners.h"
 
 namespace shardproof::sim {
 
@@ -58,8 +59,9 @@ std::shared_ptr<GoldenStore::Golden> GoldenStore::from_cache(const std::string& 
   return golden;
 }
 
-void GoldenStore::get(const CaseSpec& spec, Ready ready) {
-  const std::string key = golden_key(spec);
+void GoldenStore::get(const CaseSpec& spec, Ready ready, bool measured) {
+  const std::string key =
+      golden_key(spec) + (measured ? std::string("\n") + golden::kMeasured : "");
   for (auto at = entries_.begin(); at != entries_.end(); ++at) {
     if ((*at)->key != key) continue;
     entries_.splice(entries_.begin(), entries_, at);
@@ -89,7 +91,9 @@ void GoldenStore::get(const CaseSpec& spec, Ready ready) {
   entry->golden = std::make_shared<Golden>();
   entry->golden->fd = make_memory_file();
   if (auto outcome = too_large(spec)) return settle(entry, full_key, std::move(*outcome));
-  pool_.start_golden(to_json(spec).dump(), entry->golden->fd.get(), "",
+  nlohmann::json request = to_json(spec);
+  if (measured) request[golden::kMeasured] = true;
+  pool_.start_golden(request.dump(), entry->golden->fd.get(), "",
                      [this, entry, full_key](TaskOutcome outcome) {
                        settle(entry, full_key, std::move(outcome));
                      });

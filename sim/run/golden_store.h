@@ -31,8 +31,9 @@ class GoldenStore {
   GoldenStore(const GoldenStore&) = delete;
   GoldenStore& operator=(const GoldenStore&) = delete;
 
-  // Calls `ready` once, now or later in the pool's wait_until.
-  void get(const CaseSpec& spec, Ready ready);
+  // Calls `ready` once, now or later in the pool's wait_until. A `measured` golden in float64 knows
+  // how far its members scatter.
+  void get(const CaseSpec& spec, Ready ready, bool measured = false);
   // Computes the golden anew, waits for it, and writes its tensors to `dump_path` unless that is
   // "".
   std::shared_ptr<const Golden> make(const CaseSpec& spec, const std::string& dump_path);

@@ -30,8 +30,9 @@ at::Tensor uniform_noise(const at::Tensor& like, int64_t seed, const std::string
   return at::rand(like.sizes(), generator, at::dtype(at::kDouble)).mul_(2).sub_(1);
 }
 
-at::Tensor moved_by_rounding(const at::Tensor& value, int64_t seed, const std::string& stream) {
-  const double rounding = gap_above_one(value.scalar_type()) / 2;
+at::Tensor moved_by_rounding(const at::Tensor& value, int64_t seed, const std::string& stream,
+                             double roundings) {
+  const double rounding = gap_above_one(value.scalar_type()) / 2 * roundings;
   const at::Tensor factor = uniform_noise(value, seed, stream).mul_(rounding).add_(1);
   return (value.to(at::kDouble) * factor).to(value.scalar_type());
 }

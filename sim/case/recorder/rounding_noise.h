@@ -8,10 +8,11 @@
 
 namespace shardproof::sim {
 
-// Multiplies every element by 1 + u eps / 2, with u uniform in [-1, 1] from the stream (seed,
-// `stream`) and eps the gap above 1 of the dtype; 0 stays 0. Takes any floating dtype and shape.
-// The gradient is multiplied by the same factor.
-at::Tensor moved_by_rounding(const at::Tensor& value, int64_t seed, const std::string& stream);
+// Multiplies every element by 1 + u eps / 2 * roundings, with u uniform in [-1, 1] from the stream
+// (seed, `stream`) and eps the gap above 1 of the dtype; 0 stays 0. Takes any floating dtype and
+// shape. The gradient is multiplied by the same factor.
+at::Tensor moved_by_rounding(const at::Tensor& value, int64_t seed, const std::string& stream,
+                             double roundings = 1);
 
 // Uniform in [-1, 1], float64, of the shape of `like`.
 at::Tensor uniform_noise(const at::Tensor& like, int64_t seed, const std::string& stream);

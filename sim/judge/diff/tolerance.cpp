@@ -43,7 +43,9 @@ Tolerance::Tolerance(const CaseSpec& spec)
 }
 
 double Tolerance::lower_precision(const GoldenTensor& golden) const {
-  if (precision_eps_ == 0) return 0;
+  if (precision_eps_ == 0) {
+    return golden.scatter > 0 ? scatter_allowance(golden, kFloat64Eps) : 0;
+  }
   const bool wide = is_optimizer_state(golden) || golden.kept_in_float32;
   const double eps = wide ? eps_of_precision(Precision::kFloat32) : precision_eps_;
   return scatter_allowance(golden, eps);
@@ -60,12 +62,12 @@ bool Tolerance::is_judged_by_steps(const GoldenTensor& golden) const {
 }
 
 bool Tolerance::resolves(const GoldenTensor& golden) const {
-  if (precision_eps_ == 0 || is_optimizer_state(golden)) return true;
+  if (is_optimizer_state(golden)) return true;
   return lower_precision(golden) <= golden.scale / 2;
 }
 
 double Tolerance::fed_allowance(const GoldenTensor& golden) const {
-  return kFedRelativeToScale * golden.scale + lower_precision(golden);
+  return kFedRelativeToScale * golden.scale + (precision_eps_ > 0 ? lower_precision(golden) : 0);
 }
 
 std::optional<FreeRunningAllowance> FreeRunningAllowance::of(const CaseSpec& spec,

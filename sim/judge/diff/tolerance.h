@@ -1,6 +1,7 @@
 // How far an actual value may lie from the golden one. This file holds all constants of the rule.
 //
 //   float64   |actual - golden| <= 1e-10 * scale + 64 * eps * phase_scale
+//             + max(scatters, 4 * eps of float64 * scale), for a golden whose scatter was measured
 //   lower     + max(scatters, 4 * eps of the dtype that holds it * scale)
 //             scatters = scale / 2, but at least 2 * scatter and at most 6 * scatter
 //
@@ -9,6 +10,7 @@
 // a member of the golden's ensemble in that precision (golden/perturbation.h). Correct runs use up
 // to 1.3 scatters of a tensor and 1.8 of a scalar (tests/precision/calibrate.py). Where 6 scatters
 // would hide half of the tensor, fewer are allowed; where 2 would, the tensor is not resolved.
+// In float64 the scatter is measured where a case fails by little (sim/run/case_runner.cpp).
 #pragma once
 
 #include <cstdint>

@@ -30,7 +30,15 @@ TEST_CASE("the float64 rule adds the tensor's scale and its neighbours' rounding
   CHECK(tolerance.allowance(tensor_of(2, 8)) ==
         Approx(2e-10 + 64 * 2.220446049250313e-16 * 8).epsilon(1e-14));
   CHECK(tolerance.fed_allowance(tensor_of(2, 8)) == Approx(2e-12).epsilon(1e-14));
-  CHECK(tolerance.allowance(tensor_of(2, 8, 1.0)) < 3e-10);  // float64 ignores measured errors
+}
+
+TEST_CASE("float64 allows 6 scatters too where they were measured", "[tolerance]") {
+  const Tolerance tolerance(spec_of(2, 3));
+  CHECK(tolerance.allowance(tensor_of(2, 0, 1e-8)) == Approx(6e-8 + 2e-10).epsilon(1e-12));
+  CHECK(tolerance.allowance(tensor_of(2, 0, 1e-15)) == Approx(2e-10).epsilon(1e-4));
+  CHECK(tolerance.fed_allowance(tensor_of(2, 0, 1e-8)) == Approx(2e-12).epsilon(1e-14));
+  CHECK(tolerance.resolves(tensor_of(2, 0, 0.4)));
+  CHECK_FALSE(tolerance.resolves(tensor_of(2, 0, 0.6)));
 }
 
 TEST_CASE("an integer tensor has no allowance", "[tolerance]") {
@@ -63,7 +71,7 @@ TEST_CASE("a tensor is not resolved where 2 scatters exceed half of it", "[toler
   const double none = std::numeric_limits<double>::infinity();  // members skip other steps
   CHECK(tolerance.allowance(tensor_of(2, 0, none)) == none);
   CHECK_FALSE(tolerance.resolves(tensor_of(2, 0, none)));
-  CHECK(Tolerance(spec_of(1, 2)).resolves(tensor_of(2, 0, none)));  // float64 needs no ensemble
+  CHECK(Tolerance(spec_of(1, 2)).resolves(tensor_of(2, 0)));  // float64 needs no ensemble
   GoldenTensor parameter = tensor_of(2, 0, 0.6);  // also compared with the rank's own state
   parameter.phase = Phase::kStep;
   parameter.name = "param.w";
