@@ -30,7 +30,9 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr int64_t kRound = 400;          // cases; after each, what has run is known
+// Cases; after each round, what has run is known. The first is short, so that what every second
+// case shows is told within seconds, and each has twice as many as the one before.
+constexpr int64_t kFirstRound = 50, kRound = 400;
 constexpr int64_t kSampledPairs = 2000;  // of which the valid ones are counted
 constexpr int64_t kSampleTries = 20;     // draws before a pair counts as invalid
 constexpr size_t kShownUnexpected = 20;
@@ -127,11 +129,12 @@ class Fuzz {
   }
 
   void one_round() {
-    const int64_t left = explore_.minutes > 0 ? kRound : explore_.count - drawn_;
+    const int64_t most = rounds_ < 3 ? kFirstRound << rounds_ : kRound;
+    const int64_t left = explore_.minutes > 0 ? most : explore_.count - drawn_;
     PairCoverage expected = coverage_;  // a draw counts as run until the round ends
     Selection selection;
     std::map<std::string, DrawnCase> drawn;
-    for (int64_t i = 0; i < std::min(left, kRound); ++i) draw(expected, selection, drawn);
+    for (int64_t i = 0; i < std::min(left, most); ++i) draw(expected, selection, drawn);
     RunArguments arguments = run_;
     arguments.out = (folder_ / "rounds" / std::to_string(++rounds_)).string();
     arguments.quiet = arguments.drawn = arguments.allow_partial = arguments.world.no_cache = true;

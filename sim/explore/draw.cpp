@@ -13,6 +13,9 @@ using nlohmann::json;
 namespace {
 
 constexpr const char* kStages = "run.stages";
+// The least share of a registered workload's own options that a case gives: they are few, and a
+// mistake in such a layer often needs three of them.
+constexpr double kOwnShare = 0.15;
 // Bounds of a case, so that thousands run in an hour: multiplications of its model, and layers that
 // its ranks compute, over all steps and microbatches.
 constexpr double kMostWork = 2e9, kMostLayers = 160;
@@ -160,7 +163,7 @@ void Drawer::fill(Drawing& drawing, double share, std::mt19937_64& random) const
       json& settings = drawing.settings;
       if (!option->workload.empty()) {
         const bool taken = settings["workload"] == option->workload;
-        if (!taken || !happens(share / 2, random)) continue;
+        if (!taken || !happens(kOwnShare + share / 2, random)) continue;
         settings["options"][option->name()] = any(option->candidates, random);
         continue;
       }

@@ -128,10 +128,12 @@ def sizes_of(scenario):
             for name, default in CASE_SIZES.items()}
 
 
-def too_large(row, sizes):
+def too_large(row, sizes, is_model):
     """What is larger than the row needs; an axis that it needs may have two ranks."""
     large = []
     for name, size in sizes.items():
+        if name == "num_hidden_layers" and not is_model:
+            continue
         most = 1 if name == "num_hidden_layers" else max(row.needs.get(name, 1), 2 if name in row.needs else 1)
         if size > most:
             large.append(f"{name} {size}")
@@ -176,13 +178,15 @@ class Hunt:
     def shrink(self, file):
         small = RUNS / f"{self.row.id}.yaml"
         small.unlink(missing_ok=True)
-        status, seconds, text = run(["shrink", str(file), "--deadline", str(SHRINK_S), "--out", str(small)], [self.row],
+        status, seconds, said = run(["shrink", str(file), "--deadline", str(SHRINK_S), "--out", str(small)], [self.row],
                                     RUNS / f"{self.row.id}-shrink")
         if not small.is_file():
-            self.problem = f"shrink ended with {status}: {one_line(text[-90:])}"
+            self.problem = f"shrink ended with {status}: {one_line(said[-90:])}"
             return
-        sizes = sizes_of(small.read_text())
-        large = too_large(self.row, sizes)
+        text = small.read_text()
+        sizes = sizes_of(text)
+        is_model = re.search(r"^workload: *\"?(train|logprobs|policy)\"?", text, re.MULTILINE) is not None
+        large = too_large(self.row, sizes, is_model)
         self.shrunk = not large
         shown = ", ".join(f"{name.split('_')[0]} {size}" for name, size in sizes.items() if size > 1)
         self.small = f"{shown or 'one rank'} in {seconds:.0f} s" + (f"; TOO LARGE: {', '.join(large)}" if large else "")
