@@ -137,8 +137,9 @@ const OptionRows<OptimizerSpec>& rows_of(const OptimizerSpec&) {
       key("run.optimizer.kwargs.betas", kNumberPair,
           nlohmann::json::array({plain.beta1, plain.beta2}), "AdamW: decay rates of both moments",
           Range{0, 0.9999999999}),
+      // With 0, AdamW divides 0 by 0 wherever a gradient is 0, as that of every padded row is.
       row<&Spec::eps>("run.optimizer.kwargs.eps", "AdamW: added to the root of the second moment",
-                      constant),
+                      Range{1e-30, constant.high}),
       row<&Spec::weight_decay>("run.optimizer.kwargs.weight_decay",
                                "Weight decay of every parameter, with SGD too", constant),
       row<&Spec::momentum>("run.optimizer.kwargs.momentum",

@@ -7,8 +7,8 @@ namespace shardproof {
 void add_weight_gradient(const at::Tensor& sum, const at::Tensor& grad_output,
                          const at::Tensor& input) {
   const at::NoGradGuard no_grad;
-  const at::Tensor rows = grad_output.reshape({-1, grad_output.size(-1)}).to(sum.scalar_type());
-  sum.addmm_(rows.t(), input.reshape({-1, input.size(-1)}).to(sum.scalar_type()));
+  const at::Tensor rows = grad_output.flatten(0, -2).to(sum.scalar_type());
+  sum.addmm_(rows.t(), input.flatten(0, -2).to(sum.scalar_type()));
 }
 
 void finish_main_gradient(const at::Tensor& weight, MainGradient& gradient) {

@@ -32,7 +32,7 @@ c10::intrusive_ptr<LinearCall> call_of(AutogradContext* ctx) {
 // The sum of `grad` over all leading dims; undefined without a bias that needs a gradient.
 at::Tensor bias_gradient(AutogradContext* ctx, const at::Tensor& grad) {
   if (!ctx->saved_data["bias"].toBool() || !ctx->needs_input_grad(2)) return {};
-  return grad.reshape({-1, grad.size(-1)}).sum(0);
+  return grad.flatten(0, -2).sum(0);
 }
 
 std::optional<at::Tensor> if_defined(const at::Tensor& bias) {
@@ -70,7 +70,7 @@ at::Tensor stand_in(const at::Tensor& weight, MainGradient& gradient) {
 at::Tensor weight_gradient(const LinearCall& call, const at::Tensor& grad, const at::Tensor& input,
                            const at::Tensor& weight) {
   if (!call.options.main_gradient) {
-    return grad.reshape({-1, grad.size(-1)}).t().matmul(input.reshape({-1, input.size(-1)}));
+    return grad.flatten(0, -2).t().matmul(input.flatten(0, -2));  // a rank may have no columns
   }
   add_weight_gradient(call.options.main_gradient->sum, grad, input);
   return stand_in(weight, *call.options.main_gradient);
