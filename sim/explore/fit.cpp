@@ -107,7 +107,7 @@ class Fit {
     bool saved = false, refits = false;
     json list = json::array();
     for (json stage : settings_[path]) {
-      const auto kind = enum_of<StageKind>(stage["do"]);
+      const auto kind = stage["do"].get<StageKind>();
       const bool loads = kind == StageKind::kLoad;
       if (loads && !saved) list.push_back({{"do", name_of(StageKind::kSave)}});
       saved = saved || loads || kind == StageKind::kSave;
