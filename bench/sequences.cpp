@@ -15,7 +15,7 @@
 #include "logprob/vocab_parallel_logprob.h"
 #include "parallel/cp/ring_attention.h"
 #include "sequence/sequence_shard.h"
-#include "sim/world/rank/tensor_memory.h"
+#include "tensor/tensor_memory.h"
 #include "tests/support/run_gloo_ranks.h"
 
 namespace shardproof {
@@ -50,7 +50,7 @@ struct LogprobCost {
   double error = 0;                               // of a logprob against float64 on the same logits
 };
 
-double growth(const at::Tensor& shard, const sim::TensorMemory& memory) {
+double growth(const at::Tensor& shard, const TensorMemory& memory) {
   return static_cast<double>(memory.peak_bytes()) / static_cast<double>(shard.nbytes());
 }
 
@@ -78,7 +78,7 @@ LogprobCost logprob_of_rank(MeshComm& comm, int64_t rank, at::ScalarType dtype) 
   LogprobCost cost;
   for (int64_t round = 0; round < kRounds; ++round) {
     tp.barrier("start");
-    const sim::TensorMemory memory;
+    const TensorMemory memory;
     const Stopwatch watch;
     out = vocab_parallel_logprob(leaf, target, tp, kVocab);
     out.backward(grad);
@@ -88,7 +88,7 @@ LogprobCost logprob_of_rank(MeshComm& comm, int64_t rank, at::ScalarType dtype) 
     leaf.mutable_grad() = at::Tensor();
   }
   const at::NoGradGuard no_grad;
-  const sim::TensorMemory memory;
+  const TensorMemory memory;
   vocab_parallel_logprob(leaf, target, tp, kVocab);
   cost.inference_growth = growth(shard, memory);
   if (rank == 0) cost.error = largest_error(full, target, out.detach());

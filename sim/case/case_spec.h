@@ -130,17 +130,18 @@ struct StageSpec {
   ParallelSpec parallel = {};     // mesh of the stage; a load changes it
 };
 
+// What the rank does at the call. Those that change its tensors are in sim/world/calls/spoil.cpp.
 enum class FaultKind {
-  kKill,
-  kHang,
-  kThrow,
-  kSkip,
-  kDelay,
-  kDrop,
-  kDuplicate,
-  kRepeat,
-  kCorrupt,
-  kStale,
+  kKill,       // the process dies of SIGKILL before the call
+  kHang,       // the rank sleeps forever instead of making the call
+  kThrow,      // the rank throws instead of making the call
+  kSkip,       // the rank continues without making the call: it neither sends nor receives
+  kDelay,      // the rank sleeps for some seconds, then makes the call
+  kDrop,       // its contribution is lost: zeros are sent
+  kDuplicate,  // its contribution to a sum counts twice
+  kRepeat,     // the call is made twice, one after the other
+  kCorrupt,    // one bit of one element of its input or output flips
+  kStale,      // the data of the previous matching call are sent again
 };
 constexpr std::array<const char*, 10> names_of(FaultKind) {
   return {"kill", "hang",      "throw",  "skip",    "delay",
@@ -149,8 +150,7 @@ constexpr std::array<const char*, 10> names_of(FaultKind) {
 enum class FaultSide { kInput, kOutput };
 constexpr std::array<const char*, 2> names_of(FaultSide) { return {"input", "output"}; }
 
-// A fault that the scenario plants at run time. sim/world/calls/fault_injection.h says what each
-// kind does.
+// A fault that the scenario plants at run time.
 struct FaultSpec {
   FaultKind kind = {};
   int64_t rank = 0;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/backend.h"
 #include "sim/case/enum_json.h"
 
 namespace shardproof::sim {
@@ -23,8 +24,6 @@ struct StragglerSpec {
   double links = 1;    // factor on the time of every collective with this rank
 };
 
-enum class Backend { kEmulated, kGloo, kNccl };
-constexpr std::array<const char*, 3> names_of(Backend) { return {"emulated", "gloo", "nccl"}; }
 enum class DeviceKind { kCpu, kCuda };
 constexpr std::array<const char*, 2> names_of(DeviceKind) { return {"cpu", "cuda"}; }
 enum class ComputeTime { kMeasured, kFixed };  // the thread's CPU time; a cost per op

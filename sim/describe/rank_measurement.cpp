@@ -14,7 +14,7 @@
 #include "sim/world/rank/case_options.h"
 #include "sim/world/rank/refusals.h"
 #include "sim/world/rank/run_rank.h"
-#include "sim/world/rank/tensor_memory.h"
+#include "tensor/tensor_memory.h"
 #include "train/trainer.h"
 
 namespace shardproof::sim {
@@ -27,7 +27,7 @@ RankMeasurement run_alone(const CaseSpec& spec, const ModelConfig& config, const
                           int64_t rank) {
   prepare_rank_thread();
   const Mesh mesh = spec.parallel.mesh();
-  CallTrace trace(rank);
+  CallTrace trace;
   MeshComm comm(mesh, rank, loopback_factory(rank), &trace);
   NoProbe nobody;
   const auto weights = weights_to_come(config);

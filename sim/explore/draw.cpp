@@ -182,7 +182,7 @@ void Drawer::fill(Drawing& drawing, double share, std::mt19937_64& random) const
 
 void Drawer::fill_stages(Drawing& drawing, double share, std::mt19937_64& random) const {
   json& settings = drawing.settings;
-  if (settings["workload"] != "policy") return;
+  if (settings["workload"] != name_of(ModelWorkload::kPolicy)) return;
   json& stages = settings[kStages];
   if (stages.is_null()) stages = json::array();
   const size_t least = stages.size() + (stages.empty() ? 1 : 0);

@@ -64,12 +64,12 @@ class Fit {
 
   void batch() {
     lengths();
-    const bool policy = setting_of(settings_, "workload") == "policy";
+    const bool policy = setting_of(settings_, "workload") == name_of(ModelWorkload::kPolicy);
     const char *samples = "data.batch_size", *global = "run.train_global_batch_size";
     if (has("data.lengths")) drop(samples);
     int64_t count = has("data.lengths") ? static_cast<int64_t>(settings_["data.lengths"].size())
                                         : size(samples, 4);
-    const bool pairs = setting_of(settings_, "run.loss.kind") == "preference";
+    const bool pairs = setting_of(settings_, "run.loss.kind") == name_of(LossKind::kPreference);
     const int64_t parts = pairs ? 2 * size(kDp, 1) : size(kDp, 1);
     const bool uneven = setting_of(settings_, "data.uneven") == true && !pairs;
     if (count % parts != 0 && !uneven) {
@@ -107,10 +107,12 @@ class Fit {
     bool saved = false, refits = false;
     json list = json::array();
     for (json stage : settings_[path]) {
-      if (stage["do"] == "load" && !saved) list.push_back({{"do", "save"}});
-      saved = saved || stage["do"] == "save" || stage["do"] == "load";
-      refits = refits || stage["do"] == "refit";
-      if (stage["do"] == "load") other_mesh(stage);
+      const auto kind = stage["do"].get<StageKind>();
+      const bool loads = kind == StageKind::kLoad;
+      if (loads && !saved) list.push_back({{"do", name_of(StageKind::kSave)}});
+      saved = saved || loads || kind == StageKind::kSave;
+      refits = refits || kind == StageKind::kRefit;
+      if (loads) other_mesh(stage);
       if (stage.value("eval_mode", false)) stage.erase("fails");
       list.push_back(stage);
     }
@@ -194,7 +196,7 @@ class Fit {
     }
     const bool by_tokens = setting_of(settings_, "run.sequence_packing.enabled") == true ||
                            setting_of(settings_, "run.dynamic_batching.enabled") == true;
-    const bool scores = setting_of(settings_, "workload") == "logprobs";
+    const bool scores = setting_of(settings_, "workload") == name_of(ModelWorkload::kLogprobs);
     if (by_tokens) drop(scores ? "run.logprob_batch_size" : "run.train_micro_batch_size");
   }
 

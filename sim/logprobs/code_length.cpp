@@ -4,17 +4,13 @@
 #include <array>
 #include <cmath>
 
+#include "base/quantile.h"
+
 namespace shardproof::sim::logprobs {
 namespace {
 
 constexpr int kRounds = 20;
 constexpr double kRarest = 1e-6;
-
-double quantile(std::vector<double>& values, double q) {
-  const auto place = values.begin() + static_cast<int64_t>(q * (values.size() - 1));
-  std::nth_element(values.begin(), place, values.end());
-  return *place;
-}
 
 double mean_of_class(const std::vector<double>& sizes, const std::vector<char>& classes,
                      int wanted) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/quantile.h"
 #include "sim/logprobs/causes.h"
 
 namespace shardproof::sim::logprobs {
@@ -37,9 +38,7 @@ constexpr Propose kCauses[] = {
 
 double median_size(std::vector<double> differences) {
   for (double& value : differences) value = std::abs(value);
-  const auto middle = differences.begin() + static_cast<int64_t>(differences.size() / 2);
-  std::nth_element(differences.begin(), middle, differences.end());
-  return *middle;
+  return median(std::move(differences));
 }
 
 Token largest_of(const Comparison& comparison) {

@@ -6,6 +6,7 @@
 #include <numbers>
 #include <numeric>
 
+#include "base/quantile.h"
 #include "sim/logprobs/causes.h"
 
 namespace shardproof::sim::logprobs {
@@ -21,12 +22,6 @@ std::vector<double> map_a(const Comparison& comparison, const Function& function
 std::optional<Claim> judge_factor(const Comparison& comparison, double factor, Claim claim) {
   return judge_prediction(comparison, map_a(comparison, [&](double a) { return factor * a; }),
                           std::move(claim));
-}
-
-double median_of(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 // The factor that makes the weighted sum of |b - factor * a| least.
@@ -129,7 +124,7 @@ std::optional<Claim> propose_factor(const Comparison& comparison) {
 }
 
 std::optional<Claim> propose_offset(const Comparison& comparison) {
-  const double offset = median_of(comparison.differences);
+  const double offset = median(comparison.differences);
   if (!moves_likely_tokens(comparison, offset)) return std::nullopt;
   const std::string meaning = logarithm_of(offset);
   return judge_prediction(

@@ -13,8 +13,8 @@
 #include "sim/proofs/run_workload.h"
 #include "sim/world/calls/call_trace.h"
 #include "sim/world/clock/rank_clock.h"
-#include "sim/world/rank/tensor_memory.h"
 #include "tensor/shard.h"
+#include "tensor/tensor_memory.h"
 
 namespace shardproof::sim {
 namespace {
@@ -26,7 +26,7 @@ class ShardedRun {
         spec_(spec),
         env_(env),
         mesh_(spec.parallel.mesh()),
-        trace_(env.rank, env.on_call, env.on_wait),
+        trace_(env.on_call, env.on_wait),
         comm_(mesh_, env.rank, env.make_backend, &trace_) {
     if (env.golden_fd >= 0) golden_ = GoldenRecord::from_fd(env.golden_fd);
     recorder_.emplace(spec_, mesh_, env.rank, golden_ ? &*golden_ : nullptr,
@@ -49,7 +49,6 @@ class ShardedRun {
     report.calls = trace_.calls();
     report.call_counts = trace_.counts();
     report.timeline = env_.clock != nullptr ? env_.clock->timeline() : trace_.timeline();
-    report.findings = trace_.findings();
     report.peak_tensor_bytes = memory.peak_bytes();
     if (env_.rank == 0) report.metrics["parameters"] = holdings();
     report.warnings = notes.warnings;

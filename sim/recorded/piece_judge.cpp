@@ -242,7 +242,7 @@ class PieceJudge {
           "not known";
       return;
     }
-    fill(result, row);
+    take_result(result, row);
     if (row.outcome == Outcome::kMatch) check_factor_of(task, row);
     if (row.outcome != Outcome::kMismatch) return;
     row.rounding_only = scattered_;
@@ -321,23 +321,6 @@ class PieceJudge {
         reports_[static_cast<size_t>(rank)].rows.push_back(std::move(row));
       }
     }
-  }
-
-  static void fill(const DiffResult& result, ResultRow& row) {
-    row.bad_count = result.bad_count;
-    row.worst_ratio = result.worst_ratio;
-    row.worst_error = result.worst_error;
-    row.allowance = result.allowance;
-    row.outcome = result.bad_count > 0 ? Outcome::kMismatch
-                  : row.reason.empty() ? Outcome::kMatch
-                                       : Outcome::kUnresolved;
-    if (result.bad_count == 0) return;
-    row.golden_value = result.golden_value;
-    row.actual_value = result.actual_value;
-    row.factor = result.factor;
-    row.factor_residual = result.factor_residual;
-    row.worst_global_index = unravel(result.worst_golden, row.global_shape);
-    row.worst_local_index = unravel(result.worst_local, row.local_shape);
   }
 
   Piece piece_of(const RecordedPiece& from, const ResultRow& row, const DiffTask& task) const {

@@ -24,9 +24,9 @@ at::Tensor finite(const at::Tensor& values) {
 }
 
 json rope_object(double theta, const RopeScaling& scaling) {
-  json object = {{"rope_theta", theta}, {"rope_type", scaling.kind}};
-  if (scaling.kind != "default") object["factor"] = scaling.factor;
-  if (scaling.kind == "llama3") {
+  json object = {{"rope_theta", theta}, {"rope_type", name_of(scaling.kind)}};
+  if (scaling.kind != RopeKind::kDefault) object["factor"] = scaling.factor;
+  if (scaling.kind == RopeKind::kLlama3) {
     object["low_freq_factor"] = scaling.low_freq_factor;
     object["high_freq_factor"] = scaling.high_freq_factor;
     object["original_max_position_embeddings"] = scaling.original_max_position_embeddings;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 
+#include "sim/case/stretch.h"
 #include "sim/report/escape.h"
 #include "sim/report/virtual_time.h"
 
@@ -117,7 +118,8 @@ void add_case(EventList& events, size_t pid, const CaseResult& result) {
     events.name("thread_name", pid, report.rank, "rank " + std::to_string(report.rank));
     for (const auto& entry : report.timeline) {
       if (!read_stretch(entry, stretch)) continue;
-      const bool transfer = stretch.in_virtual_time && stretch.kind == "communication";
+      const bool transfer =
+          stretch.in_virtual_time && stretch.kind == name_of(StretchKind::kCommunication);
       events.add({{"ph", "X"},
                   {"name", stretch.name},
                   {"cat", stretch.kind},

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 
+#include "sim/case/stretch.h"
 #include "sim/report/escape.h"
 
 namespace shardproof::sim {
@@ -39,13 +40,13 @@ std::string text(const nlohmann::json& entry, const char* key) {
 }
 
 void add_entry(RankEntries& rank, const nlohmann::json& entry) {
-  const std::string kind = text(entry, "kind");
+  const auto kind = find_enum<StretchKind>(text(entry, "kind"));
   const double duration = number(entry, "duration_us");
   RankTime& time = rank.time;
-  if (kind == "compute") time.compute_us += duration;
-  if (kind == "waiting") time.waiting_us += duration;
-  if (kind == "exposed") time.exposed_us += duration;
-  if (kind != "communication") {
+  if (kind == StretchKind::kCompute) time.compute_us += duration;
+  if (kind == StretchKind::kWaiting) time.waiting_us += duration;
+  if (kind == StretchKind::kExposed) time.exposed_us += duration;
+  if (kind != StretchKind::kCommunication) {
     time.total_us = std::max(time.total_us, number(entry, "start_us") + duration);
     return;
   }

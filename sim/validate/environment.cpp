@@ -7,6 +7,7 @@
 #include <cmath>
 #include <set>
 
+#include "base/quantile.h"
 #include "sim/validate/times.h"
 
 namespace shardproof::sim {
@@ -48,7 +49,7 @@ std::vector<ValidationFinding> clocks_off(const std::vector<ClockOffset>& by_ran
                                           const Hosts& hosts, double limit_s) {
   std::vector<double> offsets;
   for (const ClockOffset& one : by_rank) offsets.push_back(one.seconds);
-  const double usual = lower_median(offsets);
+  const double usual = median(offsets);
   std::vector<ValidationFinding> findings;
   std::set<int64_t> named;
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {

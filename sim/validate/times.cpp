@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/quantile.h"
 
 namespace shardproof::sim {
 namespace {
@@ -30,9 +31,10 @@ Medians medians_of(const Times& times, const Hosts& hosts, bool between) {
     latencies.push_back(pair.latency_us);
     seconds_per_gb.push_back(1 / pair.gb_per_s);
   }
-  const double slowness = lower_median(seconds_per_gb);
+  // The lower median: of three links, two may belong to one slow host.
+  const double slowness = median(seconds_per_gb);
   return {.count = static_cast<int64_t>(latencies.size()),
-          .latency_us = lower_median(latencies),
+          .latency_us = median(latencies),
           .gb_per_s = slowness > 0 ? 1 / slowness : 0};
 }
 
@@ -129,13 +131,6 @@ class SlowLinks {
 
 }  // namespace
 
-double lower_median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 nlohmann::json to_json(const Times& times, const Hosts& hosts, size_t most) {
   const Medians in_host = medians_of(times, hosts, false), between = medians_of(times, hosts, true);
   const auto slowness = [&](const PairTime& pair) {
@@ -158,7 +153,7 @@ nlohmann::json to_json(const Times& times, const Hosts& hosts, size_t most) {
   return {{"in_host", to_json(in_host)},
           {"between_hosts", to_json(between)},
           {"compute_ms", times.compute_ms},
-          {"compute_median_ms", lower_median(times.compute_ms)},
+          {"compute_median_ms", median(times.compute_ms)},
           {"pairs", list}};
 }
 
@@ -168,7 +163,7 @@ std::vector<ValidationFinding> slow_ones(const Times& times, const Hosts& hosts,
   std::set<int64_t> slow_hosts;
   SlowLinks links(times, hosts, factor, round);
   links.add_hosts(slow_hosts, findings);
-  const double compute = lower_median(times.compute_ms);
+  const double compute = median(times.compute_ms);
   for (size_t rank = 0; rank < times.compute_ms.size(); ++rank) {
     const int64_t host = hosts.of(static_cast<int64_t>(rank));
     if (!(times.compute_ms[rank] > factor * compute) || !slow_hosts.insert(host).second) continue;

@@ -21,10 +21,6 @@ struct Times {
   std::vector<double> compute_ms;  // of each rank: the shortest time of the arithmetic
 };
 
-// The lower of the two middle ones; 0 of none. With three links of which two belong to a slow host,
-// the median would be slow.
-double lower_median(std::vector<double> values);
-
 // {"in_host": {"pairs", "latency_us", "gb_per_s"}, "between_hosts": {..}, "compute_ms",
 //  "pairs": [{"a", "b", "latency_us", "gb_per_s", "latency_factor", "bandwidth_factor"}]}; the
 // pairs are the slowest ones, at most `most`.

@@ -35,8 +35,6 @@ class CallForwarder final : public CallListener {
   void before_wait(const Call& call) override {
     if (env_.on_wait) env_.on_wait(call);
   }
-  void after_call(const Call&) override {}
-  void never_waited(const Call&) override {}
 
  private:
   const RankEnv& env_;

@@ -40,15 +40,19 @@ int64_t sum_of(const std::vector<int64_t>& sizes) {
 
 }  // namespace
 
-BackendAbilities BackendAbilities::of(const std::string& backend_name) {
-  if (backend_name == "emulated") {
-    return {.uneven_lists = true,
-            .reduce_scatter = true,
-            .avg = true,
-            .half_sums = true,
-            .empty = true};
+BackendAbilities BackendAbilities::of(Backend backend) {
+  switch (backend) {
+    case Backend::kEmulated:
+      return {.uneven_lists = true,
+              .reduce_scatter = true,
+              .avg = true,
+              .half_sums = true,
+              .empty = true};
+    case Backend::kNccl:
+      return {.reduce_scatter = true, .half_sums = true};
+    case Backend::kGloo:
+      return {};
   }
-  if (backend_name == "nccl") return {.reduce_scatter = true, .half_sums = true};
   return {};
 }
 
@@ -67,7 +71,9 @@ Communicator::Communicator(std::string axis, std::vector<int64_t> ranks, int64_t
   shared_ranks_ = std::make_shared<const std::vector<int64_t>>(ranks_);
   if (!backend_) return;
   sink_ = dynamic_cast<CallSink*>(backend_.get());
-  abilities_ = BackendAbilities::of(backend_->getBackendName());
+  // Any other backend can do at least what Gloo can.
+  abilities_ =
+      BackendAbilities::of(find_enum<Backend>(backend_->getBackendName()).value_or(Backend::kGloo));
 }
 
 Communicator::~Communicator() { handle_target_->communicator = nullptr; }

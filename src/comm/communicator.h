@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/backend.h"
 #include "base/call.h"
 #include "comm/communicator_handle.h"
 
@@ -28,13 +29,12 @@ class CallListener {
  public:
   virtual ~CallListener() = default;
   virtual void before_call(const Call& call) = 0;
-  virtual void before_wait(const Call& call) {}     // of an asynchronous call
-  virtual void after_call(const Call& call) = 0;    // when the result is there
-  virtual void never_waited(const Call& call) = 0;  // a pending call was dropped
+  virtual void before_wait(const Call& call) {}  // of an asynchronous call
+  virtual void after_call(const Call& call) {}   // when the result is there
 };
 
-// A collective in flight. The destructor never waits: a call that is dropped without wait() is
-// reported to the listener, unless an exception drops it.
+// A collective in flight. The destructor never waits: who matches the calls finds one that is
+// dropped without wait() when its rank ends.
 class [[nodiscard]] PendingCollective {
  public:
   struct State;
@@ -55,7 +55,7 @@ struct BackendAbilities {
   bool avg = false;
   bool half_sums = false;  // reduces float16 and bfloat16 without a copy in float32
   bool empty = false;      // accepts tensors without elements
-  static BackendAbilities of(const std::string& backend_name);  // emulated, gloo, nccl
+  static BackendAbilities of(Backend backend);
 };
 
 class CallSink;

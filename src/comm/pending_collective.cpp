@@ -54,24 +54,13 @@ void run_backend_call(const Call& call, const std::function<void()>& run) {
   }
 }
 
-PendingCollective::PendingCollective(std::unique_ptr<State> state) : state_(std::move(state)) {
-  state_->exceptions = std::uncaught_exceptions();
-}
+PendingCollective::PendingCollective(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 PendingCollective::PendingCollective(PendingCollective&&) noexcept = default;
 
-PendingCollective& PendingCollective::operator=(PendingCollective&& other) noexcept {
-  const PendingCollective dropped(std::move(*this));
-  state_ = std::move(other.state_);
-  return *this;
-}
+PendingCollective& PendingCollective::operator=(PendingCollective&& other) noexcept = default;
 
-PendingCollective::~PendingCollective() {
-  // An exception that drops pending calls is reported itself; they are not.
-  if (!state_ || state_->listener == nullptr) return;
-  if (std::uncaught_exceptions() == state_->exceptions)
-    state_->listener->never_waited(state_->call);
-}
+PendingCollective::~PendingCollective() = default;
 
 at::Tensor PendingCollective::wait() {
   SHARDPROOF_ASSERT(state_ != nullptr, "a pending collective is waited for once");

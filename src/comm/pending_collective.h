@@ -12,7 +12,6 @@ struct PendingCollective::State {
   CallListener* listener = nullptr;     // null: no listener, or no call was made
   c10::intrusive_ptr<c10d::Work> work;  // null: nothing to wait for
   std::function<at::Tensor()> finish;   // makes the result after the work; null: undefined
-  int exceptions = 0;                   // uncaught ones when the call was made
 };
 
 // Runs a backend call; any exception other than an Error becomes Error(kFailed) that names the

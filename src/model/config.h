@@ -6,12 +6,16 @@
 #include <string>
 #include <vector>
 
+#include "base/enum_names.h"
 #include "model/family.h"
 
 namespace shardproof {
 
+enum class RopeKind { kDefault, kLinear, kLlama3 };
+constexpr std::array<const char*, 3> names_of(RopeKind) { return {"default", "linear", "llama3"}; }
+
 struct RopeScaling {
-  std::string kind = "default";  // default | linear | llama3
+  RopeKind kind = RopeKind::kDefault;
   double factor = 1.0;
   double low_freq_factor = 1.0;                     // llama3
   double high_freq_factor = 4.0;                    // llama3

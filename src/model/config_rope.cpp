@@ -34,17 +34,18 @@ std::vector<std::string> scaling_keys() {
 
 RopeScaling read_scaling(const ConfigFields& config, const ConfigFields& rope) {
   RopeScaling scaling;
-  scaling.kind = rope.text_or("rope_type", rope.text_or("type", "default"));
-  rope.refuse_unknown(rope.has("rope_type") ? "rope_type" : "type", "rope type", scaling.kind,
-                      {"default", "linear", "llama3"});
+  const std::string kind = rope.text_or("rope_type", rope.text_or("type", "default"));
+  rope.refuse_unknown(rope.has("rope_type") ? "rope_type" : "type", "rope type", kind,
+                      all_names<RopeKind>());
+  scaling.kind = enum_of<RopeKind>(kind);
   if (rope.number_or("partial_rotary_factor", 1) != 1) {
     rope.refuse({"partial_rotary_factor"}, "a partial_rotary_factor other than 1 is not supported",
                 "remove it");
   }
-  if (scaling.kind == "default") return scaling;
+  if (scaling.kind == RopeKind::kDefault) return scaling;
   rope.number("factor");
   scaling.factor = rope.positive_or("factor", 1);
-  if (scaling.kind == "linear") return scaling;
+  if (scaling.kind == RopeKind::kLinear) return scaling;
   for (const char* key : {"low_freq_factor", "high_freq_factor"}) rope.number(key);
   scaling.low_freq_factor = rope.positive_or("low_freq_factor", 1);
   scaling.high_freq_factor = rope.positive_or("high_freq_factor", 4);

@@ -21,8 +21,8 @@ double llama3_frequency(double frequency, const RopeScaling& scaling) {
 }
 
 double scaled(double frequency, const RopeScaling& scaling) {
-  if (scaling.kind == "linear") return frequency / scaling.factor;
-  if (scaling.kind == "llama3") return llama3_frequency(frequency, scaling);
+  if (scaling.kind == RopeKind::kLinear) return frequency / scaling.factor;
+  if (scaling.kind == RopeKind::kLlama3) return llama3_frequency(frequency, scaling);
   return frequency;
 }
 

@@ -21,8 +21,8 @@
 #include "policy/planned_model.h"
 #include "policy/reference.h"
 #include "policy/refit.h"
-#include "policy/worker_memory.h"
 #include "random/rng_tracker.h"
+#include "tensor/tensor_memory.h"
 #include "train/trainer.h"
 
 namespace shardproof {
@@ -131,7 +131,7 @@ class PolicyWorker {
 
   RankSetup setup_;
   PolicyOptions options_;
-  WorkerMemory memory_;
+  TensorMemory memory_;
   std::unique_ptr<Decoder> model_;
   std::unique_ptr<Trainer> trainer_;
   std::optional<ReferenceWeights> reference_;

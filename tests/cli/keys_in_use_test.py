@@ -2,11 +2,15 @@
 """Lists the values that the default scenarios give to each key of a scenario file.
 
 Prints the table, and fails for a key that has only its default in all scenarios: a bug in its effect would pass.
-NOT_IN_USE lists the keys that are known to be unset; it may only shrink. Exit status 77: no PyYAML."""
+NOT_IN_USE lists the keys that are known to be unset; it may only shrink. Exit status 77: no PyYAML.
+
+    keys_in_use_test.py --write PROGRAM   writes scenarios/schema.json and the table of scenarios/README.md anew"""
 
 import collections
 import json
 import pathlib
+import re
+import subprocess
 import sys
 
 try:
@@ -86,7 +90,20 @@ def values_in_use(keys):
     return used
 
 
+def write_tables(program):
+    def printed(*arguments):
+        return subprocess.run([program, *arguments], capture_output=True, text=True, check=True).stdout
+
+    (ROOT / "scenarios/schema.json").write_text(printed("schema"))
+    page = ROOT / "scenarios/README.md"
+    head, _, tail = re.split(r"(?ms)(?<=^```\n)(name .*?)(?=^```$)", page.read_text())
+    page.write_text(head + printed("list", "--keys") + tail)
+
+
 def main():
+    if sys.argv[1:2] == ["--write"]:
+        write_tables(sys.argv[2])
+        return 0
     keys = {key: default for key, default in leaves(json.loads((ROOT / "scenarios/schema.json").read_text()))
             if key.split(".")[0] not in ("matrix", "skip")}
     used = values_in_use(keys)

@@ -17,8 +17,8 @@ import time
 import unittest
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = ROOT / "build/release/shardproof-bin"
+import machines
+
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 PORT = 29571
 SECRET = "2c26b46b68ffc68ff99b453c1d304134"
@@ -72,51 +72,14 @@ print(json.dumps(found))
 """
 
 
-class Machine:
-    """A network namespace, held by a process that sleeps in it."""
-
-    def __init__(self):
-        self.holder = subprocess.Popen(["unshare", "--net", "sleep", "600"])
-
-    def command(self, *words):
-        return ["nsenter", "--target", str(self.holder.pid), "--net", "--", *map(str, words)]
-
-    def ip(self, *words):
-        subprocess.run(self.command("ip", *words), check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-    def listens_at(self):
-        """All addresses where somebody on this machine listens."""
-        rows = [line.split() for kind in ("tcp", "tcp6")
-                for line in Path(f"/proc/{self.holder.pid}/net/{kind}").read_text().splitlines()[1:]]
-        return sorted(row[1] for row in rows if row[3] == "0A")
-
-    def end(self):
-        self.holder.kill()
-        self.holder.wait()
+def join(both):
+    both[0].link("link0", both[1], "link0")
+    for machine, address in zip(both, ADDRESSES):
+        machine.has_address(address, "link0")
 
 
 def joined_machines():
-    """Two machines and a link; None where this process may not make them."""
-    machines = Machine(), Machine()
-    try:
-        own = os.readlink("/proc/self/ns/net")
-        end = time.monotonic() + 60
-        while any(os.readlink(f"/proc/{machine.holder.pid}/ns/net") == own for machine in machines):
-            if time.monotonic() > end or any(machine.holder.poll() is not None for machine in machines):
-                raise OSError("no namespace")
-            time.sleep(0.01)
-        subprocess.run(["ip", "link", "add", "link0", "netns", str(machines[0].holder.pid), "type", "veth",
-                        "peer", "name", "link0", "netns", str(machines[1].holder.pid)],
-                       check=True, stderr=subprocess.PIPE)
-        for machine, address in zip(machines, ADDRESSES):
-            machine.ip("link", "set", "lo", "up")
-            machine.ip("address", "add", address + "/24", "dev", "link0")
-            machine.ip("link", "set", "link0", "up")
-    except (OSError, subprocess.CalledProcessError):
-        for machine in machines:
-            machine.end()
-        return None
-    return machines
+    return machines.joined(["machine0", "machine1"], join)
 
 
 class SecondMachine(unittest.TestCase):
@@ -136,7 +99,7 @@ class SecondMachine(unittest.TestCase):
             env["SHARDPROOF_SECRET"] = secret
         command = self.machines[rank].command(PROGRAM, "rank", "scenarios/smoke/llama.yaml", "--only",
                                               "smoke/llama[tp2]", "--out", self.out)
-        process = subprocess.Popen(command, cwd=ROOT, env=env, text=True, stdin=subprocess.DEVNULL,
+        process = subprocess.Popen(command, cwd=machines.ROOT, env=env, text=True, stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.addCleanup(lambda: process.poll() is None and (process.kill(), process.communicate()))
         return process
@@ -210,12 +173,5 @@ class SecondMachine(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        PROGRAM = Path(sys.argv.pop(1)).resolve()
-    probe = joined_machines()
-    if probe is None:
-        print("skipped: no right to make network namespaces here")
-        sys.exit(77)
-    for held in probe:
-        held.end()
-    unittest.main()
+    PROGRAM = machines.program()
+    machines.main(joined_machines)

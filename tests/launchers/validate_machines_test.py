@@ -11,76 +11,43 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
-import time
 import unittest
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = ROOT / "build/release/shardproof-bin"
+import machines
+
 COUNT = 4
 PORT = 29581
 SECRET = "2c26b46b68ffc68ff99b453c1d304134"
 SUITE = "rounds: 1\nsizes: [65]\nstages: [environment, groups, pairs, times]\ntimes: {bytes: 65536, repeats: 5}\n"
 
 
-class Machine:
-    """Namespaces of network and host name, held by a process that sleeps in them."""
-
-    def __init__(self, name):
-        script = f"hostname {name} && exec sleep 600"
-        self.holder = subprocess.Popen(["unshare", "--net", "--uts", "sh", "-c", script])
-
-    def command(self, *words):
-        return ["nsenter", "--target", str(self.holder.pid), "--net", "--uts", "--", *map(str, words)]
-
-    def run(self, *words):
-        return subprocess.run(self.command(*words), check=True, text=True, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT).stdout.strip()
-
-    def end(self):
-        self.holder.kill()
-        self.holder.wait()
-
-
 def address(number):
     return f"10.78.0.{number + 1}"
 
 
+def join(all_machines):
+    switch, nodes = all_machines[0], all_machines[1:]
+    switch.run("ip", "link", "add", "bridge0", "type", "bridge")
+    switch.run("ip", "link", "set", "bridge0", "up")
+    for number, node in enumerate(nodes):
+        port = f"port{number}"
+        node.link("link0", switch, port)
+        switch.run("ip", "link", "set", port, "master", "bridge0", "up")
+        node.has_address(address(number), "link0")
+
+
 def joined_machines():
-    """The switch and the machines; None where this process may not make them."""
-    machines = [Machine(name) for name in ["switch"] + [f"node{number}" for number in range(COUNT)]]
-    try:
-        end = time.monotonic() + 10
-        while [machine.run("hostname") for machine in machines] != ["switch"] + [f"node{n}" for n in range(COUNT)]:
-            if time.monotonic() > end or any(machine.holder.poll() is not None for machine in machines):
-                raise OSError("no namespace")
-            time.sleep(0.02)
-        switch, nodes = machines[0], machines[1:]
-        switch.run("ip", "link", "add", "bridge0", "type", "bridge")
-        switch.run("ip", "link", "set", "bridge0", "up")
-        for number, node in enumerate(nodes):
-            port = f"port{number}"
-            subprocess.run(["ip", "link", "add", "link0", "netns", str(node.holder.pid), "type", "veth", "peer", "name",
-                            port, "netns", str(switch.holder.pid)], check=True, stderr=subprocess.PIPE)
-            switch.run("ip", "link", "set", port, "master", "bridge0", "up")
-            node.run("ip", "link", "set", "lo", "up")
-            node.run("ip", "address", "add", address(number) + "/24", "dev", "link0")
-            node.run("ip", "link", "set", "link0", "up")
-    except (OSError, subprocess.CalledProcessError):
-        for machine in machines:
-            machine.end()
-        return None
-    return machines
+    """The switch and the machines."""
+    return machines.joined(["switch"] + [f"node{number}" for number in range(COUNT)], join)
 
 
 class ValidateMachines(unittest.TestCase):
     def setUp(self):
-        machines = joined_machines()
-        for machine in machines:
+        switch, *self.nodes = joined_machines()
+        for machine in (switch, *self.nodes):
             self.addCleanup(machine.end)
-        self.nodes = machines[1:]
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
@@ -94,7 +61,7 @@ class ValidateMachines(unittest.TestCase):
                     "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
                     "MASTER_ADDR": address(0), "MASTER_PORT": str(PORT), "SHARDPROOF_SECRET": SECRET}
             command = node.command(PROGRAM, "validate", self.folder / "suite.yaml", "--out", self.folder / "run", *words)
-            process = subprocess.Popen(command, cwd=ROOT, env=env, text=True, stdin=subprocess.DEVNULL,
+            process = subprocess.Popen(command, cwd=machines.ROOT, env=env, text=True, stdin=subprocess.DEVNULL,
                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             self.addCleanup(lambda one=process: one.poll() is None and (one.kill(), one.communicate()))
             processes.append(process)
@@ -151,12 +118,5 @@ class ValidateMachines(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
-        PROGRAM = Path(sys.argv.pop(1)).resolve()
-    probe = joined_machines()
-    if probe is None:
-        print("skipped: no right to make network namespaces here")
-        sys.exit(77)
-    for held in probe:
-        held.end()
-    unittest.main()
+    PROGRAM = machines.program()
+    machines.main(joined_machines)

@@ -25,8 +25,6 @@ class CallForwarder final : public CallListener {
   explicit CallForwarder(const RankEnv& env) : env_(env) {}
   void before_call(const Call& call) override { env_.on_call(call); }
   void before_wait(const Call& call) override { env_.on_wait(call); }
-  void after_call(const Call&) override {}
-  void never_waited(const Call&) override {}
 
  private:
   const RankEnv& env_;

@@ -3,14 +3,14 @@
 
 #include <cstdint>
 
-#include "sim/world/rank/tensor_memory.h"
+#include "tensor/tensor_memory.h"
 
 namespace shardproof::tests {
 
 // The tensors that `forward` returns stay in `result` and count too.
 template <class Forward>
 int64_t kept_bytes(const Forward& forward) {
-  const sim::TensorMemory memory;
+  const TensorMemory memory;
   const auto result = forward();
   return memory.current_bytes();
 }

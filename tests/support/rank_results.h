@@ -37,8 +37,6 @@ class CallLog final : public CallListener {
   void before_call(const Call& call) override {
     calls.push_back(name_of(call.op) + " " + call.label);
   }
-  void after_call(const Call&) override {}
-  void never_waited(const Call&) override {}
   std::vector<std::string> calls;
 };
 

@@ -308,7 +308,6 @@ std::string encode(const RankReport& report) {
   }
   put_json(out, report.timeline);
   put_json(out, report.metrics);
-  out.texts(report.findings);
   out.texts(report.warnings);
   out.integer(report.peak_tensor_bytes);
   out.number(report.seconds);
@@ -346,7 +345,6 @@ RankReport decode_rank_report(const std::string& bytes) {
   }
   report.timeline = take_json(in).get<std::vector<nlohmann::json>>();
   report.metrics = take_json(in);
-  report.findings = in.texts();
   report.warnings = in.texts();
   report.peak_tensor_bytes = in.integer();
   report.seconds = in.number();

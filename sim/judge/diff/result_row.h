@@ -107,7 +107,6 @@ struct RankReport {
   std::map<std::pair<std::string, std::string>, int64_t> call_counts;
   std::vector<nlohmann::json> timeline;  // {"name","start_us","duration_us","kind"} in wall time
   nlohmann::json metrics = nlohmann::json::object();  // loss, grad_norm, ...
-  std::vector<std::string> findings;                  // calls that were never waited for
   std::vector<std::string> warnings;                  // sentences that do not affect the verdict
   int64_t peak_tensor_bytes = 0;
   double seconds = 0, compare_seconds = 0;

@@ -24,6 +24,24 @@ Piece make_piece(const ResultRow& row, const DiffTask& task) {
   copy_both(task, piece.actual, piece.golden);
   return piece;
 }
+
+void take_result(const DiffResult& result, ResultRow& row) {
+  row.bad_count = result.bad_count;
+  row.worst_ratio = result.worst_ratio;
+  row.worst_error = result.worst_error;
+  row.allowance = result.allowance;
+  row.outcome = result.bad_count > 0 ? Outcome::kMismatch
+                : row.reason.empty() ? Outcome::kMatch
+                                     : Outcome::kUnresolved;
+  if (result.bad_count == 0) return;
+  row.golden_value = result.golden_value;
+  row.actual_value = result.actual_value;
+  row.factor = result.factor;
+  row.factor_residual = result.factor_residual;
+  row.worst_global_index = unravel(result.worst_golden, row.global_shape);
+  row.worst_local_index = unravel(result.worst_local, row.local_shape);
+}
+
 namespace {
 
 size_t bytes_of(const Piece& piece) {

@@ -1,4 +1,4 @@
-// The table of hypotheses, and the choice among their proposals.
+// The choice among the proposals of all hypotheses.
 #include "sim/judge/explain/diagnose.h"
 
 #include <algorithm>
@@ -13,40 +13,6 @@
 
 namespace shardproof::sim {
 namespace {
-
-using Propose = std::optional<Proposal> (*)(const Difference& difference);
-using ProposeForCopy = std::optional<Proposal> (*)(const Assembled& tensor, const Mesh& mesh);
-
-// Where ranks hold different values of one element, a claim about the first copies must also be
-// true of the last ones.
-template <ProposeForCopy propose>
-std::optional<Proposal> on_each_copy(const Difference& difference) {
-  if (!difference.first_copies) return std::nullopt;
-  const Mesh& mesh = difference.symptoms.mesh;
-  std::optional<Proposal> found = propose(*difference.first_copies, mesh);
-  if (!found || !difference.last_copies) return found;
-  const std::optional<Proposal> again = propose(*difference.last_copies, mesh);
-  return again && again->parameters == found->parameters ? found : std::nullopt;
-}
-
-// Facts need no comparison: the first that holds is reported.
-constexpr Propose kFacts[] = {propose_draws, propose_problem, propose_non_finite};
-
-constexpr Propose kHypotheses[] = {
-    propose_found_out,
-    propose_constant,
-    propose_factor,
-    propose_missing_sum,
-    propose_addends,
-    propose_read_order,
-    on_each_copy<propose_transposition>,
-    on_each_copy<propose_shift>,
-    on_each_copy<propose_chunk_order>,
-    on_each_copy<propose_sample_factors>,
-    on_each_copy<propose_offset>,
-    on_each_copy<propose_factor_before_bias>,
-    on_each_copy<propose_mask_shift>,
-};
 
 constexpr double kAsGood = 3;  // nats
 

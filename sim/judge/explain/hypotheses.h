@@ -1,5 +1,5 @@
 // The known algebra of sharding mistakes. A hypothesis is one kind of mistake; it has a file, a
-// declaration here and a row in the table of diagnose.cpp. It proposes its best transformation of
+// declaration and a row of the table here. It proposes its best transformation of
 // the golden, tried on all wrong ranks together. A proposal about some ranks holds on each of them.
 #pragma once
 
@@ -108,5 +108,41 @@ std::optional<Proposal> propose_mask_shift(const Assembled& tensor, const Mesh& 
 // of wrong elements, the largest error and whether rounding could be the cause.
 std::optional<Proposal> propose_where(const Assembled& tensor, const Mesh& mesh);
 Explanation words_by_size(const Difference& difference);
+
+// --- The table
+using Propose = std::optional<Proposal> (*)(const Difference& difference);
+using ProposeForCopy = std::optional<Proposal> (*)(const Assembled& tensor, const Mesh& mesh);
+
+// Where ranks hold different values of one element, a claim about the first copies must also be
+// true of the last ones.
+template <ProposeForCopy propose>
+std::optional<Proposal> on_each_copy(const Difference& difference) {
+  if (!difference.first_copies) return std::nullopt;
+  const Mesh& mesh = difference.symptoms.mesh;
+  std::optional<Proposal> found = propose(*difference.first_copies, mesh);
+  if (!found || !difference.last_copies) return found;
+  const std::optional<Proposal> again = propose(*difference.last_copies, mesh);
+  return again && again->parameters == found->parameters ? found : std::nullopt;
+}
+
+// Facts need no comparison: the first that holds is reported.
+inline constexpr Propose kFacts[] = {propose_draws, propose_problem, propose_non_finite};
+
+// The score decides, not the order.
+inline constexpr Propose kHypotheses[] = {
+    propose_found_out,
+    propose_constant,
+    propose_factor,
+    propose_missing_sum,
+    propose_addends,
+    propose_read_order,
+    on_each_copy<propose_transposition>,
+    on_each_copy<propose_shift>,
+    on_each_copy<propose_chunk_order>,
+    on_each_copy<propose_sample_factors>,
+    on_each_copy<propose_offset>,
+    on_each_copy<propose_factor_before_bias>,
+    on_each_copy<propose_mask_shift>,
+};
 
 }  // namespace shardproof::sim

@@ -273,24 +273,14 @@ void RankRecorder::compare(const Observation& observation, const TensorView& loc
     task.added = added ? &*added : nullptr;
     if (added) result = diff(task);
   }
-  row.bad_count = result.bad_count;
-  row.worst_ratio = result.worst_ratio;
-  row.worst_error = result.worst_error;
-  row.allowance = result.allowance;
-  row.outcome = result.bad_count > 0 ? Outcome::kMismatch
-                : row.reason.empty() ? Outcome::kMatch
-                                     : Outcome::kUnresolved;
+  if (result.bad_count > 0) {
+    row.global_shape = plan.global_shape;
+    row.local_shape = plan.local_shape;
+  }
+  take_result(result, row);
   if (!fed && row.outcome == Outcome::kMatch) check_roundings(observation, task, row);
   if (row.outcome != Outcome::kMismatch) return;
   row.rounding_only = spec_.precision != Precision::kFloat64;
-  row.golden_value = result.golden_value;
-  row.actual_value = result.actual_value;
-  row.factor = result.factor;
-  row.factor_residual = result.factor_residual;
-  row.global_shape = plan.global_shape;
-  row.local_shape = plan.local_shape;
-  row.worst_global_index = unravel(result.worst_golden, plan.global_shape);
-  row.worst_local_index = unravel(result.worst_local, plan.local_shape);
   const GoldenPosition here = golden_position(row.step, row.phase, row.order);
   if (failing_.wants(here)) {
     row.evidence = look_closer(task, *golden_, spec_.precision);

@@ -108,15 +108,4 @@ std::optional<EndingVerdict> judge_endings(const std::vector<RankEnding>& ending
                        fmt::format("a rank ended in an unknown way: '{}'", kind)};
 }
 
-std::optional<EndingVerdict> judge_findings(const std::vector<RankReport>& reports) {
-  std::string message;
-  for (const RankReport& report : reports) {
-    for (const std::string& finding : report.findings) {
-      message += (message.empty() ? "" : "\n") + finding;
-    }
-  }
-  if (message.empty()) return {};
-  return EndingVerdict{Verdict::kFailed, ResultKind::kNeverWaited, message};
-}
-
 }  // namespace shardproof::sim

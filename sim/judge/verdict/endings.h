@@ -20,7 +20,4 @@ struct EndingVerdict {
 // only when no other rank finished or entered a collective. Empty when all ranks finished.
 std::optional<EndingVerdict> judge_endings(const std::vector<RankEnding>& endings);
 
-// Returns never_waited with the calls that finished ranks report; nothing without any.
-std::optional<EndingVerdict> judge_findings(const std::vector<RankReport>& reports);
-
 }  // namespace shardproof::sim

@@ -131,8 +131,6 @@ constexpr std::optional<EndingVerdict> (*kDetectors[])(Judged& judged) = {
     [](Judged& judged) { return judge_endings(judged.endings); },
     // Without every rank's report no later detector sees the whole case.
     [](Judged& judged) { return judged.unreadable; },
-    // A value that was read while a call still wrote it is right or wrong by chance.
-    [](Judged& judged) { return judge_findings(judged.result.reports); },
     // A wrong tensor names its position in the computation and the call that altered it.
     [](Judged& judged) {
       judged.compares_values = true;

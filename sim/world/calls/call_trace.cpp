@@ -1,7 +1,7 @@
 // A listener that records calls.
 #include "sim/world/calls/call_trace.h"
 
-#include <fmt/format.h>
+#include "sim/case/stretch.h"
 
 namespace shardproof::sim {
 namespace {
@@ -12,11 +12,8 @@ double microseconds(CallTrace::Clock::duration time) {
 
 }  // namespace
 
-CallTrace::CallTrace(int64_t rank, Forward forward, Forward forward_wait, Clock::time_point origin)
-    : rank_(rank),
-      forward_(std::move(forward)),
-      forward_wait_(std::move(forward_wait)),
-      origin_(origin) {}
+CallTrace::CallTrace(Forward forward, Forward forward_wait, Clock::time_point origin)
+    : forward_(std::move(forward)), forward_wait_(std::move(forward_wait)), origin_(origin) {}
 
 void CallTrace::before_call(const Call& call) {
   if (forward_) forward_(call);
@@ -52,36 +49,18 @@ void CallTrace::after_call(const Call& call) {
   }
 }
 
-void CallTrace::never_waited(const Call& call) {
-  findings_.push_back(fmt::format("never_waited: rank {} started {} and dropped it without wait()",
-                                  rank_, describe(call)));
-  if (Span* span = open_span(call)) span->dropped = true;
-}
-
-std::vector<std::string> CallTrace::left_pending() const {
-  std::vector<std::string> findings;
-  for (const Span& span : spans_) {
-    if (!span.call.asynchronous || span.waited || span.dropped) continue;
-    findings.push_back(
-        fmt::format("never_waited: rank {} started {} and had not waited for it "
-                    "when its part was done",
-                    rank_, describe(span.call)));
-  }
-  return findings;
-}
-
 std::vector<nlohmann::json> CallTrace::timeline() const {
   std::vector<nlohmann::json> out;
-  const auto entry = [&](const Span& span, Clock::time_point start, const char* kind) {
+  const auto entry = [&](const Span& span, Clock::time_point start, StretchKind kind) {
     out.push_back({{"name", describe(span.call)},
                    {"start_us", microseconds(start - origin_)},
                    {"duration_us", microseconds(span.end - start)},
-                   {"kind", kind}});
+                   {"kind", name_of(kind)}});
   };
   for (const Span& span : spans_) {
     if (!span.ended) continue;
-    entry(span, span.start, "communication");
-    if (span.waited) entry(span, span.wait_start, "wait");
+    entry(span, span.start, StretchKind::kCommunication);
+    if (span.waited) entry(span, span.wait_start, StretchKind::kWait);
   }
   return out;
 }

@@ -20,13 +20,12 @@ class CallTrace : public CallListener {
  public:
   using Forward = std::function<void(const Call&)>;
   using Clock = std::chrono::steady_clock;
-  explicit CallTrace(int64_t rank, Forward forward = {}, Forward forward_wait = {},
+  explicit CallTrace(Forward forward = {}, Forward forward_wait = {},
                      Clock::time_point origin = Clock::now());
 
   void before_call(const Call& call) override;
   void before_wait(const Call& call) override;
   void after_call(const Call& call) override;
-  void never_waited(const Call& call) override;
 
   // "all_reduce(sum) tp[0,1] [4,16,32] float64 '<label>'", in call order.
   const std::vector<std::string>& calls() const { return calls_; }
@@ -36,26 +35,20 @@ class CallTrace : public CallListener {
   // {"name", "start_us", "duration_us", "kind": "communication" | "wait"}, in microseconds after
   // `origin`. An asynchronous call lasts until its wait() has returned; the wait is an entry too.
   std::vector<nlohmann::json> timeline() const;
-  // The calls that were dropped without wait(), as sentences with rank and label.
-  const std::vector<std::string>& findings() const { return findings_; }
-  // The asynchronous calls that are held but not waited for at the end of the rank's work.
-  std::vector<std::string> left_pending() const;
 
  private:
   struct Span {
     Call call;
     Clock::time_point start, wait_start = {}, end = {};
-    bool waited = false, dropped = false, ended = false;
+    bool waited = false, ended = false;
   };
   Span* open_span(const Call& call);
 
-  int64_t rank_;
   Forward forward_, forward_wait_;
   Clock::time_point origin_;
   std::vector<std::string> calls_;
   std::vector<Span> spans_;
   std::map<std::pair<std::string, std::string>, int64_t> counts_;
-  std::vector<std::string> findings_;
 };
 
 }  // namespace shardproof::sim

@@ -86,14 +86,8 @@ void FaultInjection::act_at_backend(Planned& planned, const Call& call) {
     return;
   }
   const auto change = [this, &planned](const Tensors& tensors) {
-    const FaultSpec& how = planned.fault;
     try {
-      if (how.kind == FaultKind::kDrop) fired(planned, zero(tensors));
-      if (how.kind == FaultKind::kDuplicate) fired(planned, twice(tensors));
-      if (how.kind == FaultKind::kStale) fired(planned, outdate(tensors, planned.before));
-      if (how.kind == FaultKind::kCorrupt) {
-        fired(planned, name_of(how.side) + " " + flip_bit(tensors, how.element, how.bit));
-      }
+      fired(planned, spoil(planned.fault, tensors, planned.before));
     } catch (const Error& error) {
       planned.note.problem = error.what();
     }

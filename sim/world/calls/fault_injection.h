@@ -1,15 +1,4 @@
 // Faults that a scenario plants in a rank at run time, as a test of the harness.
-//
-//   kill       the process dies of SIGKILL before the call
-//   hang       the rank sleeps forever instead of making the call
-//   throw      the rank throws instead of making the call
-//   skip       the rank continues without making the call: it neither sends nor receives
-//   delay      the rank sleeps for some seconds, then makes the call
-//   drop       its contribution is lost: zeros are sent
-//   duplicate  its contribution to a sum counts twice
-//   repeat     the call is made twice, one after the other
-//   corrupt    one bit of one element of its input or output flips
-//   stale      the data of the previous matching call are sent again
 #pragma once
 
 #include <functional>

@@ -8,7 +8,30 @@
 namespace shardproof::sim {
 namespace {
 
-int64_t count_of(const std::vector<at::Tensor>& tensors) {
+// --- Where a fault can act
+bool contributes(const FaultSpec&, const Call& call) {
+  if (call.op == Op::kRecv || call.op == Op::kBarrier) return false;
+  const bool from_root = call.op == Op::kBroadcast || call.op == Op::kScatter;
+  if (from_root && call.root != call.group_rank) return false;
+  return call.bytes > 0;
+}
+
+bool contributes_to_sum(const FaultSpec& fault, const Call& call) {
+  const bool sums = call.reduce == ReduceOp::kSum || call.reduce == ReduceOp::kAvg;
+  return contributes(fault, call) && sums;
+}
+
+bool receives(const Call& call) {
+  if (call.op == Op::kSend || call.op == Op::kBarrier) return false;
+  return call.op != Op::kGather || call.root == call.group_rank;
+}
+
+bool has_side(const FaultSpec& fault, const Call& call) {
+  return fault.side == FaultSide::kOutput ? receives(call) : contributes(fault, call);
+}
+
+// --- What it does
+int64_t count_of(const Tensors& tensors) {
   int64_t count = 0;
   for (const at::Tensor& tensor : tensors) count += tensor.numel();
   return count;
@@ -19,7 +42,7 @@ int64_t count_of(const std::vector<at::Tensor>& tensors) {
 }
 
 // One element as a view of shape [].
-at::Tensor element_at(const std::vector<at::Tensor>& tensors, int64_t element) {
+at::Tensor element_at(const Tensors& tensors, int64_t element) {
   for (const at::Tensor& tensor : tensors) {
     if (element >= tensor.numel()) {
       element -= tensor.numel();
@@ -37,7 +60,7 @@ at::Tensor element_at(const std::vector<at::Tensor>& tensors, int64_t element) {
   return {};
 }
 
-int64_t largest(const std::vector<at::Tensor>& tensors) {
+int64_t largest(const Tensors& tensors) {
   std::vector<at::Tensor> flat;
   for (const at::Tensor& tensor : tensors) {
     flat.push_back(tensor.reshape({-1}).to(at::kCPU, at::kDouble));
@@ -60,28 +83,26 @@ int64_t default_bit(at::ScalarType dtype) {
   }
 }
 
-}  // namespace
-
-std::string zero(const std::vector<at::Tensor>& tensors) {
+std::string zero(const FaultSpec&, const Tensors& tensors, const Tensors&) {
   for (const at::Tensor& tensor : tensors) tensor.zero_();
   return fmt::format("its {} elements became zeros", count_of(tensors));
 }
 
-std::string twice(const std::vector<at::Tensor>& tensors) {
+std::string twice(const FaultSpec&, const Tensors& tensors, const Tensors&) {
   for (const at::Tensor& tensor : tensors) tensor.add_(tensor.clone());
   return fmt::format("its {} elements counted twice", count_of(tensors));
 }
 
-std::string flip_bit(const std::vector<at::Tensor>& tensors, int64_t element, int64_t bit) {
+std::string flip_bit(const FaultSpec& fault, const Tensors& tensors, const Tensors&) {
   const int64_t count = count_of(tensors);
-  if (element >= count || count == 0) {
-    cannot(fmt::format("there is no element {} in a buffer of {}", element, count),
+  if (fault.element >= count || count == 0) {
+    cannot(fmt::format("there is no element {} in a buffer of {}", fault.element, count),
            "choose a smaller element, or another call");
   }
-  if (element < 0) element = largest(tensors);
+  const int64_t element = fault.element < 0 ? largest(tensors) : fault.element;
   const at::Tensor target = element_at(tensors, element);
   const auto bits = static_cast<int64_t>(8 * target.element_size());
-  if (bit < 0) bit = default_bit(target.scalar_type());
+  const int64_t bit = fault.bit < 0 ? default_bit(target.scalar_type()) : fault.bit;
   if (bit >= bits) {
     cannot(fmt::format("there is no bit {} in {} bits", bit, bits), "choose a smaller bit");
   }
@@ -90,11 +111,11 @@ std::string flip_bit(const std::vector<at::Tensor>& tensors, int64_t element, in
   auto* bytes = static_cast<uint8_t*>(copy.data_ptr());
   bytes[bit / 8] = static_cast<uint8_t>(bytes[bit / 8] ^ (1U << (bit % 8)));
   target.copy_(copy);
-  return fmt::format("bit {} of element {}: {:.9g} became {:.9g}", bit, element, before,
-                     copy.item().toDouble());
+  return fmt::format("{} bit {} of element {}: {:.9g} became {:.9g}", fault.side, bit, element,
+                     before, copy.item().toDouble());
 }
 
-std::string outdate(const std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& before) {
+std::string outdate(const FaultSpec&, const Tensors& tensors, const Tensors& before) {
   bool alike = tensors.size() == before.size();
   for (size_t i = 0; alike && i < tensors.size(); ++i) {
     alike = tensors[i].sizes() == before[i].sizes() &&
@@ -107,6 +128,39 @@ std::string outdate(const std::vector<at::Tensor>& tensors, const std::vector<at
   }
   for (size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(before[i]);
   return "the buffer of the matching call before it was sent again";
+}
+
+struct Spoiler {
+  FaultKind kind;
+  bool (*can)(const FaultSpec& fault, const Call& call);
+  std::string (*change)(const FaultSpec& fault, const Tensors& tensors, const Tensors& before);
+};
+
+constexpr Spoiler kSpoilers[] = {
+    {FaultKind::kDrop, contributes, zero},
+    {FaultKind::kDuplicate, contributes_to_sum, twice},
+    {FaultKind::kCorrupt, has_side, flip_bit},
+    {FaultKind::kStale, contributes, outdate},
+};
+
+const Spoiler* spoiler_of(FaultKind kind) {
+  for (const Spoiler& spoiler : kSpoilers) {
+    if (spoiler.kind == kind) return &spoiler;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+bool can_spoil(const FaultSpec& fault, const Call& call) {
+  const Spoiler* spoiler = spoiler_of(fault.kind);
+  return spoiler == nullptr || spoiler->can(fault, call);
+}
+
+std::string spoil(const FaultSpec& fault, const Tensors& tensors, const Tensors& before) {
+  const Spoiler* spoiler = spoiler_of(fault.kind);
+  SHARDPROOF_ASSERT(spoiler != nullptr, "a fault that changes tensors");
+  return spoiler->change(fault, tensors, before);
 }
 
 }  // namespace shardproof::sim

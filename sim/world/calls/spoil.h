@@ -1,26 +1,20 @@
 // Changes that planted faults make to the tensors of a call.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <cstdint>
 #include <string>
-#include <vector>
+
+#include "sim/case/case_spec.h"
+#include "sim/world/calls/interceptor.h"
 
 namespace shardproof::sim {
 
-// All functions write to `tensors`, whose elements are numbered through in row-major order, and
-// return a description of the change.
+// Whether the fault can act at the call on this rank. Faults that change no tensor can act at every
+// call.
+bool can_spoil(const FaultSpec& fault, const Call& call);
 
-// "its 12 elements became zeros"
-std::string zero(const std::vector<at::Tensor>& tensors);
-// "its 12 elements counted twice"
-std::string twice(const std::vector<at::Tensor>& tensors);
-// Flips `bit` (counted from the lowest; -1: the lowest of the exponent or of an integer) of
-// `element` (-1: the one of largest magnitude). "bit 52 of element 7: 0.25 became 0.5". Throws
-// Error(kBadInput) when there is no such bit or element.
-std::string flip_bit(const std::vector<at::Tensor>& tensors, int64_t element, int64_t bit);
-// Copies the values of `before`. Throws Error(kBadInput) when sizes or dtypes differ.
-std::string outdate(const std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& before);
+// Writes to `tensors`, whose elements are numbered through in row-major order, and returns a
+// description of the change: "its 12 elements became zeros". `before` are the data of the previous
+// matching call. Throws Error(kBadInput) when the fault cannot act on these tensors.
+std::string spoil(const FaultSpec& fault, const Tensors& tensors, const Tensors& before);
 
 }  // namespace shardproof::sim

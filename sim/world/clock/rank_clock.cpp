@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "sim/case/stretch.h"
 
 namespace shardproof::sim {
 namespace {
@@ -18,10 +19,10 @@ double thread_cpu_us() {
 
 class Entries {
  public:
-  void add(const std::string& name, const char* kind, double from_us, double to_us,
+  void add(const std::string& name, StretchKind kind, double from_us, double to_us,
            nlohmann::json more = nlohmann::json::object()) {
     more["name"] = name;
-    more["kind"] = kind;
+    more["kind"] = name_of(kind);
     more["start_us"] = from_us;
     more["duration_us"] = to_us - from_us;
     more["virtual"] = true;
@@ -121,10 +122,10 @@ std::vector<nlohmann::json> RankClock::timeline() const {
     const double from = call->blocked_from_us;
     const double ready = std::clamp(transfer.ready_us, from, std::max(from, transfer.end_us));
     const double end = std::max(from, transfer.end_us);
-    if (from > free_since) entries.add("compute", "compute", free_since, from);
-    if (ready > from) entries.add(call->name, "waiting", from, ready);
-    if (end > ready) entries.add(call->name, "exposed", ready, end);
-    entries.add(call->name, "communication", transfer.begin_us, transfer.end_us,
+    if (from > free_since) entries.add("compute", StretchKind::kCompute, free_since, from);
+    if (ready > from) entries.add(call->name, StretchKind::kWaiting, from, ready);
+    if (end > ready) entries.add(call->name, StretchKind::kExposed, ready, end);
+    entries.add(call->name, StretchKind::kCommunication, transfer.begin_us, transfer.end_us,
                 {{"group", call->group},
                  {"issued_us", call->issued_us},
                  {"ready_us", transfer.ready_us},
@@ -132,7 +133,7 @@ std::vector<nlohmann::json> RankClock::timeline() const {
                  {"last_rank", transfer.last_rank}});
     free_since = end;
   }
-  if (now_us_ > free_since) entries.add("compute", "compute", free_since, now_us_);
+  if (now_us_ > free_since) entries.add("compute", StretchKind::kCompute, free_since, now_us_);
   return entries.take();
 }
 

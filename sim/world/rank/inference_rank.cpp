@@ -15,7 +15,7 @@
 #include "sim/world/calls/call_trace.h"
 #include "sim/world/rank/case_inputs.h"
 #include "sim/world/rank/refusals.h"
-#include "sim/world/rank/tensor_memory.h"
+#include "tensor/tensor_memory.h"
 
 namespace shardproof::sim {
 namespace {
@@ -76,7 +76,7 @@ RankReport run_inference_rank(const CaseSpec& spec, const RankEnv& env) {
   const auto inputs = env.inputs ? env.inputs->get(spec, reads) : load_case_inputs(spec, reads);
   const TensorMemory memory;
   refuse_unsupported(spec, inputs->config, inputs->batch.size());
-  CallTrace trace(env.rank, env.on_call, env.on_wait);
+  CallTrace trace(env.on_call, env.on_wait);
   CaseSpec judged = spec;
   judged.stages.clear();  // these have the trainer's meshes, to which it does not belong
   RankRecorder recorder(judged, mesh, rank, golden.get(), [&] { return trace.call_count(); });
@@ -108,7 +108,6 @@ RankReport run_inference_rank(const CaseSpec& spec, const RankEnv& env) {
   report.calls = trace.calls();
   report.call_counts = trace.counts();
   report.timeline = trace.timeline();
-  report.findings = trace.findings();
   report.peak_tensor_bytes = memory.peak_bytes();
   report.seconds = seconds_since(start);
   return report;

@@ -24,9 +24,9 @@
 #include "sim/world/rank/inference_rank.h"
 #include "sim/world/rank/policy_life.h"
 #include "sim/world/rank/refusals.h"
-#include "sim/world/rank/tensor_memory.h"
 #include "sim/world/rank/token_runs.h"
 #include "sim/world/rank/watched_probe.h"
+#include "tensor/tensor_memory.h"
 #include "train/trainer.h"
 
 namespace shardproof::sim {
@@ -64,7 +64,7 @@ class CaseRun {
       : spec_(std::move(spec)),
         env_(env),
         mesh_(spec_.parallel.mesh()),
-        trace_(env.rank, env.on_call, env.on_wait),
+        trace_(env.on_call, env.on_wait),
         comm_(mesh_, env.rank, env.make_backend, &trace_) {
     SHARDPROOF_ASSERT(spec_.parallel.world_size() == env.world_size,
                       fmt::format("a case of {} ranks in a world of {}",
@@ -128,10 +128,6 @@ class CaseRun {
     report.calls = trace_.calls();
     report.call_counts = trace_.counts();
     report.timeline = env_.clock != nullptr ? env_.clock->timeline() : trace_.timeline();
-    report.findings = trace_.findings();
-    for (std::string& finding : trace_.left_pending()) {
-      report.findings.push_back(std::move(finding));
-    }
     report.peak_tensor_bytes = memory.peak_bytes();
     report.metrics = {{"loss", metrics.loss},
                       {"grad_norm", metrics.grad_norm},

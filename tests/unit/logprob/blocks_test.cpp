@@ -1,8 +1,5 @@
 // Logprobs in blocks of rows: same values, bounded memory, no saved memory in inference,
 // temperature.
-#include <c10/core/Allocator.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
-
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
@@ -10,22 +7,11 @@
 #include "logprob/vocab_parallel_entropy.h"
 #include "logprob/vocab_parallel_kl.h"
 #include "logprob/vocab_parallel_logprob.h"
+#include "tensor/tensor_memory.h"
 #include "tests/unit/logprob/worlds.h"
 
 namespace shardproof::tests {
 namespace {
-
-// Bytes of this thread's tensors since it was made: those alive now, and their maximum.
-class ByteMeter final : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
-    alive += bytes;
-    peak = std::max(peak, alive);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  void start() { alive = peak = 0; }
-  int64_t alive = 0, peak = 0;
-};
 
 struct Bytes {
   int64_t logits, kept, forward_peak, backward_peak;
@@ -35,24 +21,22 @@ struct Bytes {
 std::vector<Bytes> measure(at::ScalarType dtype, bool inference, double temperature = 1) {
   std::vector<Bytes> bytes(2);
   on_every_rank(Mesh::training(1, 1, 1, 2), [&](MeshComm& comm, int64_t rank) -> NamedResults {
-    const auto meter = std::make_shared<ByteMeter>();
     const at::Tensor leaf =
         vocab_part(random_tensor({2, 256, 4096}, 1), 2, rank).to(dtype).requires_grad_();
     const at::Tensor target = spread_ids({2, 256}, 4096);
     Bytes& own = bytes[static_cast<size_t>(rank)];
     own.logits = static_cast<int64_t>(leaf.nbytes());
     const at::Tensor grad = random_tensor({2, 256}, 2).to(logprob_type(dtype));
-    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
-    meter->start();
+    std::optional<TensorMemory> memory(std::in_place);
     const at::Tensor out = vocab_parallel_logprob(
         leaf, target, comm.along("tp"), 4096,
         {.inference_only = inference, .temperature = temperature, .block_rows = 8});
-    own.kept = meter->alive - static_cast<int64_t>(out.nbytes());
-    own.forward_peak = meter->peak;
+    own.kept = memory->current_bytes() - static_cast<int64_t>(out.nbytes());
+    own.forward_peak = memory->peak_bytes();
     if (!inference) {
-      meter->start();
+      memory.emplace();
       out.backward(grad);
-      own.backward_peak = meter->peak;
+      own.backward_peak = memory->peak_bytes();
     }
     return {};
   });
@@ -376,19 +360,20 @@ TEST_CASE("the fused path in lower precisions: float32 sums, gradients in the in
 }
 
 TEST_CASE("the fused path holds one block of logits", "[LP-8]") {
-  const auto meter = std::make_shared<ByteMeter>();
+  int64_t peak = 0;
   on_every_rank(Mesh::training(1, 1, 1, 1), [&](MeshComm& comm, int64_t) -> NamedResults {
     const at::Tensor hidden = random_tensor({512, 8}, 1).requires_grad_();
     const at::Tensor weight = random_tensor({4096, 8}, 2).requires_grad_();
-    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
+    const TensorMemory memory;
     fused_vocab_parallel_logprob(hidden, weight, {}, spread_ids({512}, 4096), comm.along("tp"),
                                  4096, {.block_rows = 16})
         .backward(random_tensor({512}, 3));
+    peak = memory.peak_bytes();
     return {};
   });
   const int64_t all_logits = 512 * 4096 * 8;
-  CHECK(meter->peak > 0);
-  CHECK(meter->peak * 10 < all_logits);
+  CHECK(peak > 0);
+  CHECK(peak * 10 < all_logits);
 }
 
 }  // namespace

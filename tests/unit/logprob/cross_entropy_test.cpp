@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "logprob/vocab_parallel_cross_entropy.h"
-#include "sim/world/rank/tensor_memory.h"
+#include "tensor/tensor_memory.h"
 #include "tests/unit/logprob/worlds.h"
 
 namespace shardproof::tests {
@@ -165,7 +165,7 @@ LossBytes bytes_of(at::ScalarType dtype, bool overwrites) {
     own.logits = static_cast<int64_t>(logits.nbytes());
     at::Tensor loss, grad;
     {
-      const sim::TensorMemory memory;
+      const TensorMemory memory;
       loss = vocab_parallel_cross_entropy(
           logits, target, comm.along("tp"), 4096,
           {.label_smoothing = 0.1, .overwrite_logits = overwrites, .block_rows = 4});
@@ -175,7 +175,7 @@ LossBytes bytes_of(at::ScalarType dtype, bool overwrites) {
       const at::Tensor ones = at::ones_like(loss);
       at::Tensor seen;
       logits.register_hook([&](const at::Tensor& arrived) { seen = arrived; });
-      const sim::TensorMemory memory;
+      const TensorMemory memory;
       loss.backward(ones);
       own.backward_peak = memory.peak_bytes() - own.logits;  // without the leaf's gradient
       if (overwrites != seen.is_alias_of(logits)) throw std::runtime_error("whose memory it is");

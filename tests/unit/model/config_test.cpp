@@ -73,7 +73,7 @@ TEST_CASE("What a config leaves out has Hugging Face's defaults; null counts as 
     CHECK(config.pad_token_id == -1);
     CHECK(config.rms_norm_eps == 1e-6);
     CHECK(config.rope_theta == 10000.0);
-    CHECK(config.rope_scaling.kind == "default");
+    CHECK(config.rope_scaling.kind == RopeKind::kDefault);
     CHECK_FALSE(config.tie_word_embeddings);
     CHECK_FALSE(config.attention_bias);
     CHECK_FALSE(config.mlp_bias);
@@ -88,14 +88,14 @@ TEST_CASE("Both spellings of the rope options mean the same", "[model]") {
   for (const Json& json : {old_spelling, new_spelling}) {
     const ModelConfig config = ModelConfig::from_json(json);
     CHECK(config.rope_theta == 500.0);
-    CHECK(config.rope_scaling.kind == "llama3");
+    CHECK(config.rope_scaling.kind == RopeKind::kLlama3);
     CHECK(config.rope_scaling.factor == 8.0);
     CHECK(config.rope_scaling.low_freq_factor == 1.0);
     CHECK(config.rope_scaling.high_freq_factor == 4.0);
     CHECK(config.rope_scaling.original_max_position_embeddings == 48);
   }
   const Json oldest = with("rope_scaling", {{"type", "linear"}, {"factor", 2}});
-  CHECK(ModelConfig::from_json(oldest).rope_scaling.kind == "linear");
+  CHECK(ModelConfig::from_json(oldest).rope_scaling.kind == RopeKind::kLinear);
   CHECK(ModelConfig::from_json(oldest).rope_scaling.factor == 2.0);
 
   Json fallback = with("max_position_embeddings", 96);
@@ -349,10 +349,10 @@ TEST_CASE("Gemma's rope: one for each kind of layer, in both spellings", "[model
   for (const Json& json : {old_spelling, new_spelling}) {
     const ModelConfig config = ModelConfig::from_json(json);
     CHECK(config.rope_theta == 300.0);
-    CHECK(config.rope_scaling.kind == "linear");
+    CHECK(config.rope_scaling.kind == RopeKind::kLinear);
     CHECK(config.rope_scaling.factor == 8.0);
     CHECK(config.rope_local_theta == 30.0);
-    CHECK(config.rope_local_scaling.kind == "default");
+    CHECK(config.rope_local_scaling.kind == RopeKind::kDefault);
   }
   CHECK_THAT(complaint(gemma3({{"rope_parameters", full}})).second,
              Catch::Contains("kinds of layers"));

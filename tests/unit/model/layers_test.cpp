@@ -159,13 +159,14 @@ TEST_CASE("Rotation turns element i with element i + D/2 by position times frequ
 }
 
 TEST_CASE("Llama 3 rope keeps short wavelengths, stretches long ones, blends between", "[model]") {
-  const RopeScaling scaling{.kind = "llama3",
+  const RopeScaling scaling{.kind = RopeKind::kLlama3,
                             .factor = 8,
                             .low_freq_factor = 1,
                             .high_freq_factor = 4,
                             .original_max_position_embeddings = 48};
   const at::Tensor plain = inverse_frequencies(rope_config({}));
-  const at::Tensor linear = inverse_frequencies(rope_config({.kind = "linear", .factor = 8}));
+  const at::Tensor linear =
+      inverse_frequencies(rope_config({.kind = RopeKind::kLinear, .factor = 8}));
   const at::Tensor llama3 = inverse_frequencies(rope_config(scaling));
   CHECK(difference(linear * 8, plain) < 1e-16);
   int64_t kept = 0, stretched = 0, between = 0;
@@ -191,7 +192,7 @@ TEST_CASE("Llama 3 rope keeps short wavelengths, stretches long ones, blends bet
 }
 
 TEST_CASE("Only Gemma's sliding layers have a rope base of their own", "[model][MP-1]") {
-  ModelConfig config = rope_config({.kind = "linear", .factor = 8});
+  ModelConfig config = rope_config({.kind = RopeKind::kLinear, .factor = 8});
   config.rope_local_theta = 7;
   CHECK(at::equal(inverse_frequencies(config, true), inverse_frequencies(config, false)));
   config.family = "gemma3";

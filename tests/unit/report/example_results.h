@@ -100,7 +100,6 @@ inline CaseResult example_mismatch() {
   report.rank = 1;
   report.rows = {divergence.worst};
   report.metrics = {{"loss", std::nan("")}, {"note", kHostileText}, {"norms", {1.0, infinity}}};
-  report.findings = {kHostileText};
   report.calls = {kHostileText};
   report.pieces = {example_piece()};
   result.reports.push_back(report);

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "sim/world/rank/tensor_memory.h"
+#include "tensor/tensor_memory.h"
 #include "tests/unit/train/small_run.h"
 
 namespace shardproof::tests {
@@ -76,7 +76,7 @@ TEST_CASE("a checkpointed layer keeps its input alone", "[train][MP-5]") {
     trial.options.micro_batch_size = 0;
     run_emulated_ranks(trial.mesh, [&](MeshComm& comm, int64_t rank) {
       with_trainer(trial, comm, rank, [&](Trainer& trainer) {
-        const sim::TensorMemory memory;
+        const TensorMemory memory;
         trainer.step(small_batch());
         bytes = memory.peak_bytes();
       });

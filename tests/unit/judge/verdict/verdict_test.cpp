@@ -103,17 +103,6 @@ TEST_CASE("a report that cannot be read is a fault of shardproof", "[verdict]") 
   CHECK(judged({"values"}).verdict == Verdict::kInternal);
 }
 
-TEST_CASE("findings of ranks that finished fail the case", "[verdict]") {
-  RankReport report;
-  report.findings = {"never_waited: rank 0 started all_reduce x and dropped it"};
-  RankEnding ending;
-  ending.bytes = encode(report);
-  const CaseResult result = judge(spec_of(1, 1), {ending});
-  CHECK(result.verdict == Verdict::kFailed);
-  CHECK(result.kind == ResultKind::kNeverWaited);
-  CHECK_THAT(result.message, Catch::Contains("dropped it"));
-}
-
 TEST_CASE("the exit status is the first of 5, 2, 3, 1, 4 that applies", "[verdict]") {
   CHECK(exit_status({}) == 0);
   CHECK(exit_status({came("match")}) == 0);

@@ -1,37 +1,17 @@
 // A ring's calls, its saved memory, inputs that it must not change, and the effect of a neighbor in
 // the bin.
 #include <ATen/ATen.h>
-#include <c10/core/Allocator.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <memory>
 
 #include "parallel/cp/buffers.h"
+#include "tensor/tensor_memory.h"
 #include "tests/unit/parallel/cp/ring_cases.h"
 
 namespace shardproof::tests {
 namespace {
-
-// The bytes by which this thread's tensors have grown since it was made.
-class HeldBytes {
- public:
-  int64_t now() const { return meter_->now; }
-  int64_t peak() const { return meter_->peak; }
-
- private:
-  struct Meter final : c10::MemoryReportingInfoBase {
-    void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
-      now += bytes;
-      peak = std::max(peak, now);
-    }
-    bool memoryProfilingEnabled() const override { return true; }
-    int64_t now = 0, peak = 0;
-  };
-  std::shared_ptr<Meter> meter_ = std::make_shared<Meter>();
-  c10::DebugInfoGuard guard_{c10::DebugInfoKind::PROFILER_STATE, meter_};
-};
 
 struct Memory {
   int64_t kept = 0;  // between forward and backward, including the output
@@ -47,12 +27,12 @@ Memory memory_of_rank_0(int64_t cp_size, Rotation rotation) {
     };
     const at::Tensor q = part(8, 1).requires_grad_(), k = part(2, 2).requires_grad_();
     const at::Tensor v = part(2, 3).requires_grad_(), grad = part(8, 4);
-    const HeldBytes held;
+    const TensorMemory held;
     const at::Tensor out = ring_attention(q, k, v, layout, comm.along("cp"),
                                           {.rotation = rotation, .tile_length = 64});
-    const int64_t kept = held.now();
+    const int64_t kept = held.current_bytes();
     out.backward(grad);
-    if (rank == 0) memory = {.kept = kept, .peak = held.peak()};
+    if (rank == 0) memory = {.kept = kept, .peak = held.peak_bytes()};
   });
   return memory;
 }

@@ -107,8 +107,6 @@ TEST_CASE("the next exchange starts before the last one is waited for", "[US-3]"
   struct Log final : CallListener {
     void before_call(const Call& call) override { events.push_back("call " + call.label); }
     void before_wait(const Call& call) override { events.push_back("wait " + call.label); }
-    void after_call(const Call&) override {}
-    void never_waited(const Call& call) override { events.push_back("lost " + call.label); }
     std::vector<std::string> events;
   };
   std::vector<Log> logs(2);

@@ -43,8 +43,6 @@ void call_everything(Communicator& tp, int64_t rank) {
 struct Listener final : CallListener {
   explicit Listener(FaultInjection& given) : injection(given) {}
   void before_call(const Call& call) override { injection.before_call(call); }
-  void after_call(const Call&) override {}
-  void never_waited(const Call&) override {}
   FaultInjection& injection;
 };
 

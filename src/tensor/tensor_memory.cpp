@@ -1,4 +1,4 @@
-#include "policy/worker_memory.h"
+#include "tensor/tensor_memory.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -36,15 +36,15 @@ c10::MemoryReportingInfoBase* listening_now() {
 
 }  // namespace
 
-struct WorkerMemory::Impl {
+struct TensorMemory::Impl {
   std::shared_ptr<PassingMeter> meter = std::make_shared<PassingMeter>(listening_now());
   c10::DebugInfoGuard guard{c10::DebugInfoKind::PROFILER_STATE, meter};
 };
 
-WorkerMemory::WorkerMemory() : impl_(std::make_unique<Impl>()) {}
-WorkerMemory::~WorkerMemory() = default;
-int64_t WorkerMemory::current_bytes() const { return impl_->meter->current; }
-int64_t WorkerMemory::peak_bytes() const { return impl_->meter->peak; }
-void WorkerMemory::reset_peak() { impl_->meter->peak = impl_->meter->current.load(); }
+TensorMemory::TensorMemory() : impl_(std::make_unique<Impl>()) {}
+TensorMemory::~TensorMemory() = default;
+int64_t TensorMemory::current_bytes() const { return impl_->meter->current; }
+int64_t TensorMemory::peak_bytes() const { return impl_->meter->peak; }
+void TensorMemory::reset_peak() { impl_->meter->peak = impl_->meter->current.load(); }
 
 }  // namespace shardproof

@@ -1,13 +1,12 @@
 // The count of a rank's tensor memory.
-#include "policy/worker_memory.h"
-
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
 
+#include "tensor/tensor_memory.h"
 #include "tests/support/run_gloo_ranks.h"
 
-namespace shardproof::worker_memory_test {
+namespace shardproof::gloo_memory_test {
 namespace {
 
 // Makes each call of the group, synchronous and asynchronous, and drops its result.
@@ -28,12 +27,11 @@ void call_everything(Communicator& tp, int64_t elements) {
   summed.wait();
 }
 
-TEST_CASE("what a Gloo call held is counted as dropped on the rank that made the call",
-          "[policy][gloo]") {
+TEST_CASE("what a Gloo call held is counted as dropped on the rank that made the call", "[gloo]") {
   std::vector<int64_t> left(2, -1), peaks_grew(2, -1);
   tests::run_gloo_ranks(Mesh({{"tp", 2}}), [&](MeshComm& comm, int64_t rank) {
     Communicator& tp = comm.along("tp");
-    WorkerMemory memory;
+    TensorMemory memory;
     call_everything(tp, 1000);
     const int64_t first_peak = memory.peak_bytes();
     for (int round = 0; round < 100; ++round) call_everything(tp, 1000);
@@ -45,7 +43,7 @@ TEST_CASE("what a Gloo call held is counted as dropped on the rank that made the
   for (const int64_t grew : peaks_grew) CHECK(grew < 200000);
 }
 
-TEST_CASE("a Gloo call that is dropped keeps its memory until it has ended", "[policy][gloo]") {
+TEST_CASE("a Gloo call that is dropped keeps its memory until it has ended", "[gloo]") {
   std::vector<int> untouched(2, -1);
   tests::run_gloo_ranks(Mesh({{"tp", 2}}), [&](MeshComm& comm, int64_t rank) {
     Communicator &tp = comm.along("tp"), &world = comm.world();
@@ -65,4 +63,4 @@ TEST_CASE("a Gloo call that is dropped keeps its memory until it has ended", "[p
 }
 
 }  // namespace
-}  // namespace shardproof::worker_memory_test
+}  // namespace shardproof::gloo_memory_test

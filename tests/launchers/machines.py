@@ -1,0 +1,76 @@
+"""Machines for tests: namespaces of network and host name, each held by a process that sleeps in them."""
+
+import subprocess
+import sys
+import time
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Machine:
+    def __init__(self, name):
+        self.name = name
+        self.holder = subprocess.Popen(["unshare", "--net", "--uts", "sh", "-c", f"hostname {name} && exec sleep 600"])
+
+    def command(self, *words):
+        return ["nsenter", "--target", str(self.holder.pid), "--net", "--uts", "--", *map(str, words)]
+
+    def run(self, *words):
+        return subprocess.run(self.command(*words), check=True, text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT).stdout.strip()
+
+    def listens_at(self):
+        """All addresses where somebody on this machine listens."""
+        rows = [line.split() for kind in ("tcp", "tcp6")
+                for line in Path(f"/proc/{self.holder.pid}/net/{kind}").read_text().splitlines()[1:]]
+        return sorted(row[1] for row in rows if row[3] == "0A")
+
+    def link(self, device, other, other_device):
+        subprocess.run(["ip", "link", "add", device, "netns", str(self.holder.pid), "type", "veth", "peer", "name",
+                        other_device, "netns", str(other.holder.pid)], check=True, stderr=subprocess.PIPE)
+
+    def has_address(self, address, device):
+        self.run("ip", "link", "set", "lo", "up")
+        self.run("ip", "address", "add", address + "/24", "dev", device)
+        self.run("ip", "link", "set", device, "up")
+
+    def end(self):
+        self.holder.kill()
+        self.holder.wait()
+
+
+def joined(names, join):
+    """Machines of these names after join(machines); None where this process may not make them."""
+    machines = [Machine(name) for name in names]
+    try:
+        end = time.monotonic() + 60
+        while [machine.run("hostname") for machine in machines] != names:
+            if time.monotonic() > end or any(machine.holder.poll() is not None for machine in machines):
+                raise OSError("no namespace")
+            time.sleep(0.02)
+        join(machines)
+    except (OSError, subprocess.CalledProcessError):
+        for machine in machines:
+            machine.end()
+        return None
+    return machines
+
+
+def program():
+    """The first argument, which it takes away, else the release build."""
+    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
+        return Path(sys.argv.pop(1)).resolve()
+    return ROOT / "build/release/shardproof-bin"
+
+
+def main(joined_machines):
+    """Runs the tests, or exits with status 77."""
+    probe = joined_machines()
+    if probe is None:
+        print("skipped: no right to make network namespaces here")
+        sys.exit(77)
+    for held in probe:
+        held.end()
+    unittest.main()
