@@ -35,8 +35,10 @@ RankEnding ending_of(const CaseSpec& spec, const TaskOutcome& outcome) {
   RankEnding ending;
   const bool refused =
       outcome.kind == ResultKind::kBadInput || outcome.kind == ResultKind::kRefused;
-  ending.kind = refused || was_ended(outcome) ? outcome.kind : ResultKind::kInternal;
-  ending.message = refused ? outcome.message : "the golden did not finish: " + outcome.message;
+  const bool of_ranks = spec.reference.is_set();  // whose failures have kinds of their own
+  ending.kind = refused || of_ranks || was_ended(outcome) ? outcome.kind : ResultKind::kInternal;
+  ending.message =
+      refused || of_ranks ? outcome.message : "the golden did not finish: " + outcome.message;
   if (ending.kind == ResultKind::kBadInput) ending.message = with_file(spec, outcome.message);
   return ending;
 }
@@ -71,6 +73,8 @@ struct CaseRunner::Under {
   double golden_seconds = 0;
   std::shared_ptr<const GoldenStore::Golden> golden = nullptr;  // keeps its descriptor open
   bool leaves_world_whole = false;
+
+  bool reference_failed() const { return spec.reference.is_set() && golden && !golden->outcome.ok; }
 };
 
 void CaseRunner::start(const CaseSpec& spec, Done done) {
@@ -112,7 +116,7 @@ void CaseRunner::finish(const std::shared_ptr<Under>& under,
                         const std::vector<RankEnding>& endings) {
   CaseResult result = judge(under->spec, endings);
   // A scenario expects what happens to its ranks.
-  if (under->golden && was_ended(under->golden->outcome)) {
+  if (under->golden && (was_ended(under->golden->outcome) || under->reference_failed())) {
     result.as_expected = false;
     result.unexpected = result.message;
   }
