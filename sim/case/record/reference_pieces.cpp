@@ -138,6 +138,14 @@ std::vector<GivenPiece> merged(const std::vector<RankPieces>& ranks) {
 
 }  // namespace
 
+struct PiecesFile::Descriptor {
+  explicit Descriptor(int opened) : number(opened) {}
+  ~Descriptor() { ::close(number); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int number;
+};
+
 PiecesFile PiecesFile::open(const std::string& path, const std::vector<int64_t>& shape,
                             bool writes) {
   size_t count = 1;
@@ -147,10 +155,7 @@ PiecesFile PiecesFile::open(const std::string& path, const std::vector<int64_t>&
   const int flags = writes ? O_RDWR | O_CREAT | O_CLOEXEC : O_RDONLY | O_CLOEXEC;
   const int descriptor = ::open(path.c_str(), flags, 0600);
   if (descriptor < 0) cannot(writes ? "make" : "open", path);
-  file.descriptor_ = std::shared_ptr<const int>(new int(descriptor), [](const int* one) {
-    ::close(*one);
-    delete one;
-  });
+  file.descriptor_ = std::make_shared<const Descriptor>(descriptor);
   struct stat status {};
   if (writes && ::ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) cannot("write", path);
   if (::fstat(descriptor, &status) != 0) cannot("read", path);
@@ -192,7 +197,7 @@ PiecesFile PiecesFile::to_read(const std::string& folder, const GoldenFacts& fac
 }
 
 void PiecesFile::lock(bool locked) const {
-  while (::flock(*descriptor_, locked ? LOCK_EX : LOCK_UN) != 0) {
+  while (::flock(descriptor_->number, locked ? LOCK_EX : LOCK_UN) != 0) {
     SHARDPROOF_ASSERT(errno == EINTR, "a file of pieces cannot be locked");
   }
 }

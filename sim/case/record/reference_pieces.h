@@ -43,8 +43,10 @@ class PiecesFile {
   static PiecesFile open(const std::string& path, const std::vector<int64_t>& shape, bool writes);
   void lock(bool locked) const;
 
+  struct Descriptor;
+
   std::shared_ptr<const void> memory_;
-  std::shared_ptr<const int> descriptor_;
+  std::shared_ptr<const Descriptor> descriptor_;
   TensorView value_, given_;
   double* values_ = nullptr;
   uint8_t* givers_ = nullptr;
