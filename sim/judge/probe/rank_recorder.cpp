@@ -11,6 +11,7 @@
 #include "base/elapsed.h"
 #include "sim/case/policy_stages.h"
 #include "sim/case/record/reference_pieces.h"
+#include "sim/judge/diff/given.h"
 #include "sim/judge/diff/golden_order.h"
 #include "sim/judge/diff/roundings.h"
 #include "sim/judge/diff/tensor_diff.h"
@@ -91,24 +92,6 @@ void fill_coverage(const GoldenTensor& golden, const IndexPlan& plan, ResultRow&
     row.covered = plan.covered;
     row.coverage_of_all = plan.coverage_of_all;
   }
-}
-
-// Says which of the elements that this rank holds no rank of the reference gave, or not as often as
-// the others; "" when all are there, as they are in the golden of one device.
-std::string not_given(const GoldenTensor& golden, const IndexPlan& plan) {
-  if (!golden.given.defined()) return "";
-  const uint8_t* givers = golden.given.data<uint8_t>();
-  int64_t lacking = 0;
-  uint8_t usual = 0;
-  plan.for_each_run([&](int64_t, int64_t offset, int64_t length) {
-    for (int64_t i = offset; i < offset + length; ++i) {
-      if (usual == 0) usual = givers[i];
-      lacking += givers[i] == 0 || givers[i] != usual;
-    }
-  });
-  if (lacking == 0) return "";
-  return fmt::format("the reference's ranks did not give {} of these {} elements", lacking,
-                     plan.count);
 }
 
 constexpr const char* kMaySkip =
