@@ -12,8 +12,8 @@ namespace shardproof::sim {
 // the reference.
 bool draws_own_shards(const CaseSpec& spec);
 
-// Gives the trainer the shards of seeded_weights(). Draws one full parameter at a time, which is
-// the largest memory beyond the rank's share.
+// Gives the trainer the shards of seeded_weights(). Holds one full parameter at a time, and
+// otherwise the rank's share.
 void draw_own_shards(const CaseSpec& spec, const ModelConfig& config, Trainer& trainer,
                      const Mesh& mesh, int64_t rank);
 
