@@ -6,8 +6,12 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <set>
+#include <utility>
 
 #include "base/error.h"
+#include "model/config.h"
+#include "model/weights.h"
 #include "sim/case/record/reference_pieces.h"
 #include "sim/case/reference.h"
 #include "sim/judge/verdict/verdict.h"
@@ -16,6 +20,29 @@
 namespace shardproof::sim {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+// Throws unless every parameter is there after every step: one that neither layout observes would
+// not be missed otherwise.
+void check_parameters(const CaseSpec& spec, const std::vector<RankPieces>& ranks) {
+  if (!spec.is(ModelWorkload::kTrain)) return;
+  std::set<std::pair<int64_t, std::string>> seen;
+  for (const RankPieces& rank : ranks) {
+    for (const GivenPiece& piece : rank.pieces) seen.emplace(piece.facts.step, piece.facts.name);
+  }
+  for (const auto& [name, shape] : weight_shapes(ModelConfig::from_json(spec.model))) {
+    for (int64_t step = 1; step <= spec.steps; ++step) {
+      if (seen.contains({step, "param." + name})) continue;
+      throw Error({.kind = ErrorKind::kFailed,
+                   .what = fmt::format("its ranks gave no param.{} of step {}", name, step),
+                   .fix = "compare the reference's layout with one device",
+                   .code = "threw"});
+    }
+  }
+}
+
+}  // namespace
 
 PiecesFolder::PiecesFolder(double bytes) {
   std::error_code error;
@@ -68,6 +95,7 @@ TaskOutcome collect_reference(const CaseSpec& spec, const std::string& folder,
     for (const RankEnding& ending : endings) {
       ranks.push_back(RankPieces::read(folder, ending.rank));
     }
+    check_parameters(spec, ranks);
     const std::string index = index_of_pieces(folder, ranks);
     if (::write(fd.get(), index.data(), index.size()) != static_cast<ssize_t>(index.size())) {
       throw InternalError("the index of the reference cannot be written");
