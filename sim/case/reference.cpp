@@ -53,10 +53,11 @@ CaseSpec reference_case(const CaseSpec& spec, const std::string& folder) {
   made.expect = {};
   made.dump_file.clear();
   made.save_folder.clear();
-  made.world = {.backend = spec.world.backend,
-                .device = spec.world.device,
-                .hang_s = spec.world.hang_s,
-                .deadline_s = spec.world.deadline_s};
+  made.world = WorldSpec();
+  made.world.backend = spec.world.backend;
+  made.world.device = spec.world.device;
+  made.world.hang_s = spec.world.hang_s;
+  made.world.deadline_s = spec.world.deadline_s;
   return made;
 }
 
