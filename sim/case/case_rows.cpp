@@ -98,8 +98,8 @@ void append(OptionRows<CaseSpec>& rows, const OptionRows<CaseSpec>& more) {
 
 // The position of a key's block in the table, in the order of a scenario file.
 size_t place_of(const CaseOption& option) {
-  static const std::vector<std::string> blocks = {"model", "parallel", "data",  "run",
-                                                  "world", "faults",   "expect"};
+  static const std::vector<std::string> blocks = {"model",     "parallel", "data",   "run",
+                                                  "reference", "world",    "faults", "expect"};
   const std::string block = option.path.substr(0, option.path.find_first_of(".["));
   const auto found = std::find(blocks.begin(), blocks.end(), block);
   return found == blocks.end() ? 0 : 1 + static_cast<size_t>(found - blocks.begin());
@@ -125,6 +125,7 @@ const OptionRows<CaseSpec>& rows_of(const CaseSpec&) {
                     row<&Spec::backends>(
                         "world.backend", "The only backends for this scenario; default: all",
                         Choices{known_backends()}, Default::kFollows, Golden::kIgnores),
+                    member<&Spec::reference>(Golden::kIgnores),
                     member<&Spec::world>(Golden::kIgnores),
                     row<&Spec::faults>("faults", "Faults that are planted at run time",
                                        Golden::kIgnores),

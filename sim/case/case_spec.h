@@ -114,6 +114,16 @@ struct ParallelSpec {
   int64_t world_size() const { return dp * cp * ulysses * tp + inference_tp; }
 };
 
+// Another layout of the same model, which the case is compared with instead of one device.
+struct ReferenceSpec {
+  int64_t dp = 0, cp = 0, ulysses = 0, tp = 0;  // 0: not named; all 0: there is no reference
+  bool sequence_parallel = false;
+  DataParallelKind data_parallel = DataParallelKind::kReplicate;
+  // Of the run that makes the reference: where its ranks put their pieces. "" in all others.
+  std::string folder = {};
+  bool is_set() const { return dp + cp + ulysses + tp > 0; }
+};
+
 enum class StageKind { kTrain, kScore, kReference, kRefit, kOffload, kSave, kLoad, kExport, kDraw };
 constexpr std::array<const char*, 9> names_of(StageKind) {
   return {"train", "score", "reference", "refit", "offload", "save", "load", "export", "draw"};
@@ -207,6 +217,7 @@ struct CaseSpec {
   double noise_std = 0;  // train: noise on the weights before the first step; 0: none
   std::vector<std::string> frozen = {};  // patterns of parameters that are not trained
   ParallelSpec parallel;
+  ReferenceSpec reference = {};
   WorldSpec world;
   std::vector<FaultSpec> faults;
   ExpectSpec expect;

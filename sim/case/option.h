@@ -95,6 +95,7 @@ const OptionRows<SchedulerSpec>& rows_of(const SchedulerSpec&);
 const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&);
 const OptionRows<FsdpSpec>& rows_of(const FsdpSpec&);
 const OptionRows<StageSpec>& rows_of(const StageSpec&);
+const OptionRows<ReferenceSpec>& rows_of(const ReferenceSpec&);
 const OptionRows<WorldSpec>& rows_of(const WorldSpec&);
 const OptionRows<LinkSpec>& rows_of(const LinkSpec&);
 const OptionRows<StragglerSpec>& rows_of(const StragglerSpec&);

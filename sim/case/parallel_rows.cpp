@@ -77,4 +77,30 @@ const OptionRows<FsdpSpec>& rows_of(const FsdpSpec&) {
   return rows;
 }
 
+const OptionRows<ReferenceSpec>& rows_of(const ReferenceSpec&) {
+  using Spec = ReferenceSpec;
+  constexpr Range ranks{1, kMaxRanks};
+  static const OptionRows<ReferenceSpec> rows = {
+      row<&Spec::dp>("reference.mesh.dp",
+                     "Compare with another layout of the model, not with one device: its ranks of "
+                     "axis dp; default: 1",
+                     ranks, Default::kFollows, ShortName{"reference_dp"}),
+      row<&Spec::cp>("reference.mesh.cp", "Ranks of axis cp of the reference; default: 1", ranks,
+                     Default::kFollows, ShortName{"reference_cp"}),
+      row<&Spec::ulysses>("reference.mesh.ulysses",
+                          "Ranks of axis ulysses of the reference; default: 1", ranks,
+                          Default::kFollows, ShortName{"reference_ulysses"}),
+      row<&Spec::tp>("reference.mesh.tp", "Ranks of axis tp of the reference; default: 1", ranks,
+                     Default::kFollows, ShortName{"reference_tp"}),
+      row<&Spec::sequence_parallel>("reference.sequence_parallel",
+                                    "The reference shards the sequence over tp in norms",
+                                    ShortName{"reference_sp"}),
+      row<&Spec::data_parallel>(
+          "reference.data_parallel", "How dp of the reference holds parameters",
+          Choices{{"replicate", "fsdp"}}, ShortName{"reference_data_parallel"}),
+      member<&Spec::folder>(),
+  };
+  return rows;
+}
+
 }  // namespace shardproof::sim

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "sim/case/option.h"
+#include "sim/case/reference.h"
 #include "sim/cli/machine.h"
 #include "sim/judge/verdict/schedules.h"
 #include "sim/lint/case_reader.h"
@@ -143,9 +144,16 @@ void shuffle(std::vector<CaseSpec>& cases, int64_t seed) {
 
 // Why the started ranks cannot run the case; "" when they can.
 std::string wrong_size(const RunArguments& arguments, const CaseSpec& spec) {
+  if (!arguments.world_size) return "";
+  const auto wrong = [&](int64_t size) { return size != *arguments.world_size; };
   const int64_t size = spec.parallel.world_size();
-  if (!arguments.world_size || size == *arguments.world_size) return "";
-  return fmt::format("needs {} ranks, {} were started", size, *arguments.world_size);
+  if (wrong(size))
+    return fmt::format("needs {} ranks, {} were started", size, *arguments.world_size);
+  if (!spec.reference.is_set()) return "";
+  const int64_t of_reference = reference_layout(spec.reference).world_size();
+  if (!wrong(of_reference)) return "";
+  return fmt::format("its reference needs {} ranks, {} were started", of_reference,
+                     *arguments.world_size);
 }
 
 std::vector<CaseSpec> deal(const RunArguments& arguments, const std::vector<CaseSpec>& cases) {

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/read_text.h"
+#include "sim/case/reference.h"
 #include "sim/report/case_files.h"
 #include "sim/report/escape.h"
 #include "sim/report/results_json.h"
@@ -97,6 +98,8 @@ std::string junit_part(const CaseResult& result) {
   if (!inside.empty() && !result.replay.empty()) {
     inside += fmt::format("      <system-out>replay: {}</system-out>\n", xml_text(result.replay));
   }
+  const std::string note = reference_note(result.spec);
+  if (!note.empty()) inside += fmt::format("      <system-out>{}</system-out>\n", xml_text(note));
   const std::string unresolved = unresolved_text(result.account, result.spec.precision);
   if (!unresolved.empty()) {
     inside += fmt::format("      <system-err>{}</system-err>\n", xml_text(unresolved));

@@ -7,6 +7,7 @@
 #include <ctime>
 #include <map>
 
+#include "sim/case/reference.h"
 #include "sim/report/case_files.h"
 #include "sim/report/escape.h"
 #include "sim/report/tensor_table.h"
@@ -141,7 +142,9 @@ Json spec_json(const CaseSpec& spec) {
           {"world_size", spec.parallel.world_size()},
           {"sequence_parallel", spec.parallel.sequence_parallel},
           {"data_parallel", spec.parallel.data_parallel},
-          {"golden", crc32_text(golden_key(spec))},
+          {"golden",
+           crc32_text(golden_key(spec) + (spec.reference.is_set() ? reference_key(spec) : ""))},
+          {"reference", spec.reference.is_set() ? Json(reference_name(spec.reference)) : Json()},
           {"tags", texts(spec.tags)},
           {"expected",
            {{"verdict", spec.expect.verdict},

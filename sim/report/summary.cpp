@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "sim/case/reference.h"
 #include "sim/report/color.h"
 #include "sim/report/escape.h"
 #include "sim/report/virtual_time.h"
@@ -109,6 +110,10 @@ std::string case_line(const CaseResult& result, bool color) {
                         100 * result.worst_ratio);
     const std::string unresolved = unresolved_text(result.account, result.spec.precision);
     if (!unresolved.empty()) line += ", " + painted(unresolved, kYellow, color);
+    if (result.spec.reference.is_set()) {
+      line += fmt::format(", match against {}, not against one device",
+                          reference_name(result.spec.reference));
+    }
   } else if (result.verdict != Verdict::kMatch) {
     line += fmt::format("   as expected: {}", what_it_says(result));
   }

@@ -37,8 +37,10 @@ RankEnding ending_of(const CaseSpec& spec, const TaskOutcome& outcome) {
   RankEnding ending;
   const bool refused =
       outcome.kind == ResultKind::kBadInput || outcome.kind == ResultKind::kRefused;
-  ending.kind = refused || was_ended(outcome) ? outcome.kind : ResultKind::kInternal;
-  ending.message = refused ? outcome.message : "the golden did not finish: " + outcome.message;
+  const bool of_ranks = spec.reference.is_set();  // whose failures have kinds of their own
+  ending.kind = refused || of_ranks || was_ended(outcome) ? outcome.kind : ResultKind::kInternal;
+  ending.message =
+      refused || of_ranks ? outcome.message : "the golden did not finish: " + outcome.message;
   if (ending.kind == ResultKind::kBadInput) ending.message = with_file(spec, outcome.message);
   return ending;
 }
@@ -63,6 +65,7 @@ bool may_be_amplified(const CaseResult& result) {
   const CaseSpec& spec = result.spec;
   if (result.verdict != Verdict::kMismatch || result.kind != ResultKind::kValues) return false;
   if (spec.precision != Precision::kFloat64 || !is_model_workload(spec.workload)) return false;
+  if (spec.reference.is_set()) return false;
   if (!result.divergence) return false;
   const ResultRow& first = result.divergence->worst;  // later ones grow from it
   return first.outcome == Outcome::kMismatch && first.problem.empty() &&
@@ -86,6 +89,8 @@ struct CaseRunner::Under {
   std::shared_ptr<const GoldenStore::Golden> golden = nullptr;  // keeps its descriptor open
   bool leaves_world_whole = false;
   bool measured = false;  // the golden has its scatter, and the case runs again
+
+  bool reference_failed() const { return spec.reference.is_set() && golden && !golden->outcome.ok; }
 };
 
 void CaseRunner::start(const CaseSpec& spec, Done done) {
@@ -143,7 +148,7 @@ void CaseRunner::finish(const std::shared_ptr<Under>& under,
         "float64 allows, so allowances were measured (docs/judge.md)";
   }
   // A scenario expects what happens to its ranks.
-  if (under->golden && was_ended(under->golden->outcome)) {
+  if (under->golden && (was_ended(under->golden->outcome) || under->reference_failed())) {
     result.as_expected = false;
     result.unexpected = result.message;
   }

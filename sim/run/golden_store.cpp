@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "sim/case/names.h"
+#include "sim/case/reference.h"
 #include "sim/case/runners.h"
 
 namespace shardproof::sim {
@@ -60,8 +61,9 @@ std::shared_ptr<GoldenStore::Golden> GoldenStore::from_cache(const std::string& 
 }
 
 void GoldenStore::get(const CaseSpec& spec, Ready ready, bool measured) {
-  const std::string key =
-      golden_key(spec) + (measured ? std::string("\n") + golden::kMeasured : "");
+  const bool of_ranks = spec.reference.is_set();
+  const std::string key = golden_key(spec) + (of_ranks ? reference_key(spec) : "") +
+                          (measured ? std::string("\n") + golden::kMeasured : "");
   for (auto at = entries_.begin(); at != entries_.end(); ++at) {
     if ((*at)->key != key) continue;
     entries_.splice(entries_.begin(), entries_, at);
@@ -77,8 +79,8 @@ void GoldenStore::get(const CaseSpec& spec, Ready ready, bool measured) {
   entry->key = key;
   entries_.push_front(entry);
   // The key covers the code of the models' goldens, not that of a registered workload.
-  const std::string full_key =
-      is_model_workload(spec.workload) ? GoldenCache::full_key(key) : std::string();
+  const bool keeps = is_model_workload(spec.workload) && !of_ranks;
+  const std::string full_key = keeps ? GoldenCache::full_key(key) : std::string();
   if (auto cached = from_cache(full_key)) {
     entry->golden = std::move(cached);
     entry->ready = true;
@@ -90,6 +92,7 @@ void GoldenStore::get(const CaseSpec& spec, Ready ready, bool measured) {
   entry->waiting.push_back(std::move(ready));
   entry->golden = std::make_shared<Golden>();
   entry->golden->fd = make_memory_file();
+  if (of_ranks) return run_reference(entry, spec);
   if (auto outcome = too_large(spec)) return settle(entry, full_key, std::move(*outcome));
   nlohmann::json request = to_json(spec);
   if (measured) request[golden::kMeasured] = true;
@@ -99,10 +102,32 @@ void GoldenStore::get(const CaseSpec& spec, Ready ready, bool measured) {
                      });
 }
 
+void GoldenStore::run_reference(const std::shared_ptr<Entry>& entry, const CaseSpec& spec) {
+  std::shared_ptr<const PiecesFolder> pieces;
+  try {
+    if (limits_) check_world_limits(reference_case(spec, ""), *limits_);
+    pieces = std::make_shared<const PiecesFolder>(limits_ ? reference_bytes(spec) : 0);
+  } catch (const Error& error) {
+    return settle(entry, "", {.kind = ResultKind::kBadInput, .message = error.what()});
+  }
+  entry->golden->pieces = pieces;
+  pool_.start_case(
+      reference_case(spec, pieces->path()), -1, false,
+      [this, entry, spec, pieces](const WorldRun& run) {
+        TaskOutcome outcome =
+            collect_reference(spec, pieces->path(), run.endings, entry->golden->fd);
+        const bool whole = outcome.ok;
+        // Later, so that the case finds the world idle.
+        pool_.post([this, entry, outcome = std::move(outcome)] { settle(entry, "", outcome); });
+        return whole;
+      });
+}
+
 void GoldenStore::settle(const std::shared_ptr<Entry>& entry, const std::string& full_key,
                          TaskOutcome outcome) {
   entry->golden->outcome = std::move(outcome);
   entry->bytes = size_of(entry->golden->fd.get());
+  if (entry->golden->pieces) entry->bytes += entry->golden->pieces->bytes();
   entry->ready = true;
   const bool cached = use_cache_ && !full_key.empty();
   if (entry->golden->outcome.ok && cached) {
@@ -120,6 +145,13 @@ void GoldenStore::settle(const std::shared_ptr<Entry>& entry, const std::string&
 std::shared_ptr<const GoldenStore::Golden> GoldenStore::make(const CaseSpec& spec,
                                                              const std::string& dump_path) {
   auto golden = std::make_shared<Golden>();
+  if (spec.reference.is_set()) {
+    golden->outcome = {.kind = ResultKind::kBadInput,
+                       .message =
+                           "the case is compared with another layout, so it has no golden; "
+                           "remove the reference"};
+    return golden;
+  }
   if (auto outcome = too_large(spec)) {
     golden->outcome = std::move(*outcome);
     return golden;

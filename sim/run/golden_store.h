@@ -10,6 +10,7 @@
 
 #include "sim/run/golden_cache.h"
 #include "sim/run/limits.h"
+#include "sim/run/reference_run.h"
 #include "sim/world/launch/world_pool.h"
 #include "sim/world/process/owned_fd.h"
 
@@ -19,8 +20,9 @@ class GoldenStore {
  public:
   struct Golden {
     TaskOutcome outcome;
-    OwnedFd fd;           // the blob
-    bool cached = false;  // from an earlier run
+    OwnedFd fd;                                            // the blob
+    bool cached = false;                                   // from an earlier run
+    std::shared_ptr<const PiecesFolder> pieces = nullptr;  // of another layout; `fd` is its index
   };
   using Ready = std::function<void(std::shared_ptr<const Golden>)>;
 
@@ -51,6 +53,8 @@ class GoldenStore {
               TaskOutcome outcome);
   void forget_old();
 
+  // Lets the reference layout of the case run instead of one device.
+  void run_reference(const std::shared_ptr<Entry>& entry, const CaseSpec& spec);
   // Why the golden of this case cannot be computed here; nothing when it can.
   std::optional<TaskOutcome> too_large(const CaseSpec& spec) const;
 

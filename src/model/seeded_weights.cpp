@@ -51,4 +51,12 @@ std::shared_ptr<const WeightMap> seeded_weights(const ModelConfig& config, int64
   return weights;
 }
 
+at::Tensor seeded_weight(const ModelConfig& config, int64_t seed, const std::string& name) {
+  const auto shapes = weight_shapes(config);
+  check_size(shapes);
+  const auto found = shapes.find(name);
+  SHARDPROOF_ASSERT(found != shapes.end(), "the model has no weight " + name);
+  return draw(name, found->second, seed, config.traits().unit_offset_norm);
+}
+
 }  // namespace shardproof

@@ -30,4 +30,7 @@ std::shared_ptr<const WeightMap> weights_to_come(const ModelConfig& config);
 // its own generator (seed and name), so that it does not depend on the others.
 std::shared_ptr<const WeightMap> seeded_weights(const ModelConfig& config, int64_t seed);
 
+// One of them alone, for a rank that cuts its shard and drops the rest before it draws the next.
+at::Tensor seeded_weight(const ModelConfig& config, int64_t seed, const std::string& name);
+
 }  // namespace shardproof

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "sim/case/record/golden_blob.h"
 #include "sim/case/record/magnitude.h"
+#include "sim/case/record/reference_pieces.h"
 
 namespace shardproof::sim {
 namespace {
@@ -97,18 +98,40 @@ std::string record_key(Phase phase, int64_t step, const std::string& name) {
 }
 
 double GoldenScales::add(const GoldenFacts& facts, const TensorView& value) {
-  if (must_be_finite(facts) && !all_finite(value)) golden_fault(facts, "is not finite");
-  const double scale = largest_magnitude(value);
-  if (!is_metric(facts) && scale <= kLargestCounted) {  // else its neighbors would go unjudged
-    double& largest = largest_[{facts.phase, facts.step}];
-    largest = std::max(largest, scale);
-  }
-  return scale;
+  GoldenFacts known = facts;
+  known.scale = largest_magnitude(value);
+  add(known, !must_be_finite(facts) || all_finite(value));
+  return known.scale;
+}
+
+void GoldenScales::add(const GoldenFacts& facts, bool finite) {
+  if (must_be_finite(facts) && !finite) golden_fault(facts, "is not finite");
+  if (is_metric(facts) || facts.scale > kLargestCounted) return;  // its neighbors stay judged
+  double& largest = largest_[{facts.phase, facts.step}];
+  largest = std::max(largest, facts.scale);
 }
 
 double GoldenScales::of_phase(const GoldenFacts& facts) const {
   const auto found = largest_.find({facts.phase, facts.step});
   return found == largest_.end() ? 0 : found->second;
+}
+
+void put_tensor(IndexWriter& index, const GoldenFacts& facts, Dtype dtype, int64_t offset,
+                const std::vector<int64_t>& shape) {
+  index.put(static_cast<int8_t>(facts.phase));
+  index.put(facts.step);
+  index.put_text(facts.name);
+  index.put(static_cast<int8_t>(facts.token_dims));
+  index.put(facts.scale);
+  index.put(facts.phase_scale);
+  index.put(facts.scatter);
+  index.put(facts.factor_scatter);
+  index.put(facts.square);
+  index.put(static_cast<int8_t>(facts.kept_in_float32));
+  index.put(static_cast<int8_t>(dtype));
+  index.put(offset);
+  index.put(static_cast<uint32_t>(shape.size()));
+  for (const int64_t size : shape) index.put(size);
 }
 
 GoldenRecord GoldenRecord::from_fd(int fd) {
@@ -119,6 +142,13 @@ GoldenRecord GoldenRecord::from_fd(int fd) {
   std::memcpy(&header_bytes, mapping->data(), sizeof(header_bytes));
   const uint64_t data_start = header_bytes > mapping->size() ? mapping->size() : 8 + header_bytes;
 
+  struct Stored {
+    GoldenTensor tensor;
+    int8_t dtype;
+    int64_t offset;
+    std::vector<int64_t> shape;
+  };
+  std::vector<Stored> stored;
   GoldenRecord record;
   const auto count = index.take<uint32_t>();
   for (uint32_t i = 0; i < count; ++i) {
@@ -138,13 +168,23 @@ GoldenRecord GoldenRecord::from_fd(int fd) {
     const auto offset = index.take<int64_t>();
     std::vector<int64_t> shape(index.take<uint32_t>());
     for (int64_t& size : shape) size = index.take<int64_t>();
-    tensor.value = mapped_tensor(mapping, data_start, offset, dtype, shape);
-    record.add(std::move(tensor));
+    stored.push_back({std::move(tensor), dtype, offset, std::move(shape)});
   }
   const auto metadata_count = index.take<uint32_t>();
   for (uint32_t i = 0; i < metadata_count; ++i) {
     std::string key = index.take_text();
     record.metadata_[std::move(key)] = index.take_text();
+  }
+  const auto folder = record.metadata_.find(kPiecesFolder);
+  for (Stored& one : stored) {
+    if (folder == record.metadata_.end()) {
+      one.tensor.value = mapped_tensor(mapping, data_start, one.offset, one.dtype, one.shape);
+    } else {
+      const PiecesFile file = PiecesFile::to_read(folder->second, one.tensor, one.shape);
+      one.tensor.value = file.value();
+      one.tensor.given = file.given();
+    }
+    record.add(std::move(one.tensor));
   }
   return record;
 }

@@ -44,6 +44,9 @@ struct GoldenFacts {
 
 struct GoldenTensor : GoldenFacts {
   TensorView value;  // the full tensor as float64, or in its integer dtype
+  // Of a reference that several ranks have made (reference_pieces.h), uint8 of the same shape: how
+  // many ranks gave the element, or an addend of it. Undefined when one device has made the golden.
+  TensorView given = {};
 };
 
 // The scales of the tensors of one record.
@@ -52,16 +55,23 @@ class GoldenScales {
   // Returns the tensor's own. Throws Error(kBadInput) "a fault of the golden" when a parameter,
   // gradient, loss or logprob is not finite.
   double add(const GoldenFacts& facts, const TensorView& value);
+  void add(const GoldenFacts& facts, bool finite);  // of a known scale
   double of_phase(const GoldenFacts& facts) const;  // when all are added
 
  private:
   std::map<std::pair<Phase, int64_t>, double> largest_;
 };
 
+class IndexWriter;
+// Puts the entry of a tensor into the index of a blob, as GoldenRecord::from_fd reads it.
+void put_tensor(IndexWriter& index, const GoldenFacts& facts, Dtype dtype, int64_t offset,
+                const std::vector<int64_t>& shape);
+
 class GoldenRecord {
  public:
-  // Maps the blob. The tensors are views of the mapping and keep it alive; the caller may close the
-  // descriptor. Throws Error(kBadInput) when it is not a golden's blob or is damaged.
+  // Maps the blob, or the files that an index of pieces names. The tensors are views of the mapping
+  // and keep it alive; the caller may close the descriptor. Throws Error(kBadInput) when it is not
+  // a golden's blob or is damaged.
   static GoldenRecord from_fd(int fd);
   // A record of these tensors, in this order; sets their order and their scales. Throws as
   // GoldenScales does.

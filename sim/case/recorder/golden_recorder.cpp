@@ -41,24 +41,6 @@ at::Tensor judged_value(const at::Tensor& value) {
   return at::isFloatingType(value.scalar_type()) ? value.to(at::kDouble) : value;
 }
 
-void put_entry(IndexWriter& index, const GoldenFacts& tensor, const at::Tensor& value,
-               int64_t offset, double scale, double phase_scale) {
-  index.put(static_cast<int8_t>(tensor.phase));
-  index.put(tensor.step);
-  index.put_text(tensor.name);
-  index.put(static_cast<int8_t>(tensor.token_dims));
-  index.put(scale);
-  index.put(phase_scale);
-  index.put(tensor.scatter);
-  index.put(tensor.factor_scatter);
-  index.put(tensor.square);
-  index.put(static_cast<int8_t>(tensor.kept_in_float32));
-  index.put(static_cast<int8_t>(value.scalar_type()));
-  index.put(offset);
-  index.put(static_cast<uint32_t>(value.dim()));
-  for (const int64_t size : value.sizes()) index.put(size);
-}
-
 }  // namespace
 
 bool GoldenRecorder::listens(Phase phase) const {
@@ -145,8 +127,12 @@ void GoldenRecorder::write(int fd, const std::map<std::string, std::string>& met
   IndexWriter index;
   index.put(static_cast<uint32_t>(tensors_.size()));
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    put_entry(index, tensors_[i], blob[i].second, offsets[i], scales[i],
-              phase_scales.of_phase(tensors_[i]));
+    GoldenFacts facts = tensors_[i];
+    facts.scale = scales[i];
+    facts.phase_scale = phase_scales.of_phase(facts);
+    const at::Tensor& value = blob[i].second;
+    put_tensor(index, facts, static_cast<Dtype>(value.scalar_type()), offsets[i],
+               value.sizes().vec());
   }
   index.put(static_cast<uint32_t>(metadata.size()));
   for (const auto& [key, value] : metadata) {

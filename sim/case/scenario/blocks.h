@@ -25,6 +25,10 @@ bool has_stages(const Settings& settings);  // its workload is policy
 // load before a save.
 void set_stages(const Settings& settings, CaseSpec& spec);
 
+// Refuses a reference without a mesh, with a mesh that is none, or equal to the case's layout; and
+// one for a case that it cannot judge.
+void check_reference(const Settings& settings, const CaseSpec& spec);
+
 // Sets nodes and digests. Refuses nodes that do not hold the ranks, a straggler or a fault on a
 // rank outside of the world, an unknown axis, and a stale buffer at a first call.
 void set_world(const Settings& settings, CaseSpec& spec);

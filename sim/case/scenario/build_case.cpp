@@ -264,6 +264,7 @@ CaseSpec build_case(const Settings& settings, const WorldChoice& world) {
   spec.world.backend = world.backend;
   spec.world.device = world.device;
   set_world(settings, spec);
+  check_reference(settings, spec);
   check_collectives(settings, spec.expect.collectives);
   return spec;
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "sim/case/policy_stages.h"
+#include "sim/case/reference.h"
 #include "sim/judge/explain/diagnose.h"
 #include "sim/judge/explain/wording.h"
 #include "sim/judge/verdict/fault_effect.h"
@@ -109,6 +110,7 @@ std::string divergence_text(const CaseResult& result) {
   text += field("pattern", found.pattern);
   text += field("likely", found.likely);
   text += field("note", rounding_line(result));
+  text += field("golden", reference_note(result.spec));
   return text + field("after", history_line(found));
 }
 
@@ -137,6 +139,7 @@ std::string describe_result(const CaseResult& result, bool color) {
   if (result.verdict == Verdict::kMatch) {
     text += "   " + matched_line(result);
     text += field("note", result.message);
+    text += field("match", reference_note(result.spec));
     text += field("faults", faults_text(result));
     if (!good) text += field("expected", result.unexpected);
     return good ? text : text + field("replay", result.replay);

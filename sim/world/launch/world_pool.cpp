@@ -229,6 +229,8 @@ void WorldPool::start_case(const CaseSpec& spec, int golden_fd, bool fresh,
   if (impl_->interrupted) impl_->end_all();
 }
 
+void WorldPool::post(std::function<void()> work) { boost::asio::post(impl_->io, std::move(work)); }
+
 TaskOutcome WorldPool::run_golden(const std::string& request, int golden_fd,
                                   const std::string& dump_path) {
   std::optional<TaskOutcome> result;

@@ -51,6 +51,8 @@ class WorldPool {
                     std::function<void(TaskOutcome)> done);
   void start_case(const CaseSpec& spec, int golden_fd, bool fresh,
                   std::function<bool(WorldRun)> done);
+  // Calls `work` from wait_until, after what calls this has returned.
+  void post(std::function<void()> work);
   // Cases run on the ranks that another launcher started, from now on and only there; after a case
   // that ended them they start again. `host` must outlive the last case. Waits until all have come.
   // Throws Error(kFailed): some did not.

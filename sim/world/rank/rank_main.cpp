@@ -15,6 +15,7 @@
 #include "sim/case/policy_stages.h"
 #include "sim/judge/diff/result_row.h"
 #include "sim/judge/probe/rank_recorder.h"
+#include "sim/judge/probe/reference_probe.h"
 #include "sim/world/calls/call_trace.h"
 #include "sim/world/clock/clocked_probe.h"
 #include "sim/world/rank/case_inputs.h"
@@ -23,6 +24,7 @@
 #include "sim/world/rank/fed_optimizer.h"
 #include "sim/world/rank/inference_rank.h"
 #include "sim/world/rank/policy_life.h"
+#include "sim/world/rank/reference_rank.h"
 #include "sim/world/rank/refusals.h"
 #include "sim/world/rank/token_runs.h"
 #include "sim/world/rank/watched_probe.h"
@@ -83,10 +85,13 @@ class CaseRun {
     const auto start = std::chrono::steady_clock::now();
     const bool policy = spec_.is(ModelWorkload::kPolicy);
     const bool from_root = root_deals_weights(spec_);
-    const bool reads = !from_root || env_.rank == 0;
+    const bool reads = (!from_root || env_.rank == 0) && !draws_own_shards(spec_);
     inputs_ = env_.inputs ? env_.inputs->get(spec_, reads) : load_case_inputs(spec_, reads);
     const TensorMemory memory;  // of the rank's own tensors, without the shared inputs
     refuse_unsupported(spec_, inputs_->config, inputs_->batch.size());
+    if (!spec_.reference.folder.empty()) {
+      reference_.emplace(spec_, mesh_, env_.rank, full_sizes(inputs_->config, inputs_->batch));
+    }
     if (policy) {
       PolicyLife life(spec_, env_, *inputs_, golden_.get(), &trace_, probe());
       const StepMetrics metrics = timed([&] { return life.run(); });
@@ -104,6 +109,7 @@ class CaseRun {
                           .device = at::Device(env_.device)};
     Trainer trainer(setup, model, train_options(spec_));
     if (from_root) take_weights(trainer);
+    if (draws_own_shards(spec_)) draw_own_shards(spec_, inputs_->config, trainer, mesh_, env_.rank);
     observe_initial(trainer, setup.probe);
     if (spec_.noise_std > 0) noise_weights(trainer);
     const StepMetrics metrics = timed([&] { return run_workload(trainer, setup); });
@@ -115,6 +121,7 @@ class CaseRun {
                    comm_);
     }
     leave_dump(trainer, comm_);
+    if (reference_) reference_->finish();
     return report_of(trainer, metrics, memory, start);
   }
 
@@ -150,7 +157,9 @@ class CaseRun {
 
   Probe& probe() {
     if (clocked_) return *clocked_;
-    Probe& listener = dump_ ? static_cast<Probe&>(*dump_) : *recorder_;
+    Probe& listener = reference_ ? static_cast<Probe&>(*reference_)
+                      : dump_    ? static_cast<Probe&>(*dump_)
+                                 : *recorder_;
     Probe& first = env_.on_tensor ? watched_.emplace(listener, env_.on_tensor) : listener;
     return clocked_.emplace(first, env_.clock);
   }
@@ -162,6 +171,7 @@ class CaseRun {
                     trainer.states(),
                     /*step=*/0);
     if (!golden_ || spec_.precision != Precision::kFloat64 || env_.rank == 0) return;
+    if (spec_.reference.is_set()) return;
     for (const at::Tensor& master : trainer.masters()) received_.push_back(master.clone());
   }
 
@@ -174,7 +184,7 @@ class CaseRun {
                        .phase = Phase::kStep,
                        .tensor = trainer.masters()[i],
                        .layout = parameter.layout});
-      if (golden_ && spec_.precision == Precision::kFloat64) {
+      if (golden_ && spec_.precision == Precision::kFloat64 && !spec_.reference.is_set()) {
         received_.push_back(trainer.masters()[i].clone());
       }
     }
@@ -202,7 +212,8 @@ class CaseRun {
     for (int64_t step = 1; step <= spec_.steps; ++step) {
       if (env_.on_step) env_.on_step(step);
       metrics = trainer.step(inputs_->batch);
-      if (golden_ && spec_.precision == Precision::kFloat64) {
+      // Another layout's gradients are never whole on a rank.
+      if (golden_ && spec_.precision == Precision::kFloat64 && !spec_.reference.is_set()) {
         const ClockPause pause(env_.clock);
         const auto initial = [&](size_t index) { return first_shard(trainer, setup, index); };
         observe_fed_optimizer(trainer, setup, *golden_, initial, options.optimizer,
@@ -254,6 +265,7 @@ class CaseRun {
   std::shared_ptr<const GoldenRecord> golden_;
   std::optional<RankRecorder> recorder_;
   std::optional<DumpProbe> dump_;
+  std::optional<ReferenceProbe> reference_;  // instead of a comparison, in a run for a reference
   std::optional<WatchedProbe> watched_;
   std::optional<ClockedProbe> clocked_;
   std::shared_ptr<const CaseInputs> inputs_;

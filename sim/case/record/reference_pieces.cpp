@@ -1,0 +1,283 @@
+#include "sim/case/record/reference_pieces.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "base/error.h"
+#include "sim/case/record/golden_blob.h"
+
+namespace shardproof::sim {
+namespace {
+
+constexpr size_t kBlobStart = 8;  // bytes before the index of a blob
+
+[[noreturn]] void pieces_fault(const std::string& what, const std::string& fix) {
+  throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
+}
+
+[[noreturn]] void reference_fault(const std::string& what) {
+  throw Error({.kind = ErrorKind::kFailed,
+               .what = what,
+               .fix = "compare the reference's layout with one device, or name another one",
+               .code = "threw"});
+}
+
+[[noreturn]] void cannot(const char* verb, const std::string& path) {
+  pieces_fault(fmt::format("cannot {} '{}': {}", verb, path, std::strerror(errno)),
+               "all ranks must be on one host, with room in TMPDIR for the reference");
+}
+
+std::string piece_path(const std::string& folder, const GoldenFacts& facts) {
+  return folder + "/" + record_key(facts.phase, facts.step, facts.name);
+}
+
+std::string rank_path(const std::string& folder, int64_t rank) {
+  return fmt::format("{}/{}.rank", folder, rank);
+}
+
+void put_list(IndexWriter& out, const std::vector<int64_t>& list) {
+  out.put(static_cast<uint32_t>(list.size()));
+  for (const int64_t one : list) out.put(one);
+}
+
+std::vector<int64_t> take_list(IndexReader& in) {
+  std::vector<int64_t> list(in.take<uint32_t>());
+  for (int64_t& one : list) one = in.take<int64_t>();
+  return list;
+}
+
+std::string step_name(const GoldenFacts& facts) {
+  return fmt::format("{} of step {} ({})", facts.name, facts.step, phase_name(facts.phase));
+}
+
+using PieceKey = std::tuple<Phase, int64_t, std::string>;
+PieceKey key_of(const GivenPiece& piece) {
+  return {piece.facts.phase, piece.facts.step, piece.facts.name};
+}
+
+// Throws unless the pieces that must be equal are.
+void check_copies_agree(const std::vector<RankPieces>& ranks) {
+  using Copies = std::tuple<PieceKey, int64_t, uint64_t, std::vector<int64_t>, bool>;
+  std::map<Copies, std::pair<uint64_t, int64_t>> first;  // digest and rank
+  for (const RankPieces& rank : ranks) {
+    for (const GivenPiece& piece : rank.pieces) {
+      if (!piece.compares_replicas || piece.replicas.size() < 2) continue;
+      const Copies copies{key_of(piece), piece.microbatch, piece.tokens, piece.replicas,
+                          !piece.addend_of.empty()};
+      const auto [known, fresh] = first.try_emplace(copies, piece.digest, rank.rank);
+      if (fresh || known->second.first == piece.digest) continue;
+      reference_fault(fmt::format("its ranks {} and {} hold copies of {} that differ",
+                                  known->second.second, rank.rank, step_name(piece.facts)));
+    }
+  }
+}
+
+// Throws unless every rank that owes an addend has given one.
+void check_addends(const std::vector<RankPieces>& ranks) {
+  std::map<PieceKey, std::set<int64_t>> givers;
+  for (const RankPieces& rank : ranks) {
+    for (const GivenPiece& piece : rank.pieces) {
+      if (!piece.addend_of.empty()) givers[key_of(piece)].insert(rank.rank);
+    }
+  }
+  for (const RankPieces& rank : ranks) {
+    for (const GivenPiece& piece : rank.pieces) {
+      for (const int64_t peer : piece.addend_of) {
+        if (givers[key_of(piece)].contains(peer)) continue;
+        reference_fault(
+            fmt::format("its rank {} gave no addend of {}", peer, step_name(piece.facts)));
+      }
+    }
+  }
+}
+
+void check_one_host(const std::vector<RankPieces>& ranks) {
+  for (const RankPieces& rank : ranks) {
+    if (rank.host == ranks.front().host) continue;
+    pieces_fault(fmt::format("the ranks of the reference are on more than one host ({}, {})",
+                             ranks.front().host, rank.host),
+                 "a reference needs all ranks on one host");
+  }
+}
+
+// Each tensor once, in the order of the first rank that observed it.
+std::vector<GivenPiece> merged(const std::vector<RankPieces>& ranks) {
+  std::vector<GivenPiece> tensors;
+  std::map<PieceKey, size_t> places;
+  for (const RankPieces& rank : ranks) {
+    for (const GivenPiece& piece : rank.pieces) {
+      const auto [place, fresh] = places.try_emplace(key_of(piece), tensors.size());
+      if (fresh) {
+        tensors.push_back(piece);
+        continue;
+      }
+      GivenPiece& whole = tensors[place->second];
+      if (whole.shape != piece.shape) {
+        reference_fault(fmt::format("{} has the shapes [{}] and [{}]", step_name(piece.facts),
+                                    fmt::join(whole.shape, ", "), fmt::join(piece.shape, ", ")));
+      }
+      whole.facts.scale = std::max(whole.facts.scale, piece.facts.scale);
+      whole.finite = whole.finite && piece.finite;
+    }
+  }
+  return tensors;
+}
+
+}  // namespace
+
+struct PiecesFile::Descriptor {
+  explicit Descriptor(int opened) : number(opened) {}
+  ~Descriptor() { ::close(number); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int number;
+};
+
+PiecesFile PiecesFile::open(const std::string& path, const std::vector<int64_t>& shape,
+                            bool writes) {
+  size_t count = 1;
+  for (const int64_t size : shape) count *= static_cast<size_t>(size);
+  const size_t bytes = count * (sizeof(double) + 1);
+  PiecesFile file;
+  const int flags = writes ? O_RDWR | O_CREAT | O_CLOEXEC : O_RDONLY | O_CLOEXEC;
+  const int descriptor = ::open(path.c_str(), flags, 0600);
+  if (descriptor < 0) cannot(writes ? "make" : "open", path);
+  file.descriptor_ = std::make_shared<const Descriptor>(descriptor);
+  struct stat status {};
+  if (writes && ::ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) cannot("write", path);
+  if (::fstat(descriptor, &status) != 0) cannot("read", path);
+  if (static_cast<size_t>(status.st_size) != bytes) {
+    pieces_fault(fmt::format("'{}' has {} bytes, not {}", path, status.st_size, bytes),
+                 "run the reference again");
+  }
+  if (bytes == 0) {
+    file.value_ = TensorView::of(std::vector<double>(), shape);
+    file.given_ = {std::make_shared<const uint8_t>(), Dtype::kUint8, shape};
+    return file;
+  }
+  void* data = ::mmap(nullptr, bytes, writes ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED,
+                      descriptor, 0);
+  if (data == MAP_FAILED) cannot("map", path);
+  file.memory_ =
+      std::shared_ptr<const void>(data, [bytes](void* memory) { ::munmap(memory, bytes); });
+  auto* values = static_cast<double*>(data);
+  auto* givers = reinterpret_cast<uint8_t*>(values + count);
+  file.value_ = {std::shared_ptr<const void>(file.memory_, values), Dtype::kFloat64, shape};
+  file.given_ = {std::shared_ptr<const void>(file.memory_, givers), Dtype::kUint8, shape};
+  if (writes) {
+    file.values_ = values;
+    file.givers_ = givers;
+  }
+  return file;
+}
+
+PiecesFile PiecesFile::to_write(const std::string& folder, const GoldenFacts& facts,
+                                const std::vector<int64_t>& shape) {
+  return open(piece_path(folder, facts), shape, true);
+}
+
+PiecesFile PiecesFile::to_read(const std::string& folder, const GoldenFacts& facts,
+                               const std::vector<int64_t>& shape) {
+  PiecesFile file = open(piece_path(folder, facts), shape, false);
+  file.descriptor_.reset();  // thousands of tensors stay mapped
+  return file;
+}
+
+void PiecesFile::lock(bool locked) const {
+  while (::flock(descriptor_->number, locked ? LOCK_EX : LOCK_UN) != 0) {
+    SHARDPROOF_ASSERT(errno == EINTR, "a file of pieces cannot be locked");
+  }
+}
+
+void release_pages(const GoldenTensor& tensor) {
+  if (!tensor.given.defined() || tensor.value.numel() == 0) return;
+  const size_t bytes = tensor.value.nbytes() + tensor.given.nbytes();
+  ::madvise(const_cast<void*>(tensor.value.bytes()), bytes, MADV_DONTNEED);
+}
+
+void RankPieces::write(const std::string& folder) const {
+  IndexWriter out;
+  out.put(rank);
+  out.put_text(host);
+  out.put(static_cast<uint32_t>(pieces.size()));
+  for (const GivenPiece& piece : pieces) {
+    out.put(static_cast<int8_t>(piece.facts.phase));
+    out.put(piece.facts.step);
+    out.put_text(piece.facts.name);
+    out.put(static_cast<int8_t>(piece.facts.token_dims));
+    out.put(piece.facts.scale);
+    put_list(out, piece.shape);
+    out.put(static_cast<int8_t>(piece.finite));
+    out.put(piece.microbatch);
+    out.put(piece.digest);
+    out.put(piece.tokens);
+    out.put(static_cast<int8_t>(piece.compares_replicas));
+    put_list(out, piece.replicas);
+    put_list(out, piece.addend_of);
+  }
+  const std::string path = rank_path(folder, rank);
+  std::ofstream file(path, std::ios::binary);
+  file << std::string(kBlobStart, '\0') << sealed_index(out.bytes());
+  file.close();
+  if (!file) cannot("write", path);
+}
+
+RankPieces RankPieces::read(const std::string& folder, int64_t rank) {
+  const std::string path = rank_path(folder, rank);
+  std::ifstream file(path, std::ios::binary);
+  if (!file) cannot("read", path);
+  const std::string blob((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  IndexReader in(golden_index(blob));
+  RankPieces out{.rank = in.take<int64_t>(), .host = in.take_text()};
+  out.pieces.resize(in.take<uint32_t>());
+  for (GivenPiece& piece : out.pieces) {
+    piece.facts.phase = static_cast<Phase>(in.take<int8_t>());
+    piece.facts.step = in.take<int64_t>();
+    piece.facts.name = in.take_text();
+    piece.facts.token_dims = in.take<int8_t>() != 0;
+    piece.facts.scale = in.take<double>();
+    piece.shape = take_list(in);
+    piece.finite = in.take<int8_t>() != 0;
+    piece.microbatch = in.take<int64_t>();
+    piece.digest = in.take<uint64_t>();
+    piece.tokens = in.take<uint64_t>();
+    piece.compares_replicas = in.take<int8_t>() != 0;
+    piece.replicas = take_list(in);
+    piece.addend_of = take_list(in);
+  }
+  return out;
+}
+
+std::string index_of_pieces(const std::string& folder, const std::vector<RankPieces>& ranks) {
+  check_one_host(ranks);
+  check_copies_agree(ranks);
+  check_addends(ranks);
+  std::vector<GivenPiece> tensors = merged(ranks);
+  GoldenScales scales;
+  for (const GivenPiece& tensor : tensors) scales.add(tensor.facts, tensor.finite);
+  IndexWriter index;
+  index.put(static_cast<uint32_t>(tensors.size()));
+  for (GivenPiece& tensor : tensors) {
+    tensor.facts.phase_scale = scales.of_phase(tensor.facts);
+    put_tensor(index, tensor.facts, Dtype::kFloat64, 0, tensor.shape);
+  }
+  index.put(uint32_t{1});
+  index.put_text(kPiecesFolder);
+  index.put_text(folder);
+  return std::string(kBlobStart, '\0') + sealed_index(index.bytes());
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,72 @@
+#include "sim/case/reference.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace shardproof::sim {
+
+ParallelSpec reference_layout(const ReferenceSpec& reference) {
+  const auto size = [](int64_t ranks) { return std::max<int64_t>(ranks, 1); };
+  ParallelSpec layout;
+  layout.dp = size(reference.dp);
+  layout.cp = size(reference.cp);
+  layout.ulysses = size(reference.ulysses);
+  layout.tp = size(reference.tp);
+  layout.sequence_parallel = reference.sequence_parallel;
+  layout.data_parallel = reference.data_parallel;
+  return layout;
+}
+
+std::string reference_name(const ReferenceSpec& reference) {
+  const bool sharded = reference.data_parallel == DataParallelKind::kFsdp;
+  std::vector<std::string> parts;
+  const auto add = [&](const char* axis, int64_t ranks) {
+    if (ranks > 1) parts.push_back(fmt::format("{}{}", axis, ranks));
+  };
+  add(sharded ? "fsdp" : "dp", reference.dp);
+  add("cp", reference.cp);
+  add("ulysses", reference.ulysses);
+  add("tp", reference.tp);
+  if (parts.empty()) return "one rank";
+  return fmt::format("{}{}", fmt::join(parts, " "),
+                     reference.sequence_parallel ? " with sequence_parallel" : "");
+}
+
+std::string reference_note(const CaseSpec& spec) {
+  if (!spec.reference.is_set()) return "";
+  return fmt::format(
+      "against {}, not against one device: an error that both layouts make is not "
+      "seen",
+      reference_name(spec.reference));
+}
+
+CaseSpec reference_case(const CaseSpec& spec, const std::string& folder) {
+  CaseSpec made = spec;
+  made.name = fmt::format("{} (reference {})", spec.name, reference_name(spec.reference));
+  made.parallel = reference_layout(spec.reference);
+  made.reference = {.folder = folder};
+  made.batching = {};  // whole rows, so that every token that the case may hold is there
+  made.judged = false;
+  made.faults.clear();
+  made.expect = {};
+  made.dump_file.clear();
+  made.save_folder.clear();
+  made.world = WorldSpec();
+  made.world.backend = spec.world.backend;
+  made.world.device = spec.world.device;
+  made.world.hang_s = spec.world.hang_s;
+  made.world.deadline_s = spec.world.deadline_s;
+  return made;
+}
+
+std::string reference_key(const CaseSpec& spec) {
+  const CaseSpec made = reference_case(spec, "");
+  const nlohmann::json all = to_json(made);
+  return nlohmann::json{all.at("parallel"), all.at("world"), all.at("micro_batch_size"),
+                        all.at("record_activations")}
+      .dump();
+}
+
+}  // namespace shardproof::sim

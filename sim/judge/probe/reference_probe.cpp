@@ -1,0 +1,155 @@
+#include "sim/judge/probe/reference_probe.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/digest.h"
+#include "base/error.h"
+#include "tensor/aten_view.h"
+
+namespace shardproof::sim {
+namespace {
+
+std::string host_name() {
+  char name[256] = "";
+  ::gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+// The size of a dim before the cuts that left `size` of it.
+int64_t uncut(int64_t size, int64_t dim, const Layout& layout, const FullSizes& sizes,
+              const Mesh& mesh) {
+  const std::vector<Cut>& cuts = layout.cuts();
+  for (auto cut = cuts.rbegin(); cut != cuts.rend(); ++cut) {
+    if (cut->dim != dim) continue;
+    switch (cut->kind) {
+      case Cut::Kind::kRepeated:
+        size *= cut->parts;
+        break;
+      case Cut::Kind::kPadded:  // a plan pads the vocabulary alone
+        size = sizes.vocab_size;
+        break;
+      default:
+        size *= mesh.size(cut->axis);
+    }
+  }
+  return size;
+}
+
+}  // namespace
+
+std::vector<int64_t> full_shape_of(const Observation& observation, const FullSizes& sizes,
+                                   const Mesh& mesh) {
+  std::vector<int64_t> shape = observation.tensor.sizes().vec();
+  if (observation.phase == Phase::kStep) {
+    const size_t dot = observation.name.find('.');
+    const auto found = sizes.parameters.find(
+        dot == std::string::npos ? observation.name : observation.name.substr(dot + 1));
+    return found == sizes.parameters.end() ? shape : found->second;
+  }
+  if (!observation.token_map.defined()) return shape;
+  const auto dims = static_cast<int64_t>(shape.size());
+  const Layout layout = observation.layout.resolved(dims);
+  shape.at(0) = sizes.samples;
+  shape.at(1) = sizes.seq_len;
+  for (int64_t dim = 2; dim < dims; ++dim) {
+    shape[static_cast<size_t>(dim)] =
+        uncut(shape[static_cast<size_t>(dim)], dim, layout, sizes, mesh);
+  }
+  return shape;
+}
+
+ReferenceProbe::ReferenceProbe(const CaseSpec& spec, const Mesh& mesh, int64_t rank,
+                               FullSizes sizes)
+    : folder_(spec.reference.folder),
+      activations_(spec.record_activations),
+      mesh_(mesh),
+      rank_(rank),
+      sizes_(std::move(sizes)),
+      pieces_{.rank = rank, .host = host_name()} {}
+
+bool ReferenceProbe::listens(Phase phase) const {
+  if (phase == Phase::kRecompute) return false;
+  return phase != Phase::kBackward || activations_;
+}
+
+void ReferenceProbe::observe(const Observation& observation) {
+  const std::string& name = observation.name;
+  if (!listens(observation.phase) || name.starts_with("initial.")) return;
+  if (observation.phase == Phase::kForward && !activations_ && name != "logprobs" &&
+      name != "loss") {
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  const at::Tensor tensor = observation.tensor.detach().cpu().contiguous();
+  const TensorView local = view_of(tensor);
+  const bool addend = observation.part == Part::kPartial;
+  const std::vector<int64_t> shape = full_shape_of(observation, sizes_, mesh_);
+  const IndexPlan plan =
+      make_index_plan(shape, observation.layout, view_of(observation.token_map),
+                      addend ? observation.partial_axes : std::vector<std::string>(), mesh_, rank_);
+  if (!plan.problem.empty() || local.sizes() != plan.local_shape || !is_floating(local.dtype())) {
+    throw Error(
+        {.kind = ErrorKind::kFailed,
+         .what = fmt::format("{} [{}] of rank {} does not fit its declared layout {}{}{}", name,
+                             fmt::join(local.sizes(), ", "), rank_, observation.layout.describe(),
+                             plan.problem.empty() ? "" : ": ", plan.problem),
+         .fix = "compare the reference's layout with one device"});
+  }
+  GivenPiece piece;
+  piece.facts.phase = observation.phase;
+  piece.facts.step = observation.step;
+  piece.facts.name = name;
+  piece.facts.token_dims = observation.token_map.defined();
+  piece.shape = shape;
+  piece.microbatch = observation.microbatch;
+  piece.digest = digest_of(local.bytes(), local.nbytes());
+  piece.tokens = plan.tokens;
+  piece.compares_replicas = !plan.only_padding;
+  piece.replicas = plan.replicas.ranks();
+  if (addend) piece.addend_of = mesh_.peers_along(observation.partial_axes, rank_);
+  put(local, plan, observation.scale, addend, piece);
+  pieces_.pieces.push_back(std::move(piece));
+}
+
+void ReferenceProbe::put(const TensorView& local, const IndexPlan& plan, double scale, bool addend,
+                         GivenPiece& piece) const {
+  // By the layout alone, ranks with other tokens are copies too.
+  const bool first = piece.facts.token_dims || piece.replicas.front() == rank_;
+  if (plan.count == 0) return;
+  const PiecesFile file = PiecesFile::to_write(folder_, piece.facts, plan.global_shape);
+  const auto write = [&] {
+    with_floating_dtype(local.dtype(), [&](auto one) {
+      const auto* from = local.data<decltype(one)>();
+      plan.for_each_run([&](int64_t start, int64_t offset, int64_t length) {
+        double* to = file.values() + offset;
+        uint8_t* givers = file.givers() + offset;
+        for (int64_t i = 0; i < length; ++i) {
+          const double value = static_cast<double>(from[start + i]) / scale;
+          const double size = std::fabs(value);
+          piece.finite = piece.finite && std::isfinite(value);
+          if (size > piece.facts.scale && size <= kLargestCounted) piece.facts.scale = size;
+          if (addend && first) {
+            to[i] += value;
+            ++givers[i];
+          } else if (first) {
+            to[i] = value;
+            givers[i] = 1;
+          }
+        }
+      });
+    });
+  };
+  if (addend) {
+    file.alone(write);
+  } else {
+    write();
+  }
+}
+
+}  // namespace shardproof::sim
