@@ -216,20 +216,22 @@ class Nodes(unittest.TestCase):
         probe = subprocess.run([*before, "unshare", "--user", "--net", "true"], stderr=subprocess.PIPE)
         if os.geteuid() != 0 or probe.returncode != 0:
             self.skipTest("not root, or no user namespaces here")
-        # Only root reads the folder of the tree; the program and the file are copied.
-        program = self.folder / "program"
-        program.write_bytes(PROGRAM.read_bytes())
-        program.chmod(0o755)
-        readable = subprocess.run([*before, str(program), "version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        readable = subprocess.run([*before, str(PROGRAM), "version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         if readable.returncode != 0:
-            self.skipTest("that user cannot load LibTorch from this folder")
-        status, cases, text = self.run_it(self.scenario(), before=[*before, "env", f"HOME={self.folder}"])
+            self.skipTest("that user may not run the program in this folder")
+        before += ["env", f"HOME={self.folder}"]
+        status, cases, text = self.run_it(self.scenario(), before=before)
         self.assertEqual(status, 0, text)
         self.assertEqual(cases[0]["verdict"], "match", text)
-        status, cases, text = self.run_it(self.scenario(faults="{kind: cut, rank: 3, at_call: 5}"),
-                                          before=[*before, "env", f"HOME={self.folder}"])
+        status, cases, text = self.run_it(self.scenario(faults="{kind: cut, rank: 3, at_call: 5}"), before=before)
         self.assertEqual((status, cases[0]["kind"]), (3, "hung"), text)
         self.assertIn("the link of node 1 (10.77.0.2) is down", text)
+        process = self.start(self.scenario(world="hang_s: 60", faults=WAITS), before=before)
+        ranks = self.waiting_ranks(process)
+        networks = {spaces()[pid] for pid in ranks.values()}
+        process.kill()
+        process.communicate()
+        self.gone(ranks, networks)
 
     def test_where_no_namespace_can_be_made_a_sentence_says_so(self):
         """In a user namespace that may have no network namespace."""
