@@ -56,7 +56,7 @@ BATCH = """#!/bin/bash
 #SBATCH --ntasks=4
 #SBATCH --output={folder}/batch.out
 cd {root}
-export MASTER_ADDR=127.0.0.1 MASTER_PORT={port}
+export MASTER_ADDR=127.0.0.1 MASTER_PORT={port} SHARDPROOF_SECRET=$(openssl rand -hex 32)
 srun {program} rank {scenario} --only '{case}' --out {folder}/batch_run
 """
 
@@ -147,7 +147,7 @@ class Srun(unittest.TestCase):
     def test_a_case_for_another_number_of_ranks_is_named(self):
         status, text = self.ranks(3, SCENARIO, "--only", CASE, "--out", self.cluster.folder / "three")
         self.assertEqual(status, 2, text)
-        self.assertIn("needs 4 ranks, 3 were started", text)
+        self.assertIn("no selected case is for 3 ranks", text)
 
     def test_a_rank_that_is_killed_is_named_and_the_next_case_runs(self):
         path = self.cluster.folder / "kill.yaml"
