@@ -16,6 +16,8 @@ class FaultInjection {
   struct Hooks {
     std::function<void()> before_kill = {};
     std::function<void(const FaultNote&)> on_fired = {};  // when a fault acts
+    // Changes the link of this rank's node, and returns a description of that.
+    std::function<std::string(const FaultSpec&)> change_link = {};
     // Before a call is made for the second time.
     std::function<void(const Call&)> on_repeat = {};
   };
@@ -46,6 +48,7 @@ class FaultInjection {
     std::vector<std::function<void(const Tensors&)>> on_input = {}, on_output = {};
   };
   void act(Planned& planned, const Call& call);
+  void act_on_link(Planned& planned);
   void act_at_backend(Planned& planned, const Call& call);
   void fired(Planned& planned, const std::string& effect);
 
