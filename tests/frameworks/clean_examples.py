@@ -97,11 +97,12 @@ def in_float64(train, options):
 
 
 def dtensor_fsdp2(train, options, draw):
-    config, fully_shard = train.Config, train.fully_shard
+    config, fully_shard, rotate = train.Config, train.fully_shard, train.rotate
     given = dict(vocabulary=draw.choice((64, 96)), dim=draw.choice((16, 32, 64)), hidden=draw.choice((32, 48)),
                  layers=draw.choice((1, 2, 3)), kv_heads=draw.choice((2, 4)), length=draw.choice((8, 16)),
                  rows=draw.choice((4, 8)))
     train.Config = lambda: config(**given)
+    train.rotate = lambda x, cos, sin: rotate(x, cos, sin).to(x.dtype)  # of float32 angles, below it
     reshards = draw.random() < 0.5
     train.fully_shard = lambda module, **more: fully_shard(module, reshard_after_forward=reshards, **more)
     constants(train, MAX_NORM=draw.choice((0.05, 1.0, 100.0)))
@@ -129,16 +130,18 @@ def deepspeed(train, options, draw):
     on_cpu.switch_on(on_cpu.no_shared_memory)
     if options.dtype == torch.float64:
         on_cpu.switch_on(on_cpu.float64_gradients)
-        on_cpu.switch_on(on_cpu.float64_communication)
         on_cpu.switch_on(on_cpu.float64_parts)
     constants(train, VOCABULARY=draw.choice((40, 64)), WIDTH=draw.choice((8, 16, 32)), LENGTH=draw.choice((4, 8)),
               ROWS=draw.choice((4, 8, 16)))
-    more = dict(overlap_comm=draw.random() < 0.5, contiguous_gradients=draw.random() < 0.5,
-                reduce_scatter=draw.random() < 0.5, reduce_bucket_size=draw.choice((500, 5000, 500000)),
-                allgather_bucket_size=draw.choice((500, 500000)))
-    if options.stage == 3:
-        more["stage3_param_persistence_threshold"] = draw.choice((0, 100, 100000))
     norm, initialize = draw.choice((0.05, 1.0, 0.0)), package.initialize
+    reduction = draw.choice(("overlap_comm", "reduce_scatter", ""))  # float64 with both is refused
+    if reduction == "overlap_comm":
+        on_cpu.switch_on(on_cpu.float64_communication)
+    more = dict(overlap_comm=reduction == "overlap_comm", reduce_scatter=reduction == "reduce_scatter",
+                contiguous_gradients=draw.random() < 0.5, reduce_bucket_size=draw.choice((500, 5000, 500000)),
+                allgather_bucket_size=draw.choice((500, 500000)))
+    if options.stage == 3:  # drawn last, as the golden has another stage
+        more["stage3_param_persistence_threshold"] = draw.choice((0, 100, 100000))
 
     def initialized(*, config, **given):
         zero = config["zero_optimization"] | more

@@ -35,6 +35,7 @@ import torch.distributed as dist  # noqa: E402
 from clean_examples import EXAMPLES, draw_optimizer  # noqa: E402
 
 REPEATS = 16  # of the golden, below float64
+FAILED = "failed"
 AXES = ("dp", "tp", "pp", "ep")
 NO_OPTIONS = dict(tp=1, pp=1, vpp=1, ep=1, dp=1, layers=2, experts=False, stage=1, sequence_parallel=True, kind="hand")
 
@@ -92,16 +93,26 @@ class Runs:
         ranks.run(size, rank_main, example, self.train_of(example), options, noises, self.is_planted and bool(layout))
 
     def of(self, example, seed, dtype, count):
-        """Yields (layout, exit status, text of the judge) of the first `count` layouts."""
+        """Yields (layout, exit status, text of the judge) of the first `count` layouts. The status is FAILED for a run that
+        raises, and its text what it raised."""
         folder = tempfile.mkdtemp(dir=self.scratch)
-        golden = f"{folder}/one"
-        self.record(example, {}, seed, torch.float64, dtype, golden)
-        if dtype != torch.float64:
-            self.record(example, {}, seed, dtype, dtype, golden, golden, range(1, REPEATS + 1))
+        golden, problem = f"{folder}/one", ""
+        try:
+            self.record(example, {}, seed, torch.float64, dtype, golden)
+            if dtype != torch.float64:
+                self.record(example, {}, seed, dtype, dtype, golden, golden, range(1, REPEATS + 1))
+        except AssertionError as error:
+            problem = f"the golden: {error}"
         for number, layout in enumerate(example.layouts[:count]):
-            self.record(example, layout, seed, dtype, dtype, f"{folder}/{number}", golden)
-            yield layout, *clean_runs.judged(f"{folder}/{number}", golden)
+            yield layout, *((FAILED, problem) if problem else self.judged(example, layout, seed, dtype, folder, number))
         shutil.rmtree(folder)
+
+    def judged(self, example, layout, seed, dtype, folder, number):
+        try:
+            self.record(example, layout, seed, dtype, dtype, f"{folder}/{number}", f"{folder}/one")
+        except AssertionError as error:
+            return FAILED, str(error)
+        return clean_runs.judged(f"{folder}/{number}", f"{folder}/one")
 
     def all(self, count, first, chosen):
         """Yields (dtype, name, exit status, text), seed by seed; the status is None where a framework is missing."""
