@@ -114,7 +114,7 @@ class Runs:
             return FAILED, str(error)
         return clean_runs.judged(f"{folder}/{number}", f"{folder}/one")
 
-    def all(self, count, first, chosen):
+    def all(self, count, first, chosen=()):
         """Yields (dtype, name, exit status, text), seed by seed; the status is None where a framework is missing."""
         left = count
         for seed in itertools.count(first):
