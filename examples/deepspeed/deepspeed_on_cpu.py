@@ -24,6 +24,13 @@ def float64_gradients():
     DeepSpeedEngine.get_data_types = lambda self: (torch.float64, torch.float64)
 
 
+def float64_communication():
+    """With overlap_comm it rounds gradients to float32 before it reduces them."""
+    import torch
+    from deepspeed.runtime.engine import DeepSpeedEngine
+    DeepSpeedEngine.communication_data_type = torch.float64
+
+
 def float64_parts():
     """ZeRO 3 cuts parameters of 16 and 32 bits alone."""
     import torch

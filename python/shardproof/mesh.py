@@ -133,8 +133,8 @@ def of_tensors(tensors, rank: int, world_size: int) -> Mesh | None:
     for tensor in tensors:
         device_mesh = getattr(tensor, "device_mesh", None)
         if device_mesh is not None:
-            # torchtitan's meshes are unflattened views of a root with one axis.
-            whole = [one for one in (root_of(device_mesh), device_mesh) if one.size() == world_size]
+            # torchtitan's meshes are unflattened views of a root with one axis, "world", which says less than "fsdp".
+            whole = [one for one in (device_mesh, root_of(device_mesh)) if one.size() == world_size]
             if whole:
                 return from_device_mesh(max(whole, key=lambda one: one.ndim), rank)
     return None

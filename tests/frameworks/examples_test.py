@@ -1,5 +1,6 @@
-"""The examples that no other test here judges: DeepSpeed ZeRO 1 to 3, and transformers' Llama under DTensor and FSDP2, are
-recorded and judged clean against one rank. The script that reproduces a bug of Megatron-core is judged, too.
+"""The examples are recorded and judged clean against one rank: DTensor with FSDP2, DeepSpeed ZeRO 1 to 3, transformers' Llama
+(megatron_test.py and torchtitan_test.py have the others), and the share of gradients of Megatron's distributed optimizer. The
+script that reproduces a bug of Megatron-core is judged, too.
 
 SHARDPROOF_PROGRAM is the program; without it, or without a framework, its tests are skipped (README.md here).
 """
@@ -18,7 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "python"), str(Path(__file__).parent)]
 
 import ranks  # noqa: E402
-from programs import example  # noqa: E402
+import runs  # noqa: E402
+import torch  # noqa: E402
+from programs import example, with_options  # noqa: E402
 
 PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
 
@@ -29,21 +32,47 @@ def is_installed(package):
 
 @unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
 class ExamplesTest(unittest.TestCase):
-    def check(self, rank_main, sizes, status=0, texts=(), **options):
-        options = dict(tp=1) | options
-        with tempfile.TemporaryDirectory() as folder:
-            golden, run = (argparse.Namespace(out=f"{folder}/{name}", golden=start, steps=2, **options)
-                           for name, start in (("golden", None), ("run", f"{folder}/golden")))
-            vars(run).update(sizes)
-            ranks.run(1, rank_main, golden)
-            ranks.run(math.prod(sizes.values()), rank_main, run)
-            done = subprocess.run([PROGRAM, "judge", run.out, "--golden", golden.out], text=True, capture_output=True,
-                                  timeout=120, check=False)
-            print(done.stdout, flush=True)
-            self.assertEqual(done.returncode, status, done.stdout + done.stderr)
-            for text in texts or ["MATCH"]:
-                self.assertIn(text, done.stdout)
-            self.assertNotIn("not compared", done.stdout)
+    def record(self, rank_main, sizes, **options):
+        """Records the golden and the run, and returns their folders."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        golden, run = (argparse.Namespace(out=f"{folder.name}/{name}", golden=start, steps=2, **dict(tp=1) | options)
+                       for name, start in (("golden", None), ("run", f"{folder.name}/golden")))
+        vars(run).update(sizes)
+        ranks.run(1, rank_main, golden)
+        ranks.run(math.prod(sizes.values()), rank_main, run)
+        return Path(golden.out), Path(run.out)
+
+    def check(self, rank_main, sizes, status=0, texts=("MATCH",), **options):
+        """Returns the folder of the run."""
+        golden, run = self.record(rank_main, sizes, **options)
+        done = subprocess.run([PROGRAM, "judge", run, "--golden", golden], text=True, capture_output=True, timeout=120,
+                              check=False)
+        print(done.stdout, flush=True)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        for text in texts:
+            self.assertIn(text, done.stdout)
+        self.assertNotIn("not compared", done.stdout)
+        return run
+
+    def check_in_float64(self, name, sizes):
+        train = example(name)
+
+        def rank_main(_, options):
+            with train.shardproof.float64():
+                train.train(options)
+        return self.check(rank_main, sizes)
+
+    def test_dtensor_and_fsdp2(self):
+        run = self.check_in_float64("dtensor_fsdp2", dict(tp=2, dp=2))
+        norms = runs.pieces(run, name="grad_norm", step=1)
+        self.assertEqual(len(norms), 4)
+        self.assertEqual(len({float(norm) for _, _, norm in norms}), 1)
+        self.assertTrue(runs.names(run, kind="logprobs", step=2))
+
+    @unittest.skipUnless(is_installed("transformers"), "transformers is not installed")
+    def test_transformers(self):
+        self.check_in_float64("transformers_tp", dict(tp=2, dp=2))
 
     @unittest.skipUnless(is_installed("deepspeed"), "deepspeed is not installed")
     def test_deepspeed(self):
@@ -57,7 +86,24 @@ class ExamplesTest(unittest.TestCase):
                 train.train(options)
         for stage in (1, 2, 3):
             with self.subTest(stage=stage):
-                self.check(rank_main, dict(dp=2), stage=stage)
+                run = self.check(rank_main, dict(dp=2), stage=stage)
+                self.assertEqual({line["source"] for _, line, _ in runs.pieces(run, kind="grad")}, {"deepspeed"})
+
+    @unittest.skipUnless(is_installed("megatron"), "megatron-core is not installed")
+    def test_the_share_of_megatrons_distributed_optimizer(self):
+        """Its gradients alone: the example's optimizer steps on more than the share of a rank."""
+        train = example("megatron_core")
+
+        def rank_main(_, options):
+            if options.golden:  # buckets that cut parameters in the middle
+                with_options(train, "DistributedDataParallelConfig", use_distributed_optimizer=True, bucket_size=3000)
+            train.run(options)
+        golden, run = self.record(rank_main, dict(tp=2, dp=2), pp=1, vpp=1, ep=1, layers=2, experts=False)
+        wanted = dict(kind="grad", step=1)
+        self.assertEqual(runs.names(run, **wanted), runs.names(golden, **wanted))
+        for name in runs.names(golden, **wanted):
+            torch.testing.assert_close(runs.whole(run, name=name, **wanted), runs.whole(golden, name=name, **wanted),
+                                       rtol=0, atol=1e-12)
 
     @unittest.skipUnless(is_installed("megatron"), "megatron-core is not installed")
     def test_label_smoothing_is_wrong_in_megatron(self):
@@ -71,15 +117,6 @@ class ExamplesTest(unittest.TestCase):
                 script.train(options)
         self.check(rank_main, dict(tp=2), smoothing=0.0)
         self.check(rank_main, dict(tp=2), 1, ["loss   of step 1", "the ranks of tp do not agree"], smoothing=0.1)
-
-    @unittest.skipUnless(is_installed("transformers"), "transformers is not installed")
-    def test_transformers(self):
-        train = example("transformers_tp")
-
-        def rank_main(_, options):
-            with train.shardproof.float64():
-                train.train(options)
-        self.check(rank_main, dict(tp=2, dp=2))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 
     SHARDPROOF_PROGRAM=build/release/shardproof-bin python tests/python/clean_runs.py [--count 200] [--first 1]
 
-Prints a line for each run that does not match, and the counts. Exit status 1 if there is one.
+Prints a line for each run, what the judge says of one that does not match, and the counts. Exit status 1 if there is one.
 """
 
 import argparse
@@ -64,20 +64,25 @@ def main():
 
 
 def counted(runs, says_all):
-    """Prints what became of the runs (dtype, name, exit status, text of the judge). 1 if one does not match."""
-    counts, false_alarms, unresolved = collections.Counter(), 0, collections.Counter()
+    """Prints what became of the runs (dtype, name, exit status, text of the judge), of which those with the status None are
+    left out for the reason that is their text. 1 if one does not match."""
+    counts, left_out, false_alarms, unresolved = (collections.Counter() for _ in range(4))
     for dtype, name, status, text in runs:
         dtype = str(dtype)[6:]
+        if status is None:
+            left_out[text] += 1
+            continue
         counts[dtype] += 1
-        false_alarms += bool(status)
+        false_alarms[dtype] += bool(status)
         for some, of_all in UNRESOLVED.findall(text):
             unresolved[dtype] += int(some) / int(of_all)
-        if status or says_all:
-            print(f"{dtype} {name}: exit status {status}\n{text}", flush=True)
+        print(f"{dtype} {name}: exit status {status}", *[text] * bool(status or says_all), sep="\n", flush=True)
     shares = ", ".join(f"{100 * unresolved[dtype] / number:.1f}% of the tensors in {dtype}"
                        for dtype, number in counts.items())
-    print(f"{sum(counts.values())} clean runs {dict(counts)}, {false_alarms} do not match; unresolved are {shares}")
-    return 1 if false_alarms else 0
+    print(f"{counts.total()} clean runs {dict(counts)}, {false_alarms.total()} do not match; unresolved are {shares}")
+    for reason, number in left_out.items():
+        print(f"{number} more are left out: {reason}")
+    return 1 if false_alarms.total() else 0
 
 
 if __name__ == "__main__":

@@ -189,17 +189,18 @@ class PlacementTest(unittest.TestCase):
         self.assertEqual(self.boxes("addend"), [[([0], [2])], [([2], [2])], [([0], [2])], [([2], [2])]])
 
 
-def unflattened_axes(rank):
+def unflattened_axes(rank, sizes, names):
     """The axes that are found for a tensor on an unflattened view of a mesh with one axis, as torchtitan has them."""
     root = init_device_mesh("cpu", (4,), mesh_dim_names=("world",))
-    mesh = root._unflatten(0, (2, 2), ("fsdp", "tp"))
-    return meshes.of_tensors([distribute_tensor(torch.ones(4, 4), mesh, [Shard(0), Shard(1)])], rank, 4).axes
+    mesh = root._unflatten(0, sizes, names)
+    return meshes.of_tensors([distribute_tensor(torch.ones(4, 4), mesh, [Shard(0), Shard(1)][:len(sizes)])], rank, 4).axes
 
 
 class UnflattenedMeshTest(unittest.TestCase):
     @unittest.skipUnless(hasattr(DeviceMesh, "_unflatten"), "this torch does not unflatten meshes")
     def test_the_axes_of_the_view_are_found(self):
-        self.assertEqual(ranks.run(4, unflattened_axes), [[("fsdp", 2), ("tp", 2)]] * 4)
+        for sizes, names in (((2, 2), ("fsdp", "tp")), ((4,), ("fsdp",))):
+            self.assertEqual(ranks.run(4, unflattened_axes, sizes, names), [list(zip(names, sizes))] * 4)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 """Runs the tests of one folder with a Python that has torch. Usage: run.py FOLDER PATTERN [PROGRAM]
 
 Exits with 77, "skipped", where torch cannot be imported: LibTorch from another place (--torch DIR) has no Python. The
-checking backend is an extension, and its tests are also skipped where Python's headers are missing.
+checking backend is an extension, and its tests are also skipped where Python's headers are missing; those of the plugin,
+where pytest is. Tests of frameworks take the Pythons that SHARDPROOF_FRAMEWORKS names, separated by colons, each in turn:
+no one of them can have all frameworks.
 """
 import os
 import subprocess
@@ -27,17 +29,33 @@ def environment(program):
     return found
 
 
+NEEDS = {"backend": "; " + HEADERS, "plugin": "; import pytest"}  # by folder, beside torch
+
+
+def pythons(folder):
+    """The Pythons that run the tests of a folder."""
+    named = [name for name in os.environ.get("SHARDPROOF_FRAMEWORKS", "").split(":") if name]
+    if folder == "frameworks" and named:
+        return named
+    own = ROOT / ".venv" / "bin" / "python"
+    return [str(own) if own.is_file() else sys.executable]
+
+
 def main(folder, pattern, program=None):
-    folder = str(Path(folder).resolve())
-    python = ROOT / ".venv" / "bin" / "python"
-    python = str(python) if python.is_file() else sys.executable
+    folder = Path(folder).resolve()
     found = environment(program)
-    needs = "import torch" + ("; " + HEADERS if Path(folder).name == "backend" else "")
+    statuses = {run(python, folder, pattern, found) for python in pythons(folder.name)}
+    failed = statuses - {0, SKIPPED}
+    return failed.pop() if failed else min(statuses)
+
+
+def run(python, folder, pattern, found):
+    needs = "import torch" + NEEDS.get(folder.name, "")
     tried = subprocess.run([python, "-c", needs], env=found, capture_output=True, text=True, check=False)
     if tried.returncode != 0:
-        print(f"{python} lacks what these tests need: {tried.stderr.strip().splitlines()[-1]}")
+        print(f"{python} lacks what these tests need: {tried.stderr.strip().splitlines()[-1]}", flush=True)
         return SKIPPED
-    said = ["-v"] if Path(folder).name == "frameworks" else []  # what is skipped, and why
+    said = ["-v"] if folder.name == "frameworks" else []  # what is skipped, and why
     return subprocess.run([python, "-B", "-m", "unittest", "discover", *said, "-s", folder, "-p", pattern], env=found,
                           cwd=folder, check=False).returncode
 

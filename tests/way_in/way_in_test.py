@@ -39,14 +39,14 @@ int main(int argc, char** argv) {
 """
 
 
-def write_wheel(folder):
-    """A torch wheel with nothing but the two paths that the script looks for."""
-    name = folder / "torch-2.11.0-py3-none-any.whl"
-    info = "torch-2.11.0.dist-info/"
+def write_wheel(folder, package="torch", version="2.11.0"):
+    """A wheel with nothing but the two paths that the script looks for in torch's."""
+    name = folder / f"{package}-{version}-py3-none-any.whl"
+    info = f"{package}-{version}.dist-info/"
     with zipfile.ZipFile(name, "w") as wheel:
-        wheel.writestr("torch/lib/libtorch_cpu.so", "")
-        wheel.writestr("torch/include/ATen/ATen.h", "")
-        wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0\n")
+        wheel.writestr(f"{package}/lib/libtorch_cpu.so", "")
+        wheel.writestr(f"{package}/include/ATen/ATen.h", "")
+        wheel.writestr(info + "METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
         wheel.writestr(info + "WHEEL",
                        "Wheel-Version: 1.0\nGenerator: stub\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(info + "RECORD", "")
@@ -161,6 +161,17 @@ class WayIn(unittest.TestCase):
         time.sleep(0.02)
         (self.stub / "src/extra.h").unlink()
         self.assertNotEqual(self.call("run", PATH=str(bare))[0], 0)  # it wants to look again
+
+    def test_a_longer_list_of_packages_keeps_what_is_installed(self):
+        self.call("run")
+        header = self.stub / f".venv/lib/python3.{sys.version_info.minor}/site-packages/torch/include/ATen/ATen.h"
+        before = header.stat().st_ino
+        (self.stub / "requirements.txt").write_text("torch==2.11.0\nmore==1.0\n")
+        write_wheel(self.wheels, "more", "1.0")
+        status, _, err = self.call("run")
+        self.assertEqual((status, header.stat().st_ino), (0, before), err)
+        self.assertIn("bringing .venv up to date", err)
+        self.assertTrue((header.parents[3] / "more/lib").exists())
 
     def test_counts_tests_and_fails_when_one_fails(self):
         status, out, err = self.call("test", "--torch", str(self.installed_torch()))
