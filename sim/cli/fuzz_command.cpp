@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 // Cases; after each round, what has run is known. The first is short, so that what every second
-// case shows is told within seconds, and each has twice as many as the one before.
+// case shows is reported within seconds, and each has twice as many as the one before.
 constexpr int64_t kFirstRound = 50, kRound = 400;
 constexpr int64_t kSampledPairs = 2000;  // of which the valid ones are counted
 constexpr int64_t kSampleTries = 20;     // draws before a pair counts as invalid
