@@ -110,11 +110,11 @@ void add_numbers(DrawnOption& option) {
                       : 0.5;
   if (option.path == "run.noise_std") middle = 0.02;  // more, and gradients overflow
   std::vector<double> numbers = {middle / 2, middle * 3};
-  if (option.low == 0) numbers.push_back(0);
+  const bool has_range = option.low != option.high;  // a workload's option has none
+  if (has_range && option.low == 0) numbers.push_back(0);
   if (option.low < 0) numbers.push_back(-middle);
   for (const double number : numbers) {
-    const bool in_range =
-        option.low == option.high || (number >= option.low && number <= option.high);
+    const bool in_range = !has_range || (number >= option.low && number <= option.high);
     if (in_range) option.candidates.emplace_back(number);
   }
 }

@@ -57,8 +57,6 @@ std::string rank_log(const CaseResult& result, int64_t rank, const RankEnding* e
     text += "metrics " +
             report->metrics.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   }
-  text += fmt::format("\n{} findings\n", report->findings.size());
-  for (const auto& finding : report->findings) text += "  " + finding + "\n";
   for (const auto& warning : report->warnings) text += "warning  " + warning + "\n";
   const std::string wrong = wrong_rows(*report);
   if (!wrong.empty()) text += "\nwrong or not decided\n" + wrong;

@@ -1,4 +1,4 @@
-// The log of one rank of one case: its ending, its calls and its findings.
+// The log of one rank of one case: its ending and its calls.
 #pragma once
 
 #include <string>

@@ -98,7 +98,6 @@ Json rank_json(int64_t rank, const RankEnding* ending, const RankReport* report,
   out["log"] = log_file(id, rank);
   if (report == nullptr) return out;
   out["calls"] = report->calls.size();
-  out["findings"] = texts(report->findings);
   out["warnings"] = texts(report->warnings);
   out["seconds"] = json_number(report->seconds);
   out["compare_seconds"] = json_number(report->compare_seconds);

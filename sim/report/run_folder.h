@@ -4,7 +4,7 @@
 //   results.json        everything, in the schema of reports/README.md
 //   junit.xml           the same verdicts for CI systems
 //   timeline.json       calls over time; opens in Perfetto and chrome://tracing
-//   logs/<case>/rank<k>.log          calls and findings of one rank
+//   logs/<case>/rank<k>.log          calls of one rank
 //   replay/<case>.json               the expanded case of each one that did not end as expected
 //   tensors/<case>.safetensors       golden and actual of the tensors that failed first
 //   relations/<n>/first, second      the two cases of a relation that does not hold (--relations)
