@@ -191,7 +191,7 @@ class Memory(Program):
     """float64 parameters, gradients and two moments of AdamW: 32 bytes of each parameter."""
 
     def test_a_model_that_no_process_may_hold(self):
-        layers, hidden, times = (24, 768, 6) if LARGE else (10, 512, 4)
+        layers, hidden, times = (24, 768, 6) if LARGE else (16, 512, 4)
         model = (f"model: {{vocab_size: 512, hidden_size: {hidden}, intermediate_size: {4 * hidden}, "
                  f"num_attention_heads: 16, num_hidden_layers: {layers}}}")
         text = scenario("name: large", "workload: train", model, "data: {batch_size: 4, sequence_length: 4}",
@@ -200,7 +200,8 @@ class Memory(Program):
         parameters = layers * (4 * hidden**2 + 3 * 4 * hidden**2 + 2 * hidden) + 2 * 512 * hidden + hidden
         state = 32 * parameters
         limit = state // times
-        process = self.start(scenario(text, "reference: {mesh: {tp: 16}}"), "--backend", "gloo", data_bytes=limit)
+        process = self.start(scenario(text, "reference: {mesh: {tp: 16}}"), "--backend", "gloo", "--fresh",
+                             data_bytes=limit)
         watch = Watch(process.pid)
         started = time.monotonic()
         output = process.communicate(timeout=1800)[0]
