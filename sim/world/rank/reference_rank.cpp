@@ -15,12 +15,14 @@ bool draws_own_shards(const CaseSpec& spec) {
 void draw_own_shards(const CaseSpec& spec, const ModelConfig& config, Trainer& trainer,
                      const Mesh& mesh, int64_t rank) {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> shards;
-  for (const ParameterPtr& parameter : trainer.parameters()) {
-    const at::Tensor full = seeded_weight(config, spec.seed, parameter->name);
-    shards.push_back(cut(full, parameter->layout, mesh, rank));
+  const std::vector<at::Tensor>& masters = trainer.masters();
+  for (size_t i = 0; i < masters.size(); ++i) {
+    const Parameter& parameter = *trainer.parameters()[i];
+    const at::Tensor full = seeded_weight(config, spec.seed, parameter.name);
+    // In place: new tensors between the full ones would leave holes that no full one fits in.
+    masters[i].copy_(cut(full, parameter.layout, mesh, rank));
   }
-  trainer.restore(shards, trainer.states(), /*step=*/0);
+  trainer.restore(masters, trainer.states(), /*step=*/0);  // the leaves follow
 }
 
 FullSizes full_sizes(const ModelConfig& config, const Batch& batch) {
