@@ -25,7 +25,7 @@ def float64_gradients():
 
 
 def float64_communication():
-    """With overlap_comm it rounds gradients to float32 before it reduces them."""
+    """Without reduce_scatter it rounds gradients to float32 before it reduces them."""
     import torch
     from deepspeed.runtime.engine import DeepSpeedEngine
     DeepSpeedEngine.communication_data_type = torch.float64

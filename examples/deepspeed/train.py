@@ -5,7 +5,7 @@
 
     shardproof judge run --golden golden
 
-deepspeed_on_cpu.py changes five things of DeepSpeed. The five lines that shardproof needs are marked; optional ones record
+deepspeed_on_cpu.py changes four things of DeepSpeed. The five lines that shardproof needs are marked; optional ones record
 more.
 """
 

@@ -127,8 +127,8 @@ class Runs:
                 missing = importlib.util.find_spec(example.package) is None
                 if missing or chosen and example.name not in chosen:
                     for layout in runs:
-                        yield dtype, f"{name} {layout}", None, f"{example.package} is " + (
-                            "not installed" if missing else "not chosen")
+                        yield dtype, f"{name} {layout}", None, (
+                            f"{example.package} is not installed" if missing else f"{example.name} is not chosen")
                     continue
                 for layout, status, text in self.of(example, seed, dtype, len(runs)):
                     yield dtype, f"{name} {layout}", status, text
