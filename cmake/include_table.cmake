@@ -64,8 +64,9 @@ shardproof_folder(sim/world/emulated src/base src/comm sim/world/match sim/world
 shardproof_folder(sim/world/process src/base src/comm/store.h sim/case sim/world/match fmt json
   sodium torch)
 shardproof_folder(sim/world/external src/base sim/world/process fmt json sodium)
+shardproof_folder(sim/world/nodes src/base sim/case sim/world/process fmt)
 shardproof_folder(sim/world/launch src/base sim/case sim/world/match sim/world/process
-  sim/world/external fmt json asio)
+  sim/world/external sim/world/nodes fmt json asio)
 shardproof_folder(sim/world/rank src/base src/tensor src/observe src/comm src/model src/optim
   src/parallel/tp src/parallel/cp src/parallel/ulysses src/parallel/data src/parallel/hf src/train
   src/policy sim/case sim/case/record sim/case/inputs sim/judge/diff sim/judge/probe
@@ -105,7 +106,7 @@ shardproof_folder(sim/validate src/base src/mesh src/tensor src/observe src/comm
   sodium torch)
 shardproof_folder(sim/cli src/base src/tensor src/comm src/model src/parallel/tp sim/case
   sim/case/scenario sim/case/inputs sim/judge/verdict sim/recorded sim/logprobs
-  sim/world/calls sim/world/external sim/world/launch sim/world/rank sim/report sim/run sim/lint
+  sim/world/calls sim/world/external sim/world/nodes sim/world/launch sim/world/rank sim/report sim/run sim/lint
   sim/describe sim/explore sim/relations sim/validate fmt cli json torch)
 # Knows what sim/case/runners.h declares; golden defines it and is linked beside it.
-shardproof_folder(sim/program sim/case sim/proofs sim/world/rank sim/run sim/validate sim/cli fmt json)
+shardproof_folder(sim/program sim/case sim/proofs sim/world/nodes sim/world/rank sim/run sim/validate sim/cli fmt json)

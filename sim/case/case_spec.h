@@ -141,10 +141,16 @@ enum class FaultKind {
   kRepeat,
   kCorrupt,
   kStale,
+  kCut,
+  kSlow,
 };
-constexpr std::array<const char*, 10> names_of(FaultKind) {
-  return {"kill", "hang",      "throw",  "skip",    "delay",
-          "drop", "duplicate", "repeat", "corrupt", "stale"};
+constexpr std::array<const char*, 12> names_of(FaultKind) {
+  return {"kill",      "hang",   "throw",   "skip",  "delay", "drop",
+          "duplicate", "repeat", "corrupt", "stale", "cut",   "slow"};
+}
+// A fault of the link of the rank's node, which only nodes with real links have.
+constexpr bool is_of_link(FaultKind kind) {
+  return kind == FaultKind::kCut || kind == FaultKind::kSlow;
 }
 enum class FaultSide { kInput, kOutput };
 constexpr std::array<const char*, 2> names_of(FaultSide) { return {"input", "output"}; }
@@ -161,8 +167,10 @@ struct FaultSpec {
   int64_t step = 0;       // calls of this training step, from 1; 0: any
   double seconds = 0.2;   // delay: duration
   FaultSide side = FaultSide::kInput;  // corrupt: the buffer
-  int64_t bit = -1;      // corrupt: counted from the lowest; -1: the lowest bit of the exponent
-  int64_t element = -1;  // corrupt: row-major index; -1: the element of largest magnitude
+  int64_t bit = -1;         // corrupt: counted from the lowest; -1: the lowest bit of the exponent
+  int64_t element = -1;     // corrupt: row-major index; -1: the element of largest magnitude
+  double gb_per_s = 0.001;  // slow: rate of the link
+  double heal_s = 0;        // cut, slow: the link is as before after so many seconds; 0: never
 };
 
 struct ExpectSpec {

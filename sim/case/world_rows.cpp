@@ -33,9 +33,11 @@ const OptionRows<WorldSpec>& rows_of(const WorldSpec&) {
           "world.digests",
           "Hash and compare the data that each call sent and delivered; always on with faults"),
       key("world.nodes", kInteger, nullptr,
-          "Emulated: number of nodes, each with equally many consecutive ranks; default: 1", ranks),
+          "Number of nodes, each with equally many consecutive ranks; over Gloo each is a network "
+          "namespace with a link to a switch; default: 1, and over Gloo none",
+          ranks),
       row<&Spec::ranks_per_node>("world.ranks_per_node",
-                                 "Emulated: ranks of each node, instead of world.nodes", ranks,
+                                 "Ranks of each node, instead of world.nodes", ranks,
                                  Default::kFollows),
       member<&Spec::in_node>(),
       member<&Spec::inter_node>(),
@@ -50,7 +52,9 @@ const OptionRows<WorldSpec>& rows_of(const WorldSpec&) {
           microseconds),
       row<&Spec::inter_node, &LinkSpec::gb_per_s>(
           "world.links.inter_node.gb_per_s",
-          "Rate of each rank between nodes, in one direction; 0: bytes take no time", rate),
+          "Rate of each rank between nodes, in one direction; 0: bytes take no time; over Gloo its "
+          "node's link has the rate of all its ranks",
+          rate),
       row<&Spec::inter_node, &LinkSpec::per_node>(
           "world.links.inter_node.per_node",
           "true: gb_per_s is the rate of each node, which its ranks share"),
@@ -119,6 +123,11 @@ const OptionRows<FaultSpec>& rows_of(const FaultSpec&) {
           "faults[].element",
           "corrupt: row-major index of the element; -1: the element of largest magnitude",
           Range{-1, 1e15}),
+      row<&Spec::gb_per_s>("faults[].gb_per_s", "slow: rate of the link of the rank's node",
+                           Range{1e-6, 1e3}),
+      row<&Spec::heal_s>("faults[].heal_s",
+                         "cut, slow: seconds until the link is as before; 0: it stays so",
+                         Range{0, kMaxSeconds}),
   };
   return rows;
 }

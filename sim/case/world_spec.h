@@ -35,7 +35,8 @@ struct WorldSpec {
   DeviceKind device = DeviceKind::kCpu;
   double hang_s = 2.0;
   double deadline_s = 120.0;  // of the whole case
-  // The members below concern the emulated world only.
+  // The members below concern the emulated world only, but ranks_per_node and inter_node's rate
+  // also a Gloo world: its nodes are network namespaces (sim/world/nodes).
   bool strict = true;    // watch the buffers of asynchronous calls until wait()
   int64_t schedule = 0;  // seed of the order of ranks and of the ends of calls; 0: as they come
   int64_t ranks_per_node = 0;    // rank r is on node r / ranks_per_node; 0: all on one

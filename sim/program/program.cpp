@@ -17,6 +17,7 @@
 #include "sim/proofs/run_workload.h"
 #include "sim/run/make_world.h"
 #include "sim/validate/validate_rank.h"
+#include "sim/world/nodes/node_entry.h"
 #include "sim/world/rank/launcher_store.h"
 
 namespace shardproof::sim {
@@ -87,6 +88,7 @@ int run_program(int argc, char** argv, const Workloads& workloads) {
   return run_cli(argc, argv,
                  {.golden_main = golden,
                   .make_world = [rank](WorldSetup setup) { return make_world(setup, rank); },
+                  .enter_node = enter_node,
                   .exchange = exchange_text},
                  workloads.known());
 }

@@ -17,7 +17,8 @@ RankHooks hooks_of(const WorldSetup& setup) {
           .on_call = setup.on_call,
           .before_kill = setup.before_kill,
           .on_fault = setup.on_fault,
-          .on_step = setup.on_step};
+          .on_step = setup.on_step,
+          .change_link = setup.change_link};
 }
 
 WorldSession emulated_world(const WorldSetup& setup, const RankMain& main) {

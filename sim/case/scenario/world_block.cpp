@@ -55,9 +55,8 @@ void check_axis(const Settings& settings, const std::string& text) {
   }
 }
 
-void check_faults(const Settings& settings, const std::vector<FaultSpec>& faults,
-                  int64_t world_size) {
-  for (const FaultSpec& fault : faults) {
+void check_faults(const Settings& settings, const CaseSpec& spec, int64_t world_size) {
+  for (const FaultSpec& fault : spec.faults) {
     if (fault.rank >= world_size) {
       settings.fail("faults",
                     fmt::format("a fault is planted on rank {}, but there are {} ranks", fault.rank,
@@ -65,6 +64,13 @@ void check_faults(const Settings& settings, const std::vector<FaultSpec>& faults
                     "name a rank of the mesh");
     }
     check_axis(settings, fault.axis);
+    const bool has_links = spec.backends == std::vector{name_of(Backend::kGloo)};
+    if (is_of_link(fault.kind) && (!has_links || spec.world.ranks_per_node == 0)) {
+      settings.fail("faults",
+                    fmt::format("the fault {} changes the link of a node, and this world has none",
+                                fault.kind),
+                    "set world: {backend: gloo, nodes: 2}");
+    }
     if (fault.kind == FaultKind::kStale && fault.at_call == 0) {
       settings.fail("faults", "a stale buffer at the first matching call: none was sent before it",
                     "set at_call to 1 or more");
@@ -78,7 +84,7 @@ void set_world(const Settings& settings, CaseSpec& spec) {
   const int64_t world_size = spec.parallel.world_size();
   spec.world.ranks_per_node = ranks_per_node(settings, world_size);
   check_stragglers(settings, spec.world.stragglers, world_size);
-  check_faults(settings, spec.faults, world_size);
+  check_faults(settings, spec, world_size);
   spec.world.digests = spec.world.digests || !spec.faults.empty();
 }
 

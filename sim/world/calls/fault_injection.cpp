@@ -69,8 +69,22 @@ void FaultInjection::act(Planned& planned, const Call& call) {
   } else if (fault.kind == FaultKind::kSkip) {
     fired(planned, "");
     next_.skip = true;
+  } else if (is_of_link(fault.kind)) {
+    act_on_link(planned);
   } else {
     act_at_backend(planned, call);
+  }
+}
+
+void FaultInjection::act_on_link(Planned& planned) {
+  if (!hooks_.change_link) {
+    planned.note.problem = "the rank is on no node with a link of its own";
+    return;
+  }
+  try {
+    fired(planned, hooks_.change_link(planned.fault));
+  } catch (const Error& error) {
+    planned.note.problem = error.what();
   }
 }
 

@@ -10,6 +10,8 @@
 //   repeat     the call is made twice, one after the other
 //   corrupt    one bit of one element of its input or output flips
 //   stale      the data of the previous matching call are sent again
+//   cut        the link of the rank's node goes down before the call
+//   slow       the link of the rank's node is slow from before the call on
 #pragma once
 
 #include <functional>
@@ -27,6 +29,8 @@ class FaultInjection {
   struct Hooks {
     std::function<void()> before_kill = {};
     std::function<void(const FaultNote&)> on_fired = {};  // when a fault acts
+    // Changes the link of this rank's node, and returns a description of that.
+    std::function<std::string(const FaultSpec&)> change_link = {};
     // Before a call is made for the second time.
     std::function<void(const Call&)> on_repeat = {};
   };
@@ -57,6 +61,7 @@ class FaultInjection {
     std::vector<std::function<void(const Tensors&)>> on_input = {}, on_output = {};
   };
   void act(Planned& planned, const Call& call);
+  void act_on_link(Planned& planned);
   void act_at_backend(Planned& planned, const Call& call);
   void fired(Planned& planned, const std::string& effect);
 

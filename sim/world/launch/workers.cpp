@@ -43,7 +43,10 @@ std::shared_ptr<WorkerProcess> Workers::start(const WorkerSetup& setup, const Sh
                 .output = OwnedFd(output[1]),
                 .board = duplicate(shared.board),
                 .store = duplicate(shared.store),
-                .lines = duplicate(shared.lines)};
+                .lines = duplicate(shared.lines),
+                .node_network = duplicate(shared.node.network),
+                .switch_network = duplicate(shared.node.network_of_switch),
+                .node_user = duplicate(shared.node.user)};
   OwnedFd our_channel(channel[0]);
   OwnedFd our_output(output[0]);
   Zygote::Spawned spawned = zygote_.spawn(setup, std::move(fds));

@@ -17,9 +17,11 @@ class Workers {
   Workers(boost::asio::io_context& io, const WorkerFunctions& functions);
   ~Workers();  // all workers have ended and are reaped
 
-  // Memory that a worker shares: descriptors, -1 for what it has not; they are duplicated.
+  // Memory and namespaces that a worker shares: descriptors, -1 for what it has not; they are
+  // duplicated.
   struct Shared {
     int board = -1, store = -1, lines = -1;
+    NodePlace node = {};
   };
   // Call start() on the result.
   std::shared_ptr<WorkerProcess> start(const WorkerSetup& setup, const Shared& shared);

@@ -55,11 +55,20 @@ void World::start_workers(Workers& workers) {
     store = new_store_pages();
     lines_.emplace(key_.world_size);
   }
+  const int64_t per_node = key_.ranks_per_node;
+  if (per_node > 0) network_.emplace(key_.world_size / per_node, key_.node_gb_per_s);
   const int64_t count = in_processes() ? key_.world_size : 1;
   for (int64_t i = 0; i < count; ++i) {
     if (in_processes()) setup.rank = i;
-    workers_.push_back(workers.start(
-        setup, {.board = board_.fd(), .store = store.get(), .lines = lines_ ? lines_->fd() : -1}));
+    Workers::Shared shared{.board = board_.fd(), .store = store.get(), .node = {}};
+    if (lines_) shared.lines = lines_->fd();
+    if (network_) {
+      shared.node = network_->place(i / per_node);
+      setup.node = i / per_node;
+      setup.gb_per_s = key_.node_gb_per_s;
+      setup.listen_host = address_of(setup.node);
+    }
+    workers_.push_back(workers.start(setup, shared));
     listen_to(workers_.size() - 1);
   }
 }
@@ -230,6 +239,7 @@ void World::tick() {
   take_lines();
   if (!running_) return;
   if (refuser_is_awaited()) return settle();
+  if (network_) network_->look();
   const HangSample sample{seconds_since(started_), board_.total_calls(), cpu_seconds()};
   uint64_t done = sample.calls;
   for (const auto& worker : workers_) done += worker->ops();
@@ -294,7 +304,7 @@ void World::hung_processes(const std::string& why) {
     waits.push_back(matcher_->wait_of(rank));
     all_wait = all_wait && !waits.back().empty();
   }
-  if (any_stopped) return settle();
+  if (any_stopped || hung_by_links(why)) return settle();
   for (size_t i = 0; i < running.size(); ++i) {
     const bool waiting = !waits[i].empty();
     const std::string doing = waiting ? waits[i] : "it is in no call that waits for others";
@@ -339,6 +349,7 @@ void World::kill() {
 
 void World::finish() {
   running_ = false;
+  add_trouble_of_links();
   WorldRun run;
   run.warm = case_number_ > 1;
   run.seconds = seconds_since(started_);

@@ -20,6 +20,7 @@
 #include "sim/world/launch/workers.h"
 #include "sim/world/launch/world_run.h"
 #include "sim/world/match/matcher.h"
+#include "sim/world/nodes/node_network.h"
 #include "sim/world/process/call_board.h"
 #include "sim/world/process/call_lines.h"
 #include "sim/world/process/control_store.h"
@@ -30,6 +31,10 @@ struct WorldKey {
   Backend backend = Backend::kEmulated;
   DeviceKind device = DeviceKind::kCpu;
   int64_t world_size = 1;
+  // Over Gloo: the ranks of each node, which is a network namespace (0: no nodes), and the rate of
+  // its link (0: as fast as it can be).
+  int64_t ranks_per_node = 0;
+  double node_gb_per_s = 0;
   auto operator<=>(const WorldKey&) const = default;
 };
 
@@ -40,7 +45,8 @@ struct CaseLimits {
 
 class World : public std::enable_shared_from_this<World> {
  public:
-  // Starts its workers. Throws InternalError when they cannot be started.
+  // Starts its workers. Throws InternalError when they cannot be started, Error(kBadInput) when
+  // its nodes cannot be made here.
   static std::shared_ptr<World> start(boost::asio::io_context& io, Workers& workers, WorldKey key);
   // A world of ranks that are there already, one process each, by rank.
   static std::shared_ptr<World> of(boost::asio::io_context& io, WorldKey key,
@@ -83,6 +89,8 @@ class World : public std::enable_shared_from_this<World> {
   std::vector<double> cpu_seconds() const;  // used so far, per process
   void hung(const std::string& limit);      // which was exceeded
   void hung_processes(const std::string& why);
+  bool hung_by_links(const std::string& why);  // false: no link explains it
+  void add_trouble_of_links();
   // After a failure, how long to wait for what other ranks say: a root cause may be named after it.
   static constexpr std::chrono::milliseconds kGraceAfterRoot{20};
   void settle_after(std::chrono::milliseconds grace);
@@ -99,6 +107,7 @@ class World : public std::enable_shared_from_this<World> {
   WorldKey key_;
   CallBoard board_;
   std::optional<CallLines> lines_;  // of processes that were forked here
+  std::optional<NodeNetwork> network_;
   std::vector<std::shared_ptr<WorkerProcess>> workers_;
   ControlStore store_;  // at which ranks of another launcher meet
   bool broken_ = false;

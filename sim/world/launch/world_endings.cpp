@@ -1,6 +1,8 @@
 // What control says of a rank whose ending it did not hear from the rank itself.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "sim/world/launch/world.h"
 #include "sim/world/process/exit_text.h"
 
@@ -66,6 +68,31 @@ std::string World::root_cause() const {
   }
   return consequence ? fmt::format("rank {} was aborted", consequence->rank)
                      : "the run was interrupted";
+}
+
+// Ranks on a node whose link is cut or slow are the cause; those of other nodes wait for them.
+bool World::hung_by_links(const std::string& why) {
+  const auto troubles = network_ ? network_->troubles() : std::vector<NodeNetwork::Trouble>();
+  for (const NodeNetwork::Trouble& trouble : troubles) {
+    const int64_t first = trouble.node * key_.ranks_per_node;
+    for (int64_t rank = first; rank < first + key_.ranks_per_node; ++rank) {
+      set_ending(rank, ResultKind::kHung, trouble.text + "; " + why);
+    }
+  }
+  return !troubles.empty();
+}
+
+// What a rank that failed first may not know: Gloo says only that a connection has gone.
+void World::add_trouble_of_links() {
+  const bool threw = std::any_of(endings_.begin(), endings_.end(), [](const auto& ending) {
+    return ending->kind == ResultKind::kThrew;
+  });
+  if (!network_ || !threw) return;
+  std::string found;
+  for (const NodeNetwork::Trouble& trouble : network_->troubles()) found += "; " + trouble.text;
+  for (auto& ending : endings_) {
+    if (ending->kind == ResultKind::kThrew) ending->message += found;
+  }
 }
 
 // A rank that ended before it could report its faults has reported each one when it acted.

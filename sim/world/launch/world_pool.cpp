@@ -46,6 +46,16 @@ WorldRun not_begun(const CaseSpec& spec, ResultKind kind, const std::string& mes
   return run;
 }
 
+// Its nodes are made here, unless the ranks of another launcher are on nodes of their own.
+WorldKey key_of(const CaseSpec& spec, bool makes_nodes) {
+  WorldKey key{spec.world.backend, spec.world.device, spec.parallel.world_size()};
+  if (makes_nodes && spec.world.backend == Backend::kGloo) {
+    key.ranks_per_node = spec.world.ranks_per_node;
+    key.node_gb_per_s = node_gb_per_s(spec.world);
+  }
+  return key;
+}
+
 // Ranks of another launcher that did not come back after a case that ended them.
 WorldRun not_run(const CaseSpec& spec, const std::string& why) {
   return not_begun(spec, ResultKind::kAborted,
@@ -199,7 +209,7 @@ void WorldPool::start_golden(const std::string& request, int golden_fd,
 void WorldPool::start_case(const CaseSpec& spec, int golden_fd, bool fresh,
                            std::function<bool(WorldRun)> done) {
   const bool has_faults = !spec.faults.empty();
-  const WorldKey key{spec.world.backend, spec.world.device, spec.parallel.world_size()};
+  const WorldKey key = key_of(spec, !impl_->external_world);
   if (const auto why = remake_external(kRemakePatience_s)) {
     boost::asio::post(impl_->io,
                       [spec, why, done = std::move(done)] { done(not_run(spec, *why)); });
@@ -210,6 +220,10 @@ void WorldPool::start_case(const CaseSpec& spec, int golden_fd, bool fresh,
     world = impl_->take_world(key, fresh || has_faults);
   } catch (const InternalError& error) {  // this case fails; the next one gets new workers
     boost::asio::post(impl_->io, [run = not_begun(spec, ResultKind::kInternal, error.what()),
+                                  done = std::move(done)]() mutable { done(std::move(run)); });
+    return;
+  } catch (const Error& error) {
+    boost::asio::post(impl_->io, [run = not_begun(spec, ResultKind::kBadInput, error.what()),
                                   done = std::move(done)]() mutable { done(std::move(run)); });
     return;
   }

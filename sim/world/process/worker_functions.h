@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "sim/case/case_spec.h"
 #include "sim/case/rank_ending.h"
-#include "sim/case/world_spec.h"
 #include "sim/world/match/call_line.h"
 #include "sim/world/process/control_store.h"
 
@@ -17,6 +17,17 @@ namespace shardproof::sim {
 struct StorePlace {
   int pages = -1;  // a memfd, borrowed; it outlives the world
   AskStore ask = {};
+};
+
+// Cuts or slows the link of a rank's node as the fault says, and returns a description of that.
+using ChangeLink = std::function<std::string(const FaultSpec& fault)>;
+
+// The namespaces that the process of a rank moves into: its node's network, the switch that joins
+// the nodes, and the user namespace that owns them (-1: that of the program). Borrowed.
+struct NodePlace {
+  int64_t node = 0;
+  int network = -1, network_of_switch = -1, user = -1;
+  double gb_per_s = 0;  // of the node's link; 0: as fast as it can be
 };
 
 // A world (or one rank of it) that is to be made in a worker process.
@@ -38,6 +49,8 @@ struct WorldSetup {
   std::function<void(int64_t rank, int64_t step)> on_step = {};
   // A planted fault acts.
   std::function<void(int64_t rank, const FaultNote& note)> on_fault = {};
+  // Does what a planted fault does to the link of this rank's node. Empty: no node has a link.
+  ChangeLink change_link = {};
 };
 
 // A world that stays warm between cases.
@@ -63,6 +76,8 @@ struct WorkerFunctions {
                             const std::string& dump_path)>
       golden_main;
   std::function<WorldSession(WorldSetup setup)> make_world;
+  // Moves this process into its node, while it has one thread.
+  std::function<ChangeLink(const NodePlace& place)> enter_node = {};
   // Writes a text to a launcher's store (`value` not empty), or waits until somebody has and
   // returns it. Throws Error(kFailed): no store, nobody wrote.
   std::function<std::string(const LauncherStore& store, const std::string& key,

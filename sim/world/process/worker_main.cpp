@@ -122,7 +122,15 @@ namespace {
                    .device = setup.device,
                    .world_size = setup.world_size,
                    .rank = setup.rank,
-                   .local_rank = setup.rank};
+                   .local_rank = setup.rank,
+                   .listen_host = setup.listen_host};
+  if (setup.node >= 0) {
+    world.change_link = functions.enter_node({.node = setup.node,
+                                              .network = fds.node_network.get(),
+                                              .network_of_switch = fds.switch_network.get(),
+                                              .user = fds.node_user.get(),
+                                              .gb_per_s = setup.gb_per_s});
+  }
   world.store.pages = fds.store.get();
   world.before_kill = [&board](int64_t) { board.crashing(); };
   world.on_start = [&board](int64_t rank) { board.started(rank); };
@@ -179,11 +187,10 @@ std::string WorkerSetup::process_name() const {
 }
 
 nlohmann::json to_json(const WorkerSetup& setup) {
-  return {{"is_golden", setup.is_golden},
-          {"backend", setup.backend},
-          {"device", setup.device},
-          {"world_size", setup.world_size},
-          {"rank", setup.rank}};
+  return {{"is_golden", setup.is_golden}, {"backend", setup.backend},
+          {"device", setup.device},       {"world_size", setup.world_size},
+          {"rank", setup.rank},           {"listen_host", setup.listen_host},
+          {"node", setup.node},           {"gb_per_s", setup.gb_per_s}};
 }
 
 WorkerSetup worker_setup_from_json(const nlohmann::json& json) {
@@ -191,7 +198,10 @@ WorkerSetup worker_setup_from_json(const nlohmann::json& json) {
           .backend = json.at("backend").get<Backend>(),
           .device = json.at("device").get<DeviceKind>(),
           .world_size = json.at("world_size"),
-          .rank = json.at("rank")};
+          .rank = json.at("rank"),
+          .listen_host = json.at("listen_host"),
+          .node = json.at("node"),
+          .gb_per_s = json.at("gb_per_s")};
 }
 
 void prepare_rank_process() {

@@ -19,6 +19,9 @@ struct WorkerSetup {
   DeviceKind device = DeviceKind::kCpu;
   int64_t world_size = 1;
   int64_t rank = -1;
+  std::string listen_host = "127.0.0.1";
+  int64_t node = -1;                 // that this rank is on; -1: no nodes
+  double gb_per_s = 0;               // of the node's link; 0: as fast as it can be
   std::string process_name() const;  // as `ps` shows it, at most 15 characters
 };
 nlohmann::json to_json(const WorkerSetup& setup);
@@ -30,10 +33,16 @@ struct WorkerFds {
   OwnedFd board;    // CallBoard; invalid for a golden
   OwnedFd store;    // of process worlds: the pages at which their ranks meet
   OwnedFd lines;    // of process worlds: CallLines
+  OwnedFd node_network, switch_network, node_user;  // as NodePlace
 
   // What a worker may do without, by the name under which its descriptor travels, in that order.
-  std::array<std::pair<const char*, OwnedFd*>, 3> optional() {
-    return {{{"has_board", &board}, {"has_store", &store}, {"has_lines", &lines}}};
+  std::array<std::pair<const char*, OwnedFd*>, 6> optional() {
+    return {{{"has_board", &board},
+             {"has_store", &store},
+             {"has_lines", &lines},
+             {"has_node_network", &node_network},
+             {"has_switch_network", &switch_network},
+             {"has_node_user", &node_user}}};
   }
 };
 

@@ -103,6 +103,7 @@ RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv en
                                 [&](const FaultNote& note) {
                                   if (hooks.on_fault) hooks.on_fault(rank, note);
                                 },
+                            .change_link = hooks.change_link,
                             .on_repeat =
                                 [&](const Call& call) {
                                   numbers.repeated(call);

@@ -9,6 +9,7 @@
 #include "sim/case/case_spec.h"
 #include "sim/case/rank_ending.h"
 #include "sim/world/match/call_line.h"
+#include "sim/world/process/worker_functions.h"
 #include "sim/world/rank/rank_main.h"
 
 namespace shardproof::sim {
@@ -24,6 +25,7 @@ struct RankHooks {
       {};  // a planted fault is about to kill the process
   std::function<void(int64_t rank, const FaultNote& note)> on_fault = {};  // a planted fault acts
   std::function<void(int64_t rank, int64_t step)> on_step = {};  // a training step begins, from 1
+  ChangeLink change_link = {};                                   // as WorldSetup's
 };
 
 // `spec` is the request's case. Sets `env.on_call`, `env.on_wait` and `env.on_step`. Never throws.

@@ -176,6 +176,42 @@ TEST_CASE("an output is spoilt on one rank only", "[faults]") {
   CHECK(spoilt.notes[0].effect == "output bit 63 of element 2: 12 became -12");
 }
 
+TEST_CASE("a fault of a link acts before the call, or says why it cannot", "[faults]") {
+  const std::vector<FaultSpec> faults = {
+      {.kind = FaultKind::kCut, .rank = 1, .label = "", .at_call = 1}};
+  const Call call = call_of(Op::kAllReduce, "loss");
+  std::vector<std::string> changed;
+  const auto change = [&](const FaultSpec& fault) {
+    changed.push_back(name_of(fault.kind));
+    return std::string("down");
+  };
+  SECTION("on a node with a link") {
+    FaultInjection injection(faults, 1, {.change_link = change});
+    CHECK(injection.before_call(call));
+    CHECK(changed.empty());
+    CHECK(injection.before_call(call));
+    CHECK(changed == std::vector<std::string>{"cut"});
+    CHECK(injection.notes().front().fired);
+    CHECK(injection.notes().front().effect == "down");
+  }
+  SECTION("on none") {
+    FaultInjection injection(faults, 1, {});
+    CHECK(injection.before_call(call));
+    CHECK(injection.before_call(call));
+    CHECK_FALSE(injection.notes().front().fired);
+    CHECK(injection.notes().front().problem == "the rank is on no node with a link of its own");
+  }
+  SECTION("where the kernel does not let it") {
+    FaultInjection injection(
+        faults, 1, {.change_link = [](const FaultSpec&) -> std::string {
+          throw Error({.kind = ErrorKind::kBadInput, .what = "no tbf", .fix = ""});
+        }});
+    CHECK(injection.before_call(call));
+    CHECK(injection.before_call(call));
+    CHECK(injection.notes().front().problem == "no tbf");
+  }
+}
+
 TEST_CASE("a fault that finds no call, or no such element, says so", "[faults]") {
   FaultSpec far{.kind = FaultKind::kDrop, .rank = 1, .label = "", .at_call = 6};
   FaultSpec element{.kind = FaultKind::kCorrupt, .rank = 1, .label = ""};

@@ -1,0 +1,25 @@
+// Network namespaces without a name: they are there as long as a process has one of these
+// descriptors or runs in one. Nothing is left of them when the program has ended, however it did.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sim/world/process/owned_fd.h"
+
+namespace shardproof::sim {
+
+struct Namespaces {
+  struct Network {
+    OwnedFd space;
+    OwnedFd netlink;  // a socket in it
+  };
+  OwnedFd user;  // that owns the networks; invalid: that of the program
+  std::vector<Network> networks;
+};
+
+// Where this user may not make network namespaces, they belong to a new user namespace, which every
+// user may make unless the system forbids it. Throws Error(kBadInput): it does.
+Namespaces make_namespaces(int64_t count);
+
+}  // namespace shardproof::sim

@@ -1,0 +1,89 @@
+#include "sim/world/nodes/node_entry.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "base/error.h"
+#include "sim/world/nodes/node_network.h"
+
+namespace shardproof::sim {
+namespace {
+
+void enter(int space, int kind) {
+  if (::setns(space, kind) == 0) return;
+  throw InternalError(
+      fmt::format("a rank cannot enter the namespace of its node: {}", std::strerror(errno)));
+}
+
+// Both ends of a node's link.
+class LinkOfNode {
+ public:
+  LinkOfNode(const NodePlace& place, OwnedFd netlink_of_switch)
+      : node_(place.node),
+        gb_per_s_(place.gb_per_s),
+        in_switch_(std::move(netlink_of_switch)),
+        in_node_(Netlink::open_socket()) {}
+
+  std::string change(const FaultSpec& fault) {
+    const std::lock_guard lock(mutex_);
+    std::string effect = fmt::format("the link of node {} ({}) ", node_, address_of(node_));
+    if (fault.kind == FaultKind::kCut) {
+      in_switch_.set_up(port_of(node_), false);
+      effect += "goes down";
+    } else {
+      limit(fault.gb_per_s);
+      effect += fmt::format("has a rate of {:g} GB/s", fault.gb_per_s);
+    }
+    if (fault.heal_s > 0) effect += fmt::format(" for {:g} s", fault.heal_s);
+    return effect;
+  }
+
+  void heal(const FaultSpec& fault) {
+    const std::lock_guard lock(mutex_);
+    if (fault.kind == FaultKind::kCut) {
+      in_switch_.set_up(port_of(node_), true);
+    } else {
+      limit(gb_per_s_);
+    }
+  }
+
+ private:
+  void limit(double gb_per_s) {
+    in_node_.limit(kLinkOfNode, gb_per_s * 1e9);
+    in_switch_.limit(port_of(node_), gb_per_s * 1e9);
+  }
+
+  std::mutex mutex_;
+  int64_t node_;
+  double gb_per_s_;
+  Links in_switch_, in_node_;
+};
+
+}  // namespace
+
+ChangeLink enter_node(const NodePlace& place) {
+  if (place.user >= 0) enter(place.user, CLONE_NEWUSER);
+  enter(place.network_of_switch, CLONE_NEWNET);
+  OwnedFd netlink_of_switch = Netlink::open_socket();
+  enter(place.network, CLONE_NEWNET);
+  const auto link = std::make_shared<LinkOfNode>(place, std::move(netlink_of_switch));
+  return [link](const FaultSpec& fault) {
+    std::string effect = link->change(fault);
+    if (fault.heal_s > 0) {
+      std::thread([link, fault] {
+        std::this_thread::sleep_for(std::chrono::duration<double>(fault.heal_s));
+        link->heal(fault);
+      }).detach();
+    }
+    return effect;
+  };
+}
+
+}  // namespace shardproof::sim

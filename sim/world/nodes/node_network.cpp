@@ -1,0 +1,136 @@
+#include "sim/world/nodes/node_network.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace shardproof::sim {
+namespace {
+
+using std::chrono::steady_clock;
+
+const std::string kBridge = "bridge0", kLoopback = "lo";
+constexpr uint8_t kPrefixBits = 16;
+constexpr int64_t kAddressesInPart = 250;
+constexpr int64_t kMostNodes = 250;
+// How long a look at the links is kept.
+constexpr double kRemembered_s = 2;
+
+std::string amount(double bytes) {
+  return bytes < 1e6 ? fmt::format("{:.1f} kB", bytes / 1e3)
+                     : fmt::format("{:.1f} MB", bytes / 1e6);
+}
+
+std::vector<LinkState> by_name(std::vector<LinkState> states,
+                               const std::vector<std::string>& names) {
+  std::vector<LinkState> sorted;
+  for (const std::string& name : names) {
+    const auto found = std::find_if(states.begin(), states.end(),
+                                    [&](const LinkState& state) { return state.name == name; });
+    sorted.push_back(found == states.end() ? LinkState{.name = name} : *found);
+  }
+  return sorted;
+}
+
+}  // namespace
+
+std::string port_of(int64_t node) { return fmt::format("port{}", node); }
+
+std::string address_of(int64_t node) {
+  return fmt::format("10.77.{}.{}", node / kAddressesInPart, node % kAddressesInPart + 1);
+}
+
+double node_gb_per_s(const WorldSpec& world) {
+  const auto sharers = static_cast<double>(world.inter_node.per_node ? 1 : world.ranks_per_node);
+  return world.inter_node.gb_per_s * sharers;
+}
+
+NodeNetwork::NodeNetwork(int64_t nodes, double gb_per_s) : gb_per_s_(gb_per_s) {
+  if (nodes > kMostNodes) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("{} nodes over Gloo, at most {} can be", nodes, kMostNodes),
+                 .fix = "put more ranks on each node, or take --backend emulated"});
+  }
+  spaces_ = make_namespaces(nodes + 1);
+  for (Namespaces::Network& network : spaces_.networks) {
+    links_.emplace_back(std::move(network.netlink));
+  }
+  Links& in_switch = links_.back();
+  in_switch.add_bridge(kBridge);
+  in_switch.set_up(kBridge, true);
+  for (int64_t node = 0; node < nodes; ++node) {
+    const auto at = static_cast<size_t>(node);
+    Links& in_node = links_[at];
+    in_switch.add_cable(port_of(node), kLinkOfNode, spaces_.networks[at].space.get());
+    in_switch.join(port_of(node), kBridge);
+    in_switch.set_up(port_of(node), true);
+    in_node.set_up(kLoopback, true);
+    in_node.set_address(kLinkOfNode, address_of(node), kPrefixBits);
+    in_node.set_up(kLinkOfNode, true);
+    in_node.limit(kLinkOfNode, gb_per_s * 1e9);
+    in_switch.limit(port_of(node), gb_per_s * 1e9);
+  }
+}
+
+NodePlace NodeNetwork::place(int64_t node) const {
+  const auto& networks = spaces_.networks;
+  return {.node = node,
+          .network = networks[static_cast<size_t>(node)].space.get(),
+          .network_of_switch = networks.back().space.get(),
+          .user = spaces_.user.get(),
+          .gb_per_s = gb_per_s_};
+}
+
+void NodeNetwork::look() {
+  const auto now = steady_clock::now();
+  std::vector<std::string> names;
+  for (size_t node = 0; node + 1 < links_.size(); ++node) {
+    names.push_back(port_of(static_cast<int64_t>(node)));
+  }
+  Look look{.at = now, .ports = by_name(links_.back().states(), names), .waits = {}};
+  for (size_t node = 0; node < names.size(); ++node) {
+    const LinkState own = by_name(links_[node].states(), {kLinkOfNode}).front();
+    look.waits.push_back(own.waiting_bytes + look.ports[node].waiting_bytes > 0);
+  }
+  looks_.push_back(std::move(look));
+  const std::chrono::duration<double> remembered(kRemembered_s);
+  while (looks_.size() > 2 && now - looks_[1].at > remembered) looks_.pop_front();
+}
+
+std::vector<NodeNetwork::Trouble> NodeNetwork::troubles() {
+  look();
+  const Look &first = looks_.front(), &last = looks_.back();
+  const double seconds = std::chrono::duration<double>(last.at - first.at).count();
+  std::vector<Trouble> down, slow;
+  for (size_t at = 0; at < last.ports.size(); ++at) {
+    const auto node = static_cast<int64_t>(at);
+    const std::string link = fmt::format("the link of node {} ({})", node, address_of(node));
+    if (!last.ports[at].up) down.push_back({node, link + " is down"});
+    const auto waited = std::count_if(looks_.begin(), looks_.end(),
+                                      [at](const Look& look) { return look.waits[at]; });
+    if (2 * waited <= static_cast<int64_t>(looks_.size())) continue;
+    const auto passed = static_cast<double>(last.ports[at].bytes - first.ports[at].bytes);
+    slow.push_back({node, fmt::format("{} is slow: {} passed in {:.1f} s, and more waited", link,
+                                      amount(passed), seconds)});
+  }
+  return down.empty() ? slow : down;
+}
+
+std::string why_no_nodes(const WorldSpec& world) {
+  if (world.backend != Backend::kGloo || world.ranks_per_node == 0) return "";
+  if (world.inter_node.latency_us > 0) {
+    return "links of nodes over Gloo have a rate and no latency "
+           "(world.links.inter_node.latency_us); "
+           "take --backend emulated, or leave the latency out";
+  }
+  try {
+    NodeNetwork(1, node_gb_per_s(world));
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+}  // namespace shardproof::sim

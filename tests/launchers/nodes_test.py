@@ -1,0 +1,302 @@
+#!/usr/bin/env python3
+"""Nodes of a Gloo world as network namespaces that the program makes: ranks run in them, links are limited, cut and
+healed, a finding names node and link, and nothing is left of them however a run ends.
+
+  nodes_test.py PROGRAM [--many]
+
+--many runs the slow tests too. Without the right to make namespaces it is skipped (exit status 77).
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "build/release/shardproof-bin"
+MANY = "--many" in sys.argv
+SCENARIO = """
+name: {name}
+workload: train
+model: {{vocab_size: 24, hidden_size: 16, intermediate_size: 24, num_hidden_layers: 1}}
+data: {{lengths: [5, 3, 4, 2]}}
+parallel: {{data_parallel_size: 2, tensor_parallel_size: 2}}
+world: {{backend: gloo, nodes: 2, {world}}}
+faults: [{faults}]
+{rest}
+"""
+WAITS = "{kind: delay, rank: 1, seconds: 30}"
+BEGUN_S = 30
+FOUND_S = 5  # from the cut to the verdict
+
+
+def spaces():
+    """{pid: its network namespace} of all processes that can be seen."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdigit():
+                found[int(entry)] = os.readlink(f"/proc/{entry}/ns/net")
+        except OSError:
+            pass
+    return found
+
+
+def ranks_of(pid):
+    """{rank: pid} of the workers below this process."""
+    parents, names = {}, {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            text = Path(f"/proc/{entry}/stat").read_text()
+        except OSError:
+            continue
+        names[int(entry)] = text[text.index("(") + 1:text.rindex(")")]
+        parents[int(entry)] = int(text[text.rindex(")") + 2:].split()[1])
+    ranks = {}
+    for worker, name in names.items():
+        above = worker
+        while above in parents and above != pid:
+            above = parents[above]
+        if name.startswith("sp-rank-") and above == pid:
+            ranks[int(name[8:])] = worker
+    return ranks
+
+
+class Nodes(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.folder.chmod(0o777)
+        self.links_before = self.own_links()
+
+    def tearDown(self):
+        self.assertEqual(self.own_links(), self.links_before, "a link is left in the namespace of the test")
+
+    @staticmethod
+    def own_links():
+        return sorted(os.listdir("/sys/class/net"))
+
+    def scenario(self, name="t/nodes", world="hang_s: 1.5", faults="", rest=""):
+        path = self.folder / (name.replace("/", "_") + ".yaml")
+        path.write_text(SCENARIO.format(name=name, world=world, faults=faults, rest=rest))
+        return path
+
+    def start(self, *words, before=()):
+        out = tempfile.mkdtemp(dir=self.folder)
+        os.chmod(out, 0o777)
+        command = [*before, PROGRAM, "run", *words, "--out", Path(out) / "run"]
+        process = subprocess.Popen(list(map(str, command)), cwd=ROOT, text=True, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.addCleanup(lambda: process.poll() is None and (process.kill(), process.communicate()))
+        process.out = Path(out) / "run"
+        return process
+
+    def end_of(self, process):
+        text = process.communicate(timeout=120)[0]
+        results = process.out / "results.json"
+        cases = json.loads(results.read_text())["cases"] if results.exists() else []
+        return process.returncode, cases, text
+
+    def run_it(self, *words, before=()):
+        return self.end_of(self.start(*words, before=before))
+
+    def waiting_ranks(self, process, count=4):
+        """The ranks, when all are there; while one of them waits for long."""
+        end = time.monotonic() + BEGUN_S
+        while time.monotonic() < end:
+            ranks = ranks_of(process.pid)
+            if len(ranks) == count:
+                where = spaces()
+                if len({where.get(pid) for pid in ranks.values()}) > 1:
+                    time.sleep(0.5)  # groups are being made
+                    return ranks
+            time.sleep(0.02)
+        self.fail("the ranks did not start")
+
+    def gone(self, ranks, networks):
+        """Every rank has ended, and no process is in their namespaces."""
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            if not any(Path(f"/proc/{pid}").exists() for pid in ranks.values()) and \
+                    not networks & set(spaces().values()):
+                return
+            time.sleep(0.05)
+        self.fail("a rank, or a process in a node, is left")
+
+    def test_ranks_are_in_the_namespace_of_their_node(self):
+        process = self.start(self.scenario(world="hang_s: 60", faults=WAITS))
+        ranks = self.waiting_ranks(process)
+        where = spaces()
+        networks = [where[ranks[rank]] for rank in range(4)]
+        self.assertEqual(networks[0], networks[1])
+        self.assertEqual(networks[2], networks[3])
+        self.assertEqual(len({networks[0], networks[2], where[os.getpid()]}), 3)
+        links = subprocess.run(["nsenter", "--target", str(ranks[2]), "--net", "ip", "-4", "-oneline", "address"],
+                               text=True, stdout=subprocess.PIPE, check=True).stdout
+        self.assertIn("10.77.0.2/16", links)
+        sockets = subprocess.run(["nsenter", "--target", str(ranks[2]), "--net", "cat", "/proc/net/tcp"],
+                                 text=True, stdout=subprocess.PIPE, check=True).stdout
+        self.assertIn("0100 4D0A".replace(" ", ""), sockets, "no connection to the other node")
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(self.end_of(process)[0], 130)
+        self.gone(ranks, set(networks))
+
+    def test_nothing_is_left_after_a_kill_of_the_launcher(self):
+        process = self.start(self.scenario(world="hang_s: 60", faults=WAITS))
+        ranks = self.waiting_ranks(process)
+        networks = {spaces()[pid] for pid in ranks.values()}
+        process.kill()
+        process.communicate()
+        self.gone(ranks, networks)
+
+    def test_two_runs_at_once_do_not_meet(self):
+        scenario = self.scenario(world="hang_s: 60", faults=WAITS.replace("30", "2"))
+        both = [self.start(scenario), self.start(scenario)]
+        networks = [{spaces()[pid] for pid in self.waiting_ranks(process).values()} for process in both]
+        self.assertFalse(networks[0] & networks[1])
+        for process in both:
+            status, cases, text = self.end_of(process)
+            self.assertEqual(status, 0, text)
+            self.assertEqual([case["verdict"] for case in cases], ["match"], text)
+
+    def test_a_cut_link_is_named_within_seconds(self):
+        cut = self.scenario(faults="{kind: cut, rank: 3, at_call: 5}", rest="run: {steps: 2}")
+        begun = time.monotonic()
+        status, cases, text = self.run_it(cut)
+        self.assertLess(time.monotonic() - begun, FOUND_S + BEGUN_S)
+        self.assertEqual(status, 3, text)
+        self.assertEqual((cases[0]["verdict"], cases[0]["kind"]), ("failed", "hung"), text)
+        self.assertIn("the link of node 1 (10.77.0.2) is down", text)
+        for rank in (2, 3):
+            self.assertIn(f"rank {rank}: the link of node 1", text)
+        self.assertNotIn("the link of node 0", text)
+        self.assertLess(cases[0]["seconds"], FOUND_S, "with the start of four processes")
+
+    def test_a_link_that_heals_in_time_costs_no_value(self):
+        status, cases, text = self.run_it(
+            self.scenario(faults="{kind: cut, rank: 3, at_call: 5, heal_s: 0.4}", rest="run: {steps: 2}"))
+        self.assertEqual(status, 0, text)
+        self.assertEqual(cases[0]["verdict"], "match", text)
+        self.assertIn("goes down for 0.4 s", json.dumps(cases[0]))
+
+    def test_a_link_that_heals_too_late_is_hung_before(self):
+        status, cases, text = self.run_it(
+            self.scenario(faults="{kind: cut, rank: 3, at_call: 5, heal_s: 20}"))
+        self.assertEqual((status, cases[0]["kind"]), (3, "hung"), text)
+        self.assertIn("the link of node 1 (10.77.0.2) is down", text)
+
+    def test_a_slow_link_is_named_and_not_taken_for_a_cut_one(self):
+        status, cases, text = self.run_it(
+            self.scenario(faults="{kind: slow, rank: 0, axis: dp, gb_per_s: 2.0e-6}"))
+        self.assertEqual((status, cases[0]["kind"]), (3, "hung"), text)
+        self.assertIn("the link of node 0 (10.77.0.1) is slow", text)
+        self.assertNotIn("is down", text)
+
+    def test_a_rate_takes_its_time(self):
+        """Gradients of about 0.4 MB cross a link of 0.4 MB/s: seconds; without a rate far less."""
+        seconds = {}
+        for rate in ("0", "4.0e-4"):
+            path = self.scenario(name=f"t/rate{len(seconds)}",
+                                 world=f"hang_s: 20, links: {{inter_node: {{gb_per_s: {rate}, per_node: true}}}}")
+            path.write_text(path.read_text().replace("hidden_size: 16", "hidden_size: 64")
+                            .replace("vocab_size: 24", "vocab_size: 384"))
+            status, cases, text = self.run_it(path)
+            self.assertEqual(status, 0, text)
+            seconds[rate] = cases[0]["seconds"]
+        self.assertGreater(seconds["4.0e-4"], seconds["0"] + 0.5, seconds)
+
+    def test_a_user_without_rights_has_nodes_in_a_user_namespace(self):
+        before = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+        probe = subprocess.run([*before, "unshare", "--user", "--net", "true"], stderr=subprocess.PIPE)
+        if os.geteuid() != 0 or probe.returncode != 0:
+            self.skipTest("not root, or no user namespaces here")
+        readable = subprocess.run([*before, str(PROGRAM), "version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        if readable.returncode != 0:
+            self.skipTest("that user may not run the program in this folder")
+        before += ["env", f"HOME={self.folder}"]
+        status, cases, text = self.run_it(self.scenario(), before=before)
+        self.assertEqual(status, 0, text)
+        self.assertEqual(cases[0]["verdict"], "match", text)
+        status, cases, text = self.run_it(self.scenario(faults="{kind: cut, rank: 3, at_call: 5}"), before=before)
+        self.assertEqual((status, cases[0]["kind"]), (3, "hung"), text)
+        self.assertIn("the link of node 1 (10.77.0.2) is down", text)
+        process = self.start(self.scenario(world="hang_s: 60", faults=WAITS), before=before)
+        ranks = self.waiting_ranks(process)
+        networks = {spaces()[pid] for pid in ranks.values()}
+        process.kill()
+        process.communicate()
+        self.gone(ranks, networks)
+
+    def test_where_no_namespace_can_be_made_a_sentence_says_so(self):
+        """In a user namespace that may have no network namespace."""
+        script = 'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"'
+        before = ["unshare", "--user", "--map-root-user", "sh", "-c", script, "sh"]
+        if subprocess.run([*before, "true"], stderr=subprocess.PIPE).returncode != 0:
+            self.skipTest("no user namespaces here")
+        status, cases, text = self.run_it(self.scenario(), "--no-skips", before=before)
+        self.assertEqual((status, cases), (2, []), text)
+        self.assertIn("nodes over Gloo are network namespaces, and this process may not make them", text)
+        self.assertIn("run as root", text)
+
+    def test_wrong_values_are_refused_with_a_sentence(self):
+        cut = "{kind: cut, rank: 1}"
+        for changes, said in [
+                ({"world": "ranks_per_node: 3"}, "2 nodes of 3 ranks do not come to 4 ranks"),
+                ({"faults": "{kind: cut, rank: 4}"}, "but there are 4 ranks"),
+                ({"faults": "{kind: slow, rank: 1, gb_per_s: 0}"}, "gb_per_s"),
+                ({"faults": "{kind: cut, rank: 1, heal_s: -1}"}, "heal_s"),
+                ({"faults": "{kind: cut, rank: 1, label: nowhere}"}, "never acted"),
+                ({"world": "links: {inter_node: {gb_per_s: fast}}"}, "gb_per_s")]:
+            status, cases, text = self.run_it(self.scenario(**changes))
+            self.assertEqual(status, 2, (changes, text))
+            self.assertIn(said, text)
+        no_link = "the fault cut changes the link of a node, and this world has none"
+        for old, new, said in [("backend: gloo, ", "", no_link), ("nodes: 2, ", "", no_link),
+                               ("nodes: 2", "nodes: 3", "world.nodes is 3, which does not divide 4 ranks"),
+                               ("nodes: 2", "nodes: 0", "nodes")]:
+            path = self.scenario(faults=cut)
+            path.write_text(path.read_text().replace(old, new))
+            status, cases, text = self.run_it(path)
+            self.assertEqual(status, 2, text)
+            self.assertIn(said, text)
+
+    def test_a_latency_is_refused_with_a_sentence(self):
+        path = self.scenario(world="links: {inter_node: {latency_us: 5}}")
+        status, cases, text = self.run_it(path, "--no-skips")
+        self.assertEqual((status, cases), (2, []), text)
+        self.assertIn("have a rate and no latency", text)
+
+    @unittest.skipUnless(MANY, "slow")
+    def test_eight_nodes_of_two_ranks_again_and_again(self):
+        path = self.scenario(world="ranks_per_node: 2")
+        path.write_text(path.read_text().replace("nodes: 2", "nodes: 8").replace(
+            "data_parallel_size: 2", "data_parallel_size: 4").replace(
+            "tensor_parallel_size: 2", "tensor_parallel_size: 4").replace("hidden_size: 16", "hidden_size: 32"))
+        for repeat in range(20):
+            status, cases, text = self.run_it(path)
+            self.assertEqual(status, 0, (repeat, text))
+
+    @unittest.skipUnless(MANY, "slow")
+    def test_every_cut_is_named(self):
+        for repeat in range(10):
+            rank, call = repeat % 4, 3 + 2 * repeat
+            status, cases, text = self.run_it(
+                self.scenario(faults=f"{{kind: cut, rank: {rank}, at_call: {call}}}", rest="run: {steps: 2}"))
+            self.assertEqual((status, cases[0]["kind"]), (3, "hung"), text)
+            self.assertIn(f"the link of node {rank // 2} (10.77.0.{rank // 2 + 1}) is down", text)
+
+
+if __name__ == "__main__":
+    sys.argv = [word for word in sys.argv if word != "--many"]
+    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
+        PROGRAM = Path(sys.argv.pop(1)).resolve()
+    if subprocess.run(["unshare", "--net", "true"], stderr=subprocess.PIPE).returncode != 0:
+        print("skipped: no right to make network namespaces here")
+        sys.exit(77)
+    unittest.main()
