@@ -191,16 +191,16 @@ class Memory(Program):
     """float64 parameters, gradients and two moments of AdamW: 32 bytes of each parameter."""
 
     def test_a_model_that_no_process_may_hold(self):
-        layers, hidden, times = (24, 768, 6) if LARGE else (16, 512, 4)
+        layers, hidden, times = (24, 768, 6) if LARGE else (12, 512, 4)
         model = (f"model: {{vocab_size: 512, hidden_size: {hidden}, intermediate_size: {4 * hidden}, "
                  f"num_attention_heads: 16, num_hidden_layers: {layers}}}")
         text = scenario("name: large", "workload: train", model, "data: {batch_size: 4, sequence_length: 4}",
                         "run: {steps: 1}", "seed: 3", "world: {hang_s: 120, deadline_s: 600}",
-                        "parallel: {data_parallel: fsdp, data_parallel_size: 4, tensor_parallel_size: 4}")
+                        "parallel: {tensor_parallel_size: 16}")
         parameters = layers * (4 * hidden**2 + 3 * 4 * hidden**2 + 2 * hidden) + 2 * 512 * hidden + hidden
         state = 32 * parameters
         limit = state // times
-        process = self.start(scenario(text, "reference: {mesh: {tp: 16}}"), "--backend", "gloo", "--fresh",
+        process = self.start(scenario(text, "reference: {mesh: {dp: 2, tp: 8}}"), "--backend", "gloo", "--fresh",
                              data_bytes=limit)
         watch = Watch(process.pid)
         started = time.monotonic()
@@ -211,7 +211,7 @@ class Memory(Program):
               f"{watch.peaks.get('RssAnon', 0) / 1024:.0f} MiB of them in memory; "
               f"{time.monotonic() - started:.0f} s")
         self.assertEqual(process.returncode, 0, output)
-        self.assertIn("match against tp16, not against one device", output)
+        self.assertIn("match against dp2 tp8, not against one device", output)
         self.assertGreaterEqual(state, 4 * limit)
         self.assertLessEqual(watch.peaks["VmData"] * 1024, limit)
         self.assertEqual(self.results()[0]["verdict"], "match")
