@@ -72,22 +72,29 @@ TEST_CASE("a contribution can be spoilt only where there is one", "[faults]") {
 }
 
 TEST_CASE("one bit flips in one element, wherever it lies", "[faults]") {
+  const auto flip = [](const std::vector<at::Tensor>& tensors, int64_t element, int64_t bit) {
+    FaultSpec fault{.kind = FaultKind::kCorrupt, .rank = 0, .label = ""};
+    fault.element = element;
+    fault.bit = bit;
+    return spoil(fault, tensors, {});
+  };
   const at::Tensor whole = at::arange(1, 13, at::kDouble).view({3, 4});
   const at::Tensor first = whole.clone(), second = whole.clone().t();  // not contiguous
-  CHECK(flip_bit({first, second}, 12 + 4, 63) == "bit 63 of element 16: 6 became -6");
+  CHECK(flip({first, second}, 12 + 4, 63) == "input bit 63 of element 16: 6 became -6");
   CHECK(at::equal(first, whole));
   CHECK(second[1][1].item<double>() == -6);
   at::Tensor expected = whole.t().clone();
   expected[1][1] = -6;
   CHECK(at::equal(second, expected));
-  flip_bit({first}, -1, -1);  // of the largest element, the lowest bit of its exponent
+  flip({first}, -1, -1);  // of the largest element, the lowest bit of its exponent
   CHECK(first[2][3].item<double>() == 24);
   const at::Tensor half = at::ones({2}, at::kBFloat16);
-  flip_bit({half}, 1, 15);
+  flip({half}, 1, 15);
   CHECK(half[1].item<float>() == -1);
-  CHECK_THROWS_AS(flip_bit({half}, 2, 0), Error);
-  CHECK_THROWS_AS(flip_bit({half}, 0, 16), Error);
-  CHECK_THROWS_AS(outdate({half}, {first}), Error);
+  CHECK_THROWS_AS(flip({half}, 2, 0), Error);
+  CHECK_THROWS_AS(flip({half}, 0, 16), Error);
+  const FaultSpec stale{.kind = FaultKind::kStale, .rank = 0, .label = ""};
+  CHECK_THROWS_AS(spoil(stale, {half}, {first}), Error);
 }
 
 // Results of two ranks after `calls` sums of rank + 1 + 10 * call, with faults on rank 1.
@@ -104,8 +111,6 @@ struct TwoRanks {
         struct Listener final : CallListener {
           explicit Listener(FaultInjection& given) : injection(given) {}
           void before_call(const Call& call) override { injection.before_call(call); }
-          void after_call(const Call&) override {}
-          void never_waited(const Call&) override {}
           FaultInjection& injection;
         } listener(injection);
         Communicator tp("tp", {0, 1}, rank, backend, &listener);
