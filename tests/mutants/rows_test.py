@@ -173,10 +173,11 @@ class RowsForFuzz(unittest.TestCase):
     def test_a_shrunk_case_has_no_more_ranks_and_layers_than_its_row_needs(self):
         row = next(row for row in ROWS if row.needs == {TP: 3})
         small = "# tensor_parallel_size: 8\nmodel: {num_hidden_layers: 1}\nparallel: {tensor_parallel_size: 3}\n"
-        self.assertEqual(too_large(row, sizes_of(small)), [])
-        self.assertEqual(too_large(row, sizes_of(small.replace("size: 3", "size: 4"))), [f"{TP} 4"])
-        self.assertEqual(too_large(row, sizes_of("parallel: {ulysses_size: 2}")),
+        self.assertEqual(too_large(row, sizes_of(small), True), [])
+        self.assertEqual(too_large(row, sizes_of(small.replace("size: 3", "size: 4")), True), [f"{TP} 4"])
+        self.assertEqual(too_large(row, sizes_of("parallel: {ulysses_size: 2}"), True),
                          ["num_hidden_layers 2", "ulysses_size 2"])
+        self.assertEqual(too_large(row, sizes_of("parallel: {ulysses_size: 2}"), False), ["ulysses_size 2"])
 
     def test_a_seed_draws_the_same_rows_again(self):
         drawn = [chosen(SimpleNamespace(rows="", draw=12, seed=seed)) for seed in (1, 1, 2)]

@@ -293,7 +293,7 @@ nlohmann::json take_json(CborReader& in) {
 std::string encode(const RankReport& report) {
   CborWriter out;
   Tables tables;
-  out.array(14);
+  out.array(13);
   out.integer(kVersion);
   out.integer(report.rank);
   out.array(report.rows.size());
@@ -330,7 +330,7 @@ std::string encode(const RankReport& report) {
 RankReport decode_rank_report(const std::string& bytes) {
   CborReader in(bytes);
   Tables tables;
-  in.array(14);
+  in.array(13);
   if (in.integer() != kVersion) throw InternalError("a rank's report of another version");
   RankReport report;
   report.rank = in.integer();
