@@ -62,16 +62,20 @@ VocabShard VocabShard::of(int64_t columns, int64_t vocab_size, Communicator& tp,
                  .what = fmt::format("a temperature of {}", options.temperature),
                  .fix = "give a finite one above 0"});
   }
-  const bool whole = columns >= vocab_size;
-  const VocabShard shard{.range = whole ? vocab_range(vocab_size, 1, 0)
-                                        : vocab_range(vocab_size, tp.size(), tp.rank()),
+  const bool whole = columns == vocab_size || (tp.size() == 1 && columns > vocab_size);
+  const VocabRange all{.start = 0, .columns = columns, .counted = vocab_size};  // padding behind it
+  const VocabShard shard{.range = whole ? all : vocab_range(vocab_size, tp.size(), tp.rank()),
                          .tp = whole ? nullptr : &tp,
                          .label = options.label,
                          .temperature = options.temperature,
                          .block_rows = options.block_rows};
-  SHARDPROOF_ASSERT(columns == shard.range.columns,
-                    fmt::format("{} columns of logits, {} are this rank's share of {} tokens",
-                                columns, shard.range.columns, vocab_size));
+  if (columns != shard.range.columns) {
+    throw Error({.kind = ErrorKind::kRefused,
+                 .what = fmt::format("{} columns of logits, {} are this rank's share of {} tokens",
+                                     columns, shard.range.columns, vocab_size),
+                 .fix = fmt::format("pad the vocabulary to {} columns on each of {} ranks",
+                                    shard.range.columns, tp.size())});
+  }
   return shard;
 }
 
