@@ -157,8 +157,11 @@ PiecesFile PiecesFile::open(const std::string& path, const std::vector<int64_t>&
   if (descriptor < 0) cannot(writes ? "make" : "open", path);
   file.descriptor_ = std::make_shared<const Descriptor>(descriptor);
   struct stat status {};
-  if (writes && ::ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) cannot("write", path);
   if (::fstat(descriptor, &status) != 0) cannot("read", path);
+  if (writes && status.st_size == 0) {  // a file that another rank maps keeps its size
+    if (::ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) cannot("write", path);
+    if (::fstat(descriptor, &status) != 0) cannot("read", path);
+  }
   if (static_cast<size_t>(status.st_size) != bytes) {
     pieces_fault(fmt::format("'{}' has {} bytes, not {}", path, status.st_size, bytes),
                  "run the reference again");

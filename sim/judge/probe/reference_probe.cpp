@@ -21,17 +21,19 @@ std::string host_name() {
   return name;
 }
 
-// The size of a dim before the cuts that left `size` of it.
-int64_t uncut(int64_t size, int64_t dim, const Layout& layout, const FullSizes& sizes,
+// The size of a dim before the cuts that left `size` of it. The vocabulary and the width of an MLP
+// need not divide by tp, so that parts are unequal.
+int64_t uncut(int64_t size, int64_t dim, const Layout& layout, const FullSizes& sizes, bool in_mlp,
               const Mesh& mesh) {
   const std::vector<Cut>& cuts = layout.cuts();
   for (auto cut = cuts.rbegin(); cut != cuts.rend(); ++cut) {
     if (cut->dim != dim) continue;
+    if (in_mlp) return sizes.intermediate_size;
     switch (cut->kind) {
       case Cut::Kind::kRepeated:
         size *= cut->parts;
         break;
-      case Cut::Kind::kPadded:  // a plan pads the vocabulary alone
+      case Cut::Kind::kPadded:
         size = sizes.vocab_size;
         break;
       default:
@@ -55,11 +57,12 @@ std::vector<int64_t> full_shape_of(const Observation& observation, const FullSiz
   if (!observation.token_map.defined()) return shape;
   const auto dims = static_cast<int64_t>(shape.size());
   const Layout layout = observation.layout.resolved(dims);
+  const bool in_mlp = observation.name.find(".mlp.") != std::string::npos;
   shape.at(0) = sizes.samples;
   shape.at(1) = sizes.seq_len;
   for (int64_t dim = 2; dim < dims; ++dim) {
     shape[static_cast<size_t>(dim)] =
-        uncut(shape[static_cast<size_t>(dim)], dim, layout, sizes, mesh);
+        uncut(shape[static_cast<size_t>(dim)], dim, layout, sizes, in_mlp, mesh);
   }
   return shape;
 }

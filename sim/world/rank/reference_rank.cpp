@@ -29,7 +29,8 @@ FullSizes full_sizes(const ModelConfig& config, const Batch& batch) {
   return {.parameters = weight_shapes(config),
           .samples = batch.size(),
           .seq_len = batch.seq_len(),
-          .vocab_size = config.vocab_size};
+          .vocab_size = config.vocab_size,
+          .intermediate_size = config.intermediate_size};
 }
 
 }  // namespace shardproof::sim
