@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace shardproof::sim {
 
@@ -25,6 +26,10 @@ class IndexWriter {
   void put_text(std::string_view text) {
     put(static_cast<uint32_t>(text.size()));
     bytes_.append(text);
+  }
+  void put_list(const std::vector<int64_t>& list) {
+    put(static_cast<uint32_t>(list.size()));
+    for (const int64_t one : list) put(one);
   }
   const std::string& bytes() const { return bytes_; }
 
@@ -44,6 +49,11 @@ class IndexReader {
     return value;
   }
   std::string take_text() { return std::string(take_bytes(take<uint32_t>())); }
+  std::vector<int64_t> take_list() {
+    std::vector<int64_t> list(take<uint32_t>());
+    for (int64_t& one : list) one = take<int64_t>();
+    return list;
+  }
   bool empty() const { return rest_.empty(); }
 
  private:

@@ -130,8 +130,7 @@ void put_tensor(IndexWriter& index, const GoldenFacts& facts, Dtype dtype, int64
   index.put(static_cast<int8_t>(facts.kept_in_float32));
   index.put(static_cast<int8_t>(dtype));
   index.put(offset);
-  index.put(static_cast<uint32_t>(shape.size()));
-  for (const int64_t size : shape) index.put(size);
+  index.put_list(shape);
 }
 
 GoldenRecord GoldenRecord::from_fd(int fd) {
@@ -166,9 +165,7 @@ GoldenRecord GoldenRecord::from_fd(int fd) {
     tensor.kept_in_float32 = index.take<int8_t>() != 0;
     const auto dtype = index.take<int8_t>();
     const auto offset = index.take<int64_t>();
-    std::vector<int64_t> shape(index.take<uint32_t>());
-    for (int64_t& size : shape) size = index.take<int64_t>();
-    stored.push_back({std::move(tensor), dtype, offset, std::move(shape)});
+    stored.push_back({std::move(tensor), dtype, offset, index.take_list()});
   }
   const auto metadata_count = index.take<uint32_t>();
   for (uint32_t i = 0; i < metadata_count; ++i) {

@@ -48,17 +48,6 @@ std::string rank_path(const std::string& folder, int64_t rank) {
   return fmt::format("{}/{}.rank", folder, rank);
 }
 
-void put_list(IndexWriter& out, const std::vector<int64_t>& list) {
-  out.put(static_cast<uint32_t>(list.size()));
-  for (const int64_t one : list) out.put(one);
-}
-
-std::vector<int64_t> take_list(IndexReader& in) {
-  std::vector<int64_t> list(in.take<uint32_t>());
-  for (int64_t& one : list) one = in.take<int64_t>();
-  return list;
-}
-
 std::string step_name(const GoldenFacts& facts) {
   return fmt::format("{} of step {} ({})", facts.name, facts.step, phase_name(facts.phase));
 }
@@ -222,14 +211,14 @@ void RankPieces::write(const std::string& folder) const {
     out.put_text(piece.facts.name);
     out.put(static_cast<int8_t>(piece.facts.token_dims));
     out.put(piece.facts.scale);
-    put_list(out, piece.shape);
+    out.put_list(piece.shape);
     out.put(static_cast<int8_t>(piece.finite));
     out.put(piece.microbatch);
     out.put(piece.digest);
     out.put(piece.tokens);
     out.put(static_cast<int8_t>(piece.compares_replicas));
-    put_list(out, piece.replicas);
-    put_list(out, piece.addend_of);
+    out.put_list(piece.replicas);
+    out.put_list(piece.addend_of);
   }
   const std::string path = rank_path(folder, rank);
   std::ofstream file(path, std::ios::binary);
@@ -252,14 +241,14 @@ RankPieces RankPieces::read(const std::string& folder, int64_t rank) {
     piece.facts.name = in.take_text();
     piece.facts.token_dims = in.take<int8_t>() != 0;
     piece.facts.scale = in.take<double>();
-    piece.shape = take_list(in);
+    piece.shape = in.take_list();
     piece.finite = in.take<int8_t>() != 0;
     piece.microbatch = in.take<int64_t>();
     piece.digest = in.take<uint64_t>();
     piece.tokens = in.take<uint64_t>();
     piece.compares_replicas = in.take<int8_t>() != 0;
-    piece.replicas = take_list(in);
-    piece.addend_of = take_list(in);
+    piece.replicas = in.take_list();
+    piece.addend_of = in.take_list();
   }
   return out;
 }
