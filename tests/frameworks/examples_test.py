@@ -36,7 +36,8 @@ class ExamplesTest(unittest.TestCase):
         """Records the golden and the run, and returns their folders."""
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        golden, run = (argparse.Namespace(out=f"{folder.name}/{name}", golden=start, steps=2, **dict(tp=1) | options)
+        golden, run = (argparse.Namespace(out=f"{folder.name}/{name}", golden=start, steps=2, device="cpu",
+                                             **dict(tp=1) | options)
                        for name, start in (("golden", None), ("run", f"{folder.name}/golden")))
         vars(run).update(sizes)
         ranks.run(1, rank_main, golden)
