@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """What a warm two-rank pytest case takes: the golden, the two ranks and the judge, in a session that has run one before.
 
-    PYTHONPATH=python python bench/warm_case.py [--cases 20] [--program PATH]
+    python bench/warm_case.py [--cases 20] [--program PATH]
 
 pytest runs the same test many times, each time with a golden of its own, for a model of hand-written shards and for one
 of DTensors. The first case of each is left out. Of the others the median and the best are printed, as pytest has them.
+Beside them stands the same DTensor program without pytest, recorder and judge: forked on one rank and then on two, from a
+process that has imported torch.
 """
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
@@ -70,7 +73,7 @@ def test_dtensor(layout, number):
 def seconds_of_cases(folder, cases, program):
     """Of each test, the seconds of its cases in the order in which they ran."""
     (folder / "test_warm.py").write_text(TESTS.format(cases=cases + 1))
-    environment = dict(os.environ, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    environment = dict(os.environ, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", PYTHONPATH=str(ROOT / "python"))
     chosen = ["--shardproof", program] if program else []
     command = [sys.executable, "-B", "-m", "pytest", "-q", "-p", "shardproof.pytest_plugin", "-p", "no:cacheprovider",
                f"--basetemp={folder}/runs", f"--rootdir={folder}", f"--junit-xml={folder}/junit.xml", *chosen,
@@ -84,6 +87,62 @@ def seconds_of_cases(folder, cases, program):
     return found
 
 
+BARE = '''
+import gc
+import json
+import os
+import sys
+import tempfile
+import time
+import torch
+import torch._dynamo
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+
+def rank_main(rank, size, folder):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{{folder}}/{{size}}", rank=rank, world_size=size)
+    torch.set_default_dtype(torch.float64)
+    model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16))
+    mesh = init_device_mesh("cpu", (size,), mesh_dim_names=("tp",))
+    parallelize_module(model, mesh["tp"], dict([("0", ColwiseParallel()), ("2", RowwiseParallel())]))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    rows = torch.arange(128.0).reshape(8, 16).sin()
+    for _ in range(2):
+        model(rows).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def forked(size, folder):
+    ranks = []
+    for rank in range(size):
+        ranks.append(os.fork())
+        if not ranks[-1]:
+            rank_main(rank, size, folder)
+            os._exit(0)
+    for pid in ranks:
+        if os.waitpid(pid, 0)[1]:
+            sys.exit("a rank has failed")
+
+
+torch.set_num_threads(1)
+gc.collect()
+gc.freeze()
+seconds = []
+for _ in range({cases} + 1):
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        forked(1, folder)
+        forked(2, folder)
+        seconds.append(time.perf_counter() - start)
+print(json.dumps(seconds))
+'''
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=20)
@@ -91,6 +150,8 @@ def main():
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = seconds_of_cases(Path(folder), options.cases, options.program)
+    bare = subprocess.run([sys.executable, "-c", BARE.format(cases=options.cases)], capture_output=True, text=True, check=True)
+    found["test_dtensor's program alone"] = json.loads(bare.stdout.splitlines()[-1])
     print(f"| test | median of {options.cases}, s | best, s | first, s |\n|---|---|---|---|")
     for name, (first, *others) in found.items():
         print(f"| {name} | {statistics.median(others):.3f} | {min(others):.3f} | {first:.3f} |")

@@ -48,7 +48,7 @@ def batch(*tensors: torch.Tensor, mesh=None, axes=None):
     """This rank's rows of global tensors: dim 0 is cut evenly over the data-parallel axes.
 
     The mesh is that of the run that is recorded or loaded, or Megatron's, or `mesh` (a DeviceMesh, or sizes by axis,
-    outer to inner). `axes` names the data-parallel axes when their names are unusual.
+    outer to inner). `axes` names the data-parallel axes when their names are unusual; () says that there is none.
     """
     index, count = place_of(mesh, axes)
     sizes = {tensor.shape[0] for tensor in tensors}
@@ -76,4 +76,8 @@ def place_of(mesh, axes) -> tuple[int, int]:
     if found is None and world_size > 1:
         raise Error(f"shardproof.batch does not know the mesh of the {world_size} ranks",
                     "Call it after shardproof.record or shardproof.load, or give it mesh=")
-    return (0, 1) if found is None else found.place_along(axes or found.batch_axes)
+    if found is None:
+        return 0, 1
+    if axes is None:
+        return found.place_along(found.axes_of_batch())
+    return found.place_along(found.known((axes,) if isinstance(axes, str) else axes))

@@ -14,8 +14,10 @@ from .error import Error
 # Names that programs commonly give to the axes over which the batch is cut.
 BATCH_AXES = ("dp", "dp_replicate", "dp_shard", "edp", "ddp", "fsdp", "hsdp", "data", "data_parallel", "batch",
               "replicate", "shard")
+# Names of the axes over which it is not cut.
+OTHER_AXES = ("cp", "ep", "etp", "pp", "sp", "tp", "ulysses", "context", "expert", "pipeline", "sequence", "tensor")
 # Names that a script may use although its run has no such axis, because the axis has size 1 there.
-COMMON_AXES = (*BATCH_AXES, "cp", "ep", "pp", "sp", "tp", "ulysses")
+COMMON_AXES = (*BATCH_AXES, *OTHER_AXES)
 
 
 def world() -> tuple[int, int]:
@@ -76,6 +78,14 @@ class Mesh:
                 raise Error(f'The mesh {self} has no axis "{name}"',
                             "Use the names of its axes, or name them with mesh=")
         return tuple(name for name, size in self.axes if name in axes and size > 1)
+
+    def axes_of_batch(self) -> tuple[str, ...]:
+        """The axes over which the batch is cut, by their names. A name that does not tell is an error."""
+        for name, size in self.axes:
+            if size > 1 and name not in (*self.batch_axes, *COMMON_AXES):
+                raise Error(f'The name of the axis "{name}" of the mesh {self} does not tell whether it cuts the batch',
+                            'Name the axes that do, or none: shardproof.batch(.., axes=("dp",)) or axes=()')
+        return self.batch_axes
 
     def place_along(self, axes: Iterable[str]) -> tuple[int, int]:
         """This rank's index, and the number of places, along several axes taken together, outer to inner."""

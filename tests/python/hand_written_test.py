@@ -82,10 +82,13 @@ def messages(rank, golden):
                  lambda: shardproof.load(model, golden, layouts={"ab": shardproof.Shard(1, "dp")}),
                  lambda: shardproof.load(model, golden, layouts={"ab": shardproof.Shard(0, "rows")}),
                  lambda: shardproof.batch(torch.zeros(7, 1), mesh=MESH),
-                 lambda: shardproof.batch(torch.zeros(4, 1), torch.zeros(2, 1), mesh=MESH)):
+                 lambda: shardproof.batch(torch.zeros(4, 1), torch.zeros(2, 1), mesh=MESH),
+                 lambda: shardproof.batch(torch.zeros(4, 1), mesh={"shards": 2}),
+                 lambda: shardproof.batch(torch.zeros(4, 1), mesh={"shards": 2}, axes=("shard", "rows")),
+                 lambda: shardproof.batch(torch.zeros(4, 1), mesh={"shards": 2}, axes="shards").shape,
+                 lambda: shardproof.batch(torch.zeros(4, 1), mesh={"shards": 2}, axes=()).shape):
         try:
-            call()
-            found.append("no error")
+            found.append(f"no error, but {call()}")
         except shardproof.Error as error:
             found.append(str(error))
     dist.barrier()
@@ -146,7 +149,11 @@ class HandWrittenTest(unittest.TestCase):
                     '"ab" has a global shape of [6, 8], but the golden run\'s is [12, 4]',
                     'The mesh {dp: 2} has no axis "rows"',
                     "has 4 ranks, but the run has 2",
-                    "has 4 ranks, but the run has 2")
+                    "has 4 ranks, but the run has 2",
+                    'The name of the axis "shards" of the mesh {shards: 2} does not tell whether it cuts the batch',
+                    'The mesh {shards: 2} has no axis "rows"',
+                    "no error, but torch.Size([2, 1])",
+                    "no error, but torch.Size([4, 1])")
         for messages_of_rank in ranks.run(2, messages, self.golden):
             for message, words in zip(messages_of_rank, expected, strict=True):
                 self.assertIn(words, message)
