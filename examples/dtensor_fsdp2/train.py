@@ -119,7 +119,7 @@ TENSOR_PARALLEL = {
 }
 
 
-def parallelize(model, tp, device):
+def parallelize(model, tp, device="cpu"):
     """Cuts the layers over tp, and everything over dp."""
     mesh = init_device_mesh(device, (dist.get_world_size() // tp, tp), mesh_dim_names=("dp", "tp"))
     for layer in model.layers:

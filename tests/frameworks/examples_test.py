@@ -64,6 +64,16 @@ class ExamplesTest(unittest.TestCase):
                 train.train(options)
         return self.check(rank_main, sizes)
 
+    @unittest.skipUnless(is_installed("pytest"), "pytest is not installed")
+    def test_the_tests_of_dtensor_and_fsdp2(self):
+        """Those on which docs/score.md shows its command."""
+        path = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
+        done = subprocess.run([sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_train.py"],
+                              cwd=ROOT / "examples" / "dtensor_fsdp2", env=dict(os.environ, PYTHONPATH=path),
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("3 passed", done.stdout)
+
     def test_dtensor_and_fsdp2(self):
         run = self.check_in_float64("dtensor_fsdp2", dict(tp=2, dp=2))
         norms = runs.pieces(run, name="grad_norm", step=1)
