@@ -35,6 +35,8 @@ def pytest_addoption(parser) -> None:
                          "Default: SHARDPROOF_PROGRAM, shardproof-light, or shardproof.")
     group.addoption("--shardproof-timeout", metavar="SECONDS", type=float, default=60.0,
                     help="How long the ranks of one layout may take. Default: 60.")
+    group.addoption("--shardproof-max-ranks", metavar="N", type=int, default=64,
+                    help="The most ranks that a layout may have, each a process of this machine. Default: 64.")
     group.addoption("--shardproof-preload", metavar="MODULES", default="",
                     help="Modules, separated by commas, that are imported once for all ranks, "
                          "such as transformers,megatron.core.")
@@ -58,6 +60,12 @@ def pytest_generate_tests(metafunc) -> None:
         layouts = [Layout(text) for text in marker.args]
     except Error as error:
         raise pytest.Collector.CollectError(f"{name}: {error}") from None
+    most = metafunc.config.option.shardproof_max_ranks
+    for layout in layouts:
+        if layout.world_size > most:
+            raise pytest.Collector.CollectError(
+                f'{name}: the layout "{layout}" has {layout.world_size} ranks, each a process of this machine. '
+                f"Use at most {most}, or give --shardproof-max-ranks {layout.world_size}.")
     metafunc.parametrize("layout", layouts, indirect=True, ids=[layout.text for layout in layouts])
 
 

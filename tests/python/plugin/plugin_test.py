@@ -221,6 +221,7 @@ class SessionTest(unittest.TestCase):
         self.assertIn("1 passed", run(self.folder, test)[1])  # a flag
         for line, fact in (("@pytest.mark.layouts('tp2 tp4')", 'has the word "tp4"'),
                            ("@pytest.mark.layouts('tp-2')", 'has the word "tp-2"'),
+                           ("@pytest.mark.layouts('dp2 tp3000')", '"dp2 tp3000" has 6000 ranks, each a process'),
                            ("", "takes the fixture layout without the marker layouts")):
             test = self.write(f"import pytest\n{line}\ndef test_a(layout): pass\n")
             status, text = run(self.folder, test)
