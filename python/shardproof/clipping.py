@@ -96,5 +96,6 @@ def bindings(wanted) -> list[tuple[dict, str]]:
                 _installed[module_name] = (len(names), held)
         elif not held:
             continue
-        found += [(names, name) for name in held if id(names.get(name)) in wanted]
+        if not any(names is seen for seen, _ in found):  # a script's module is also "__mp_main__"
+            found += [(names, name) for name in held if id(names.get(name)) in wanted]
     return found

@@ -24,6 +24,9 @@ class StartParameters:
         if header["world_size"] != 1:
             raise Error(f'The run in "{folder}" has {header["world_size"]} ranks',
                         "Load from a run of the same script with one rank")
+        if "rows" in header:
+            raise Error(f'The run in "{folder}" recorded {header["rows"]} rows of each parameter',
+                        "Load the start weights from a checkpoint, or record the golden without rows=")
         self.folder = folder
         self._reader = safetensors_file.Reader(folder / "rank0.safetensors")
         self._lines: dict[str, list[dict]] = {}

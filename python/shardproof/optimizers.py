@@ -21,24 +21,48 @@ def inner_optimizers(optimizer) -> list[torch.optim.Optimizer]:
     return [optimizer] if hasattr(optimizer, "param_groups") else []
 
 
-def watch_steps(optimizer, before: Callable[[], None], after: Callable[[float | None], None]
-                ) -> list[Callable[[], None]]:
+def watch_steps(optimizer, gradients: Callable[[], None], before: Callable[[], None],
+                after: Callable[[float | None], None]) -> list[Callable[[], None]]:
     """Calls `before` and `after` around each step; `after` gets the gradients' norm when the optimizer tells it.
-    Returns what ends this."""
+    `gradients` is called when they are complete: before the step, or at the end of its closure. Returns what ends this."""
+    def entered(args, kwargs):
+        before()
+        return with_gradients(args, kwargs, gradients)
+
     if isinstance(optimizer, torch.optim.Optimizer) and hasattr(optimizer, "_optimizer_step_pre_hooks"):
-        return [optimizer.register_step_pre_hook(lambda *_: before()).remove,
+        return [optimizer.register_step_pre_hook(lambda _, args, kwargs: entered(args, kwargs)).remove,
                 optimizer.register_step_post_hook(lambda *_: after(None)).remove]
     if not callable(getattr(optimizer, "step", None)):
         raise Error(f"The optimizer is a {type(optimizer).__name__} and has no step()",
                     "Give record the optimizer that steps, or none and call rec.gradients() and rec.stepped()")
-    return [wrap_step(optimizer, before, after)]
+    return [wrap_step(optimizer, entered, after)]
 
 
-def wrap_step(optimizer, before: Callable[[], None], after: Callable[[float | None], None]) -> Callable[[], None]:
+def with_gradients(args, kwargs, gradients: Callable[[], None]):
+    """Calls `gradients`, or gives the step a closure that does so at its end. Returns the step's arguments."""
+    closures = [one for one in (*args, *kwargs.values()) if is_closure(one)]
+    if not closures:
+        gradients()
+        return args, kwargs
+
+    def closure():
+        result = closures[0]()
+        gradients()
+        return result
+
+    return (tuple(closure if one is closures[0] else one for one in args),
+            {name: closure if one is closures[0] else one for name, one in kwargs.items()})
+
+
+def is_closure(argument) -> bool:
+    return callable(argument) and not isinstance(argument, (torch.optim.Optimizer, torch.Tensor, type))
+
+
+def wrap_step(optimizer, entered, after: Callable[[float | None], None]) -> Callable[[], None]:
     original = optimizer.step
 
     def step(*args, **kwargs):
-        before()
+        args, kwargs = entered(args, kwargs)
         result = original(*args, **kwargs)
         after(reported_norm(optimizer, result))
         return result
@@ -62,7 +86,9 @@ def settings(optimizer) -> dict:
     for name in ("betas", "eps", "weight_decay", "momentum"):
         if name in group:
             value = group[name]
-            found[name] = [float(one) for one in value] if isinstance(value, (list, tuple)) else float(value)
+            parts = value if isinstance(value, (list, tuple)) else [value]
+            if None not in parts:  # Adafactor's eps may be (None, 1e-3)
+                found[name] = [float(one) for one in parts] if parts is value else float(value)
     return found
 
 

@@ -37,6 +37,7 @@ class Piece:
     flat: tuple[int, int] | None = None
     partial: Partial | None = None
     source: str = "plain"
+    leading: int = 0  # dims of the global tensor before the parameter's own, such as Megatron's axis of layers
 
     def of(self, full: torch.Tensor) -> torch.Tensor:
         """The same elements of a full tensor."""
@@ -45,6 +46,23 @@ class Piece:
         if self.offset is None:
             return full
         return full[tuple(slice(start, start + size) for start, size in zip(self.offset, self.tensor.shape))]
+
+
+def of_first_rows(piece: Piece, rows: int) -> Piece | None:
+    """The part of a piece that lies in the first rows of its parameter, in a global tensor that has no others. None if
+    it has no element there. The piece's place must be known; a scalar is its own only row."""
+    if not piece.global_shape:
+        return piece
+    dim = piece.leading
+    count = min(rows, piece.global_shape[dim])
+    shape = (*piece.global_shape[:dim], count, *piece.global_shape[dim + 1:])
+    if piece.flat is not None:
+        start, end = piece.flat
+        end = min(end, math.prod(shape))
+        return dataclasses.replace(piece, tensor=piece.tensor.reshape(-1)[:end - start], global_shape=shape,
+                                   flat=(start, end)) if start < end else None
+    kept = min(count - piece.offset[dim], piece.tensor.shape[dim])
+    return dataclasses.replace(piece, tensor=piece.tensor.narrow(dim, 0, kept), global_shape=shape) if kept > 0 else None
 
 
 def runs(indices: Sequence[int]) -> list[tuple[int, int, int]]:

@@ -33,6 +33,8 @@ class Layout:
         self.out: Path | None = None     # where this run is recorded
         self.golden: Path | None = None  # the golden's run; None while the golden itself runs
         self.noise: int | None = None    # the number of a repeat of the golden with other roundings
+        if not text.split():
+            raise Error(f'The layout "{text}" names no axis', 'Write "1" for one rank, or axes such as "dp2 tp2"')
         for word in text.split() if text != "1" else ():
             self._add(word)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import platform
 import sys
@@ -17,7 +18,7 @@ from .global_batch import Rows, current
 from .noise import Noise, folder_of
 from .noise import check as check_repeat
 from .order import ComputationOrder
-from .piece import Partial, Piece, whole
+from .piece import Partial, Piece, of_first_rows, whole
 from .sources.dtensor import DTensorBoxes, is_dtensor, local_of
 from .sources.find import find_mesh, find_slots, models_of
 
@@ -28,7 +29,7 @@ CLIP_EPSILON = 1e-6  # torch divides max_norm by (norm + 1e-6)
 
 
 def record(model, optimizer=None, *, out, steps: int | None = None, only: str | Sequence[str] | None = None,
-           max_bytes: int | None = None, activations: str | Sequence[str] = (), hashes: str | Sequence[str] = (),
+           rows: int | None = None, max_bytes: int | None = None, activations: str | Sequence[str] = (), hashes: str | Sequence[str] = (),
            noise: int | None = None, mesh=None, layouts: Mapping | None = None) -> Recorder:
     """Records the training that follows into the folder `out`, until the with-block or close() ends it.
 
@@ -36,6 +37,7 @@ def record(model, optimizer=None, *, out, steps: int | None = None, only: str | 
     optimizer    what steps; without one, call rec.gradients() before each step and rec.stepped() after it
     steps        how many optimizer steps to record; all when None
     only         patterns of names ("*.mlp.*") to which parameters, gradients, states and activations are limited
+    rows         how many of the first rows of each parameter, gradient and state to record; all when None
     max_bytes    the most that a rank may record
     activations  patterns of modules whose outputs are recorded too ("*" for all)
     hashes       patterns of modules of whose outputs digests are recorded
@@ -43,8 +45,8 @@ def record(model, optimizer=None, *, out, steps: int | None = None, only: str | 
     mesh         the axes of the ranks, outer to inner: {"dp": 2, "tp": 2}; found without help for DTensor and Megatron
     layouts      layouts of hand-written shards: {"*.up_proj.weight": shardproof.Shard(0, "tp")}
     """
-    return Recorder(model, optimizer, Path(out), steps, patterns_of(only), max_bytes, patterns_of(activations) or [],
-                    patterns_of(hashes) or [], noise, mesh, layouts)
+    return Recorder(model, optimizer, Path(out), steps, patterns_of(only), rows, max_bytes,
+                    patterns_of(activations) or [], patterns_of(hashes) or [], noise, mesh, layouts)
 
 
 def is_any(name: str, patterns: Iterable[str]) -> bool:
@@ -55,10 +57,23 @@ def patterns_of(patterns) -> list[str] | None:
     return [patterns] if isinstance(patterns, str) else None if patterns is None else list(patterns)
 
 
+def check_patterns(models, slots, only, of_modules) -> None:
+    """Refuses patterns that fit no name. One rank has all names; others may hold a stage without those that are meant."""
+    modules = [name for one in models for name, _ in names.named_modules(one)]
+    for option, patterns, known in (("only", only or (), [slot.name for slot in slots] + modules),
+                                    ("activations and hashes", of_modules, modules)):
+        for pattern in patterns:
+            if not any(is_any(name, [pattern]) for name in known if name):
+                near = difflib.get_close_matches(pattern, known, 1, 0)
+                raise Error(f'{option}: none of the {len(known)} names of the model fits "{pattern}"',
+                            f'Use * for any characters; the nearest name is "{near[0]}"' if near else "Leave it out")
+
+
 class Recorder:
     """A run that is being recorded. Leave its with-block, or call close(), to write it."""
 
-    def __init__(self, model, optimizer, out: Path, steps, only, max_bytes, activations, hashes, noise, mesh, layouts):
+    def __init__(self, model, optimizer, out: Path, steps, only, rows, max_bytes, activations, hashes, noise, mesh,
+                 layouts):
         models = models_of(model)
         self.mesh = find_mesh(models, mesh)
         self._repeat = noise
@@ -68,10 +83,13 @@ class Recorder:
         self._out = out
         self._steps = steps
         self._only = only
+        self._rows = rows
         self._optimizer = optimizer
         self._boxes = DTensorBoxes(self.mesh)
         self._slots = find_slots(models, self.mesh, layouts, self._boxes)
         self._chosen_slots = [slot for slot in self._slots if self._is_chosen(slot.name)]
+        if self.mesh.world_size == 1:
+            check_patterns(models, self._slots, only, [*activations, *hashes])
         optimizers.check_holds(optimizer, self._slots)
         check_is_not_golden(out)
         run_folder.claim(out, self.mesh.rank, self.mesh.world_size)
@@ -142,7 +160,7 @@ class Recorder:
             if gradient is not None:
                 if self._noise:
                     self._noise.move(local_of(gradient))
-                for piece in slot.gradient_pieces(gradient):
+                for piece in self._of_first_rows(slot, slot.gradient_pieces(gradient)):
                     self._files.add("grad", slot.name, self._step(), piece, order=order.get(id(slot)))
                     if self._noise:
                         self._noise.doubt(slot.name, self._step(), piece)
@@ -176,7 +194,7 @@ class Recorder:
         self._order = ComputationOrder(models, self._slots, self._begin_step)
         self._ends += [self._order.remove, Clipping(self.gradients, self._clipped).remove]
         if self._optimizer is not None:
-            self._ends += optimizers.watch_steps(self._optimizer, self._before_step, self._after_step)
+            self._ends += optimizers.watch_steps(self._optimizer, self.gradients, self._before_step, self._after_step)
         for one in models:
             for name, module in names.named_modules(one):
                 for patterns, add in ((activations, self._add_output), (hashes, self._add_hash)):
@@ -200,7 +218,7 @@ class Recorder:
         return self._finished + self._in_step
 
     def _before_step(self) -> None:
-        self.gradients()
+        self._begin_step()
         rate = optimizers.learning_rate(self._optimizer)
         if rate is not None and self._is_recorded(self._step()):
             self._settings["lr"].append(rate)
@@ -251,15 +269,23 @@ class Recorder:
 
     def _record_parameters(self, step: int) -> None:
         for slot in self._chosen_slots:
-            for piece in slot.pieces(slot.value()):
+            for piece in self._of_first_rows(slot, slot.pieces(slot.value())):
                 self._files.add("param", slot.name, step, piece)
 
     def _record_states(self, step: int) -> None:
         inner = optimizers.inner_optimizers(self._optimizer)
         for slot in self._chosen_slots:
             for name, state in slot.states(inner).items():
-                for piece in slot.pieces(state):
+                for piece in self._of_first_rows(slot, slot.pieces(state)):
                     self._files.add("opt", f"{name}.{slot.name}", step, piece)
+
+    def _of_first_rows(self, slot, pieces: list[Piece]) -> list[Piece]:
+        if self._rows is None:
+            return pieces
+        if any(piece.offset is None and piece.flat is None for piece in pieces):
+            raise Error(f'rows={self._rows}, but it is not known where the rows of "{slot.name}" lie on this rank',
+                        'Declare its layout, such as layouts={"' + slot.name + '": shardproof.Replicate()}')
+        return [part for piece in pieces if (part := of_first_rows(piece, self._rows)) is not None]
 
     def _pieces_of(self, name, tensor, kind, offset, global_shape) -> list[Piece]:
         """Where the elements lie of a tensor that is no parameter's."""
@@ -312,7 +338,8 @@ class Recorder:
         return all(slot.parameter.dtype == torch.float64 for slot in self._slots)
 
     def _header(self) -> dict:
-        precisions = [dtype for dtype in PRECISIONS if dtype in self._files.dtypes]
+        dtypes = self._files.dtypes or {slot.parameter.dtype for slot in self._slots}
+        precisions = [dtype for dtype in PRECISIONS if dtype in dtypes]
         header = {"made_by": versions(), "world_size": self.mesh.world_size,
                   "mesh": [{"axis": name, "size": size} for name, size in self.mesh.axes],
                   "precision": str(precisions[-1])[6:], "lifted": sorted(lift.lifted),
@@ -321,6 +348,8 @@ class Recorder:
             header["optimizer"] = self._settings
         if self._repeat is not None:
             header["noise"] = self._repeat
+        if self._rows is not None:
+            header["rows"] = self._rows
         return header | {"only": self._only}
 
 

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -11,6 +13,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 import shardproof
+from shardproof.piece import Piece, of_first_rows
 
 SCHEMA = Path(shardproof.__file__).with_name("run.schema.json")
 
@@ -74,6 +77,23 @@ class RecorderTest(unittest.TestCase):
         self.assertEqual((clip_grad_norm_, torch.nn.utils.clip_grad_norm_,
                           torch.nn.utils.clip_grad.clip_grad_norm_), before)
 
+    def test_a_script_that_binds_the_clipping_function(self):
+        """torch gives the script's module a second name."""
+        script = Path(self.folder.name) / "script.py"
+        script.write_text("import sys\n"
+                          f"sys.path[:0] = {[str(Path(one).parent) for one in (models.__file__, runs.__file__)]!r}\n"
+                          "import ranks\nimport models\nimport shardproof\nimport torch\n"
+                          "from torch.nn.utils import clip_grad_norm_\n"
+                          "model = models.build()\n"
+                          "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+                          f"with shardproof.record(model, optimizer, out={str(self.out)!r}):\n"
+                          "    model(models.global_batch(0)[0]).square().mean().backward()\n"
+                          "    clip_grad_norm_(model.parameters(), 0.01)\n"
+                          "    optimizer.step()\n")
+        done = subprocess.run([sys.executable, "-B", script], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(runs.names(self.out, kind="scalar"), ["clip_coefficient", "grad_norm"])
+
     def test_no_hook_is_left_at_the_end(self):
         with self.record(activations="*") as rec:
             train(self.model, self.optimizer, rec)
@@ -130,6 +150,73 @@ class RecorderTest(unittest.TestCase):
         self.assertEqual({line["step"] for _, line, _ in runs.pieces(self.out)}, {0, 1})
         self.assertEqual((runs.header(self.out)["steps"], runs.header(self.out)["only"]), (1, ["*.norm.*"]))
         self.assertEqual(len(runs.header(self.out)["optimizer"]["lr"]), 1)
+
+    def test_the_gradients_of_a_closure_are_those_of_its_step(self):
+        expected = []
+
+        def closure():
+            self.optimizer.zero_grad()
+            loss = -models.logprobs_of(self.model(tokens), targets).mean()
+            loss.backward()
+            expected.append({name: one.grad.clone() for name, one in self.model.named_parameters()})
+            return loss
+
+        self.optimizer = torch.optim.LBFGS(self.model.parameters(), max_iter=3)  # calls the closure several times
+        with self.record():
+            for step in range(2):
+                tokens, targets = models.global_batch(step)
+                calls = len(expected)
+                self.optimizer.step(closure)
+                first = expected[calls]
+                del expected[calls + 1:]
+                for name, gradient in first.items():
+                    expected[calls][name] = gradient
+        self.assertEqual(len(expected), 2)
+        for step, of_step in enumerate(expected, start=1):
+            for name, gradient in of_step.items():
+                recorded = runs.whole(self.out, kind="grad", name=name, step=step)
+                self.assertTrue(torch.equal(recorded, gradient), (step, name))
+
+    def test_an_optimizer_whose_settings_are_no_numbers(self):
+        self.optimizer = torch.optim.Adafactor(self.model.parameters())
+        with self.record() as rec:
+            train(self.model, self.optimizer, rec, steps=1)
+        self.assertNotIn("eps", json.loads((self.out / "run.json").read_text())["optimizer"])
+
+    def test_patterns_that_fit_no_name_are_refused(self):
+        with self.refused('only: none of the .* names of the model fits "layers.0.upp.weight"', "layers.0.up.weight"):
+            self.record(only="layers.0.upp.weight")
+        for option in ("activations", "hashes"):
+            with self.refused('fits "haed"', '"head"'):
+                self.record(**{option: "haed"})
+
+    def test_only_the_first_rows_are_recorded(self):
+        """Rank 1 of three holds rows 4 to 7 of 12, of which row 4 is among the first five; rank 2 holds none of them."""
+        gradients = gradients_by_hand(self.model, 0)
+        with self.record(rows=5) as rec:
+            train(self.model, self.optimizer, rec, steps=1)
+        for name, gradient in gradients.items():
+            recorded = runs.whole(self.out, kind="grad", name=name, step=1)
+            self.assertEqual(recorded.shape[0], min(5, gradient.shape[0]))
+            self.assertTrue(torch.equal(recorded, gradient[:5]), name)
+        self.assertEqual(json.loads((self.out / "run.json").read_text())["rows"], 5)
+        with self.refused("recorded 5 rows of each parameter", "from a checkpoint"):
+            shardproof.load(self.model, self.out)
+
+    def test_pieces_of_the_first_rows(self):
+        tensor = torch.arange(48.0).reshape(12, 4)
+        box = [of_first_rows(Piece(tensor[start:start + 4], (12, 4), (start, 0)), 5) for start in (0, 4, 8)]
+        self.assertEqual([one and (one.tensor.tolist(), one.offset, one.global_shape) for one in box],
+                         [(tensor[:4].tolist(), (0, 0), (5, 4)), (tensor[4:5].tolist(), (4, 0), (5, 4)), None])
+        flat = [of_first_rows(Piece(tensor.flatten()[start:start + 18], (12, 4), flat=(start, start + 18)), 5)
+                for start in (0, 18, 36)]
+        self.assertEqual([one and (one.tensor.tolist(), one.flat, one.global_shape) for one in flat],
+                         [(list(range(18)), (0, 18), (5, 4)), ([18, 19], (18, 20), (5, 4)), None])
+        layer = of_first_rows(Piece(tensor[None], (3, 12, 4), (1, 0, 0), leading=1), 5)
+        self.assertEqual((layer.tensor.tolist(), layer.offset, layer.global_shape),
+                         ([tensor[:5].tolist()], (1, 0, 0), (3, 5, 4)))
+        scalar = Piece(torch.tensor(1.0), (), ())
+        self.assertIs(of_first_rows(scalar, 5), scalar)
 
     def test_a_scalar_after_the_step_belongs_to_that_step(self):
         with self.record() as rec:

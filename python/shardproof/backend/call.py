@@ -74,9 +74,8 @@ def tensors_text(tensors) -> str:
 
 
 def reduce_text(op) -> str:
-    op = getattr(op, "op", op)
-    return next((name for name in REDUCE_OPS if op == getattr(torch.distributed.ReduceOp.RedOpType, name.upper())),
-                "unused")
+    number = int(getattr(op, "op", op))  # of torch's RedOpType, whose names lie in the same order
+    return REDUCE_OPS[number] if number < len(REDUCE_OPS) else "unused"
 
 
 def call_site() -> str:

@@ -130,7 +130,7 @@ def parts_within(reduced: tuple[int, int], piece: Piece, first: int) -> list[Pie
     """The parts of a piece, whose elements are numbered from `first`, that lie in a range of numbers."""
     start, end = (min(max(one - first, 0), piece.tensor.numel()) for one in reduced)
     return [Piece(piece.tensor[box.slices], piece.global_shape,
-                  tuple(map(sum, zip(piece.offset, box.offset))), source=piece.source)
+                  tuple(map(sum, zip(piece.offset, box.offset))), source=piece.source, leading=piece.leading)
             for box in boxes_of_range(piece.tensor.shape, start, end)]
 
 
@@ -158,4 +158,5 @@ def piece_of(sharded, tensor: torch.Tensor) -> Piece:
         raise Error(f'"{sharded.key}" is flattened by the distributed optimizer',
                     "Give record the model, not the optimizer's shards")
     local = tensor[(None,) * sharded.prepend_axis_num]
-    return Piece(local, tuple(sharded.global_shape), tuple(sharded.global_offset), source="megatron")
+    return Piece(local, tuple(sharded.global_shape), tuple(sharded.global_offset), source="megatron",
+                 leading=sharded.prepend_axis_num)

@@ -30,6 +30,11 @@ def other_reduce_op(rank, size):
     dist.all_reduce(torch.ones(4), dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM)
 
 
+def other_bit_op(rank, size):
+    agree(rank)
+    dist.all_reduce(torch.ones(4, dtype=torch.int64), dist.ReduceOp.BXOR if rank == 1 else dist.ReduceOp.BAND)
+
+
 def other_dtype(rank, size):
     agree(rank)
     dist.all_reduce(torch.ones(4, dtype=torch.float64 if rank == 1 else torch.float32))
@@ -181,6 +186,10 @@ class Disagreements(RanksTest):
         site = self.line_of(other_reduce_op, "MAX")
         self.differs(2, other_reduce_op, f"all_reduce(max) [4] float32 at {site}",
                      f"all_reduce(sum) [4] float32 at {site}")
+
+        site = self.line_of(other_bit_op, "BXOR")
+        self.differs(2, other_bit_op, f"all_reduce(bit_xor) [4] int64 at {site}",
+                     f"all_reduce(bit_and) [4] int64 at {site}")
 
     def test_dtype(self):
         site = self.line_of(other_dtype, "float64")
