@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import sys
 
 import torch
@@ -31,6 +32,14 @@ def float64() -> Float64:
 
 class Float64(TorchFunctionMode):
     """The context of float64()."""
+
+    def __call__(self, function):
+        """As a decorator: the function runs in a context of its own."""
+        @functools.wraps(function)
+        def in_float64(*args, **kwargs):
+            with Float64():
+                return function(*args, **kwargs)
+        return in_float64
 
     def __enter__(self):
         self._default = torch.get_default_dtype()

@@ -196,7 +196,10 @@ class Recorder:
         if self._optimizer is not None:
             self._ends += optimizers.watch_steps(self._optimizer, self.gradients, self._before_step, self._after_step)
         for one in models:
+            outermost = {}
             for name, module in names.named_modules(one):
+                outermost.setdefault(name, module)  # a compiled or checkpointed module has the name of its wrapper
+            for name, module in outermost.items():
                 for patterns, add in ((activations, self._add_output), (hashes, self._add_hash)):
                     if name and is_any(name, patterns) and self._is_chosen(name):
                         self._ends.append(module.register_forward_hook(self._output_hook(name, add)).remove)

@@ -63,6 +63,14 @@ class Float64Test(unittest.TestCase):
             1 / 0
         self.assertEqual(torch.zeros(1).dtype, torch.float32)
 
+    def test_as_a_decorator(self):
+        @shardproof.float64()
+        def made(size):
+            return torch.zeros(size, dtype=torch.float32)
+
+        self.assertEqual((made(2).dtype, made(3).shape), (torch.float64, (3,)))
+        self.assertEqual(torch.zeros(1).dtype, torch.float32)
+
     def test_a_recorded_run_lists_what_was_lifted(self):
         with tempfile.TemporaryDirectory() as folder, shardproof.float64():
             model = Rounding()

@@ -240,6 +240,14 @@ class RecorderTest(unittest.TestCase):
             rec.stepped()
         self.assertEqual(runs.names(self.out, kind="param"), sorted(dict(self.model.named_parameters())))
 
+    def test_outputs_of_compiled_modules_are_recorded_once(self):
+        self.model.layers[0] = torch.compile(self.model.layers[0], backend="eager")
+        with self.record(activations="layers.*") as rec:
+            train(self.model, self.optimizer, rec, steps=1)
+        names = [line["name"] for _, line, _ in runs.pieces(self.out, kind="act")]
+        self.assertEqual(sorted(names), [f"layers.{layer}{part}" for layer in (0, 1)
+                                         for part in ("", ".down", ".norm", ".up")])
+
     def test_a_run_without_a_torch_optimizer_is_recorded_by_two_calls(self):
         with shardproof.record(self.model, out=self.out) as rec:
             tokens, targets = models.global_batch(0)

@@ -204,6 +204,13 @@ def faults(module, rank):
     return out
 
 
+def check_ranks_of_faults(size):
+    for text in filter(None, os.environ.get("SHARDPROOF_FAULT", "").split(";")):
+        rank = parse_fault(text).get("rank", 0)
+        if not 0 <= rank < size:
+            raise ValueError(f"SHARDPROOF_FAULT names rank {rank} in {text!r}, but the ranks are 0 to {size - 1}")
+
+
 def process_rank(module, store, rank, seconds):
     """What this process keeps for all of its groups; made anew with the default group. Without `module`: in Python."""
     world = c10d._world.default_pg
@@ -230,6 +237,8 @@ def make(store, rank, ranks, group, timeout, inners):
     module = None if in_python() else extension()
     seconds = min(timeout_s(), timeout.total_seconds())
     own = process_rank(module, store, ranks[rank], seconds)
+    if c10d._world.default_pg is None:
+        check_ranks_of_faults(len(ranks))
     meet(store, rank, ranks, group, seconds, "extension" if module else "python")
     inner = {}
     for device, name in inners.items():

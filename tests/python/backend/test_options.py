@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from ranks import RanksTest
+from ranks import RanksTest, launch
 
 import shardproof.backend
 
@@ -212,6 +212,11 @@ class Faults(Quiet):
         first, second = self.values(2, without_calls, environment={"SHARDPROOF_FAULT": fault})
         self.assertIn('the fault "op=broadcast,rank=0,kind=drop" never acted on rank 0', first)
         self.assertEqual(second, "")
+
+    def test_fault_of_a_rank_that_there_is_not(self):
+        for outcome in launch(2, without_calls, stop_others=False,
+                              environment={"SHARDPROOF_FAULT": "rank=7,kind=drop"}):
+            self.assertIn("names rank 7 in 'rank=7,kind=drop', but the ranks are 0 to 1", outcome.error)
 
     def test_refused(self):
         for text, part in (("rank=1", "kind None"), ("kind=drop", "names no rank"),
