@@ -43,7 +43,7 @@ def share_embeddings():
 
 def smooth_labels():
     wrapped(tensor_parallel, "vocab_parallel_cross_entropy",
-            lambda original: lambda logits, labels: original(logits, labels, label_smoothing=0.1))
+            lambda original: lambda *given, **options: original(*given, **options, label_smoothing=0.1))
 
 
 def without_sequence_parallel():
