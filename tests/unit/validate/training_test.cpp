@@ -103,7 +103,7 @@ TEST_CASE("the calls of a rotated rank have the numbers of the processes", "[val
   };
   Call heard;
   env.on_call = [&heard](const Call& call) { heard = call; };
-  const RankEnv other = rotated(env, 2);
+  const RankEnv other = placed(env, rotation_of({0, 1, 2, 3}, 2));
   CHECK(other.rank == 1);
   other.make_backend("tp", {0, 1});
   CHECK(made == std::vector<int64_t>{2, 3});
