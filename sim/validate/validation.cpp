@@ -299,13 +299,13 @@ class Validation {
         runs.push_back(std::move(*run));
         ++stage.checks;
       }
-      auto wrong =
-          judge_rotations(spec.name, runs, result_.hosts.of_processes(members_), stage.round);
-      for (ValidationFinding& one : wrong) {
-        if (one.hosts.empty()) continue;  // ranks of the case, not processes
-        for (int64_t& rank : one.ranks) rank = members_[static_cast<size_t>(rank)];
+      for (ValidationFinding& one :
+           judge_rotations(spec.name, runs, result_.hosts.of_processes(members_), stage.round)) {
+        if (!one.hosts.empty()) {  // else ranks of the case
+          for (int64_t& rank : one.ranks) rank = members_[static_cast<size_t>(rank)];
+        }
+        found_.push_back(narrowed(std::move(one), result_.findings));
       }
-      found_.insert(found_.end(), wrong.begin(), wrong.end());
       note_digests(runs, stage);
     }
   }
