@@ -6,18 +6,20 @@
 namespace shardproof::sim {
 namespace {
 
-using Numbers = std::vector<int64_t>;
-using RunHosts = std::function<HostsRun(const Numbers&)>;
+using HostNumbers = std::vector<int64_t>;
+using RunHosts = std::function<HostsRun(const HostNumbers&)>;
 
-void append(Numbers& to, const Numbers& from) { to.insert(to.end(), from.begin(), from.end()); }
+void append(HostNumbers& to, const HostNumbers& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
 
 // Without the last run of those that remain; `in_halves`: whether they did not run together.
-HostsTried tried(Numbers hosts, const RunHosts& run, bool& in_halves) {
-  Numbers left_out;
+HostsTried tried(HostNumbers hosts, const RunHosts& run, bool& in_halves) {
+  HostNumbers left_out;
   while (!hosts.empty()) {
     const HostsRun one = run(hosts);
     if (one.finished) return {hosts, left_out};
-    Numbers rest;
+    HostNumbers rest;
     for (const int64_t host : hosts) {
       const bool stopped =
           std::find(one.stopped.begin(), one.stopped.end(), host) != one.stopped.end();
@@ -36,7 +38,8 @@ HostsTried tried(Numbers hosts, const RunHosts& run, bool& in_halves) {
   in_halves = true;
   const auto middle = hosts.begin() + static_cast<std::ptrdiff_t>((hosts.size() + 1) / 2);
   HostsTried all{{}, left_out};
-  for (const Numbers& half : {Numbers(hosts.begin(), middle), Numbers(middle, hosts.end())}) {
+  for (const HostNumbers& half :
+       {HostNumbers(hosts.begin(), middle), HostNumbers(middle, hosts.end())}) {
     const HostsTried one = tried(half, run, in_halves);
     append(all.finished, one.finished);
     append(all.left_out, one.left_out);

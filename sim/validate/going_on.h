@@ -20,7 +20,7 @@ struct HostsTried {
 };
 
 // Runs the stage on all of the hosts; then, as long as a run does not finish, without the hosts
-// that ended it. If nobody knows which did, or all did, each half runs by itself, and then those
+// that ended it. If nobody knows which did, or all did, the halves run apart, and then those
 // that remain together. A host that does not finish alone is left out.
 HostsTried run_on_hosts(std::vector<int64_t> hosts,
                         const std::function<HostsRun(const std::vector<int64_t>&)>& run);
