@@ -21,6 +21,7 @@
 #include "sim/validate/outputs.h"
 #include "sim/world/external/external_rank.h"
 #include "sim/world/external/shared_secret.h"
+#include "sim/world/nodes/node_network.h"
 
 namespace shardproof::sim {
 
@@ -57,14 +58,47 @@ std::vector<CaseSpec> training_cases(const Suite& suite, int64_t ranks, const Wo
       cases.push_back(std::move(spec));
     }
   }
-  if (cases.empty()) {
+  return cases;
+}
+
+void require_cases(const Suite& suite, const std::vector<CaseSpec>& cases, int64_t ranks) {
+  if (suite.has(Stage::kTraining) && cases.empty()) {
     throw Error({.kind = ErrorKind::kBadInput,
                  .what = fmt::format("no case of training.scenarios trains or scores a model on {} "
                                      "ranks and expects a match",
                                      ranks),
                  .fix = "name one that does, or leave training.scenarios out"});
   }
-  return cases;
+}
+
+// Nodes are network namespaces that are made for the ranks: hosts of their own.
+void check_nodes(Suite& suite, int64_t ranks, const WorldChoice& choice, bool launched) {
+  if (suite.nodes == 0) return;
+  const auto refuse = [&](const std::string& what, const std::string& fix) {
+    throw Error({.kind = ErrorKind::kBadInput,
+                 .what = fmt::format("world.nodes of {}: {}", suite.file, what),
+                 .fix = fix});
+  };
+  if (launched) refuse("a launcher's hosts are the nodes", "leave it out, or give --ranks");
+  if (choice.backend != Backend::kGloo) {
+    refuse(fmt::format("--backend {} has none", choice.backend), "take --backend gloo");
+  }
+  if (ranks % suite.nodes != 0) {
+    refuse(fmt::format("{} nodes do not divide {} ranks", suite.nodes, ranks),
+           "take as many ranks on each node");
+  }
+  const int64_t each = ranks / suite.nodes;
+  if (suite.ranks_per_host != 0 && suite.ranks_per_host != each) {
+    refuse(fmt::format("hosts.ranks_per_host is {}, and a node has {} ranks", suite.ranks_per_host,
+                       each),
+           "leave out hosts.ranks_per_host");
+  }
+  suite.ranks_per_host = each;
+  WorldSpec world;
+  world.backend = choice.backend;
+  world.ranks_per_node = each;
+  const std::string why = why_no_nodes(world);
+  if (!why.empty()) refuse(why, "leave it out");
 }
 
 class ValidateCommand {
@@ -81,7 +115,7 @@ class ValidateCommand {
   int local(const WorkerFunctions& functions) {
     require_can_run(settings_.backend, settings_.device);
     WorldPool pool(functions);
-    read(arguments_.ranks);
+    read(arguments_.ranks, /*launched=*/false);
     return run(pool, std::cout);
   }
 
@@ -97,7 +131,7 @@ class ValidateCommand {
     require_can_run(settings_.backend, settings_.device);
     return run_on_external_ranks(place, settings_.backend, settings_.device, functions,
                                  [&](WorldPool& pool) {
-                                   read(place.world_size);
+                                   read(place.world_size, /*launched=*/true);
                                    return run(pool, std::cout);
                                  });
   }
@@ -108,13 +142,15 @@ class ValidateCommand {
     return settings_.device == DeviceKind::kCuda ? Backend::kNccl : Backend::kGloo;
   }
 
-  void read(int64_t ranks) {
+  void read(int64_t ranks, bool launched) {
     if (!arguments_.suite.empty()) suite_ = read_suite(arguments_.suite);
     settings_.world_size = ranks;
-    settings_.cases = training_cases(suite_, ranks,
-                                     {.backend = settings_.backend,
-                                      .device = settings_.device,
-                                      .workloads = run_arguments_.workloads});
+    const WorldChoice world{.backend = settings_.backend,
+                            .device = settings_.device,
+                            .workloads = run_arguments_.workloads};
+    check_nodes(suite_, ranks, world, launched);
+    settings_.cases = [this, world](int64_t count) { return training_cases(suite_, count, world); };
+    require_cases(suite_, settings_.cases(ranks), ranks);
   }
 
   int run(WorldPool& pool, std::ostream& out) {

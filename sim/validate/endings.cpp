@@ -31,6 +31,16 @@ std::optional<FindingKind> kind_of(ResultKind kind) {
 
 }  // namespace
 
+std::vector<int64_t> hosts_that_stopped(const std::vector<RankEnding>& endings,
+                                        const Hosts& hosts) {
+  std::set<int64_t> stopped;
+  for (const RankEnding& ending : endings) {
+    const bool did = ending.kind == ResultKind::kDied || ending.kind == ResultKind::kHung;
+    if (did) stopped.insert(hosts.of(ending.rank));
+  }
+  return {stopped.begin(), stopped.end()};
+}
+
 std::vector<ValidationFinding> findings_of_endings(const std::vector<RankEnding>& endings,
                                                    Stage stage, int64_t round, const Hosts& hosts,
                                                    bool& lost) {

@@ -15,4 +15,8 @@ std::vector<ValidationFinding> findings_of_endings(const std::vector<RankEnding>
                                                    Stage stage, int64_t round, const Hosts& hosts,
                                                    bool& lost);
 
+// The hosts of ranks that died or hung. Others may have waited for them, thrown because they were
+// gone, or been in a deadlock of which nobody knows the cause.
+std::vector<int64_t> hosts_that_stopped(const std::vector<RankEnding>& endings, const Hosts& hosts);
+
 }  // namespace shardproof::sim

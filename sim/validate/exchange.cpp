@@ -259,7 +259,8 @@ void Exchange::run_movement(Communicator& group, const Check& check) {
   }
 }
 
-void Exchange::run_pair(Communicator& world, int64_t partner, int64_t round) {
+void Exchange::run_pair(Communicator& group, int64_t place, int64_t round) {
+  const int64_t partner = group.ranks()[static_cast<size_t>(place)];
   for (const ElementType type : all_types()) {
     if (!wanted(suite_.dtypes, type)) continue;
     Check check{.op = Op::kSend, .type = type, .round = round, .ranks = {rank_, partner}};
@@ -271,13 +272,13 @@ void Exchange::run_pair(Communicator& world, int64_t partner, int64_t round) {
       return fmt::format("send {} -> {} {} [{}] round {}", from, to, type, check.count, round);
     };
     const auto send = [&] {
-      world.send(row(check, rank_, check.count), partner, "validate " + text(rank_, partner));
+      group.send(row(check, rank_, check.count), place, "validate " + text(rank_, partner));
     };
     const auto receive = [&] {
       check.text = text(partner, rank_);
       ++report_.checks;
       const at::Tensor like = placed(std::vector<int64_t>(static_cast<size_t>(check.count)), type);
-      expect_moved(check, world.recv(like, partner, "validate " + check.text), 0, check.count,
+      expect_moved(check, group.recv(like, place, "validate " + check.text), 0, check.count,
                    partner);
     };
     if (rank_ < partner) send();

@@ -43,8 +43,8 @@ class Exchange {
 
   // Every op and dtype in this group; `round` draws sizes and codes. All members call it.
   void run_group(Communicator& group, int64_t round);
-  // Messages between this rank and one other of the world's group, both ways.
-  void run_pair(Communicator& world, int64_t partner, int64_t round);
+  // Messages between this rank and the member `place` of the group, both ways.
+  void run_pair(Communicator& group, int64_t place, int64_t round);
   const ExchangeReport& report() const { return report_; }
 
  private:

@@ -18,6 +18,12 @@ std::string Hosts::text(int64_t rank) const {
   return fmt::format("rank {} on {}", rank, name(of(rank)));
 }
 
+Hosts Hosts::of_processes(const std::vector<int64_t>& processes) const {
+  Hosts part{.names = names};
+  for (const int64_t process : processes) part.of_rank.push_back(of(process));
+  return part;
+}
+
 Hosts hosts_of(const std::vector<std::pair<std::string, std::string>>& said,
                int64_t ranks_per_host) {
   Hosts hosts;

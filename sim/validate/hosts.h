@@ -16,6 +16,8 @@ struct Hosts {
   const std::string& name(int64_t host) const { return names[static_cast<size_t>(host)]; }
   std::vector<int64_t> ranks_of(int64_t host) const;
   std::string text(int64_t rank) const;  // "rank 3 on node7"
+  // The same hosts of a world whose ranks are on these processes.
+  Hosts of_processes(const std::vector<int64_t>& processes) const;
 };
 
 // `said`: the name and the kernel's boot of each rank's host; two machines of one name are

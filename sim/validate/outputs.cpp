@@ -29,6 +29,7 @@ nlohmann::ordered_json stages_json(const ValidationResult& result) {
                       {"checks", stage.checks},
                       {"elements", stage.elements},
                       {"findings", stage.findings},
+                      {"without", stage.without},
                       {"note", stage.note}});
   }
   return stages;
@@ -93,6 +94,9 @@ std::string stage_text(const StageResult& stage, const std::vector<ValidationFin
   std::string text =
       fmt::format("{:<12} round {:<3} {:<8} {:>7.2f} s   {}\n", name_of(stage.stage), stage.round,
                   stage.findings == 0 ? "ok" : "FINDINGS", stage.seconds, stage.note);
+  if (!stage.without.empty()) {
+    text += fmt::format("  went on without {}\n", fmt::join(stage.without, ", "));
+  }
   for (const ValidationFinding& finding : findings) text += finding_line(finding);
   return text;
 }

@@ -17,7 +17,7 @@ namespace shardproof::sim {
 bool acts_on(const PlantedFault& fault, Stage stage, int64_t rank,
              const std::vector<int64_t>& host_of);
 
-// Those that the world itself plants: kill and hang, as faults of a case.
+// Those that the world itself plants: kill, hang and cut, as faults of a case.
 std::vector<FaultSpec> world_faults(const std::vector<PlantedFault>& faults, Stage stage,
                                     const std::vector<int64_t>& host_of);
 

@@ -1,24 +1,28 @@
 #include "sim/validate/rotation.h"
 
+#include <algorithm>
 #include <memory>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <vector>
+
+#include "base/error.h"
 
 namespace shardproof::sim {
 namespace {
 
-std::vector<int64_t> processes_of(const std::vector<int64_t>& ranks, int64_t shift, int64_t size) {
-  std::vector<int64_t> processes;
-  for (const int64_t rank : ranks) processes.push_back(process_of(rank, shift, size));
+using Processes = std::vector<int64_t>;
+
+Processes processes_of(const std::vector<int64_t>& ranks, const Processes& of_rank) {
+  Processes processes;
+  for (const int64_t rank : ranks) processes.push_back(of_rank[static_cast<size_t>(rank)]);
   return processes;
 }
 
-Call as_of_processes(Call call, int64_t shift, int64_t size) {
-  call.rank = process_of(call.rank, shift, size);
+Call as_of_processes(Call call, const Processes& of_rank) {
+  call.rank = of_rank[static_cast<size_t>(call.rank)];
   if (!call.group_ranks) return call;
-  const auto processes = processes_of(*call.group_ranks, shift, size);
+  const auto processes = processes_of(*call.group_ranks, of_rank);
   call.group = group_name(call.group.substr(0, call.group.find('[')), processes);
-  call.group_ranks = std::make_shared<const std::vector<int64_t>>(processes);
+  call.group_ranks = std::make_shared<const Processes>(processes);
   return call;
 }
 
@@ -32,19 +36,30 @@ int64_t rank_at(int64_t process, int64_t shift, int64_t world_size) {
   return process_of(process, -shift, world_size);
 }
 
-RankEnv rotated(const RankEnv& env, int64_t shift) {
+std::vector<int64_t> rotation_of(const std::vector<int64_t>& processes, int64_t shift) {
+  const auto count = static_cast<int64_t>(processes.size());
+  Processes of_rank;
+  for (int64_t rank = 0; rank < count; ++rank) {
+    of_rank.push_back(processes[static_cast<size_t>(process_of(rank, shift, count))]);
+  }
+  return of_rank;
+}
+
+RankEnv placed(const RankEnv& env, const std::vector<int64_t>& processes) {
+  const auto found = std::find(processes.begin(), processes.end(), env.rank);
+  SHARDPROOF_ASSERT(found != processes.end(), "this process is one of them");
   RankEnv other = env;
-  const int64_t size = env.world_size;
-  other.rank = rank_at(env.rank, shift, size);
-  other.make_backend = [make = env.make_backend, shift, size](const std::string& name,
-                                                              const std::vector<int64_t>& ranks) {
-    return make(name, processes_of(ranks, shift, size));
+  other.rank = found - processes.begin();
+  other.world_size = static_cast<int64_t>(processes.size());
+  other.make_backend = [make = env.make_backend, processes](const std::string& name,
+                                                            const std::vector<int64_t>& ranks) {
+    return make(name, processes_of(ranks, processes));
   };
   const auto translated =
-      [shift,
-       size](const std::function<void(const Call&)>& hear) -> std::function<void(const Call&)> {
+      [&processes](
+          const std::function<void(const Call&)>& hear) -> std::function<void(const Call&)> {
     if (!hear) return {};
-    return [hear, shift, size](const Call& call) { hear(as_of_processes(call, shift, size)); };
+    return [hear, processes](const Call& call) { hear(as_of_processes(call, processes)); };
   };
   other.on_call = translated(env.on_call);
   other.on_wait = translated(env.on_wait);

@@ -143,6 +143,7 @@ PlantedFault read_fault(const std::string& file, const YamlNode& node) {
   map.number("probability", fault.probability, 0, 1);
   map.number("seconds", fault.seconds, -1e6, 1e6);
   map.integer("at_call", fault.at_call, 0, kMany);
+  map.number("heal_s", fault.heal_s, 0, 1e6);
   map.no_others();
   const int named = (fault.host >= 0) + (fault.rank >= 0) + !fault.link.empty();
   if (named != 1 || (!fault.link.empty() && fault.link.size() != 2)) {
@@ -194,6 +195,7 @@ void read_maps(SuiteMap& map, const std::string& file, Suite& suite) {
     SuiteMap world(file, node, "world");
     world.number("hang_s", suite.hang_s, 0.1, 1e6);
     world.number("deadline_s", suite.deadline_s, 1, 1e6);
+    world.integer("nodes", suite.nodes, 1, 250);
     world.no_others();
   });
 }
@@ -222,6 +224,11 @@ Suite parse_suite(const std::string& file, const std::string& text) {
     for (const YamlNode& item : items) suite.faults.push_back(read_fault(file, item));
   });
   map.no_others();
+  for (const PlantedFault& fault : suite.faults) {
+    if (fault.kind != PlantedKind::kCut || suite.nodes > 0) continue;
+    map.fail(root, "the fault cut acts on the link of a node, and there are no nodes",
+             "write world: {nodes: 2}");
+  }
   return suite;
 }
 
@@ -244,7 +251,8 @@ nlohmann::json to_json(const Suite& suite) {
                       {"bit", fault.bit},
                       {"probability", fault.probability},
                       {"seconds", fault.seconds},
-                      {"at_call", fault.at_call}});
+                      {"at_call", fault.at_call},
+                      {"heal_s", fault.heal_s}});
   }
   return {{"seed", suite.seed},
           {"sizes", suite.sizes},
@@ -280,7 +288,8 @@ Suite suite_from_json(const nlohmann::json& json) {
                             .bit = one.at("bit"),
                             .probability = one.at("probability"),
                             .seconds = one.at("seconds"),
-                            .at_call = one.at("at_call")});
+                            .at_call = one.at("at_call"),
+                            .heal_s = one.at("heal_s")});
   }
   return suite;
 }

@@ -11,7 +11,7 @@
 //   name pairs: {rounds: 64}          # at most so many of the rounds in which each rank has one
 //   partner times: {bytes: 1048576, repeats: 5} training: {scenarios: [..], rotations: 3}
 //   clock_limit_s: 1             # a clock that is further off is a finding
-//   world: {hang_s: 5, deadline_s: 120}
+//   world: {hang_s: 5, deadline_s: 120, nodes: 4}   # nodes: network namespaces, made here
 //   faults: [{kind: corrupt, host: 1, pattern: lane}]   # planted: a test of validate itself
 #pragma once
 
@@ -31,9 +31,9 @@ constexpr std::array<const char*, 5> names_of(Stage) {
   return {"environment", "groups", "pairs", "times", "training"};
 }
 
-enum class PlantedKind { kCorrupt, kSlow, kKill, kHang, kClock };
-constexpr std::array<const char*, 5> names_of(PlantedKind) {
-  return {"corrupt", "slow", "kill", "hang", "clock"};
+enum class PlantedKind { kCorrupt, kSlow, kKill, kHang, kClock, kCut };
+constexpr std::array<const char*, 6> names_of(PlantedKind) {
+  return {"corrupt", "slow", "kill", "hang", "clock", "cut"};
 }
 enum class PlantedPattern { kElement, kSector, kLane, kAll };
 constexpr std::array<const char*, 4> names_of(PlantedPattern) {
@@ -57,7 +57,8 @@ struct PlantedFault {
   int64_t bit = -1;        // that flips; -1: the second highest of the element
   double probability = 1;  // corrupt: of each call
   double seconds = 0.02;   // slow: before each call; clock: what its host's clock is ahead
-  int64_t at_call = 5;     // kill, hang: before the call of this number of the stage
+  int64_t at_call = 5;     // kill, hang, cut: before the call of this number of the stage
+  double heal_s = 0;       // cut: the link of the host's node is back after so long; 0: never
 };
 
 struct Suite {
@@ -77,6 +78,7 @@ struct Suite {
   int64_t rotations = 3;                    // each one moves every rank to another process
   double clock_limit_s = 1;
   double hang_s = 5, deadline_s = 120;
+  int64_t nodes = 0;  // 0: the ranks are where they are
   std::vector<PlantedFault> faults = {};
 
   bool has(Stage stage) const;

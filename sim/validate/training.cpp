@@ -156,4 +156,21 @@ std::vector<ValidationFinding> judge_rotations(const std::string& case_name,
   return {finding};
 }
 
+ValidationFinding narrowed(ValidationFinding finding,
+                           const std::vector<ValidationFinding>& others) {
+  if (finding.hosts.size() < 2) return finding;
+  std::set<std::string> named;
+  for (const ValidationFinding& other : others) {
+    if (other.kind != FindingKind::kValues || other.hosts.size() != 1) continue;
+    const auto& all = finding.hosts;
+    if (std::find(all.begin(), all.end(), other.hosts[0]) != all.end())
+      named.insert(other.hosts[0]);
+  }
+  if (named.size() != 1) return finding;
+  finding.hosts = {*named.begin()};
+  finding.ranks.clear();
+  finding.message += fmt::format("; of these hosts the other stages found {}", *named.begin());
+  return finding;
+}
+
 }  // namespace shardproof::sim

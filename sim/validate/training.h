@@ -49,4 +49,8 @@ std::vector<ValidationFinding> judge_rotations(const std::string& case_name,
                                                const std::vector<RotatedRun>& runs,
                                                const Hosts& hosts, int64_t round);
 
+// The finding of a run that may be wrong on several hosts, one of which `others` name alone:
+// that one.
+ValidationFinding narrowed(ValidationFinding finding, const std::vector<ValidationFinding>& others);
+
 }  // namespace shardproof::sim

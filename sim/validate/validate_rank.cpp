@@ -46,6 +46,7 @@ StageRequest request_of(const nlohmann::json& json) {
           .round = options.at("round"),
           .suite = suite_from_json(options.at("suite")),
           .host_of = options.at("host_of").get<std::vector<int64_t>>(),
+          .members = options.at("members").get<std::vector<int64_t>>(),
           .training = options.at("training"),
           .shift = options.at("shift")};
 }
@@ -66,11 +67,16 @@ class StageRun {
       env_.make_backend = intercepted(
           env_.make_backend, {[this](CallInProgress& call) { return planted_.before_call(call); }});
     }
+    if (request_.members.empty()) {
+      for (int64_t rank = 0; rank < env_.world_size; ++rank) request_.members.push_back(rank);
+    }
+    place_ = place_of(env_.rank);
     comm_.emplace(Mesh::training(1, 1, 1, env_.world_size), env_.rank, env_.make_backend,
                   &forwarder_);
   }
 
   std::string run(const RankMain& run_case) {
+    if (place_ == count()) return encode(StageReport{nullptr});
     switch (request_.stage) {
       case Stage::kEnvironment:
         return encode(StageReport{environment()});
@@ -92,12 +98,21 @@ class StageRun {
     return std::vector<int64_t>(static_cast<size_t>(env_.world_size), 0);
   }
 
+  int64_t count() const { return static_cast<int64_t>(request_.members.size()); }
+  int64_t member(int64_t place) const { return request_.members[static_cast<size_t>(place)]; }
+  // Its number among the members; their count where it is none.
+  int64_t place_of(int64_t rank) const {
+    const auto& all = request_.members;
+    return std::find(all.begin(), all.end(), rank) - all.begin();
+  }
+  Communicator& all_members() { return comm_->of_ranks("world", request_.members); }
+
   double clock() const { return wall_seconds() + planted_.clock_offset_s(); }
 
-  // Each rank in turn sends to rank 0, which answers with its time. Half of the shortest exchange
-  // is the uncertainty.
+  // Each rank in turn sends to the first one, which answers with its time. Half of the shortest
+  // exchange is the uncertainty.
   ClockOffset clock_offset() {
-    Communicator& world = comm_->world();
+    Communicator& world = all_members();
     const std::string label = "validate clock";
     ClockOffset best{0, std::numeric_limits<double>::infinity()};
     if (world.size() == 1) return {};
@@ -106,10 +121,10 @@ class StageRun {
     };
     for (int64_t other = 1; other < world.size(); ++other) {
       for (int64_t i = 0; i < kClockExchanges; ++i) {
-        if (env_.rank == 0) {
+        if (place_ == 0) {
           world.recv(time(), other, label);
           world.send(time(), other, label);
-        } else if (env_.rank == other) {
+        } else if (place_ == other) {
           const double before = clock();
           world.send(time(), 0, label);
           const double there = world.recv(time(), 0, label).item<double>();
@@ -118,7 +133,7 @@ class StageRun {
         }
       }
     }
-    return env_.rank == 0 ? ClockOffset{} : best;
+    return place_ == 0 ? ClockOffset{} : best;
   }
 
   nlohmann::json environment() {
@@ -142,20 +157,22 @@ class StageRun {
 
   nlohmann::json groups() {
     Exchange exchange(request_.suite, env_.rank, env_.world_size, env_.device);
-    for (const RankGroup& group : groups_of(env_.rank, hosts(), request_.suite.mesh)) {
+    for (RankGroup& group : groups_of(env_.rank, hosts(), request_.suite.mesh)) {
+      std::erase_if(group.ranks, [this](int64_t rank) { return place_of(rank) == count(); });
+      if (group.ranks.size() < 2) continue;
       exchange.run_group(comm_->of_ranks(group.name, group.ranks), request_.round);
     }
     return exchange_json(exchange.report());
   }
 
   // This round's share of all pairings, one after the other; begins where the round before ended.
+  // `meet` gets the partner's number among the members.
   template <class Meet>
   void each_partner(const Meet& meet) {
-    const int64_t all = pairing_rounds(env_.world_size);
+    const int64_t all = pairing_rounds(count());
     const int64_t some = std::min(all, request_.suite.pair_rounds);
     for (int64_t i = 0; i < some; ++i) {
-      const int64_t partner =
-          partner_of(env_.rank, env_.world_size, (request_.round * some + i) % all);
+      const int64_t partner = partner_of(place_, count(), (request_.round * some + i) % all);
       if (partner >= 0) meet(partner);
     }
   }
@@ -163,17 +180,17 @@ class StageRun {
   nlohmann::json pairs() {
     Exchange exchange(request_.suite, env_.rank, env_.world_size, env_.device);
     each_partner(
-        [&](int64_t partner) { exchange.run_pair(comm_->world(), partner, request_.round); });
+        [&](int64_t partner) { exchange.run_pair(all_members(), partner, request_.round); });
     return exchange_json(exchange.report());
   }
 
   // The shortest of `repeats` round trips, in seconds; the first one only warms up.
   double round_trip(int64_t partner, const at::Tensor& message, const std::string& label) {
-    Communicator& world = comm_->world();
+    Communicator& world = all_members();
     double best = std::numeric_limits<double>::infinity();
     for (int64_t i = 0; i <= request_.suite.times_repeats; ++i) {
       const auto start = Clock::now();
-      if (env_.rank < partner) {
+      if (place_ < partner) {
         world.send(message, partner, label);
         world.recv(message, partner, label);
       } else {
@@ -207,15 +224,15 @@ class StageRun {
     each_partner([&](int64_t partner) {
       const double latency = round_trip(partner, small, "validate latency") / 2;
       const double transfer = round_trip(partner, large, "validate bandwidth") / 2;
-      if (partner < env_.rank) return;
-      pairs.push_back({partner, 1e6 * latency,
+      if (partner < place_) return;
+      pairs.push_back({member(partner), 1e6 * latency,
                        1e-9 * static_cast<double>(request_.suite.times_bytes) / transfer});
     });
     return {{"pairs", pairs}, {"compute_ms", computing}};
   }
 
   StageReport training(const RankMain& run_case) {
-    RankEnv env = rotated(env_, request_.shift);
+    RankEnv env = placed(env_, rotation_of(request_.members, request_.shift));
     TensorDigests digests;
     env.on_tensor = [&digests](const Observation& observation) {
       digests.push_back(digest_of_tensor(observation));
@@ -227,6 +244,7 @@ class StageRun {
   }
 
   StageRequest request_;
+  int64_t place_ = 0;  // among the members
   RankEnv env_;
   PlantedFaults planted_;
   CallForwarder forwarder_;
@@ -244,7 +262,8 @@ CaseSpec case_of(const StageRequest& request, const WorldSpec& world, int64_t wo
   spec.judged = false;
   spec.options = {{"stage", request.stage},          {"round", request.round},
                   {"suite", to_json(request.suite)}, {"host_of", request.host_of},
-                  {"training", request.training},    {"shift", request.shift}};
+                  {"members", request.members},      {"training", request.training},
+                  {"shift", request.shift}};
   if (!request.host_of.empty()) {
     spec.faults = world_faults(request.suite.faults, request.stage, request.host_of);
   }

@@ -19,11 +19,13 @@ struct StageRequest {
   int64_t round = 0;
   Suite suite = {};
   std::vector<int64_t> host_of = {};  // []: not known yet, and nothing is planted
-  nlohmann::json training = {};       // training: the case
-  int64_t shift = 0;                  // training: rank r runs on process (r + shift) mod N
+  std::vector<int64_t> members = {};  // the ranks that take part; []: all
+  nlohmann::json training = {};       // training: the case, of as many ranks as there are members
+  int64_t shift = 0;                  // training: see rotation.h
 };
 
-// What one rank sends back: JSON, and in `training` the report of the case beside it.
+// What one rank sends back: JSON, and in `training` the report of the case beside it. null: the
+// rank takes no part.
 struct StageReport {
   nlohmann::json json;
   std::string case_report = {};

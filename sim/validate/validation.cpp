@@ -5,17 +5,23 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "base/elapsed.h"
 #include "base/error.h"
+#include "base/quantile.h"
 #include "sim/judge/verdict/verdict.h"
 #include "sim/run/case_check.h"
 #include "sim/run/golden_store.h"
 #include "sim/validate/blame.h"
 #include "sim/validate/endings.h"
 #include "sim/validate/environment.h"
+#include "sim/validate/going_on.h"
 #include "sim/validate/rotation.h"
+#include "sim/validate/suite_fits.h"
 #include "sim/validate/times.h"
 #include "sim/validate/training.h"
 #include "sim/validate/validate_rank.h"
@@ -24,6 +30,7 @@ namespace shardproof::sim {
 namespace {
 
 constexpr size_t kListedPairs = 100;
+constexpr int64_t kStagesToEnd = 2;  // by a host, after which it is left out of all others
 
 class Validation {
  public:
@@ -41,6 +48,7 @@ class Validation {
     world_.device = settings.device;
     world_.hang_s = suite.hang_s;
     world_.deadline_s = suite.deadline_s;
+    if (suite.nodes > 0) world_.ranks_per_node = settings.world_size / suite.nodes;
     // Until the hosts are known, all ranks count as one.
     result_.hosts = hosts_of(std::vector<std::pair<std::string, std::string>>(
                                  static_cast<size_t>(settings.world_size), {"this host", ""}),
@@ -48,8 +56,9 @@ class Validation {
   }
 
   ValidationResult run() {
-    check_mesh();
-    check_faults();
+    check_fits(suite_, settings_.world_size, std::nullopt);
+    members_ = all_ranks();
+    learn_hosts();
     run_stage(Stage::kEnvironment, 0, [this](StageResult& stage) { environment(stage); });
     for (int64_t round = 0; goes_on(round); ++round) one_round(round);
     result_.interrupted = pool_.interrupted();
@@ -74,45 +83,74 @@ class Validation {
     run_stage(Stage::kTraining, round, [&](StageResult& stage) { training(stage); });
   }
 
+  std::vector<int64_t> all_ranks() const {
+    std::vector<int64_t> ranks;
+    for (int64_t rank = 0; rank < settings_.world_size; ++rank) ranks.push_back(rank);
+    return ranks;
+  }
+
   void run_stage(Stage which, int64_t round, const std::function<void(StageResult&)>& run) {
-    // The hosts are always needed, without a verdict where the suite leaves the stage out.
     if (lost_ || pool_.interrupted()) return;
-    if (!suite_.has(which) && which != Stage::kEnvironment) return;
+    // What befell the search for hosts is a finding, also where the suite leaves the stage out.
+    if (!suite_.has(which) && (which != Stage::kEnvironment || found_.empty())) return;
     StageResult stage{.stage = which, .round = round};
-    found_.clear();
     const auto start = std::chrono::steady_clock::now();
-    run(stage);
+    const auto on_hosts = [&](const std::vector<int64_t>& hosts) {
+      members_.clear();
+      for (const int64_t rank : all_ranks()) {
+        const bool is_there =
+            std::find(hosts.begin(), hosts.end(), result_.hosts.of(rank)) != hosts.end();
+        if (is_there) members_.push_back(rank);
+      }
+      ended_ = {};
+      run(stage);
+      return lost_ || pool_.interrupted() ? HostsRun{} : ended_;
+    };
+    std::vector<int64_t> hosts;
+    for (int64_t host = 0; host < result_.hosts.count(); ++host) {
+      const bool gone = ended_stages_[host] >= kStagesToEnd;
+      if (gone) stage.without.push_back(result_.hosts.name(host));
+      if (!gone) hosts.push_back(host);
+    }
+    for (const int64_t host : run_on_hosts(hosts, on_hosts).left_out) {
+      ++ended_stages_[host];
+      stage.without.push_back(result_.hosts.name(host));
+    }
     stage.seconds = seconds_since(start);
     if (pool_.interrupted()) return;  // how it ended says nothing
-    stage.findings = static_cast<int64_t>(found_.size());
-    if (suite_.has(which) || !found_.empty()) {
-      result_.stages.push_back(stage);
-      on_stage_(stage, found_);
-    }
-    for (ValidationFinding& finding : found_) keep(std::move(finding));
+    std::vector<ValidationFinding> found;
+    for (ValidationFinding& finding : std::exchange(found_, {})) keep(std::move(finding), found);
+    stage.findings = static_cast<int64_t>(found.size());
+    result_.stages.push_back(stage);
+    on_stage_(stage, found);
+    for (ValidationFinding& finding : found) keep(std::move(finding), result_.findings);
   }
 
   // A soak would list the same host again and again.
-  void keep(ValidationFinding finding) {
+  static void keep(ValidationFinding finding, std::vector<ValidationFinding>& all) {
     const auto alike = [&](const ValidationFinding& other) {
       return other.stage == finding.stage && other.kind == finding.kind &&
              other.hosts == finding.hosts && other.ranks == finding.ranks &&
              other.link == finding.link;
     };
-    const auto& all = result_.findings;
-    if (std::none_of(all.begin(), all.end(), alike)) result_.findings.push_back(std::move(finding));
+    if (std::none_of(all.begin(), all.end(), alike)) all.push_back(std::move(finding));
   }
 
-  // The reports of all ranks by process; none where one did not finish, which is a finding.
-  std::vector<StageReport> reports_of(const std::vector<RankEnding>& endings, Stage stage,
-                                      int64_t round) {
+  // The members' reports by process; none where one did not finish, which is a finding.
+  std::map<int64_t, StageReport> reports_of(const std::vector<RankEnding>& endings, Stage stage,
+                                            int64_t round) {
     if (pool_.interrupted()) return {};
     std::vector<ValidationFinding> bad =
         findings_of_endings(endings, stage, round, result_.hosts, lost_);
     found_.insert(found_.end(), bad.begin(), bad.end());
-    if (!bad.empty()) return {};
-    std::vector<StageReport> reports;
-    for (const RankEnding& ending : endings) reports.push_back(decode_stage_report(ending.bytes));
+    if (!bad.empty()) {
+      ended_ = {.finished = false, .stopped = hosts_that_stopped(endings, result_.hosts)};
+      return {};
+    }
+    std::map<int64_t, StageReport> reports;
+    for (const int64_t rank : members_) {
+      reports[rank] = decode_stage_report(endings[static_cast<size_t>(rank)].bytes);
+    }
     return reports;
   }
 
@@ -121,42 +159,61 @@ class Validation {
             .round = round,
             .suite = suite_,
             .host_of = hosts_known_ ? result_.hosts.of_rank : std::vector<int64_t>(),
+            .members = members_,
             .training = nlohmann::json()};
   }
 
-  std::vector<StageReport> run_ranks(const StageRequest& request) {
+  std::map<int64_t, StageReport> run_ranks(const StageRequest& request) {
     const CaseSpec spec = case_of(request, world_, settings_.world_size);
     return reports_of(pool_.run_case(spec, -1, false), request.stage, request.round);
   }
 
-  void environment(StageResult& stage) {
-    const auto reports = run_ranks(request_for(stage.stage, 0));
+  // Of each rank, with the median in the place of those that are no members.
+  std::vector<double> by_rank(const std::map<int64_t, double>& known) const {
+    std::vector<double> all, values;
+    for (const auto& [rank, value] : known) values.push_back(value);
+    for (const int64_t rank : all_ranks()) {
+      all.push_back(known.count(rank) > 0 ? known.at(rank) : median(values));
+    }
+    return all;
+  }
+
+  void learn_hosts() {
+    const auto reports = run_ranks(request_for(Stage::kEnvironment, 0));
     if (reports.empty()) return;
     std::vector<Facts> facts;
     std::vector<std::pair<std::string, std::string>> said;
-    for (const StageReport& report : reports) {
+    for (const auto& [rank, report] : reports) {
       facts.push_back(report.json.at("facts").get<Facts>());
       said.emplace_back(facts.back()["host"], facts.back()["boot"]);
     }
     result_.hosts = hosts_of(said, suite_.ranks_per_host);
     hosts_known_ = true;
-    check_faults();
-    std::vector<Facts> by_host;
+    check_fits(suite_, settings_.world_size, result_.hosts.count());
     for (int64_t host = 0; host < result_.hosts.count(); ++host) {
-      by_host.push_back(facts[static_cast<size_t>(result_.hosts.ranks_of(host).front())]);
+      facts_.push_back(facts[static_cast<size_t>(result_.hosts.ranks_of(host).front())]);
     }
-    std::vector<ClockOffset> clocks;
-    if (suite_.has(Stage::kEnvironment)) {
-      for (const StageReport& report : run_ranks(request_for(stage.stage, 0))) {
-        const nlohmann::json& clock = report.json.at("clock");
-        clocks.push_back({clock.at(0), clock.at(1)});
-      }
-      const auto off = clocks_off(clocks, result_.hosts, suite_.clock_limit_s);
-      found_.insert(found_.end(), off.begin(), off.end());
+    result_.environment = environment_json(facts_, result_.hosts, {});
+  }
+
+  void environment(StageResult& stage) {
+    if (!hosts_known_) return;
+    std::map<int64_t, double> offsets;
+    std::vector<ClockOffset> clocks(static_cast<size_t>(settings_.world_size),
+                                    {0, std::numeric_limits<double>::infinity()});
+    for (const auto& [rank, report] : run_ranks(request_for(stage.stage, 0))) {
+      const nlohmann::json& clock = report.json.at("clock");
+      clocks[static_cast<size_t>(rank)].uncertainty = clock.at(1);
+      offsets[rank] = clock.at(0);
     }
-    result_.environment = environment_json(by_host, result_.hosts, clocks);
-    const size_t odd = odd_facts(by_host).size();
-    stage.note = fmt::format("{} host{}", by_host.size(), by_host.size() == 1 ? "" : "s");
+    if (offsets.empty()) return;
+    const std::vector<double> seconds = by_rank(offsets);
+    for (size_t rank = 0; rank < clocks.size(); ++rank) clocks[rank].seconds = seconds[rank];
+    const auto off = clocks_off(clocks, result_.hosts, suite_.clock_limit_s);
+    found_.insert(found_.end(), off.begin(), off.end());
+    result_.environment = environment_json(facts_, result_.hosts, clocks);
+    const size_t odd = odd_facts(facts_).size();
+    stage.note = fmt::format("{} host{}", facts_.size(), facts_.size() == 1 ? "" : "s");
     if (odd > 0) stage.note += fmt::format(", {} odd facts", odd);
   }
 
@@ -164,7 +221,7 @@ class Validation {
     std::vector<WrongResult> evidence;
     int64_t wrong = 0;
     std::set<std::string> left_out(result_.left_out.begin(), result_.left_out.end());
-    for (const StageReport& report : run_ranks(request_for(stage.stage, stage.round))) {
+    for (const auto& [rank, report] : run_ranks(request_for(stage.stage, stage.round))) {
       stage.checks += report.json.at("checks").get<int64_t>();
       stage.elements += report.json.at("elements").get<int64_t>();
       wrong += report.json.at("wrong_checks").get<int64_t>();
@@ -182,15 +239,15 @@ class Validation {
 
   void times(StageResult& stage) {
     Times times;
-    int64_t rank = 0;
-    for (const StageReport& report : run_ranks(request_for(stage.stage, stage.round))) {
+    std::map<int64_t, double> compute_ms;
+    for (const auto& [rank, report] : run_ranks(request_for(stage.stage, stage.round))) {
       for (const auto& pair : report.json.at("pairs")) {
         times.pairs.push_back({rank, pair.at(0), pair.at(1), pair.at(2)});
       }
-      times.compute_ms.push_back(report.json.at("compute_ms"));
-      ++rank;
+      compute_ms[rank] = report.json.at("compute_ms");
     }
-    if (times.compute_ms.empty()) return;
+    if (compute_ms.empty()) return;
+    times.compute_ms = by_rank(compute_ms);
     result_.times = to_json(times, result_.hosts, kListedPairs);
     stage.checks = static_cast<int64_t>(times.pairs.size());
     for (const char* where : {"in_host", "between_hosts"}) {
@@ -208,15 +265,25 @@ class Validation {
 
   // The runs of a case: once as it is, twice the same, and then moved.
   std::vector<int64_t> shifts() const {
-    const int64_t hosts = result_.hosts.count(), size = settings_.world_size;
+    const std::set<int64_t> there = hosts_of_members();
+    const auto hosts = static_cast<int64_t>(there.size());
+    const auto size = static_cast<int64_t>(members_.size());
     const int64_t step = hosts > 1 && size % hosts == 0 ? size / hosts : 1;
     std::vector<int64_t> shifts = {0};
     for (int64_t k = 0; k < suite_.rotations; ++k) shifts.push_back(k * step % size);
     return shifts;
   }
 
+  std::set<int64_t> hosts_of_members() const {
+    std::set<int64_t> hosts;
+    for (const int64_t rank : members_) hosts.insert(result_.hosts.of(rank));
+    return hosts;
+  }
+
   void training(StageResult& stage) {
-    for (CaseSpec spec : settings_.cases) {
+    const std::vector<CaseSpec> cases = settings_.cases(static_cast<int64_t>(members_.size()));
+    if (cases.empty()) stage.note = fmt::format("no case for {} ranks", members_.size());
+    for (CaseSpec spec : cases) {
       spec.world = world_;
       const auto golden = golden_of(spec, stage.round);
       if (!golden) continue;
@@ -232,8 +299,13 @@ class Validation {
         runs.push_back(std::move(*run));
         ++stage.checks;
       }
-      const auto wrong = judge_rotations(spec.name, runs, result_.hosts, stage.round);
-      found_.insert(found_.end(), wrong.begin(), wrong.end());
+      for (ValidationFinding& one :
+           judge_rotations(spec.name, runs, result_.hosts.of_processes(members_), stage.round)) {
+        if (!one.hosts.empty()) {  // else ranks of the case
+          for (int64_t& rank : one.ranks) rank = members_[static_cast<size_t>(rank)];
+        }
+        found_.push_back(narrowed(std::move(one), result_.findings));
+      }
       note_digests(runs, stage);
     }
   }
@@ -278,17 +350,16 @@ class Validation {
     request.shift = shift;
     const auto endings =
         pool_.run_case(case_of(request, world_, settings_.world_size), golden_fd, false);
-    const std::vector<StageReport> reports = reports_of(endings, stage.stage, stage.round);
+    const auto reports = reports_of(endings, stage.stage, stage.round);
     if (reports.empty()) return std::nullopt;
     RotatedRun run{.shift = shift};
     std::vector<RankEnding> by_rank;
-    for (int64_t rank = 0; rank < settings_.world_size; ++rank) {
-      const auto process = static_cast<size_t>(process_of(rank, shift, settings_.world_size));
-      RankEnding ending = endings[process];
-      ending.rank = rank;
-      ending.bytes = reports[process].case_report;
+    for (const int64_t process : rotation_of(members_, shift)) {
+      RankEnding ending = endings[static_cast<size_t>(process)];
+      ending.rank = static_cast<int64_t>(by_rank.size());
+      ending.bytes = reports.at(process).case_report;
       by_rank.push_back(std::move(ending));
-      run.digests.push_back(reports[process].json.at("digests").get<TensorDigests>());
+      run.digests.push_back(reports.at(process).json.at("digests").get<TensorDigests>());
     }
     const CaseResult result = judge(spec, by_rank);
     run.matches = result.verdict == Verdict::kMatch;
@@ -299,31 +370,6 @@ class Validation {
     return run;
   }
 
-  void check_mesh() const {
-    int64_t size = 1;
-    for (const auto& [axis, one] : suite_.mesh) size *= one;
-    if (suite_.mesh.empty() || size == settings_.world_size) return;
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("the mesh of {} is for {} ranks, there are {}", suite_.file,
-                                     size, settings_.world_size),
-                 .fix = "correct mesh, or leave it out"});
-  }
-
-  void check_faults() const {
-    const int64_t hosts = result_.hosts.count();
-    for (const PlantedFault& fault : suite_.faults) {
-      int64_t most = fault.host;
-      for (const int64_t host : fault.link) most = std::max(most, host);
-      const bool unknown = hosts_known_ && most >= hosts;
-      if (!unknown && fault.rank < settings_.world_size) continue;
-      throw Error({.kind = ErrorKind::kBadInput,
-                   .what = fmt::format("a fault of {} is on {} {}, and there are {}", suite_.file,
-                                       unknown ? "host" : "rank", unknown ? most : fault.rank,
-                                       unknown ? hosts : settings_.world_size),
-                   .fix = "count from 0, and name one that is there"});
-    }
-  }
-
   WorldPool& pool_;
   const Suite& suite_;
   const ValidateSettings& settings_;
@@ -331,7 +377,11 @@ class Validation {
   GoldenStore goldens_;
   WorldSpec world_;
   ValidationResult result_;
-  std::vector<ValidationFinding> found_;  // of the stage under way
+  std::vector<ValidationFinding> found_;     // of the stage under way
+  std::vector<int64_t> members_ = {};        // ranks that take part in it
+  HostsRun ended_ = {};                      // how its last run did
+  std::map<int64_t, int64_t> ended_stages_;  // by host: how many it has ended
+  std::vector<Facts> facts_ = {};            // by host
   bool hosts_known_ = false;
   bool lost_ = false;  // the ranks are gone and do not come back
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();

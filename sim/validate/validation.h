@@ -25,10 +25,12 @@ struct ValidateSettings {
   Backend backend = Backend::kGloo;
   DeviceKind device = DeviceKind::kCpu;
   int64_t world_size = 1;
-  double minutes = 0;                // goes on with further rounds for so long
-  double slow_factor = 0;            // 0: nothing is too slow
-  std::vector<CaseSpec> cases = {};  // of `training`, each for these ranks
-  bool use_cache = true;             // of goldens
+  double minutes = 0;      // goes on with further rounds for so long
+  double slow_factor = 0;  // 0: nothing is too slow
+  // The cases of `training` for so many ranks; none where there is none, which for `world_size`
+  // ranks cannot be.
+  std::function<std::vector<CaseSpec>(int64_t ranks)> cases;
+  bool use_cache = true;  // of goldens
 };
 
 // One stage of one round.
@@ -40,6 +42,7 @@ struct StageResult {
   int64_t checks = 0;     // calls whose results were compared, over all ranks; runs of cases
   int64_t elements = 0;   // compared
   std::string note = {};  // "latency 43 us, 1.2 GB/s between hosts"
+  std::vector<std::string> without = {};  // hosts that died or hung, so that the others went on
 };
 
 struct ValidationResult {

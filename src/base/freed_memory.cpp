@@ -8,6 +8,8 @@ namespace shardproof {
 namespace {
 
 constexpr int kLargestKept = 32 << 20;  // the maximum of the C library
+constexpr int kLargestInHeap = 256 << 10;
+constexpr int kFreeEndOfHeap = 1 << 20;
 
 }  // namespace
 
@@ -15,6 +17,12 @@ void keep_freed_memory() {
   ::mallopt(M_MMAP_THRESHOLD, kLargestKept);
   ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   ::mallopt(M_ARENA_MAX, 1);  // every thread can use memory that another freed
+}
+
+void return_memory_when_freed() {
+  ::mallopt(M_MMAP_THRESHOLD, kLargestInHeap);
+  ::mallopt(M_TRIM_THRESHOLD, kFreeEndOfHeap);
+  ::malloc_trim(0);
 }
 
 void return_freed_memory(int64_t bytes) {

@@ -11,6 +11,10 @@ namespace shardproof {
 // before the first tensor.
 void keep_freed_memory();
 
+// Returns blocks of a quarter of a MB and more at once: the process holds little more than its
+// tensors, at the cost of time. keep_freed_memory() ends it.
+void return_memory_when_freed();
+
 // Returns the memory if it is more than `bytes`. Call it before a wait of unknown length.
 void return_freed_memory(int64_t bytes);
 

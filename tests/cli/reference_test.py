@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Cases that are compared with another layout of their model instead of one device.
 
-  reference_test.py PROGRAM          a model whose full state is four times what one process may hold
+  reference_test.py PROGRAM          with models whose full state is four and five times what one process may hold
   reference_test.py PROGRAM --large  six times
 """
 
@@ -190,36 +190,47 @@ class Watch:
 class Memory(Program):
     """float64 parameters, gradients and two moments of AdamW: 32 bytes of each parameter."""
 
-    def test_a_model_that_no_process_may_hold(self):
-        layers, hidden, times = (24, 768, 6) if LARGE else (12, 512, 4)
+    def compared(self, layers, hidden, times, parallel, reference, name):
+        """Within a limit of the state / `times` in each process."""
         model = (f"model: {{vocab_size: 512, hidden_size: {hidden}, intermediate_size: {4 * hidden}, "
                  f"num_attention_heads: 16, num_hidden_layers: {layers}}}")
-        text = scenario("name: large", "workload: train", model, "data: {batch_size: 4, sequence_length: 4}",
-                        "run: {steps: 1}", "seed: 3", "world: {hang_s: 120, deadline_s: 600}",
-                        "parallel: {tensor_parallel_size: 16}")
+        text = scenario("name: large", "workload: train", model, "data: {batch_size: 16, sequence_length: 4}",
+                        "run: {steps: 1}", "seed: 3", "world: {hang_s: 300, deadline_s: 1200}", parallel)
         parameters = layers * (4 * hidden**2 + 3 * 4 * hidden**2 + 2 * hidden) + 2 * 512 * hidden + hidden
         state = 32 * parameters
         limit = state // times
-        process = self.start(scenario(text, "reference: {mesh: {dp: 2, tp: 8}}"), "--backend", "gloo", "--fresh",
-                             data_bytes=limit)
+        process = self.start(scenario(text, reference), "--backend", "gloo", "--fresh", data_bytes=limit)
         watch = Watch(process.pid)
         started = time.monotonic()
         output = process.communicate(timeout=1800)[0]
         watch.end()
-        print(f"full state {state / MIB:.0f} MiB, a process may hold {limit / MIB:.0f} MiB; largest rank: "
+        print(f"{name}: full state {state / MIB:.0f} MiB, a process may hold {limit / MIB:.0f} MiB; largest rank: "
               f"{watch.peaks.get('VmData', 0) / 1024:.0f} MiB of data, "
               f"{watch.peaks.get('RssAnon', 0) / 1024:.0f} MiB of them in memory; "
-              f"{time.monotonic() - started:.0f} s")
+              f"{time.monotonic() - started:.0f} s", flush=True)
         self.assertEqual(process.returncode, 0, output)
-        self.assertIn("match against dp2 tp8, not against one device", output)
+        self.assertIn(f"match against {name}, not against one device", output)
         self.assertGreaterEqual(state, 4 * limit)
         self.assertLessEqual(watch.peaks["VmData"] * 1024, limit)
         self.assertEqual(self.results()[0]["verdict"], "match")
         self.assertGreaterEqual(self.results()[0]["elements_compared"], 4 * parameters)
+        return text, limit
+
+    def test_a_model_that_no_process_may_hold(self):
+        layers, hidden, times = (24, 768, 6) if LARGE else (12, 512, 4)
+        text, limit = self.compared(layers, hidden, times, "parallel: {tensor_parallel_size: 16}",
+                                    "reference: {mesh: {dp: 2, tp: 8}}", "dp2 tp8")
         # The limit is real: one device does not get that far.
         if not LARGE:
             output = self.run_text(text, "--backend", "gloo", status=2, data_bytes=limit)
             self.assertIn("memory", output)
+
+    @unittest.skipIf(LARGE, "the other one is the large one")
+    def test_sharded_parameters_are_gathered_layer_by_layer(self):
+        self.compared(24, 384, 5, "parallel: {data_parallel: fsdp, data_parallel_size: 16}",
+                      "reference: {mesh: {tp: 16}}", "tp16")
+        self.compared(24, 384, 5, "parallel: {tensor_parallel_size: 16}",
+                      "reference: {mesh: {dp: 16}, data_parallel: fsdp}", "fsdp16")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@
 #include "comm/gloo_backend.h"
 #include "comm/nccl_backend.h"
 #include "sim/world/rank/case_inputs.h"
+#include "sim/world/rank/reference_rank.h"
 
 namespace shardproof::sim {
 
@@ -72,6 +73,12 @@ int64_t ProcessRankMain::own_gpu() const {
 
 RankEnding ProcessRankMain::run(const std::string& request, int golden_fd) {
   prepare_rank_thread();
+  const CaseSpec spec = case_of(request);
+  if (draws_own_shards(spec)) {
+    return_memory_when_freed();
+  } else {
+    keep_freed_memory();
+  }
   if (!groups_) groups_ = std::make_unique<Groups>();
   RankEnv env;
   env.rank = setup_.rank;
@@ -96,7 +103,7 @@ RankEnding ProcessRankMain::run(const std::string& request, int golden_fd) {
     backend = groups_->make(name, ranks);
     return backend;
   };
-  const RankEnding ending = run_rank(main_, request, std::move(env), case_of(request), hooks_);
+  const RankEnding ending = run_rank(main_, request, std::move(env), spec, hooks_);
   return_freed_memory(kKeptBytes);
   return ending;
 }

@@ -38,7 +38,8 @@ mesh: {dp: 2, tp: 3}
 pairs: {rounds: 3}
 times: {bytes: 64, repeats: 2}
 faults: [{kind: corrupt, link: [0, 2], pattern: lane, stride: 4, probability: 0.5, side: output},
-         {kind: clock, host: 1, seconds: -3}]
+         {kind: clock, host: 1, seconds: -3}, {kind: cut, host: 0, heal_s: 2}]
+world: {nodes: 2}
 )");
   const Suite back = suite_from_json(nlohmann::json::parse(to_json(suite).dump()));
   CHECK(to_json(back) == to_json(suite));
@@ -46,6 +47,7 @@ faults: [{kind: corrupt, link: [0, 2], pattern: lane, stride: 4, probability: 0.
   CHECK(back.faults[0].link == std::vector<int64_t>{0, 2});
   CHECK(back.faults[0].pattern == PlantedPattern::kLane);
   CHECK(back.faults[1].seconds == -3);
+  CHECK(back.faults[2].heal_s == 2);
 }
 
 TEST_CASE("what is wrong in a suite is said with line and column", "[validate]") {

@@ -103,7 +103,7 @@ TEST_CASE("the calls of a rotated rank have the numbers of the processes", "[val
   };
   Call heard;
   env.on_call = [&heard](const Call& call) { heard = call; };
-  const RankEnv other = rotated(env, 2);
+  const RankEnv other = placed(env, rotation_of({0, 1, 2, 3}, 2));
   CHECK(other.rank == 1);
   other.make_backend("tp", {0, 1});
   CHECK(made == std::vector<int64_t>{2, 3});
@@ -113,4 +113,16 @@ TEST_CASE("the calls of a rotated rank have the numbers of the processes", "[val
   CHECK(heard.rank == 3);
   CHECK(heard.group == "tp[2,3]");
   CHECK(*heard.group_ranks == std::vector<int64_t>{2, 3});
+}
+
+TEST_CASE("of several hosts the one that other stages name is wrong", "[validate]") {
+  const ValidationFinding several{.kind = FindingKind::kValues, .hosts = {"a", "b", "c"}};
+  const auto other = [](const std::string& host) {
+    return ValidationFinding{.stage = Stage::kPairs, .kind = FindingKind::kValues, .hosts = {host}};
+  };
+  CHECK(narrowed(several, {other("b")}).hosts == std::vector<std::string>{"b"});
+  CHECK(narrowed(several, {other("b"), other("b")}).hosts == std::vector<std::string>{"b"});
+  CHECK(narrowed(several, {other("d")}).hosts == several.hosts);
+  CHECK(narrowed(several, {other("a"), other("b")}).hosts == several.hosts);
+  CHECK(narrowed(several, {}).hosts == several.hosts);
 }
