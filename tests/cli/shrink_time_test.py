@@ -32,10 +32,10 @@ expect: {{verdict: mismatch}}
 
 # What is planted, and the ranks and layers of the smallest case that has it.
 FAULTS = {
-    "tp": ("{kind: corrupt, rank: 6, op: reduce_scatter, axis: tp, label: layers.5.mlp.down_proj forward}",
+    "tp": ("{kind: corrupt, rank: 6, op: reduce_scatter, axis: tp, label: mlp.down_proj}",
            {"tensor_parallel_size": 2}),
-    "dp": ("{kind: corrupt, rank: 9, op: reduce_scatter, axis: dp, label: layers.3}", {"data_parallel_size": 2}),
-    "cp": ("{kind: corrupt, rank: 5, op: recv, axis: cp, label: layers.6.self_attn kv forward}",
+    "dp": ("{kind: corrupt, rank: 9, op: reduce_scatter, label: layers.* reduce}", {"data_parallel_size": 2}),
+    "cp": ("{kind: corrupt, rank: 5, op: send, axis: cp, label: kv forward}",
            {"context_parallel_size": 2}),
 }
 AXES = ("data_parallel_size", "context_parallel_size", "ulysses_size", "tensor_parallel_size")
