@@ -14,8 +14,8 @@
 namespace shardproof::golden {
 namespace {
 
-// Of a sample, as ranks that share its positions cut it.
-constexpr int64_t kPartsOfSample = 4;
+// Of a sample that overflows as a whole: about as many as ranks that share its positions.
+constexpr int64_t kPartsOfSample = 16;
 
 bool all_finite(const std::vector<at::Tensor>& grads) {
   return std::all_of(grads.begin(), grads.end(), [](const at::Tensor& grad) {
@@ -86,7 +86,7 @@ void PlainModel::train(const Batch& batch, int64_t step, WitnessOptimizer& optim
   if (parted_skips_) {
     const bool overflow = !all_finite(grads);
     if (overflows_in_parts(batch, step, 1) != overflow ||
-        overflows_in_parts(batch, step, kPartsOfSample) != overflow) {
+        (overflow && !overflows_in_parts(batch, step, kPartsOfSample))) {
       parted_skips_->push_back(step);
     }
   }
