@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/version.h>
 
 #include <atomic>
@@ -13,6 +14,7 @@
 #include "base/freed_memory.h"
 #include "golden/single_device.h"
 #include "model/precision.h"
+#include "sim/case/record/parted_skips.h"
 #include "sim/case/record/scatter.h"
 #include "sim/case/recorder/golden_recorder.h"
 #include "sim/case/runners.h"
@@ -64,11 +66,13 @@ void run_members(int64_t first, int64_t last, const sim::CaseSpec& spec, const C
   beside.get();
 }
 
-// Runs in float64 into `recorder`, then adds the scatter of the members.
-void run_ensemble(const sim::CaseSpec& spec, const CaseData& data, at::ScalarType dtype,
-                  sim::GoldenRecorder& recorder) {
+// Runs in float64 into `recorder`, then adds the scatter of the members. Returns the steps that
+// sums of parts skip otherwise.
+std::vector<int64_t> run_ensemble(const sim::CaseSpec& spec, const CaseData& data,
+                                  at::ScalarType dtype, sim::GoldenRecorder& recorder) {
   // The unperturbed run finds the overflows, and the float64 run skips the same steps.
-  const RunOptions plain{.dtype = dtype};
+  RunOptions plain{.dtype = dtype};
+  if (dtype == at::kHalf) plain.parted_skips = std::make_shared<std::vector<int64_t>>();
   sim::GoldenRecorder rounded(spec.record_activations, last_step_of(spec));
   run_single_device(spec, data, plain, rounded);
   run_single_device(spec, data, {.dtype = at::kDouble, .overflows = plain.overflows}, recorder);
@@ -80,6 +84,7 @@ void run_ensemble(const sim::CaseSpec& spec, const CaseData& data, at::ScalarTyp
     if (key.ends_with(" logprobs")) error = recorder.scatter().at(key);
   }
   run_members(kFirstMembers + 1, sim::kPerturbed, spec, data, dtype, errors, recorder);
+  return plain.parted_skips ? *plain.parted_skips : std::vector<int64_t>();
 }
 
 // Runs in float64 into `recorder`, then adds the scatter of members in float64: how far this case
@@ -103,14 +108,19 @@ std::string run(const std::string& request, int golden_fd, const std::string& du
   const CaseData data = load_case_data(spec);
 
   sim::GoldenRecorder recorder(spec.record_activations, last_step_of(spec));
+  std::vector<int64_t> parted;
   if (dtype == at::kDouble && given.contains(kMeasured)) {
     run_measured(spec, data, recorder);
   } else if (dtype == at::kDouble) {
     run_single_device(spec, data, {.dtype = at::kDouble}, recorder);
   } else {
-    run_ensemble(spec, data, dtype, recorder);
+    parted = run_ensemble(spec, data, dtype, recorder);
   }
-  if (golden_fd >= 0) recorder.write(golden_fd, metadata_of(spec, data.batch));
+  if (golden_fd >= 0) {
+    std::map<std::string, std::string> metadata = metadata_of(spec, data.batch);
+    if (!parted.empty()) metadata[sim::kPartedSkips] = fmt::format("{}", fmt::join(parted, " "));
+    recorder.write(golden_fd, metadata);
+  }
   if (!dump_path.empty()) {
     const int64_t steps = spec.is(sim::ModelWorkload::kTrain) ? spec.steps : 0;
     write_safetensors(dump_path, spec.is(sim::ModelWorkload::kPolicy)

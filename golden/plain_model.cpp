@@ -3,12 +3,27 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
 
 #include "base/seed.h"
 #include "golden/losses.h"
 #include "golden/written_out.h"
 
 namespace shardproof::golden {
+namespace {
+
+// Of a sample that overflows as a whole: about as many as ranks that share its positions.
+constexpr int64_t kPartsOfSample = 16;
+
+bool all_finite(const std::vector<at::Tensor>& grads) {
+  return std::all_of(grads.begin(), grads.end(), [](const at::Tensor& grad) {
+    return !grad.defined() || at::isfinite(grad).all().item<bool>();
+  });
+}
+
+}  // namespace
 
 PlainModel::PlainModel(const sim::CaseSpec& spec, const CaseData& data, const RunOptions& options,
                        Probe& probe)
@@ -16,7 +31,8 @@ PlainModel::PlainModel(const sim::CaseSpec& spec, const CaseData& data, const Ru
       probe_(probe),
       perturbation_(options.perturbation),
       model_(data.config, data.weights),
-      skips_(spec, /*finds_them=*/options.dtype == at::kHalf, options.overflows) {
+      skips_(spec, /*finds_them=*/options.dtype == at::kHalf, options.overflows),
+      parted_skips_(options.parted_skips) {
   write_out(model_);
   model_.freeze(spec.frozen);
   if (perturbation_) perturbation_->wrap(model_);
@@ -49,7 +65,7 @@ void PlainModel::add_noise(double std, int64_t seed) {
 
 at::Tensor PlainModel::score(const Batch& batch, int64_t step) {
   const at::NoGradGuard no_grad;
-  return logprobs(batch, step);
+  return logprobs(batch, step, probe_);
 }
 
 void PlainModel::evaluate(const Batch& batch, int64_t step) {
@@ -59,7 +75,7 @@ void PlainModel::evaluate(const Batch& batch, int64_t step) {
 }
 
 void PlainModel::train(const Batch& batch, int64_t step, WitnessOptimizer& optimizer, double rate) {
-  const at::Tensor now = logprobs(batch, step);
+  const at::Tensor now = logprobs(batch, step, probe_);
   const at::Tensor doubt = perturbation_ ? perturbation_->doubt(now, step) : at::Tensor();
   const at::Tensor loss = dense_loss(now, batch, spec_.loss, doubt);
   observe("loss", Phase::kForward, step, loss);
@@ -67,6 +83,13 @@ void PlainModel::train(const Batch& batch, int64_t step, WitnessOptimizer& optim
   if (skips_.active()) observe("metric.loss_scale", Phase::kStep, step, scalar(skips_.scale()));
   (loss * skips_.scale()).backward();
   std::vector<at::Tensor> grads = take_gradients(step);
+  if (parted_skips_) {
+    const bool overflow = !all_finite(grads);
+    if (overflows_in_parts(batch, step, 1) != overflow ||
+        (overflow && !overflows_in_parts(batch, step, kPartsOfSample))) {
+      parted_skips_->push_back(step);
+    }
+  }
   const bool skipped = skips_.unscale(grads);
   if (skips_.active()) observe("metric.skipped", Phase::kStep, step, scalar(skipped ? 1 : 0));
   if (!skipped) {
@@ -104,16 +127,43 @@ void PlainModel::observe_metrics(const at::Tensor& logprobs, const Batch& batch,
   }
 }
 
-at::Tensor PlainModel::logprobs(const Batch& batch, int64_t step) {
+at::Tensor PlainModel::logprobs(const Batch& batch, int64_t step, Probe& probe) {
   const at::Tensor token_map =
       at::arange(batch.size() * batch.seq_len(), at::kLong).view({batch.size(), batch.seq_len()});
   const at::Tensor positions = at::arange(batch.seq_len(), at::kLong).expand_as(token_map);
   const StepContext context{
-      .probe = probe_, .step = step, .token_map = token_map, .positions = positions};
+      .probe = probe, .step = step, .token_map = token_map, .positions = positions};
   const at::Tensor logits = model_.forward(batch.input_ids, context) / spec_.loss.temperature;
   const at::Tensor logprobs = dense_logprobs(logits, batch);
-  observe("logprobs", Phase::kForward, step, logprobs, token_map);
+  if (probe.listens(Phase::kForward)) {
+    probe.observe({.name = "logprobs",
+                   .phase = Phase::kForward,
+                   .step = step,
+                   .tensor = logprobs,
+                   .token_map = token_map});
+  }
   return logprobs;
+}
+
+bool PlainModel::overflows_in_parts(const Batch& batch, int64_t step, int64_t parts) {
+  NoProbe nobody;
+  const at::Tensor whole = logprobs(batch, step, nobody).detach().requires_grad_(true);
+  (dense_loss(whole, batch, spec_.loss) * skips_.scale()).backward();
+  const at::Tensor& factors = whole.grad();
+  const int64_t columns = (batch.seq_len() + parts - 1) / parts;
+  bool finite = true;
+  for (int64_t sample = 0; sample < batch.size() && finite; ++sample) {
+    const at::Tensor row = logprobs(batch.slice(sample, 1), step, nobody);
+    if (!row.requires_grad()) return false;
+    for (int64_t first = 0; first < batch.seq_len() && finite; first += columns) {
+      const int64_t count = std::min(columns, batch.seq_len() - first);
+      at::Tensor part = at::zeros_like(row);
+      part.narrow(1, first, count).copy_(factors.narrow(0, sample, 1).narrow(1, first, count));
+      torch::autograd::backward({row}, {part}, /*retain_graph=*/true);
+      finite = all_finite(take_gradients(step));
+    }
+  }
+  return !finite;
 }
 
 std::vector<at::Tensor> PlainModel::take_gradients(int64_t step) {
@@ -134,10 +184,9 @@ std::vector<at::Tensor> PlainModel::take_gradients(int64_t step) {
 }
 
 void PlainModel::observe(const std::string& name, Phase phase, int64_t step,
-                         const at::Tensor& tensor, const at::Tensor& token_map) {
+                         const at::Tensor& tensor) {
   if (!probe_.listens(phase)) return;
-  probe_.observe(
-      {.name = name, .phase = phase, .step = step, .tensor = tensor, .token_map = token_map});
+  probe_.observe({.name = name, .phase = phase, .step = step, .tensor = tensor});
 }
 
 }  // namespace shardproof::golden

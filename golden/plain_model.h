@@ -35,16 +35,17 @@ class PlainModel {
   void train(const Batch& batch, int64_t step, WitnessOptimizer& optimizer, double rate);
   void observe_state(int64_t step, const WitnessOptimizer& optimizer);
   // Observes a value under the given name.
-  void observe(const std::string& name, Phase phase, int64_t step, const at::Tensor& tensor,
-               const at::Tensor& token_map = {});
+  void observe(const std::string& name, Phase phase, int64_t step, const at::Tensor& tensor);
   const std::vector<ParameterPtr>& parameters() const { return parameters_; }
   // Changes only in a float16 run.
   const OverflowSkips::State& loss_scale() const { return skips_.state(); }
   void set_loss_scale(const OverflowSkips::State& state) { skips_.set_state(state); }
 
  private:
-  at::Tensor logprobs(const Batch& batch, int64_t step);
+  at::Tensor logprobs(const Batch& batch, int64_t step, Probe& probe);
   std::vector<at::Tensor> take_gradients(int64_t step);
+  // Whether a gradient overflows when each sample is summed alone, and cut into so many parts.
+  bool overflows_in_parts(const Batch& batch, int64_t step, int64_t parts);
   void observe_metrics(const at::Tensor& logprobs, const Batch& batch, int64_t step);
 
   const sim::CaseSpec& spec_;
@@ -54,6 +55,7 @@ class PlainModel {
   std::vector<ParameterPtr> parameters_;
   std::vector<at::Tensor> masters_;
   OverflowSkips skips_;
+  std::shared_ptr<std::vector<int64_t>> parted_skips_;
 };
 
 }  // namespace shardproof::golden

@@ -56,6 +56,8 @@ constexpr Edge kEdges[] = {
     {"model.hidden_size", 1024, "float32 stretches (parallel/tp/norm_row_loops.h)"},
     {"data.sequence_length", 32, "attention has at least 32 rows in a block (model/attention.cpp)"},
     {"data.sequence_length", 64, "fused_logprob has at least 64 rows in a block"},
+    {"run.sequence_packing.train_mb_tokens", 32, "a row of several blocks of the attention"},
+    {"run.sequence_packing.logprob_mb_tokens", 32, "a row of several blocks of the attention"},
     {"run.refit.budget_bytes", 4096, "a bucket holds several small tensors (policy/refit.cpp)"},
     {"run.stages[].max_file_bytes", 4096, "several files, each with several tensors"},
     {"options.vocab_parallel_logprob.rows", 16, "rows of one thread (logprob/row_softmax.cpp)"},

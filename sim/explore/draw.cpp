@@ -14,8 +14,12 @@ namespace {
 
 constexpr const char* kStages = "run.stages";
 // The least share of a registered workload's own options that a case gives: they are few, and a
-// mistake in such a layer often needs three of them.
-constexpr double kOwnShare = 0.15;
+// mistake in such a layer often needs three of them. So it does of its mesh and its precision.
+constexpr double kOwnShare = 0.3, kOwnMesh = 0.5, kOwnPrecision = 0.6;
+// Cases of registered workloads, which take little time.
+constexpr double kRegistered = 0.3;
+// A setting that was refused so often, and never taken, is not drawn beside a pair.
+constexpr int64_t kNeverTaken = 8;
 // Bounds of a case, so that thousands run in an hour: multiplications of its model, and layers that
 // its ranks compute, over all steps and microbatches.
 constexpr double kMostWork = 2e9, kMostLayers = 160;
@@ -27,6 +31,10 @@ const Item& any(const std::vector<Item>& items, std::mt19937_64& random) {
 
 bool happens(double share, std::mt19937_64& random) {
   return static_cast<double>(random() % 1000000) < share * 1e6;
+}
+
+std::string setting_line(const std::string& path, const json& value) {
+  return path + ": " + value.dump();
 }
 
 bool is_small(const CaseSpec& spec) {
@@ -141,7 +149,7 @@ void Drawer::choose_workload(Drawing& drawing, std::mt19937_64& random) const {
   for (const json& name : found->candidates) {
     (is_model_workload(name) ? models : others).push_back(name);
   }
-  const bool model = others.empty() || (!models.empty() && !happens(0.2, random));
+  const bool model = others.empty() || (!models.empty() && !happens(kRegistered, random));
   const std::string name = any(model ? models : others, random);
   drawing.settings["workload"] = name;
   const auto& known = catalog_.cases_of(name);
@@ -169,18 +177,21 @@ void Drawer::fill(Drawing& drawing, double share, std::mt19937_64& random) const
       }
       // The meshes that scenarios give to a registered workload fit its options.
       const bool model = is_model_workload(settings["workload"]);
-      if (!model && option->path.starts_with("parallel.") && !happens(0.3, random)) continue;
+      if (!model && option->path.starts_with("parallel.") && !happens(kOwnMesh, random)) continue;
+      const bool own = !model && option->path == "precision";
       if (drawing.fixed.count(option->path) != 0 || settings.contains(option->path)) continue;
       if (option->restricted) drawing.fixed.insert(option->path);
-      if (!option->restricted && !happens(share, random)) continue;
+      if (!option->restricted && !happens(own ? kOwnPrecision : share, random)) continue;
       if (!in_effect(option->path, settings)) continue;
       const json value = any(option->candidates, random);
+      if (!option->restricted && is_hopeless(option->path, value)) continue;
       if (value != option->default_value || option->restricted) settings[option->path] = value;
     }
   }
 }
 
-void Drawer::fill_stages(Drawing& drawing, double share, std::mt19937_64& random) const {
+// Before the other options, some of which have an effect in certain stages alone.
+void Drawer::choose_stages(Drawing& drawing, std::mt19937_64& random) const {
   json& settings = drawing.settings;
   if (settings["workload"] != name_of(ModelWorkload::kPolicy)) return;
   json& stages = settings[kStages];
@@ -192,9 +203,14 @@ void Drawer::fill_stages(Drawing& drawing, double share, std::mt19937_64& random
     const auto place = static_cast<std::ptrdiff_t>(random() % (stages.size() + 1));
     stages.insert(stages.begin() + place, json::object({{"do", name_of(kind)}}));
   }
+}
+
+void Drawer::fill_stages(Drawing& drawing, double share, std::mt19937_64& random) const {
+  json& settings = drawing.settings;
+  if (settings["workload"] != name_of(ModelWorkload::kPolicy)) return;
   for (const DrawnOption& option : catalog_.options()) {
     if (option.records != kStages || option.name() == "do") continue;
-    for (json& stage : stages) {
+    for (json& stage : settings[kStages]) {
       const bool taken = !stage.contains(option.name()) && happens(share, random) &&
                          in_effect(option.path, settings, stage);
       if (taken) stage[option.name()] = any(option.candidates, random);
@@ -202,17 +218,30 @@ void Drawer::fill_stages(Drawing& drawing, double share, std::mt19937_64& random
   }
 }
 
+bool Drawer::is_hopeless(const std::string& path, const json& value) const {
+  const auto found = outcomes_.find(setting_line(path, value));
+  return found != outcomes_.end() && found->second.first >= kNeverTaken &&
+         found->second.second == 0;
+}
+
 // Removes settings at fault until the checks accept the rest. False when the pair needs them.
 bool Drawer::settle(Drawing& drawing, std::mt19937_64& random) {
-  constexpr int kMostRemoved = 12;
+  constexpr int kMostRemoved = 20;
   json& settings = drawing.settings;
   for (int i = 0; i < kMostRemoved; ++i) {
     fit_sizes(settings, drawing.fixed);
     const CheckedCase checked = check_settings(settings, "drawn.yaml", world_);
     ++counts_.drawn;
-    if (checked.spec && is_small(*checked.spec)) return true;
+    if (checked.spec && is_small(*checked.spec)) {
+      for (const auto& [path, value] : settings.items())
+        ++outcomes_[setting_line(path, value)].second;
+      return true;
+    }
     ++counts_.refused;
     ++counts_.refused_by[checked.key];
+    if (settings.contains(checked.key)) {
+      ++outcomes_[setting_line(checked.key, settings[checked.key])].first;
+    }
     std::vector<std::string> removable;
     for (const auto& [path, value] : settings.items()) {
       const bool plain = drawing.fixed.count(path) == 0 && path != "workload" && path != kStages;
@@ -232,9 +261,10 @@ std::optional<CaseSettings> Drawer::draw(const KindPair& pair, std::mt19937_64& 
     if (!require_kind(drawing, first ? pair.first : pair.second, random)) continue;
     if (!require_kind(drawing, first ? pair.second : pair.first, random)) continue;
     choose_workload(drawing, random);
+    choose_stages(drawing, random);
     // Simple cases and wild ones; the last tries add little to the pair.
     const double share =
-        i + 2 >= tries ? 0.02 : 0.03 + 0.3 * static_cast<double>(random() % 100) / 100;
+        i + 2 >= tries ? 0.02 : 0.03 + 0.5 * static_cast<double>(random() % 100) / 100;
     fill(drawing, share, random);
     fill_stages(drawing, share, random);
     if (!drawing.settings.contains("seed")) drawing.settings["seed"] = random() % 1000;

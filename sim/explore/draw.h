@@ -42,12 +42,16 @@ class Drawer {
   bool require_kind(Drawing& drawing, size_t kind, std::mt19937_64& random) const;
   void choose_workload(Drawing& drawing, std::mt19937_64& random) const;
   void fill(Drawing& drawing, double share, std::mt19937_64& random) const;
+  void choose_stages(Drawing& drawing, std::mt19937_64& random) const;
   void fill_stages(Drawing& drawing, double share, std::mt19937_64& random) const;
   bool settle(Drawing& drawing, std::mt19937_64& random);
+  bool is_hopeless(const std::string& path, const nlohmann::json& value) const;
 
   const Catalog& catalog_;
   WorldChoice world_;
   DrawCounts counts_;
+  // By setting, "run.steps: 3": how often the checks refused it, and how often they took it.
+  std::map<std::string, std::pair<int64_t, int64_t>> outcomes_;
 };
 
 }  // namespace shardproof::sim

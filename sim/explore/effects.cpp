@@ -25,10 +25,13 @@ const std::map<std::string, std::vector<Way>>& table() {
   const NeededSetting tp{"parallel.tensor_parallel_size", {}};
   const NeededSetting train{"workload", "train"}, scores{"workload", "logprobs"};
   const NeededSetting policy{"workload", "policy"};
-  const std::vector<Way> models = {{train}, {scores}, {policy}}, trains = {{train}, {policy}};
   const auto of_stage = [&](const char* kind) -> std::vector<Way> {
     return {{policy, {"run.stages[].do", kind}}};
   };
+  const std::vector<Way> models = {{train}, {scores}, {policy}};
+  const std::vector<Way> trains = {{train}, of_stage("train").front()};
+  const NeededSetting exact{"precision", "float64"};
+  const std::vector<Way> compared = {{train, exact}, {scores, exact}};
   const std::vector<Way> loads = of_stage("load");
   const std::vector<Way> nodes = {{{"world.nodes", {}}}, {{"world.ranks_per_node", {}}}};
   const std::vector<Way> packs = {{{"run.sequence_packing.enabled", true}}};
@@ -79,7 +82,7 @@ const std::map<std::string, std::vector<Way>>& table() {
       {"run.stages[].tensor_parallel_size", loads},
       {"run.stages[].sequence_parallel", loads},
       {"run.train_", trains},
-      {"run.logprob_batch_size", {{scores}, {policy}}},
+      {"run.logprob_batch_size", {{scores}, of_stage("score").front()}},
       {"run.sequence_packing.", packs},
       {"run.sequence_packing.enabled", models},
       {"run.dynamic_batching.", groups},
@@ -98,6 +101,9 @@ const std::map<std::string, std::vector<Way>>& table() {
       {"run.optimizer.kwargs.dampening", {{{"run.optimizer.name", "SGD"}}}},
       {"run.optimizer.kwargs.nesterov",
        {{{"run.optimizer.name", "SGD"}, {"run.optimizer.kwargs.momentum", 0.5}}}},
+      {"reference.", compared},
+      {"reference.sequence_parallel", {{{"reference.mesh.tp", {}}}}},
+      {"reference.data_parallel", {{{"reference.mesh.dp", {}}}, {{"reference.mesh.cp", {}}}}},
       {"world.links.inter_node", nodes},
       {"world.compute_cost.factor", {{{"world.compute", "measured"}}}},
       {"world.compute_cost.op_us", {{{"world.compute", "fixed"}}}},

@@ -21,6 +21,18 @@ constexpr const char* kInference = "run.refit.tensor_parallel_size";
 // Rounded up.
 int64_t multiple(int64_t size, int64_t of) { return (size + of - 1) / of * of; }
 
+// Options of a registered workload that have no meaning beside a value of another, so that its
+// ranks refuse them.
+struct Excludes {
+  const char *workload, *option, *value;
+  std::array<const char*, 3> others;
+};
+constexpr Excludes kExcludes[] = {
+    {"accumulated_linear", "layer", "\"row\"", {"deferred_limit", "async_all_reduce", "bias"}},
+    {"accumulated_linear", "async_all_reduce", "true", {"deferred_limit", "bias"}},
+    {"context_logprob", "rows", "\"indexed\"", {"contiguous"}},
+};
+
 // The settings of one case, of which `fixed` stay.
 class Fit {
  public:
@@ -67,8 +79,7 @@ class Fit {
     const bool policy = setting_of(settings_, "workload") == name_of(ModelWorkload::kPolicy);
     const char *samples = "data.batch_size", *global = "run.train_global_batch_size";
     if (has("data.lengths")) drop(samples);
-    int64_t count = has("data.lengths") ? static_cast<int64_t>(settings_["data.lengths"].size())
-                                        : size(samples, 4);
+    int64_t count = this->samples();
     const bool pairs = setting_of(settings_, "run.loss.kind") == name_of(LossKind::kPreference);
     const int64_t parts = pairs ? 2 * size(kDp, 1) : size(kDp, 1);
     const bool uneven = setting_of(settings_, "data.uneven") == true && !pairs;
@@ -98,6 +109,35 @@ class Fit {
     for (const auto& [name, of] : repeats) {
       if (options.contains(name) && axes.count(of) != 0) options[name] = size(axes.at(of), 1);
     }
+    for (const Excludes& one : kExcludes) {
+      if (setting_of(settings_, "workload") != one.workload || !options.contains(one.option) ||
+          options[one.option] != json::parse(one.value)) {
+        continue;
+      }
+      for (const char* other : one.others) {
+        if (other != nullptr) options.erase(other);
+      }
+    }
+    if (setting_of(settings_, "workload") == "refit") receivers(options);
+  }
+
+  // A model with the parameters that the patterns name, or else patterns that it has.
+  void frozen() {
+    const char *path = "run.frozen", *biases = "model.attention_bias",
+               *tied = "model.tie_word_embeddings";
+    if (!has(path)) return;
+    json kept = json::array();
+    for (const std::string pattern : settings_[path]) {
+      const bool bias = pattern.ends_with(".bias"), head = pattern == "lm_head.weight";
+      if (is_fixed(path) && bias && !is_fixed(biases)) settings_[biases] = true;
+      if (is_fixed(path) && head) drop(tied);
+      const bool absent = (bias && setting_of(settings_, biases) != true) ||
+                          (head && setting_of(settings_, tied) == true);
+      if (!absent) kept.push_back(pattern);
+    }
+    if (is_fixed(path)) return;
+    settings_[path] = kept;
+    if (kept.empty()) drop(path);
   }
 
   // A load names a mesh of as many ranks, here that of the case with two axes exchanged.
@@ -114,6 +154,7 @@ class Fit {
       refits = refits || kind == StageKind::kRefit;
       if (loads) other_mesh(stage);
       if (stage.value("eval_mode", false)) stage.erase("fails");
+      whole_batches(stage);
       list.push_back(stage);
     }
     settings_[path] = list;
@@ -138,6 +179,25 @@ class Fit {
     return size(kDp, 1) * size(kCp, 1) * size(kUlysses, 1) * size(kTp, 1);
   }
   int64_t ranks() const { return mesh_ranks() + size(kInference, 0); }
+
+  // A world that holds a trainer and its receivers beside each other.
+  void receivers(json& options) {
+    for (const char* axis : {kCp, kUlysses}) drop(axis);
+    const int64_t tp = size(kTp, 1);
+    for (const char* smaller : {"replicas", "trainer_cp", "trainer_tp", "trainer_dp"}) {
+      const auto of = [&](const char* name, int64_t otherwise) {
+        return options.value(name, otherwise);
+      };
+      const int64_t ranks =
+          of("trainer_dp", 2) * of("trainer_cp", 1) * of("trainer_tp", 2) + of("replicas", 1) * tp;
+      const int64_t dp = multiple(ranks, tp) / tp;
+      if (dp * tp <= kMostDrawnRanks) {
+        if (size(kDp, 1) < dp) set(kDp, dp);
+        return;
+      }
+      options[smaller] = 1;
+    }
+  }
 
   void remainders(const char* list, const char* name, int64_t count) {
     if (!has(list)) return;
@@ -200,6 +260,22 @@ class Fit {
     if (by_tokens) drop(scores ? "run.logprob_batch_size" : "run.train_micro_batch_size");
   }
 
+  // Of a training stage: its global batches divide the batch, and hold whole pairs on each dp rank.
+  void whole_batches(json& stage) {
+    const bool pairs = setting_of(settings_, "run.loss.kind") == name_of(LossKind::kPreference);
+    const int64_t unit = pairs ? 2 : 1, parts = unit * size(kDp, 1);
+    const int64_t global = stage.value("train_global_batch_size", int64_t{0});
+    if (global > 0 && (samples() % global != 0 || global % parts != 0)) {
+      stage["train_global_batch_size"] = samples();
+    }
+    const int64_t micro = stage.value("train_micro_batch_size", int64_t{0});
+    if (micro % unit != 0) stage["train_micro_batch_size"] = micro + 1;
+  }
+
+  int64_t samples() const {
+    return has("data.lengths") ? std::ssize(settings_["data.lengths"]) : size("data.batch_size", 4);
+  }
+
   void other_mesh(json& stage) {
     static constexpr std::array<std::pair<const char*, const char*>, 4> kAxes = {
         {{"data_parallel_size", kDp},
@@ -236,6 +312,7 @@ void fit_sizes(CaseSettings& settings, const std::set<std::string>& fixed) {
     return;
   }
   fit.model();
+  fit.frozen();
   fit.batch();
   fit.stages();
 }

@@ -119,6 +119,7 @@ RankRecorder::RankRecorder(const CaseSpec& spec, const Mesh& mesh, int64_t rank,
   if (golden_) {
     observed_.assign(golden_->tensors().size(), false);
     own_optimizer_.emplace(spec_, *golden_);
+    parted_.emplace(*golden_);
     if (spec_.precision != Precision::kFloat64) gradient_addends_.emplace(*golden_);
   }
   report_.rank = rank;
@@ -185,7 +186,8 @@ void RankRecorder::observe(const Observation& observation) {
   if (calls_so_far_) row.calls_before = calls_so_far_();
   if (gradient_addends_) gradient_addends_->see(observation);
   judge(observation, local, row);
-  const std::string own = own_optimizer_ ? own_optimizer_->see(observation, tensor) : "";
+  const bool follows = own_optimizer_ && !parted_->has_left(row.phase, row.step);
+  const std::string own = follows ? own_optimizer_->see(observation, tensor) : "";
   if (!own.empty() && !row.is_wrong() && row.problem.empty()) {
     const std::string rounded = rounded_through(local, spec_.precision);
     row.problem = rounded.empty() ? own : own + "; " + rounded;
@@ -209,9 +211,10 @@ void RankRecorder::judge(const Observation& observation, const TensorView& local
   const GoldenTensor* golden = golden_of(observation, fed);
   if (!golden) {
     row.replicas = std::vector<int64_t>{rank_};
-    if (may_skip(observation.step)) {
+    if (const char* reason = why_in_doubt(row.phase, row.step)) {
       row.outcome = Outcome::kUnresolved;
-      row.reason = kMaySkip;
+      row.reason = reason;
+      row.count = local.numel();
     } else {
       row.problem = "the golden has no tensor of this name";
     }
@@ -260,6 +263,11 @@ void RankRecorder::compare(const Observation& observation, const TensorView& loc
                            ResultRow& row) {
   DiffTask task{local, golden, plan, observation.scale,
                 fed ? tolerance_.fed_allowance(golden) : tolerance_.allowance(golden)};
+  if (parted_->has_left(row.phase, row.step)) {
+    row.outcome = Outcome::kUnresolved;
+    row.reason = PartedSteps::kReason;
+    return;
+  }
   const bool differs = !std::isfinite(golden.scatter);  // in which tensors correct runs have
   if (differs || !tolerance_.resolves(golden)) row.reason = why_unresolved(golden);
   if (!std::isfinite(task.allowance)) {
@@ -284,6 +292,10 @@ void RankRecorder::compare(const Observation& observation, const TensorView& loc
   take_result(result, row);
   if (!fed && row.outcome == Outcome::kMatch) check_roundings(observation, task, row);
   if (row.outcome != Outcome::kMismatch) return;
+  if (row.name == "metric.skipped" && parted_->leaves(row.step)) {
+    row.reason = PartedSteps::kReason;
+    return take_result({}, row);
+  }
   row.rounding_only = spec_.precision != Precision::kFloat64;
   const GoldenPosition here = golden_position(row.step, row.phase, row.order);
   if (failing_.wants(here)) {
@@ -342,10 +354,11 @@ void RankRecorder::keep_addend(const IndexPlan& plan, const DiffTask& task, Resu
   addends_.push_back(make_piece(row, task));
 }
 
-// Whether some correct single-device runs skip this step for an overflow and others do not.
-bool RankRecorder::may_skip(int64_t step) const {
+// Why this rank may have other tensors in the step than the golden; null: it may not.
+const char* RankRecorder::why_in_doubt(Phase phase, int64_t step) const {
+  if (parted_->has_left(phase, step)) return PartedSteps::kReason;
   const GoldenTensor* skipped = golden_->find(Phase::kStep, step, "metric.skipped");
-  return skipped != nullptr && skipped->scatter > 0;
+  return skipped != nullptr && skipped->scatter > 0 ? kMaySkip : nullptr;
 }
 
 std::vector<Unobserved> RankRecorder::unobserved() const {
@@ -358,7 +371,7 @@ std::vector<Unobserved> RankRecorder::unobserved() const {
         (tensor.phase == Phase::kForward && tensor.name != "logprobs" && tensor.name != "loss");
     missing.push_back({tensor.order, tensor.phase, tensor.step, tensor.name, tensor.value.sizes()});
     if (activation && !spec_.record_activations) missing.back().excuse = Excuse::kNotRecorded;
-    if (may_skip(tensor.step)) missing.back().excuse = Excuse::kUnresolved;
+    if (why_in_doubt(tensor.phase, tensor.step)) missing.back().excuse = Excuse::kUnresolved;
   }
   return missing;
 }

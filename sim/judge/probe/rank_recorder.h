@@ -19,6 +19,7 @@
 #include "sim/judge/evidence/failing_pieces.h"
 #include "sim/judge/probe/gradient_addends.h"
 #include "sim/judge/probe/own_optimizer.h"
+#include "sim/judge/probe/parted_steps.h"
 
 namespace shardproof::sim {
 
@@ -55,7 +56,7 @@ class RankRecorder final : public Probe {
   void check_roundings(const Observation& observation, const DiffTask& task, ResultRow& row) const;
   void check_recompute(const Observation& observation, ResultRow& row);
   void keep_addend(const IndexPlan& plan, const DiffTask& task, ResultRow& row);
-  bool may_skip(int64_t step) const;
+  const char* why_in_doubt(Phase phase, int64_t step) const;
   std::vector<Unobserved> unobserved() const;
 
   CaseSpec spec_;
@@ -66,6 +67,7 @@ class RankRecorder final : public Probe {
   Tolerance tolerance_;
   std::optional<OwnOptimizer> own_optimizer_;
   std::optional<GradientAddends> gradient_addends_;
+  std::optional<PartedSteps> parted_;
   std::unordered_map<uint64_t, std::unique_ptr<IndexPlan>> plans_;
   std::vector<bool> observed_;  // by order of the golden
   RankReport report_;

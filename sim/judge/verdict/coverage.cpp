@@ -55,6 +55,10 @@ void add_to(Coverage& all, const Coverage& one) {
 // The golden's tensor and the name, since "fed.param.w" is judged beside "param.w".
 using TensorPlace = std::pair<GoldenPosition, std::string>;
 
+std::string without_fed(const std::string& name) {
+  return name.starts_with("fed.") ? name.substr(4) : name;
+}
+
 std::map<TensorPlace, TensorAccount> accounts_by_tensor(const std::vector<RankReport>& reports) {
   std::map<TensorPlace, TensorAccount> tensors;
   for (const RankReport& report : reports) {
@@ -107,14 +111,15 @@ Account account_of(const CaseSpec& spec, const std::vector<RankReport>& reports)
   Account account;
   if (!spec.judged) return account;
   add_silent_ranks(spec, reports, account);
-  std::set<GoldenPosition> all, judged;
+  std::set<TensorPlace> all, judged;  // tensors that the golden lacks have one place
   for (auto& [place, tensor] : accounts_by_tensor(reports)) {
     if (tensor.held == 0 && size_of(tensor.global_shape) > 0 && !tensor.wrong) {
       tensor.elements.demanded += size_of(tensor.global_shape);
       tensor.reason = "no rank holds an element of it";
     }
-    all.insert(place.first);
-    if (tensor.elements.judged > 0) judged.insert(place.first);
+    const TensorPlace own = {place.first, without_fed(place.second)};
+    all.insert(own);
+    if (tensor.elements.judged > 0) judged.insert(own);
     add_to(account.elements, tensor.elements);
     if (tensor.undecided || tensor.elements.left_out() != 0) {
       account.not_judged.push_back(tensor.unjudged(tensor.elements.left_out()));

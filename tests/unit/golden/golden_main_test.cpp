@@ -4,10 +4,13 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <iterator>
+#include <sstream>
 
 #include "base/error.h"
 #include "sim/case/case_spec.h"
 #include "sim/case/record/golden_record.h"
+#include "sim/case/record/parted_skips.h"
 #include "sim/case/runners.h"
 #include "tensor/aten_view.h"
 
@@ -206,6 +209,33 @@ TEST_CASE("The ensemble of a lower precision scatters around the float64 values"
     CHECK(found->scatter > low * found->scale);
     CHECK(found->scatter < high * found->scale);
   }
+}
+
+TEST_CASE("A float16 golden names the steps whose skip depends on the parts of a sum", "[golden]") {
+  sim::CaseSpec spec = small();
+  spec.record_activations = false;
+  spec.precision = Precision::kFloat16;
+  spec.steps = 24;
+  spec.optimizer.lr = 1e-7;  // so that all steps have nearly the same gradients
+  spec.loss_scale.backoff_factor = 0.75;
+  const auto run_from = [&](double scale) {
+    spec.loss_scale.init_scale = scale;
+    return run(spec);
+  };
+  // The scale falls to where no sample overflows alone, and then to where their sum does not.
+  const sim::GoldenRecord falling = run_from(0x1p24);
+  std::istringstream text(falling.metadata().at(sim::kPartedSkips));
+  const std::vector<int64_t> parted{std::istream_iterator<int64_t>(text), {}};
+  REQUIRE_FALSE(parted.empty());
+  CHECK(std::ssize(parted) < 6);
+  for (const int64_t step : parted) {
+    CHECK(stepped(falling, step, "metric.skipped").item<double>() == 1);
+  }
+  CHECK(stepped(falling, parted.front() - 1, "metric.skipped").item<double>() == 1);
+  CHECK(stepped(falling, parted.back() + 1, "metric.skipped").item<double>() == 0);
+  CHECK(run_from(1).metadata().count(sim::kPartedSkips) == 0);
+  spec.precision = Precision::kBFloat16;
+  CHECK(run_from(0x1p24).metadata().count(sim::kPartedSkips) == 0);
 }
 
 TEST_CASE("Scoring records a forward pass of step 0 and nothing else", "[golden]") {

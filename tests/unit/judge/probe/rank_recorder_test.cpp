@@ -207,13 +207,14 @@ namespace {
 
 // A golden whose ensemble has one member besides the exact run.
 GoldenRecord golden_with_member(const std::vector<Observation>& exact,
-                                const std::vector<Observation>& member) {
+                                const std::vector<Observation>& member,
+                                const std::map<std::string, std::string>& metadata = {}) {
   GoldenRecorder recorder(true), rounded(true);
   for (const Observation& one : exact) recorder.observe(one);
   for (const Observation& one : member) rounded.observe(one);
   recorder.add_member(rounded);
   const MemoryFile file;
-  recorder.write(file.fd(), {});
+  recorder.write(file.fd(), metadata);
   return GoldenRecord::from_fd(file.fd());
 }
 
@@ -248,6 +249,48 @@ TEST_CASE("a step that only some correct runs skip is unresolved, done or not", 
         Outcome::kUnresolved);
   const auto sure = golden_with_member({skipped(1)}, {skipped(1)});
   CHECK(observe_all(spec, sure, {skipped(0), gradient}).rows[1].outcome == Outcome::kMismatch);
+}
+
+TEST_CASE("a skip that the parts of a sum decide is unresolved, and all that follows from it",
+          "[recorder]") {
+  const CaseSpec spec = spec_of(2, 1, Precision::kFloat16);
+  const auto skipped = [](double yes, int64_t step = 1) {
+    return seen("metric.skipped", at::scalar_tensor(yes, at::kDouble), Phase::kStep, step);
+  };
+  const Observation gradient = seen("grad.w", numbered({3})), later = skipped(0, 2);
+  const std::vector<Observation> exact = {skipped(1), later};
+  const auto parted = golden_with_member(exact, exact, {{kPartedSkips, "1"}});
+  const std::vector<Observation> taken = {skipped(0), gradient, skipped(1, 2)};
+  const RankReport left = observe_all(spec, parted, taken);
+  for (const ResultRow& row : left.rows) {
+    INFO(row.name << " of step " << row.step);
+    CHECK(row.outcome == Outcome::kUnresolved);
+    CHECK(row.reason == PartedSteps::kReason);
+    CHECK(row.count > 0);
+  }
+  // As the golden decided, all is judged.
+  CHECK(observe_all(spec, parted, {skipped(1), gradient}).rows[1].is_wrong());
+  CHECK(observe_all(spec, parted, {skipped(1), skipped(1, 2)}).rows[1].is_wrong());
+  CHECK(observe_all(spec, parted, {skipped(1), later}).rows[1].outcome == Outcome::kMatch);
+  // In another step, and without such a step, the skip is wrong.
+  const auto other = golden_with_member(exact, exact, {{kPartedSkips, "2 7"}});
+  CHECK(observe_all(spec, other, taken).rows[0].is_wrong());
+  CHECK(observe_all(spec, golden_with_member(exact, exact), taken).rows[0].is_wrong());
+  // Ranks decide together.
+  const auto ended = [&](double of_rank_1) {
+    std::vector<RankEnding> endings(2);
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      auto& ending = endings[static_cast<size_t>(rank)];
+      ending.rank = rank;
+      const double yes = rank == 0 ? 0 : of_rank_1;
+      ending.bytes = encode(observe_all(spec, parted, {skipped(yes), later}, rank));
+    }
+    return judge(spec, endings);
+  };
+  CHECK(ended(0).verdict == Verdict::kMatch);
+  const CaseResult alone = ended(1);
+  CHECK(alone.verdict == Verdict::kMismatch);
+  CHECK_THAT(alone.divergence->pattern, Catch::Contains("2 different copies"));
 }
 
 TEST_CASE("a factor of a whole tensor counts until the first optimizer step", "[recorder]") {
