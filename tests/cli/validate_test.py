@@ -128,16 +128,10 @@ class Validate(unittest.TestCase):
         self.assertGreater(found["stages"][1]["checks"], 100)
 
     def test_a_host_that_ends_two_stages_is_left_out_of_the_others(self):
-        done, found = self.validate("stages: [environment, groups, pairs, times, training]
-world: {hang_s: 1}
-"
-                                    "sizes: [9]
-rounds: 1
-hosts: {ranks_per_host: 1}
-"
+        done, found = self.validate("stages: [environment, groups, pairs, times, training]\nworld: {hang_s: 1}\n"
+                                    "sizes: [9]\nrounds: 1\nhosts: {ranks_per_host: 1}\n"
                                     "faults: [{kind: kill, host: 0, stage: groups}, {kind: hang, host: 0, stage: pairs},\n"
-                                    "         {kind: kill, host: 0, stage: times, at_call: 0}]
-")
+                                    "         {kind: kill, host: 0, stage: times, at_call: 0}]\n")
         text = done.stdout + done.stderr
         self.assertEqual(done.returncode, 3, text)
         self.assertEqual([(one["stage"], one["kind"], one["hosts"]) for one in found["findings"]],
