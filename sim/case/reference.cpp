@@ -42,11 +42,25 @@ std::string reference_note(const CaseSpec& spec) {
       reference_name(spec.reference));
 }
 
-CaseSpec reference_case(const CaseSpec& spec, const std::string& folder) {
+std::string folder_of_run(const std::string& folder, int64_t run) {
+  return fmt::format("{}/run {}", folder, run);
+}
+
+int64_t run_of_folder(const std::string& folder) {
+  const size_t space = folder.rfind(' ');
+  return space == std::string::npos ? kExactRun : std::stoll(folder.substr(space + 1));
+}
+
+CaseSpec reference_case(const CaseSpec& spec, const std::string& folder, int64_t run) {
   CaseSpec made = spec;
   made.name = fmt::format("{} (reference {})", spec.name, reference_name(spec.reference));
+  if (run == kExactRun) {
+    made.precision = Precision::kFloat64;
+  } else {
+    made.name += fmt::format(", run {}", run);
+  }
   made.parallel = reference_layout(spec.reference);
-  made.reference = {.folder = folder};
+  made.reference = {.folder = folder_of_run(folder, run)};
   made.batching = {};  // whole rows, so that every token that the case may hold is there
   made.judged = false;
   made.faults.clear();
@@ -62,7 +76,7 @@ CaseSpec reference_case(const CaseSpec& spec, const std::string& folder) {
 }
 
 std::string reference_key(const CaseSpec& spec) {
-  const CaseSpec made = reference_case(spec, "");
+  const CaseSpec made = reference_case(spec, "");  // golden_key has the precision
   const nlohmann::json all = to_json(made);
   return nlohmann::json{all.at("parallel"), all.at("world"), all.at("micro_batch_size"),
                         all.at("record_activations")}

@@ -15,9 +15,16 @@ std::string reference_name(const ReferenceSpec& reference);
 // What a reader of a result must know of the comparison: "against tp2, not against one device: ..";
 // "" of a case without a reference.
 std::string reference_note(const CaseSpec& spec);
-// The run that makes the reference: the same model, data and optimizer on the other layout, without
-// faults and expectations. Its ranks put their pieces into `folder`.
-CaseSpec reference_case(const CaseSpec& spec, const std::string& folder);
+// The runs that make a reference: the first in float64, whose values the case is compared with. In
+// a lower precision there are others in that precision, which show how far roundings carry this
+// layout: run 0 as it is, the further ones moved by roundings (sim/world/rank/member_noise.h).
+inline constexpr int64_t kExactRun = -1;
+// The folder of a run's pieces below that of the reference, and the run of such a folder.
+std::string folder_of_run(const std::string& folder, int64_t run);
+int64_t run_of_folder(const std::string& folder);
+// A run that makes the reference: the same model, data and optimizer on the other layout, without
+// faults and expectations. Its ranks put their pieces into folder_of_run(folder, run).
+CaseSpec reference_case(const CaseSpec& spec, const std::string& folder, int64_t run = kExactRun);
 // Cases with equal texts, and equal golden_key, have the same reference.
 std::string reference_key(const CaseSpec& spec);
 

@@ -111,16 +111,28 @@ void GoldenStore::run_reference(const std::shared_ptr<Entry>& entry, const CaseS
     return settle(entry, "", {.kind = ResultKind::kBadInput, .message = error.what()});
   }
   entry->golden->pieces = pieces;
-  pool_.start_case(
-      reference_case(spec, pieces->path()), -1, false,
-      [this, entry, spec, pieces](const WorldRun& run) {
-        TaskOutcome outcome =
-            collect_reference(spec, pieces->path(), run.endings, entry->golden->fd);
-        const bool whole = outcome.ok;
-        // Later, so that the case finds the world idle.
-        pool_.post([this, entry, outcome = std::move(outcome)] { settle(entry, "", outcome); });
-        return whole;
-      });
+  run_reference(entry, std::make_shared<ReferenceTensors>(spec, pieces->path()), kExactRun,
+                last_reference_run(spec));
+}
+
+void GoldenStore::run_reference(const std::shared_ptr<Entry>& entry,
+                                const std::shared_ptr<ReferenceTensors>& tensors, int64_t run,
+                                int64_t last) {
+  pool_.start_case(tensors->begin(run), -1, false,
+                   [this, entry, tensors, run, last](const WorldRun& ran) {
+                     TaskOutcome outcome = tensors->take(run, ran.endings);
+                     const bool whole = outcome.ok;
+                     if (whole && run == last) outcome = tensors->write_index(entry->golden->fd);
+                     // Later, so that the next one finds the world idle.
+                     pool_.post([this, entry, tensors, run, last, outcome = std::move(outcome)] {
+                       if (outcome.ok && run < last) {
+                         run_reference(entry, tensors, run + 1, last);
+                       } else {
+                         settle(entry, "", outcome);
+                       }
+                     });
+                     return whole;
+                   });
 }
 
 void GoldenStore::settle(const std::shared_ptr<Entry>& entry, const std::string& full_key,

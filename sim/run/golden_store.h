@@ -55,6 +55,8 @@ class GoldenStore {
 
   // Lets the reference layout of the case run instead of one device.
   void run_reference(const std::shared_ptr<Entry>& entry, const CaseSpec& spec);
+  void run_reference(const std::shared_ptr<Entry>& entry,
+                     const std::shared_ptr<ReferenceTensors>& tensors, int64_t run, int64_t last);
   // Why the golden of this case cannot be computed here; nothing when it can.
   std::optional<TaskOutcome> too_large(const CaseSpec& spec) const;
 

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "model/config.h"
 #include "model/weights.h"
-#include "sim/case/record/reference_pieces.h"
+#include "sim/case/record/scatter.h"
 #include "sim/case/reference.h"
 #include "sim/judge/verdict/verdict.h"
 #include "sim/run/limits.h"
@@ -42,6 +42,18 @@ void check_parameters(const CaseSpec& spec, const std::vector<RankPieces>& ranks
   }
 }
 
+template <class Work>
+TaskOutcome guarded(const std::string& who, const Work& work) {
+  try {
+    work();
+    return {.ok = true};
+  } catch (const Error& error) {
+    const bool failed = error.kind() == ErrorKind::kFailed;
+    return {.kind = failed ? ResultKind::kThrew : ResultKind::kBadInput,
+            .message = who + error.what()};
+  }
+}
+
 }  // namespace
 
 PiecesFolder::PiecesFolder(double bytes) {
@@ -67,7 +79,8 @@ PiecesFolder::~PiecesFolder() {
 int64_t PiecesFolder::bytes() const {
   int64_t sum = 0;
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(path_, ignored)) {
+  for (const auto& entry : fs::recursive_directory_iterator(path_, ignored)) {
+    if (!entry.is_regular_file(ignored)) continue;
     sum += static_cast<int64_t>(entry.file_size(ignored));
   }
   return sum;
@@ -79,33 +92,60 @@ double reference_bytes(const CaseSpec& spec) {
   const double kinds = spec.optimizer.kind == OptimizerKind::kAdamW ? 4 : 2;
   CaseSpec one = spec;
   one.precision = Precision::kFloat64;
-  return kinds * static_cast<double>(spec.steps) * save_bytes(one) / 8 * kOfElement;
+  // The exact run, and in lower precisions one of the others at a time.
+  const double runs = spec.precision == Precision::kFloat64 ? 1 : 2;
+  return runs * kinds * static_cast<double>(spec.steps) * save_bytes(one) / 8 * kOfElement;
 }
 
-TaskOutcome collect_reference(const CaseSpec& spec, const std::string& folder,
-                              const std::vector<RankEnding>& endings, const OwnedFd& fd) {
-  const std::string who = fmt::format("the reference ({}): ", reference_name(spec.reference));
-  const CaseResult ran = judge(reference_case(spec, folder), endings);
+int64_t last_reference_run(const CaseSpec& spec) {
+  return spec.precision == Precision::kFloat64 ? kExactRun : kPerturbed;
+}
+
+ReferenceTensors::ReferenceTensors(CaseSpec spec, std::string folder)
+    : spec_(std::move(spec)), folder_(std::move(folder)) {}
+
+CaseSpec ReferenceTensors::begin(int64_t run) const {
+  fs::create_directory(folder_of_run(folder_, run));
+  return reference_case(spec_, folder_, run);
+}
+
+TaskOutcome ReferenceTensors::take(int64_t run, const std::vector<RankEnding>& endings) {
+  const CaseResult ran = judge(reference_case(spec_, folder_, run), endings);
+  const std::string who = fmt::format("the reference ({}): ", reference_name(spec_.reference));
   if (ran.verdict != Verdict::kMatch) {
     const bool refused = ran.verdict == Verdict::kRefused || ran.verdict == Verdict::kBadInput;
     return {.kind = refused ? ResultKind::kBadInput : ran.kind, .message = who + ran.message};
   }
-  try {
+  const std::string own = folder_of_run(folder_, run);
+  return guarded(who, [&] {
     std::vector<RankPieces> ranks;
-    for (const RankEnding& ending : endings) {
-      ranks.push_back(RankPieces::read(folder, ending.rank));
+    for (const RankEnding& ending : endings) ranks.push_back(RankPieces::read(own, ending.rank));
+    check_parameters(spec_, ranks);
+    std::vector<GivenPiece> tensors = tensors_of(ranks);
+    if (run == kExactRun) {
+      tensors_ = std::move(tensors);
+      return;
     }
-    check_parameters(spec, ranks);
-    const std::string index = index_of_pieces(folder, ranks);
+    add_run(tensors_, folder_of_run(folder_, kExactRun), tensors, own);
+    std::error_code ignored;
+    fs::remove_all(own, ignored);
+    if (run > 0) return;
+    RunErrors errors;
+    for (const GivenPiece& tensor : tensors_) {
+      const GoldenFacts& facts = tensor.facts;
+      errors[record_key(facts.phase, facts.step, facts.name)] = facts.scatter;
+    }
+    write_errors(folder_, errors);
+  });
+}
+
+TaskOutcome ReferenceTensors::write_index(const OwnedFd& fd) const {
+  return guarded(fmt::format("the reference ({}): ", reference_name(spec_.reference)), [&] {
+    const std::string index = index_of_pieces(folder_of_run(folder_, kExactRun), tensors_);
     if (::write(fd.get(), index.data(), index.size()) != static_cast<ssize_t>(index.size())) {
       throw InternalError("the index of the reference cannot be written");
     }
-  } catch (const Error& error) {
-    const bool failed = error.kind() == ErrorKind::kFailed;
-    return {.kind = failed ? ResultKind::kThrew : ResultKind::kBadInput,
-            .message = who + error.what()};
-  }
-  return {.ok = true};
+  });
 }
 
 }  // namespace shardproof::sim

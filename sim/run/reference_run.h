@@ -4,8 +4,10 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "sim/case/case_spec.h"
+#include "sim/case/record/reference_pieces.h"
 #include "sim/world/launch/world_run.h"
 #include "sim/world/process/owned_fd.h"
 #include "sim/world/process/worker_main.h"
@@ -30,9 +32,26 @@ class PiecesFolder {
 // The most that the reference's tensors take on disk.
 double reference_bytes(const CaseSpec& spec);
 
-// Whether the reference of `spec` ran well, and if so the index of its pieces in `fd`. A reference
-// that its ranks refuse is bad input; one that failed is of the kind of its failure.
-TaskOutcome collect_reference(const CaseSpec& spec, const std::string& folder,
-                              const std::vector<RankEnding>& endings, const OwnedFd& fd);
+int64_t last_reference_run(const CaseSpec& spec);  // kExactRun, or one for each member of a golden
+
+// What the runs of a reference have given so far (sim/case/reference.h).
+class ReferenceTensors {
+ public:
+  ReferenceTensors(CaseSpec spec, std::string folder);
+
+  // Makes the folder of a run's pieces and returns the case of its ranks.
+  CaseSpec begin(int64_t run) const;
+  // Whether the run ended well; then takes its tensors: those of kExactRun as the values, and how
+  // far those of the others are from them, whose pieces are removed. A reference that its ranks
+  // refuse is bad input; one that failed is of the kind of its failure.
+  TaskOutcome take(int64_t run, const std::vector<RankEnding>& endings);
+  // Writes the index of the tensors to `fd`.
+  TaskOutcome write_index(const OwnedFd& fd) const;
+
+ private:
+  CaseSpec spec_;
+  std::string folder_;
+  std::vector<GivenPiece> tensors_;
+};
 
 }  // namespace shardproof::sim

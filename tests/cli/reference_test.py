@@ -120,6 +120,36 @@ class Verdicts(Program):
                       "reference: {mesh: {dp: 2}, data_parallel: fsdp}\n")
 
 
+class LowerPrecisions(Program):
+    """The reference's layout runs in float64, and 17 times in the precision: what its roundings do is the allowance."""
+
+    def test_layouts_match(self):
+        self.run_text(scenario(SMALL, """matrix:
+  layouts:
+    - {name: tp, parallel.tensor_parallel_size: 4, reference.mesh.tp: 2, reference.sequence_parallel: true,
+       precision: bfloat16}
+    - {name: dp, parallel.data_parallel_size: 2, parallel.tensor_parallel_size: 2, reference.mesh.dp: 4,
+       reference.data_parallel: fsdp, precision: float32}
+    - {name: cp, parallel.context_parallel_size: 2, reference.mesh.ulysses: 2, precision: bfloat16}"""),
+                      "--backend", "emulated")
+        for case in self.results():
+            outcomes = [tensor["outcome"] for tensor in case["tensors"]]
+            self.assertGreater(outcomes.count("match"), 200)
+            self.assertEqual(set(outcomes), {"match"})
+        self.run_text(scenario(SMALL, "precision: bfloat16", "parallel: {tensor_parallel_size: 2}",
+                               "reference: {mesh: {dp: 2}, data_parallel: fsdp}"), "--backend", "gloo")
+
+    def test_errors_are_found_as_against_one_device(self):
+        tp2 = "parallel: {tensor_parallel_size: 2}"
+        for against in ("reference: {mesh: {tp: 4}}", ""):
+            lost = "faults: [{kind: drop, rank: 1, label: model.layers.0.self_attn.o_proj}]"
+            output = self.run_text(scenario(SMALL, tp2, "precision: bfloat16", lost, against), status=1)
+            self.assertRegex(output, r"tensor +model.layers.0.self_attn.o_proj.output")
+            output = self.run_text(scenario(SMALL, tp2, "precision: float32", "run.grad_norm.counts: each_of_tp", against),
+                                   status=1)
+            self.assertRegex(output, r"tensor +grad_norm +step of step 1")
+
+
 class Refused(Program):
     def refused(self, sentence, *lines, text=SMALL):
         output = self.run_text(scenario(text, *lines), status=2)
@@ -133,7 +163,9 @@ class Refused(Program):
         self.refused("unknown key 'reference.mesh.pp'", tp2, "reference: {mesh: {pp: 2}}")
         self.refused("reference.mesh.tp", tp2, "reference: {mesh: {tp: 0}}")
         self.refused("reference.data_parallel", tp2, "reference: {mesh: {dp: 2}, data_parallel: sharded}")
-        self.refused("a reference layout in bfloat16", tp2, "reference: {mesh: {tp: 4}}", "precision: bfloat16")
+        self.refused("a reference layout in float16", tp2, "reference: {mesh: {tp: 4}}", "precision: float16")
+        self.refused("a reference layout in bfloat16 of a loss that clips", tp2, "reference: {mesh: {tp: 4}}",
+                     "precision: bfloat16", "run.loss.kind: clipped_pg")
         self.refused("not judged", tp2, "reference: {mesh: {tp: 4}}", "judged: false")
         self.refused("workload policy cannot be compared with another layout", "run: {stages: [{do: score}]}",
                      "reference: {mesh: {tp: 4}}", text=re.sub("run:.*\n", "", SMALL).replace("train", "policy"))

@@ -123,6 +123,24 @@ class Validate(unittest.TestCase):
                                     "rounds: 1\nsizes: [9]\nfaults: [{kind: kill, host: 1, stage: groups}]\n")
         self.assert_one(done, found, 3, "died", ["host1"], ["groups"])
         self.assertEqual([one["verdict"] for one in found["stages"]], ["ok", "findings", "ok", "ok"])
+        self.assertEqual([one["without"] for one in found["stages"]], [[], ["host1"], [], []])
+        self.assertIn("went on without host1", done.stdout)
+        self.assertGreater(found["stages"][1]["checks"], 100)
+
+    def test_a_host_that_ends_two_stages_is_left_out_of_the_others(self):
+        done, found = self.validate("stages: [environment, groups, pairs, times, training]\nworld: {hang_s: 1}\n"
+                                    "sizes: [9]\nrounds: 1\nhosts: {ranks_per_host: 1}\n"
+                                    "faults: [{kind: kill, host: 0, stage: groups}, {kind: hang, host: 0, stage: pairs},\n"
+                                    "         {kind: kill, host: 0, stage: times, at_call: 0}]\n")
+        text = done.stdout + done.stderr
+        self.assertEqual(done.returncode, 3, text)
+        self.assertEqual([(one["stage"], one["kind"], one["hosts"]) for one in found["findings"]],
+                         [("groups", "died", ["host0"]), ("pairs", "hung", ["host0"])], text)
+        self.assertEqual([one["without"] for one in found["stages"]], [[]] + 4 * [["host0"]], text)
+        for stage in found["stages"][1:]:
+            self.assertGreater(stage["checks"], 0, text)
+        # Three ranks remain, and the case of four is not for them.
+        self.assertEqual([one["shift"] for one in found["training"]], [0, 0, 1, 2], text)
 
     def test_a_rank_that_hangs_is_named(self):
         done, found = self.validate("stages: [pairs]\nworld: {hang_s: 1}\n" + FOUR_HOSTS +
@@ -174,6 +192,9 @@ class Validate(unittest.TestCase):
                 ("faults: [{kind: kill, rank: 9}]\n", [], "is on rank 9, and there are 4"),
                 (FOUR_HOSTS + "faults: [{kind: corrupt, host: 4}]\n", [], "is on host 4, and there are 4"),
                 ("training: {scenarios: [scenarios/refused]}\n", [], "no case of training.scenarios"),
+                ("world: {nodes: 3}\n", [], "3 nodes do not divide 4 ranks"),
+                ("world: {nodes: 2}\n", ["--backend", "emulated"], "--backend emulated has none"),
+                ("faults: [{kind: cut, host: 1}]\n", [], "there are no nodes"),
                 ("", ["--slow", "0.5"], "--slow")):
             done, _ = self.validate(text, *words)
             self.assertEqual(done.returncode, 2, done.stdout + done.stderr)

@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "sim/case/record/golden_blob.h"
+#include "sim/case/record/scatter.h"
 
 namespace shardproof::sim {
 namespace {
@@ -46,6 +47,19 @@ std::string piece_path(const std::string& folder, const GoldenFacts& facts) {
 
 std::string rank_path(const std::string& folder, int64_t rank) {
   return fmt::format("{}/{}.rank", folder, rank);
+}
+
+void write_sealed(const std::string& path, const IndexWriter& content) {
+  std::ofstream file(path, std::ios::binary);
+  file << std::string(kBlobStart, '\0') << sealed_index(content.bytes());
+  file.close();
+  if (!file) cannot("write", path);
+}
+
+std::string read_sealed(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) cannot("read", path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 std::string step_name(const GoldenFacts& facts) {
@@ -200,6 +214,27 @@ void release_pages(const GoldenTensor& tensor) {
   ::madvise(const_cast<void*>(tensor.value.bytes()), bytes, MADV_DONTNEED);
 }
 
+void write_errors(const std::string& folder, const RunErrors& errors) {
+  IndexWriter out;
+  out.put(static_cast<uint32_t>(errors.size()));
+  for (const auto& [key, error] : errors) {
+    out.put_text(key);
+    out.put(error);
+  }
+  write_sealed(folder + "/errors", out);
+}
+
+RunErrors read_errors(const std::string& folder) {
+  const std::string blob = read_sealed(folder + "/errors");
+  IndexReader in(golden_index(blob));
+  RunErrors errors;
+  for (auto count = in.take<uint32_t>(); count > 0; --count) {
+    const std::string key = in.take_text();
+    errors[key] = in.take<double>();
+  }
+  return errors;
+}
+
 void RankPieces::write(const std::string& folder) const {
   IndexWriter out;
   out.put(rank);
@@ -211,6 +246,7 @@ void RankPieces::write(const std::string& folder) const {
     out.put_text(piece.facts.name);
     out.put(static_cast<int8_t>(piece.facts.token_dims));
     out.put(piece.facts.scale);
+    out.put(static_cast<int8_t>(piece.facts.kept_in_float32));
     out.put_list(piece.shape);
     out.put(static_cast<int8_t>(piece.finite));
     out.put(piece.microbatch);
@@ -220,18 +256,11 @@ void RankPieces::write(const std::string& folder) const {
     out.put_list(piece.replicas);
     out.put_list(piece.addend_of);
   }
-  const std::string path = rank_path(folder, rank);
-  std::ofstream file(path, std::ios::binary);
-  file << std::string(kBlobStart, '\0') << sealed_index(out.bytes());
-  file.close();
-  if (!file) cannot("write", path);
+  write_sealed(rank_path(folder, rank), out);
 }
 
 RankPieces RankPieces::read(const std::string& folder, int64_t rank) {
-  const std::string path = rank_path(folder, rank);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) cannot("read", path);
-  const std::string blob((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const std::string blob = read_sealed(rank_path(folder, rank));
   IndexReader in(golden_index(blob));
   RankPieces out{.rank = in.take<int64_t>(), .host = in.take_text()};
   out.pieces.resize(in.take<uint32_t>());
@@ -241,6 +270,7 @@ RankPieces RankPieces::read(const std::string& folder, int64_t rank) {
     piece.facts.name = in.take_text();
     piece.facts.token_dims = in.take<int8_t>() != 0;
     piece.facts.scale = in.take<double>();
+    piece.facts.kept_in_float32 = in.take<int8_t>() != 0;
     piece.shape = in.take_list();
     piece.finite = in.take<int8_t>() != 0;
     piece.microbatch = in.take<int64_t>();
@@ -253,11 +283,32 @@ RankPieces RankPieces::read(const std::string& folder, int64_t rank) {
   return out;
 }
 
-std::string index_of_pieces(const std::string& folder, const std::vector<RankPieces>& ranks) {
+std::vector<GivenPiece> tensors_of(const std::vector<RankPieces>& ranks) {
   check_one_host(ranks);
   check_copies_agree(ranks);
   check_addends(ranks);
-  std::vector<GivenPiece> tensors = merged(ranks);
+  return merged(ranks);
+}
+
+void add_run(std::vector<GivenPiece>& tensors, const std::string& folder,
+             const std::vector<GivenPiece>& others, const std::string& other) {
+  std::map<PieceKey, const GivenPiece*> by_key;
+  for (const GivenPiece& piece : others) by_key[key_of(piece)] = &piece;
+  for (GivenPiece& tensor : tensors) {
+    const auto found = by_key.find(key_of(tensor));
+    const bool alike = found != by_key.end() && found->second->shape == tensor.shape;
+    const TensorView value = PiecesFile::to_read(folder, tensor.facts, tensor.shape).value();
+    if (!alike) {
+      add_member(value, nullptr, tensor.facts);
+      continue;
+    }
+    const TensorView moved = PiecesFile::to_read(other, tensor.facts, tensor.shape).value();
+    add_member(value, &moved, tensor.facts);
+    tensor.facts.kept_in_float32 = found->second->facts.kept_in_float32;
+  }
+}
+
+std::string index_of_pieces(const std::string& folder, std::vector<GivenPiece> tensors) {
   GoldenScales scales;
   for (const GivenPiece& tensor : tensors) scales.add(tensor.facts, tensor.finite);
   IndexWriter index;

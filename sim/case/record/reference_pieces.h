@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -56,9 +57,15 @@ class PiecesFile {
 // to a tensor that one device has made.
 void release_pages(const GoldenTensor& tensor);
 
+// The largest error of each tensor of the run in a lower precision that nothing moves, by
+// record_key(): the further ones read it.
+using RunErrors = std::map<std::string, double>;
+void write_errors(const std::string& folder, const RunErrors& errors);
+RunErrors read_errors(const std::string& folder);
+
 // One observation of a rank of the reference.
 struct GivenPiece {
-  GoldenFacts facts;  // without order and phase_scale; `scale` is that of the piece
+  GoldenFacts facts;  // without order, phase_scale and scatters; `scale` is that of the piece
   std::vector<int64_t> shape;
   bool finite = true;
   int64_t microbatch = 0;
@@ -79,9 +86,16 @@ struct RankPieces {
   static RankPieces read(const std::string& folder, int64_t rank);
 };
 
-// The index of the tensors of a reference, as GoldenRecord::from_fd reads it. Throws
-// Error(kBadInput), a fault of the reference: pieces of several hosts, copies that differ, an
-// addend that is missing, tensors of unequal shape, a parameter or loss that is not finite.
-std::string index_of_pieces(const std::string& folder, const std::vector<RankPieces>& ranks);
+// The tensors of which the ranks gave pieces, in the order observed. Throws Error, a fault of the
+// reference: pieces of several hosts, copies that differ, an addend that is missing, tensors of
+// unequal shape.
+std::vector<GivenPiece> tensors_of(const std::vector<RankPieces>& ranks);
+// Widens the scatter of `tensors`, whose pieces are in `folder`, by those of another run, which are
+// in `other`. Holds one tensor's pages at a time.
+void add_run(std::vector<GivenPiece>& tensors, const std::string& folder,
+             const std::vector<GivenPiece>& others, const std::string& other);
+// The index of the tensors of a reference, as GoldenRecord::from_fd reads it. Throws Error, a fault
+// of the reference: a parameter or loss that is not finite.
+std::string index_of_pieces(const std::string& folder, std::vector<GivenPiece> tensors);
 
 }  // namespace shardproof::sim

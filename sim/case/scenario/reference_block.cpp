@@ -28,9 +28,17 @@ void check_reference(const Settings& settings, const CaseSpec& spec) {
                   fmt::format("workload {} cannot be compared with another layout", spec.workload),
                   "remove the reference, or write workload: train or logprobs");
   }
-  if (spec.precision != Precision::kFloat64) {
-    settings.fail(key, fmt::format("a reference layout in {}", spec.precision),
-                  "write precision: float64; other precisions are judged against one device");
+  if (spec.precision == Precision::kFloat16) {
+    settings.fail(key, "a reference layout in float16, where some runs skip steps",
+                  "write precision: float64, float32 or bfloat16");
+  }
+  const bool clips = spec.loss.kind == LossKind::kClippedPolicyGradient;
+  if (spec.precision != Precision::kFloat64 && clips) {
+    settings.fail(key,
+                  fmt::format("a reference layout in {} of a loss that clips, whose decisions "
+                              "roundings change",
+                              spec.precision),
+                  "write precision: float64, or another loss");
   }
   if (!spec.judged) {
     settings.fail(key, "a reference for a case that is not judged", "remove one of them");

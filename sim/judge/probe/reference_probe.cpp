@@ -109,6 +109,9 @@ void ReferenceProbe::observe(const Observation& observation) {
   piece.facts.step = observation.step;
   piece.facts.name = name;
   piece.facts.token_dims = observation.token_map.defined();
+  piece.facts.kept_in_float32 = observation.phase == Phase::kForward &&
+                                c10::multiply_integers(shape) > 1 &&
+                                local.dtype() == Dtype::kFloat32;
   piece.shape = shape;
   piece.microbatch = observation.microbatch;
   piece.digest = digest_of(local.bytes(), local.nbytes());

@@ -23,6 +23,7 @@
 #include "sim/world/rank/dump.h"
 #include "sim/world/rank/fed_optimizer.h"
 #include "sim/world/rank/inference_rank.h"
+#include "sim/world/rank/member_noise.h"
 #include "sim/world/rank/policy_life.h"
 #include "sim/world/rank/reference_rank.h"
 #include "sim/world/rank/refusals.h"
@@ -91,6 +92,8 @@ class CaseRun {
     refuse_unsupported(spec_, inputs_->config, inputs_->batch.size());
     if (!spec_.reference.folder.empty()) {
       reference_.emplace(spec_, mesh_, env_.rank, full_sizes(inputs_->config, inputs_->batch));
+      noise_ = MemberNoise::of(spec_);
+      if (noise_) moving_.emplace(*reference_, noise_);
     }
     if (policy) {
       PolicyLife life(spec_, env_, *inputs_, golden_.get(), &trace_, probe());
@@ -101,6 +104,7 @@ class CaseRun {
     Decoder model =
         planned_model(inputs_->config, reads ? inputs_->weights : weights_to_come(inputs_->config),
                       comm_, model_plans(spec_));
+    if (noise_) noise_->wrap(model);
     const RankSetup setup{.mesh = mesh_,
                           .rank = env_.rank,
                           .comm = comm_,
@@ -157,9 +161,10 @@ class CaseRun {
 
   Probe& probe() {
     if (clocked_) return *clocked_;
-    Probe& listener = reference_ ? static_cast<Probe&>(*reference_)
-                      : dump_    ? static_cast<Probe&>(*dump_)
-                                 : *recorder_;
+    Probe& listener = moving_      ? static_cast<Probe&>(*moving_)
+                      : reference_ ? static_cast<Probe&>(*reference_)
+                      : dump_      ? static_cast<Probe&>(*dump_)
+                                   : *recorder_;
     Probe& first = env_.on_tensor ? watched_.emplace(listener, env_.on_tensor) : listener;
     return clocked_.emplace(first, env_.clock);
   }
@@ -266,6 +271,8 @@ class CaseRun {
   std::optional<RankRecorder> recorder_;
   std::optional<DumpProbe> dump_;
   std::optional<ReferenceProbe> reference_;  // instead of a comparison, in a run for a reference
+  std::shared_ptr<const MemberNoise> noise_;
+  std::optional<GradientNoiseProbe> moving_;
   std::optional<WatchedProbe> watched_;
   std::optional<ClockedProbe> clocked_;
   std::shared_ptr<const CaseInputs> inputs_;

@@ -36,7 +36,7 @@ class Reference {
     return *this;
   }
   GoldenRecord record() const {
-    const std::string index = index_of_pieces(spec_.reference.folder, ranks_);
+    const std::string index = index_of_pieces(spec_.reference.folder, tensors_of(ranks_));
     const MemoryFile file;
     REQUIRE(::write(file.fd(), index.data(), index.size()) == std::ssize(index));
     return GoldenRecord::from_fd(file.fd());

@@ -1,0 +1,89 @@
+#include "sim/world/rank/member_noise.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+#include <utility>
+
+#include "sim/case/recorder/rounding_noise.h"
+#include "sim/case/reference.h"
+#include "sim/judge/diff/tolerance.h"
+
+namespace shardproof::sim {
+namespace {
+
+class MovedLayer : public Layer {
+ public:
+  MovedLayer(std::unique_ptr<Layer> inner, std::string slot, const MemberNoise& noise)
+      : inner_(std::move(inner)), slot_(std::move(slot)), noise_(noise) {}
+
+  at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
+    return noise_.moved(inner_->forward(inputs, context),
+                        fmt::format("{} {} {}", slot_, context.step, context.microbatch));
+  }
+  std::vector<ParameterPtr> parameters() const override { return inner_->parameters(); }
+
+ private:
+  std::unique_ptr<Layer> inner_;
+  std::string slot_;
+  const MemberNoise& noise_;
+};
+
+bool is_gradient(const Observation& observation) {
+  return observation.phase == Phase::kStep && observation.name.starts_with("grad.");
+}
+
+std::string key_of(const Observation& observation) {
+  return record_key(observation.phase, observation.step, observation.name);
+}
+
+}  // namespace
+
+std::shared_ptr<const MemberNoise> MemberNoise::of(const CaseSpec& spec) {
+  const std::string& folder = spec.reference.folder;
+  const int64_t run = folder.empty() ? kExactRun : run_of_folder(folder);
+  if (run < 1) return nullptr;
+  auto noise = std::make_shared<MemberNoise>();
+  noise->seed_ = spec.seed;
+  noise->prefix_ = fmt::format("run {} ", run);
+  noise->roundings_of_float32_ =
+      eps_of_precision(spec.precision) / eps_of_precision(Precision::kFloat32);
+  noise->errors_ = read_errors(std::filesystem::path(folder).parent_path().string());
+  return noise;
+}
+
+at::Tensor MemberNoise::moved(const at::Tensor& value, const std::string& stream) const {
+  return moved_by_rounding(value, seed_, prefix_ + stream);
+}
+
+void MemberNoise::wrap(Decoder& model) const {
+  for (Slot* slot : model.slots()) {
+    slot->layer = std::make_unique<MovedLayer>(std::move(slot->layer), slot->name, *this);
+  }
+}
+
+void MemberNoise::move_gradient(const Observation& gradient) const {
+  const at::Tensor& tensor = gradient.tensor;
+  tensor.copy_(moved_by_rounding(tensor, seed_, prefix_ + key_of(gradient), roundings_of_float32_));
+}
+
+void MemberNoise::doubt_gradient(const Observation& gradient) const {
+  const std::string key = key_of(gradient);
+  const auto found = errors_.find(key);
+  if (found == errors_.end() || !std::isfinite(found->second)) return;
+  const at::Tensor& tensor = gradient.tensor;
+  const at::Tensor noise = uniform_noise(tensor, seed_, prefix_ + "error of " + key);
+  const at::Tensor doubted = tensor + noise.mul_(found->second).to(tensor.scalar_type());
+  tensor.copy_(at::where(tensor.abs() < found->second, doubted, tensor));
+}
+
+void GradientNoiseProbe::observe(const Observation& observation) {
+  const at::NoGradGuard no_grad;
+  if (is_gradient(observation)) noise_->move_gradient(observation);
+  inner_.observe(observation);
+  if (is_gradient(observation)) noise_->doubt_gradient(observation);
+}
+
+}  // namespace shardproof::sim

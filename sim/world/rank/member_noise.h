@@ -1,0 +1,55 @@
+// What a run of a reference in a lower precision does otherwise than the run that nothing moves:
+// the same perturbations as those of a golden's members (golden/perturbation.h), on ranks.
+//
+//   slot output           moved by a rounding, and in the backward its gradient too
+//   parameter's gradient  moved by a rounding of the run's precision; after its observation each
+//                         element smaller than the error of the run that nothing moves is also
+//                         moved by up to that error
+//
+// Ranks that hold copies move them by the same factors: a draw follows from run, name, step and
+// shape. So do ranks whose parts of other elements have the same shape.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "model/decoder.h"
+#include "observe/probe.h"
+#include "sim/case/case_spec.h"
+#include "sim/case/record/reference_pieces.h"
+
+namespace shardproof::sim {
+
+class MemberNoise {
+ public:
+  // Null where nothing is moved. Throws Error(kBadInput) as read_errors() does.
+  static std::shared_ptr<const MemberNoise> of(const CaseSpec& spec);
+
+  void wrap(Decoder& model) const;  // which this outlives
+  at::Tensor moved(const at::Tensor& value, const std::string& stream) const;
+  // In place, before and after the gradient is observed.
+  void move_gradient(const Observation& gradient) const;
+  void doubt_gradient(const Observation& gradient) const;
+
+ private:
+  int64_t seed_ = 0;
+  std::string prefix_;
+  double roundings_of_float32_ = 1;  // that a rounding of the precision is
+  RunErrors errors_;
+};
+
+// Moves the gradients that it passes on; the trainer updates with what it leaves in them.
+class GradientNoiseProbe final : public Probe {
+ public:
+  GradientNoiseProbe(Probe& inner, std::shared_ptr<const MemberNoise> noise)
+      : inner_(inner), noise_(std::move(noise)) {}
+
+  bool listens(Phase phase) const override { return inner_.listens(phase); }
+  void observe(const Observation& observation) override;
+
+ private:
+  Probe& inner_;
+  std::shared_ptr<const MemberNoise> noise_;
+};
+
+}  // namespace shardproof::sim
