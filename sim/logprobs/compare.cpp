@@ -36,6 +36,8 @@ constexpr Propose kCauses[] = {
     propose_normalization,
 };
 
+constexpr double kFew = 0.1;  // of the tokens: "few tokens differ"
+
 double median_size(std::vector<double> differences) {
   for (double& value : differences) value = std::abs(value);
   return median(std::move(differences));
@@ -80,6 +82,8 @@ std::vector<Claim> best_claims(const Comparison& comparison) {
   }
   std::stable_sort(claims.begin(), claims.end(),
                    [](const Claim& a, const Claim& b) { return a.score() > b.score(); });
+  std::set<std::string> named;
+  std::erase_if(claims, [&](const Claim& claim) { return !named.insert(claim.cause).second; });
   while (!claims.empty() && claims.back().score() < claims.front().score() - kAsGood) {
     claims.pop_back();
   }
@@ -118,7 +122,7 @@ void describe_without_cause(const Comparison& comparison, Finding& finding) {
   // A computation in bfloat16 whose logprobs were saved in a wider dtype.
   const double noise_of_bfloat16 = 2 * 0x1p-7;
   finding.possible =
-      median_size(sizes) <= comparison.noise
+      finding.above_noise <= kFew * finding.compared && median_size(sizes) <= comparison.noise
           ? "few tokens differ: another kernel or layout with heavier rounding, or a bug that hits "
             "few tokens; compare these tokens' logits"
           : "stale or partly updated weights, other weights, quantization, another attention mask "

@@ -10,6 +10,7 @@
 //                          be above 0
 //
 // Without token ids, and without values above 0, the chosen logprobs do not tell the two apart.
+// Both raise nearly every token that has likely alternatives; a few wrong tokens are neither.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,6 +23,8 @@ namespace shardproof::sim::logprobs {
 namespace {
 
 constexpr double kRisingSigns = 0.98;  // of the signs must fit
+// The share of open tokens that may keep their logprob, because what they lose is small.
+constexpr double kStill = 0.1;
 
 // Seen from the file that is normalized over more tokens.
 struct Direction {
@@ -46,11 +49,6 @@ struct Shard {
   int64_t parts = 0, part = 0, size = 0;
   double nats = 0;
 };
-
-double bernoulli_nats(double yes, double all) {
-  if (yes <= 0 || yes >= all) return 0;
-  return -yes * std::log(yes / all) - (all - yes) * std::log(1 - yes / all);
-}
 
 // The range of ids whose own probability is missing: B - A >= -log(1 - p) there alone.
 Shard find_lost_shard(const Direction& direction, double tolerance) {
@@ -149,6 +147,9 @@ std::optional<Claim> judge_direction(const Direction& direction, double toleranc
   });
   if (signs.fitting < kRisingSigns * signs.informative()) return std::nullopt;
   const double rise = largest_rise(direction);
+  const double lost = nats_of_still_tokens(
+      comparison, tolerance, kStill, [&](size_t i) { return direction.of_more(i); },
+      [&](size_t i) { return direction.rise(i); });
   Claim claim{.cause = "renormalized",
               .text = fmt::format(
                   "{} is normalized over fewer tokens of the vocabulary than {}: {:.0f} of {:.0f} "
@@ -157,7 +158,7 @@ std::optional<Claim> judge_direction(const Direction& direction, double toleranc
                   direction.fewer(), direction.more(), signs.fitting, signs.informative(), rise,
                   std::exp(-rise)),
               .description = std::log(2.0 * std::size(kTolerances)),
-              .gained = signs.nats(),
+              .gained = signs.nats() - lost,
               .share = signs.share()};
   if (claim.share < kLeastShare || claim.chance_nats() < kChanceNats) return std::nullopt;
   // Noise of the dtype decides here, whichever tolerance fits the signs best.

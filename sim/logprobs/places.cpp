@@ -64,7 +64,7 @@ class BestPlace {
 
   std::optional<Claim> judge(double limit = INFINITY) {
     if (!found()) return std::nullopt;
-    claim_.description = std::log(std::max(tried_, 1));
+    if (claim_.description == 0) claim_.description = std::log(std::max(tried_, 1));
     claim_.limit = limit;
     return judge_place(comparison_, inside_, claim_);
   }
@@ -76,6 +76,10 @@ class BestPlace {
   std::vector<char> inside_;
   Claim claim_;
 };
+
+std::string ordinal(int64_t n) {
+  return fmt::format("{}{}", n, n == 2 ? "nd" : n == 3 ? "rd" : "th");
+}
 
 struct Range {
   int64_t parts, part, size;
@@ -258,24 +262,29 @@ std::optional<Claim> propose_token_id(const Comparison& comparison) {
 
 std::optional<Claim> propose_replica(const Comparison& comparison) {
   const int64_t rows = comparison.pair.rows;
+  std::vector<int64_t> numbers;
+  for (const int64_t parts : {2, 3, 4, 6, 8, 16}) {
+    if (rows % parts == 0 && parts < rows) numbers.push_back(parts);
+  }
   BestPlace best(comparison);
-  for (const Range& range : equal_ranges(rows, {2, 3, 4, 6, 8, 16})) {
+  for (const Range& range : equal_ranges(rows, numbers)) {
     for (const bool in_turn : {false, true}) {
-      if (rows % range.parts != 0) continue;
       const auto inside = [&](const Token& token) {
         return in_turn ? token.row % range.parts == range.part : range.contains(token.row);
       };
       best.offer(tokens_where(comparison, inside), [&] {
         return Claim{
             .cause = "replica",
-            .text = in_turn ? fmt::format("only rows {}, {}, ... differ, each {}th one", range.part,
-                                          range.part + range.parts, range.parts)
+            .text = in_turn ? fmt::format("only rows {}, {}, ... differ, every {}", range.part,
+                                          range.part + range.parts, ordinal(range.parts))
                             : fmt::format("only rows {} differ, block {} of {}", range.text(),
                                           range.part, range.parts),
             .likely =
                 fmt::format("replica {} of {} has other weights: its update is missing or not "
                             "complete",
-                            range.part, range.parts)};
+                            range.part, range.parts),
+            // The number of replicas, then which of them in one of two orders.
+            .description = std::log(2.0 * range.parts * numbers.size())};
       });
     }
   }

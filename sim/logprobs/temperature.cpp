@@ -27,6 +27,8 @@ constexpr double kMostRatio = 5;
 constexpr size_t kMostTokens = 16384;  // that are looked at for each ratio
 constexpr int kSteps = 160;            // of log(alpha) to either side
 constexpr double kUnknownVocabulary = 262144;
+// The share of open tokens that may keep their logprob: the entropy of their context is near it.
+constexpr double kStillNearEntropy = 0.25;
 constexpr double kFittingSigns = 0.97;  // of the informative signs must fit
 
 struct Bounds {
@@ -99,13 +101,16 @@ class TemperatureFit {
  private:
   Signs signs_at(double alpha, double tolerance) const {
     const auto& tokens = comparison_.pair.tokens;
-    return count_signs(
-        comparison_, tolerance,
-        [&](size_t i, double b, double allowed) {
-          const Bounds bounds = bounds_of(tokens[i].a, alpha, vocab_size_);
-          return bounds.low - allowed <= b && b <= bounds.high + allowed;
-        },
-        1 + tokens.size() / kMostTokens);
+    const size_t step = 1 + tokens.size() / kMostTokens;
+    const auto possible = [&](size_t i, double b, double allowed) {
+      const Bounds bounds = bounds_of(tokens[i].a, alpha, vocab_size_);
+      return bounds.low - allowed <= b && b <= bounds.high + allowed;
+    };
+    Signs signs = count_signs(comparison_, tolerance, possible, step);
+    // Where the signs alone allow no claim, what stands still need not be counted.
+    if (signs.nats() > kChanceNats)
+      signs.still = count_still(comparison_, tolerance, possible, step);
+    return signs;
   }
 
   const Comparison& comparison_;
@@ -154,10 +159,14 @@ std::optional<Claim> propose_temperature(const Comparison& comparison) {
   const TemperatureFit fit(comparison);
   const Signs& signs = fit.best().signs;
   if (signs.fitting < kFittingSigns * signs.informative()) return std::nullopt;
+  const auto& tokens = comparison.pair.tokens;
+  const double lost = nats_of_still_tokens(
+      comparison, fit.best().tolerance, kStillNearEntropy, [&](size_t i) { return tokens[i].a; },
+      [&](size_t i) { return std::abs(comparison.differences[i]); });
   Claim claim{.cause = "temperature",
               .text = "",
               .description = std::log(2.0 * kSteps * std::size(kTolerances)),
-              .gained = signs.nats(),
+              .gained = signs.nats() - lost,
               .share = signs.share()};
   if (claim.share < kLeastShare || claim.chance_nats() < kChanceNats) return std::nullopt;
   const double ratio = 1 / fit.estimate();

@@ -12,6 +12,9 @@
 namespace shardproof::sim::logprobs {
 namespace {
 
+// Where logits are flat, top-p keeps little more than its probability of each token's alternatives.
+constexpr double kNearBound = 0.8;
+
 template <class Function>
 std::vector<double> map_a(const Comparison& comparison, const Function& function) {
   std::vector<double> predicted;
@@ -65,6 +68,16 @@ std::string logarithm_of(double offset) {
     }
   }
   return "";
+}
+
+// The top_p of the file that is higher, if it allows an offset of this size; else 0.
+double top_p_of_offset(const Comparison& comparison, double offset) {
+  const Pair& pair = comparison.pair;
+  const auto& top_p = (offset > 0 ? pair.settings_b : pair.settings_a).top_p;
+  if (!top_p || *top_p >= 1 || *top_p <= 0) return 0;
+  const double bound = -std::log(*top_p), size = std::abs(offset);
+  const bool fits = size > kNearBound * bound && size <= bound + comparison.noise;
+  return fits ? *top_p : 0;
 }
 
 // Whether an offset also moves tokens that the lower file gives a probability near 1: a logprob
@@ -126,9 +139,22 @@ std::optional<Claim> propose_factor(const Comparison& comparison) {
 std::optional<Claim> propose_offset(const Comparison& comparison) {
   const double offset = median(comparison.differences);
   if (!moves_likely_tokens(comparison, offset)) return std::nullopt;
+  const std::vector<double> predicted = map_a(comparison, [&](double a) { return a + offset; });
+  if (const double top_p = top_p_of_offset(comparison, offset); top_p > 0) {
+    const char* higher = offset > 0 ? "B" : "A";
+    return judge_prediction(
+        comparison, predicted,
+        {.cause = "renormalized",
+         .text =
+             fmt::format("B is A {} {:.4g} at every token; the top_p of {:g} in {} allows {:.4g}",
+                         offset < 0 ? "-" : "+", std::abs(offset), top_p, higher, -std::log(top_p)),
+         .likely = fmt::format("{} renormalizes after top-p; compute its logprobs from all logits",
+                               higher),
+         .description = kFreeNumber});
+  }
   const std::string meaning = logarithm_of(offset);
   return judge_prediction(
-      comparison, map_a(comparison, [&](double a) { return a + offset; }),
+      comparison, predicted,
       {.cause = "offset",
        .text = fmt::format("B is A {} {:.4g} at every token{}", offset < 0 ? "-" : "+",
                            std::abs(offset), meaning),

@@ -9,12 +9,17 @@
 #include <map>
 #include <tuple>
 
+#include "sim/case/record/magnitude.h"
 #include "sim/recorded/batch_parts.h"
+#include "sim/recorded/copies.h"
 #include "sim/recorded/gradients.h"
 #include "sim/recorded/placement.h"
 
 namespace shardproof::sim {
 namespace {
+
+// A copy that is so many updates away from the reference's was not moved there by the optimizer.
+constexpr double kManyUpdates = 4;
 
 // Whether all ranks hold addends of this part, whose sum is the reference.
 bool holds_addends(const std::vector<const Gradient*>& peers) {
@@ -137,9 +142,81 @@ std::string wrong_router_alone(const std::vector<Gradient>& gradients, const Div
       layer.substr(kGradient.size()));
 }
 
+// What is missing, in the words of one who records a run.
+std::string why_nobody_recorded(const std::string& name) {
+  if (name.starts_with(kGradient)) {
+    return "the parameter got no gradient on any rank, or the optimizer that is recorded does not "
+           "hold it";
+  }
+  if (name.starts_with("param.")) return "no rank has this parameter in the model it records";
+  if (name == "loss") {
+    return "this run does not record it in that step: call rec.scalar(\"loss\", ..) in each step, "
+           "as the reference does";
+  }
+  if (name == "logprobs") return "this run does not call rec.logprobs(..) where the reference does";
+  return "the optimizer of this run keeps no such state, or is not the one that is recorded";
+}
+
+// By how much the largest element differs.
+double distance_from(const RecordedPiece& piece, const GoldenTensor& golden) {
+  double largest = 0;
+  const std::vector<double> values = values_as<double>(piece.values);
+  const double* expected = golden.value.data<double>();
+  plan_of(piece).for_each_run([&](int64_t local, int64_t global, int64_t length) {
+    for (int64_t i = 0; i < length; ++i) {
+      largest = std::max(largest, std::fabs(values[local + i] - expected[global + i]));
+    }
+  });
+  return largest;
+}
+
+// A parameter of which a rank has another copy than its peers after the step of the finding, and so
+// far from the reference's that no update of it explains that: the forward pass, which is wrong,
+// may have used that copy.
+std::string changed_copy(const RecordedRun& run, const Reference& reference, int64_t step) {
+  struct Copy {
+    const RecordedPiece* piece;
+    double distance, moved;
+  };
+  std::map<CopyKey, std::vector<Copy>> groups;
+  for (const RecordedPiece& piece : run.pieces) {
+    if (piece.step != step || !piece.name.starts_with("param.")) continue;
+    const GoldenTensor* now = reference.record.find(Phase::kStep, step, piece.name);
+    const GoldenTensor* before = reference.record.find(Phase::kStep, step - 1, piece.name);
+    if (!now || !before || !now->value.holds<double>() || !before->value.holds<double>()) continue;
+    if (now->value.sizes() != piece.global_shape || before->value.sizes() != piece.global_shape)
+      continue;
+    groups[copy_key(run, piece)].push_back(
+        {&piece, distance_from(piece, *now), distance_between(now->value, before->value).largest});
+  }
+  Copy worst{.piece = nullptr, .distance = 0, .moved = 0};
+  double most = kManyUpdates;
+  int64_t peer = -1;
+  for (const auto& [key, copies] : groups) {
+    const auto far = [&](const Copy& copy) { return copy.distance > kManyUpdates * copy.moved; };
+    const auto near = std::find_if_not(copies.begin(), copies.end(), far);
+    if (near == copies.end()) continue;  // all are wrong
+    for (const Copy& copy : copies) {
+      if (!far(copy) || copy.distance <= most * copy.moved) continue;
+      most = copy.distance / copy.moved;
+      worst = copy;
+      peer = near->piece->rank;
+    }
+  }
+  if (!worst.piece) return "";
+  return fmt::format(
+      "the copy of {} on rank {} is not that of rank {} after this step: it is {:.2g} from the "
+      "reference's, which moved by {:.2g} in this step; it was changed on that rank alone",
+      parameter_of(worst.piece->name), worst.piece->rank, peer, worst.distance, worst.moved);
+}
+
 }  // namespace
 
 void add_clue(const RecordedRun& run, const Reference& reference, Divergence& found) {
+  if (found.kind == ResultKind::kMissing && found.ranks.empty()) {
+    found.pattern = "the reference has it, and no rank of this run recorded it";
+    found.likely = why_nobody_recorded(found.tensor);
+  }
   if (found.kind != ResultKind::kValues || found.step == 0) return;
   const bool is_scalar = found.phase == Phase::kForward && found.worst.global_shape.empty();
   std::string clue = is_scalar ? unequal_copies(run, found) : "";
@@ -152,6 +229,10 @@ void add_clue(const RecordedRun& run, const Reference& reference, Divergence& fo
       clue = wrong_router_alone(gradients, found);
     }
     if (!clue.empty() && !is_no_cause) clue += "; its factor: " + found.likely;
+  }
+  if (found.phase == Phase::kForward) {
+    const std::string copy = changed_copy(run, reference, found.step);
+    if (!copy.empty()) clue = copy + (clue.empty() ? "" : "; " + clue);
   }
   if (!clue.empty()) found.likely = clue;
   // A loss does not tell the size of an axis from another count, which no run records.

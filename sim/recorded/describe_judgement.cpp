@@ -96,8 +96,7 @@ std::string describe_judgement(const RecordedJudgement& judgement, bool color) {
     text += field("pattern", found.pattern);
     text += field("likely", found.likely);
     text += field("also", judgement.also);
-    const bool is_start = found.last_good.starts_with("param.");
-    if (!found.last_good.empty() && !is_start)
+    if (!found.last_good.empty())
       text += field("before", found.last_good + " was right on that rank");
   }
   text += field("against", judgement.against);

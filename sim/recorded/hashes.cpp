@@ -153,9 +153,12 @@ HashJudgement judge_hashes(const RecordedRun& run, const RecordedRun& reference)
   const auto wrong = std::find_if(copies.groups.begin(), copies.groups.end(), differ);
   if (wrong != copies.groups.end()) out.divergence = finding_of(*wrong, copies.groups);
   const auto unequal = std::count_if(copies.groups.begin(), copies.groups.end(), differ);
-  out.note = fmt::format("{} hashes of outputs: of {} outputs that ranks share, {} differ",
-                         run.hashes.size(), copies.groups.size(), unequal) +
-             beside_reference(run, reference) + not_compared(copies.unplaced);
+  out.note = fmt::format("{} hashes of outputs", run.hashes.size());
+  if (!copies.groups.empty()) {
+    out.note +=
+        fmt::format(": of {} outputs that ranks share, {} differ", copies.groups.size(), unequal);
+  }
+  out.note += beside_reference(run, reference) + not_compared(copies.unplaced);
   return out;
 }
 

@@ -12,6 +12,7 @@
 #include "sim/judge/verdict/findings.h"
 #include "sim/recorded/clue.h"
 #include "sim/recorded/hashes.h"
+#include "sim/recorded/last_right.h"
 #include "sim/recorded/layers.h"
 #include "sim/recorded/piece_judge.h"
 #include "sim/recorded/placement.h"
@@ -83,6 +84,17 @@ bool comes_before(const Divergence& output, const std::optional<Divergence>& val
   return value->phase != Phase::kForward;
 }
 
+void mark_means(const RecordedRun& run, std::map<GoldenPosition, WrongAddends>& addends) {
+  for (auto& [position, sums] : addends) {
+    if (sums.wrong.empty()) continue;
+    const ResultRow& row = sums.wrong.front();
+    sums.is_mean = std::any_of(run.pieces.begin(), run.pieces.end(), [&](const auto& piece) {
+      return piece.is_mean && piece.name == row.name && piece.step == row.step &&
+             piece.phase == row.phase;
+    });
+  }
+}
+
 void conclude(CaseResult& result) {
   if (result.divergence) {
     Divergence& found = *result.divergence;
@@ -103,10 +115,14 @@ void conclude(CaseResult& result) {
   take(result, Verdict::kMatch, ResultKind::kNone, "");
 }
 
-// Names of one kind of omission: "not compared, because ..: a, b".
+// Names of one kind of omission: "not compared, because ..: a, b and 5 more".
 std::string omission(const char* why, const std::set<std::string>& names) {
+  constexpr size_t kListed = 6;
   if (names.empty()) return "";
-  return fmt::format("not compared, {}: {}", why, fmt::join(names, ", "));
+  const size_t shown = std::min(kListed, names.size());
+  std::string text = fmt::format("not compared, {}: {}", why,
+                                 fmt::join(names.begin(), std::next(names.begin(), shown), ", "));
+  return names.size() > shown ? text + fmt::format(" and {} more", names.size() - shown) : text;
 }
 
 std::string note_of(const RecordedRun& run, const Reference& golden) {
@@ -147,10 +163,14 @@ RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference) {
   result.spec = spec_of(run, reference, golden);
   result.reports = judge_pieces(run, result.spec, golden);
   const StepMeshes meshes(run.mesh);
-  const auto addends = settle_addends(meshes, result.reports);
+  auto addends = settle_addends(meshes, result.reports);
+  mark_means(run, addends);
   add_totals(result);
   result.divergence = first_divergence(result.spec, meshes, result.reports, addends);
-  if (result.divergence) add_clue(run, golden, *result.divergence);
+  if (result.divergence) {
+    result.divergence->last_good = last_right(run, result.reports, *result.divergence);
+    add_clue(run, golden, *result.divergence);
+  }
   HashJudgement hashes = judge_hashes(run, reference);
   if (hashes.divergence && comes_before(*hashes.divergence, result.divergence)) {
     result.divergence = std::move(hashes.divergence);

@@ -525,6 +525,59 @@ class LogprobsTest(cli_test.CommandTest):
         self.expect(self.pair(a=a, b=b, metadata_a={"temperature": "1"}, metadata_b={"temperature": "0.5"}), 0,
                     "NOISE")
 
+    def test_few_wrong_tokens_are_no_cause(self):
+        """Tokens at random places, all moved to one side, while the others are equal to the bit or noise."""
+        self.folders()
+        moves = {f"{c:+}": (0.02, lambda v, draw, c=c: v + c) for c in (0.3, -0.3, 1.0, -1.0)}
+        moves["up"] = (0.02, lambda v, draw: v + abs(draw.gauss(0, 1)))
+        moves["half"] = (0.1, lambda v, draw: v / 2)
+        moves["a third, up"] = (0.33, lambda v, draw: v + abs(draw.gauss(0, 1)))
+        for name, (share, move) in moves.items():
+            for noisy in (False, True):
+                draw = random.Random(f"{SEED} few {name}")
+                batch = Batch(draw, rows=8)
+                a = batch.score(NOISY)
+                b = [[move(value, draw) if value and draw.random() < share else value for value in row]
+                     for row in (batch.score(NOISY) if noisy else a)]
+                for folder, values in zip("ab", (a, b)):
+                    self.write(folder, f"{name} {noisy}", batch.tensors(values, "float32"),
+                               {"dtype": NOISY} if noisy else {})
+        text, findings = self.findings(1)
+        self.assertEqual([(found["verdict"], found["causes"]) for found in findings], [("different", [])] * 14, text)
+
+    def test_half_of_16_rows(self):
+        for wrong, text in ((range(8, 16), "only rows 8 to 15 differ, block 1 of 2"),
+                            (range(1, 16, 2), "only rows 1, 3, ... differ, every 2nd"),
+                            (range(0, 16, 2), "only rows 0, 2, ... differ, every 2nd")):
+            batch = Batch(random.Random(f"{SEED} half"), length=24)
+            other = batch.score("float64", change=lambda row, t, wrong=wrong: 0.5 if row in wrong else 0)
+            a = batch.score("float64")
+            b = [other[row] if row in wrong else a[row] for row in range(16)]
+            done = self.pair(a=batch.tensors(a, "float32"), b=batch.tensors(b, "float32"))
+            self.expect(done, 1, "the cause is known: replica", text)
+        rows = {0, 1, 4, 6, 7, 10, 13, 15}
+        other = batch.score("float64", change=lambda row, t: 0.5)
+        b = [other[row] if row in rows else a[row] for row in range(16)]
+        done = self.pair(a=batch.tensors(a, "float32"), b=batch.tensors(b, "float32"))
+        self.expect(done, 1, "no known cause", "stale or partly updated weights")
+        self.assertNotIn("few tokens", done.stdout)
+
+    def test_a_top_p_that_every_token_reaches(self):
+        """Where logits are flat, top-p adds about -log(top_p) to each logprob."""
+        for flat in (False, True):
+            batch = Batch(random.Random(f"{SEED} flat"), rows=8, length=40)
+            a = batch.score("float64")
+            if flat:
+                a = [[value and min(value, -1.5) for value in row] for row in a]
+            b = [[value and value - math.log(0.8) for value in row] for row in a]
+            both = {"a": batch.tensors(a, "float32"), "b": batch.tensors(b, "float32")}
+            if flat:
+                self.expect(self.pair(**both, metadata_b={"top_p": "0.8"}), 1, "the cause is known: renormalized",
+                            "B renormalizes after top-p", "the top_p of 0.8")
+            for top_p in ("0.8", "0.5", "0.95") if flat else ("0.5", "0.95"):
+                name = {"metadata_a" if top_p == "0.8" else "metadata_b": {"top_p": top_p}}
+                self.expect(self.pair(**both, **name), 1, "the cause is known: offset")
+
     def test_bad_input(self):
         values = [[0.0, -1.0, -2.0], [0.0, -0.5, -0.25]]
         good = {"logprobs": ("float32", values)}

@@ -10,7 +10,7 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import cli_test  # noqa: E402
-from recorded_test import PARAMETERS, gradient, recorded, values_of  # noqa: E402
+from recorded_test import PARAMETERS, gradient, recorded, start, stepped, values_of  # noqa: E402
 
 
 def noise(name):
@@ -185,6 +185,120 @@ class Clues(cli_test.CommandTest):
         text = self.judged_with_terms(change)
         self.assertNotIn("after it", text)
         self.assertEqual("", self.likely(text))
+
+    def line(self, label, text):
+        return next((line.strip() for line in text.splitlines() if line.startswith("  " + label)), "")
+
+    def test_what_was_right_before_is_what_was_computed_before(self):
+        """Gradients are recorded in another order than that of the computation, and the loss at the end of its step."""
+        def ordered(run, order_of):
+            for lines in run.lines:
+                for one in lines:
+                    if one["kind"] == "grad":
+                        one["order"] = order_of(one["order"])
+                    elif one["kind"] == "scalar":
+                        del one["order"]
+                    if one.get("order", 0) is None:
+                        del one["order"]
+                lines.sort(key=lambda one: one["name"] == "loss")
+            return run
+
+        def judged(change, order_of):
+            self.setUp()
+            golden = ordered(recorded(), order_of).write(os.path.join(self.scratch, "one"))
+            run = ordered(recorded((("tp", 2),), change), order_of).write(os.path.join(self.scratch, "run"))
+            done = self.run_program("judge", run, "--golden", golden)
+            self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+            return done.stdout
+
+        def down(run, rank, kind, name, values):
+            return [0.3 * value for value in values] if kind == "grad" and "down" in name and rank else None
+
+        def loss(run, rank, kind, name, values):
+            return [2 * values[0]] if name == "loss" else None
+
+        def stepped_norm(run, rank, kind, name, values):
+            return [2 * value for value in values] if values == stepped("layers.0.norm.weight") else None
+        backward = judged(down, lambda order: 1000 - order)
+        self.assertIn("tensor    grad.layers.0.down.weight", backward)
+        self.assertEqual("before    grad.layers.0.up.weight was right on that rank", self.line("before", backward))
+        self.assertNotIn("grad.", self.line("before", judged(down, lambda order: None)))
+        self.assertEqual("", self.line("before", judged(loss, lambda order: order)))
+        self.assertIn("grad_norm was right", self.line("before", judged(stepped_norm, lambda order: order)))
+
+    def test_terms_of_a_mean_that_are_all_too_large(self):
+        def change(run, rank, kind, name, values):
+            return [2 * values[0]] if name == "loss" else None
+        self.assertIn("the mean of the terms over dp: the value is 2.00 x golden on all ranks;",
+                      self.judged_with_terms(change))
+
+    def test_ranks_with_other_values_of_a_scalar(self):
+        def change(run, rank, kind, name, values):
+            return [values[0] * (1.01 if rank else 0.9)] if name == "loss" else None
+        text = self.judged(change)
+        self.assertIn("the value is 0.9 x golden on rank 0, 1.01 x golden on rank 1", text)
+
+    def test_what_this_run_does_not_record(self):
+        golden = recorded()
+        golden.head["version"] = 2
+        for i in range(20):
+            golden.add(0, "scalar", f"other.{i:02}", [1.0], ())
+        run = recorded((("tp", 2),))
+        for rank in range(2):
+            key = next(one["key"] for one in run.lines[rank] if one["name"] == "loss")
+            run.lines[rank] = [one for one in run.lines[rank] if one["key"] != key]
+            run.data[rank] = [one for one in run.data[rank] if one[0] != key]
+        done = self.run_program("judge", run.write(os.path.join(self.scratch, "run")), "--golden",
+                                golden.write(os.path.join(self.scratch, "one")))
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("tensor    loss   of step 1", done.stdout)
+        self.assertIn("this run does not record it in that step: call rec.scalar(\"loss\", ..)", self.likely(done.stdout))
+        self.assertNotIn("slot", done.stdout)
+        self.assertIn("other.04 and 15 more", self.line("note", done.stdout))
+        self.assertNotIn("other.09", done.stdout)
+
+    def test_a_note_of_hashes_without_copies(self):
+        run = recorded((("tp", 2),), version=2)
+        for lines in run.lines:
+            lines.append({"kind": "hash", "name": "layers.0.output", "step": 1, "microbatch": 0, "order": 0,
+                          "dtype": "float64", "shape": [2, 3], "global_shape": [2, 3], "offset": None,
+                          "digest": "0123456789abcdef", "source": "plain"})
+        done = self.run_program("judge", run.write(os.path.join(self.scratch, "run")), "--golden",
+                                recorded().write(os.path.join(self.scratch, "one")))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("2 hashes of outputs", self.line("note", done.stdout))
+        self.assertNotIn("that ranks share, 0 differ", done.stdout)
+
+    def test_a_copy_that_changed_on_one_rank(self):
+        """The loss is wrong, and after the step a rank's copy is far from where an update leads."""
+        def change(far):
+            def of_run(run, rank, kind, name, values):
+                if name == "loss":
+                    return [values[0] * 1.001]
+                if values == stepped("layers.0.norm.weight") and rank == 1:
+                    return [values[0] + far, *values[1:]]
+                return None
+            self.setUp()
+            return self.likely(self.judged(of_run))
+        self.assertIn("the copy of layers.0.norm.weight on rank 1 is not that of rank 0 after this step: it is 0.4 from the "
+                      "reference's, which moved by 0.01", change(0.4))
+        self.assertNotIn("copy", change(0.02))
+
+    def test_a_step_of_another_size(self):
+        def change(run, rank, kind, name, values):
+            if values != stepped("head.weight"):
+                return None
+            return [old + 0.25 * (new - old) for old, new in zip(start("head.weight"), values)]
+        text = self.judged(change)
+        self.assertIn("moved by 0.25 of the golden's update: the learning rate, or another setting of the optimizer", text)
+        self.assertNotIn("bias correction", text)
+
+    def test_gradients_that_are_addends_of_copies(self):
+        def change(run, rank, kind, name, values):
+            if kind != "grad" or "norm" not in name:
+                return None
+            return [0.5 * value + (0.3 if rank else -0.3) for value in values]
+        self.assertIn("must be equal over tp, but the ranks hold addends (partial)", self.judged(change))
 
 
 if __name__ == "__main__":

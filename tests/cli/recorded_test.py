@@ -312,7 +312,7 @@ class RecordedRunTest(cli_test.CommandTest):
             place = next(i for i, one in enumerate(run.lines[rank]) if one["kind"] == "grad" and "up" in one["name"])
             for rows in (run.lines[rank], run.data[rank]):
                 del rows[place]
-        self.expect(self.judge(run), 1, "missing", "grad.layers.0.up.weight", "no rank observed it")
+        self.expect(self.judge(run), 1, "missing", "grad.layers.0.up.weight", "no rank of this run recorded it")
 
     def test_a_name_that_the_reference_lacks(self):
         run = recorded([("tp", 2)])

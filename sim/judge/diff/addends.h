@@ -17,6 +17,7 @@ struct WrongAddends {
   std::vector<Piece> sums;       // one per wrong group; `actual` is the sum
   std::vector<int64_t> lacking;  // ranks whose addend is missing, or holds too few elements
   std::string lack;              // a sentence that says which addends are there
+  bool is_mean = false;          // the addends are terms of a mean, already divided by their number
 };
 
 // Sums the addends of every tensor in rank order and sets the outcome of their rows:

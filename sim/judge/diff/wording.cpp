@@ -23,8 +23,10 @@ std::string words(const SumOfSteps& found) {
 }
 
 std::string words(const ShareOfUpdate& found) {
-  return fmt::format("moved by {:.3g} of the golden's update: a rate or a bias correction is wrong",
-                     found.share);
+  return fmt::format(
+      "moved by {:.3g} of the golden's update: the learning rate, or another setting of the "
+      "optimizer, is wrong",
+      found.share);
 }
 
 std::string words(const EqualsTensor& found) { return "equals the golden's " + found.name; }

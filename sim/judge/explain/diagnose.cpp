@@ -27,7 +27,8 @@ Explanation in_words(const Difference& difference, const Proposal& proposal) {
   const Symptoms& symptoms = difference.symptoms;
   std::string pattern = proposal.pattern;
   if (!proposal.names_ranks) {
-    pattern += " " + ranks_clause(symptoms.mesh, ranks, ranks_of(symptoms.rows));
+    pattern += " " + ranks_clause(symptoms.mesh, spoken_of(symptoms, ranks),
+                                  spoken_of(symptoms, ranks_of(symptoms.rows)));
   }
   pattern += proposal.detail;
   const std::string share = explained_text(proposal.share);

@@ -29,6 +29,7 @@ struct Symptoms {
   double clip_ratio = 0;         // max_norm / norm of the golden, not capped; 0: no clipping
   int64_t microbatches = 1;      // of the rank that has the most in that step
   double loss_scale_factor = 1;  // loss scale of that step over the golden's
+  std::vector<std::string> summed_axes = {};  // of sums: each is the value of all ranks along these
 };
 
 // Explains wrong values. Facts come first: problems, NaN, draws. Then every hypothesis makes a

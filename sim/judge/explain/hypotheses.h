@@ -54,6 +54,8 @@ struct Proposal {
 
 std::vector<int64_t> ranks_of(const Rows& rows);  // ascending, each once
 std::vector<int64_t> ranks_of(const Pieces& pieces);
+// The ranks that such rows speak of: with sums all ranks that hold their addends.
+std::vector<int64_t> spoken_of(const Symptoms& symptoms, const std::vector<int64_t>& ranks);
 // All sets of axes of size greater than 1, single axes first.
 std::vector<std::vector<std::string>> sets_of_axes(const Mesh& mesh);
 // Peers along `axes` that hold the same part, per microbatch; empty when some are absent.

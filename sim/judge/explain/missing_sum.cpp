@@ -101,7 +101,7 @@ std::optional<Proposal> propose_groups(const Difference& difference, const Group
   std::string declared;
   if (declared_copies(difference.symptoms, groups)) {
     declared =
-        fmt::format("declared replicated over {}, but {}: ", over,
+        fmt::format("must be equal over {}, but {}: ", over,
                     is_sum && best.disjoint ? "each rank holds a part of it and zeros (sharded)"
                                             : "the ranks hold addends (partial)");
   }

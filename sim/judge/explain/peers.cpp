@@ -21,6 +21,17 @@ std::vector<int64_t> ranks_of(const Rows& rows) { return ranks_in(rows); }
 
 std::vector<int64_t> ranks_of(const Pieces& pieces) { return ranks_in(pieces); }
 
+std::vector<int64_t> spoken_of(const Symptoms& symptoms, const std::vector<int64_t>& ranks) {
+  if (symptoms.summed_axes.empty()) return ranks;
+  std::set<int64_t> all;
+  for (const int64_t rank : ranks) {
+    for (const int64_t peer : symptoms.mesh.peers_along(symptoms.summed_axes, rank)) {
+      all.insert(peer);
+    }
+  }
+  return {all.begin(), all.end()};
+}
+
 std::vector<std::vector<std::string>> sets_of_axes(const Mesh& mesh) {
   std::vector<std::vector<std::string>> sets = {{}};
   for (const MeshAxis& axis : mesh.axes()) {

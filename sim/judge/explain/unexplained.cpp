@@ -1,5 +1,6 @@
 // The text about values that no hypothesis explains.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -107,6 +108,32 @@ bool looks_rounded(const Symptoms& symptoms, double relative_error) {
   return above && below;
 }
 
+// "0.9 x golden on all ranks", or where ranks have other values "0.9 x golden on rank 0, 1.1 x
+// golden on rank 1".
+std::string factors_of_scalar(const Rows& wrong, const std::string& on_ranks) {
+  constexpr size_t kListed = 4;
+  std::vector<std::pair<std::string, std::vector<int64_t>>> factors;
+  for (const ResultRow* row : wrong) {
+    const std::string factor = fmt::format("{:.8g}", row->actual_value / row->golden_value);
+    const auto known = std::find_if(factors.begin(), factors.end(),
+                                    [&](const auto& one) { return one.first == factor; });
+    if (known == factors.end()) {
+      factors.push_back({factor, {row->rank}});
+    } else {
+      known->second.push_back(row->rank);
+    }
+  }
+  if (factors.size() == 1) return factors.front().first + " x golden " + on_ranks;
+  std::string text;
+  for (size_t i = 0; i < std::min(kListed, factors.size()); ++i) {
+    const auto& [factor, ranks] = factors[i];
+    text += fmt::format("{}{} x golden on rank{} {}", i > 0 ? ", " : "", factor,
+                        ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
+  }
+  const size_t more = factors.size() - std::min(kListed, factors.size());
+  return text + (more > 0 ? fmt::format(", and {} other values", more) : "");
+}
+
 }  // namespace
 
 bool may_be_rounding(const ResultRow& row) {
@@ -145,8 +172,8 @@ std::optional<Proposal> propose_where(const Assembled& tensor, const Mesh& mesh)
 Explanation words_by_size(const Difference& difference) {
   const Symptoms& symptoms = difference.symptoms;
   const Rows& wrong = difference.wrong;
-  const std::string on_ranks =
-      ranks_clause(symptoms.mesh, difference.ranks, ranks_of(symptoms.rows));
+  const std::string on_ranks = ranks_clause(symptoms.mesh, spoken_of(symptoms, difference.ranks),
+                                            spoken_of(symptoms, ranks_of(symptoms.rows)));
   int64_t bad = 0, count = 0;
   double largest = 0, scale = 0;
   for (const ResultRow* row : wrong) {
@@ -157,8 +184,7 @@ Explanation words_by_size(const Difference& difference) {
   }
   Explanation out;
   if (wrong.front()->count == 1 && wrong.front()->golden_value != 0) {
-    out.pattern = fmt::format("the value is {:.8g} x golden {}",
-                              wrong.front()->actual_value / wrong.front()->golden_value, on_ranks);
+    out.pattern = "the value is " + factors_of_scalar(wrong, on_ranks);
   } else {
     out.pattern = fmt::format("{} of {} elements are wrong {}, by at most {:.2g}", bad, count,
                               on_ranks, largest);

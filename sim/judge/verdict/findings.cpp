@@ -229,10 +229,14 @@ class Judge {
     Divergence found = common(wrong, ResultKind::kValues);
     found.ranks = ranks_in(addends);
     Symptoms seen = symptoms(wrong, pieces, found.step);
-    seen.addends = pieces_of(*addends.front(), true);
+    const std::vector<const Piece*> held = pieces_of(*addends.front(), true);
+    if (!sums.is_mean) seen.addends = held;  // terms that are equal are no sums counted twice
+    seen.summed_axes = addends.front()->partial_axes;
     Explanation why = explain_values(seen);
-    why.pattern = "the sum of the addends over " + partial_axes(addends) + ": " + why.pattern;
-    if (why.likely.empty()) why.pattern += empty_addends(seen.addends);
+    why.pattern =
+        fmt::format("the {} over {}: {}", sums.is_mean ? "mean of the terms" : "sum of the addends",
+                    partial_axes(addends), why.pattern);
+    if (why.likely.empty()) why.pattern += empty_addends(held);
     explain(found, why);
     if (found.tensor == "loss" && found.likely.empty()) add_next_tensor(found);
     return found;

@@ -103,7 +103,7 @@ TEST_CASE("a missing sum may go over several axes, and be partly right", "[expla
   };
   const Divergence both = found(world(), parts(0));
   CHECK(both.likely == "the sum over dp x tp is missing");
-  CHECK_THAT(both.pattern, Catch::Contains("declared replicated over dp x tp, but the ranks hold "
+  CHECK_THAT(both.pattern, Catch::Contains("must be equal over dp x tp, but the ranks hold "
                                            "addends (partial)") &&
                                Catch::EndsWith("; explains all of the difference"));
   CHECK_THAT(found(world(), parts(1e-2)).pattern, Catch::Contains("; explains 99.9"));
@@ -149,7 +149,7 @@ TEST_CASE("a replicated parameter whose ranks hold parts is called sharded", "[e
               own.narrow(0, 4 * (rank % 3), 4).copy_(t.narrow(0, 4 * (rank % 3), 4));
               return own;
             }));
-  CHECK_THAT(sharded.pattern, Catch::Contains("declared replicated over tp, but each rank holds a "
+  CHECK_THAT(sharded.pattern, Catch::Contains("must be equal over tp, but each rank holds a "
                                               "part of it and zeros (sharded)"));
 }
 
