@@ -259,12 +259,30 @@ class Shrinking {
   }
 
   Shrunk search() {
+    begin_small();
     while (one_round()) {
     }
     return std::move(found_);
   }
 
  private:
+  // Many edits at once, since each of them alone leaves a large case that takes long. Which axes of
+  // the mesh are needed is not known yet, so they stay.
+  void begin_small() {
+    std::vector<Edit> edits = smaller_cases(found_.settings), joins;
+    std::erase_if(edits, [](const Edit& edit) { return edit.what.starts_with("parallel."); });
+    for (size_t count = edits.size(); count > 1 && joins.size() < kMostCandidates; count /= 2) {
+      joins.push_back(joined(edits, count));
+    }
+    if (joins.empty() || !(found_.in_time = in_time_())) return;
+    ++found_.rounds;
+    const CaseSettings before = found_.settings;
+    for (const Edit& one : those_that_fail(joins)) {
+      const CaseSettings smaller = edited(before, one);
+      if (size_of(smaller) < size_of(found_.settings)) found_.settings = smaller;
+    }
+  }
+
   // False when no edit is left that fails the same way, or no time.
   bool one_round() {
     found_.kept.clear();

@@ -17,8 +17,14 @@ std::string without_numbers(const std::string& text) {
   plain = std::regex_replace(plain, list, "#");
   static const std::regex places("wrong only at .*");  // which a smaller tensor may not have
   plain = std::regex_replace(plain, places, "wrong only at places");
-  static const std::regex holders(" on (all rank|rank #)");  // fewer on a smaller mesh
-  return std::regex_replace(std::regex_replace(plain, plural, "rank"), holders, "");
+  return std::regex_replace(plain, plural, "rank");
+}
+
+// Without the ranks that hold what is wrong, and their place on an axis: a smaller mesh has fewer.
+std::string without_holders(const std::string& text) {
+  static const std::regex holders(
+      R"( on (all ranks|ranks? [0-9]+((, and |, | and | to |-)[0-9]+)*)( only)?( \([^)]*\))?)");
+  return std::regex_replace(text, holders, "");
 }
 
 // The sentence up to its first detail.
@@ -35,7 +41,7 @@ std::string failure_signature(const CaseResult& result) {
     const Divergence& found = *result.divergence;
     const std::string& cause = found.likely.empty() ? found.pattern : found.likely;
     return fmt::format("{} {} {}", signature, without_numbers(found.tensor),
-                       without_numbers(first_clause(cause)));
+                       without_numbers(first_clause(without_holders(cause))));
   }
   // The message of another verdict names ranks and calls; of an exception it is what was thrown.
   const bool says = result.kind == ResultKind::kThrew || result.kind == ResultKind::kInternal ||

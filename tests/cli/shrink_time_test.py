@@ -24,7 +24,7 @@ data: {{lengths: [17, 9, 23, 12, 5, 20, 8, 14]}}
 run: {{steps: 2, loss: {{kind: clipped_pg}}, optimizer: {{name: SGD, kwargs: {{momentum: 0.5}}}},
       scheduler: {{name: LinearLR, kwargs: {{start_factor: 0.5, total_iters: 4}}}}}}
 parallel: {{data_parallel_size: 2, context_parallel_size: 2, tensor_parallel_size: 4, sequence_parallel: true,
-           data_parallel: fsdp, activation_checkpointing: layer}}
+           data_parallel: fsdp}}
 world: {{backend: emulated, digests: true, nodes: 2}}
 faults: [{fault}]
 expect: {{verdict: mismatch}}
@@ -32,7 +32,7 @@ expect: {{verdict: mismatch}}
 
 # What is planted, and the ranks and layers of the smallest case that has it.
 FAULTS = {
-    "tp": ("{kind: corrupt, rank: 6, op: reduce_scatter, axis: tp, label: mlp.down_proj}",
+    "tp": ("{kind: duplicate, rank: 6, op: reduce_scatter, axis: tp, label: mlp.down_proj}",
            {"tensor_parallel_size": 2}),
     "dp": ("{kind: corrupt, rank: 9, op: reduce_scatter, label: layers.* reduce}", {"data_parallel_size": 2}),
     "cp": ("{kind: corrupt, rank: 5, op: send, axis: cp, label: kv forward}",

@@ -156,6 +156,13 @@ TEST_CASE("a signature has no numbers, layers or ranks") {
   smaller.divergence->tensor = "grad.model.layers.0.mlp.down_proj.weight";
   smaller.divergence->pattern = "every element is 2.00 x golden on ranks 0, 1";
   CHECK(failure_signature(result) == failure_signature(smaller));
+  for (const char* holders : {"on all ranks", "on rank 0 only", "on rank 0 only (tp 0)",
+                              "on ranks 4, 5, 6, 7", "on ranks 0 and 1 (tp 0)"}) {
+    const std::string by = " are wrong {}, by at most 1.6 (0.5 of the tensor's scale)";
+    result.divergence->pattern = "8 of 8 elements" + fmt::format(fmt::runtime(by), holders);
+    smaller.divergence->pattern = "4 of 4 elements" + fmt::format(fmt::runtime(by), "on rank 1");
+    CHECK(failure_signature(result) == failure_signature(smaller));
+  }
   CaseResult other = smaller;
   other.divergence->pattern = "the shards of ranks 0 and 1 are exchanged";
   CHECK(failure_signature(other) != failure_signature(smaller));
