@@ -543,7 +543,9 @@ class LogprobsTest(cli_test.CommandTest):
                     self.write(folder, f"{name} {noisy}", batch.tensors(values, "float32"),
                                {"dtype": NOISY} if noisy else {})
         text, findings = self.findings(1)
-        self.assertEqual([(found["verdict"], found["causes"]) for found in findings], [("different", [])] * 14, text)
+        self.assertEqual([found["causes"] for found in findings], [[]] * 14, text)
+        exact = [found["verdict"] for found in findings if "False" in found["files"]]  # a move of 0.3 may be noise
+        self.assertEqual(exact, ["different"] * 7, text)
 
     def test_half_of_16_rows(self):
         for wrong, text in ((range(8, 16), "only rows 8 to 15 differ, block 1 of 2"),
