@@ -17,6 +17,7 @@
 #include "sim/case/record/parted_skips.h"
 #include "sim/case/record/scatter.h"
 #include "sim/case/recorder/golden_recorder.h"
+#include "sim/case/recorder/rounding_noise.h"
 #include "sim/case/runners.h"
 #include "tensor/safetensors.h"
 
@@ -39,12 +40,6 @@ int64_t last_step_of(const sim::CaseSpec& spec) {
   return spec.is(sim::ModelWorkload::kTrain) ? spec.steps : -1;
 }
 
-// A member in a lower precision adds in that precision, so that roundings of its outputs suffice.
-// One in float64 adds as the golden does, and another order of adding is several roundings.
-constexpr double kRoundingsOfSums = 4;
-
-double roundings_in(at::ScalarType dtype) { return dtype == at::kDouble ? kRoundingsOfSums : 1; }
-
 // Runs members `first` to `last`, two at a time, and adds each to the scatter of `recorder`.
 void run_members(int64_t first, int64_t last, const sim::CaseSpec& spec, const CaseData& data,
                  at::ScalarType dtype, const Perturbation::Errors& errors,
@@ -54,7 +49,7 @@ void run_members(int64_t first, int64_t last, const sim::CaseSpec& spec, const C
   const auto run_some = [&] {
     at::set_num_threads(1);
     for (int64_t member = next++; member <= last; member = next++) {
-      const Perturbation perturbation(member, spec.seed, errors, roundings_in(dtype));
+      const Perturbation perturbation(member, spec.seed, errors, sim::roundings_of_member(dtype));
       sim::GoldenRecorder recorded(spec.record_activations, last_step_of(spec));
       run_single_device(spec, data, {.dtype = dtype, .perturbation = &perturbation}, recorded);
       const std::lock_guard<std::mutex> lock(one_at_a_time);

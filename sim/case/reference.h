@@ -16,8 +16,9 @@ std::string reference_name(const ReferenceSpec& reference);
 // "" of a case without a reference.
 std::string reference_note(const CaseSpec& spec);
 // The runs that make a reference: the first in float64, whose values the case is compared with. In
-// a lower precision there are others in that precision, which show how far roundings carry this
-// layout: run 0 as it is, the further ones moved by roundings (sim/world/rank/member_noise.h).
+// a lower precision, and in float64 where a case fails by little, there are others in the case's
+// precision, which show how far roundings carry this layout: run 0 as it is, the further ones moved
+// by roundings (sim/world/rank/member_noise.h).
 inline constexpr int64_t kExactRun = -1;
 // The folder of a run's pieces below that of the reference, and the run of such a folder.
 std::string folder_of_run(const std::string& folder, int64_t run);

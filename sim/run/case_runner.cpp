@@ -65,7 +65,6 @@ bool may_be_amplified(const CaseResult& result) {
   const CaseSpec& spec = result.spec;
   if (result.verdict != Verdict::kMismatch || result.kind != ResultKind::kValues) return false;
   if (spec.precision != Precision::kFloat64 || !is_model_workload(spec.workload)) return false;
-  if (spec.reference.is_set()) return false;
   if (!result.divergence) return false;
   const ResultRow& first = result.divergence->worst;  // later ones grow from it
   return first.outcome == Outcome::kMismatch && first.problem.empty() &&
@@ -144,7 +143,7 @@ void CaseRunner::finish(const std::shared_ptr<Under>& under,
   }
   if (under->measured && result.verdict == Verdict::kMatch) {
     result.message =
-        "the model amplifies roundings: correct runs of one device differ by more than the rule of "
+        "the model amplifies roundings: correct runs of one layout differ by more than the rule of "
         "float64 allows, so allowances were measured (docs/judge.md)";
   }
   // A scenario expects what happens to its ranks.

@@ -92,7 +92,7 @@ void GoldenStore::get(const CaseSpec& spec, Ready ready, bool measured) {
   entry->waiting.push_back(std::move(ready));
   entry->golden = std::make_shared<Golden>();
   entry->golden->fd = make_memory_file();
-  if (of_ranks) return run_reference(entry, spec);
+  if (of_ranks) return run_reference(entry, spec, measured);
   if (auto outcome = too_large(spec)) return settle(entry, full_key, std::move(*outcome));
   nlohmann::json request = to_json(spec);
   if (measured) request[golden::kMeasured] = true;
@@ -102,17 +102,18 @@ void GoldenStore::get(const CaseSpec& spec, Ready ready, bool measured) {
                      });
 }
 
-void GoldenStore::run_reference(const std::shared_ptr<Entry>& entry, const CaseSpec& spec) {
+void GoldenStore::run_reference(const std::shared_ptr<Entry>& entry, const CaseSpec& spec,
+                                bool measured) {
   std::shared_ptr<const PiecesFolder> pieces;
   try {
     if (limits_) check_world_limits(reference_case(spec, ""), *limits_);
-    pieces = std::make_shared<const PiecesFolder>(limits_ ? reference_bytes(spec) : 0);
+    pieces = std::make_shared<const PiecesFolder>(limits_ ? reference_bytes(spec, measured) : 0);
   } catch (const Error& error) {
     return settle(entry, "", {.kind = ResultKind::kBadInput, .message = error.what()});
   }
   entry->golden->pieces = pieces;
   run_reference(entry, std::make_shared<ReferenceTensors>(spec, pieces->path()), kExactRun,
-                last_reference_run(spec));
+                last_reference_run(spec, measured));
 }
 
 void GoldenStore::run_reference(const std::shared_ptr<Entry>& entry,

@@ -54,7 +54,7 @@ class GoldenStore {
   void forget_old();
 
   // Lets the reference layout of the case run instead of one device.
-  void run_reference(const std::shared_ptr<Entry>& entry, const CaseSpec& spec);
+  void run_reference(const std::shared_ptr<Entry>& entry, const CaseSpec& spec, bool measured);
   void run_reference(const std::shared_ptr<Entry>& entry,
                      const std::shared_ptr<ReferenceTensors>& tensors, int64_t run, int64_t last);
   // Why the golden of this case cannot be computed here; nothing when it can.

@@ -86,19 +86,19 @@ int64_t PiecesFolder::bytes() const {
   return sum;
 }
 
-double reference_bytes(const CaseSpec& spec) {
+double reference_bytes(const CaseSpec& spec, bool measured) {
   constexpr double kOfElement = 9;  // its float64 value and who gave it
   if (!spec.is(ModelWorkload::kTrain)) return 0;
   const double kinds = spec.optimizer.kind == OptimizerKind::kAdamW ? 4 : 2;
   CaseSpec one = spec;
   one.precision = Precision::kFloat64;
-  // The exact run, and in lower precisions one of the others at a time.
-  const double runs = spec.precision == Precision::kFloat64 ? 1 : 2;
+  // The exact run, and one of the others at a time.
+  const double runs = last_reference_run(spec, measured) == kExactRun ? 1 : 2;
   return runs * kinds * static_cast<double>(spec.steps) * save_bytes(one) / 8 * kOfElement;
 }
 
-int64_t last_reference_run(const CaseSpec& spec) {
-  return spec.precision == Precision::kFloat64 ? kExactRun : kPerturbed;
+int64_t last_reference_run(const CaseSpec& spec, bool measured) {
+  return spec.precision == Precision::kFloat64 && !measured ? kExactRun : kPerturbed;
 }
 
 ReferenceTensors::ReferenceTensors(CaseSpec spec, std::string folder)

@@ -30,9 +30,10 @@ class PiecesFolder {
 };
 
 // The most that the reference's tensors take on disk.
-double reference_bytes(const CaseSpec& spec);
+double reference_bytes(const CaseSpec& spec, bool measured);
 
-int64_t last_reference_run(const CaseSpec& spec);  // kExactRun, or one for each member of a golden
+// kExactRun, or one for each member of a golden: below float64, and where it is `measured`.
+int64_t last_reference_run(const CaseSpec& spec, bool measured);
 
 // What the runs of a reference have given so far (sim/case/reference.h).
 class ReferenceTensors {

@@ -25,6 +25,8 @@ double gap_above_one(at::ScalarType dtype) {
 
 }  // namespace
 
+double roundings_of_member(at::ScalarType dtype) { return dtype == at::kDouble ? 4 : 1; }
+
 at::Tensor uniform_noise(const at::Tensor& like, int64_t seed, const std::string& stream) {
   const auto generator = at::detail::createCPUGenerator(stream_seed(seed, stream));
   return at::rand(like.sizes(), generator, at::dtype(at::kDouble)).mul_(2).sub_(1);

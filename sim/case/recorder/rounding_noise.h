@@ -14,6 +14,11 @@ namespace shardproof::sim {
 at::Tensor moved_by_rounding(const at::Tensor& value, int64_t seed, const std::string& stream,
                              double roundings = 1);
 
+// By how many roundings a member's outputs are moved. A member in a lower precision adds in that
+// precision, so that one suffices. One in float64 adds as the run that nothing moves does, and
+// another order of adding is several roundings.
+double roundings_of_member(at::ScalarType dtype);
+
 // Uniform in [-1, 1], float64, of the shape of `like`.
 at::Tensor uniform_noise(const at::Tensor& like, int64_t seed, const std::string& stream);
 

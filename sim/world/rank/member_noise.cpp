@@ -48,14 +48,17 @@ std::shared_ptr<const MemberNoise> MemberNoise::of(const CaseSpec& spec) {
   auto noise = std::make_shared<MemberNoise>();
   noise->seed_ = spec.seed;
   noise->prefix_ = fmt::format("run {} ", run);
-  noise->roundings_of_float32_ =
-      eps_of_precision(spec.precision) / eps_of_precision(Precision::kFloat32);
+  const bool wide = spec.precision == Precision::kFloat64;
+  noise->roundings_ = roundings_of_member(wide ? at::kDouble : at::kFloat);
+  noise->roundings_of_gradient_ =
+      wide ? noise->roundings_
+           : eps_of_precision(spec.precision) / eps_of_precision(Precision::kFloat32);
   noise->errors_ = read_errors(std::filesystem::path(folder).parent_path().string());
   return noise;
 }
 
 at::Tensor MemberNoise::moved(const at::Tensor& value, const std::string& stream) const {
-  return moved_by_rounding(value, seed_, prefix_ + stream);
+  return moved_by_rounding(value, seed_, prefix_ + stream, roundings_);
 }
 
 void MemberNoise::wrap(Decoder& model) const {
@@ -66,7 +69,8 @@ void MemberNoise::wrap(Decoder& model) const {
 
 void MemberNoise::move_gradient(const Observation& gradient) const {
   const at::Tensor& tensor = gradient.tensor;
-  tensor.copy_(moved_by_rounding(tensor, seed_, prefix_ + key_of(gradient), roundings_of_float32_));
+  tensor.copy_(
+      moved_by_rounding(tensor, seed_, prefix_ + key_of(gradient), roundings_of_gradient_));
 }
 
 void MemberNoise::doubt_gradient(const Observation& gradient) const {

@@ -1,4 +1,4 @@
-// What a run of a reference in a lower precision does otherwise than the run that nothing moves:
+// What a run of a reference in the case's precision does otherwise than the run that nothing moves:
 // the same perturbations as those of a golden's members (golden/perturbation.h), on ranks.
 //
 //   slot output           moved by a rounding, and in the backward its gradient too
@@ -34,7 +34,7 @@ class MemberNoise {
  private:
   int64_t seed_ = 0;
   std::string prefix_;
-  double roundings_of_float32_ = 1;  // that a rounding of the precision is
+  double roundings_ = 1, roundings_of_gradient_ = 1;  // of their own dtypes
   RunErrors errors_;
 };
 
