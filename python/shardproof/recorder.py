@@ -347,6 +347,10 @@ class Recorder:
                   "mesh": [{"axis": name, "size": size} for name, size in self.mesh.axes],
                   "precision": str(precisions[-1])[6:], "lifted": sorted(lift.lifted),
                   "steps": self._finished if self._steps is None else min(self._finished, self._steps)}
+        header["coordinates"] = [list(reversed(self.mesh.coordinates(rank).values()))
+                                 for rank in range(self.mesh.world_size)]
+        if current.rows is not None:
+            header["batch"] = {"rows": current.rows.total, "parts": current.rows.total // max(current.rows.count, 1)}
         if self._settings is not None:
             header["optimizer"] = self._settings
         if self._repeat is not None:

@@ -111,6 +111,10 @@ class HandWrittenTest(unittest.TestCase):
         state = runs.whole(self.out, kind="opt", name="momentum_buffer.ab", step=1)
         self.assertTrue(torch.equal(state, 2 * full_ab()))
 
+    def test_coordinates_of_ranks_are_in_the_order_of_the_mesh(self):
+        ranks.run(4, record_fused, self.out)
+        self.assertEqual(runs.header(self.out)["coordinates"], [[0, 0], [0, 1], [1, 0], [1, 1]])
+
     def test_a_declared_partial_is_that_of_the_gradient_alone(self):
         ranks.run(4, record_fused, self.out)
         for _, line, _ in runs.pieces(self.out, name="scale"):
@@ -132,6 +136,8 @@ class HandWrittenTest(unittest.TestCase):
         self.assertEqual({line["offset"] is None and line["source"] == "plain" for _, line, _ in gradients}, {True})
         self.assertEqual(runs.names(self.out, kind="grad"), sorted(models.full_values(models.Model())))
         self.assertEqual([line["offset"] for _, line, _ in runs.pieces(self.out, kind="logprobs")], [[0, 0], [2, 0]])
+        header = runs.header(self.out)
+        self.assertEqual((header["coordinates"], header["batch"]), ([[0], [1]], {"rows": 4, "parts": 2}))
         model = models.build()
         tokens, targets = models.global_batch(0)
         logits = model(tokens)
