@@ -50,10 +50,7 @@ at::Tensor Perturbation::moved(const at::Tensor& value, const std::string& strea
 at::Tensor Perturbation::doubted_gradient(const at::Tensor& gradient, const std::string& parameter,
                                           int64_t step) const {
   const std::string key = sim::record_key(Phase::kStep, step, "grad." + parameter);
-  const double error = error_of(key);
-  const at::Tensor noise = sim::uniform_noise(gradient, seed_, prefix_ + "error of " + key);
-  return at::where(gradient.abs() < error, gradient + noise.mul_(error).to(gradient.scalar_type()),
-                   gradient);
+  return sim::doubted_within(gradient, error_of(key), seed_, prefix_ + "error of " + key);
 }
 
 at::Tensor Perturbation::doubt(const at::Tensor& logprobs, int64_t step) const {

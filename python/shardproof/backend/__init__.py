@@ -189,10 +189,14 @@ def settings(module, rank, seconds):
     return own
 
 
+def fault_texts():
+    return filter(None, os.environ.get("SHARDPROOF_FAULT", "").split(";"))
+
+
 def faults(module, rank):
     """The faults that SHARDPROOF_FAULT plants in a rank, separated by semicolons."""
     out = []
-    for text in filter(None, os.environ.get("SHARDPROOF_FAULT", "").split(";")):
+    for text in fault_texts():
         values = parse_fault(text)
         if values.pop("rank", rank) != rank:
             continue
@@ -205,7 +209,7 @@ def faults(module, rank):
 
 
 def check_ranks_of_faults(size):
-    for text in filter(None, os.environ.get("SHARDPROOF_FAULT", "").split(";")):
+    for text in fault_texts():
         rank = parse_fault(text).get("rank", 0)
         if not 0 <= rank < size:
             raise ValueError(f"SHARDPROOF_FAULT names rank {rank} in {text!r}, but the ranks are 0 to {size - 1}")

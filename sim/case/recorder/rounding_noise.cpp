@@ -39,4 +39,10 @@ at::Tensor moved_by_rounding(const at::Tensor& value, int64_t seed, const std::s
   return (value.to(at::kDouble) * factor).to(value.scalar_type());
 }
 
+at::Tensor doubted_within(const at::Tensor& value, double error, int64_t seed,
+                          const std::string& stream) {
+  const at::Tensor noise = uniform_noise(value, seed, stream);
+  return at::where(value.abs() < error, value + noise.mul_(error).to(value.scalar_type()), value);
+}
+
 }  // namespace shardproof::sim

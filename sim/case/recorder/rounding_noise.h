@@ -22,4 +22,8 @@ double roundings_of_member(at::ScalarType dtype);
 // Uniform in [-1, 1], float64, of the shape of `like`.
 at::Tensor uniform_noise(const at::Tensor& like, int64_t seed, const std::string& stream);
 
+// `value` with a number of up to `error` added to each element that is smaller than `error`.
+at::Tensor doubted_within(const at::Tensor& value, double error, int64_t seed,
+                          const std::string& stream);
+
 }  // namespace shardproof::sim

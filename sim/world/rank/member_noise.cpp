@@ -78,9 +78,7 @@ void MemberNoise::doubt_gradient(const Observation& gradient) const {
   const auto found = errors_.find(key);
   if (found == errors_.end() || !std::isfinite(found->second)) return;
   const at::Tensor& tensor = gradient.tensor;
-  const at::Tensor noise = uniform_noise(tensor, seed_, prefix_ + "error of " + key);
-  const at::Tensor doubted = tensor + noise.mul_(found->second).to(tensor.scalar_type());
-  tensor.copy_(at::where(tensor.abs() < found->second, doubted, tensor));
+  tensor.copy_(doubted_within(tensor, found->second, seed_, prefix_ + "error of " + key));
 }
 
 void GradientNoiseProbe::observe(const Observation& observation) {
