@@ -18,18 +18,23 @@ shardproof_folder(src/model src/base src/mesh/layout.h src/tensor src/observe fm
 shardproof_folder(src/optim src/base torch)
 shardproof_folder(src/logprob src/base src/mesh src/tensor src/comm src/collective src/sequence fmt
   torch)
+shardproof_folder(src/parallel/style src/base src/mesh src/comm src/model fmt torch)
 shardproof_folder(src/parallel/tp src/base src/mesh src/tensor src/random src/comm src/collective
-  src/model fmt json torch)
-shardproof_folder(src/parallel/cp src/base src/comm src/sequence src/model fmt torch)
-shardproof_folder(src/parallel/ulysses src/base src/mesh src/comm src/collective src/model fmt json
+  src/model src/parallel/style fmt json torch)
+shardproof_folder(src/parallel/cp src/base src/comm src/sequence src/model src/parallel/style fmt
   torch)
-shardproof_folder(src/parallel/data src/base src/mesh src/tensor src/comm src/model fmt torch)
+shardproof_folder(src/parallel/ulysses src/base src/mesh src/comm src/collective src/model
+  src/parallel/style fmt json torch)
+shardproof_folder(src/parallel/data src/base src/mesh src/tensor src/comm src/model
+  src/parallel/style fmt torch)
+shardproof_folder(src/parallel/registry src/parallel/style src/parallel/tp src/parallel/cp
+  src/parallel/ulysses src/parallel/data)
 shardproof_folder(src/parallel/reshard src/base src/mesh src/tensor src/comm torch)
 shardproof_folder(src/parallel/hf src/base src/tensor src/comm src/model fmt json torch)
 shardproof_folder(src/train src/base src/mesh src/tensor src/observe src/comm src/sequence src/model
-  src/optim src/logprob src/parallel/tp src/parallel/cp src/parallel/data fmt torch)
-shardproof_folder(src/policy src/base src/tensor src/random src/comm src/model src/parallel/tp
-  src/parallel/cp src/parallel/ulysses src/parallel/reshard src/train fmt json torch)
+  src/optim src/logprob src/parallel/style src/parallel/cp src/parallel/data fmt torch)
+shardproof_folder(src/policy src/base src/tensor src/random src/comm src/model
+  src/parallel/registry src/parallel/reshard src/train fmt json torch)
 
 # --- A case: what is run and what is kept of it. The first three take no LibTorch.
 shardproof_folder(sim/case src/base src/mesh fmt json)
@@ -68,8 +73,7 @@ shardproof_folder(sim/world/nodes src/base sim/case sim/world/process fmt)
 shardproof_folder(sim/world/launch src/base sim/case sim/world/match sim/world/process
   sim/world/external sim/world/nodes fmt json asio)
 shardproof_folder(sim/world/rank src/base src/tensor src/observe src/comm src/model src/optim
-  src/parallel/tp src/parallel/cp src/parallel/ulysses src/parallel/data src/parallel/hf src/train
-  src/policy sim/case sim/case/record sim/case/recorder sim/case/inputs sim/judge/diff sim/judge/probe
+  src/parallel/tp src/parallel/ulysses src/parallel/data src/parallel/hf src/train src/policy sim/case sim/case/record sim/case/recorder sim/case/inputs sim/judge/diff sim/judge/probe
   sim/world/match sim/world/clock sim/world/calls sim/world/emulated sim/world/process fmt json
   torch)
 
@@ -83,7 +87,7 @@ shardproof_folder(sim/logprobs src/base src/tensor fmt json torch)
 
 # --- The program.
 shardproof_folder(sim/proofs src/base src/mesh src/tensor src/observe src/random src/comm
-  src/collective src/model src/logprob src/parallel/tp src/parallel/ulysses src/train src/policy
+  src/collective src/model src/logprob src/parallel/tp src/parallel/ulysses src/parallel/registry src/train src/policy
   sim/case sim/case/scenario sim/case/record sim/case/recorder sim/judge/probe sim/world/clock sim/world/calls
   sim/world/rank fmt json torch)
 shardproof_folder(sim/report src/base src/tensor sim/case sim/judge/verdict fmt json crc)

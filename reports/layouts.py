@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-CUT = re.compile(r"(?P<kind>S|B|Zs|Z)\((?P<dim>-?\d+)\)(?P<axis>\w+)(?::(?P<extra>\S+))?$")
+CUT = re.compile(r"(?P<kind>S|B|Zs|Z|H)\((?P<dim>-?\d+)\)(?P<axis>\w+)(?::(?P<extra>\S+))?$")
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,8 @@ def _apply(cut, indices, size, at):
     count = len(indices)
     if cut.kind == "Z":
         return _zigzag(indices, size, at)
+    if cut.kind == "H":
+        return indices if str(at) in cut.extra.split("|") else []
     if cut.kind == "B" and cut.extra:
         kept, begin = [], 0
         for block in map(int, cut.extra.split("|")):

@@ -106,7 +106,7 @@ std::string measured_lines(const CaseSpec& spec, const ModelConfig& config, cons
 
 // What data parallelism cuts beside the plan.
 std::string shard_line(const ParallelSpec& parallel) {
-  const std::string axis = shard_axes(parallel.mesh(), fsdp_options(parallel)).shard;
+  const std::string axis = shard_axes_of(parallel).shard;
   if (axis.empty()) return "";
   return fmt::format("dim 0 of every parameter is cut once more: S(0){}\n", axis);
 }

@@ -32,14 +32,15 @@ RankMeasurement run_alone(const CaseSpec& spec, const ModelConfig& config, const
   NoProbe nobody;
   const auto weights = weights_to_come(config);
   const TensorMemory memory;
-  Decoder model = planned_model(config, weights, comm, model_plans(spec));
+  const ParallelStyles styles = make_styles(parallel_options(spec.parallel));
+  Decoder model = planned_model(config, weights, comm, styles, spec.frozen);
   const RankSetup setup{.mesh = mesh,
                         .rank = rank,
                         .comm = comm,
                         .probe = nobody,
                         .dtype = dtype_of_precision(name_of(spec.precision)),
                         .device = at::kCPU};
-  Trainer trainer(setup, model, train_options(spec));
+  Trainer trainer(setup, model, styles, train_options(spec));
   const bool scores = spec.is(ModelWorkload::kLogprobs);
   const int64_t steps = scores ? 1 : std::min<int64_t>(spec.steps, 2);
   int64_t held_before = memory.current_bytes();

@@ -98,9 +98,9 @@ void add_batch(Strips& strips, const Batch& batch) {
 
 // Adds the rows of one dp rank: each row whole, then cut.
 void add_rows(Strips& strips, const Mesh& mesh, const std::vector<int64_t>& ranks,
-              const Batch& batch, const TrainOptions& options) {
+              const Batch& batch, const TokenCuts& cuts, const TrainOptions& options) {
   std::vector<std::vector<HeldTokens>> held;
-  for (const int64_t rank : ranks) held.push_back(held_tokens(batch, mesh, rank, options));
+  for (const int64_t rank : ranks) held.push_back(held_tokens(batch, mesh, rank, cuts, options));
   const std::string dp = place_of(mesh, ranks.front(), {"dp"});
   for (size_t micro = 0; micro < held.front().size(); ++micro) {
     const auto rows = token_runs(held.front()[micro].rows, batch.seq_len());
@@ -125,6 +125,7 @@ std::string token_strips(const CaseSpec& spec, const Batch& batch, bool color, i
   const int64_t context = mesh.size("cp") * mesh.size("ulysses");
   if (context == 1 && spec.batching.kind == BatchingKind::kFixed) return "";
   const TrainOptions options = train_options(spec);
+  const TokenCuts cuts = make_styles(parallel_options(spec.parallel)).token_cuts(mesh);
   Strips strips(color, most_columns, most_lines);
   add_batch(strips, batch);
   for (int64_t dp = 0; dp < mesh.size("dp"); ++dp) {
@@ -134,7 +135,7 @@ std::string token_strips(const CaseSpec& spec, const Batch& batch, bool color, i
         ranks.push_back(rank);
       }
     }
-    add_rows(strips, mesh, ranks, batch, options);
+    add_rows(strips, mesh, ranks, batch, cuts, options);
   }
   return "who holds which token: a letter for each sample, . for padding, then positions\n" +
          strips.text();

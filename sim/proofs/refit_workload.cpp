@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "model/decoder.h"
 #include "model/precision.h"
-#include "parallel/tp/apply.h"
+#include "parallel/registry/styles.h"
 #include "parallel/tp/describe.h"
 #include "policy/refit.h"
 #include "tensor/shard.h"
@@ -169,18 +169,17 @@ void send_weights(const TensorsByName& local, MeshComm& comm, const Options& opt
   const at::Device device = local.at("seed").device();
   NoProbe nobody;
   Decoder model(refit_model(options), std::make_shared<WeightMap>(refit_weights(local, options)));
-  apply_tensor_parallel(model, ranks, {});
-  TrainOptions train;
-  train.data_parallel.kind = enum_of<DataParallelKind>(options["data_parallel"]);
-  if (train.data_parallel.kind == DataParallelKind::kHybrid)
-    train.data_parallel.replicate_size = kCopies;
+  FsdpOptions data{.kind = enum_of<DataParallelKind>(options["data_parallel"])};
+  if (data.kind == DataParallelKind::kHybrid) data.replicate_size = kCopies;
+  const ParallelStyles styles = make_styles({.data = data});
+  styles.apply(model, ranks);
   const Trainer trainer({.mesh = roles.trainer,
                          .rank = ranks.rank(),
                          .comm = ranks,
                          .probe = nobody,
                          .dtype = dtype_of_precision(options["precision"]),
                          .device = device},
-                        model, train);
+                        model, styles, {});
   std::vector<HeldTensor> tensors = weights_of(trainer);
   for (const auto& [key, tensor] : refit_buffers()) {
     const Layout layout = buffer_layout(key);
@@ -216,7 +215,7 @@ WorkloadTensors receive_weights(const TensorsByName& local, MeshComm& comm, cons
   const at::ScalarType dtype = dtype_of_precision(options["dtype"]);
   const ModelConfig config = refit_model(options);
   Decoder model(config, weights_to_come(config));
-  apply_tensor_parallel(model, ranks, {});
+  make_styles({}).apply(model, ranks);
   std::vector<HeldTensor> wanted;
   const auto want = [&](const std::string& key, const std::vector<int64_t>& shape,
                         const Layout& layout, at::ScalarType own) {

@@ -74,8 +74,8 @@ bool may_be_amplified(const CaseResult& result) {
 // A rank that refuses the copies of a hybrid model leaves ranks that hold no part of it waiting.
 void check_copies(const CaseSpec& spec) {
   if (!is_model_workload(spec.workload)) return;
-  check_copies(spec.parallel);
-  for (const StageSpec& stage : spec.stages) check_copies(stage.parallel);
+  shard_axes_of(spec.parallel);
+  for (const StageSpec& stage : spec.stages) shard_axes_of(stage.parallel);
 }
 
 }  // namespace

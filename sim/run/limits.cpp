@@ -184,7 +184,7 @@ double world_bytes(const CaseSpec& spec, const ModelConfig& config) {
   const Mesh mesh = spec.parallel.mesh();
   plan_lines(config, mesh, tensor_parallel_options(spec.parallel));  // throws as the ranks do
   const auto ranks = static_cast<double>(mesh.world_size());
-  const std::string axis = shard_axes(mesh, fsdp_options(spec.parallel)).shard;
+  const std::string axis = shard_axes_of(spec.parallel).shard;
   const bool sharded = !axis.empty();
   const double parts = static_cast<double>(spec.parallel.tp * (sharded ? mesh.size(axis) : 1));
   const double wide = wide_bytes(spec);

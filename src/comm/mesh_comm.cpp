@@ -19,6 +19,7 @@ Communicator& MeshComm::along(const std::string& axis) {
 }
 
 Communicator& MeshComm::along(const std::vector<std::string>& axes) {
+  if (axes.size() == 1) return along(axes.front());
   std::string name;
   for (const std::string& axis : axes) name += (name.empty() ? "" : ",") + axis;
   if (Communicator* known = find(name)) return *known;
@@ -30,21 +31,6 @@ Communicator& MeshComm::world() {
   std::vector<int64_t> ranks(static_cast<size_t>(mesh_.world_size()));
   std::iota(ranks.begin(), ranks.end(), int64_t{0});
   return group("world", ranks);
-}
-
-Communicator& MeshComm::repeats_along(const std::string& axis, int64_t parts) {
-  const std::string name = axis + "/" + std::to_string(parts);
-  if (Communicator* known = find(name)) return *known;
-  const int64_t size = mesh_.size(axis);
-  SHARDPROOF_ASSERT(parts >= 1 && size % parts == 0, "the parts divide the axis");
-  const std::vector<int64_t> peers = mesh_.peers_along(axis, rank_);
-  const auto part_of = [&](int64_t coordinate) { return coordinate * parts / size; };
-  const int64_t own = part_of(mesh_.coordinate(axis, rank_));
-  std::vector<int64_t> ranks;
-  for (int64_t coordinate = 0; coordinate < static_cast<int64_t>(peers.size()); ++coordinate) {
-    if (part_of(coordinate) == own) ranks.push_back(peers[static_cast<size_t>(coordinate)]);
-  }
-  return group(name, ranks);
 }
 
 Communicator& MeshComm::of_ranks(const std::string& name, const std::vector<int64_t>& ranks) {

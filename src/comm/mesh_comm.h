@@ -23,11 +23,9 @@ class MeshComm {
 
   const Mesh& mesh() const { return mesh_; }
   int64_t rank() const { return rank_; }
-  Communicator& along(const std::string& axis);               // "tp"
-  Communicator& along(const std::vector<std::string>& axes);  // {"dp", "cp"}
+  Communicator& along(const std::string& axis);               // "tp", or as in mesh.h: "dp+cp%4"
+  Communicator& along(const std::vector<std::string>& axes);  // {"dp", "cp"}; one as above
   Communicator& world();
-  // The ranks on `axis` that hold the same one of `parts` parts of a dim (Cut::kRepeated).
-  Communicator& repeats_along(const std::string& axis, int64_t parts);
   // Any ranks of the mesh, including this one, in this order.
   Communicator& of_ranks(const std::string& name, const std::vector<int64_t>& ranks);
 

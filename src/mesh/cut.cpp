@@ -7,6 +7,7 @@
 //   n = 7: chunk         0 1 2             3 4 5             6
 //   n = 7: padded to 9   0 1 2             3 4 5             6 -1 -1
 //   parts = 1            everything        everything        everything
+//   held by {0, 2}       everything        nothing           everything
 #include "mesh/cut.h"
 
 #include <fmt/format.h>
@@ -131,6 +132,19 @@ Indices cut_repeated(const Cut& cut, const Indices& in, int64_t size, int64_t co
   return range(in, piece_of(cut, size, coordinate) * share, share);
 }
 
+bool is_holder(const Cut& cut, int64_t coordinate) {
+  return std::find(cut.coordinates.begin(), cut.coordinates.end(), coordinate) !=
+         cut.coordinates.end();
+}
+
+Indices held(const Cut& cut, const Indices& in, int64_t size, int64_t coordinate) {
+  const auto [least, most] = std::minmax_element(cut.coordinates.begin(), cut.coordinates.end());
+  if (cut.coordinates.empty() || *least < 0 || *most >= size) {
+    bad_cut(cut, fmt::format("names coordinates that {}={} does not have", cut.axis, size));
+  }
+  return is_holder(cut, coordinate) ? in : Indices{};
+}
+
 }  // namespace
 
 Indices apply_cut(const Cut& cut, const Indices& indices, int64_t axis_size, int64_t coordinate) {
@@ -147,11 +161,14 @@ Indices apply_cut(const Cut& cut, const Indices& indices, int64_t axis_size, int
       return cut_zigzag(cut, indices, axis_size, coordinate);
     case Cut::Kind::kRepeated:
       return cut_repeated(cut, indices, axis_size, coordinate);
+    case Cut::Kind::kHeldBy:
+      return held(cut, indices, axis_size, coordinate);
   }
   SHARDPROOF_ASSERT(false, "unknown kind of cut");
 }
 
 int64_t piece_of(const Cut& cut, int64_t axis_size, int64_t coordinate) {
+  if (cut.kind == Cut::Kind::kHeldBy) return is_holder(cut, coordinate) ? 0 : 1;
   if (cut.kind != Cut::Kind::kRepeated) return coordinate;
   return coordinate * cut.parts / axis_size;
 }
@@ -169,6 +186,8 @@ std::string describe_cut(const Cut& cut) {
       return fmt::format("Z({}){}", cut.dim, cut.axis);
     case Cut::Kind::kRepeated:
       return fmt::format("S({}){}:parts{}", cut.dim, cut.axis, cut.parts);
+    case Cut::Kind::kHeldBy:
+      return fmt::format("H({}){}:{}", cut.dim, cut.axis, fmt::join(cut.coordinates, "|"));
   }
   return "?";
 }

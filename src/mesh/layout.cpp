@@ -46,6 +46,10 @@ Cut Cut::repeated(int64_t dim, std::string axis, int64_t parts) {
   return {.dim = dim, .axis = std::move(axis), .kind = Kind::kRepeated, .parts = parts};
 }
 
+Cut Cut::held_by(std::string axis, std::vector<int64_t> coordinates) {
+  return {.axis = std::move(axis), .kind = Kind::kHeldBy, .coordinates = std::move(coordinates)};
+}
+
 bool Layout::cuts_dim(int64_t dim) const {
   return std::any_of(cuts_.begin(), cuts_.end(), [&](const Cut& cut) { return cut.dim == dim; });
 }

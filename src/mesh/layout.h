@@ -24,13 +24,15 @@ struct Cut {
     kBlocks,    // the dim is a row of blocks (fused gate|up, q|k|v): each block is cut evenly
     kZigzag,    // 2*size chunks, coordinate r keeps chunks r and 2*size-1-r
     kRepeated,  // `parts` even parts, each held by size/parts neighboring ranks
+    kHeldBy,    // all of them at `coordinates`, none elsewhere: the tensor is not on other ranks
   };
   int64_t dim = 0;
   std::string axis;
   Kind kind = Kind::kEven;
-  std::vector<int64_t> blocks = {};  // kBlocks: lengths that sum to the dim's size
-  int64_t padded_size = 0;           // kPadded: a multiple of the axis size, >= the dim's size
-  int64_t parts = 0;                 // kRepeated: divides the axis size and the dim's size
+  std::vector<int64_t> blocks = {};       // kBlocks: lengths that sum to the dim's size
+  int64_t padded_size = 0;                // kPadded: a multiple of the axis size, >= the dim's size
+  int64_t parts = 0;                      // kRepeated: divides the axis size and the dim's size
+  std::vector<int64_t> coordinates = {};  // kHeldBy: at least one, each on the axis
 
   static Cut even(int64_t dim, std::string axis);
   static Cut chunk(int64_t dim, std::string axis);
@@ -38,6 +40,7 @@ struct Cut {
   static Cut in_blocks(int64_t dim, std::string axis, std::vector<int64_t> blocks);
   static Cut zigzag(int64_t dim, std::string axis);
   static Cut repeated(int64_t dim, std::string axis, int64_t parts);
+  static Cut held_by(std::string axis, std::vector<int64_t> coordinates);  // cuts dim 0
   bool operator==(const Cut&) const = default;
 };
 
@@ -65,7 +68,7 @@ class Layout {
   std::vector<std::vector<int64_t>> replica_groups(const Mesh& mesh) const;
   std::vector<int64_t> replicas_of(const Mesh& mesh, int64_t rank) const;
   // "R", "S(0)tp", "S(0)tp S(0)dp"; padded "S(0)tp:padded96", blocks "B(0)tp:4|4", zigzag "Z(1)cp",
-  // repeated "S(0)tp:parts2".
+  // repeated "S(0)tp:parts2", held by some coordinates "H(0)pp:0|3".
   std::string describe() const;
 
   bool operator==(const Layout&) const = default;

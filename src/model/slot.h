@@ -17,6 +17,17 @@ namespace shardproof {
 
 class SequenceLayout;
 
+// How the gradients that a backward leaves on the ranks become the parameter's gradient: their sum
+// over some axes, and their mean over the axes of tokens. That mean cancels a factor of the loss.
+struct GradientRule {
+  // Axes over which this rank's gradient is one addend although the ranks hold equal copies:
+  // sequence-parallel norms {"tp"}; kv heads that k neighbors share {"tp%k"}.
+  std::vector<std::string> sum_over = {};
+  // Axes of tokens over which the backward itself has summed, so that no mean is left to take: an
+  // expert gets the tokens of all ranks of its axis.
+  std::vector<std::string> summed_over = {};
+};
+
 // A parameter of the model. Before Decoder::materialise it is a read-only view of the full tensor,
 // which all ranks of a process share; afterwards `tensor` is this rank's own leaf.
 struct Parameter {
@@ -24,12 +35,8 @@ struct Parameter {
   at::Tensor tensor;       // view or leaf, see above
   at::Tensor master = {};  // wider copy of a low-precision leaf (precision.h), or undefined
   std::vector<int64_t> global_shape = {};
-  Layout layout = {};  // the plan sets it
-  // Axes over which this rank's raw gradient is one addend although the ranks hold equal copies
-  // (sequence-parallel norms: {"tp"}). The end of the backward must sum over them.
-  std::vector<std::string> partial_grad_axes = {};
-  // Whether the ranks that share a part of a kRepeated cut (fewer kv heads than tp) must sum too.
-  bool sum_grad_over_repeats = false;
+  Layout layout = {};      // the plan sets it
+  GradientRule rule = {};  // a style sets it
   bool trainable = true;
   std::shared_ptr<MainGradient> main_gradient = {};  // null: gradients go to .grad
 };

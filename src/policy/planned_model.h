@@ -5,19 +5,15 @@
 #include <string>
 #include <vector>
 
-#include "parallel/cp/apply.h"
-#include "parallel/tp/apply.h"
+#include "model/decoder.h"
+#include "parallel/registry/styles.h"
 
 namespace shardproof {
 
-struct ModelPlans {
-  TensorParallelOptions tensor_parallel = {};
-  ContextParallelOptions context_parallel = {};
-  std::vector<std::string> frozen = {};  // as in Decoder::freeze()
-};
-
 // Not yet materialised. `comm` must outlive the model and every backward through it.
+// `frozen`: as in Decoder::freeze().
 Decoder planned_model(const ModelConfig& config, std::shared_ptr<const WeightMap> weights,
-                      MeshComm& comm, const ModelPlans& plans);
+                      MeshComm& comm, const ParallelStyles& styles,
+                      const std::vector<std::string>& frozen);
 
 }  // namespace shardproof

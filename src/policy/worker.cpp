@@ -39,9 +39,10 @@ PolicyWorker::PolicyWorker(const RankSetup& setup, const ModelConfig& config,
                            std::shared_ptr<const WeightMap> weights, const PolicyOptions& options)
     : setup_(setup),
       options_(options),
-      model_(std::make_unique<Decoder>(
-          planned_model(config, std::move(weights), setup.comm, options.plans))),
-      trainer_(std::make_unique<Trainer>(setup, *model_, options.train)) {
+      model_(std::make_unique<Decoder>(planned_model(
+          config, std::move(weights), setup.comm, make_styles(options.parallel), options.frozen))),
+      trainer_(
+          std::make_unique<Trainer>(setup, *model_, make_styles(options.parallel), options.train)) {
   if (options_.keeps_reference) reference_.emplace(*trainer_);
   seed_rng();
 }

@@ -29,7 +29,8 @@ namespace shardproof {
 
 struct PolicyOptions {
   TrainOptions train = {};  // defaults of train()
-  ModelPlans plans = {};
+  ParallelOptions parallel = {};
+  std::vector<std::string> frozen = {};     // as in Decoder::freeze()
   int64_t train_global_batch_size = 0;      // <= 0: all samples of a call are one global batch
   BatchingOptions score_batching = {};      // of score() and reference_logprobs()
   int64_t logprob_batch_size = 0;           // <= 0: the rank's whole share at once
@@ -59,9 +60,9 @@ struct WorkerReport {
 
 class PolicyWorker {
  public:
-  // Applies plans in the order tp, cp, ulysses, checkpointing, fsdp. The objects that `setup`
-  // refers to must outlive the worker. `weights` are those of Decoder. Throws the errors of the
-  // plans before any communication.
+  // Applies the styles of make_styles(), and checkpointing before the parameters are sharded. The
+  // objects that `setup` refers to must outlive the worker. `weights` are those of Decoder. Throws
+  // the errors of the plans before any communication.
   PolicyWorker(const RankSetup& setup, const ModelConfig& config,
                std::shared_ptr<const WeightMap> weights, const PolicyOptions& options);
   ~PolicyWorker();

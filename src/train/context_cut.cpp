@@ -5,37 +5,21 @@
 
 namespace shardproof {
 
-int64_t context_multiple(const Mesh& mesh, ContextLayout kind) {
-  return sequence_multiple(kind, mesh.size("cp")) * mesh.size("ulysses");
+int64_t context_multiple(const Mesh& mesh, const TokenCuts& cuts) {
+  return sequence_multiple(cuts.ring_layout, mesh.size(cuts.ring_axis)) *
+         size_of(mesh, cuts.inner_axes);
 }
 
-std::vector<std::string> context_axes(const Mesh& mesh) {
-  std::vector<std::string> axes;
-  for (const char* axis : {"cp", "ulysses"}) {
-    if (mesh.size(axis) > 1) axes.push_back(axis);
-  }
-  return axes;
-}
+ContextCut::ContextCut(const Mesh& mesh, int64_t rank, const TokenCuts& cuts, int64_t padded_len)
+    : ContextCut(mesh, rank, cuts,
+                 SequenceLayout::whole(padded_len, mesh.size(cuts.ring_axis), cuts.ring_layout)) {}
 
-std::vector<std::string> token_axes(const Mesh& mesh) {
-  std::vector<std::string> axes = context_axes(mesh);
-  axes.insert(axes.begin(), "dp");
-  return axes;
-}
-
-int64_t token_rank_count(const Mesh& mesh) {
-  return mesh.size("dp") * mesh.size("cp") * mesh.size("ulysses");
-}
-
-ContextCut::ContextCut(const Mesh& mesh, int64_t rank, int64_t padded_len, ContextLayout kind)
-    : ContextCut(mesh, rank, SequenceLayout::whole(padded_len, mesh.size("cp"), kind)) {}
-
-ContextCut::ContextCut(const Mesh& mesh, int64_t rank, SequenceLayout ring)
+ContextCut::ContextCut(const Mesh& mesh, int64_t rank, const TokenCuts& cuts, SequenceLayout ring)
     : ring_(std::move(ring)),
       tokens_(
-          SequenceLayout::from_seq_index(ring_.order(), mesh.size("cp") * mesh.size("ulysses"))),
-      token_rank_(mesh.coordinate("cp", rank) * mesh.size("ulysses") +
-                  mesh.coordinate("ulysses", rank)) {}
+          SequenceLayout::from_seq_index(ring_.order(), size_of(mesh, cuts.position_axes(mesh)))),
+      axes_(cuts.position_axes(mesh)),
+      token_rank_(coordinate_of(mesh, axes_, rank)) {}
 
 at::Tensor ContextCut::local(const at::Tensor& row) const {
   return whole() ? row : shard_buffers({{row}}, tokens_, token_rank_)[0];
@@ -44,8 +28,7 @@ at::Tensor ContextCut::local(const at::Tensor& row) const {
 at::Tensor ContextCut::gather(const at::Tensor& local, MeshComm& comm,
                               const std::string& label) const {
   if (whole()) return local;
-  Communicator& ranks = comm.along(context_axes(comm.mesh()));
-  return sequence_gather_with_slice_backward(local, tokens_, ranks, 1, label);
+  return sequence_gather_with_slice_backward(local, tokens_, comm.along(axes_), 1, label);
 }
 
 }  // namespace shardproof

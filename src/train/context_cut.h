@@ -13,18 +13,14 @@
 #include <vector>
 
 #include "comm/mesh_comm.h"
+#include "parallel/style/token_cuts.h"
 #include "sequence/sequence_layout.h"
 
 namespace shardproof {
 
-// The required divisor of a row's length: 2*cp*ulysses for zigzag, cp*ulysses for contiguous.
-int64_t context_multiple(const Mesh& mesh, ContextLayout kind);
-
-// The axes that cut the tokens of a sequence: cp and ulysses, if they have more than one rank.
-std::vector<std::string> context_axes(const Mesh& mesh);
-// The axes over which ranks hold different tokens and equal parameters: dp and context_axes().
-std::vector<std::string> token_axes(const Mesh& mesh);
-int64_t token_rank_count(const Mesh& mesh);  // the product of their sizes
+// The required divisor of a row's length, without TokenCuts::row_multiple: 2*cp*ulysses for zigzag,
+// cp*ulysses for contiguous.
+int64_t context_multiple(const Mesh& mesh, const TokenCuts& cuts);
 
 // One microbatch's tokens. Entries are sample * S + position, and -1 in padding and dummies.
 struct HeldTokens {
@@ -35,9 +31,9 @@ struct HeldTokens {
 class ContextCut {
  public:
   // Cuts rows of `padded_len` positions, a multiple of context_multiple().
-  ContextCut(const Mesh& mesh, int64_t rank, int64_t padded_len, ContextLayout kind);
-  // Cuts a packed row; `ring` is its cut over cp.
-  ContextCut(const Mesh& mesh, int64_t rank, SequenceLayout ring);
+  ContextCut(const Mesh& mesh, int64_t rank, const TokenCuts& cuts, int64_t padded_len);
+  // Cuts a packed row; `ring` is its cut over the ring axis.
+  ContextCut(const Mesh& mesh, int64_t rank, const TokenCuts& cuts, SequenceLayout ring);
 
   bool whole() const { return tokens_.cp_size() == 1; }  // nothing is cut
   const SequenceLayout& ring() const { return ring_; }   // over cp alone
@@ -51,7 +47,8 @@ class ContextCut {
 
  private:
   SequenceLayout ring_;
-  SequenceLayout tokens_;  // over cp and ulysses as one axis
+  SequenceLayout tokens_;  // over all position axes as one
+  std::vector<std::string> axes_;
   int64_t token_rank_;
 };
 

@@ -15,6 +15,8 @@ namespace shardproof {
 struct GradNormOptions {
   double type = 2;  // p > 0, or infinity: the largest magnitude
   NormCopies copies = NormCopies::kOnce;
+  // The axes over which ranks compute the same tokens: tp. At least one.
+  std::vector<std::string> model_axes = {"tp"};
   // The device on which the communicators move tensors; none: that of the gradients.
   std::optional<at::Device> device = {};
 };
@@ -24,9 +26,9 @@ struct GradNormOptions {
 //   grads     one per parameter, this rank's shard, reduced; may have no elements
 //   returns   scalar in the gradients' dtype, on `device`, the same on every rank
 //
-// Forward   all_reduce(sum; max for infinity) of one number over the axes that shard a parameter
-//           over data-parallel ranks, then over tp. Every rank makes both calls, even if it holds
-//           no element.
+// Forward   all_reduce(sum; max for infinity) of one number over each axis of tokens that cuts a
+//           parameter, then over model_axes. Every rank makes all calls, even if it holds no
+//           element.
 at::Tensor grad_norm(const std::vector<ParameterPtr>& parameters,
                      const std::vector<at::Tensor>& grads, MeshComm& comm,
                      const GradNormOptions& options = {});

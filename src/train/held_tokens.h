@@ -1,5 +1,5 @@
-// The tokens of the global batch that a rank works on: the batch is split over dp into microbatches
-// and cut over cp and ulysses.
+// The tokens of the global batch that a rank works on: the batch is split over the sample axes into
+// microbatches and cut over the position axes.
 //
 //   batch [3, 4]      microbatch of dp rank 0, packed     cp = 2, zigzag
 //   a b c d           a b c d e f . .                     cp 0   a d | e .
@@ -19,19 +19,18 @@
 
 namespace shardproof {
 
-// The microbatches of the rank's dp group, in order. Throws as deal_batches does. In training the
-// samples that the loss compares stay together; in scoring samples are independent.
-enum class Pass { kScoring, kTraining };
+// The microbatches of the ranks that share this rank's samples, in order. Throws as deal_batches
+// does.
 std::vector<Microbatch> microbatches_of(const Batch& batch, const Mesh& mesh, int64_t rank,
-                                        const TrainOptions& options, Pass pass);
-// The cut of a microbatch's rows over cp and ulysses.
+                                        const TokenCuts& cuts, const TrainOptions& options,
+                                        Pass pass);
 ContextCut context_cut_of(const Microbatch& micro, const Mesh& mesh, int64_t rank,
-                          const TrainOptions& options);
+                          const TokenCuts& cuts);
 
 // The tokens of each microbatch, as a trainer with these options has them, without a model. They
 // are equal on all tp ranks; under sequence parallelism norms use a tp rank's share. No
 // communication. Throws as deal_batches does.
 std::vector<HeldTokens> held_tokens(const Batch& batch, const Mesh& mesh, int64_t rank,
-                                    const TrainOptions& options);
+                                    const TokenCuts& cuts, const TrainOptions& options);
 
 }  // namespace shardproof

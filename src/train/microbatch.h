@@ -13,6 +13,10 @@
 
 namespace shardproof {
 
+// In training the samples that the loss compares stay in one microbatch; in scoring samples are
+// independent.
+enum class Pass { kScoring, kTraining };
+
 struct Microbatch {
   Batch batch;  // b samples of the global batch, [B, S]
   // [b, s] s = S padded at the end to seq_multiple, or as in batching.h; a packed row, like the

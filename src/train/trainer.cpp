@@ -2,11 +2,13 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "base/error.h"
 #include "logprob/vocab_parallel_logprob.h"
 #include "model/precision.h"
-#include "parallel/data/replicate.h"
-#include "parallel/tp/partial_gradients.h"
+#include "parallel/style/gradient_rules.h"
 #include "train/grad_norm.h"
 #include "train/held_tokens.h"
 
@@ -16,6 +18,17 @@ namespace {
 // ids[next], and 0 where `next` is -1 because the sequence ends.
 at::Tensor next_tokens(const at::Tensor& ids, const at::Tensor& next) {
   return ids.gather(1, next.clamp_min(0)).masked_fill_(next.lt(0), 0);
+}
+
+// The axes whose ranks compute the same tokens; an axis of one rank if there is no other.
+std::vector<std::string> model_axes(const Mesh& mesh, const std::vector<std::string>& token_axes) {
+  std::vector<std::string> axes;
+  for (const auto& [axis, size] : mesh.axes()) {
+    const bool tokens = std::find(token_axes.begin(), token_axes.end(), axis) != token_axes.end();
+    if (size > 1 && !tokens) axes.push_back(axis);
+  }
+  if (axes.empty()) axes.push_back("tp");
+  return axes;
 }
 
 void add_up(std::vector<LossMetric>& sums, const at::Tensor& loss,
@@ -32,26 +45,27 @@ void add_up(std::vector<LossMetric>& sums, const at::Tensor& loss,
 
 }  // namespace
 
-Trainer::Trainer(const RankSetup& setup, Decoder& model, const TrainOptions& options)
+Trainer::Trainer(const RankSetup& setup, Decoder& model, const ParallelStyles& styles,
+                 const TrainOptions& options)
     : setup_(setup),
       model_(model),
       options_(options),
       parameters_(model.parameters()),
       schedule_(options.schedule, options.optimizer.lr),
-      loss_scale_(options.loss_scale) {
+      loss_scale_(options.loss_scale),
+      styles_(styles),
+      tokens_(styles.token_cuts(setup.mesh)) {
   options_.norm.device = setup.device;
+  options_.norm.model_axes = model_axes(setup.mesh, tokens_.token_axes(setup.mesh));
   apply_activation_checkpointing(model, options.checkpointed);
-  if (shards_parameters()) {
-    sharded_ = std::make_unique<FullyShardedModel>(model, setup.comm, options.data_parallel,
-                                                   setup.dtype, setup.device);
-  }
+  store_ = styles.store({.model = model,
+                         .comm = setup.comm,
+                         .dtype = setup.dtype,
+                         .device = setup.device,
+                         .token_axes = tokens_.token_axes(setup.mesh)});
   model.materialise(setup.mesh, setup.rank, setup.dtype, setup.device);
   for (const ParameterPtr& parameter : parameters_) masters_.push_back(master_of(*parameter));
   states_.resize(parameters_.size());
-}
-
-bool Trainer::shards_parameters() const {
-  return !shard_axes(setup_.mesh, options_.data_parallel).shard.empty();
 }
 
 // The factor of the loss. It cancels the mean of gradients over the ranks that hold tokens. With a
@@ -61,7 +75,13 @@ double Trainer::grad_factor() const {
   return loss_scale_.enabled() ? loss_scale_.scale() : mean_over();
 }
 
-double Trainer::mean_over() const { return static_cast<double>(token_rank_count(setup_.mesh)); }
+double Trainer::mean_over() const {
+  return static_cast<double>(size_of(setup_.mesh, tokens_.token_axes(setup_.mesh)));
+}
+
+std::vector<Microbatch> Trainer::microbatches(const Batch& batch, Pass pass) const {
+  return microbatches_of(batch, setup_.mesh, setup_.rank, tokens_, options_, pass);
+}
 
 // [b, S]: the logprob of each token given those before it. The shift comes before the cut because
 // the successor of a rank's last token is on another rank. Each sequence of a packed row is shifted
@@ -91,8 +111,11 @@ at::Tensor Trainer::sequence_logprobs(const Microbatch& micro, const ContextCut&
 }
 
 at::Tensor Trainer::logprobs_of(const Microbatch& micro, int64_t index, int64_t step) {
-  // A member, because a checkpointed region reads it again in the backward.
-  const ContextCut& cut = cut_.emplace(context_cut_of(micro, setup_.mesh, setup_.rank, options_));
+  return logprobs_of(micro, index, step, context_cut_of(micro, setup_.mesh, setup_.rank, tokens_));
+}
+
+at::Tensor Trainer::logprobs_of(const Microbatch& micro, int64_t index, int64_t step,
+                                const ContextCut& cut) {
   const StepContext context{
       .probe = setup_.probe,
       .step = step,
@@ -119,13 +142,11 @@ at::Tensor Trainer::logprobs_of(const Microbatch& micro, int64_t index, int64_t 
 at::Tensor Trainer::score(const Batch& batch) {
   const at::NoGradGuard no_grad;
   held_.clear();
-  const auto microbatches =
-      microbatches_of(batch, setup_.mesh, setup_.rank, options_, Pass::kScoring);
+  const auto microbatches = this->microbatches(batch, Pass::kScoring);
   const at::Tensor all =
       at::zeros({batch.size(), batch.seq_len()},
                 at::TensorOptions().dtype(wider_type(setup_.dtype)).device(setup_.device));
-  std::optional<FullyShardedModel::Gathered> gathered;
-  if (sharded_) gathered.emplace(*sharded_);
+  const std::shared_ptr<void> whole = store_->hold_whole();
   for (size_t i = 0; i < microbatches.size(); ++i) {
     const at::Tensor logprobs = logprobs_of(microbatches[i], static_cast<int64_t>(i), /*step=*/0);
     const at::Tensor place = microbatches[i].result_map.to(setup_.device);
@@ -147,7 +168,7 @@ LossCounts Trainer::count(const std::vector<Microbatch>& microbatches) {
                                       at::TensorOptions().dtype(at::kDouble))
                                .to(setup_.device);
   const at::Tensor global =
-      setup_.comm.along("dp").all_reduce(local, ReduceOp::kSum, "loss counts").cpu();
+      setup_.comm.along(tokens_.sample_axes).all_reduce(local, ReduceOp::kSum, "loss counts").cpu();
   return {.tokens = global[0].item<double>(),
           .sequences = global[1].item<double>(),
           .pairs = global[2].item<double>()};
@@ -168,8 +189,9 @@ LossInputs Trainer::loss_inputs(const Microbatch& micro, const at::Tensor& logpr
 StepMetrics Trainer::reduce_metrics(const std::vector<LossMetric>& sums, const LossCounts& counts) {
   std::vector<at::Tensor> addends;
   for (const LossMetric& sum : sums) addends.push_back(sum.addend.to(at::kDouble));
-  const at::Tensor global =
-      setup_.comm.along("dp").all_reduce(at::stack(addends), ReduceOp::kSum, "loss").cpu();
+  const at::Tensor global = setup_.comm.along(tokens_.sample_axes)
+                                .all_reduce(at::stack(addends), ReduceOp::kSum, "loss")
+                                .cpu();
   StepMetrics metrics{
       .loss = global[0].item<double>(), .tokens = counts.tokens, .sequences = counts.sequences};
   for (size_t i = 1; i < sums.size(); ++i) {
@@ -181,11 +203,9 @@ StepMetrics Trainer::reduce_metrics(const std::vector<LossMetric>& sums, const L
 StepMetrics Trainer::evaluate(const Batch& batch) {
   const at::NoGradGuard no_grad;
   held_.clear();
-  const auto microbatches =
-      microbatches_of(batch, setup_.mesh, setup_.rank, options_, Pass::kTraining);
+  const auto microbatches = this->microbatches(batch, Pass::kTraining);
   const LossCounts counts = count(microbatches);
-  std::optional<FullyShardedModel::Gathered> gathered;
-  if (sharded_) gathered.emplace(*sharded_);
+  const std::shared_ptr<void> whole = store_->hold_whole();
   std::vector<LossMetric> sums;
   for (size_t i = 0; i < microbatches.size(); ++i) {
     const LossInputs inputs = loss_inputs(
@@ -221,8 +241,7 @@ void Trainer::abandon_step() {
   for (const ParameterPtr& parameter : parameters_) {
     parameter->tensor.mutable_grad() = at::Tensor();
   }
-  kept_.drop();
-  if (sharded_) sharded_->abandon_step();
+  store_->abandon_step();
 }
 
 StepMetrics Trainer::step(const Batch& batch) {
@@ -234,20 +253,26 @@ StepMetrics Trainer::step(const Batch& batch) {
 StepMetrics Trainer::step_at_same_rate(const Batch& batch) {
   UnfinishedStep unfinished(*this);
   held_.clear();
-  const auto microbatches =
-      microbatches_of(batch, setup_.mesh, setup_.rank, options_, Pass::kTraining);
+  const auto microbatches = this->microbatches(batch, Pass::kTraining);
   const LossCounts counts = count(microbatches);
   std::vector<LossMetric> sums;
-  for (size_t i = 0; i < microbatches.size(); ++i) {
-    if (sharded_) sharded_->begin_microbatch(/*last=*/i + 1 == microbatches.size());
-    const LossInputs inputs =
-        loss_inputs(microbatches[i], logprobs_of(microbatches[i], static_cast<int64_t>(i), step_));
-    const at::Tensor addend = loss_addend(inputs, counts, options_.loss);
-    add_up(sums, addend.detach(), loss_metrics(inputs, counts, options_.loss));
-    // Gradients are later averaged over dp, cp and ulysses; the factor cancels that mean.
-    (addend * grad_factor()).backward();
-    if (sharded_) sharded_->finish_backward();
-    if (!sharded_) kept_.keep(parameters_);
+  std::map<int64_t, Running> running;
+  for (const auto& [kind, i] : styles_.actions(std::ssize(microbatches))) {
+    if (kind == Action::Kind::kForward) {
+      const Microbatch& micro = microbatches[i];
+      store_->begin_microbatch(/*last=*/i + 1 == std::ssize(microbatches));
+      const auto cut = std::make_shared<const ContextCut>(
+          context_cut_of(micro, setup_.mesh, setup_.rank, tokens_));
+      const LossInputs inputs = loss_inputs(micro, logprobs_of(micro, i, step_, *cut));
+      const at::Tensor addend = loss_addend(inputs, counts, options_.loss);
+      add_up(sums, addend.detach(), loss_metrics(inputs, counts, options_.loss));
+      running[i] = {.loss = addend, .cut = cut};
+    } else {
+      // Gradients are later averaged over the axes of tokens; the factor cancels that mean.
+      (running.at(i).loss * grad_factor()).backward();
+      running.erase(i);
+      store_->finish_backward();
+    }
   }
   // Finishes before the ranks wait for each other elsewhere: all ranks hold at once what one holds
   // while it waits.
@@ -281,21 +306,12 @@ void Trainer::observe_metrics(const StepMetrics& metrics, int64_t step) {
   }
 }
 
-// Not yet summed over tp, and without fsdp not yet averaged over data-parallel ranks.
-std::vector<at::Tensor> Trainer::local_gradients() {
-  if (sharded_) return sharded_->take_gradients();
-  return kept_.take(parameters_);
-}
-
 // Empty when a gradient overflowed on any rank.
 std::vector<at::Tensor> Trainer::finish_gradients() {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> grads = local_gradients();
-  reduce_partial_gradients(parameters_, grads, setup_.comm, setup_.device);
-  if (!sharded_) {
-    average_parameter_gradients(parameters_, grads, setup_.comm,
-                                setup_.comm.along(token_axes(setup_.mesh)));
-  }
+  std::vector<at::Tensor> grads = store_->take_gradients();
+  apply_gradient_rules(parameters_, grads, setup_.comm, setup_.device);
+  store_->average(grads);
   if (loss_scale_.enabled()) {
     observe_scalar("metric.loss_scale", Phase::kStep, step_, loss_scale_.scale());
     const bool overflow =

@@ -17,7 +17,7 @@
 #include "observe/probe.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
-#include "parallel/data/fully_sharded.h"
+#include "parallel/style/style.h"
 #include "train/activation_checkpoint.h"
 #include "train/batching.h"
 #include "train/context_cut.h"
@@ -25,7 +25,6 @@
 #include "train/loss.h"
 #include "train/loss_scale.h"
 #include "train/microbatch.h"
-#include "train/microbatch_gradients.h"
 
 namespace shardproof {
 
@@ -42,16 +41,11 @@ struct RankSetup {
 struct TrainOptions {
   LossOptions loss = {};
   OptimizerOptions optimizer = {};
-  ScheduleOptions schedule = {};   // of optimizer.lr, with one scheduler step per training step
-  double temperature = 1.0;        // divides the logits
-  double max_norm = 1.0;           // <= 0: no clipping
-  int64_t micro_batch_size = 0;    // <= 0: the rank's whole share
-  BatchingOptions batching = {};   // with the micro_batch_size above
-  bool sequence_parallel = false;  // pads sequences to a multiple of tp
-  // The cut of sequences over cp. Their length is padded to a multiple that cp, ulysses and tp can
-  // cut.
-  ContextLayout context_layout = ContextLayout::kZigzag;
-  FsdpOptions data_parallel = {};
+  ScheduleOptions schedule = {};  // of optimizer.lr, with one scheduler step per training step
+  double temperature = 1.0;       // divides the logits
+  double max_norm = 1.0;          // <= 0: no clipping
+  int64_t micro_batch_size = 0;   // <= 0: the rank's whole share
+  BatchingOptions batching = {};  // with the micro_batch_size above
   CheckpointedRegions checkpointed = CheckpointedRegions::kNone;
   GradNormOptions norm = {};
   LossScaleOptions loss_scale = {};
@@ -76,19 +70,20 @@ struct HeldBytes {
 
 class Trainer {
  public:
-  // `model` must have its plan applied and not be materialized; the trainer materializes it.
-  Trainer(const RankSetup& setup, Decoder& model, const TrainOptions& options);
+  // `model` must have these styles applied and not be materialized; the trainer materializes it.
+  Trainer(const RankSetup& setup, Decoder& model, const ParallelStyles& styles,
+          const TrainOptions& options);
 
   // Makes one optimizer step on the whole global batch. Every rank gets the same batch and takes
-  // its share.
+  // its share (TokenCuts).
   //
-  // The ranks of cp and ulysses hold parts of the same sequences. Each gathers the logprobs of
+  // The ranks of the position axes hold parts of the same sequences. Each gathers the logprobs of
   // whole sequences and computes the same loss; the backward keeps its own tokens.
   //
-  // Forward   those of the model; all_gather of the logprobs over cp and ulysses; all_reduce(sum)
-  //           of the counts and the loss over dp
-  // Backward  those of the model and of fsdp; all_reduce(sum) of partial gradients over tp;
-  //           without fsdp all_reduce(avg) of gradients over dp, cp and ulysses; those of grad_norm
+  // Forward   those of the model; all_gather of the logprobs over the position axes;
+  //           all_reduce(sum) of the counts and the loss over the sample axes
+  // Backward  those of the model and of the store; those of apply_gradient_rules; the store's
+  //           average; those of grad_norm
   //
   // A step that throws before its update leaves parameters, optimizer, scheduler and loss scale
   // unchanged, and the trainer ready for another step: it drops gradients and frees gathered
@@ -129,6 +124,7 @@ class Trainer {
   void set_loss_scale(const LossScaleState& state) { loss_scale_.set_state(state); }
   int64_t schedule_steps() const { return schedule_steps_; }  // of the scheduler
   const TrainOptions& options() const { return options_; }
+  const TokenCuts& token_cuts() const { return tokens_; }
   // Options that calls may change between two steps.
   void set_loss(const LossOptions& loss) { options_.loss = loss; }
   void set_batching(const BatchingOptions& batching, int64_t micro_batch_size);
@@ -146,9 +142,15 @@ class Trainer {
 
  private:
   class UnfinishedStep;
-  bool shards_parameters() const;
+  // A microbatch between its forward and its backward.
+  struct Running {
+    at::Tensor loss;
+    std::shared_ptr<const ContextCut> cut;  // a checkpointed region reads it in the backward
+  };
   void abandon_step();
-  std::vector<at::Tensor> local_gradients();
+  std::vector<Microbatch> microbatches(const Batch& batch, Pass pass) const;
+  at::Tensor logprobs_of(const Microbatch& micro, int64_t index, int64_t step,
+                         const ContextCut& cut);
   at::Tensor logprobs_of(const Microbatch& micro, int64_t index, int64_t step);
   at::Tensor sequence_logprobs(const Microbatch& micro, const ContextCut& cut,
                                const StepContext& context);
@@ -174,10 +176,10 @@ class Trainer {
   std::vector<OptimizerState> states_;
   LrSchedule schedule_;
   LossScale loss_scale_;
-  MicrobatchGradients kept_;  // used without sharded_
+  ParallelStyles styles_;
+  TokenCuts tokens_;
+  std::unique_ptr<ParameterStore> store_;
   std::vector<HeldTokens> held_;
-  std::unique_ptr<FullyShardedModel> sharded_;  // null: parameters are replicated
-  std::optional<ContextCut> cut_;               // of the microbatch whose backward comes next
   int64_t gradient_bytes_ = 0;
 };
 

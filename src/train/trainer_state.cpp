@@ -34,8 +34,8 @@ void Trainer::update(const std::vector<at::Tensor>& grads) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (!parameters_[i]->trainable) continue;
     optimizer_step(masters_[i], grads[i], states_[i], optimizer);
-    if (!sharded_) refresh_leaf(*parameters_[i]);
   }
+  store_->refresh();
   gradient_bytes_ = memory_of(grads);
 }
 
@@ -62,11 +62,9 @@ void Trainer::restore(const std::vector<at::Tensor>& masters, std::vector<Optimi
 void Trainer::set_masters(const std::vector<at::Tensor>& masters) {
   SHARDPROOF_ASSERT(masters.size() == masters_.size(), "a master for each parameter");
   const at::NoGradGuard no_grad;
-  if (sharded_) sharded_->forget_parameters();
-  for (size_t i = 0; i < masters.size(); ++i) {
-    masters_[i].copy_(masters[i]);
-    if (!sharded_) refresh_leaf(*parameters_[i]);
-  }
+  store_->forget_parameters();
+  for (size_t i = 0; i < masters.size(); ++i) masters_[i].copy_(masters[i]);
+  store_->refresh();
 }
 
 HeldBytes Trainer::held_bytes() const {

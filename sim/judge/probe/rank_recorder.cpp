@@ -39,6 +39,7 @@ uint64_t plan_key(const Observation& observation, const std::vector<int64_t>& gl
     key = combine(key, digest_of(cut.blocks.data(), cut.blocks.size() * sizeof(int64_t)));
     key = combine(key, static_cast<uint64_t>(cut.padded_size));
     key = combine(key, static_cast<uint64_t>(cut.parts));
+    for (const int64_t at : cut.coordinates) key = combine(key, static_cast<uint64_t>(at));
   }
   if (const at::Tensor& map = observation.token_map; map.defined()) {
     const at::Tensor tokens = map.contiguous();

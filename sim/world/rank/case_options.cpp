@@ -51,15 +51,12 @@ TrainOptions train_options(const CaseSpec& spec) {
   options.temperature = spec.loss.temperature;
   options.max_norm = spec.optimizer.max_norm;
   options.micro_batch_size = spec.micro_batch_size;
-  options.sequence_parallel = spec.parallel.sequence_parallel;
   options.batching = batching_options(spec.batching);
-  options.data_parallel = fsdp_options(spec.parallel);
   options.checkpointed = spec.parallel.activation_checkpointing;
   options.norm = {.type = spec.optimizer.norm_type == "inf"
                               ? std::numeric_limits<double>::infinity()
                               : std::stod(spec.optimizer.norm_type),
                   .copies = spec.parallel.grad_norm_counts};
-  options.context_layout = spec.parallel.context_layout;
   options.loss_scale = {.enabled = spec.precision == Precision::kFloat16,
                         .init_scale = spec.loss_scale.init_scale,
                         .growth_factor = spec.loss_scale.growth_factor,
@@ -75,10 +72,10 @@ TensorParallelOptions tensor_parallel_options(const ParallelSpec& spec) {
           .custom_plan = spec.custom_plan};
 }
 
-ModelPlans model_plans(const CaseSpec& spec) {
-  return {.tensor_parallel = tensor_parallel_options(spec.parallel),
-          .context_parallel = {.rotation = spec.parallel.context_rotation},
-          .frozen = spec.frozen};
+ParallelOptions parallel_options(const ParallelSpec& spec) {
+  return {.tensor = tensor_parallel_options(spec),
+          .context = {.rotation = spec.context_rotation, .layout = spec.context_layout},
+          .data = fsdp_options(spec)};
 }
 
 bool root_deals_weights(const CaseSpec& spec) {

@@ -10,7 +10,7 @@ namespace shardproof::sim {
 // The names were checked when the scenario or command line was read (asserted).
 TrainOptions train_options(const CaseSpec& spec);
 TensorParallelOptions tensor_parallel_options(const ParallelSpec& spec);
-ModelPlans model_plans(const CaseSpec& spec);
+ParallelOptions parallel_options(const ParallelSpec& spec);
 // Whether rank 0 alone reads the weights, from a folder, and sends every rank its shards.
 bool root_deals_weights(const CaseSpec& spec);
 

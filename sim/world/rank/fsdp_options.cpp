@@ -11,6 +11,8 @@ FsdpOptions fsdp_options(const ParallelSpec& spec) {
           .cpu_offload = spec.fsdp.cpu_offload};
 }
 
-void check_copies(const ParallelSpec& spec) { shard_axes(spec.mesh(), fsdp_options(spec)); }
+ShardAxes shard_axes_of(const ParallelSpec& spec) {
+  return shard_axes(spec.mesh(), {"dp", "cp", "ulysses"}, fsdp_options(spec));
+}
 
 }  // namespace shardproof::sim

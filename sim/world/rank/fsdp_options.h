@@ -7,7 +7,8 @@
 namespace shardproof::sim {
 
 FsdpOptions fsdp_options(const ParallelSpec& spec);
-// Throws Error(kRefused) when the number of copies of a hybrid model does not divide dp.
-void check_copies(const ParallelSpec& spec);
+// The axes of this case that shard and copy parameters. Throws Error(kRefused) when the number of
+// copies of a hybrid model does not divide dp.
+ShardAxes shard_axes_of(const ParallelSpec& spec);
 
 }  // namespace shardproof::sim

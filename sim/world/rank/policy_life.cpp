@@ -29,7 +29,9 @@ BatchingOptions score_batching(const CaseSpec& spec, const BatchingOptions& trai
 }
 
 PolicyOptions policy_options(const CaseSpec& spec, DrawLog& draws) {
-  PolicyOptions options{.train = train_options(spec), .plans = model_plans(spec)};
+  PolicyOptions options{.train = train_options(spec),
+                        .parallel = parallel_options(spec.parallel),
+                        .frozen = spec.frozen};
   options.score_batching = score_batching(spec, options.train.batching);
   if (draws_numbers(spec)) options.random_seed = spec.seed;
   options.draw_log = &draws;

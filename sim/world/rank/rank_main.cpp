@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "model/precision.h"
-#include "parallel/data/shard_axes.h"
 #include "parallel/hf/save_weights.h"
 #include "parallel/hf/scatter_weights.h"
 #include "policy/noise.h"
@@ -22,6 +21,7 @@
 #include "sim/world/rank/case_options.h"
 #include "sim/world/rank/dump.h"
 #include "sim/world/rank/fed_optimizer.h"
+#include "sim/world/rank/fsdp_options.h"
 #include "sim/world/rank/inference_rank.h"
 #include "sim/world/rank/member_noise.h"
 #include "sim/world/rank/policy_life.h"
@@ -49,7 +49,7 @@ std::vector<std::string> idle_options(const CaseSpec& spec) {
     idle.push_back(
         "tp.gather_buffer is true, but no sequence is sharded over tp: it has no effect");
   }
-  const bool shards = !shard_axes(parallel.mesh(), train_options(spec).data_parallel).shard.empty();
+  const bool shards = !shard_axes_of(parallel).shard.empty();
   if (!parallel.fsdp.reshard_after_forward && !shards) {
     idle.push_back(
         "reshard_after_forward is false, but data_parallel shards no parameters: it has no effect");
@@ -101,9 +101,10 @@ class CaseRun {
       leave_dump(life.trainer(), life.comm());
       return report_of(life.trainer(), metrics, memory, start);
     }
+    const ParallelStyles styles = make_styles(parallel_options(spec_.parallel));
     Decoder model =
         planned_model(inputs_->config, reads ? inputs_->weights : weights_to_come(inputs_->config),
-                      comm_, model_plans(spec_));
+                      comm_, styles, spec_.frozen);
     if (noise_) noise_->wrap(model);
     const RankSetup setup{.mesh = mesh_,
                           .rank = env_.rank,
@@ -111,7 +112,7 @@ class CaseRun {
                           .probe = probe(),
                           .dtype = dtype_of_precision(name_of(spec_.precision)),
                           .device = at::Device(env_.device)};
-    Trainer trainer(setup, model, train_options(spec_));
+    Trainer trainer(setup, model, styles, train_options(spec_));
     if (from_root) take_weights(trainer);
     if (draws_own_shards(spec_)) draw_own_shards(spec_, inputs_->config, trainer, mesh_, env_.rank);
     observe_initial(trainer, setup.probe);

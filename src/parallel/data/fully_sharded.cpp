@@ -46,11 +46,11 @@ class FullyShardedModel::UnitRegion : public RegionWrap {
   size_t unit_;
 };
 
-FullyShardedModel::FullyShardedModel(Decoder& model, MeshComm& comm, const FsdpOptions& options,
-                                     at::ScalarType dtype, at::Device device)
+FullyShardedModel::FullyShardedModel(const StoreSetup& setup, const ShardAxes& axes,
+                                     const FsdpOptions& options)
     : options_(options) {
-  const std::vector<ParameterPtr> all = model.parameters();
-  const int64_t layer_count = model.config().num_hidden_layers;
+  const std::vector<ParameterPtr> all = setup.model.parameters();
+  const int64_t layer_count = setup.model.config().num_hidden_layers;
   std::vector<std::vector<ParameterPtr>> groups(static_cast<size_t>(layer_count) + 1);
   for (const ParameterPtr& parameter : all) {
     size_t unit = 0;
@@ -62,8 +62,9 @@ FullyShardedModel::FullyShardedModel(Decoder& model, MeshComm& comm, const FsdpO
   }
   for (size_t unit = 0; unit < groups.size(); ++unit) {
     const std::string name = unit == 0 ? "model" : layer_name(static_cast<int64_t>(unit) - 1);
-    units_.push_back(std::make_unique<FsdpUnit>(name, groups[unit], comm, options, dtype, device));
-    model.region(name).wrap(std::make_unique<UnitRegion>(*this, unit));
+    units_.push_back(std::make_unique<FsdpUnit>(name, groups[unit], setup.comm, axes,
+                                                options.cpu_offload, setup.dtype, setup.device));
+    setup.model.region(name).wrap(std::make_unique<UnitRegion>(*this, unit));
   }
   awaits_backward_.resize(units_.size(), false);
 }
@@ -103,6 +104,8 @@ void FullyShardedModel::after_backward(size_t unit) {
 }
 
 void FullyShardedModel::begin_microbatch(bool last) {
+  SHARDPROOF_ASSERT(std::count(awaits_backward_.begin(), awaits_backward_.end(), true) == 0,
+                    "fsdp finishes a microbatch's backward before the next one's forward");
   reduces_ = last || options_.reduce_each_microbatch;
 }
 
@@ -128,19 +131,28 @@ void FullyShardedModel::forget_parameters() {
   for (const auto& unit : units_) unit->reshard();
 }
 
-FullyShardedModel::Gathered::Gathered(FullyShardedModel& model) : model_(model) {
-  try {
-    for (const auto& unit : model_.units_) unit->gather();
-  } catch (...) {
-    for (const auto& unit : model_.units_) unit->reshard();
-    throw;
+class FullyShardedModel::Gathered {
+ public:
+  explicit Gathered(FullyShardedModel& model) : model_(model) {
+    try {
+      for (const auto& unit : model_.units_) unit->gather();
+    } catch (...) {
+      for (const auto& unit : model_.units_) unit->reshard();
+      throw;
+    }
+    model_.held_ = true;
   }
-  model_.held_ = true;
-}
+  ~Gathered() {
+    model_.held_ = false;
+    for (const auto& unit : model_.units_) unit->reshard();
+  }
+  Gathered(const Gathered&) = delete;
+  Gathered& operator=(const Gathered&) = delete;
 
-FullyShardedModel::Gathered::~Gathered() {
-  model_.held_ = false;
-  for (const auto& unit : model_.units_) unit->reshard();
-}
+ private:
+  FullyShardedModel& model_;
+};
+
+std::shared_ptr<void> FullyShardedModel::hold_whole() { return std::make_shared<Gathered>(*this); }
 
 }  // namespace shardproof

@@ -1,5 +1,5 @@
-// Applies fully sharded data parallelism to a decoder from outside: a unit per layer, and a root
-// unit of the parameters outside of all layers (embedding, last norm, head).
+// Fully sharded data parallelism: a unit per layer, and a root unit of the parameters outside of
+// all layers (embedding, last norm, head).
 //
 //   forward    gathers the root; gathers layer i, starts to gather layer i+1, computes layer i and
 //              frees it
@@ -14,57 +14,41 @@
 #include <memory>
 #include <vector>
 
-#include "comm/mesh_comm.h"
-#include "model/decoder.h"
 #include "parallel/data/unit.h"
+#include "parallel/style/parameter_store.h"
 
 namespace shardproof {
 
-class FullyShardedModel {
+class FullyShardedModel : public ParameterStore {
  public:
   // Call it after the plans of tp, cp, ulysses and checkpointing, and before Decoder::materialise.
-  // Every parameter gets its shard, its leaf (unit.h) and the layout of the shard. `model` and
-  // `comm` must outlive this object, and it every backward. The mesh must have more than one shard
-  // (shard_axes, asserted). No communication.
-  FullyShardedModel(Decoder& model, MeshComm& comm, const FsdpOptions& options,
-                    at::ScalarType dtype, at::Device device);
-  ~FullyShardedModel();
+  // Every parameter gets its shard, its leaf (unit.h) and the layout of the shard. The mesh must
+  // have more than one shard (asserted). No communication.
+  FullyShardedModel(const StoreSetup& setup, const ShardAxes& axes, const FsdpOptions& options);
+  ~FullyShardedModel() override;
   FullyShardedModel(const FullyShardedModel&) = delete;
   FullyShardedModel& operator=(const FullyShardedModel&) = delete;
 
-  // Call begin_microbatch before a microbatch's forward and finish_backward after its backward;
-  // otherwise its gradients are lost. `last` marks the last microbatch of the optimizer step.
-  // Without reduce_each_microbatch gradients are reduced only after the last backward.
+  // Each microbatch's backward comes before the next one's forward (asserted). Without
+  // reduce_each_microbatch gradients are reduced only after the last backward.
   //
   // Backward  per unit, in the order in which the backward finishes them: reduce_scatter(avg)
   //           over the shard axis, then all_reduce(avg) over the replicate axis. Every rank makes
   //           the same calls, even for unused parameters.
-  void begin_microbatch(bool last);
-  void finish_backward();
-  // Shards of the gradients since the last call, one per parameter of the model, in its order and
-  // in the wider type.
-  std::vector<at::Tensor> take_gradients();
-  // Call it after a forward or backward that threw: drops gradients and frees whole parameters. It
-  // does not wait for calls in flight; the next step does.
-  void abandon_step();
-  // Call it before the shards change: waits for calls of an abandoned step and drops their results
-  // and all whole parameters, which belong to the old shards.
-  void forget_parameters();
-
-  // While it exists all units are whole, and forwards neither gather nor free. Its end frees them,
-  // even after an exception.
-  class Gathered {
-   public:
-    explicit Gathered(FullyShardedModel& model);
-    ~Gathered();
-    Gathered(const Gathered&) = delete;
-    Gathered& operator=(const Gathered&) = delete;
-
-   private:
-    FullyShardedModel& model_;
-  };
+  void begin_microbatch(bool last) override;
+  void finish_backward() override;
+  std::vector<at::Tensor> take_gradients() override;
+  void average(std::vector<at::Tensor>&) override {}
+  void refresh() override {}
+  // Drops whole parameters too. The next step waits for calls in flight.
+  void abandon_step() override;
+  // Waits for calls of an abandoned step, and drops their results and all whole parameters.
+  void forget_parameters() override;
+  // Gathers every unit.
+  std::shared_ptr<void> hold_whole() override;
 
  private:
+  class Gathered;
   class UnitRegion;
   void before_forward(size_t unit);
   void after_forward(size_t unit);

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "base/error.h"
 
@@ -41,12 +43,20 @@ void average_bucket(std::vector<at::Tensor>& grads, size_t first, size_t last,
   }
 }
 
-bool is_equal_over_tp(const Parameter& parameter, const MeshComm& comm) {
+// Whether the gradient has one size on all ranks that are not averaged with each other.
+bool is_equal_elsewhere(const Parameter& parameter, const MeshComm& comm,
+                        const std::vector<std::string>& averaged) {
   const Mesh& mesh = comm.mesh();
+  std::vector<std::string> others;
+  for (const MeshAxis& axis : mesh.axes()) {
+    if (std::find(averaged.begin(), averaged.end(), axis.name) == averaged.end()) {
+      others.push_back(axis.name);
+    }
+  }
   const auto shape_at = [&](int64_t rank) {
     return parameter.layout.local_shape(parameter.global_shape, mesh, rank);
   };
-  const std::vector<int64_t> peers = mesh.peers_along("tp", comm.rank());
+  const std::vector<int64_t> peers = mesh.peers_along(others, comm.rank());
   return std::all_of(peers.begin(), peers.end(),
                      [&](int64_t peer) { return shape_at(peer) == shape_at(peers[0]); });
 }
@@ -75,19 +85,23 @@ void average_gradients(std::vector<at::Tensor>& grads, const std::vector<std::st
 
 void average_parameter_gradients(const std::vector<ParameterPtr>& parameters,
                                  std::vector<at::Tensor>& grads, MeshComm& comm,
-                                 Communicator& data) {
+                                 const std::vector<std::string>& token_axes) {
   SHARDPROOF_ASSERT(parameters.size() == grads.size(), "one gradient per parameter");
-  for (const bool equal : {true, false}) {
-    std::vector<size_t> places;
+  // Every rank makes the buckets in the same order.
+  std::map<std::pair<std::vector<std::string>, bool>, std::vector<size_t>> buckets;
+  for (size_t i = 0; i < grads.size(); ++i) {
+    std::vector<std::string> axes = token_axes;
+    for (const std::string& summed : parameters[i]->rule.summed_over) std::erase(axes, summed);
+    buckets[{axes, !is_equal_elsewhere(*parameters[i], comm, axes)}].push_back(i);
+  }
+  for (const auto& [key, places] : buckets) {
     std::vector<std::string> names;
     std::vector<at::Tensor> chosen;
-    for (size_t i = 0; i < grads.size(); ++i) {
-      if (is_equal_over_tp(*parameters[i], comm) != equal) continue;
-      places.push_back(i);
+    for (const size_t i : places) {
       names.push_back(parameters[i]->name);
       chosen.push_back(std::move(grads[i]));
     }
-    average_gradients(chosen, names, data);
+    average_gradients(chosen, names, comm.along(key.first));
     for (size_t i = 0; i < places.size(); ++i) grads[places[i]] = chosen[i];
   }
 }

@@ -34,11 +34,12 @@ SampleRange samples_of(int64_t batch_size, int64_t dp_size, int64_t dp_rank);
 void average_gradients(std::vector<at::Tensor>& grads, const std::vector<std::string>& names,
                        Communicator& dp, int64_t bucket_bytes = 16 << 20);
 
-// Averages a model's gradients, one per parameter, over `data`. Gradients whose sizes differ among
-// tp ranks go into separate buckets. The other buckets are then the same on every tp rank, so that
-// copies over tp stay equal to the last bit: Gloo sums a buffer's chunks in different orders.
+// Averages a model's gradients, one per parameter, over `token_axes` without those over which the
+// backward has summed (GradientRule::summed_over). Gradients whose sizes differ among the other
+// ranks of the mesh go into separate buckets. The other buckets are then the same on every rank, so
+// that copies over tp stay equal to the last bit: Gloo sums a buffer's chunks in different orders.
 void average_parameter_gradients(const std::vector<ParameterPtr>& parameters,
                                  std::vector<at::Tensor>& grads, MeshComm& comm,
-                                 Communicator& data);
+                                 const std::vector<std::string>& token_axes);
 
 }  // namespace shardproof

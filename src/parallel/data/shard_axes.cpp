@@ -7,15 +7,8 @@
 
 namespace shardproof {
 
-std::vector<std::string> data_axes(const Mesh& mesh) {
-  std::vector<std::string> axes;
-  for (const char* axis : {"dp", "cp", "ulysses"}) {
-    if (mesh.size(axis) > 1) axes.push_back(axis);
-  }
-  return axes;
-}
-
-ShardAxes shard_axes(const Mesh& mesh, const FsdpOptions& options) {
+ShardAxes shard_axes(const Mesh& mesh, const std::vector<std::string>& token_axes,
+                     const FsdpOptions& options) {
   const int64_t copies = options.replicate_size, dp = mesh.size("dp");
   if (options.kind == DataParallelKind::kHybrid && (copies < 1 || dp % copies != 0)) {
     throw Error(
@@ -23,7 +16,9 @@ ShardAxes shard_axes(const Mesh& mesh, const FsdpOptions& options) {
          .what = fmt::format("replicate_size={} does not divide data_parallel_size={}", copies, dp),
          .fix = "the copies of a hybrid model lie along dp: choose a divisor of its size"});
   }
-  const std::string all = fmt::format("{}", fmt::join(data_axes(mesh), "+"));
+  std::vector<std::string> axes = token_axes;
+  std::erase_if(axes, [&](const std::string& axis) { return mesh.size(axis) == 1; });
+  const std::string all = fmt::format("{}", fmt::join(axes, "+"));
   if (all.empty()) return {};
   if (options.kind == DataParallelKind::kReplicate) return {.shard = "", .replicate = all};
   if (options.kind == DataParallelKind::kFsdp) return {.shard = all, .replicate = ""};

@@ -32,10 +32,9 @@ struct ShardAxes {
   std::string replicate;
 };
 
-// The axes over which ranks see different tokens: dp, cp and ulysses, if they have several ranks.
-std::vector<std::string> data_axes(const Mesh& mesh);
-
-// Throws Error(kRefused) when the number of copies does not divide dp.
-ShardAxes shard_axes(const Mesh& mesh, const FsdpOptions& options);
+// `token_axes`: over which ranks hold different tokens. Throws Error(kRefused) when the number of
+// copies does not divide dp.
+ShardAxes shard_axes(const Mesh& mesh, const std::vector<std::string>& token_axes,
+                     const FsdpOptions& options);
 
 }  // namespace shardproof

@@ -27,17 +27,27 @@ at::Tensor wait_for(std::optional<PendingCollective>& pending) {
   return call.wait();
 }
 
+void refuse_own_means(const std::vector<ParameterPtr>& parameters) {
+  for (const ParameterPtr& parameter : parameters) {
+    if (parameter->rule.summed_over.empty()) continue;
+    throw Error({.kind = ErrorKind::kRefused,
+                 .what = parameter->name + " has a gradient that is no mean over all axes of "
+                                           "tokens, which fsdp takes",
+                 .fix = "set data_parallel to replicate"});
+  }
+}
+
 }  // namespace
 
 FsdpUnit::FsdpUnit(std::string name, std::vector<ParameterPtr> parameters, MeshComm& comm,
-                   const FsdpOptions& options, at::ScalarType dtype, at::Device device)
+                   const ShardAxes& axes, bool cpu_offload, at::ScalarType dtype, at::Device device)
     : name_(std::move(name)),
       parameters_(std::move(parameters)),
       comm_(comm),
-      cpu_offload_(options.cpu_offload),
+      cpu_offload_(cpu_offload),
       flat_({}, 1) {
-  const ShardAxes axes = shard_axes(comm.mesh(), options);
   SHARDPROOF_ASSERT(!axes.shard.empty(), "one rank has nothing to shard");
+  refuse_own_means(parameters_);
   make_shards(axes, dtype, device);
   shard_axis_ = &comm.along(axes.shard);
   replicate_axis_ = axes.replicate.empty() ? nullptr : &comm.along(axes.replicate);

@@ -26,8 +26,9 @@ class FsdpUnit {
  public:
   // Cuts `parameters`, which must still be views of the full tensors: appends the cut to their
   // layouts and makes shards and leaves. Leaves have `dtype` and are on `device`. No communication.
+  // Throws Error(kRefused) for a parameter whose gradient is no mean over all axes of tokens.
   FsdpUnit(std::string name, std::vector<ParameterPtr> parameters, MeshComm& comm,
-           const FsdpOptions& options, at::ScalarType dtype, at::Device device);
+           const ShardAxes& axes, bool cpu_offload, at::ScalarType dtype, at::Device device);
 
   const std::string& name() const { return name_; }
   const std::vector<ParameterPtr>& parameters() const { return parameters_; }

@@ -13,9 +13,9 @@ namespace shardproof {
 namespace {
 
 std::string gradient_text(const ParameterPlacement& placement) {
-  if (placement.sum_grad_over_repeats) return "summed over the ranks that share a kv head";
-  if (placement.partial_grad_axes.empty()) return "";
-  return fmt::format("summed over {}", fmt::join(placement.partial_grad_axes, ", "));
+  if (placement.sum_grad_over.empty()) return "";
+  if (placement.sum_grad_over.front() != "tp") return "summed over the ranks that share a kv head";
+  return "summed over tp";
 }
 
 PlanLine make_line(const std::string& parameter, const std::vector<int64_t>& global_shape,

@@ -84,8 +84,14 @@ struct Placer {
   // A parameter that every rank holds whole and, with SP, applies to its own tokens only.
   ParameterPlacement on_stream() const {
     ParameterPlacement placement;
-    if (sequence_parallel) placement.partial_grad_axes = {kTp};
+    if (sequence_parallel) placement.sum_grad_over = {kTp};
     return placement;
+  }
+
+  // The neighbors that hold the same part of a repeated cut, as an axis.
+  std::vector<std::string> sharers_of(const Cut& cut) const {
+    if (cut.kind != Cut::Kind::kRepeated) return {};
+    return {fmt::format("{}%{}", kTp, tp_size / cut.parts)};
   }
 
   SlotPlacement column_parallel(const std::string& slot) const {
@@ -95,8 +101,7 @@ struct Placer {
       return width.is_kv ? kv_head_cut(dim, config.num_key_value_heads, tp_size)
                          : even_or_chunk(dim, width.size, tp_size);
     };
-    const ParameterPlacement rows{.layout = Layout({cut(0)}),
-                                  .sum_grad_over_repeats = cut(0).kind == Cut::Kind::kRepeated};
+    const ParameterPlacement rows{.layout = Layout({cut(0)}), .sum_grad_over = sharers_of(cut(0))};
     return {.inputs = {stream()}, .output = Layout({cut(-1)}), .weight = rows, .bias = rows};
   }
 
@@ -149,7 +154,7 @@ struct Placer {
     return {.inputs = {heads},
             .input_partial_axes = {partial},
             .output = heads,
-            .weight = {.partial_grad_axes = {kTp}}};
+            .weight = {.sum_grad_over = {kTp}}};
   }
 
   SlotPlacement hidden_parallel_activation() const {

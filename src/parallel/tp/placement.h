@@ -22,8 +22,8 @@ namespace shardproof {
 
 struct ParameterPlacement {
   Layout layout = {};
-  std::vector<std::string> partial_grad_axes = {};
-  bool sum_grad_over_repeats = false;
+  // Axes over which each rank's gradient is one addend (GradientRule::sum_over).
+  std::vector<std::string> sum_grad_over = {};
 };
 
 struct SlotPlacement {

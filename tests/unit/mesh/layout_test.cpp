@@ -188,6 +188,22 @@ TEST_CASE("replica groups are the ranks that differ only on axes that are not cu
         Groups{{0, 1, 4, 5}, {2, 3, 6, 7}});
 }
 
+TEST_CASE("a tensor that some ranks do not hold", "[layout]") {
+  const Mesh mesh({{"pp", 3}, {"tp", 2}});
+  const Layout tied({Cut::held_by("pp", {0, 2}), Cut::even(1, "tp")});
+  CHECK(tied.local_shape({5, 4}, mesh, 1) == std::vector<int64_t>{5, 2});
+  CHECK(tied.local_shape({5, 4}, mesh, 2) == std::vector<int64_t>{0, 2});
+  CHECK(tied.replicas_of(mesh, 1) == Indices{1, 5});
+  CHECK(tied.describe() == "H(0)pp:0|2 S(1)tp");
+  check_covers(Layout({Cut::held_by("pp", {0, 2})}), 4, mesh);
+  check_covers(Layout({Cut::held_by("pp", {1}), Cut::even(0, "tp")}), 4, mesh);
+  for (const std::vector<int64_t>& wrong : {std::vector<int64_t>{}, {3}, {-1, 0}}) {
+    const auto error = refusal(Layout({Cut::held_by("pp", wrong)}), 4, mesh);
+    CHECK(error.kind() == ErrorKind::kBadInput);
+    CHECK_THAT(error.fact(), Catch::Contains("coordinates that pp=3 does not have"));
+  }
+}
+
 TEST_CASE("a cut that does not fit is refused with its numbers", "[layout]") {
   using Catch::Matchers::Contains;
   const Mesh mesh({{"cp", 2}, {"tp", 3}});

@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 Trial steps_on(const Mesh& mesh, int64_t steps) {
   Trial trial{.mesh = mesh, .steps = steps};
-  trial.options.data_parallel = fsdp();
+  trial.parallel.data = fsdp();
   return trial;
 }
 

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 Trial trial_on(const Mesh& mesh, DataParallelKind kind, OptimizerKind optimizer,
                int64_t replicate_size = 1) {
   Trial trial{.mesh = mesh};
-  trial.options.data_parallel = {.kind = kind, .replicate_size = replicate_size};
+  trial.parallel.data = {.kind = kind, .replicate_size = replicate_size};
   trial.options.optimizer.kind = optimizer;
   trial.options.optimizer.momentum = 0.9;
   return trial;

@@ -13,7 +13,7 @@ TEST_CASE("offloaded and reloaded between steps, training is the same to the bit
   for (const DataParallelKind kind : {DataParallelKind::kReplicate, DataParallelKind::kFsdp}) {
     for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
       Trial trial{.mesh = Mesh::training(2, 1, 1, 3), .dtype = dtype, .steps = 0};
-      trial.options.data_parallel.kind = kind;
+      trial.parallel.data.kind = kind;
       std::vector<std::string> problems(6);
       const auto run = [&](bool offloads) {
         return train_with(trial, [&](Trainer& trainer, MeshComm& comm) {

@@ -22,7 +22,7 @@ TEST_CASE("each global batch of a call is an optimizer step, the call is one of 
           "[policy][PW-2]") {
   WorkerTrial trial;
   trial.options.train.schedule = falling();
-  trial.options.train.data_parallel = fsdp();
+  trial.options.parallel.data = fsdp();
   trial.options.train_global_batch_size = 3;
   const Batch data = six_samples();
   std::vector<StepMetrics> metrics;
@@ -116,7 +116,7 @@ TEST_CASE("the reference scores with the first weights, and the policy goes on t
       ThrowingProbe probe;
       probe.end_of_name = "layers.1.mlp.down_proj.output";
       WorkerTrial trial{.mesh = Mesh::training(2, 1, 1, 3), .dtype = dtype, .probe = &probe};
-      trial.options.train.data_parallel.kind = kind;
+      trial.options.parallel.data.kind = kind;
       const auto run = [&](bool refers) {
         return with_workers(trial, [&](PolicyWorker& worker, MeshComm& comm, int64_t rank) {
           const at::Tensor first = worker.score(six_samples());
@@ -153,7 +153,7 @@ TEST_CASE("a step that throws leaves the worker as it was, ready for another", "
        {DataParallelKind::kReplicate, DataParallelKind::kFsdp, DataParallelKind::kHybrid}) {
     for (const bool reduces : {true, false}) {
       WorkerTrial trial{.mesh = Mesh::training(4, 1, 1, 1)};
-      trial.options.train.data_parallel = {
+      trial.options.parallel.data = {
           .kind = kind, .replicate_size = 2, .reduce_each_microbatch = reduces};
       trial.options.train.micro_batch_size = 1;
       const Batch data = seeded_batch({.batch_size = 12, .seq_len = 6, .vocab_size = 29});
@@ -196,7 +196,7 @@ TEST_CASE("noise is the same for every mesh and copy, and the policy's alone", "
   constexpr double kSize = 0.01;
   const auto noised_on = [](const Mesh& mesh, DataParallelKind kind, int64_t seed) {
     WorkerTrial trial{.mesh = mesh};
-    trial.options.train.data_parallel = {.kind = kind, .replicate_size = 2};
+    trial.options.parallel.data = {.kind = kind, .replicate_size = 2};
     return with_workers(trial, [&](PolicyWorker& worker, MeshComm& comm, int64_t) {
       const at::Tensor first = worker.score(six_samples());
       worker.offload(Offloaded::What::kParametersAndOptimizer);
@@ -239,7 +239,7 @@ TEST_CASE("noise is the same for every mesh and copy, and the policy's alone", "
 TEST_CASE("what follows noise is trained and saved with it", "[policy][PW-10]") {
   // The forward uses the noisy masters: the step equals one from masters that were set with noise.
   WorkerTrial trial;
-  trial.options.train.data_parallel = fsdp();
+  trial.options.parallel.data = fsdp();
   const Trained noised = with_workers(trial, [](PolicyWorker& worker, MeshComm&, int64_t) {
     worker.add_noise(0.01, 8);
     worker.train(six_samples());
@@ -264,7 +264,7 @@ TEST_CASE("what follows noise is trained and saved with it", "[policy][PW-10]") 
 TEST_CASE("a worker that begins with other weights is one that was made with them",
           "[policy][MP-2][PW-5]") {
   WorkerTrial trial;
-  trial.options.train.data_parallel = fsdp();
+  trial.options.parallel.data = fsdp();
   trial.options.train.schedule = falling();
   at::Tensor made_scores, begun_scores;
   const auto lives = [&](at::Tensor& scores, bool begins) {
@@ -314,7 +314,7 @@ TEST_CASE("data that a call cannot take is refused with a sentence", "[policy][P
 
 TEST_CASE("a worker says how it is, counts ops and memory, and ends cleanly", "[policy][PW-11]") {
   WorkerTrial trial;
-  trial.options.train.data_parallel = fsdp();
+  trial.options.parallel.data = fsdp();
   with_workers(trial, [&](PolicyWorker& worker, MeshComm&, int64_t rank) {
     worker.train(six_samples());
     const WorkerReport trained = worker.report();

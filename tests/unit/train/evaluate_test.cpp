@@ -10,7 +10,7 @@ TEST_CASE("evaluating says what the step would report and changes no bit of the 
           "[train][PW-2]") {
   for (const DataParallelKind kind : {DataParallelKind::kReplicate, DataParallelKind::kFsdp}) {
     Trial trial{.mesh = Mesh::training(2, 2, 1, 1), .steps = 0};
-    trial.options.data_parallel.kind = kind;
+    trial.parallel.data.kind = kind;
     trial.options.micro_batch_size = 1;
     trial.options.loss.kind = LossKind::kClippedPolicyGradient;
     std::vector<StepMetrics> evaluated, reported;

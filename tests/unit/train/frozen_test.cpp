@@ -41,7 +41,7 @@ TEST_CASE("the optimizer does not touch a frozen parameter, nor keep state of it
         INFO("optimizer " << static_cast<int>(optimizer) << " data parallelism "
                           << static_cast<int>(kind) << " " << c10::toString(dtype));
         Trial trial{.mesh = Mesh::training(2, 1, 1, 1), .dtype = dtype, .prepare = freeze};
-        trial.options.data_parallel.kind = kind;
+        trial.parallel.data.kind = kind;
         trial.options.optimizer = {.kind = optimizer, .weight_decay = 0.5, .momentum = 0.9};
         Trial none = trial;
         none.steps = 0;

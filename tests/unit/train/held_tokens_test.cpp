@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "parallel/registry/styles.h"
 
 namespace shardproof::tests {
 namespace {
@@ -36,15 +37,19 @@ std::map<int64_t, int64_t> counts_of(const std::vector<at::Tensor>& maps) {
   return counts;
 }
 
+TokenCuts cuts_of(const Mesh& mesh, ContextLayout layout) {
+  return make_styles({.context = {.layout = layout}}).token_cuts(mesh);
+}
+
 // The ranks of dp x cp x ulysses hold each token of the batch once; tp ranks hold the same tokens.
 void check_held_once(const Mesh& mesh, const Batch& batch, const List& lengths,
-                     const TrainOptions& options) {
+                     const TokenCuts& cuts, const TrainOptions& options) {
   std::vector<at::Tensor> held;
   std::vector<at::Tensor> rows;
   for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
     const int64_t first = rank - mesh.coordinate("tp", rank);
-    const auto own = held_tokens(batch, mesh, rank, options);
-    const auto of_first = held_tokens(batch, mesh, first, options);
+    const auto own = held_tokens(batch, mesh, rank, cuts, options);
+    const auto of_first = held_tokens(batch, mesh, first, cuts, options);
     for (size_t i = 0; i < own.size(); ++i) {
       CHECK(at::equal(own[i].held, of_first[i].held));
       if (rank != first) continue;
@@ -71,13 +76,14 @@ TEST_CASE("packed sequences as they are drawn, before and after zigzag", "[CP-2]
   TrainOptions options;
   options.batching.kind = BatchingKind::kPacked;
   const Mesh mesh = Mesh::training(1, 2, 1, 1);
-  CHECK(list_of(held_tokens(batch, mesh, 0, options)[0].rows) == List{0, 1, 2, -1, 10, -1, -1, -1});
-  CHECK(list_of(held_tokens(batch, mesh, 0, options)[0].held) == List{0, -1, 10, -1});
-  CHECK(list_of(held_tokens(batch, mesh, 1, options)[0].held) == List{1, 2, -1, -1});
-  TrainOptions contiguous = options;
-  contiguous.context_layout = ContextLayout::kContiguous;  // padded to 4 and 2
-  CHECK(list_of(held_tokens(batch, mesh, 0, contiguous)[0].held) == List{0, 1, 10});
-  CHECK(list_of(held_tokens(batch, mesh, 1, contiguous)[0].held) == List{2, -1, -1});
+  const TokenCuts cuts = cuts_of(mesh, ContextLayout::kZigzag);
+  CHECK(list_of(held_tokens(batch, mesh, 0, cuts, options)[0].rows) ==
+        List{0, 1, 2, -1, 10, -1, -1, -1});
+  CHECK(list_of(held_tokens(batch, mesh, 0, cuts, options)[0].held) == List{0, -1, 10, -1});
+  CHECK(list_of(held_tokens(batch, mesh, 1, cuts, options)[0].held) == List{1, 2, -1, -1});
+  const TokenCuts contiguous = cuts_of(mesh, ContextLayout::kContiguous);  // padded to 4 and 2
+  CHECK(list_of(held_tokens(batch, mesh, 0, contiguous, options)[0].held) == List{0, 1, 10});
+  CHECK(list_of(held_tokens(batch, mesh, 1, contiguous, options)[0].held) == List{2, -1, -1});
 }
 
 TEST_CASE("every token is held once, whatever the batching, layout and mesh", "[CP-2][US-2]") {
@@ -91,11 +97,11 @@ TEST_CASE("every token is held once, whatever the batching, layout and mesh", "[
         INFO(mesh.describe() << " batching " << static_cast<int>(kind) << " " << name_of(layout));
         TrainOptions options;
         options.batching.kind = kind;
-        options.context_layout = layout;
-        check_held_once(mesh, batch, lengths, options);
+        const TokenCuts cuts = cuts_of(mesh, layout);
+        check_held_once(mesh, batch, lengths, cuts, options);
         options.micro_batch_size = 2;
         options.batching.token_budget = 48;
-        check_held_once(mesh, batch, lengths, options);
+        check_held_once(mesh, batch, lengths, cuts, options);
       }
     }
   }

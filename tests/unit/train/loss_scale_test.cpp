@@ -9,8 +9,8 @@
 #include <limits>
 
 #include "model/precision.h"
+#include "parallel/data/microbatch_gradients.h"
 #include "tests/unit/train/small_run.h"
-#include "train/microbatch_gradients.h"
 
 namespace shardproof::tests::loss_scale_test {
 namespace {
@@ -115,7 +115,7 @@ TEST_CASE("replicated bfloat16 sums its microbatches as fully sharded does", "[t
   trial.options.max_norm = 0;
   trial.options.micro_batch_size = 1;
   Trial sharded = trial;
-  sharded.options.data_parallel = fsdp();
+  sharded.parallel.data = fsdp();
   CHECK(difference(train(sharded), train(trial), 1e-6) == "");
 }
 

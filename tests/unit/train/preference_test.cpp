@@ -173,7 +173,7 @@ TEST_CASE("what stands in a dropped sample, which the dummies copy, reaches noth
     Trial trial{.mesh = mesh, .steps = 0};
     trial.options.micro_batch_size = 1;
     trial.options.loss.kind = LossKind::kClippedPolicyGradient;
-    trial.options.data_parallel.kind = kind;
+    trial.parallel.data.kind = kind;
     std::vector<StepMetrics> metrics;
     Trained trained = train_with(trial, [&](Trainer& trainer, MeshComm& comm) {
       for (int step = 0; step < 2; ++step) {

@@ -3,9 +3,7 @@
 
 #include <functional>
 
-#include "parallel/cp/apply.h"
-#include "parallel/tp/apply.h"
-#include "parallel/ulysses/apply.h"
+#include "parallel/registry/styles.h"
 #include "tensor/shard.h"
 #include "tests/support/rank_results.h"
 #include "train/trainer.h"
@@ -37,6 +35,8 @@ inline Batch small_batch() {
 struct Trial {
   Mesh mesh = Mesh::training(3, 1, 1, 1);
   TrainOptions options = {};
+  ParallelOptions parallel = {};
+  std::optional<ParallelStyles> styles = {};  // none: make_styles(parallel)
   at::ScalarType dtype = at::kDouble;
   int64_t steps = 2;
   ModelConfig config = small_model();
@@ -50,9 +50,8 @@ inline void with_trainer(const Trial& trial, MeshComm& comm, int64_t rank,
                          const std::function<void(Trainer&)>& work) {
   NoProbe nobody;
   Decoder model(trial.config, seeded_weights(trial.config, 3));
-  apply_tensor_parallel(model, comm, {.sequence_parallel = trial.options.sequence_parallel});
-  apply_context_parallel(model, comm, {});
-  apply_ulysses(model, comm);
+  const ParallelStyles styles = trial.styles.value_or(make_styles(trial.parallel));
+  styles.apply(model, comm);
   if (trial.prepare) trial.prepare(model, rank);
   const RankSetup setup{.mesh = trial.mesh,
                         .rank = rank,
@@ -60,7 +59,7 @@ inline void with_trainer(const Trial& trial, MeshComm& comm, int64_t rank,
                         .probe = trial.probe ? *trial.probe : nobody,
                         .dtype = trial.dtype,
                         .device = at::kCPU};
-  Trainer trainer(setup, model, trial.options);
+  Trainer trainer(setup, model, styles, trial.options);
   work(trainer);
 }
 

@@ -42,7 +42,7 @@ TEST_CASE("copies over tp get the same bits over Gloo although other shards diff
   }
   tests::run_gloo_ranks(kMesh, [&](MeshComm& comm, int64_t rank) {
     std::vector<at::Tensor> grads = given[static_cast<size_t>(rank)];
-    average_parameter_gradients(parameters(), grads, comm, comm.along("dp"));
+    average_parameter_gradients(parameters(), grads, comm, {"dp"});
     averaged[static_cast<size_t>(rank)] = std::move(grads);
   });
   for (size_t i = 0; i < 4; ++i) {

@@ -25,25 +25,24 @@ TEST_CASE("sharded training is the training of one rank, on every mesh and in ev
     for (const Mesh& mesh :
          {Mesh::training(2, 1, 1, 1), Mesh::training(5, 1, 1, 1), Mesh::training(1, 3, 1, 1),
           Mesh::training(1, 1, 3, 1), Mesh::training(2, 2, 1, 1), Mesh::training(11, 1, 1, 1)}) {
-      same({.mesh = mesh, .options = {.data_parallel = fsdp()}});
+      same({.mesh = mesh, .parallel = {.data = fsdp()}});
     }
   }
   SECTION("on what tensor parallelism left") {
     for (const bool sequence_parallel : {false, true}) {
       same({.mesh = Mesh::training(2, 2, 1, 3),
-            .options = {.sequence_parallel = sequence_parallel, .data_parallel = fsdp()}});
+            .parallel = {.tensor = {.sequence_parallel = sequence_parallel}, .data = fsdp()}});
       same({.mesh = Mesh::training(3, 1, 1, 6),  // two tp ranks share a kv head
-            .options = {.sequence_parallel = sequence_parallel, .data_parallel = fsdp()}});
+            .parallel = {.tensor = {.sequence_parallel = sequence_parallel}, .data = fsdp()}});
     }
   }
   SECTION("hybrid: copies along dp") {
     for (const int64_t copies : {1, 2, 4}) {
       same({.mesh = Mesh::training(4, 1, 1, 3),
-            .options = {
-                .data_parallel = {.kind = DataParallelKind::kHybrid, .replicate_size = copies}}});
+            .parallel = {.data = {.kind = DataParallelKind::kHybrid, .replicate_size = copies}}});
     }
     same({.mesh = Mesh::training(4, 2, 1, 1),
-          .options = {.data_parallel = {.kind = DataParallelKind::kHybrid, .replicate_size = 2}}});
+          .parallel = {.data = {.kind = DataParallelKind::kHybrid, .replicate_size = 2}}});
   }
   SECTION("without freeing after forward, without prefetch, reducing once or at each microbatch") {
     for (const int mode : {0, 1, 2, 3, 4, 5, 6, 7}) {
@@ -51,7 +50,7 @@ TEST_CASE("sharded training is the training of one rank, on every mesh and in ev
       options.reshard_after_forward = mode & 1;
       options.prefetch = mode & 2;
       options.reduce_each_microbatch = mode & 4;
-      same({.options = {.micro_batch_size = 1, .data_parallel = options}});
+      same({.options = {.micro_batch_size = 1}, .parallel = {.data = options}});
     }
   }
   SECTION("with activation checkpointing") {
@@ -61,15 +60,15 @@ TEST_CASE("sharded training is the training of one rank, on every mesh and in ev
         FsdpOptions options = fsdp();
         options.reshard_after_forward = reshard;
         same({.mesh = Mesh::training(2, 2, 1, 1),
-              .options = {
-                  .micro_batch_size = 2, .data_parallel = options, .checkpointed = regions}});
+              .options = {.micro_batch_size = 2, .checkpointed = regions},
+              .parallel = {.data = options}});
       }
     }
   }
 }
 
 TEST_CASE("tied weights are one leaf of the root, reduced once with both uses", "[fsdp][MP-5]") {
-  Trial trial{.options = {.data_parallel = fsdp()}};
+  Trial trial{.parallel = {.data = fsdp()}};
   trial.config.tie_word_embeddings = true;
   Trial golden = trial;
   golden.mesh = Mesh::training(1, 1, 1, 1);
@@ -87,7 +86,7 @@ TEST_CASE("bfloat16 parameters have float32 shards and are reduced in float32", 
   };
   std::vector<Dtypes> seen(2);
   const Trained trained = train({.mesh = Mesh::training(2, 1, 1, 1),
-                                 .options = {.data_parallel = fsdp()},
+                                 .parallel = {.data = fsdp()},
                                  .dtype = at::kBFloat16,
                                  .listeners = {&seen[0], &seen[1]}});
   for (const Dtypes& rank : seen) {
@@ -102,7 +101,7 @@ TEST_CASE("bfloat16 parameters have float32 shards and are reduced in float32", 
 TEST_CASE("the shards put together are the weights, to the bit", "[fsdp][MP-5]") {
   const auto weights = seeded_weights(small_model(), 3);
   for (const Mesh& mesh : {Mesh::training(4, 1, 1, 1), Mesh::training(2, 2, 1, 3)}) {
-    const Trained state = train({.mesh = mesh, .options = {.data_parallel = fsdp()}, .steps = 0});
+    const Trained state = train({.mesh = mesh, .parallel = {.data = fsdp()}, .steps = 0});
     REQUIRE(state.parameters.size() == weights->size());
     for (const auto& [name, tensor] : *weights) CHECK(state.parameters.at(name).equal(tensor));
   }
@@ -119,7 +118,7 @@ int64_t shard_bytes(const Trainer& trainer, const Mesh& mesh, int64_t rank) {
 
 TEST_CASE("a rank holds its shards of parameters, gradients and optimizer, to the byte",
           "[fsdp][MP-5]") {
-  const Trial trial{.mesh = Mesh::training(5, 1, 1, 3), .options = {.data_parallel = fsdp()}};
+  const Trial trial{.mesh = Mesh::training(5, 1, 1, 3), .parallel = {.data = fsdp()}};
   std::vector<std::vector<int64_t>> found(15), allocated(15);
   std::vector<int64_t> predicted(15);
   run_emulated_ranks(trial.mesh, [&](MeshComm& comm, int64_t rank) {
@@ -193,7 +192,8 @@ TEST_CASE("while a layer is at work no other has memory; the root keeps its own"
       FsdpOptions options = fsdp();
       options.reshard_after_forward = reshard;
       const Trial trial{.mesh = Mesh::training(2, 1, 1, 1),
-                        .options = {.micro_batch_size = 2, .data_parallel = options},
+                        .options = {.micro_batch_size = 2},
+                        .parallel = {.data = options},
                         .probe = &late};
       std::string& problem = problems[static_cast<size_t>(rank)];
       with_trainer(trial, comm, rank, [&](Trainer& trainer) {
@@ -221,7 +221,8 @@ TEST_CASE("each microbatch gathers a layer twice and reduces it once; scoring ga
   const auto run = [&](FsdpOptions options, bool scores) {
     std::vector<CallLog> logs(2);
     const Trial trial{.mesh = Mesh::training(2, 1, 1, 1),
-                      .options = {.micro_batch_size = 1, .data_parallel = options},
+                      .options = {.micro_batch_size = 1},
+                      .parallel = {.data = options},
                       .listeners = {&logs[0], &logs[1]}};
     rethrow_first(try_emulated_ranks(
         trial.mesh,
@@ -262,9 +263,8 @@ TEST_CASE("a scoring pass that throws frees what it gathered", "[fsdp][PW-4]") {
   Thrower thrower;
   std::vector<std::string> problems(2);
   run_emulated_ranks(Mesh::training(2, 1, 1, 1), [&](MeshComm& comm, int64_t rank) {
-    const Trial trial{.mesh = Mesh::training(2, 1, 1, 1),
-                      .options = {.data_parallel = fsdp()},
-                      .probe = &thrower};
+    const Trial trial{
+        .mesh = Mesh::training(2, 1, 1, 1), .parallel = {.data = fsdp()}, .probe = &thrower};
     std::string& problem = problems[static_cast<size_t>(rank)];
     with_trainer(trial, comm, rank, [&](Trainer& trainer) {
       problem = "nothing was thrown";
@@ -283,15 +283,17 @@ TEST_CASE("a scoring pass that throws frees what it gathered", "[fsdp][PW-4]") {
 
 TEST_CASE("copies that do not divide dp are refused", "[fsdp][MP-5]") {
   const FsdpOptions options{.kind = DataParallelKind::kHybrid, .replicate_size = 2};
-  CHECK_THROWS_WITH(shard_axes(Mesh::training(3, 2, 1, 1), options),
+  const std::vector<std::string> tokens = {"dp", "cp", "ulysses"};
+  CHECK_THROWS_WITH(shard_axes(Mesh::training(3, 2, 1, 1), tokens, options),
                     Catch::Contains("replicate_size=2 does not divide data_parallel_size=3"));
-  const ShardAxes axes = shard_axes(Mesh::training(4, 2, 1, 2), options);
+  const ShardAxes axes = shard_axes(Mesh::training(4, 2, 1, 2), tokens, options);
   CHECK(axes.shard == "dp+cp%4");
   CHECK(axes.replicate == "dp+cp//4");
-  CHECK(shard_axes(Mesh::training(1, 1, 1, 4), fsdp()).shard == "");
-  CHECK_THROWS_WITH(shard_axes(Mesh::training(1, 1, 1, 4), options),
+  CHECK(shard_axes(Mesh::training(1, 1, 1, 4), tokens, fsdp()).shard == "");
+  CHECK_THROWS_WITH(shard_axes(Mesh::training(1, 1, 1, 4), tokens, options),
                     Catch::Contains("replicate_size=2 does not divide data_parallel_size=1"));
-  CHECK(shard_axes(Mesh::training(1, 1, 1, 4), {.kind = DataParallelKind::kHybrid}).shard == "");
+  CHECK(shard_axes(Mesh::training(1, 1, 1, 4), tokens, {.kind = DataParallelKind::kHybrid}).shard ==
+        "");
 }
 
 }  // namespace

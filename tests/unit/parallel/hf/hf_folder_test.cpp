@@ -13,7 +13,7 @@
 #include "model/precision.h"
 #include "parallel/hf/save_weights.h"
 #include "parallel/hf/scatter_weights.h"
-#include "parallel/tp/apply.h"
+#include "parallel/registry/styles.h"
 #include "tensor/safetensors.h"
 #include "tensor/shard.h"
 #include "tests/support/rank_results.h"
@@ -53,7 +53,7 @@ nlohmann::json config_json(const std::string& model_type) {
 struct Cut3 {
   Cut3(const nlohmann::json& json, MeshComm& comm, bool shard_dp)
       : config(ModelConfig::from_json(json)), model(config, weights_to_come(config)) {
-    apply_tensor_parallel(model, comm, {});
+    make_styles({}).apply(model, comm);
     parameters = model.parameters();
     for (const ParameterPtr& parameter : parameters) {
       if (shard_dp) parameter->layout.append(Cut::chunk(0, "dp"));

@@ -4,8 +4,8 @@
 
 #include "logprob/vocab_parallel_logprob.h"
 #include "model/decoder.h"
-#include "parallel/tp/apply.h"
-#include "parallel/tp/partial_gradients.h"
+#include "parallel/style/gradient_rules.h"
+#include "parallel/tp/style.h"
 #include "tensor/shard.h"
 #include "tests/support/rank_results.h"
 
@@ -119,7 +119,7 @@ void finish_gradients(const Decoder& model, MeshComm& comm) {
     trained.push_back(parameter);
     grads.push_back(grad.defined() ? grad : at::zeros_like(parameter->tensor));
   }
-  reduce_partial_gradients(trained, grads, comm);
+  apply_gradient_rules(trained, grads, comm);
   for (size_t i = 0; i < grads.size(); ++i) trained[i]->tensor.mutable_grad() = grads[i];
 }
 
@@ -127,7 +127,9 @@ void run_rank(const Trial& trial, std::shared_ptr<const WeightMap> weights, Mesh
               int64_t rank, Run& run) {
   Decoder model(trial.config, weights);
   freeze(model, trial.frozen);
-  apply_tensor_parallel(model, comm, trial.options);
+  const TensorParallel style(trial.options);
+  style.place(model, trial.mesh);
+  style.install(model, comm);
   model.materialise(trial.mesh, rank, trial.dtype, at::kCPU);
   const at::Tensor ids = input_ids(trial.config.vocab_size);
   const at::Tensor logits = model.forward(ids, context_of(run));

@@ -3,10 +3,10 @@
 
 #include "base/error.h"
 #include "model/decoder.h"
-#include "parallel/tp/apply.h"
 #include "parallel/tp/describe.h"
 #include "parallel/tp/placement.h"
 #include "parallel/tp/plan.h"
+#include "parallel/tp/style.h"
 
 namespace shardproof::tests {
 namespace {

@@ -2,9 +2,7 @@
 // one rank: logprobs, loss, norm, every gradient and every parameter after two steps.
 #include <catch2/catch.hpp>
 
-#include "parallel/cp/apply.h"
-#include "parallel/tp/apply.h"
-#include "parallel/ulysses/apply.h"
+#include "parallel/registry/styles.h"
 #include "tests/support/rank_results.h"
 #include "tests/support/run_gloo_ranks.h"
 #include "tests/unit/parallel/ulysses/eight_head_model.h"
@@ -55,9 +53,10 @@ NamedResults run_rank_of(const ModelCase& c, MeshComm& comm, int64_t rank) {
                                     .vocab_size = config.vocab_size,
                                     .seed = 5});
   Decoder model(config, seeded_weights(config, 7));
-  apply_tensor_parallel(model, comm, {.sequence_parallel = c.sequence_parallel});
-  apply_context_parallel(model, comm, {.rotation = c.rotation});
-  apply_ulysses(model, comm);
+  const ParallelStyles styles =
+      make_styles({.tensor = {.sequence_parallel = c.sequence_parallel},
+                   .context = {.rotation = c.rotation, .layout = c.layout}});
+  styles.apply(model, comm);
   Keeper keeper;
   const RankSetup setup{.mesh = comm.mesh(),
                         .rank = rank,
@@ -69,9 +68,7 @@ NamedResults run_rank_of(const ModelCase& c, MeshComm& comm, int64_t rank) {
   options.loss.normalization = LossNormalization::kSequence;
   options.optimizer = {.kind = OptimizerKind::kSgd, .lr = 0.1};
   options.max_norm = 0.5;
-  options.sequence_parallel = c.sequence_parallel;
-  options.context_layout = c.layout;
-  Trainer trainer(setup, model, options);
+  Trainer trainer(setup, model, styles, options);
   trainer.score(batch);
   for (int step = 0; step < 2; ++step) trainer.step(batch);
   return keeper.results;

@@ -2,9 +2,7 @@
 // drops have no gradient at all.
 #include <catch2/catch.hpp>
 
-#include "parallel/cp/apply.h"
-#include "parallel/tp/apply.h"
-#include "parallel/ulysses/apply.h"
+#include "parallel/registry/styles.h"
 #include "tests/support/rank_results.h"
 #include "tests/support/run_gloo_ranks.h"
 #include "tests/unit/parallel/ulysses/eight_head_model.h"
@@ -68,9 +66,9 @@ std::map<std::string, Seen> run_packed(const PackedMesh& on, MeshComm& comm, int
                                        const Batch& batch, bool packed = true) {
   const ModelConfig config = eight_head_model();
   Decoder model(config, seeded_weights(config, 7));
-  apply_tensor_parallel(model, comm, {.sequence_parallel = on.sequence_parallel});
-  apply_context_parallel(model, comm, {});
-  apply_ulysses(model, comm);
+  const ParallelStyles styles =
+      make_styles({.tensor = {.sequence_parallel = on.sequence_parallel}});
+  styles.apply(model, comm);
   TokenKeeper keeper;
   const RankSetup setup{.mesh = comm.mesh(),
                         .rank = rank,
@@ -80,8 +78,7 @@ std::map<std::string, Seen> run_packed(const PackedMesh& on, MeshComm& comm, int
                         .device = at::kCPU};
   TrainOptions options;
   if (packed) options.batching.kind = BatchingKind::kPacked;
-  options.sequence_parallel = on.sequence_parallel;
-  Trainer trainer(setup, model, options);
+  Trainer trainer(setup, model, styles, options);
   trainer.score(batch);
   trainer.step(batch);
   return keeper.results;

@@ -196,7 +196,7 @@ TEST_CASE("the ranks that hold the same repeated part are one group", "[comm][em
   const Mesh mesh({{"dp", 2}, {"tp", 4}});
   std::vector<std::vector<int64_t>> groups(8);
   run_emulated_ranks(mesh, [&](MeshComm& comm, int64_t rank) {
-    Communicator& repeats = comm.repeats_along("tp", 2);
+    Communicator& repeats = comm.along("tp%2");
     groups[static_cast<size_t>(rank)] = repeats.ranks();
     sum(repeats, "kv heads");
   });

@@ -1,4 +1,4 @@
-#include "parallel/tp/apply.h"
+#include "parallel/tp/style.h"
 
 #include "base/error.h"
 #include "parallel/tp/column_parallel.h"
@@ -10,12 +10,6 @@
 namespace shardproof {
 namespace {
 
-struct Placed {
-  Slot* slot;
-  TpStyle style;
-  SlotPlacement placement;
-};
-
 template <class PlainLayer>
 PlainLayer& plain(Slot& slot) {
   auto* layer = dynamic_cast<PlainLayer*>(slot.layer.get());
@@ -26,8 +20,7 @@ PlainLayer& plain(Slot& slot) {
 void declare(const ParameterPtr& parameter, const ParameterPlacement& placement) {
   if (!parameter) return;
   parameter->layout = placement.layout;
-  parameter->partial_grad_axes = placement.partial_grad_axes;
-  parameter->sum_grad_over_repeats = placement.sum_grad_over_repeats;
+  parameter->rule.sum_over = placement.sum_grad_over;
 }
 
 void declare_parameters(Slot& slot, const SlotPlacement& placement) {
@@ -135,23 +128,33 @@ class LayerMaker {
 
 }  // namespace
 
-void apply_tensor_parallel(Decoder& model, MeshComm& comm, const TensorParallelOptions& options) {
-  const int64_t tp_size = comm.mesh().size("tp");
-  std::vector<Placed> placed;
-  for (const SlotStyle& entry : resolve_plan(model.config(), options)) {
-    placed.push_back({&model.slot(entry.slot), entry.style,
-                      place_slot(model.config(), tp_size, options.sequence_parallel, entry)});
+void TensorParallel::place(Decoder& model, const Mesh& mesh) const {
+  const int64_t tp_size = mesh.size("tp");
+  const std::vector<SlotStyle> plan = resolve_plan(model.config(), options_);
+  SHARDPROOF_ASSERT(plan.size() == model.slots().size(), "the plan knows every slot");
+  for (const SlotStyle& entry : plan) {
+    const SlotPlacement placement =
+        place_slot(model.config(), tp_size, options_.sequence_parallel, entry);
+    if (tp_size == 1) continue;
+    Slot& slot = model.slot(entry.slot);
+    declare_parameters(slot, placement);
+    slot.input_layouts = placement.inputs;
+    slot.input_partial_axes = placement.input_partial_axes;
+    slot.output_layout = placement.output;
   }
-  SHARDPROOF_ASSERT(placed.size() == model.slots().size(), "the plan knows every slot");
-  if (tp_size == 1) return;
-  const LayerMaker maker(comm.along("tp"), options);
-  for (const auto& [slot, style, placement] : placed) {
-    declare_parameters(*slot, placement);
-    slot->input_layouts = placement.inputs;
-    slot->input_partial_axes = placement.input_partial_axes;
-    slot->output_layout = placement.output;
-    if (std::unique_ptr<Layer> layer = maker.make(*slot, style)) slot->layer = std::move(layer);
+}
+
+void TensorParallel::install(Decoder& model, MeshComm& comm) const {
+  if (comm.mesh().size("tp") == 1) return;
+  const LayerMaker maker(comm.along("tp"), options_);
+  for (const SlotStyle& entry : resolve_plan(model.config(), options_)) {
+    Slot& slot = model.slot(entry.slot);
+    if (std::unique_ptr<Layer> layer = maker.make(slot, entry.style)) slot.layer = std::move(layer);
   }
+}
+
+void TensorParallel::cut_tokens(TokenCuts& cuts, const Mesh& mesh) const {
+  if (options_.sequence_parallel) cuts.row_multiple *= mesh.size("tp");
 }
 
 }  // namespace shardproof

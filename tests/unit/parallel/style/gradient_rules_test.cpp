@@ -1,5 +1,5 @@
-// Gradients that are addends over tp: the members and calls of each sum.
-#include "parallel/tp/partial_gradients.h"
+// Gradient rules: the members and calls of each sum, and what is summed already.
+#include "parallel/style/gradient_rules.h"
 
 #include <catch2/catch.hpp>
 
@@ -9,23 +9,23 @@
 namespace shardproof::tests {
 namespace {
 
-Parameter parameter(const std::string& name, Layout layout, std::vector<std::string> axes,
-                    bool over_repeats) {
+Parameter parameter(const std::string& name, Layout layout, GradientRule rule) {
   return {.name = name,
           .tensor = at::zeros({3}, at::kDouble).requires_grad_(),
           .layout = std::move(layout),
-          .partial_grad_axes = std::move(axes),
-          .sum_grad_over_repeats = over_repeats};
+          .rule = std::move(rule)};
 }
 
-// A norm under sequence parallelism, a shared kv head, a frozen norm, and a sharded weight.
+// A norm under sequence parallelism, a shared kv head, a frozen norm, a sharded weight, and a
+// weight whose backward has summed over all ranks.
 std::vector<ParameterPtr> parameters() {
   const auto shared = [](Parameter made) { return std::make_shared<Parameter>(std::move(made)); };
   std::vector<ParameterPtr> all = {
-      shared(parameter("norm", Layout(), {"tp"}, false)),
-      shared(parameter("k_proj", Layout({Cut::repeated(0, "tp", 2)}), {}, true)),
-      shared(parameter("frozen", Layout(), {"tp"}, false)),
-      shared(parameter("sharded", Layout({Cut::even(0, "tp")}), {}, false))};
+      shared(parameter("norm", Layout(), {.sum_over = {"tp"}})),
+      shared(parameter("k_proj", Layout({Cut::repeated(0, "tp", 2)}), {.sum_over = {"tp%2"}})),
+      shared(parameter("frozen", Layout(), {.sum_over = {"tp"}})),
+      shared(parameter("sharded", Layout({Cut::even(0, "tp")}), {})),
+      shared(parameter("expert", Layout(), {.summed_over = {"dp", "tp"}}))};
   all[2]->trainable = false;
   return all;
 }
@@ -42,7 +42,7 @@ TEST_CASE(
     const auto all = parameters();
     std::vector<at::Tensor> grads;
     for (size_t i = 0; i < all.size(); ++i) grads.push_back(grad_of(i, rank));
-    reduce_partial_gradients(all, grads, comm);
+    apply_gradient_rules(all, grads, comm);
     NamedResults result;
     for (size_t i = 0; i < all.size(); ++i) result[all[i]->name] = grads[i];
     return result;
@@ -56,6 +56,7 @@ TEST_CASE(
     CHECK(difference(grad_of(1, sharer) + grad_of(1, sharer + 1), result.at("k_proj")) == "");
     CHECK(result.at("frozen").equal(grad_of(2, rank)));
     CHECK(result.at("sharded").equal(grad_of(3, rank)));
+    CHECK(result.at("expert").equal(grad_of(4, rank) / 8));
   }
 }
 
@@ -72,7 +73,7 @@ TEST_CASE("a parameter that one rank did not use counts as zeros, and every rank
                                              std::vector<at::Tensor> grads;
                                              for (const ParameterPtr& one : all)
                                                grads.push_back(gradient_of(*one));
-                                             reduce_partial_gradients(all, grads, comm);
+                                             apply_gradient_rules(all, grads, comm);
                                              summed[static_cast<size_t>(rank)] = grads[0];
                                            },
                                            {&logs[0], &logs[1], &logs[2], &logs[3]});

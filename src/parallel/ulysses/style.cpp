@@ -1,4 +1,4 @@
-#include "parallel/ulysses/apply.h"
+#include "parallel/ulysses/style.h"
 
 #include <ATen/ATen.h>
 
@@ -27,11 +27,11 @@ class UlyssesAttention : public Layer {
   std::string label_;
 };
 
-// Heads of a [B, S, heads, D] input on this rank, by the slot's declared layout.
-int64_t local_heads(const Slot& slot, size_t input, int64_t heads, const MeshComm& comm) {
+// Heads of a [B, S, heads, D] input on rank 0, by the slot's declared layout.
+int64_t local_heads(const Slot& slot, size_t input, int64_t heads, const Mesh& mesh) {
   if (slot.input_layouts.empty()) return heads;
   const Layout& layout = slot.input_layouts[std::min(input, slot.input_layouts.size() - 1)];
-  return layout.local_shape({1, 1, heads, 1}, comm.mesh(), comm.rank())[2];
+  return layout.local_shape({1, 1, heads, 1}, mesh, /*rank=*/0)[2];
 }
 
 std::vector<Slot*> attention_slots(Decoder& model) {
@@ -44,18 +44,25 @@ std::vector<Slot*> attention_slots(Decoder& model) {
 
 }  // namespace
 
-void apply_ulysses(Decoder& model, MeshComm& comm) {
-  const int64_t size = comm.mesh().size("ulysses");
+void Ulysses::place(Decoder& model, const Mesh& mesh) const {
+  const int64_t size = mesh.size("ulysses");
   if (size == 1) return;
-  const std::vector<Slot*> slots = attention_slots(model);
-  for (const Slot* slot : slots) {
-    head_shares(local_heads(*slot, 0, model.config().num_attention_heads, comm),
-                local_heads(*slot, 1, model.config().num_key_value_heads, comm), size);
+  for (const Slot* slot : attention_slots(model)) {
+    head_shares(local_heads(*slot, 0, model.config().num_attention_heads, mesh),
+                local_heads(*slot, 1, model.config().num_key_value_heads, mesh), size);
   }
+}
+
+void Ulysses::install(Decoder& model, MeshComm& comm) const {
+  if (comm.mesh().size("ulysses") == 1) return;
   Communicator& ulysses = comm.along("ulysses");
-  for (Slot* slot : slots) {
+  for (Slot* slot : attention_slots(model)) {
     slot->layer = std::make_unique<UlyssesAttention>(std::move(slot->layer), ulysses, slot->name);
   }
+}
+
+void Ulysses::cut_tokens(TokenCuts& cuts, const Mesh&) const {
+  cuts.inner_axes.push_back("ulysses");
 }
 
 }  // namespace shardproof

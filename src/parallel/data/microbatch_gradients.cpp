@@ -1,4 +1,4 @@
-#include "train/microbatch_gradients.h"
+#include "parallel/data/microbatch_gradients.h"
 
 #include <ATen/ATen.h>
 

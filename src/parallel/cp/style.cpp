@@ -1,4 +1,4 @@
-#include "parallel/cp/apply.h"
+#include "parallel/cp/style.h"
 
 #include <ATen/ATen.h>
 
@@ -33,15 +33,20 @@ class RingAttention : public Layer {
 
 }  // namespace
 
-void apply_context_parallel(Decoder& model, MeshComm& comm, const ContextParallelOptions& options) {
+void ContextParallel::install(Decoder& model, MeshComm& comm) const {
   if (comm.mesh().size("cp") == 1) return;
   Communicator& cp = comm.along("cp");
   for (Slot* slot : model.slots()) {
     if (slot->kind != SlotKind::kAttention) continue;
     const auto* plain = dynamic_cast<const CausalAttention*>(slot->layer.get());
     SHARDPROOF_ASSERT(plain != nullptr, slot->name + " holds another layer than the ring replaces");
-    slot->layer = std::make_unique<RingAttention>(cp, options, plain->options(), slot->name);
+    slot->layer = std::make_unique<RingAttention>(cp, options_, plain->options(), slot->name);
   }
+}
+
+void ContextParallel::cut_tokens(TokenCuts& cuts, const Mesh&) const {
+  cuts.ring_axis = "cp";
+  cuts.ring_layout = options_.layout;
 }
 
 }  // namespace shardproof

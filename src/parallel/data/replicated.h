@@ -1,0 +1,30 @@
+// Replicated data parallelism as a store: every rank of the axes of tokens holds equal parameters,
+// and gradients are averaged over those axes once per step.
+#pragma once
+
+#include "parallel/data/microbatch_gradients.h"
+#include "parallel/style/parameter_store.h"
+
+namespace shardproof {
+
+class ReplicatedModel : public ParameterStore {
+ public:
+  explicit ReplicatedModel(const StoreSetup& setup);
+  void begin_microbatch(bool) override {}
+  void finish_backward() override { kept_.keep(parameters_); }
+  std::vector<at::Tensor> take_gradients() override { return kept_.take(parameters_); }
+  // all_reduce(avg) in buckets (average_parameter_gradients)
+  void average(std::vector<at::Tensor>& grads) override;
+  void refresh() override;
+  void forget_parameters() override {}
+  void abandon_step() override { kept_.drop(); }
+  std::shared_ptr<void> hold_whole() override { return nullptr; }
+
+ private:
+  std::vector<ParameterPtr> parameters_;
+  MeshComm& comm_;
+  std::vector<std::string> token_axes_;
+  MicrobatchGradients kept_;
+};
+
+}  // namespace shardproof

@@ -1,0 +1,25 @@
+// Data parallelism as a style of the axis dp: each rank trains on its own samples; parameters are
+// replicated, fully sharded, or sharded in several copies.
+#pragma once
+
+#include "parallel/data/shard_axes.h"
+#include "parallel/style/style.h"
+
+namespace shardproof {
+
+// Parameters are sharded over all axes of tokens, not dp alone (shard_axes.h). It comes last: its
+// store cuts what the other styles have placed, and gathers around their layers.
+class DataParallel : public ParallelStyle {
+ public:
+  explicit DataParallel(FsdpOptions options) : options_(options) {}
+  std::string_view name() const override { return "data"; }
+  std::vector<std::string> axes() const override { return {"dp"}; }
+  void cut_tokens(TokenCuts& cuts, const Mesh& mesh) const override;
+  // Throws Error(kRefused) when the number of copies does not divide dp.
+  std::unique_ptr<ParameterStore> store(const StoreSetup& setup) const override;
+
+ private:
+  FsdpOptions options_;
+};
+
+}  // namespace shardproof

@@ -1,0 +1,19 @@
+// The parallel styles that a model is trained with.
+#pragma once
+
+#include "parallel/cp/style.h"
+#include "parallel/data/style.h"
+#include "parallel/tp/style.h"
+
+namespace shardproof {
+
+struct ParallelOptions {
+  TensorParallelOptions tensor = {};
+  ContextParallelOptions context = {};
+  FsdpOptions data = {};
+};
+
+// In the order in which they are applied: tp, cp, ulysses, data. A new style is one line here.
+ParallelStyles make_styles(const ParallelOptions& options);
+
+}  // namespace shardproof

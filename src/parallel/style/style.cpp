@@ -1,0 +1,83 @@
+#include "parallel/style/style.h"
+
+#include <fmt/format.h>
+
+#include <set>
+
+#include "base/error.h"
+
+namespace shardproof {
+
+std::vector<Action> one_at_a_time(int64_t microbatches) {
+  std::vector<Action> actions;
+  for (int64_t i = 0; i < microbatches; ++i) {
+    actions.push_back({Action::Kind::kForward, i});
+    actions.push_back({Action::Kind::kBackward, i});
+  }
+  return actions;
+}
+
+void check_actions(const std::vector<Action>& actions, int64_t microbatches) {
+  std::set<int64_t> forward, backward;
+  for (const auto& [kind, microbatch] : actions) {
+    const bool in_order = kind == Action::Kind::kForward || forward.contains(microbatch);
+    const bool is_new =
+        (kind == Action::Kind::kForward ? forward : backward).insert(microbatch).second;
+    SHARDPROOF_ASSERT(in_order && is_new, fmt::format("microbatch {} out of order", microbatch));
+  }
+  const auto count = static_cast<size_t>(microbatches);
+  SHARDPROOF_ASSERT(forward.size() == count && backward.size() == count,
+                    fmt::format("{} forwards and {} backwards of {} microbatches", forward.size(),
+                                backward.size(), count));
+}
+
+ParallelStyles::ParallelStyles(std::vector<std::shared_ptr<const ParallelStyle>> styles)
+    : styles_(std::move(styles)) {
+  std::set<std::string> owned;
+  for (const auto& style : styles_) {
+    for (const std::string& axis : style->axes()) {
+      SHARDPROOF_ASSERT(owned.insert(axis).second, "two styles own the axis " + axis);
+    }
+  }
+}
+
+void ParallelStyles::apply(Decoder& model, MeshComm& comm) const {
+  std::set<std::string> owned;
+  for (const auto& style : styles_) {
+    for (const std::string& axis : style->axes()) owned.insert(axis);
+  }
+  for (const auto& [axis, size] : comm.mesh().axes()) {
+    if (size == 1 || owned.contains(axis)) continue;
+    throw Error({.kind = ErrorKind::kRefused,
+                 .what = fmt::format("no parallel style uses the {} ranks of axis {}", size, axis),
+                 .fix = "set its size to 1, or register a style that owns it"});
+  }
+  for (const auto& style : styles_) style->place(model, comm.mesh());
+  for (const auto& style : styles_) style->install(model, comm);
+}
+
+TokenCuts ParallelStyles::token_cuts(const Mesh& mesh) const {
+  TokenCuts cuts;
+  for (const auto& style : styles_) style->cut_tokens(cuts, mesh);
+  return cuts;
+}
+
+std::vector<Action> ParallelStyles::actions(int64_t microbatches) const {
+  std::vector<Action> actions = one_at_a_time(microbatches);
+  for (const auto& style : styles_) style->order_actions(actions);
+  check_actions(actions, microbatches);
+  return actions;
+}
+
+std::unique_ptr<ParameterStore> ParallelStyles::store(const StoreSetup& setup) const {
+  std::unique_ptr<ParameterStore> found;
+  for (const auto& style : styles_) {
+    std::unique_ptr<ParameterStore> store = style->store(setup);
+    SHARDPROOF_ASSERT(!store || !found, "two styles store the parameters");
+    if (store) found = std::move(store);
+  }
+  SHARDPROOF_ASSERT(found, "no style stores the parameters");
+  return found;
+}
+
+}  // namespace shardproof

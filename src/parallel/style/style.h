@@ -1,0 +1,69 @@
+// A parallel style spreads a model over axes of the mesh. Each style is a folder beside this one;
+// registry/styles.cpp lists them.
+//
+//             tp                    cp              ulysses        data
+//   axes      tp                    cp              ulysses        dp
+//   place     layouts, rules        -               checks heads   -
+//   install   column, row, vocab    ring attention  all-to-alls    -
+//   tokens    SP: lengths divide    zigzag rows     inner parts    samples
+//   store     -                     -               -              replicated or sharded
+//
+// The plain model knows no style, and the trainer no axis. What pipeline stages and experts need
+// has a place too: a parameter that some ranks do not hold (Cut::held_by), gradients that a
+// backward has already summed over an axis of tokens (GradientRule), and the order of forwards and
+// backwards (actions.h). tests/unit/parallel/style has a style with an axis of its own that uses
+// all three.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/mesh_comm.h"
+#include "model/decoder.h"
+#include "parallel/style/actions.h"
+#include "parallel/style/parameter_store.h"
+#include "parallel/style/token_cuts.h"
+
+namespace shardproof {
+
+class ParallelStyle {
+ public:
+  virtual ~ParallelStyle() = default;
+  virtual std::string_view name() const = 0;          // "tp"
+  virtual std::vector<std::string> axes() const = 0;  // of the mesh; no other style has them
+  // Declares layouts and gradient rules of parameters and layouts of slots; replaces no layer. No
+  // communication. Throws Error(kRefused), with sizes that work, when the model does not fit the
+  // mesh. Styles before this one have placed theirs.
+  virtual void place(Decoder&, const Mesh&) const {}
+  // Replaces layers or wraps regions, after all styles have placed. Makes communicators, which must
+  // outlive the model, but does not communicate.
+  virtual void install(Decoder&, MeshComm&) const {}
+  virtual void cut_tokens(TokenCuts&, const Mesh&) const {}
+  virtual void order_actions(std::vector<Action>&) const {}
+  // Only one style has a store; null: not this one.
+  virtual std::unique_ptr<ParameterStore> store(const StoreSetup&) const { return nullptr; }
+};
+
+// The styles of one model, in the order in which they are applied. Copies share the styles.
+class ParallelStyles {
+ public:
+  // Asserts that no two own the same axis.
+  explicit ParallelStyles(std::vector<std::shared_ptr<const ParallelStyle>> styles);
+
+  // Places and installs all. Call it before Decoder::materialise, which cuts the parameters. Throws
+  // Error(kBadInput) or Error(kRefused) of the styles before any layer is replaced, and
+  // Error(kRefused) for a mesh axis of several ranks that no style owns.
+  void apply(Decoder& model, MeshComm& comm) const;
+  TokenCuts token_cuts(const Mesh& mesh) const;
+  // The forwards and backwards of a step, in order.
+  std::vector<Action> actions(int64_t microbatches) const;
+  // Asserts that exactly one style has a store.
+  std::unique_ptr<ParameterStore> store(const StoreSetup& setup) const;
+
+ private:
+  std::vector<std::shared_ptr<const ParallelStyle>> styles_;
+};
+
+}  // namespace shardproof

@@ -1,0 +1,34 @@
+#include "parallel/style/token_cuts.h"
+
+namespace shardproof {
+
+std::vector<std::string> TokenCuts::position_axes(const Mesh& mesh) const {
+  std::vector<std::string> axes;
+  if (mesh.size(ring_axis) > 1) axes.push_back(ring_axis);
+  for (const std::string& axis : inner_axes) {
+    if (mesh.size(axis) > 1) axes.push_back(axis);
+  }
+  return axes;
+}
+
+std::vector<std::string> TokenCuts::token_axes(const Mesh& mesh) const {
+  std::vector<std::string> axes = sample_axes;
+  for (const std::string& axis : position_axes(mesh)) axes.push_back(axis);
+  return axes;
+}
+
+int64_t size_of(const Mesh& mesh, const std::vector<std::string>& axes) {
+  int64_t size = 1;
+  for (const std::string& axis : axes) size *= mesh.size(axis);
+  return size;
+}
+
+int64_t coordinate_of(const Mesh& mesh, const std::vector<std::string>& axes, int64_t rank) {
+  int64_t coordinate = 0;
+  for (const std::string& axis : axes) {
+    coordinate = coordinate * mesh.size(axis) + mesh.coordinate(axis, rank);
+  }
+  return coordinate;
+}
+
+}  // namespace shardproof

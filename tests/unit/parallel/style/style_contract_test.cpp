@@ -1,0 +1,163 @@
+// What every parallel style promises, and what a style with an axis of its own gets without a
+// change elsewhere.
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "parallel/ulysses/style.h"
+#include "tests/unit/parallel/style/parked_norms.h"
+#include "tests/unit/train/small_run.h"
+
+namespace shardproof::tests {
+namespace {
+
+std::vector<std::shared_ptr<const ParallelStyle>> all_styles(const ParallelOptions& options = {}) {
+  return {std::make_shared<TensorParallel>(options.tensor), std::make_shared<ParkedNorms>(),
+          std::make_shared<ContextParallel>(options.context), std::make_shared<Ulysses>(),
+          std::make_shared<DataParallel>(options.data)};
+}
+
+Mesh mesh_of(int64_t xp, int64_t dp, int64_t cp, int64_t tp) {
+  return Mesh({{"xp", xp}, {"dp", dp}, {"cp", cp}, {"tp", tp}});
+}
+
+Trial with_parked_norms(const Mesh& mesh, const ParallelOptions& options = {}) {
+  Trial trial{.mesh = mesh, .options = {.micro_batch_size = 1}, .parallel = options};
+  trial.styles = ParallelStyles(all_styles(options));
+  return trial;
+}
+
+Trained golden() { return train({.mesh = Mesh(), .options = {.micro_batch_size = 1}}); }
+
+std::string error_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_CASE("a style leaves a mesh on which its axes have one rank as it is", "[parallel][style]") {
+  for (const auto& style : all_styles({.tensor = {.sequence_parallel = true}})) {
+    INFO(style->name());
+    const Mesh mesh = mesh_of(1, 1, 1, 1);
+    std::vector<std::string> calls;
+    CallLog log;
+    rethrow_first(try_emulated_ranks(mesh,
+                                     [&](MeshComm& comm, int64_t) {
+                                       Decoder model(small_model(),
+                                                     seeded_weights(small_model(), 3));
+                                       std::vector<const Layer*> plain;
+                                       for (const Slot* slot : model.slots())
+                                         plain.push_back(slot->layer.get());
+                                       style->place(model, mesh);
+                                       style->install(model, comm);
+                                       for (size_t i = 0; i < plain.size(); ++i) {
+                                         CHECK(model.slots()[i]->layer.get() == plain[i]);
+                                         CHECK(model.slots()[i]->output_layout.replicated());
+                                       }
+                                       for (const ParameterPtr& parameter : model.parameters()) {
+                                         CHECK(parameter->layout.replicated());
+                                         CHECK(parameter->rule.sum_over.empty());
+                                       }
+                                     },
+                                     {&log}));
+    CHECK(log.calls.empty());
+    TokenCuts cuts;
+    style->cut_tokens(cuts, mesh);
+    CHECK(cuts.row_multiple == 1);
+    CHECK(size_of(mesh, cuts.token_axes(mesh)) == 1);
+  }
+}
+
+TEST_CASE("a style places without replacing layers, and installs without communication",
+          "[parallel][style]") {
+  const Mesh mesh({{"xp", 2}, {"dp", 1}, {"cp", 2}, {"ulysses", 1}, {"tp", 3}});
+  std::vector<CallLog> logs(static_cast<size_t>(mesh.world_size()));
+  std::vector<CallListener*> listeners;
+  for (CallLog& log : logs) listeners.push_back(&log);
+  rethrow_first(try_emulated_ranks(
+      mesh,
+      [&](MeshComm& comm, int64_t) {
+        Decoder model(small_model(), seeded_weights(small_model(), 3));
+        std::vector<const Layer*> plain;
+        for (const Slot* slot : model.slots()) plain.push_back(slot->layer.get());
+        for (const auto& style : all_styles()) style->place(model, mesh);
+        for (size_t i = 0; i < plain.size(); ++i) {
+          CHECK(model.slots()[i]->layer.get() == plain[i]);
+        }
+        for (const auto& style : all_styles()) style->install(model, comm);
+      },
+      listeners));
+  for (const CallLog& log : logs) CHECK(log.calls.empty());
+}
+
+TEST_CASE("styles own different axes, and a mesh axis without a style is refused",
+          "[parallel][style]") {
+  std::set<std::string> names, axes;
+  for (const auto& style : all_styles()) {
+    CHECK(names.insert(std::string(style->name())).second);
+    for (const std::string& axis : style->axes()) CHECK(axes.insert(axis).second);
+  }
+  CHECK_THROWS_WITH(ParallelStyles({std::make_shared<Ulysses>(), std::make_shared<Ulysses>()}),
+                    Catch::Contains("two styles own the axis ulysses"));
+  const std::string refused = error_of([] { train({.mesh = mesh_of(2, 1, 1, 1)}); });
+  CHECK_THAT(refused, Catch::Contains("no parallel style uses the 2 ranks of axis xp"));
+}
+
+TEST_CASE("tokens over the axes of all styles", "[parallel][style]") {
+  const Mesh mesh({{"xp", 2}, {"dp", 3}, {"cp", 2}, {"ulysses", 2}, {"tp", 2}});
+  const TokenCuts cuts =
+      ParallelStyles(all_styles({.tensor = {.sequence_parallel = true}})).token_cuts(mesh);
+  CHECK(cuts.token_axes(mesh) == std::vector<std::string>{"xp", "dp", "cp", "ulysses"});
+  CHECK(cuts.position_axes(mesh) == std::vector<std::string>{"cp", "ulysses"});
+  CHECK(cuts.row_multiple == 2);
+  CHECK(size_of(mesh, cuts.sample_axes) == 6);
+  CHECK(coordinate_of(mesh, cuts.sample_axes, mesh.rank_at({1, 2, 0, 1, 0})) == 5);
+}
+
+TEST_CASE("the actions of a step", "[parallel][style]") {
+  using Kind = Action::Kind;
+  const std::vector<Action> alternating = {
+      {Kind::kForward, 0}, {Kind::kBackward, 0}, {Kind::kForward, 1}, {Kind::kBackward, 1}};
+  const std::vector<Action> forwards_first = {
+      {Kind::kForward, 0}, {Kind::kForward, 1}, {Kind::kBackward, 0}, {Kind::kBackward, 1}};
+  CHECK((one_at_a_time(2) == alternating));
+  CHECK((make_styles({}).actions(2) == alternating));
+  CHECK((ParallelStyles(all_styles()).actions(2) == forwards_first));
+  CHECK_THROWS(check_actions({{Kind::kBackward, 0}, {Kind::kForward, 0}}, 1));
+  CHECK_THROWS(check_actions({{Kind::kForward, 0}}, 1));
+  CHECK_THROWS(check_actions(one_at_a_time(2), 3));
+}
+
+TEST_CASE("a style of the tests trains on an axis of its own, with all others beside it",
+          "[parallel][style]") {
+  const Trained expected = golden();
+  for (const Mesh& mesh : {mesh_of(2, 1, 1, 1), mesh_of(3, 1, 1, 1), mesh_of(2, 2, 1, 1),
+                           mesh_of(2, 1, 2, 1), mesh_of(2, 1, 1, 3), mesh_of(2, 2, 1, 3)}) {
+    INFO(mesh.describe());
+    CHECK(difference(expected, train(with_parked_norms(mesh)), 1e-10) == "");
+  }
+  const ParallelOptions sp{.tensor = {.sequence_parallel = true}};
+  CHECK(difference(expected, train(with_parked_norms(mesh_of(2, 1, 1, 3), sp)), 1e-10) == "");
+  CHECK(difference(expected, train(with_parked_norms(mesh_of(2, 1, 2, 3), sp)), 1e-10) == "");
+}
+
+TEST_CASE("without its rule a weight that some ranks do not hold is averaged by no two ranks alike",
+          "[parallel][style]") {
+  Trial trial = with_parked_norms(mesh_of(2, 2, 1, 1));
+  trial.prepare = [](Decoder& model, int64_t) {
+    for (const ParameterPtr& parameter : model.parameters()) parameter->rule.summed_over.clear();
+  };
+  CHECK_THAT(error_of([&] { train(trial); }), Catch::Contains("disagree on call"));
+}
+
+TEST_CASE("fsdp refuses a parameter whose gradient is no mean over all axes of tokens",
+          "[parallel][style][fsdp]") {
+  const Trial trial = with_parked_norms(mesh_of(2, 2, 1, 1), {.data = fsdp()});
+  CHECK_THAT(error_of([&] { train(trial); }),
+             Catch::Contains("a gradient that is no mean over all axes of"));
+}
+
+}  // namespace
+}  // namespace shardproof::tests
