@@ -23,13 +23,6 @@ struct Decoder::Block {
 
 namespace {
 
-SlotKind kind_of(const std::string& part) {
-  if (part.ends_with("_proj")) return SlotKind::kLinear;
-  if (part.ends_with("norm")) return SlotKind::kNorm;
-  if (part.ends_with("_residual")) return SlotKind::kResidual;
-  return part.ends_with("attention") ? SlotKind::kAttention : SlotKind::kActivation;
-}
-
 std::unique_ptr<Layer> gate_of(Activation activation) {
   if (activation == Activation::kGeluTanh) return std::make_unique<GeluTanhGate>();
   return std::make_unique<SiluGate>();
@@ -51,20 +44,22 @@ at::Tensor scaled_embedding(const at::Tensor& embedded, double scale) {
 Decoder::Decoder(const ModelConfig& config, std::shared_ptr<const WeightMap> weights)
     : config_(config), weights_(std::move(weights)) {
   const ParameterPtr embedding = parameter("model.embed_tokens.weight");
-  embed_tokens_ = add("model.embed_tokens", SlotKind::kEmbedding,
+  embed_tokens_ = add("model.embed_tokens", SlotRole::kEmbedding,
                       std::make_unique<Embedding>(embedding, config_.pad_token_id));
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) blocks_.push_back(make_block(i));
-  norm_ = add("model.norm", SlotKind::kNorm, make_layer("model.", "norm", 0, SlotKind::kNorm));
+  norm_ =
+      add("model.norm", SlotRole::kStreamNorm, make_layer("model.", "norm", 0, SlotKind::kNorm));
   const ParameterPtr head = config_.tie_word_embeddings ? embedding : parameter("lm_head.weight");
-  lm_head_ = add("lm_head", SlotKind::kLmHead, std::make_unique<Linear>(head, nullptr));
+  lm_head_ = add("lm_head", SlotRole::kLmHead, std::make_unique<Linear>(head, nullptr));
 }
 
 Decoder::~Decoder() = default;
 Decoder::Decoder(Decoder&&) noexcept = default;
 Decoder& Decoder::operator=(Decoder&&) noexcept = default;
 
-Slot* Decoder::add(std::string name, SlotKind kind, std::unique_ptr<Layer> layer) {
-  slots_.push_back(std::make_unique<Slot>(Slot{name, kind, std::move(layer)}));
+Slot* Decoder::add(std::string name, SlotRole role, std::unique_ptr<Layer> layer) {
+  slots_.push_back(std::make_unique<Slot>(
+      Slot{.name = name, .role = role, .kind = kind_of(role), .layer = std::move(layer)}));
   by_name_[name] = slots_.back().get();
   return slots_.back().get();
 }
@@ -106,9 +101,8 @@ std::unique_ptr<Layer> Decoder::make_layer(const std::string& prefix, const std:
 
 Decoder::Block Decoder::make_block(int64_t index) {
   const std::string layer = fmt::format("model.layers.{}.", index);
-  for (const std::string& part : layer_slot_names(config_.traits())) {
-    const SlotKind kind = kind_of(part);
-    add(layer + part, kind, make_layer(layer, part, index, kind));
+  for (const auto& [part, role] : layer_slots(config_.traits())) {
+    add(layer + part, role, make_layer(layer, part, index, kind_of(role)));
   }
   const auto part = [&](const char* name) {
     const auto found = by_name_.find(layer + name);

@@ -29,7 +29,7 @@ class Decoder {
   Decoder& operator=(Decoder&&) noexcept;
 
   const ModelConfig& config() const { return config_; }
-  // In forward order: model.embed_tokens, model.layers.<i>.<layer_slot_names()>, model.norm,
+  // In forward order: model.embed_tokens, model.layers.<i>.<layer_slots()>, model.norm,
   // lm_head.
   std::vector<Slot*> slots();
   Slot& slot(const std::string& name);
@@ -51,7 +51,7 @@ class Decoder {
 
  private:
   struct Block;
-  Slot* add(std::string name, SlotKind kind, std::unique_ptr<Layer> layer);
+  Slot* add(std::string name, SlotRole role, std::unique_ptr<Layer> layer);
   ParameterPtr parameter(const std::string& name) const;
   std::unique_ptr<Layer> linear(const std::string& name, bool bias) const;
   std::unique_ptr<Layer> make_layer(const std::string& prefix, const std::string& part,

@@ -64,21 +64,30 @@ std::vector<Architecture> known_architectures() {
   };
 }
 
-std::vector<std::string> layer_slot_names(const FamilyTraits& family) {
-  std::vector<std::string> names = {"input_layernorm", "self_attn.q_proj", "self_attn.k_proj",
-                                    "self_attn.v_proj"};
-  const auto add = [&](std::initializer_list<const char*> more) {
-    names.insert(names.end(), more.begin(), more.end());
+std::vector<SlotName> layer_slots(const FamilyTraits& family) {
+  using Role = SlotRole;
+  std::vector<SlotName> slots = {{"input_layernorm", Role::kStreamNorm},
+                                 {"self_attn.q_proj", Role::kQuery},
+                                 {"self_attn.k_proj", Role::kKey},
+                                 {"self_attn.v_proj", Role::kValue}};
+  const auto add = [&](std::initializer_list<SlotName> more) {
+    slots.insert(slots.end(), more.begin(), more.end());
   };
-  if (family.qk_norm) add({"self_attn.q_norm", "self_attn.k_norm"});
-  add({"self_attn.attention", "self_attn.o_proj"});
-  if (family.output_norms) add({"post_attention_layernorm"});
-  add({"attention_residual"});
-  add({family.output_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm"});
-  add({"mlp.gate_proj", "mlp.up_proj", "mlp.activation", "mlp.down_proj"});
-  if (family.output_norms) add({"post_feedforward_layernorm"});
-  add({"mlp_residual"});
-  return names;
+  if (family.qk_norm) {
+    add({{"self_attn.q_norm", Role::kQueryNorm}, {"self_attn.k_norm", Role::kKeyNorm}});
+  }
+  add({{"self_attn.attention", Role::kAttention}, {"self_attn.o_proj", Role::kAttentionOut}});
+  if (family.output_norms) add({{"post_attention_layernorm", Role::kStreamNorm}});
+  add({{"attention_residual", Role::kResidual}});
+  add({{family.output_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm",
+        Role::kStreamNorm}});
+  add({{"mlp.gate_proj", Role::kGate},
+       {"mlp.up_proj", Role::kUp},
+       {"mlp.activation", Role::kActivation},
+       {"mlp.down_proj", Role::kDown}});
+  if (family.output_norms) add({{"post_feedforward_layernorm", Role::kStreamNorm}});
+  add({{"mlp_residual", Role::kResidual}});
+  return slots;
 }
 
 }  // namespace shardproof

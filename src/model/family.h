@@ -20,6 +20,8 @@
 #include <string>
 #include <vector>
 
+#include "model/slot_role.h"
+
 namespace shardproof {
 
 enum class WindowRule {
@@ -63,6 +65,6 @@ struct Architecture {
 std::vector<Architecture> known_architectures();
 
 // The slots of one decoder layer, in forward order: "input_layernorm", "self_attn.q_proj", ..
-std::vector<std::string> layer_slot_names(const FamilyTraits& family);
+std::vector<SlotName> layer_slots(const FamilyTraits& family);
 
 }  // namespace shardproof

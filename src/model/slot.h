@@ -11,6 +11,7 @@
 
 #include "mesh/layout.h"
 #include "model/main_gradient.h"
+#include "model/slot_role.h"
 #include "observe/probe.h"
 
 namespace shardproof {
@@ -60,7 +61,7 @@ struct StepContext {
   const SequenceLayout* sequence_layout = nullptr;
 };
 
-// The layer in a slot. It has one output; the slot's kind defines its inputs.
+// The layer in a slot. It has one output; the slot's kind (slot_role.h) defines its inputs.
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -68,19 +69,10 @@ class Layer {
   virtual std::vector<ParameterPtr> parameters() const { return {}; }
 };
 
-enum class SlotKind {
-  kLinear,      // x [.., in] -> [.., out]
-  kEmbedding,   // ids [B, S] -> [B, S, E]
-  kNorm,        // x [B, S, E] -> [B, S, E]; heads: x [B, S, H, D] -> [B, S, H, D]
-  kAttention,   // q [B, S, H, D], k, v [B, S, H_kv, D] -> [B, S, H*D]
-  kResidual,    // x, y -> x + y
-  kLmHead,      // x [B, S, E] -> logits [B, S, V]
-  kActivation,  // gate, up [B, S, F] -> silu(gate) * up, or gelu
-};
-
 struct Slot {
   std::string name;  // "model.layers.0.self_attn.q_proj"
-  SlotKind kind;
+  SlotRole role;
+  SlotKind kind;  // kind_of(role)
   std::unique_ptr<Layer> layer;
   // One per input; the last one also applies to all further inputs.
   std::vector<Layout> input_layouts = {};

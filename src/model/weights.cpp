@@ -130,13 +130,13 @@ std::map<std::string, std::vector<int64_t>> weight_shapes(const ModelConfig& con
   Shapes shapes;
   shapes["model.embed_tokens.weight"] = {config.vocab_size, hidden};
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    for (const std::string& part : layer_slot_names(config.traits())) {
+    for (const auto& [part, role] : layer_slots(config.traits())) {
       const std::string name = fmt::format("model.layers.{}.{}", i, part);
       if (const auto linear = linears.find(part); linear != linears.end()) {
         shapes[name + ".weight"] = linear->second;
         if (config.has_bias(part)) shapes[name + ".bias"] = {linear->second[0]};
-      } else if (part.ends_with("norm")) {
-        const bool of_heads = part.starts_with("self_attn.");
+      } else if (kind_of(role) == SlotKind::kNorm) {
+        const bool of_heads = role == SlotRole::kQueryNorm || role == SlotRole::kKeyNorm;
         shapes[name + ".weight"] = {of_heads ? config.head_dim : hidden};
       }
     }

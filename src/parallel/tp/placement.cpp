@@ -13,11 +13,6 @@ namespace {
 
 constexpr const char* kTp = "tp";
 
-bool is_slot(const std::string& slot, std::string_view last_name) {
-  return slot.size() >= last_name.size() &&
-         slot.compare(slot.size() - last_name.size(), last_name.size(), last_name) == 0;
-}
-
 Cut even_or_chunk(int64_t dim, int64_t global_size, int64_t tp_size) {
   return global_size % tp_size == 0 ? Cut::even(dim, kTp) : Cut::chunk(dim, kTp);
 }
@@ -60,18 +55,21 @@ struct Width {
   bool is_kv;
 };
 
-Width width_of(const ModelConfig& config, const std::string& slot) {
-  if (is_slot(slot, "k_proj") || is_slot(slot, "v_proj")) {
-    return {config.num_key_value_heads * config.head_dim, true};
+Width width_of(const ModelConfig& config, SlotRole role) {
+  switch (role) {
+    case SlotRole::kKey:
+    case SlotRole::kValue:
+      return {config.num_key_value_heads * config.head_dim, true};
+    case SlotRole::kQuery:
+    case SlotRole::kAttentionOut:
+      return {config.num_attention_heads * config.head_dim, false};
+    default:
+      return {config.intermediate_size, false};
   }
-  if (is_slot(slot, "q_proj") || is_slot(slot, "o_proj")) {
-    return {config.num_attention_heads * config.head_dim, false};
-  }
-  return {config.intermediate_size, false};
 }
 
-bool is_attention_part(const std::string& slot) {
-  return slot.find(".self_attn.") != std::string::npos;
+bool has_heads(SlotRole role) {
+  return role == SlotRole::kQuery || role == SlotRole::kKey || role == SlotRole::kValue;
 }
 
 struct Placer {
@@ -94,9 +92,9 @@ struct Placer {
     return {fmt::format("{}%{}", kTp, tp_size / cut.parts)};
   }
 
-  SlotPlacement column_parallel(const std::string& slot) const {
-    if (is_attention_part(slot)) refuse_heads_that_do_not_fit(config, tp_size);
-    const Width width = width_of(config, slot);
+  SlotPlacement column_parallel(SlotRole role) const {
+    if (has_heads(role)) refuse_heads_that_do_not_fit(config, tp_size);
+    const Width width = width_of(config, role);
     const auto cut = [&](int64_t dim) {
       return width.is_kv ? kv_head_cut(dim, config.num_key_value_heads, tp_size)
                          : even_or_chunk(dim, width.size, tp_size);
@@ -106,14 +104,14 @@ struct Placer {
   }
 
   // The output is gathered, so a cut may split heads.
-  SlotPlacement column_parallel_gathered(const std::string& slot) const {
+  SlotPlacement column_parallel_gathered(SlotRole role) const {
     const ParameterPlacement rows{
-        .layout = Layout({even_or_chunk(0, width_of(config, slot).size, tp_size)})};
+        .layout = Layout({even_or_chunk(0, width_of(config, role).size, tp_size)})};
     return {.inputs = {stream()}, .weight = rows, .bias = rows};
   }
 
-  SlotPlacement row_parallel(const std::string& slot, bool input_is_cut) const {
-    const int64_t width = width_of(config, slot).size;
+  SlotPlacement row_parallel(SlotRole role, bool input_is_cut) const {
+    const int64_t width = width_of(config, role).size;
     return {.inputs = {input_is_cut ? Layout({even_or_chunk(-1, width, tp_size)}) : Layout()},
             .output = stream(),
             .weight = {.layout = Layout({even_or_chunk(1, width, tp_size)})},
@@ -144,9 +142,9 @@ struct Placer {
 
   // All heads share one weight, and each rank has the addend of its own heads, also when ranks
   // share a kv head.
-  SlotPlacement head_parallel_norm(const std::string& slot) const {
+  SlotPlacement head_parallel_norm(SlotRole role) const {
     refuse_heads_that_do_not_fit(config, tp_size);
-    const bool is_kv = is_slot(slot, "k_norm");
+    const bool is_kv = role == SlotRole::kKeyNorm;
     const Cut cut = is_kv ? kv_head_cut(2, config.num_key_value_heads, tp_size) : Cut::even(2, kTp);
     const Layout heads({cut});
     std::vector<std::string> partial;
@@ -166,16 +164,23 @@ struct Placer {
     return {.inputs = {stream()}, .output = stream(), .weight = on_stream()};
   }
 
-  SlotPlacement replicate(const std::string& slot) const {
-    if (is_slot(slot, "o_proj") || is_slot(slot, "down_proj") || is_slot(slot, "embed_tokens")) {
-      return {.output = stream()};
-    }
-    if (is_slot(slot, "_proj") || is_slot(slot, "lm_head")) return {.inputs = {stream()}};
+  SlotPlacement replicate(SlotRole role) const {
+    if (opens_stream(role)) return {.output = stream()};
+    if (reads_stream(role)) return {.inputs = {stream()}};
     return {};
   }
 };
 
 }  // namespace
+
+bool opens_stream(SlotRole role) {
+  return role == SlotRole::kEmbedding || role == SlotRole::kAttentionOut || role == SlotRole::kDown;
+}
+
+bool reads_stream(SlotRole role) {
+  return has_heads(role) || role == SlotRole::kGate || role == SlotRole::kUp ||
+         role == SlotRole::kLmHead;
+}
 
 std::vector<int64_t> tp_parts(int64_t global_size, int64_t tp_size) {
   const int64_t part = ceil_divide(global_size, tp_size);
@@ -192,15 +197,15 @@ SlotPlacement place_slot(const ModelConfig& config, int64_t tp_size, bool sequen
   const Placer placer{config, tp_size, sequence_parallel};
   switch (slot.style) {
     case TpStyle::kReplicate:
-      return placer.replicate(slot.slot);
+      return placer.replicate(slot.role);
     case TpStyle::kColumnParallel:
-      return placer.column_parallel(slot.slot);
+      return placer.column_parallel(slot.role);
     case TpStyle::kColumnParallelGathered:
-      return placer.column_parallel_gathered(slot.slot);
+      return placer.column_parallel_gathered(slot.role);
     case TpStyle::kRowParallel:
-      return placer.row_parallel(slot.slot, true);
+      return placer.row_parallel(slot.role, true);
     case TpStyle::kRowParallelScattered:
-      return placer.row_parallel(slot.slot, false);
+      return placer.row_parallel(slot.role, false);
     case TpStyle::kVocabParallelEmbedding:
       return placer.vocab_parallel_embedding();
     case TpStyle::kVocabParallelLmHead:
@@ -208,7 +213,7 @@ SlotPlacement place_slot(const ModelConfig& config, int64_t tp_size, bool sequen
     case TpStyle::kHeadParallelAttention:
       return placer.head_parallel_attention();
     case TpStyle::kHeadParallelNorm:
-      return placer.head_parallel_norm(slot.slot);
+      return placer.head_parallel_norm(slot.role);
     case TpStyle::kHiddenParallelActivation:
       return placer.hidden_parallel_activation();
     case TpStyle::kSequenceNorm:

@@ -33,6 +33,11 @@ size_t literal_characters(const std::string& pattern) {
   return pattern.size() - static_cast<size_t>(std::count(pattern.begin(), pattern.end(), '*'));
 }
 
+struct PlanRow {
+  std::string pattern;
+  TpStyle style;
+};
+
 std::vector<PlanRow> custom_rows(const nlohmann::json& plan) {
   if (plan.is_null()) return {};
   if (!plan.is_object()) {
@@ -54,8 +59,9 @@ std::vector<PlanRow> custom_rows(const nlohmann::json& plan) {
 
 // The slots, and the patterns of all layers, with which a wrong pattern is compared.
 std::vector<std::string> likely_patterns(const ModelConfig& config) {
-  std::vector<std::string> likely = decoder_slot_names(config);
-  for (const std::string& part : layer_slot_names(config.traits())) {
+  std::vector<std::string> likely;
+  for (const SlotName& slot : decoder_slots(config)) likely.push_back(slot.name);
+  for (const auto& [part, role] : layer_slots(config.traits())) {
     likely.push_back("*." + part);
     likely.push_back("model.layers.*." + part);
     likely.push_back("*." + part.substr(part.rfind('.') + 1));
@@ -63,11 +69,11 @@ std::vector<std::string> likely_patterns(const ModelConfig& config) {
   return likely;
 }
 
-void refuse_idle_patterns(const std::vector<PlanRow>& rows, const std::vector<std::string>& slots,
+void refuse_idle_patterns(const std::vector<PlanRow>& rows, const std::vector<SlotName>& slots,
                           const ModelConfig& config) {
   for (const PlanRow& row : rows) {
-    const bool used = std::any_of(slots.begin(), slots.end(), [&](const std::string& slot) {
-      return matches_pattern(row.pattern, slot);
+    const bool used = std::any_of(slots.begin(), slots.end(), [&](const SlotName& slot) {
+      return matches_pattern(row.pattern, slot.name);
     });
     if (used) continue;
     const std::string near = nearest_name(row.pattern, likely_patterns(config));
@@ -141,66 +147,58 @@ bool matches_pattern(std::string_view pattern, std::string_view name) {
   return p == pattern.size();
 }
 
-std::vector<PlanRow> tensor_parallel_plan(const ModelConfig& config, bool sequence_parallel) {
-  const TpStyle norm = sequence_parallel ? TpStyle::kSequenceNorm : TpStyle::kReplicate;
-  const TpStyle residual = sequence_parallel ? TpStyle::kSequenceResidual : TpStyle::kReplicate;
-  const std::vector<PlanRow> rows = {
-      {"model.embed_tokens", TpStyle::kVocabParallelEmbedding},
-      {"*.input_layernorm", norm},
-      {"*.self_attn.q_proj", TpStyle::kColumnParallel},
-      {"*.self_attn.k_proj", TpStyle::kColumnParallel},
-      {"*.self_attn.v_proj", TpStyle::kColumnParallel},
-      {"*.self_attn.q_norm", TpStyle::kHeadParallelNorm},
-      {"*.self_attn.k_norm", TpStyle::kHeadParallelNorm},
-      {"*.self_attn.attention", TpStyle::kHeadParallelAttention},
-      {"*.self_attn.o_proj", TpStyle::kRowParallel},
-      {"*.attention_residual", residual},
-      {"*.post_attention_layernorm", norm},
-      {"*.pre_feedforward_layernorm", norm},
-      {"*.mlp.gate_proj", TpStyle::kColumnParallel},
-      {"*.mlp.up_proj", TpStyle::kColumnParallel},
-      {"*.mlp.activation", TpStyle::kHiddenParallelActivation},
-      {"*.mlp.down_proj", TpStyle::kRowParallel},
-      {"*.post_feedforward_layernorm", norm},
-      {"*.mlp_residual", residual},
-      {"model.norm", norm},
-      {"lm_head", TpStyle::kVocabParallelLmHead},
-  };
-  const std::vector<std::string> slots = decoder_slot_names(config);
-  std::vector<PlanRow> own;
-  for (const PlanRow& row : rows) {
-    const bool used = std::any_of(slots.begin(), slots.end(), [&](const std::string& slot) {
-      return matches_pattern(row.pattern, slot);
-    });
-    if (used) own.push_back(row);
+TpStyle style_of(SlotRole role, bool sequence_parallel) {
+  switch (role) {
+    case SlotRole::kEmbedding:
+      return TpStyle::kVocabParallelEmbedding;
+    case SlotRole::kStreamNorm:
+      return sequence_parallel ? TpStyle::kSequenceNorm : TpStyle::kReplicate;
+    case SlotRole::kResidual:
+      return sequence_parallel ? TpStyle::kSequenceResidual : TpStyle::kReplicate;
+    case SlotRole::kQuery:
+    case SlotRole::kKey:
+    case SlotRole::kValue:
+    case SlotRole::kGate:
+    case SlotRole::kUp:
+      return TpStyle::kColumnParallel;
+    case SlotRole::kQueryNorm:
+    case SlotRole::kKeyNorm:
+      return TpStyle::kHeadParallelNorm;
+    case SlotRole::kAttention:
+      return TpStyle::kHeadParallelAttention;
+    case SlotRole::kActivation:
+      return TpStyle::kHiddenParallelActivation;
+    case SlotRole::kAttentionOut:
+    case SlotRole::kDown:
+      return TpStyle::kRowParallel;
+    case SlotRole::kLmHead:
+      return TpStyle::kVocabParallelLmHead;
   }
-  return own;
+  SHARDPROOF_ASSERT(false, "unknown role");
 }
 
-std::vector<std::string> decoder_slot_names(const ModelConfig& config) {
-  std::vector<std::string> names = {"model.embed_tokens"};
+std::vector<SlotName> decoder_slots(const ModelConfig& config) {
+  std::vector<SlotName> slots = {{"model.embed_tokens", SlotRole::kEmbedding}};
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    for (const std::string& part : layer_slot_names(config.traits())) {
-      names.push_back(fmt::format("model.layers.{}.{}", i, part));
+    for (const auto& [part, role] : layer_slots(config.traits())) {
+      slots.push_back({fmt::format("model.layers.{}.{}", i, part), role});
     }
   }
-  names.emplace_back("model.norm");
-  names.emplace_back("lm_head");
-  return names;
+  slots.push_back({"model.norm", SlotRole::kStreamNorm});
+  slots.push_back({"lm_head", SlotRole::kLmHead});
+  return slots;
 }
 
 std::vector<SlotStyle> resolve_plan(const ModelConfig& config,
                                     const TensorParallelOptions& options) {
-  const std::vector<std::string> slots = decoder_slot_names(config);
+  const std::vector<SlotName> slots = decoder_slots(config);
   const std::vector<PlanRow> custom = custom_rows(options.custom_plan);
   refuse_idle_patterns(custom, slots, config);
-  const std::vector<PlanRow> own = tensor_parallel_plan(config, options.sequence_parallel);
   std::vector<SlotStyle> styles;
-  for (const std::string& slot : slots) {
-    const PlanRow* row = longest_match(custom, slot);
-    if (row == nullptr) row = longest_match(own, slot);
-    SHARDPROOF_ASSERT(row != nullptr, "the plan says nothing about " + slot);
-    styles.push_back({.slot = slot, .style = row->style});
+  for (const auto& [name, role] : slots) {
+    const PlanRow* row = longest_match(custom, name);
+    const TpStyle style = row ? row->style : style_of(role, options.sequence_parallel);
+    styles.push_back({.slot = name, .role = role, .style = style});
   }
   check_styles_fit(config, options.sequence_parallel, styles);
   return styles;

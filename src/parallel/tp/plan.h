@@ -17,12 +17,11 @@
 //   model.norm                  Replicate                SequenceNorm
 //   lm_head                     VocabParallelLmHead
 //
-// The plan of a family has the rows that match one of its slots (layer_slot_names): Qwen3 and
-// Gemma3 have q and k norms, and only Gemma3 has feedforward norms.
+// The architecture's plan goes by the slots' roles (model/slot_role.h): Qwen3 and Gemma3 have q and
+// k norms, and only Gemma3 has feedforward norms.
 //
-// A `*` matches any text. A scenario's custom plan, {"pattern": "style"}, overrides rows of the
-// architecture's plan. If several of its patterns match, the one with most literal characters
-// counts.
+// A scenario's custom plan, {"pattern": "style"}, overrides it; a `*` matches any text. If several
+// of its patterns match, the one with most literal characters counts.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -51,13 +50,9 @@ enum class TpStyle {
 const char* style_name(TpStyle style);             // "ColumnParallel"
 TpStyle style_from_name(const std::string& name);  // Error(kBadInput) with the nearest name
 
-struct PlanRow {
-  std::string pattern;
-  TpStyle style;
-};
-
 struct SlotStyle {
   std::string slot;
+  SlotRole role;
   TpStyle style;
 };
 
@@ -73,11 +68,11 @@ struct TensorParallelOptions {
   nlohmann::json custom_plan = nullptr;
 };
 
-// The architecture's plan: the rows above that match one of its slots.
-std::vector<PlanRow> tensor_parallel_plan(const ModelConfig& config, bool sequence_parallel);
+// The style of a role in the architecture's plan.
+TpStyle style_of(SlotRole role, bool sequence_parallel);
 
 // The slots that a decoder of this config has, in forward order.
-std::vector<std::string> decoder_slot_names(const ModelConfig& config);
+std::vector<SlotName> decoder_slots(const ModelConfig& config);
 
 // The style of every slot. Throws Error(kBadInput) when a custom plan is no {pattern: style}, names
 // an unknown style, has a pattern that matches no slot, or two that count equally and disagree;

@@ -4,110 +4,126 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
+#include <string_view>
+#include <utility>
 
 #include "base/error.h"
 
 namespace shardproof {
 namespace {
 
-using Styles = std::map<std::string, TpStyle>;
-
-std::string names_of(const std::vector<TpStyle>& styles) {
-  std::vector<std::string> names;
-  for (const TpStyle style : styles) names.emplace_back(style_name(style));
-  return fmt::format("{}", fmt::join(names, " or "));
-}
-
-void demand(const Styles& styles, const std::string& slot, const std::vector<TpStyle>& fitting,
+void demand(const SlotStyle& slot, const std::vector<TpStyle>& fitting,
             const std::string& because) {
-  const TpStyle style = styles.at(slot);
-  if (std::find(fitting.begin(), fitting.end(), style) != fitting.end()) return;
+  if (std::find(fitting.begin(), fitting.end(), slot.style) != fitting.end()) return;
+  std::vector<std::string> names;
+  for (const TpStyle style : fitting) names.emplace_back(style_name(style));
   throw Error({.kind = ErrorKind::kRefused,
-               .what = fmt::format("the plan gives {} the style {}, but {}", slot,
-                                   style_name(style), because),
-               .fix = fmt::format("give it {}", names_of(fitting))});
+               .what = fmt::format("the plan gives {} the style {}, but {}", slot.slot,
+                                   style_name(slot.style), because),
+               .fix = fmt::format("give it {}", fmt::join(names, " or "))});
 }
 
-bool leaves_cut(TpStyle style) { return style == TpStyle::kColumnParallel; }
+bool leaves_cut(const SlotStyle& slot) { return slot.style == TpStyle::kColumnParallel; }
+
+// The slots of one layer, or of the parts outside of all layers.
+class SlotStyles {
+ public:
+  void add(const SlotStyle& slot) { slots_.push_back(&slot); }
+  const std::vector<const SlotStyle*>& all() const { return slots_; }
+  const SlotStyle* find(SlotRole role) const {
+    const auto found = std::find_if(slots_.begin(), slots_.end(),
+                                    [&](const SlotStyle* slot) { return slot->role == role; });
+    return found == slots_.end() ? nullptr : *found;
+  }
+  const SlotStyle& at(SlotRole role) const {
+    SHARDPROOF_ASSERT(find(role) != nullptr, "every layer has this slot");
+    return *find(role);
+  }
+
+ private:
+  std::vector<const SlotStyle*> slots_;
+};
 
 // A region: `openers` project the residual stream, `core` computes, `closer` projects back.
-void check_region(const Styles& styles, const std::vector<std::string>& openers,
-                  const std::string& core, TpStyle cut_core, const std::string& closer) {
-  for (const std::string& opener : openers) {
-    demand(styles, opener,
+void check_region(const SlotStyles& styles, const std::vector<SlotRole>& openers, SlotRole core,
+                  TpStyle cut_core, SlotRole closer) {
+  for (const SlotRole opener : openers) {
+    demand(styles.at(opener),
            {TpStyle::kColumnParallel, TpStyle::kColumnParallelGathered, TpStyle::kReplicate},
            "it projects the residual stream");
   }
-  const bool cut = leaves_cut(styles.at(openers.front()));
-  for (const std::string& opener : openers) {
+  const SlotStyle& first = styles.at(openers.front());
+  const bool cut = leaves_cut(first);
+  for (const SlotRole opener : openers) {
     if (leaves_cut(styles.at(opener)) == cut) continue;
     const std::vector<TpStyle> fitting =
         cut ? std::vector{TpStyle::kColumnParallel}
             : std::vector{TpStyle::kColumnParallelGathered, TpStyle::kReplicate};
-    demand(styles, opener, fitting,
-           fmt::format("{} leaves its output {}", openers.front(), cut ? "cut" : "whole"));
+    demand(styles.at(opener), fitting,
+           fmt::format("{} leaves its output {}", first.slot, cut ? "cut" : "whole"));
   }
   const std::string given =
-      fmt::format("{} leaves its output {}", openers.front(), cut ? "cut over tp" : "whole");
-  demand(styles, core, {cut ? cut_core : TpStyle::kReplicate}, given);
-  demand(styles, closer,
+      fmt::format("{} leaves its output {}", first.slot, cut ? "cut over tp" : "whole");
+  demand(styles.at(core), {cut ? cut_core : TpStyle::kReplicate}, given);
+  demand(styles.at(closer),
          cut ? std::vector{TpStyle::kRowParallel}
              : std::vector{TpStyle::kRowParallelScattered, TpStyle::kReplicate},
          given);
 }
 
-// The styles of norms and residual additions on the residual stream, and the reason.
-struct StreamStyles {
-  TpStyle norm, residual;
-  std::string because;
-};
+// Norms and residual additions on the residual stream.
+void check_stream(const SlotStyle& slot, bool sequence_parallel) {
+  if (slot.role != SlotRole::kStreamNorm && slot.role != SlotRole::kResidual) return;
+  demand(slot, {style_of(slot.role, sequence_parallel)},
+         sequence_parallel ? "with sequence_parallel it sees only its rank's tokens"
+                           : "without sequence_parallel it sees all tokens");
+}
 
-void check_layer(const Styles& styles, const std::string& layer, const ModelConfig& config,
-                 const StreamStyles& stream) {
-  for (const std::string& part : layer_slot_names(config.traits())) {
-    if (part.ends_with("layernorm")) demand(styles, layer + part, {stream.norm}, stream.because);
-    if (part.ends_with("_residual")) {
-      demand(styles, layer + part, {stream.residual}, stream.because);
-    }
+void check_layer(const SlotStyles& styles, bool sequence_parallel) {
+  using Role = SlotRole;
+  for (const SlotStyle* slot : styles.all()) check_stream(*slot, sequence_parallel);
+  check_region(styles, {Role::kQuery, Role::kKey, Role::kValue}, Role::kAttention,
+               TpStyle::kHeadParallelAttention, Role::kAttentionOut);
+  const bool cut = leaves_cut(styles.at(Role::kQuery));
+  for (const Role role : {Role::kQueryNorm, Role::kKeyNorm}) {
+    if (styles.find(role) == nullptr) continue;
+    demand(styles.at(role), {cut ? TpStyle::kHeadParallelNorm : TpStyle::kReplicate},
+           fmt::format("it sees {} heads", cut ? "its rank's" : "all"));
   }
-  const std::string attention = layer + "self_attn.";
-  check_region(styles, {attention + "q_proj", attention + "k_proj", attention + "v_proj"},
-               attention + "attention", TpStyle::kHeadParallelAttention, attention + "o_proj");
-  if (config.traits().qk_norm) {
-    const bool cut = leaves_cut(styles.at(attention + "q_proj"));
-    for (const char* norm : {"q_norm", "k_norm"}) {
-      demand(styles, attention + norm, {cut ? TpStyle::kHeadParallelNorm : TpStyle::kReplicate},
-             fmt::format("it sees {} heads", cut ? "its rank's" : "all"));
-    }
-  }
-  check_region(styles, {layer + "mlp.gate_proj", layer + "mlp.up_proj"}, layer + "mlp.activation",
-               TpStyle::kHiddenParallelActivation, layer + "mlp.down_proj");
+  check_region(styles, {Role::kGate, Role::kUp}, Role::kActivation,
+               TpStyle::kHiddenParallelActivation, Role::kDown);
+}
+
+// "model.layers.3." of a slot in a layer; "" outside of all layers.
+std::string layer_of(const std::string& slot) {
+  if (!slot.starts_with("model.layers.")) return "";
+  return slot.substr(0, slot.find('.', std::string_view("model.layers.").size()) + 1);
 }
 
 }  // namespace
 
 void check_styles_fit(const ModelConfig& config, bool sequence_parallel,
                       const std::vector<SlotStyle>& slot_styles) {
-  Styles styles;
-  for (const SlotStyle& slot : slot_styles) styles[slot.slot] = slot.style;
-  const StreamStyles stream{
-      .norm = sequence_parallel ? TpStyle::kSequenceNorm : TpStyle::kReplicate,
-      .residual = sequence_parallel ? TpStyle::kSequenceResidual : TpStyle::kReplicate,
-      .because = sequence_parallel ? "with sequence_parallel it sees only its rank's tokens"
-                                   : "without sequence_parallel it sees all tokens"};
-  demand(styles, "model.embed_tokens", {TpStyle::kVocabParallelEmbedding, TpStyle::kReplicate},
-         "it looks up tokens");
-  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    check_layer(styles, fmt::format("model.layers.{}.", i), config, stream);
+  SlotStyles outside;
+  std::vector<std::pair<std::string, SlotStyles>> layers;  // in forward order
+  for (const SlotStyle& slot : slot_styles) {
+    const std::string layer = layer_of(slot.slot);
+    if (!layer.empty() && (layers.empty() || layers.back().first != layer)) {
+      layers.emplace_back(layer, SlotStyles());
+    }
+    (layer.empty() ? outside : layers.back().second).add(slot);
   }
-  demand(styles, "model.norm", {stream.norm}, stream.because);
-  demand(styles, "lm_head", {TpStyle::kVocabParallelLmHead, TpStyle::kReplicate},
-         "it gives the logits");
+  demand(outside.at(SlotRole::kEmbedding), {TpStyle::kVocabParallelEmbedding, TpStyle::kReplicate},
+         "it looks up tokens");
+  for (const auto& [name, styles] : layers) check_layer(styles, sequence_parallel);
+  for (const SlotStyle* slot : outside.all()) check_stream(*slot, sequence_parallel);
+  const SlotStyle& head = outside.at(SlotRole::kLmHead);
+  demand(head, {TpStyle::kVocabParallelLmHead, TpStyle::kReplicate}, "it gives the logits");
   if (!config.tie_word_embeddings) return;
-  const bool cut = styles.at("model.embed_tokens") == TpStyle::kVocabParallelEmbedding;
-  demand(styles, "lm_head", {cut ? TpStyle::kVocabParallelLmHead : TpStyle::kReplicate},
-         fmt::format("its weight is tied to model.embed_tokens, which is {}",
+  const SlotStyle& embedding = outside.at(SlotRole::kEmbedding);
+  const bool cut = embedding.style == TpStyle::kVocabParallelEmbedding;
+  demand(head, {cut ? TpStyle::kVocabParallelLmHead : TpStyle::kReplicate},
+         fmt::format("its weight is tied to {}, which is {}", embedding.slot,
                      cut ? "cut over tp" : "whole"));
 }
 

@@ -113,8 +113,7 @@ class LayerMaker {
     const bool inside = slot.kind == SlotKind::kAttention || slot.kind == SlotKind::kActivation ||
                         slot.kind == SlotKind::kNorm;
     if (inside) return nullptr;
-    const bool closes = slot.kind == SlotKind::kEmbedding || slot.name.ends_with(".o_proj") ||
-                        slot.name.ends_with(".down_proj");
+    const bool closes = opens_stream(slot.role);
     return std::make_unique<WholeLayer>(
         std::move(slot.layer),
         closes ? WholeLayer::Place::kClosesRegion : WholeLayer::Place::kOpensRegion, tp_,

@@ -1,5 +1,6 @@
 // The plan as a table: patterns, custom plans, refusals, and its description.
 #include <catch2/catch.hpp>
+#include <map>
 
 #include "base/error.h"
 #include "model/decoder.h"
@@ -71,18 +72,39 @@ TEST_CASE("every slot of a decoder has a style, under the decoder's own names", 
   }
 }
 
-TEST_CASE("a family's plan has the rows of its own slots", "[plan][MP-1]") {
-  const auto patterns = [](const char* family) {
+TEST_CASE("a family's plan has its own slots, with the roles of their names", "[plan][MP-1]") {
+  const std::map<std::string, SlotRole> roles = {{"embed_tokens", SlotRole::kEmbedding},
+                                                 {"q_proj", SlotRole::kQuery},
+                                                 {"k_proj", SlotRole::kKey},
+                                                 {"v_proj", SlotRole::kValue},
+                                                 {"q_norm", SlotRole::kQueryNorm},
+                                                 {"k_norm", SlotRole::kKeyNorm},
+                                                 {"attention", SlotRole::kAttention},
+                                                 {"o_proj", SlotRole::kAttentionOut},
+                                                 {"gate_proj", SlotRole::kGate},
+                                                 {"up_proj", SlotRole::kUp},
+                                                 {"activation", SlotRole::kActivation},
+                                                 {"down_proj", SlotRole::kDown},
+                                                 {"lm_head", SlotRole::kLmHead}};
+  const auto count_of = [&](const char* family) {
     ModelConfig config = llama();
     config.family = family;
-    std::vector<std::string> names;
-    for (const PlanRow& row : tensor_parallel_plan(config, true)) names.push_back(row.pattern);
-    return names;
+    config.num_hidden_layers = 1;
+    const std::vector<SlotStyle> styles = resolve_plan(config, {});
+    for (const SlotStyle& slot : styles) {
+      INFO(slot.slot);
+      const std::string last = slot.slot.substr(slot.slot.rfind('.') + 1);
+      const auto found = roles.find(last);
+      const SlotRole other =
+          last.ends_with("residual") ? SlotRole::kResidual : SlotRole::kStreamNorm;
+      CHECK((slot.role == (found == roles.end() ? other : found->second)));
+    }
+    return styles.size();
   };
-  CHECK(patterns("llama").size() == 16);
-  CHECK(patterns("qwen2") == patterns("llama"));
-  CHECK(patterns("qwen3").size() == 18);
-  CHECK(patterns("gemma3").size() == 20);
+  CHECK(count_of("llama") == 16);
+  CHECK(count_of("qwen2") == 16);
+  CHECK(count_of("qwen3") == 18);
+  CHECK(count_of("gemma3") == 20);
 }
 
 TEST_CASE("norms of heads follow the projections, norms of outputs the stream", "[plan][MP-1]") {

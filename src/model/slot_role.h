@@ -1,0 +1,63 @@
+// What the slots of a decoder compute, whatever a family calls them. No LibTorch here.
+#pragma once
+
+#include <string>
+
+namespace shardproof {
+
+enum class SlotKind {
+  kLinear,      // x [.., in] -> [.., out]
+  kEmbedding,   // ids [B, S] -> [B, S, E]
+  kNorm,        // x [B, S, E] -> [B, S, E]; heads: x [B, S, H, D] -> [B, S, H, D]
+  kAttention,   // q [B, S, H, D], k, v [B, S, H_kv, D] -> [B, S, H*D]
+  kResidual,    // x, y -> x + y
+  kLmHead,      // x [B, S, E] -> logits [B, S, V]
+  kActivation,  // gate, up [B, S, F] -> silu(gate) * up, or gelu
+};
+
+// A slot's place in the computation. Plans of parallel styles go by it, not by the slot's name.
+enum class SlotRole {
+  kEmbedding,
+  kStreamNorm,  // of the residual stream, or of what is added to it
+  kQuery,
+  kKey,
+  kValue,
+  kQueryNorm,
+  kKeyNorm,
+  kAttention,
+  kAttentionOut,
+  kResidual,
+  kGate,
+  kUp,
+  kActivation,
+  kDown,
+  kLmHead,
+};
+
+constexpr SlotKind kind_of(SlotRole role) {
+  switch (role) {
+    case SlotRole::kEmbedding:
+      return SlotKind::kEmbedding;
+    case SlotRole::kStreamNorm:
+    case SlotRole::kQueryNorm:
+    case SlotRole::kKeyNorm:
+      return SlotKind::kNorm;
+    case SlotRole::kAttention:
+      return SlotKind::kAttention;
+    case SlotRole::kResidual:
+      return SlotKind::kResidual;
+    case SlotRole::kActivation:
+      return SlotKind::kActivation;
+    case SlotRole::kLmHead:
+      return SlotKind::kLmHead;
+    default:
+      return SlotKind::kLinear;
+  }
+}
+
+struct SlotName {
+  std::string name;  // "self_attn.q_proj", or with the layer before it
+  SlotRole role;
+};
+
+}  // namespace shardproof
