@@ -62,11 +62,15 @@ void Trainer::restore(const std::vector<at::Tensor>& masters, std::vector<Optimi
 void Trainer::set_masters(const std::vector<at::Tensor>& masters) {
   SHARDPROOF_ASSERT(masters.size() == masters_.size(), "a master for each parameter");
   const at::NoGradGuard no_grad;
-  if (sharded_) sharded_->forget_parameters();
+  settle();
   for (size_t i = 0; i < masters.size(); ++i) {
     masters_[i].copy_(masters[i]);
     if (!sharded_) refresh_leaf(*parameters_[i]);
   }
+}
+
+void Trainer::settle() {
+  if (sharded_) sharded_->settle();
 }
 
 HeldBytes Trainer::held_bytes() const {

@@ -171,6 +171,7 @@ void PolicyLife::live() {
   folder_.reset();
   folder_ = std::make_unique<SharedFolder>(place_->comm, place_->setup.device);
   for (const StageSpec& stage : spec_.stages) run_stage(stage);
+  place_->worker.settle();
   // No rank may delete the folder while another reads it.
   place_->comm.world().barrier("end of a life");
 }
@@ -278,6 +279,7 @@ void PolicyLife::refit() {
 }
 
 void PolicyLife::load(const StageSpec& stage) {
+  place_->worker.settle();
   begin(stage.parallel);
   place_->worker.load(saved_);
   next_moment();

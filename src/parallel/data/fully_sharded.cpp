@@ -124,8 +124,8 @@ void FullyShardedModel::abandon_step() {
   for (const auto& unit : units_) unit->abandon_step();
 }
 
-void FullyShardedModel::forget_parameters() {
-  for (const auto& unit : units_) unit->reshard();
+void FullyShardedModel::settle() {
+  for (const auto& unit : units_) unit->settle();
 }
 
 FullyShardedModel::Gathered::Gathered(FullyShardedModel& model) : model_(model) {

@@ -47,9 +47,9 @@ class FullyShardedModel {
   // Call it after a forward or backward that threw: drops gradients and frees whole parameters. It
   // does not wait for calls in flight; the next step does.
   void abandon_step();
-  // Call it before the shards change: waits for calls of an abandoned step and drops their results
-  // and all whole parameters, which belong to the old shards.
-  void forget_parameters();
+  // Call it before the shards change, and before the model ends: waits for calls of an abandoned
+  // step and drops their results and all whole parameters, which belong to the old shards.
+  void settle();
 
   // While it exists all units are whole, and forwards neither gather nor free. Its end frees them,
   // even after an exception.
