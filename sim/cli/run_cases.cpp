@@ -150,7 +150,12 @@ class Run {
       relations_.start(cases_[place], done);
     } else if (arguments_.schedules == kAllSchedules &&
                cases_[place].world.backend == Backend::kEmulated) {
-      all_schedules_.start(cases_[place], done);
+      all_schedules_.start(cases_[place], [this, done, &progress](CaseResult result) {
+        if (!arguments_.json_lines && !pool_.interrupted()) {
+          progress.note(fmt::format("schedules    {}: {}", result.spec.name, result.message));
+        }
+        done(std::move(result));
+      });
     } else {
       runner_.start(cases_[place], done);
     }

@@ -22,14 +22,16 @@ struct ScheduleRuns::Job {
 
 namespace {
 
-std::string counted(const ScheduleSearch& search, bool found) {
-  const int64_t runs = search.explored() + search.redundant();
-  std::string text = fmt::format("{} schedule{} explored in {} run{}", search.explored(),
-                                 search.explored() == 1 ? "" : "s", runs, runs == 1 ? "" : "s");
+// `stopped`: what ended the search before its end; "": nothing.
+std::string counted(const ScheduleSearch& search, const std::string& stopped) {
+  const auto number = [](int64_t count, const char* noun) {
+    return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+  };
+  const std::string text = fmt::format("{} explored in {}", number(search.explored(), "schedule"),
+                                       number(search.explored() + search.redundant(), "run"));
   if (search.complete()) return text + ": all that can differ";
-  if (found) return text + ": not all, as one of them shows this";
-  return text + fmt::format(": NOT ALL that can differ (at most {}, and {})", kMostSchedules,
-                            "those that part from the first one at few calls");
+  if (!stopped.empty()) return text + ": NOT ALL that can differ, " + stopped;
+  return text + ": NOT ALL that can differ, as some part from the first one at too many calls";
 }
 
 }  // namespace
@@ -41,7 +43,14 @@ void ScheduleRuns::start(const CaseSpec& spec, const CaseRunner::Done& done) {
 void ScheduleRuns::go_on(const std::shared_ptr<Job>& job) {
   const int64_t runs = job->search.explored() + job->search.redundant();
   std::optional<int64_t> schedule;
-  if (!job->ends && runs < kMostSchedules && !(runs > 0 && stops_())) {
+  std::string stopped;
+  if (job->ends) {
+    stopped = "as this ended the search";
+  } else if (runs >= kMostSchedules) {
+    stopped = fmt::format("which is the bound of {} runs for a case", kMostSchedules);
+  } else if (runs > 0 && stops_()) {
+    stopped = "as the run was to stop";
+  } else {
     schedule = job->search.next();
   }
   if (schedule) {
@@ -53,7 +62,7 @@ void ScheduleRuns::go_on(const std::shared_ptr<Job>& job) {
     return;
   }
   CaseResult result = std::move(*job->kept);
-  const std::string text = counted(job->search, !result.as_expected);
+  const std::string text = counted(job->search, stopped);
   result.message = result.message.empty() ? text : result.message + "; " + text;
   result.seconds = job->seconds;
   job->done(std::move(result));
