@@ -21,7 +21,7 @@ void EmulatedWorld::Impl::set_schedule() {
   exact.reset();
   if (is_exact_schedule(spec.schedule)) {
     exact.emplace(spec.schedule, spec.strict);
-    links = LinkCost(WorldSpec());  // transfers take no time, so that none ends by itself
+    links = LinkCost(WorldSpec());  // transfers take no time, so that none ends alone
     slots.draw_order(0);
     slots.choose(0);
     return;
