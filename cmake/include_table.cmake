@@ -65,7 +65,8 @@ shardproof_folder(sim/judge/verdict src/base src/tensor sim/case sim/case/record
 shardproof_folder(sim/world/match src/base)
 shardproof_folder(sim/world/clock src/base src/observe sim/case json torch)
 shardproof_folder(sim/world/calls src/base src/comm sim/case sim/world/clock fmt json torch)
-shardproof_folder(sim/world/emulated src/base src/comm sim/world/match sim/world/clock torch)
+shardproof_folder(sim/world/emulated src/base src/comm sim/case sim/world/match sim/world/clock
+  torch)
 shardproof_folder(sim/world/process src/base src/comm/store.h sim/case sim/world/match fmt json
   sodium torch)
 shardproof_folder(sim/world/external src/base sim/world/process fmt json sodium)

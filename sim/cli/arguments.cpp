@@ -102,8 +102,7 @@ void add_run(CLI::App& app, RunArguments& run) {
   app.add_option("--out", run.out, "Folder for the results (default: runs/<time>)");
   app.add_flag("--force", run.force, "Use the folder of --out even if it holds other files");
   app.add_flag("--quiet,-q", run.quiet, "No line for expected results");
-  app.add_option("--schedules", run.schedules, "Run emulated cases under N schedules and compare")
-      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}));
+  add_schedules(app, run);
   add_format(app, run, "a line of JSON for each case");
   app.add_option("--durations", run.durations, "List this many of the slowest cases at the end")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));

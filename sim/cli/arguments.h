@@ -32,7 +32,8 @@ struct RunArguments {
   std::vector<std::string> names;  // of a resumed run: only these cases; empty: all
   std::optional<int64_t> shuffle;  // seed of the order
   std::optional<int64_t> seed;     // replaces every scenario's seed
-  int64_t schedules = 0;           // each emulated case under so many; 0: as the threads come
+  int64_t schedules = 0;           // each emulated case under so many; 0: as the threads come;
+                                   // -1: under all that can differ
   std::string out;                 // run folder; "": runs/<time>
   bool quiet = false;              // no line for expected results
   bool json_lines = false;         // standard output gets a line of JSON for each case

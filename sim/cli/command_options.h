@@ -11,6 +11,7 @@ namespace shardproof::sim {
 
 void add_mutant_options(CLI::App& app, MutantArguments& mutants);
 // --shrink and --relations of `run`.
+void add_schedules(CLI::App& app, RunArguments& run);
 void add_explore_flags(CLI::App& app, RunArguments& run);
 void add_fuzz_options(CLI::App& app, Arguments& arguments);
 void add_shrink_options(CLI::App& app, Arguments& arguments);

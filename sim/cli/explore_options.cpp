@@ -3,6 +3,7 @@
 
 #include "sim/case/names.h"
 #include "sim/cli/command_options.h"
+#include "sim/cli/schedule_runs.h"
 
 namespace shardproof::sim {
 
@@ -18,7 +19,18 @@ void add_world_of_explore(CLI::App& app, RunArguments& run, const char* backends
                "Start cases that are predicted to need more than this machine has");
 }
 
+constexpr const char* kAll = "all";
+
 }  // namespace
+
+void add_schedules(CLI::App& app, RunArguments& run) {
+  const auto take = [&run](const std::string& text) {
+    run.schedules = text == kAll ? kAllSchedules : std::stoll(text);
+  };
+  app.add_option_function<std::string>("--schedules", take,
+                                       "Run emulated cases under N schedules, or all, and compare")
+      ->check(CLI::IsMember({kAll}) | CLI::Range(int64_t{1}, int64_t{1'000'000}));
+}
 
 void add_explore_flags(CLI::App& app, RunArguments& run) {
   CLI::Option* shrink = app.add_flag(

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "sim/case/option.h"
+#include "sim/cli/schedule_runs.h"
 #include "sim/judge/verdict/replay.h"
 
 namespace shardproof::sim {
@@ -13,6 +14,7 @@ std::string with_replay_flags(const std::string& command, const RunArguments& ar
   std::string flags;
   if (arguments.seed) flags += fmt::format(" --seed {}", *arguments.seed);
   if (arguments.schedules > 0 && schedules > 0) flags += fmt::format(" --schedules {}", schedules);
+  if (arguments.schedules == kAllSchedules) flags += " --schedules all";
   if (arguments.relations) flags += " --relations";
   return command + flags;
 }

@@ -17,6 +17,7 @@
 #include "sim/cli/machine.h"
 #include "sim/cli/relation_runs.h"
 #include "sim/cli/replay_flags.h"
+#include "sim/cli/schedule_runs.h"
 #include "sim/cli/version.h"
 #include "sim/judge/verdict/schedules.h"
 #include "sim/report/color.h"
@@ -45,6 +46,7 @@ class Run {
         goldens_(pool, !arguments.world.no_cache, limits_),
         runner_(pool, goldens_, arguments.world.fresh, limits_of_worlds()),
         relations_(runner_, std::filesystem::absolute(folder) / "relations"),
+        all_schedules_(runner_, [this] { return pool_.interrupted() || !why_to_stop().empty(); }),
         cases_(std::move(selection.cases)),
         results_(cases_.size()) {
     info.skipped = std::move(selection.skipped);
@@ -56,18 +58,17 @@ class Run {
 
   // Runs the cases that have no result yet; each is in `files` before it is said to have finished.
   void run_all(RunFiles& files) {
-    const Clock::time_point start = Clock::now();
     Progress progress(std::cout, progress_style(), missing_count());
     for (size_t place = 0; place < cases_.size(); ++place) {
       if (is_finished(place)) continue;
       wait_for_room(cases_[place]);
       if (pool_.interrupted()) break;
-      reason_ = why_to_stop(seconds_since(start));
+      reason_ = why_to_stop();
       if (!reason_.empty()) break;
       start_one(place, progress, files);
     }
     runner_.wait_until_at_most(0);
-    info.seconds = seconds_since(start);
+    info.seconds = seconds_since(start_);
     info.interrupted = pool_.interrupted();
     if (info.interrupted) reason_ = "the run was interrupted";
     list_missing();
@@ -118,12 +119,12 @@ class Run {
   }
 
   // "" to go on.
-  std::string why_to_stop(double seconds) const {
+  std::string why_to_stop() const {
     if (arguments_.max_fail > 0 && failed_ >= arguments_.max_fail) {
       return fmt::format("{} {} not as expected (--maxfail {})", failed_,
                          failed_ == 1 ? "case was" : "cases were", arguments_.max_fail);
     }
-    if (arguments_.time_budget_s && !(seconds <= *arguments_.time_budget_s)) {
+    if (arguments_.time_budget_s && !(seconds_since(start_) <= *arguments_.time_budget_s)) {
       return fmt::format("the time budget of {} s was used up", *arguments_.time_budget_s);
     }
     return "";
@@ -147,6 +148,14 @@ class Run {
     };
     if (arguments_.relations) {
       relations_.start(cases_[place], done);
+    } else if (arguments_.schedules == kAllSchedules &&
+               cases_[place].world.backend == Backend::kEmulated) {
+      all_schedules_.start(cases_[place], [this, done, &progress](CaseResult result) {
+        if (!arguments_.json_lines && !pool_.interrupted()) {
+          progress.note(fmt::format("schedules    {}: {}", result.spec.name, result.message));
+        }
+        done(std::move(result));
+      });
     } else {
       runner_.start(cases_[place], done);
     }
@@ -166,6 +175,8 @@ class Run {
   GoldenStore goldens_;
   CaseRunner runner_;
   RelationRuns relations_;
+  ScheduleRuns all_schedules_;
+  const Clock::time_point start_ = Clock::now();
   std::vector<CaseSpec> cases_;
   std::vector<std::optional<CaseResult>> results_;  // by place; empty: not run
   std::string reason_;                              // why the missing cases were not run

@@ -12,6 +12,7 @@
 #include "sim/case/option.h"
 #include "sim/case/reference.h"
 #include "sim/cli/machine.h"
+#include "sim/cli/schedule_runs.h"
 #include "sim/judge/verdict/schedules.h"
 #include "sim/lint/case_reader.h"
 #include "sim/lint/scenario_files.h"
@@ -104,7 +105,7 @@ std::set<std::string> failed_cases(const RunArguments& arguments) {
     failed.insert(name_without_schedule(name));
     schedules = std::max(schedules, schedule_of_name(name));
   }
-  if (schedules > arguments.schedules) {
+  if (arguments.schedules != kAllSchedules && schedules > arguments.schedules) {
     bad_selection(fmt::format("a case of {} failed under schedule {}, which this run has not",
                               arguments.rerun_failed, schedules),
                   fmt::format("add --schedules {}", schedules));
@@ -117,10 +118,11 @@ std::vector<CaseSpec> under_schedules(std::vector<CaseSpec> cases, const RunArgu
   const bool any_emulated = std::any_of(cases.begin(), cases.end(), [](const CaseSpec& spec) {
     return spec.world.backend == Backend::kEmulated;
   });
-  if (arguments.schedules > 0 && !cases.empty() && !any_emulated) {
+  if (arguments.schedules != 0 && !cases.empty() && !any_emulated) {
     bad_selection("--schedules: no selected case runs in the emulated world",
                   "select one, or leave --schedules out");
   }
+  if (arguments.schedules == kAllSchedules) return cases;
   const int64_t only = schedule_of_name(arguments.only);
   if (only > arguments.schedules && !cases.empty() && arguments.only != cases.front().name) {
     bad_selection(

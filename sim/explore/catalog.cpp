@@ -39,6 +39,7 @@ constexpr NotDrawn kNotDrawn[] = {
     {"world.deadline_s", "a small one fails on purpose"},
     {"run.grad_norm.counts", "each_of_tp is wrong on purpose"},
     {"options.checkpointed_block.replays", "false is wrong on purpose"},
+    {"options.dropout_regions.inference", "true is refused by every group, as it draws numbers"},
     {"options.broadcast_data.other_dtype", "each group refuses it alone, after a call"},
     {"options.broadcast_data.missing", "each group refuses it alone, after a call"},
 };
@@ -308,6 +309,16 @@ std::vector<size_t> Catalog::kinds_in(const CaseSettings& settings) const {
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
   return found;
+}
+
+json Catalog::defaults_of(const std::string& workload) const {
+  json defaults = json::object();
+  for (const DrawnOption& option : options_) {
+    if (option.workload == workload && !workload.empty()) {
+      defaults[option.name()] = option.default_value;
+    }
+  }
+  return defaults;
 }
 
 const std::vector<CaseSettings>& Catalog::cases_of(const std::string& workload) const {

@@ -47,6 +47,8 @@ class Catalog {
   std::string describe(size_t kind) const;
   // The kinds of values that have an effect in a case, ascending.
   std::vector<size_t> kinds_in(const CaseSettings& settings) const;
+  // The defaults of a registered workload's options; of others {}.
+  nlohmann::json defaults_of(const std::string& workload) const;
   // Settings of a case of the repository that runs this registered workload.
   const std::vector<CaseSettings>& cases_of(const std::string& workload) const;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sim/case/names.h"
+#include "sim/case/reference.h"
 #include "sim/explore/effects.h"
 #include "sim/explore/fit.h"
 
@@ -22,7 +23,8 @@ constexpr double kRegistered = 0.3;
 constexpr int64_t kNeverTaken = 8;
 // Bounds of a case, so that thousands run in an hour: multiplications of its model, and layers that
 // its ranks compute, over all steps and microbatches.
-constexpr double kMostWork = 2e9, kMostLayers = 160;
+// Below float64 a golden runs many times; a reference does on all of its ranks.
+constexpr double kMostWork = 2e9, kMostLowWork = 3e8, kMostLayers = 160, kMostReferenceLayers = 400;
 
 template <class Item>
 const Item& any(const std::vector<Item>& items, std::mt19937_64& random) {
@@ -35,6 +37,17 @@ bool happens(double share, std::mt19937_64& random) {
 
 std::string setting_line(const std::string& path, const json& value) {
   return path + ": " + value.dump();
+}
+
+constexpr int64_t kReferenceRuns = 17;  // below float64: sim/run/reference_run.cpp
+
+// Layers that the ranks of the reference compute.
+double reference_layers(const CaseSpec& spec) {
+  if (!spec.reference.is_set()) return 0;
+  const int64_t ranks = reference_layout(spec.reference).world_size();
+  const bool exact = spec.precision == Precision::kFloat64;
+  return static_cast<double>(ranks * spec.steps * (exact ? 1 : kReferenceRuns)) *
+         spec.model.value("num_hidden_layers", 1.0);
 }
 
 bool is_small(const CaseSpec& spec) {
@@ -54,7 +67,9 @@ bool is_small(const CaseSpec& spec) {
                           : 1;
   const double layers = static_cast<double>(spec.parallel.world_size()) * passes *
                         std::max(1.0, rows) * size("num_hidden_layers");
-  return work <= kMostWork && layers <= kMostLayers;
+  const bool exact = spec.precision == Precision::kFloat64;
+  return work <= (exact ? kMostWork : kMostLowWork) && layers <= kMostLayers &&
+         reference_layers(spec) <= kMostReferenceLayers;
 }
 
 }  // namespace
@@ -110,6 +125,7 @@ bool Drawer::require_kind(Drawing& drawing, size_t kind, std::mt19937_64& random
       if (!known.empty()) settings.update(any(known, random));
     }
     settings["options"][option.name()] = value;
+    drawing.fixed.insert(option.path);
     return true;
   }
   if (option.records.empty()) {
@@ -229,7 +245,7 @@ bool Drawer::settle(Drawing& drawing, std::mt19937_64& random) {
   constexpr int kMostRemoved = 20;
   json& settings = drawing.settings;
   for (int i = 0; i < kMostRemoved; ++i) {
-    fit_sizes(settings, drawing.fixed);
+    fit_sizes(settings, drawing.fixed, catalog_.defaults_of(settings["workload"]));
     const CheckedCase checked = check_settings(settings, "drawn.yaml", world_);
     ++counts_.drawn;
     if (checked.spec && is_small(*checked.spec)) {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 
 #include "sim/case/names.h"
+#include "sim/explore/fitted_settings.h"
 
 namespace shardproof::sim {
 
@@ -12,32 +12,12 @@ using nlohmann::json;
 
 namespace {
 
-constexpr const char* kDp = "parallel.data_parallel_size";
-constexpr const char* kCp = "parallel.context_parallel_size";
-constexpr const char* kUlysses = "parallel.ulysses_size";
-constexpr const char* kTp = "parallel.tensor_parallel_size";
 constexpr const char* kInference = "run.refit.tensor_parallel_size";
 
-// Rounded up.
-int64_t multiple(int64_t size, int64_t of) { return (size + of - 1) / of * of; }
-
-// Options of a registered workload that have no meaning beside a value of another, so that its
-// ranks refuse them.
-struct Excludes {
-  const char *workload, *option, *value;
-  std::array<const char*, 3> others;
-};
-constexpr Excludes kExcludes[] = {
-    {"accumulated_linear", "layer", "\"row\"", {"deferred_limit", "async_all_reduce", "bias"}},
-    {"accumulated_linear", "async_all_reduce", "true", {"deferred_limit", "bias"}},
-    {"context_logprob", "rows", "\"indexed\"", {"contiguous"}},
-};
-
 // The settings of one case, of which `fixed` stay.
-class Fit {
+class Fit : private FittedSettings {
  public:
-  Fit(CaseSettings& settings, const std::set<std::string>& fixed)
-      : settings_(settings), fixed_(fixed) {}
+  using FittedSettings::FittedSettings;
 
   void mesh() {
     for (const char* axis : {kInference, kDp, kUlysses, kCp, kTp}) {
@@ -50,13 +30,22 @@ class Fit {
       if (has(path) && mesh_ranks() % size(path, 1) != 0) set(path, mesh_ranks());
     }
     if (has("world.nodes") && has("world.ranks_per_node")) drop("world.ranks_per_node");
-    if (has("parallel.replicate_size") && size(kDp, 1) % size("parallel.replicate_size", 1) != 0) {
-      set("parallel.replicate_size", size(kDp, 1));
+    const char* copies = "parallel.replicate_size";
+    const bool hybrid = setting_of(settings_, "parallel.data_parallel") == "hybrid";
+    if (has(copies) || hybrid) {
+      const auto given = setting_of(settings_, copies).get<int64_t>();
+      if (size(kDp, 1) % given != 0) set(copies, size(kDp, 1));
     }
     remainders("world.stragglers", "rank", ranks());
   }
 
   void model() {
+    for (const char* axis : {kUlysses, kTp}) {
+      while (has_fixed_heads() && !fits_heads(size(kTp, 1), size(kUlysses, 1)) &&
+             size(axis, 1) > 1 && !is_fixed(axis)) {
+        set(axis, size(axis, 1) - 1);
+      }
+    }
     const int64_t shares = size(kTp, 1) * size(kUlysses, 1);
     const char *heads = "model.num_attention_heads", *kv = "model.num_key_value_heads";
     if (size(heads, 4) % shares != 0) set(heads, multiple(size(heads, 4), shares));
@@ -97,30 +86,6 @@ class Fit {
     budgets();
   }
 
-  // Options of registered workloads that repeat the sizes of the mesh.
-  void workload() {
-    if (!has("options")) return;
-    json& options = settings_["options"];
-    const std::string axis = options.value("axis", "tp");
-    const std::map<std::string, const char*> axes = {
-        {"tp", kTp}, {"dp", kDp}, {"cp", kCp}, {"ulysses", kUlysses}};
-    const std::map<std::string, std::string> repeats = {
-        {"ranks", axis}, {"tp_ranks", "tp"}, {"dp_ranks", "dp"}};
-    for (const auto& [name, of] : repeats) {
-      if (options.contains(name) && axes.count(of) != 0) options[name] = size(axes.at(of), 1);
-    }
-    for (const Excludes& one : kExcludes) {
-      if (setting_of(settings_, "workload") != one.workload || !options.contains(one.option) ||
-          options[one.option] != json::parse(one.value)) {
-        continue;
-      }
-      for (const char* other : one.others) {
-        if (other != nullptr) options.erase(other);
-      }
-    }
-    if (setting_of(settings_, "workload") == "refit") receivers(options);
-  }
-
   // A model with the parameters that the patterns name, or else patterns that it has.
   void frozen() {
     const char *path = "run.frozen", *biases = "model.attention_bias",
@@ -140,11 +105,34 @@ class Fit {
     if (kept.empty()) drop(path);
   }
 
+  // The reference's mesh cuts the case's heads and samples too.
+  void reference() {
+    static constexpr const char *kRefTp = "reference.mesh.tp", *kRefDp = "reference.mesh.dp",
+                                *kRefCp = "reference.mesh.cp",
+                                *kRefUlysses = "reference.mesh.ulysses";
+    const auto smaller = [this](const char* axis, const auto& fits) {
+      while (!fits() && size(axis, 1) > 1 && !is_fixed(axis)) set(axis, size(axis, 1) - 1);
+    };
+    const bool pairs = setting_of(settings_, "run.loss.kind") == name_of(LossKind::kPreference);
+    const bool uneven = setting_of(settings_, "data.uneven") == true;
+    for (const char* axis : {kRefUlysses, kRefTp}) {
+      smaller(axis, [&] { return fits_heads(size(kRefTp, 1), size(kRefUlysses, 1)); });
+    }
+    smaller(kRefDp, [&] { return uneven || samples() % ((pairs ? 2 : 1) * size(kRefDp, 1)) == 0; });
+    for (const char* axis : {kRefDp, kRefCp, kRefUlysses, kRefTp}) {
+      smaller(axis, [&] {
+        return size(kRefDp, 1) * size(kRefCp, 1) * size(kRefUlysses, 1) * size(kRefTp, 1) <=
+               kMostDrawnRanks;
+      });
+    }
+  }
+
   // A load names a mesh of as many ranks, here that of the case with two axes exchanged.
   void stages() {
     const char* path = "run.stages";
     if (!has(path)) return;
     bool saved = false, refits = false;
+    int64_t dp = size(kDp, 1);
     json list = json::array();
     for (json stage : settings_[path]) {
       const auto kind = stage["do"].get<StageKind>();
@@ -152,9 +140,9 @@ class Fit {
       if (loads && !saved) list.push_back({{"do", name_of(StageKind::kSave)}});
       saved = saved || loads || kind == StageKind::kSave;
       refits = refits || kind == StageKind::kRefit;
-      if (loads) other_mesh(stage);
+      if (loads) dp = other_mesh(stage, dp);
       if (stage.value("eval_mode", false)) stage.erase("fails");
-      whole_batches(stage);
+      if (kind == StageKind::kTrain) whole_batches(stage, dp);
       list.push_back(stage);
     }
     settings_[path] = list;
@@ -162,42 +150,7 @@ class Fit {
   }
 
  private:
-  bool is_fixed(const std::string& path) const { return fixed_.count(path) != 0; }
-  bool has(const char* path) const {
-    return settings_.contains(path) && !settings_[path].is_null();
-  }
-  int64_t size(const char* path, int64_t otherwise) const {
-    return has(path) ? settings_[path].get<int64_t>() : otherwise;
-  }
-  void set(const char* path, int64_t value) {
-    if (!is_fixed(path)) settings_[path] = value;
-  }
-  void drop(const char* path) {
-    if (!is_fixed(path)) settings_.erase(path);
-  }
-  int64_t mesh_ranks() const {
-    return size(kDp, 1) * size(kCp, 1) * size(kUlysses, 1) * size(kTp, 1);
-  }
   int64_t ranks() const { return mesh_ranks() + size(kInference, 0); }
-
-  // A world that holds a trainer and its receivers beside each other.
-  void receivers(json& options) {
-    for (const char* axis : {kCp, kUlysses}) drop(axis);
-    const int64_t tp = size(kTp, 1);
-    for (const char* smaller : {"replicas", "trainer_cp", "trainer_tp", "trainer_dp"}) {
-      const auto of = [&](const char* name, int64_t otherwise) {
-        return options.value(name, otherwise);
-      };
-      const int64_t ranks =
-          of("trainer_dp", 2) * of("trainer_cp", 1) * of("trainer_tp", 2) + of("replicas", 1) * tp;
-      const int64_t dp = multiple(ranks, tp) / tp;
-      if (dp * tp <= kMostDrawnRanks) {
-        if (size(kDp, 1) < dp) set(kDp, dp);
-        return;
-      }
-      options[smaller] = 1;
-    }
-  }
 
   void remainders(const char* list, const char* name, int64_t count) {
     if (!has(list)) return;
@@ -261,13 +214,14 @@ class Fit {
   }
 
   // Of a training stage: its global batches divide the batch, and hold whole pairs on each dp rank.
-  void whole_batches(json& stage) {
+  void whole_batches(json& stage, int64_t dp) {
     const bool pairs = setting_of(settings_, "run.loss.kind") == name_of(LossKind::kPreference);
-    const int64_t unit = pairs ? 2 : 1, parts = unit * size(kDp, 1);
-    const int64_t global = stage.value("train_global_batch_size", int64_t{0});
-    if (global > 0 && (samples() % global != 0 || global % parts != 0)) {
-      stage["train_global_batch_size"] = samples();
-    }
+    const bool uneven = setting_of(settings_, "data.uneven") == true && !pairs;
+    const int64_t unit = pairs ? 2 : 1, parts = uneven ? 1 : unit * dp;
+    const char* key = "train_global_batch_size";
+    const int64_t own = stage.value(key, int64_t{0});
+    const int64_t global = own > 0 ? own : size("run.train_global_batch_size", samples());
+    if (samples() % global != 0 || global % parts != 0) stage[key] = samples();
     const int64_t micro = stage.value("train_micro_batch_size", int64_t{0});
     if (micro % unit != 0) stage["train_micro_batch_size"] = micro + 1;
   }
@@ -276,44 +230,65 @@ class Fit {
     return has("data.lengths") ? std::ssize(settings_["data.lengths"]) : size("data.batch_size", 4);
   }
 
-  void other_mesh(json& stage) {
+  // Returns its dp ranks.
+  int64_t other_mesh(json& stage, int64_t dp) {
     static constexpr std::array<std::pair<const char*, const char*>, 4> kAxes = {
         {{"data_parallel_size", kDp},
          {"context_parallel_size", kCp},
          {"ulysses_size", kUlysses},
          {"tensor_parallel_size", kTp}}};
+    const auto of = [&](const char* name) {
+      return std::max<int64_t>(stage.value(name, int64_t{0}), 1);
+    };
     int64_t product = 1;
     bool named = false;
     for (const auto& [name, path] : kAxes) {
       named = named || stage.contains(name);
-      product *= std::max<int64_t>(stage.value(name, int64_t{0}), 1);
+      product *= of(name);
     }
     if (!named) {
       stage.erase("sequence_parallel");
-      return;
+      return dp;
     }
-    if (mesh_ranks() % product == 0 && !stage.contains("data_parallel_size")) return;
-    for (size_t i = 0; i < kAxes.size(); ++i) {
-      stage[kAxes[i].first] = size(kAxes[(i + 1) % kAxes.size()].second, 1);
+    if (mesh_ranks() % product != 0 || stage.contains("data_parallel_size")) {
+      for (size_t i = 0; i < kAxes.size(); ++i) {
+        stage[kAxes[i].first] = size(kAxes[(i + 1) % kAxes.size()].second, 1);
+      }
     }
+    // Ranks that cannot share its heads hold samples.
+    for (const char* axis : {"ulysses_size", "tensor_parallel_size"}) {
+      if (!fits_heads(of("tensor_parallel_size"), of("ulysses_size"))) stage[axis] = 1;
+    }
+    const int64_t rest = mesh_ranks() / (of("context_parallel_size") * of("ulysses_size") *
+                                         of("tensor_parallel_size"));
+    if (stage.contains("data_parallel_size")) stage["data_parallel_size"] = rest;
+    return rest;
   }
 
-  CaseSettings& settings_;
-  const std::set<std::string>& fixed_;
+  // Kv heads that tp or ulysses ranks share fit too.
+  bool fits_heads(int64_t tp, int64_t ulysses) const {
+    const int64_t heads = size("model.num_attention_heads", 4);
+    const int64_t kv = size("model.num_key_value_heads", heads);
+    return heads % (tp * ulysses) == 0 && (kv % tp == 0 || tp % kv == 0);
+  }
+  bool has_fixed_heads() const { return is_fixed("model.num_attention_heads"); }
 };
 
 }  // namespace
 
-void fit_sizes(CaseSettings& settings, const std::set<std::string>& fixed) {
+void fit_sizes(CaseSettings& settings, const std::set<std::string>& fixed, const json& usual) {
   Fit fit(settings, fixed);
   fit.mesh();
   if (!is_model_workload(setting_of(settings, "workload"))) {
-    fit.workload();
+    fit_workload(settings, fixed, usual);
+    fit.mesh();  // it may have fewer ranks now
     return;
   }
   fit.model();
   fit.frozen();
+  fit.mesh();  // it may have fewer ranks now
   fit.batch();
+  fit.reference();
   fit.stages();
 }
 

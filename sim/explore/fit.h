@@ -11,7 +11,9 @@ namespace shardproof::sim {
 
 inline constexpr int64_t kMostDrawnRanks = 16;
 
-// Leaves the keys of `fixed` as they are.
-void fit_sizes(CaseSettings& settings, const std::set<std::string>& fixed);
+// Leaves the keys of `fixed` as they are. `usual`: the defaults of a registered workload's options,
+// where they are known.
+void fit_sizes(CaseSettings& settings, const std::set<std::string>& fixed,
+               const nlohmann::json& usual = nlohmann::json::object());
 
 }  // namespace shardproof::sim

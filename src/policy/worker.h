@@ -118,6 +118,8 @@ class PolicyWorker {
   // Returns the ops since start_profiling(). Throws Error(kBadInput) when it was not called.
   std::map<std::string, OpCost> stop_profiling();
 
+  // As Trainer::settle(), for a worker whose last step threw and that ends.
+  void settle() { trainer_->settle(); }
   // Frees everything except its report, which then says that it is not alive; any other call throws
   // Error(kBadInput). A second shutdown does nothing. No communication.
   void shutdown();

@@ -136,9 +136,11 @@ class Trainer {
   void restore(const std::vector<at::Tensor>& masters, std::vector<OptimizerState> states,
                int64_t step, std::optional<int64_t> schedule_steps = {});
   // Sets other weights of the same model, one per parameter, with the shapes of masters(), and
-  // updates the leaves. Optimizer and scheduler stay. No communication, but it waits for a gather
-  // that a step may have left in flight when it threw.
+  // updates the leaves. Optimizer and scheduler stay. No communication, but it settles.
   void set_masters(const std::vector<at::Tensor>& masters);
+  // Waits for the calls that a step left in flight when it threw, and drops their results. The next
+  // step does so too; call it where none follows. Every rank must have thrown, or call it later.
+  void settle();
 
  private:
   class UnfinishedStep;

@@ -62,10 +62,12 @@ void Trainer::restore(const std::vector<at::Tensor>& masters, std::vector<Optimi
 void Trainer::set_masters(const std::vector<at::Tensor>& masters) {
   SHARDPROOF_ASSERT(masters.size() == masters_.size(), "a master for each parameter");
   const at::NoGradGuard no_grad;
-  store_->forget_parameters();
+  settle();
   for (size_t i = 0; i < masters.size(); ++i) masters_[i].copy_(masters[i]);
   store_->refresh();
 }
+
+void Trainer::settle() { store_->settle(); }
 
 HeldBytes Trainer::held_bytes() const {
   std::vector<at::Tensor> parameters = masters_, optimizer;

@@ -6,6 +6,7 @@ Usage: explore_test.py PROGRAM [unittest arguments]
 """
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,17 @@ expect: {verdict: mismatch}
 """
 
 # Two cases, one of which has a fault in each step.
+ALL_SCHEDULES = """
+name: t/all
+workload: train
+model: {num_hidden_layers: 1, hidden_size: 8, num_attention_heads: 2, intermediate_size: 8, vocab_size: 7}
+data: {batch_size: 2, sequence_length: 4}
+parallel.data_parallel_size: 2
+matrix:
+  memory:
+    - {name: strict, world.strict: true}
+    - {name: loose, world.strict: false}
+"""
 SCHEDULED = """
 name: t/two
 model: {vocab_size: 12, hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 2}
@@ -128,6 +140,20 @@ class Explore(unittest.TestCase):
         done = self.run_here("shrink", "fails.yaml", "--only", name, "--out", "small.yaml")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn(f"case {name}", (self.folder / "small.yaml").read_text().replace("\n# ", " "))
+
+    def test_all_schedules_that_can_differ_are_counted(self):
+        (self.folder / "all.yaml").write_text(ALL_SCHEDULES)
+        done = self.run_here("run", "all.yaml", "--schedules", "all", "--out", "all")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        said = dict(re.findall(r"^schedules +t/all\[(\w+)\]: (.*)", done.stdout, re.MULTILINE))
+        # The gradients' all_reduce ends before or after what each of two ranks does until it waits.
+        self.assertEqual(said, {"strict": "1 schedule explored in 1 run: all that can differ",
+                                "loose": "4 schedules explored in 4 runs: all that can differ"})
+        done = self.run_here("run", "all.yaml", "--schedules", "all", "--only", "t/all[loose]", "--time-budget", 0,
+                             "--out", "some")
+        self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+        done = self.run_here("run", "all.yaml", "--schedules", "some")
+        self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
 
     def test_a_case_that_matches_is_not_shrunk(self):
         (self.folder / "right.yaml").write_text("model: {num_hidden_layers: 1}\n")

@@ -47,6 +47,7 @@ ConfiguredRuns run_configured(const sim::WorldSpec& spec, const Mesh& mesh,
   }
   for (auto& thread : threads) thread.join();
   runs.failure = world.failure();
+  runs.schedule = world.schedule_trace();
   return runs;
 }
 

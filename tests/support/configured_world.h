@@ -26,6 +26,7 @@ struct ConfiguredRuns {
   std::vector<std::string> errors;  // per rank, "" where it returned
   std::vector<double> times_us;     // on the virtual clocks
   std::vector<std::vector<nlohmann::json>> timelines;
+  std::optional<sim::ScheduleTrace> schedule = {};  // of an exact one
 };
 
 // Runs `body` on every rank, with its clock running, as one case of a new world.

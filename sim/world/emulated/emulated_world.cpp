@@ -44,17 +44,17 @@ RankClock& EmulatedWorld::clock(int64_t rank) {
 void EmulatedWorld::rank_started(int64_t rank) { impl_->slots.enter(rank); }
 
 void EmulatedWorld::rank_ended(int64_t rank) {
-  const std::lock_guard lock(impl_->mutex);
-  impl_->end_rank(rank);
+  std::unique_lock lock(impl_->mutex);
+  impl_->end_rank(rank, lock);
 }
 
 void EmulatedWorld::rank_threw(int64_t rank, const std::string& why) {
-  const std::lock_guard lock(impl_->mutex);
+  std::unique_lock lock(impl_->mutex);
   impl_->fail({.code = "threw",
                .message = "rank " + std::to_string(rank) + " threw: " + why,
                .ranks = {rank},
                .fix = "look at what that rank threw"});
-  impl_->end_rank(rank);
+  impl_->end_rank(rank, lock);
 }
 
 void EmulatedWorld::abort(const std::string& code, const std::string& why) {
@@ -75,6 +75,12 @@ std::string EmulatedWorld::last_call(int64_t rank) const {
 int64_t EmulatedWorld::call_count(int64_t rank) const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->ranks.at(static_cast<size_t>(rank))->call_count;
+}
+
+std::optional<ScheduleTrace> EmulatedWorld::schedule_trace() const {
+  const std::lock_guard lock(impl_->mutex);
+  if (!impl_->exact) return std::nullopt;
+  return impl_->exact->trace();
 }
 
 void EmulatedWorld::reset() {

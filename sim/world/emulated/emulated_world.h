@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "comm/mesh_comm.h"
+#include "sim/case/schedule_search.h"
 #include "sim/world/match/finding.h"
 
 namespace shardproof::sim {
@@ -65,6 +66,9 @@ class EmulatedWorld {
   std::string last_call(int64_t rank) const;
   // The number of calls that the rank has entered, as a sign of progress for a watchdog.
   int64_t call_count(int64_t rank) const;
+
+  // Of the case that has ended, if its schedule was an exact one.
+  std::optional<ScheduleTrace> schedule_trace() const;
 
   // Prepares the world for the next case, when every rank has ended. Older backends throw.
   void reset();

@@ -12,9 +12,15 @@ RunSlots::Seat& RunSlots::seat(int64_t rank) { return seats_[static_cast<size_t>
 void RunSlots::draw_order(std::optional<uint64_t> seed) {
   const std::lock_guard lock(mutex_);
   order_.reset();
+  chosen_.reset();
   if (seed) order_.emplace(*seed);
   free_ = seed ? 1 : slot_count_;
   missing_ = seed ? static_cast<int64_t>(seats_.size()) : 0;
+}
+
+void RunSlots::choose(int64_t rank) {
+  const std::lock_guard lock(mutex_);
+  chosen_ = rank;
 }
 
 void RunSlots::enter(int64_t rank) {
@@ -96,7 +102,11 @@ void RunSlots::run_next() {
 
 int64_t RunSlots::next_ready() {
   auto chosen = ready_.begin();
-  if (order_) std::advance(chosen, static_cast<int64_t>((*order_)() % ready_.size()));
+  if (chosen_) {
+    if (const auto found = ready_.find(*chosen_); found != ready_.end()) chosen = found;
+  } else if (order_) {
+    std::advance(chosen, static_cast<int64_t>((*order_)() % ready_.size()));
+  }
   const int64_t rank = *chosen;
   ready_.erase(chosen);
   return rank;

@@ -24,6 +24,8 @@ class RunSlots {
   // one that is drawn whenever a rank yields, sleeps or leaves. Without a seed, ends this. Called
   // before the threads of a case begin.
   void draw_order(std::optional<uint64_t> seed);
+  // In a drawn order: the next rank that runs is this one, if it is awake, else the lowest.
+  void choose(int64_t rank);
 
   // Called when a rank's thread begins a case: sleeps until a slot is free. A thread that does not
   // call it runs without a slot.
@@ -68,7 +70,8 @@ class RunSlots {
   int64_t free_;
   bool open_ = false;
   std::optional<std::mt19937_64> order_;
-  int64_t missing_ = 0;  // ranks of a drawn order that have not entered yet
+  std::optional<int64_t> chosen_;  // by choose(), which draws no more
+  int64_t missing_ = 0;            // ranks of a drawn order that have not entered yet
 };
 
 }  // namespace shardproof::sim

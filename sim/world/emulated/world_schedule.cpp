@@ -16,6 +16,16 @@ constexpr std::array<int64_t, 8> kTurns{0, 0, 1, 2, 5, 12, -1, -1};
 
 void EmulatedWorld::Impl::set_schedule() {
   ready_.clear();
+  pending_.clear();
+  meetings_ = 0;
+  exact.reset();
+  if (is_exact_schedule(spec.schedule)) {
+    exact.emplace(spec.schedule, spec.strict);
+    links = LinkCost(WorldSpec());  // transfers take no time, so that none ends alone
+    slots.draw_order(0);
+    slots.choose(0);
+    return;
+  }
   // Another stream than that of the order of the ranks.
   const auto seed_words = static_cast<uint64_t>(spec.schedule);
   std::seed_seq words{seed_words & 0xffffffff, seed_words >> 32, uint64_t{1}};
@@ -28,6 +38,10 @@ void EmulatedWorld::Impl::set_schedule() {
 void EmulatedWorld::Impl::make_ready(const std::shared_ptr<Meeting>& meeting) {
   meeting->state = Meeting::State::kReady;
   meeting->last_call = matcher.last_call(meeting->last_rank);
+  if (exact) {
+    ready_.push_back(meeting);
+    return;
+  }
   meeting->turns_left = kTurns[schedule_() % kTurns.size()];
   ready_.push_back(meeting);
   // A member that sleeps here lets the call take effect when it runs again.
@@ -52,10 +66,14 @@ void EmulatedWorld::Impl::turn(int64_t rank) {
 }
 
 bool EmulatedWorld::Impl::is_done(const std::shared_ptr<Meeting>& meeting, int64_t rank) {
-  turn(rank);
+  if (exact) {
+    exact_turn(rank, nullptr, /*polls=*/true);
+  } else {
+    turn(rank);
+  }
   std::unique_lock lock(mutex);
   // A caller that asks again and again gets its answer.
-  if (!failure && meeting->state == Meeting::State::kReady && schedule_() % 2 == 0) {
+  if (!exact && !failure && meeting->state == Meeting::State::kReady && schedule_() % 2 == 0) {
     std::erase(ready_, meeting);
     take_effect(meeting, rank, lock);
   }

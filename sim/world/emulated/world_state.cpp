@@ -133,6 +133,7 @@ std::shared_ptr<Meeting> EmulatedWorld::Impl::arrive(
   ++state.call_count;
   const Op op = arrival.line.op;
   const int64_t root = arrival.line.root;
+  const bool asynchronous = arrival.line.asynchronous;
   fail_by(matcher.line({std::move(arrival.line)}));
   throw_if_failed(rank);
   const int64_t number = matcher.entered(rank);
@@ -148,6 +149,7 @@ std::shared_ptr<Meeting> EmulatedWorld::Impl::arrive(
     slot->root = root;
   }
   const std::shared_ptr<Meeting> meeting = slot;
+  if (exact) note_arrival(meeting, rank, arrival.tensors);
   meeting->tensors[arrival.position] = std::move(arrival.tensors);
   meeting->issued_us[arrival.position] = arrival.issued_us.value_or(0);
   meeting->timed = meeting->timed && arrival.issued_us.has_value();
@@ -163,7 +165,11 @@ std::shared_ptr<Meeting> EmulatedWorld::Impl::arrive(
     }
   }
   lock.unlock();
-  turn(rank);
+  if (exact) {
+    exact_turn(rank, asynchronous ? nullptr : meeting);
+  } else {
+    turn(rank);
+  }
   return meeting;
 }
 
@@ -196,12 +202,17 @@ void EmulatedWorld::Impl::take_effect(const std::shared_ptr<Meeting>& meeting, i
 
 Member EmulatedWorld::Impl::wait(const std::shared_ptr<Meeting>& meeting, std::optional<Call> line,
                                  int64_t rank, size_t position, int64_t caller_generation) {
-  if (line) turn(rank);
+  if (line && !exact) turn(rank);
   std::unique_lock lock(mutex);
   check_generation(caller_generation);
   RankState& state = *ranks[static_cast<size_t>(rank)];
   if (line) {
     fail_by(matcher.line({std::move(*line), true}));
+  }
+  if (line && exact) {
+    lock.unlock();
+    exact_turn(rank, meeting);
+    lock.lock();
   }
   while (meeting->state != Meeting::State::kDone) {
     if (meeting->state != Meeting::State::kCarryingOut) throw_if_failed(rank);
@@ -223,11 +234,12 @@ Member EmulatedWorld::Impl::wait(const std::shared_ptr<Meeting>& meeting, std::o
   return std::move(meeting->tensors[position]);
 }
 
-void EmulatedWorld::Impl::end_rank(int64_t rank) {
+void EmulatedWorld::Impl::end_rank(int64_t rank, std::unique_lock<std::mutex>& lock) {
   RankState& state = *ranks[static_cast<size_t>(rank)];
   SHARDPROOF_ASSERT(!state.ended, "a rank ends once");
   state.ended = true;
   ++ended;
+  if (exact) choose_next(rank, lock);
   slots.leave(rank);
   if (failure) return;
   fail_by(matcher.ended(rank));

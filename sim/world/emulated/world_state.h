@@ -15,6 +15,7 @@
 #include "sim/world/clock/rank_clock.h"
 #include "sim/world/emulated/collective_math.h"
 #include "sim/world/emulated/emulated_world.h"
+#include "sim/world/emulated/exact_schedule.h"
 #include "sim/world/emulated/in_flight.h"
 #include "sim/world/emulated/run_slots.h"
 #include "sim/world/match/matcher.h"
@@ -34,16 +35,19 @@ struct Meeting {
   ReduceOp reduce = ReduceOp::kSum;
   int64_t root = -1;
   State state = State::kGathering;
-  std::vector<double> issued_us;   // of each member, on its clock
-  bool timed = true;               // the clocks of all members that arrived run
-  TransferTime transfer;           // known when the meeting is done
-  bool travels = false;            // other transfers may delay the end of its own
-  std::vector<int64_t> sleepers;   // members that sleep here
-  int64_t last_rank = -1;          // that came last
-  std::string last_call;           // kReady: its call
-  int64_t turns_left = 0;          // kReady: until it takes effect unasked; -1: at a wait
-  std::vector<c10::Event> ready;   // CUDA: after the kernels that make a member's input
-  std::optional<c10::Event> done;  // CUDA: after this operation's kernels
+  std::vector<double> issued_us;    // of each member, on its clock
+  bool timed = true;                // the clocks of all members that arrived run
+  TransferTime transfer;            // known when the meeting is done
+  bool travels = false;             // other transfers may delay the end of its own
+  std::vector<int64_t> sleepers;    // members that sleep here
+  int64_t last_rank = -1;           // that came last
+  std::string last_call;            // kReady: its call
+  int64_t turns_left = 0;           // kReady: until it takes effect unasked; -1: at a wait
+  int64_t number = 0;               // with an exact schedule, of those before it
+  std::vector<int64_t> arrived;     // with an exact schedule: members that have come
+  std::vector<MemoryRange> memory;  // with an exact schedule: of the members that have come
+  std::vector<c10::Event> ready;    // CUDA: after the kernels that make a member's input
+  std::optional<c10::Event> done;   // CUDA: after this operation's kernels
   c10::Device device = c10::Device(c10::kCPU);
 };
 
@@ -73,6 +77,10 @@ struct RankState {
   std::shared_ptr<Meeting> blocked_on;  // null while it runs
   bool ended = false;
   int64_t call_count = 0;
+  // With an exact schedule: what must have taken effect before it goes on, and whether it asks
+  // again and again.
+  std::shared_ptr<Meeting> goes_on_after;
+  bool polls = false;
   // Accessed by the rank's own thread only:
   RankClock clock;
   InFlight in_flight;
@@ -97,10 +105,12 @@ struct EmulatedWorld::Impl {
   void turn(int64_t rank);
   bool has_schedule() const { return spec.schedule != 0; }
   void set_schedule();  // of the spec
+  // With an exact schedule: the same; the rank goes on when `after` has taken effect.
+  void exact_turn(int64_t rank, std::shared_ptr<Meeting> after, bool polls = false);
   void check_generation(int64_t generation) const;
   std::shared_ptr<EmulatedGroup> join_group(const std::string& name,
                                             const std::vector<int64_t>& ranks);
-  void end_rank(int64_t rank);
+  void end_rank(int64_t rank, std::unique_lock<std::mutex>& lock);  // of the mutex
   void fail(Finding failure);  // keeps the first one and wakes all ranks; the mutex is held
   // Called on the rank's thread: the world fails because of its call.
   [[noreturn]] void stop(int64_t rank, Finding failure);
@@ -121,6 +131,7 @@ struct EmulatedWorld::Impl {
   int64_t ended = 0;
   std::atomic<int64_t> generation = 0;  // counts cases, so that older backends cannot be used
   std::optional<Finding> failure;
+  std::optional<ExactSchedule> exact;
 
  private:
   void carry_out_meeting(Meeting& meeting);
@@ -129,6 +140,12 @@ struct EmulatedWorld::Impl {
   void take_effect(const std::shared_ptr<Meeting>& meeting, int64_t rank,
                    std::unique_lock<std::mutex>& lock);
   void make_ready(const std::shared_ptr<Meeting>& meeting);  // with a schedule
+  // With an exact schedule: a member comes, and what happens until the next rank runs.
+  void note_arrival(const std::shared_ptr<Meeting>& meeting, int64_t rank, const Member& tensors);
+  void choose_next(int64_t rank, std::unique_lock<std::mutex>& lock);
+  std::vector<ScheduleStep> steps() const;
+  bool goes_first(int64_t rank) const;
+  bool goes_first(const Meeting& meeting) const;
   void start_transfer(EmulatedGroup& group, const EmulatedGroup::Channel& channel,
                       const std::shared_ptr<Meeting>& meeting);
   std::vector<int64_t> finish(Meeting& meeting);   // returns the ranks to wake
@@ -143,6 +160,9 @@ struct EmulatedWorld::Impl {
   std::map<int64_t, std::shared_ptr<Meeting>> travelling_;  // by the transfer's number
   std::vector<std::shared_ptr<Meeting>> ready_;             // with a schedule
   std::mt19937_64 schedule_;
+  // With an exact schedule: those that have not taken effect.
+  std::vector<std::shared_ptr<Meeting>> pending_;
+  int64_t meetings_ = 0;
   int64_t channel_count_ = 0;
 };
 

@@ -156,6 +156,10 @@ std::vector<RankEnding> EmulatedWorldMain::run(const std::string& request, int g
     hung.message = "it is in no call that waits for others; " + impl.abort_reason.value_or("");
     endings.push_back(hung);
   }
+  const auto trace = impl.world.schedule_trace();
+  if (trace && endings.front().kind == ResultKind::kFinished) {
+    endings.front().message = trace_text(*trace);
+  }
   // Found after the ranks had returned: another rank waits for one, or one has not waited itself.
   if (const auto failure = impl.world.failure()) {
     for (const int64_t rank : failure->ranks) {

@@ -173,6 +173,7 @@ void PolicyLife::live() {
   folder_.reset();
   folder_ = std::make_unique<SharedFolder>(place_->comm, place_->setup.device);
   for (const StageSpec& stage : spec_.stages) run_stage(stage);
+  place_->worker.settle();
   // No rank may delete the folder while another reads it.
   place_->comm.world().barrier("end of a life");
 }
@@ -198,21 +199,7 @@ void PolicyLife::next_moment() {
   if (env_.on_step) env_.on_step(probe_->moment);
 }
 
-// The planned failure is in the backward of a layer.
-void PolicyLife::check_backward_reaches_layers() const {
-  for (const ParameterPtr& parameter : place_->worker.trainer().parameters()) {
-    const bool below = parameter->name.starts_with("model.layers.") ||
-                       parameter->name.starts_with("model.embed_tokens.");
-    if (below && parameter->trainable) return;
-  }
-  throw Error({.kind = ErrorKind::kRefused,
-               .what = "a stage train is to fail in the backward of a layer, and no backward "
-                       "reaches one: the layers and what lies before them are frozen",
-               .fix = "leave a layer to train, or leave `fails` out"});
-}
-
 void PolicyLife::fail_to_train(const StageSpec& stage) {
-  check_backward_reaches_layers();
   probe_->fails = true;
   try {
     place_->worker.train(batch_, {.global_batch_size = stage.global_batch_size,
@@ -280,6 +267,7 @@ void PolicyLife::refit() {
 }
 
 void PolicyLife::load(const StageSpec& stage) {
+  place_->worker.settle();
   begin(stage.parallel);
   place_->worker.load(saved_);
   next_moment();

@@ -38,7 +38,6 @@ class PolicyLife {
   void live();
   void run_stage(const StageSpec& stage);
   void train(const StageSpec& stage);
-  void check_backward_reaches_layers() const;
   void fail_to_train(const StageSpec& stage);
   void score(const StageSpec& stage);
   void refer(const StageSpec& stage);

@@ -1,11 +1,13 @@
 #include "sim/world/rank/refusals.h"
 
 #include <fmt/format.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "base/error.h"
+#include "model/weights.h"
 #include "parallel/tp/describe.h"
 #include "parallel/ulysses/head_shares.h"
 #include "sim/world/rank/case_options.h"
@@ -59,6 +61,27 @@ void refuse_uncut_heads(const ParallelSpec& parallel, const ModelConfig& config)
   head_shares(config.num_attention_heads / parallel.tp, kv_heads, parallel.ulysses);
 }
 
+bool is_frozen(const CaseSpec& spec, const std::string& parameter) {
+  return std::any_of(spec.frozen.begin(), spec.frozen.end(), [&](const std::string& pattern) {
+    return fnmatch(pattern.c_str(), parameter.c_str(), 0) == 0;
+  });
+}
+
+// A planned failure is in the backward of a layer.
+void refuse_failure_without_backward(const CaseSpec& spec, const ModelConfig& config) {
+  const bool fails = std::any_of(spec.stages.begin(), spec.stages.end(),
+                                 [](const StageSpec& stage) { return stage.fails; });
+  if (!fails) return;
+  for (const auto& [name, shape] : weight_shapes(config)) {
+    const bool below = name.starts_with("model.layers.") || name.starts_with("model.embed_tokens.");
+    if (below && !is_frozen(spec, name)) return;
+  }
+  refuse(
+      "a stage train is to fail in the backward of a layer, and no backward reaches one: the "
+      "layers and what lies before them are frozen",
+      "leave a layer to train, or leave `fails` out");
+}
+
 }  // namespace
 
 void refuse_unsupported(const CaseSpec& spec, const ModelConfig& config, int64_t samples) {
@@ -66,6 +89,7 @@ void refuse_unsupported(const CaseSpec& spec, const ModelConfig& config, int64_t
   for (const StageSpec& stage : spec.stages) {
     if (stage.kind == StageKind::kLoad) refuse_uncut_heads(stage.parallel, config);
   }
+  refuse_failure_without_backward(spec, config);
   for (const TrainedBatch& batch : trained_batches(spec, samples)) {
     if (spec.loss.kind == LossKind::kPreference) refuse_parted_pairs(spec, batch);
     if (spec.data.uneven || batch.samples % batch.dp == 0) continue;

@@ -127,8 +127,8 @@ void FullyShardedModel::abandon_step() {
   for (const auto& unit : units_) unit->abandon_step();
 }
 
-void FullyShardedModel::forget_parameters() {
-  for (const auto& unit : units_) unit->reshard();
+void FullyShardedModel::settle() {
+  for (const auto& unit : units_) unit->settle();
 }
 
 class FullyShardedModel::Gathered {

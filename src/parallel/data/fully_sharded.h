@@ -43,7 +43,7 @@ class FullyShardedModel : public ParameterStore {
   // Drops whole parameters too. The next step waits for calls in flight.
   void abandon_step() override;
   // Waits for calls of an abandoned step, and drops their results and all whole parameters.
-  void forget_parameters() override;
+  void settle() override;
   // Gathers every unit.
   std::shared_ptr<void> hold_whole() override;
 

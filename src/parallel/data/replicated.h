@@ -16,7 +16,7 @@ class ReplicatedModel : public ParameterStore {
   // all_reduce(avg) in buckets (average_parameter_gradients)
   void average(std::vector<at::Tensor>& grads) override;
   void refresh() override;
-  void forget_parameters() override {}
+  void settle() override {}
   void abandon_step() override { kept_.drop(); }
   std::shared_ptr<void> hold_whole() override { return nullptr; }
 

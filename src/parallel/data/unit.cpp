@@ -179,6 +179,11 @@ void FsdpUnit::abandon_step() {
   if (state_ == State::kWhole) reshard();
 }
 
+void FsdpUnit::settle() {
+  reshard();
+  if (abandoned_) finish_reduce();
+}
+
 std::vector<at::Tensor> FsdpUnit::take_gradients() {
   finish_reduce();
   std::vector<at::Tensor> taken(parameters_.size());

@@ -58,6 +58,8 @@ class FsdpUnit {
   // calls in flight: gathered parameters are valid for the next step, and the next step waits for a
   // reduction and drops its result.
   void abandon_step();
+  // Waits for the calls of an abandoned step, and drops their results.
+  void settle();
 
  private:
   enum class State { kSharded, kGathering, kWhole };

@@ -38,8 +38,9 @@ class ParameterStore {
   virtual void average(std::vector<at::Tensor>& grads) = 0;
   // Makes what the forward reads equal to the masters, which have changed. No communication.
   virtual void refresh() = 0;
-  // Call it before the masters change from outside: drops what belongs to the old ones.
-  virtual void forget_parameters() = 0;
+  // Call it before the masters change from outside, and before the model ends: waits for calls of
+  // an abandoned step, and drops what belongs to the old masters.
+  virtual void settle() = 0;
   // Call it after a forward or backward that threw: drops gradients. It waits for no rank.
   virtual void abandon_step() = 0;
   // While the result exists, forwards without gradients find every parameter whole and make no

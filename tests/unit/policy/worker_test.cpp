@@ -192,6 +192,36 @@ TEST_CASE("a step that throws leaves the worker as it was, ready for another", "
   }
 }
 
+TEST_CASE("a worker whose step threw settles before it ends", "[policy][PW-2]") {
+  const Mesh mesh = Mesh::training(2, 1, 1, 1);
+  // The first leaves a gather in flight, the second a reduction.
+  for (const char* place :
+       {"layers.2.mlp.down_proj.grad_input", "layers.1.mlp.down_proj.grad_input"}) {
+    for (const bool settles : {false, true}) {
+      ThrowingProbe probe;
+      probe.phase = Phase::kBackward;
+      probe.end_of_name = place;
+      probe.armed = true;
+      const RankRuns runs = try_emulated_ranks(mesh, [&](MeshComm& comm, int64_t rank) {
+        const RankSetup setup{.mesh = mesh,
+                              .rank = rank,
+                              .comm = comm,
+                              .probe = probe,
+                              .dtype = at::kDouble,
+                              .device = at::kCPU};
+        PolicyOptions options;
+        options.train.data_parallel = fsdp();
+        PolicyWorker worker(setup, small_model(), seeded_weights(small_model(), 3), options);
+        must_throw("the probe at", [&] { worker.train(six_samples()); });
+        if (settles) worker.settle();
+      });
+      INFO(place);
+      CHECK((runs.failure ? runs.failure->code : "") == (settles ? "" : "never_waited"));
+      if (settles) CHECK(runs.error_text(0) == "");
+    }
+  }
+}
+
 TEST_CASE("noise is the same for every mesh and copy, and the policy's alone", "[policy][PW-10]") {
   constexpr double kSize = 0.01;
   const auto noised_on = [](const Mesh& mesh, DataParallelKind kind, int64_t seed) {

@@ -1,0 +1,88 @@
+#include "sim/cli/schedule_runs.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <utility>
+
+#include "sim/case/schedule_search.h"
+#include "sim/judge/verdict/schedules.h"
+
+namespace shardproof::sim {
+
+struct ScheduleRuns::Job {
+  CaseSpec spec;
+  CaseRunner::Done done;
+  ScheduleSearch search = {};
+  ScheduleComparison comparison = {};
+  std::optional<CaseResult> kept = {};  // the first, or that which is not as expected
+  double seconds = 0;
+  bool ends = false;
+};
+
+namespace {
+
+// `stopped`: what ended the search before its end; "": nothing.
+std::string counted(const ScheduleSearch& search, const std::string& stopped) {
+  const auto number = [](int64_t count, const char* noun) {
+    return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+  };
+  const std::string text = fmt::format("{} explored in {}", number(search.explored(), "schedule"),
+                                       number(search.explored() + search.redundant(), "run"));
+  if (search.complete()) return text + ": all that can differ";
+  if (!stopped.empty()) return text + ": NOT ALL that can differ, " + stopped;
+  return text + ": NOT ALL that can differ, as some part from the first one at too many calls";
+}
+
+}  // namespace
+
+void ScheduleRuns::start(const CaseSpec& spec, const CaseRunner::Done& done) {
+  go_on(std::make_shared<Job>(Job{.spec = spec, .done = done}));
+}
+
+void ScheduleRuns::go_on(const std::shared_ptr<Job>& job) {
+  const int64_t runs = job->search.explored() + job->search.redundant();
+  std::optional<int64_t> schedule;
+  std::string stopped;
+  if (job->ends) {
+    stopped = "as this ended the search";
+  } else if (runs >= kMostSchedules) {
+    stopped = fmt::format("which is the bound of {} runs for a case", kMostSchedules);
+  } else if (runs > 0 && stops_()) {
+    stopped = "as the run was to stop";
+  } else {
+    schedule = job->search.next();
+  }
+  if (schedule) {
+    CaseSpec one = job->spec;
+    one.world.schedule = *schedule;
+    runner_.start(one, [this, job, schedule = *schedule](CaseResult result) {
+      take(job, schedule, std::move(result));
+    });
+    return;
+  }
+  CaseResult result = std::move(*job->kept);
+  const std::string text = counted(job->search, stopped);
+  result.message = result.message.empty() ? text : result.message + "; " + text;
+  result.seconds = job->seconds;
+  job->done(std::move(result));
+}
+
+void ScheduleRuns::take(const std::shared_ptr<Job>& job, int64_t schedule, CaseResult result) {
+  job->seconds += result.seconds;
+  job->comparison.add(result);
+  bool finished = !result.endings.empty();
+  for (const RankEnding& ending : result.endings) {
+    finished = finished && ending.kind == ResultKind::kFinished;
+  }
+  if (finished) {
+    job->search.add(schedule, trace_from_text(result.endings.front().message));
+    result.endings.front().message.clear();
+  }
+  // One that the ranks refuse, or that fails as it is to, has one way to do so.
+  job->ends = !finished || !result.as_expected;
+  if (!job->kept || !result.as_expected) job->kept = std::move(result);
+  go_on(job);
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,50 @@
+// The settings of a drawn case, of which some stay as they are while the others are fitted to them.
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "sim/explore/scenario_text.h"
+
+namespace shardproof::sim {
+
+inline constexpr const char* kDp = "parallel.data_parallel_size";
+inline constexpr const char* kCp = "parallel.context_parallel_size";
+inline constexpr const char* kUlysses = "parallel.ulysses_size";
+inline constexpr const char* kTp = "parallel.tensor_parallel_size";
+
+// Rounded up.
+inline int64_t multiple(int64_t size, int64_t of) { return (size + of - 1) / of * of; }
+
+class FittedSettings {
+ public:
+  FittedSettings(CaseSettings& settings, const std::set<std::string>& fixed)
+      : settings_(settings), fixed_(fixed) {}
+
+ protected:
+  bool is_fixed(const std::string& path) const { return fixed_.count(path) != 0; }
+  bool has(const char* path) const {
+    return settings_.contains(path) && !settings_[path].is_null();
+  }
+  int64_t size(const char* path, int64_t otherwise) const {
+    return has(path) ? settings_[path].get<int64_t>() : otherwise;
+  }
+  void set(const char* path, int64_t value) {
+    if (!is_fixed(path)) settings_[path] = value;
+  }
+  void drop(const char* path) {
+    if (!is_fixed(path)) settings_.erase(path);
+  }
+  int64_t mesh_ranks() const {
+    return size(kDp, 1) * size(kCp, 1) * size(kUlysses, 1) * size(kTp, 1);
+  }
+
+  CaseSettings& settings_;
+  const std::set<std::string>& fixed_;
+};
+
+// Of a registered workload: its options fit its mesh and each other.
+void fit_workload(CaseSettings& settings, const std::set<std::string>& fixed,
+                  const nlohmann::json& usual);
+
+}  // namespace shardproof::sim
