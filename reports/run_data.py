@@ -180,15 +180,19 @@ def _check(path, value, shape):
                      "it again")
 
 
+def read_checked(path, form, shape):
+    """A file of this format as a dictionary of this shape."""
+    results = _read_json(path)
+    if not isinstance(results, dict) or results.get("format") != form:
+        found = results.get("format") if isinstance(results, dict) else type(results).__name__
+        raise BadRun(f"{path}: format {str(found)[:40]!r} is not {form!r}; draw it with the shardproof that wrote it")
+    _check(path, results, shape)
+    return results
+
+
 def read_results(folder):
     """results.json as a dictionary of the shape RESULTS."""
-    path = Path(folder) / "results.json"
-    results = _read_json(path)
-    if not isinstance(results, dict) or results.get("format") != FORMAT:
-        found = results.get("format") if isinstance(results, dict) else type(results).__name__
-        raise BadRun(f"{path}: format {str(found)[:40]!r} is not {FORMAT!r}; draw it with the shardproof that wrote it")
-    _check(path, results, RESULTS)
-    return results
+    return read_checked(Path(folder) / "results.json", FORMAT, RESULTS)
 
 
 def totals_of(results):
