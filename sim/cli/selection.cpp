@@ -199,7 +199,7 @@ Selection select_cases(const RunArguments& arguments) {
       spec.skip = why_not(spec.world.backend, spec.world.device);
     }
     if (spec.skip.empty()) spec.skip = wrong_size(arguments, spec);
-    if (spec.skip.empty() && !arguments.world_size) spec.skip = why_no_nodes(spec.world);
+    if (spec.skip.empty() && !arguments.world_size) spec.skip = why_no_nodes(spec);
     (spec.skip.empty() ? selection.cases : selection.skipped).push_back(std::move(spec));
   }
   std::cerr << unread_keys_notes(selection.cases);
