@@ -225,6 +225,7 @@ struct CaseSpec {
   int64_t micro_batch_size = 0;    // per dp rank; 0: the rank's whole share
   bool judged = true;              // false: run without a comparison (bench at scale)
   bool record_activations = true;  // false: gradients, parameters, losses and logprobs only
+  int64_t sample_rows = 0;         // rows of dim 0 of each tensor that are compared; 0: all
   DataSpec data;
   BatchingSpec batching;
   LossSpec loss;
