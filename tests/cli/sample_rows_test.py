@@ -102,6 +102,14 @@ class SampleRows(unittest.TestCase):
             text, (case,) = self.run_it(SMALL + fault, "--sample-rows", "1", "--seed", seed, status=1)
             self.assertEqual(case["verdict"], "mismatch", text)
 
+    def test_a_case_folder_with_answers_of_its_own_is_checked_on_rows(self):
+        case = ROOT / "golden/hf/llama_untied"
+        done = subprocess.run([PROGRAM, "check", case, "--mesh", "tp=2", "--sample-rows", "2", "--no-cache"], text=True,
+                              cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("on 2 rows of each tensor", done.stdout)
+        self.assertIn("expected.safetensors agrees with the golden", done.stdout)
+
     def test_what_is_no_number_of_rows_is_refused(self):
         for flags in (["--sample-rows", "0"], ["--sample-rows", "-2"], ["--sample-rows", "some"]):
             self.assertIn("--sample-rows", self.run_it(SMALL, *flags, status=2)[0])
