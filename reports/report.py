@@ -88,6 +88,14 @@ def warned(views):
     return list(found.items())
 
 
+def limits_of_matches(cases):
+    """Sentences: what the matches of this run do not claim."""
+    for rows in sorted({case["sample_rows"] for case in cases if case.get("sample_rows")}):
+        many = sum(case.get("sample_rows") == rows for case in cases)
+        yield (f"{many} of {len(cases)} cases were judged on {rows} row{'' if rows == 1 else 's'} of each tensor: an error "
+               "outside of them is not seen.")
+
+
 def summary_of(results):
     totals = run_data.totals_of(results)
     tiles = [(verdict, totals[verdict]) for verdict in run_data.VERDICTS if totals[verdict]]
@@ -105,7 +113,7 @@ def summary_of(results):
     else:
         headline = f"{unexpected} of {cases} cases did not end as expected"
     good = unexpected == 0 and not not_run and cases > 0 and not run_data.differences(results)
-    return {"tiles": tiles, "headline": headline, "good": good}
+    return {"tiles": tiles, "headline": headline, "good": good, "limits": list(limits_of_matches(results["cases"]))}
 
 
 def render(results, folder=None, everything=False):

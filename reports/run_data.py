@@ -108,9 +108,9 @@ CASE = Object({
     "id": text, "name!": text, "file": text, "line": integer, "verdict!": verdict, "kind": text, "as_expected!": flag,
     "unexpected": text, "message": text, "text": text, "workload": text, "precision": text, "backend": text,
     "device": text, "sequence_parallel": flag, "world_size": size, "mesh": MESH, "seconds": real,
-    "expected": Object({"verdict": text, "kind": text}), "tensors_compared": count, "worst_ratio": real,
-    "worst_tensor": text, "unresolved": [UNRESOLVED], "replay": text, "replay_file": text, "files": [text],
-    "ranks": [RANK], "tensors": [TENSOR], "virtual_time": VIRTUAL_TIME, "divergence": DIVERGENCE})
+    "expected": Object({"verdict": text, "kind": text}), "tensors_compared": count, "sample_rows": count,
+    "worst_ratio": real, "worst_tensor": text, "unresolved": [UNRESOLVED], "replay": text, "replay_file": text,
+    "files": [text], "ranks": [RANK], "tensors": [TENSOR], "virtual_time": VIRTUAL_TIME, "divergence": DIVERGENCE})
 LEFT_OUT = Object({"name!": text, "file": text, "backend": text, "reason": text})
 RUN = Object({"command": text, "version": text, "started": text, "seconds": real, "interrupted": flag,
               "exit_status": integer, "environment": Map(text)})
