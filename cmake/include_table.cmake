@@ -40,7 +40,7 @@ shardproof_folder(src/policy src/base src/tensor src/random src/comm src/model
 shardproof_folder(sim/case src/base src/mesh fmt json)
 shardproof_folder(sim/case/scenario src/base src/mesh sim/case fmt json yaml)
 shardproof_folder(sim/case/record src/base src/tensor/tensor_view.h src/observe/phase.h fmt)
-shardproof_folder(sim/case/recorder src/base src/tensor src/observe sim/case/record fmt torch)
+shardproof_folder(sim/case/recorder src/base src/tensor src/observe src/model sim/case/record fmt torch)
 shardproof_folder(sim/case/inputs src/model sim/case)
 
 # --- The single device: nothing that is judged, and of the harness the case alone.

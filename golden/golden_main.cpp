@@ -15,6 +15,7 @@
 #include "golden/single_device.h"
 #include "model/precision.h"
 #include "sim/case/record/parted_skips.h"
+#include "sim/case/record/sampled_rows.h"
 #include "sim/case/record/scatter.h"
 #include "sim/case/recorder/golden_recorder.h"
 #include "sim/case/recorder/rounding_noise.h"
@@ -40,17 +41,28 @@ int64_t last_step_of(const sim::CaseSpec& spec) {
   return spec.is(sim::ModelWorkload::kTrain) ? spec.steps : -1;
 }
 
+// The rows that the case samples. Scoring computes each sample alone, so that the samples which are
+// not drawn need not be run: they leave `batch`.
+sim::KeptRows rows_of(const sim::CaseSpec& spec, Batch& batch) {
+  sim::KeptRows rows{.count = spec.sample_rows, .seed = spec.seed};
+  if (!spec.is(sim::ModelWorkload::kLogprobs)) return rows;
+  rows.samples = sim::drawn_samples(batch.size(), spec.sample_rows, spec.seed);
+  rows.all_samples = batch.size();
+  if (!rows.samples.empty()) batch = batch.select(rows.samples);
+  return rows;
+}
+
 // Runs members `first` to `last`, two at a time, and adds each to the scatter of `recorder`.
 void run_members(int64_t first, int64_t last, const sim::CaseSpec& spec, const CaseData& data,
                  at::ScalarType dtype, const Perturbation::Errors& errors,
-                 sim::GoldenRecorder& recorder) {
+                 const sim::KeptRows& rows, sim::GoldenRecorder& recorder) {
   std::mutex one_at_a_time;
   std::atomic<int64_t> next = first;
   const auto run_some = [&] {
     at::set_num_threads(1);
     for (int64_t member = next++; member <= last; member = next++) {
       const Perturbation perturbation(member, spec.seed, errors, sim::roundings_of_member(dtype));
-      sim::GoldenRecorder recorded(spec.record_activations, last_step_of(spec));
+      sim::GoldenRecorder recorded(spec.record_activations, last_step_of(spec), rows);
       run_single_device(spec, data, {.dtype = dtype, .perturbation = &perturbation}, recorded);
       const std::lock_guard<std::mutex> lock(one_at_a_time);
       recorder.add_member(recorded);
@@ -64,30 +76,32 @@ void run_members(int64_t first, int64_t last, const sim::CaseSpec& spec, const C
 // Runs in float64 into `recorder`, then adds the scatter of the members. Returns the steps that
 // sums of parts skip otherwise.
 std::vector<int64_t> run_ensemble(const sim::CaseSpec& spec, const CaseData& data,
-                                  at::ScalarType dtype, sim::GoldenRecorder& recorder) {
+                                  at::ScalarType dtype, const sim::KeptRows& rows,
+                                  sim::GoldenRecorder& recorder) {
   // The unperturbed run finds the overflows, and the float64 run skips the same steps.
   RunOptions plain{.dtype = dtype};
   if (dtype == at::kHalf) plain.parted_skips = std::make_shared<std::vector<int64_t>>();
-  sim::GoldenRecorder rounded(spec.record_activations, last_step_of(spec));
+  sim::GoldenRecorder rounded(spec.record_activations, last_step_of(spec), rows);
   run_single_device(spec, data, plain, rounded);
   run_single_device(spec, data, {.dtype = at::kDouble, .overflows = plain.overflows}, recorder);
   recorder.add_member(rounded);
   Perturbation::Errors errors = recorder.scatter();
-  run_members(1, kFirstMembers, spec, data, dtype, errors, recorder);
+  run_members(1, kFirstMembers, spec, data, dtype, errors, rows, recorder);
   // The distance of logprobs decides which tokens are near a clip edge. One run is a poor estimate.
   for (auto& [key, error] : errors) {
     if (key.ends_with(" logprobs")) error = recorder.scatter().at(key);
   }
-  run_members(kFirstMembers + 1, sim::kPerturbed, spec, data, dtype, errors, recorder);
+  run_members(kFirstMembers + 1, sim::kPerturbed, spec, data, dtype, errors, rows, recorder);
   return plain.parted_skips ? *plain.parted_skips : std::vector<int64_t>();
 }
 
 // Runs in float64 into `recorder`, then adds the scatter of members in float64: how far this case
 // carries a rounding.
-void run_measured(const sim::CaseSpec& spec, const CaseData& data, sim::GoldenRecorder& recorder) {
+void run_measured(const sim::CaseSpec& spec, const CaseData& data, const sim::KeptRows& rows,
+                  sim::GoldenRecorder& recorder) {
   run_single_device(spec, data, {.dtype = at::kDouble}, recorder);
-  run_members(1, kFirstMembers, spec, data, at::kDouble, {}, recorder);
-  run_members(kFirstMembers + 1, sim::kPerturbed, spec, data, at::kDouble, recorder.scatter(),
+  run_members(1, kFirstMembers, spec, data, at::kDouble, {}, rows, recorder);
+  run_members(kFirstMembers + 1, sim::kPerturbed, spec, data, at::kDouble, recorder.scatter(), rows,
               recorder);
 }
 
@@ -100,19 +114,21 @@ std::string run(const std::string& request, int golden_fd, const std::string& du
   const nlohmann::json given = nlohmann::json::parse(request);
   const sim::CaseSpec spec = sim::case_spec_from_json(given);
   const at::ScalarType dtype = dtype_of_precision(name_of(spec.precision));
-  const CaseData data = load_case_data(spec);
+  CaseData data = load_case_data(spec);
+  std::map<std::string, std::string> metadata = metadata_of(spec, data.batch);
+  // A dump has whole tensors.
+  const sim::KeptRows rows = dump_path.empty() ? rows_of(spec, data.batch) : sim::KeptRows{};
 
-  sim::GoldenRecorder recorder(spec.record_activations, last_step_of(spec));
+  sim::GoldenRecorder recorder(spec.record_activations, last_step_of(spec), rows);
   std::vector<int64_t> parted;
   if (dtype == at::kDouble && given.contains(kMeasured)) {
-    run_measured(spec, data, recorder);
+    run_measured(spec, data, rows, recorder);
   } else if (dtype == at::kDouble) {
     run_single_device(spec, data, {.dtype = at::kDouble}, recorder);
   } else {
-    parted = run_ensemble(spec, data, dtype, recorder);
+    parted = run_ensemble(spec, data, dtype, rows, recorder);
   }
   if (golden_fd >= 0) {
-    std::map<std::string, std::string> metadata = metadata_of(spec, data.batch);
     if (!parted.empty()) metadata[sim::kPartedSkips] = fmt::format("{}", fmt::join(parted, " "));
     recorder.write(golden_fd, metadata);
   }

@@ -8,30 +8,10 @@
 #include <utility>
 
 #include "sim/case/record/golden_record.h"
+#include "sim/case/recorder/changed_outputs.h"
 #include "sim/case/recorder/rounding_noise.h"
 
 namespace shardproof::golden {
-namespace {
-
-class PerturbedLayer : public Layer {
- public:
-  PerturbedLayer(std::unique_ptr<Layer> inner, std::string slot, const Perturbation& perturbation)
-      : inner_(std::move(inner)), slot_(std::move(slot)), perturbation_(perturbation) {}
-
-  at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
-    return perturbation_.moved(inner_->forward(inputs, context),
-                               fmt::format("{} {}", slot_, context.step));
-  }
-  std::vector<ParameterPtr> parameters() const override { return inner_->parameters(); }
-
- private:
-  std::unique_ptr<Layer> inner_;
-  std::string slot_;
-  Perturbation perturbation_;
-};
-
-}  // namespace
-
 Perturbation::Perturbation(int64_t member, int64_t seed, Errors errors, double roundings)
     : seed_(seed),
       prefix_(fmt::format("member {} ", member)),
@@ -62,9 +42,10 @@ at::Tensor Perturbation::doubt(const at::Tensor& logprobs, int64_t step) const {
 }
 
 void Perturbation::wrap(Decoder& model) const {
-  for (Slot* slot : model.slots()) {
-    slot->layer = std::make_unique<PerturbedLayer>(std::move(slot->layer), slot->name, *this);
-  }
+  sim::change_outputs(model, [mover = *this](const at::Tensor& output, const std::string& slot,
+                                             const StepContext& context) {
+    return mover.moved(output, fmt::format("{} {}", slot, context.step));
+  });
 }
 
 }  // namespace shardproof::golden

@@ -1,4 +1,4 @@
-"""Draws a run's folder as one HTML page: report.py RUN writes RUN/report.html."""
+"""Draws the folder of a run or of a validation as one HTML page: report.py RUN writes RUN/report.html."""
 
 import argparse
 import gc
@@ -11,6 +11,7 @@ try:
     import case_view
     import error_budget
     import pictures
+    import validation_page
 except ImportError as error:
     sys.exit(f"shardproof report: {error}; call it as ./shardproof report RUN, which installs what it needs")
 import run_data
@@ -87,6 +88,14 @@ def warned(views):
     return list(found.items())
 
 
+def limits_of_matches(cases):
+    """Sentences: what the matches of this run do not claim."""
+    for rows in sorted({case["sample_rows"] for case in cases if case.get("sample_rows")}):
+        many = sum(case.get("sample_rows") == rows for case in cases)
+        yield (f"{many} of {len(cases)} cases were judged on {rows} row{'' if rows == 1 else 's'} of each tensor: an error "
+               "outside of them is not seen.")
+
+
 def summary_of(results):
     totals = run_data.totals_of(results)
     tiles = [(verdict, totals[verdict]) for verdict in run_data.VERDICTS if totals[verdict]]
@@ -104,7 +113,7 @@ def summary_of(results):
     else:
         headline = f"{unexpected} of {cases} cases did not end as expected"
     good = unexpected == 0 and not not_run and cases > 0 and not run_data.differences(results)
-    return {"tiles": tiles, "headline": headline, "good": good}
+    return {"tiles": tiles, "headline": headline, "good": good, "limits": list(limits_of_matches(results["cases"]))}
 
 
 def render(results, folder=None, everything=False):
@@ -129,6 +138,23 @@ def render(results, folder=None, everything=False):
         budget_limit=error_budget.MOST_CASES, colors=pictures.VERDICT_COLORS, table_rows=TABLE_ROWS,
         measured=[case for case in views if case["measured"]], warned=warned(views),
         unresolved=unresolved_tensors(views), judged=sum(bool(case.get("tensors")) for case in views))
+
+
+def write_validation(options, out):
+    """As write_page, of what `shardproof validate` has written."""
+    validation = validation_page.read(options.run)
+    try:
+        page = validation_page.render(validation)
+    except NOT_A_RUN as error:
+        raise run_data.BadRun(f"{options.run}: the fields of validation.json do not fit together "
+                              f"({type(error).__name__}: {error}); run it again") from error
+    out.write_text(page, encoding="utf-8", errors="replace")
+    print(out)
+    for sentence in validation_page.contradictions(validation):
+        print(f"shardproof report: {options.run}/validation.json: {sentence}; the file was changed after the run: run it "
+              "again", file=sys.stderr)
+        return 2
+    return 0
 
 
 def write_page(options, out):
@@ -160,7 +186,7 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     out = Path(options.out) if options.out else Path(options.run) / "report.html"
     try:
-        return write_page(options, out)
+        return (write_validation if validation_page.is_here(options.run) else write_page)(options, out)
     except run_data.BadRun as error:
         print("shardproof report: " + " ".join(str(error).split()), file=sys.stderr)
     except OSError as error:

@@ -108,9 +108,9 @@ CASE = Object({
     "id": text, "name!": text, "file": text, "line": integer, "verdict!": verdict, "kind": text, "as_expected!": flag,
     "unexpected": text, "message": text, "text": text, "workload": text, "precision": text, "backend": text,
     "device": text, "sequence_parallel": flag, "world_size": size, "mesh": MESH, "seconds": real,
-    "expected": Object({"verdict": text, "kind": text}), "tensors_compared": count, "worst_ratio": real,
-    "worst_tensor": text, "unresolved": [UNRESOLVED], "replay": text, "replay_file": text, "files": [text],
-    "ranks": [RANK], "tensors": [TENSOR], "virtual_time": VIRTUAL_TIME, "divergence": DIVERGENCE})
+    "expected": Object({"verdict": text, "kind": text}), "tensors_compared": count, "sample_rows": count,
+    "worst_ratio": real, "worst_tensor": text, "unresolved": [UNRESOLVED], "replay": text, "replay_file": text,
+    "files": [text], "ranks": [RANK], "tensors": [TENSOR], "virtual_time": VIRTUAL_TIME, "divergence": DIVERGENCE})
 LEFT_OUT = Object({"name!": text, "file": text, "backend": text, "reason": text})
 RUN = Object({"command": text, "version": text, "started": text, "seconds": real, "interrupted": flag,
               "exit_status": integer, "environment": Map(text)})
@@ -180,15 +180,19 @@ def _check(path, value, shape):
                      "it again")
 
 
+def read_checked(path, form, shape):
+    """A file of this format as a dictionary of this shape."""
+    results = _read_json(path)
+    if not isinstance(results, dict) or results.get("format") != form:
+        found = results.get("format") if isinstance(results, dict) else type(results).__name__
+        raise BadRun(f"{path}: format {str(found)[:40]!r} is not {form!r}; draw it with the shardproof that wrote it")
+    _check(path, results, shape)
+    return results
+
+
 def read_results(folder):
     """results.json as a dictionary of the shape RESULTS."""
-    path = Path(folder) / "results.json"
-    results = _read_json(path)
-    if not isinstance(results, dict) or results.get("format") != FORMAT:
-        found = results.get("format") if isinstance(results, dict) else type(results).__name__
-        raise BadRun(f"{path}: format {str(found)[:40]!r} is not {FORMAT!r}; draw it with the shardproof that wrote it")
-    _check(path, results, RESULTS)
-    return results
+    return read_checked(Path(folder) / "results.json", FORMAT, RESULTS)
 
 
 def totals_of(results):

@@ -29,6 +29,10 @@ OptionRows<CaseSpec> general_rows() {
       row<&Spec::judged>("judged", "false: run without a comparison", ignores),
       row<&Spec::record_activations>(
           "record_activations", "false: compare gradients, parameters, losses and logprobs only"),
+      row<&Spec::sample_rows>("sample_rows",
+                              "Rows of each tensor's first dim that the golden holds and ranks are "
+                              "compared on, drawn from the seed; 0: all",
+                              Range{0, 1e9}, Flag{"--sample-rows"}),
       row<&Spec::tags>("tags",
                        "Words for --filter; cases tagged slow or manual run only with --all or "
                        "when selected by tag, name or file",

@@ -154,14 +154,21 @@ enum class FaultKind {
   kStale,      // the data of the previous matching call are sent again
   kCut,        // the link of the rank's node goes down before the call
   kSlow,       // the link of the rank's node is slow from before the call on
+  kLag,        // from then on all packets on that link come late
+  kLose,       // from then on that link loses packets
 };
-constexpr std::array<const char*, 12> names_of(FaultKind) {
-  return {"kill",      "hang",   "throw",   "skip",  "delay", "drop",
-          "duplicate", "repeat", "corrupt", "stale", "cut",   "slow"};
+constexpr std::array<const char*, 14> names_of(FaultKind) {
+  return {"kill",   "hang",    "throw", "skip", "delay", "drop", "duplicate",
+          "repeat", "corrupt", "stale", "cut",  "slow",  "lag",  "lose"};
 }
 // A fault of the link of the rank's node, which only nodes with real links have.
 constexpr bool is_of_link(FaultKind kind) {
-  return kind == FaultKind::kCut || kind == FaultKind::kSlow;
+  return kind == FaultKind::kCut || kind == FaultKind::kSlow || kind == FaultKind::kLag ||
+         kind == FaultKind::kLose;
+}
+// Such a fault that acts on single packets.
+constexpr bool is_of_packets(FaultKind kind) {
+  return kind == FaultKind::kLag || kind == FaultKind::kLose;
 }
 enum class FaultSide { kInput, kOutput };
 constexpr std::array<const char*, 2> names_of(FaultSide) { return {"input", "output"}; }
@@ -175,12 +182,13 @@ struct FaultSpec {
   std::string op = {};    // "all_reduce", ..; "" any
   std::string axis = {};  // of the call's group; "" any
   int64_t step = 0;       // calls of this training step, from 1; 0: any
-  double seconds = 0.2;   // delay: duration
+  double seconds = 0.2;   // delay: duration; lag: of each packet, in each direction
   FaultSide side = FaultSide::kInput;  // corrupt: the buffer
   int64_t bit = -1;         // corrupt: counted from the lowest; -1: the lowest bit of the exponent
   int64_t element = -1;     // corrupt: row-major index; -1: the element of largest magnitude
   double gb_per_s = 0.001;  // slow: rate of the link
-  double heal_s = 0;        // cut, slow: the link is as before after so many seconds; 0: never
+  double loss = 0.02;       // lose: share of packets, in each direction
+  double heal_s = 0;  // faults of links: the link is as before after so many seconds; 0: never
 };
 
 struct ExpectSpec {
@@ -217,6 +225,7 @@ struct CaseSpec {
   int64_t micro_batch_size = 0;    // per dp rank; 0: the rank's whole share
   bool judged = true;              // false: run without a comparison (bench at scale)
   bool record_activations = true;  // false: gradients, parameters, losses and logprobs only
+  int64_t sample_rows = 0;         // rows of dim 0 of each tensor that are compared; 0: all
   DataSpec data;
   BatchingSpec batching;
   LossSpec loss;

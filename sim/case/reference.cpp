@@ -42,6 +42,19 @@ std::string reference_note(const CaseSpec& spec) {
       reference_name(spec.reference));
 }
 
+std::string sampled_match(const CaseSpec& spec) {
+  if (spec.sample_rows == 0) return "";
+  return fmt::format("match on {} row{} of each tensor", spec.sample_rows,
+                     spec.sample_rows > 1 ? "s" : "");
+}
+
+std::string match_limits(const CaseSpec& spec) {
+  const std::string note = reference_note(spec);
+  if (spec.sample_rows == 0) return note;
+  return fmt::format("{}{}on {} row{} of each tensor: an error outside of them is not seen", note,
+                     note.empty() ? "" : "\n", spec.sample_rows, spec.sample_rows > 1 ? "s" : "");
+}
+
 std::string folder_of_run(const std::string& folder, int64_t run) {
   return fmt::format("{}/run {}", folder, run);
 }

@@ -48,8 +48,8 @@ const OptionRows<WorldSpec>& rows_of(const WorldSpec&) {
           "world.links.in_node.gb_per_s",
           "Rate of each rank within its node, in one direction; 0: bytes take no time", rate),
       row<&Spec::inter_node, &LinkSpec::latency_us>(
-          "world.links.inter_node.latency_us", "Virtual clock: latency of a message between nodes",
-          microseconds),
+          "world.links.inter_node.latency_us",
+          "Latency of a message between nodes, on the virtual clock or over Gloo", microseconds),
       row<&Spec::inter_node, &LinkSpec::gb_per_s>(
           "world.links.inter_node.gb_per_s",
           "Rate of each rank between nodes, in one direction; 0: bytes take no time; over Gloo its "
@@ -58,6 +58,10 @@ const OptionRows<WorldSpec>& rows_of(const WorldSpec&) {
       row<&Spec::inter_node, &LinkSpec::per_node>(
           "world.links.inter_node.per_node",
           "true: gb_per_s is the rate of each node, which its ranks share"),
+      row<&Spec::inter_node, &LinkSpec::loss>(
+          "world.links.inter_node.loss",
+          "Over Gloo: share of the packets that each node's link loses, in each direction",
+          Range{0, 0.5}),
       row<&Spec::compute>("world.compute",
                           "Virtual clock: computing takes the thread's CPU time, or fixed costs "
                           "that are equal in every run"),
@@ -80,7 +84,7 @@ const OptionRows<WorldSpec>& rows_of(const WorldSpec&) {
 const OptionRows<LinkSpec>& rows_of(const LinkSpec&) {
   using Spec = LinkSpec;
   static const OptionRows<LinkSpec> rows = {member<&Spec::latency_us>(), member<&Spec::gb_per_s>(),
-                                            member<&Spec::per_node>()};
+                                            member<&Spec::per_node>(), member<&Spec::loss>()};
   return rows;
 }
 
@@ -112,7 +116,9 @@ const OptionRows<FaultSpec>& rows_of(const FaultSpec&) {
                        Range{0, 100000}),
       row<&Spec::at_call>("faults[].at_call", "The fault acts at the k-th matching call, from 0",
                           Range{0, 1e12}),
-      row<&Spec::seconds>("faults[].seconds", "delay: seconds that the call waits",
+      row<&Spec::seconds>("faults[].seconds",
+                          "delay: seconds that the call waits; lag: that each packet is late, in "
+                          "each direction",
                           Range{0, kMaxSeconds}),
       row<&Spec::side>("faults[].side", "corrupt: buffer of the rank"),
       row<&Spec::bit>(
@@ -125,9 +131,13 @@ const OptionRows<FaultSpec>& rows_of(const FaultSpec&) {
           Range{-1, 1e15}),
       row<&Spec::gb_per_s>("faults[].gb_per_s", "slow: rate of the link of the rank's node",
                            Range{1e-6, 1e3}),
-      row<&Spec::heal_s>("faults[].heal_s",
-                         "cut, slow: seconds until the link is as before; 0: it stays so",
-                         Range{0, kMaxSeconds}),
+      row<&Spec::loss>("faults[].loss",
+                       "lose: share of the packets that the link of the rank's node loses",
+                       Range{0, 1}),
+      row<&Spec::heal_s>(
+          "faults[].heal_s",
+          "cut, slow, lag, lose: seconds until the link is as before; 0: it stays so",
+          Range{0, kMaxSeconds}),
   };
   return rows;
 }

@@ -15,6 +15,7 @@ struct LinkSpec {
   double latency_us = 0;
   double gb_per_s = 0;    // of one rank, in one direction; 0: bytes cost nothing
   bool per_node = false;  // between nodes: gb_per_s is a node's, which its ranks share
+  double loss = 0;        // between nodes, over Gloo only: share of packets that a link loses
 };
 
 // A rank that is slower than the others.
@@ -34,8 +35,8 @@ struct WorldSpec {
   DeviceKind device = DeviceKind::kCpu;
   double hang_s = 2.0;
   double deadline_s = 120.0;  // of the whole case
-  // The members below concern the emulated world only, but ranks_per_node and inter_node's rate
-  // also a Gloo world: its nodes are network namespaces (sim/world/nodes).
+  // The members below concern the emulated world only, but ranks_per_node and inter_node also a
+  // Gloo world: its nodes are network namespaces (sim/world/nodes).
   bool strict = true;    // watch the buffers of asynchronous calls until wait()
   int64_t schedule = 0;  // seed of the order of ranks and of the ends of calls; 0: as they come
   int64_t ranks_per_node = 0;    // rank r is on node r / ranks_per_node; 0: all on one

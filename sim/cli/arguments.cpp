@@ -66,8 +66,7 @@ void add_selection(CLI::App& app, RunArguments& run) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(one_of(known_backends()));
-  app.add_option("--filter", run.filters,
-                 "Only cases whose name holds this text, or that have this tag")
+  app.add_option("--filter", run.filters, "Only cases whose name holds this, or that have this tag")
       ->allow_extra_args(false)
       ->take_all();
   app.add_option("--only", run.only, "Only the case of exactly this name");
@@ -94,6 +93,8 @@ void add_run(CLI::App& app, RunArguments& run) {
   app.add_option("--jobs,-j", run.jobs,
                  "Cases at the same time (default: one more than cores; over Gloo one)")
       ->check(CLI::Range(1, 1024));
+  app.add_option("--sample-rows", run.sample_rows, "Judge only so many rows of each tensor")
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}));
   app.add_option("--time-budget", run.time_budget_s, "Start no case after so many seconds")
       ->check(CLI::Range(0.0, kMaxSeconds))
       ->check(CLI::Validator(
@@ -204,8 +205,8 @@ const Command kCommands[] = {
                                             "Run what the run of this folder did not finish");
        for (const char* other :
             {"scenarios", "--backend", "--filter", "--only", "--shard", "--shuffle", "--seed",
-             "--rerun-failed", "--all", "--device", "--fresh", "--no-cache", "--out", "--force",
-             "--dump", "--shrink"}) {
+             "--sample-rows", "--rerun-failed", "--all", "--device", "--fresh", "--no-cache",
+             "--out", "--force", "--dump", "--shrink"}) {
          resume->excludes(app.get_option(other));
        }
      }},

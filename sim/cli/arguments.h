@@ -32,6 +32,7 @@ struct RunArguments {
   std::vector<std::string> names;  // of a resumed run: only these cases; empty: all
   std::optional<int64_t> shuffle;  // seed of the order
   std::optional<int64_t> seed;     // replaces every scenario's seed
+  int64_t sample_rows = 0;         // replaces every scenario's, unless 0
   int64_t schedules = 0;           // each emulated case under so many; 0: as the threads come;
                                    // -1: under all that can differ
   std::string out;                 // run folder; "": runs/<time>

@@ -39,6 +39,7 @@ void add_explore_flags(CLI::App& app, RunArguments& run) {
                "Compare cases with changed cases, not with the golden (docs/explore.md)")
       ->excludes(shrink)
       ->excludes(app.get_option("--schedules"))
+      ->excludes(app.get_option("--sample-rows"))
       ->excludes(app.get_option("--dump"));
 }
 

@@ -49,10 +49,12 @@ int report_command(const ReportArguments& arguments) {
   const std::string folder = arguments.folder.empty() ? "runs/latest" : arguments.folder;
   if (holds_journal(folder) && !has_final_results(folder)) {
     write_results_of_ended(folder);
-  } else if (!fs::is_regular_file(folder + "/results.json")) {
-    bad_report(fmt::format("{} holds no results.json", folder), "name the folder of a run");
+  } else if (!fs::is_regular_file(folder + "/results.json") &&
+             !fs::is_regular_file(folder + "/validation.json")) {
+    bad_report(fmt::format("{} holds no results.json", folder),
+               "name the folder of a run or of `validate`");
   }
-  for (const char* name : {"/results.json", "/timeline.json"}) {
+  for (const char* name : {"/results.json", "/timeline.json", "/validation.json"}) {
     if (fs::exists(folder + name)) check_json_file(folder + name, kMaxResultsBytes);
   }
   const std::string script = find_in_repository("reports/report.py");

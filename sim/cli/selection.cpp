@@ -197,11 +197,14 @@ Selection select_cases(const RunArguments& arguments) {
   const auto device = enum_of<DeviceKind>(arguments.world.device);
   for (CaseSpec& spec : cases) {
     if (arguments.seed) spec.seed = *arguments.seed;
+    if (arguments.sample_rows > 0 && is_model_workload(spec.workload)) {
+      spec.sample_rows = arguments.sample_rows;
+    }
     if (spec.skip.empty() && spec.world.device != device) {  // of an earlier run
       spec.skip = why_not(spec.world.backend, spec.world.device);
     }
     if (spec.skip.empty()) spec.skip = wrong_size(arguments, spec);
-    if (spec.skip.empty() && !arguments.world_size) spec.skip = why_no_nodes(spec.world);
+    if (spec.skip.empty() && !arguments.world_size) spec.skip = why_no_nodes(spec);
     (spec.skip.empty() ? selection.cases : selection.skipped).push_back(std::move(spec));
   }
   std::cerr << unread_keys_notes(selection.cases);

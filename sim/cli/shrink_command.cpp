@@ -81,6 +81,7 @@ class Shrink {
       settings.erase(key);
     }
     if (run_.seed) settings["seed"] = *run_.seed;
+    if (run_.sample_rows > 0) settings["sample_rows"] = run_.sample_rows;
     const CaseResult before = run_first(settings);
     const std::string signature = failure_signature(before);
     if (signature.empty()) {

@@ -94,10 +94,13 @@ void check_nodes(Suite& suite, int64_t ranks, const WorldChoice& choice, bool la
            "leave out hosts.ranks_per_host");
   }
   suite.ranks_per_host = each;
-  WorldSpec world;
-  world.backend = choice.backend;
-  world.ranks_per_node = each;
-  const std::string why = why_no_nodes(world);
+  CaseSpec spec;
+  spec.world.backend = choice.backend;
+  spec.world.ranks_per_node = each;
+  for (const PlantedFault& fault : suite.faults) {
+    if (fault.kind == PlantedKind::kLag) spec.faults.emplace_back().kind = FaultKind::kLag;
+  }
+  const std::string why = why_no_nodes(spec);
   if (!why.empty()) refuse(why, "leave it out");
 }
 

@@ -41,6 +41,7 @@ const std::map<std::string, std::vector<Way>>& table() {
       {"data.", models},
       {"run.", models},
       {"record_activations", models},
+      {"sample_rows", models},
       {"data.uneven", {{dp}}},
       {"data.token_mask", trains},
       {"data.masked_not_finite", trains},

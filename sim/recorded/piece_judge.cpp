@@ -242,7 +242,7 @@ class PieceJudge {
           "not known";
       return;
     }
-    take_result(result, row);
+    take_result(result, task.plan, row);
     if (row.outcome == Outcome::kMatch) check_factor_of(task, row);
     if (row.outcome != Outcome::kMismatch) return;
     row.rounding_only = scattered_;

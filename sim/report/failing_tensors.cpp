@@ -18,6 +18,14 @@ std::vector<int64_t> shape_of(const Piece& piece) {
   return shape;
 }
 
+// The index in the full tensor of an index along the first of the piece's dims.
+int64_t in_full(const Piece& piece, int64_t index) {
+  if (piece.drawn.empty() || index < 0) return index;
+  const bool tokens = piece.dims.size() < piece.global_shape.size();
+  const int64_t of_row = tokens ? piece.global_shape[1] : 1;
+  return piece.drawn[static_cast<size_t>(index / of_row)] * of_row + index % of_row;
+}
+
 // Flat golden index of every position, in row-major order of the piece's dims.
 std::vector<int64_t> flat_indices(const Piece& piece) {
   std::vector<int64_t> flat = {0};
@@ -25,7 +33,8 @@ std::vector<int64_t> flat_indices(const Piece& piece) {
     std::vector<int64_t> next;
     next.reserve(flat.size() * piece.dims[d].size());
     for (const int64_t base : flat) {
-      for (const int64_t index : piece.dims[d]) {
+      for (const int64_t here : piece.dims[d]) {
+        const int64_t index = d == 0 ? in_full(piece, here) : here;
         next.push_back(base < 0 || index < 0 ? -1 : base + index * piece.strides[d]);
       }
     }

@@ -98,7 +98,7 @@ std::string junit_part(const CaseResult& result) {
   if (!inside.empty() && !result.replay.empty()) {
     inside += fmt::format("      <system-out>replay: {}</system-out>\n", xml_text(result.replay));
   }
-  const std::string note = reference_note(result.spec);
+  const std::string note = match_limits(result.spec);
   if (!note.empty()) inside += fmt::format("      <system-out>{}</system-out>\n", xml_text(note));
   const std::string unresolved = unresolved_text(result.account, result.spec.precision);
   if (!unresolved.empty()) {

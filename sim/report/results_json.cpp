@@ -144,6 +144,7 @@ Json spec_json(const CaseSpec& spec) {
           {"golden",
            crc32_text(golden_key(spec) + (spec.reference.is_set() ? reference_key(spec) : ""))},
           {"reference", spec.reference.is_set() ? Json(reference_name(spec.reference)) : Json()},
+          {"sample_rows", spec.sample_rows > 0 ? Json(spec.sample_rows) : Json()},
           {"tags", texts(spec.tags)},
           {"expected",
            {{"verdict", spec.expect.verdict},

@@ -114,6 +114,8 @@ std::string case_line(const CaseResult& result, bool color) {
       line += fmt::format(", match against {}, not against one device",
                           reference_name(result.spec.reference));
     }
+    const std::string sampled = sampled_match(result.spec);
+    if (!sampled.empty()) line += ", " + sampled;
   } else if (result.verdict != Verdict::kMatch) {
     line += fmt::format("   as expected: {}", what_it_says(result));
   }

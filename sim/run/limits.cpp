@@ -210,7 +210,7 @@ double golden_bytes(const CaseSpec& spec, const ModelConfig& config) {
   CaseSpec alone = spec;
   alone.parallel = {};
   alone.precision = Precision::kFloat64;
-  alone.micro_batch_size = 0;
+  alone.micro_batch_size = spec.is(ModelWorkload::kLogprobs) ? spec.sample_rows : 0;
   alone.batching = {};
   return parameters + activation_bytes(alone, config);
 }

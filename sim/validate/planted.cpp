@@ -59,19 +59,21 @@ std::vector<FaultSpec> world_faults(const std::vector<PlantedFault>& faults, Sta
                                     const std::vector<int64_t>& host_of) {
   std::vector<FaultSpec> specs;
   for (const PlantedFault& fault : faults) {
-    const bool cut = fault.kind == PlantedKind::kCut;
-    if (!cut && fault.kind != PlantedKind::kKill && fault.kind != PlantedKind::kHang) continue;
+    const bool at_link = fault.kind == PlantedKind::kCut || fault.kind == PlantedKind::kLag;
+    if (!at_link && fault.kind != PlantedKind::kKill && fault.kind != PlantedKind::kHang) continue;
     for (int64_t rank = 0; rank < static_cast<int64_t>(host_of.size()); ++rank) {
       if (!acts_on(fault, stage, rank, host_of)) continue;
       FaultSpec spec;
-      spec.kind = cut                                ? FaultKind::kCut
+      spec.kind = fault.kind == PlantedKind::kLag    ? FaultKind::kLag
+                  : at_link                          ? FaultKind::kCut
                   : fault.kind == PlantedKind::kKill ? FaultKind::kKill
                                                      : FaultKind::kHang;
       spec.rank = rank;
       spec.at_call = fault.at_call;
       spec.heal_s = fault.heal_s;
+      spec.seconds = fault.seconds;
       specs.push_back(spec);
-      if (cut) break;  // its host has one link
+      if (at_link) break;  // its host has one link
     }
   }
   return specs;

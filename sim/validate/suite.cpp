@@ -225,9 +225,12 @@ Suite parse_suite(const std::string& file, const std::string& text) {
   });
   map.no_others();
   for (const PlantedFault& fault : suite.faults) {
-    if (fault.kind != PlantedKind::kCut || suite.nodes > 0) continue;
-    map.fail(root, "the fault cut acts on the link of a node, and there are no nodes",
-             "write world: {nodes: 2}");
+    const bool at_link = fault.kind == PlantedKind::kCut || fault.kind == PlantedKind::kLag;
+    if (!at_link || suite.nodes > 0) continue;
+    map.fail(
+        root,
+        fmt::format("the fault {} acts on the link of a node, and there are no nodes", fault.kind),
+        "write world: {nodes: 2}");
   }
   return suite;
 }

@@ -31,9 +31,9 @@ constexpr std::array<const char*, 5> names_of(Stage) {
   return {"environment", "groups", "pairs", "times", "training"};
 }
 
-enum class PlantedKind { kCorrupt, kSlow, kKill, kHang, kClock, kCut };
-constexpr std::array<const char*, 6> names_of(PlantedKind) {
-  return {"corrupt", "slow", "kill", "hang", "clock", "cut"};
+enum class PlantedKind { kCorrupt, kSlow, kKill, kHang, kClock, kCut, kLag };
+constexpr std::array<const char*, 7> names_of(PlantedKind) {
+  return {"corrupt", "slow", "kill", "hang", "clock", "cut", "lag"};
 }
 enum class PlantedPattern { kElement, kSector, kLane, kAll };
 constexpr std::array<const char*, 4> names_of(PlantedPattern) {
@@ -56,9 +56,10 @@ struct PlantedFault {
   int64_t stride = 8;      // lane
   int64_t bit = -1;        // that flips; -1: the second highest of the element
   double probability = 1;  // corrupt: of each call
-  double seconds = 0.02;   // slow: before each call; clock: what its host's clock is ahead
-  int64_t at_call = 5;     // kill, hang, cut: before the call of this number of the stage
-  double heal_s = 0;       // cut: the link of the host's node is back after so long; 0: never
+  // slow: before each call; clock: what its host's clock is ahead; lag: of each packet
+  double seconds = 0.02;
+  int64_t at_call = 5;  // kill, hang, cut, lag: before the call of this number of the stage
+  double heal_s = 0;    // cut, lag: the link of the host's node is back after so long; 0: never
 };
 
 struct Suite {

@@ -251,6 +251,8 @@ class Nodes(unittest.TestCase):
                 ({"faults": "{kind: cut, rank: 4}"}, "but there are 4 ranks"),
                 ({"faults": "{kind: slow, rank: 1, gb_per_s: 0}"}, "gb_per_s"),
                 ({"faults": "{kind: cut, rank: 1, heal_s: -1}"}, "heal_s"),
+                ({"faults": "{kind: lose, rank: 1, loss: 1.5}"}, "loss"),
+                ({"world": "links: {inter_node: {loss: 0.7}}"}, "loss"),
                 ({"faults": "{kind: cut, rank: 1, label: nowhere}"}, "never acted"),
                 ({"world": "links: {inter_node: {gb_per_s: fast}}"}, "gb_per_s")]:
             status, cases, text = self.run_it(self.scenario(**changes))
@@ -266,11 +268,61 @@ class Nodes(unittest.TestCase):
             self.assertEqual(status, 2, text)
             self.assertIn(said, text)
 
-    def test_a_latency_is_refused_with_a_sentence(self):
-        path = self.scenario(world="links: {inter_node: {latency_us: 5}}")
-        status, cases, text = self.run_it(path, "--no-skips")
-        self.assertEqual((status, cases), (2, []), text)
-        self.assertIn("have a rate and no latency", text)
+    def test_a_latency_is_in_every_call_between_nodes(self):
+        """The rank that enters first waits at least as long as the other's data is on the way."""
+        latency_s = 0.1
+        path = self.scenario(world=f"hang_s: 20, links: {{inter_node: {{latency_us: {latency_s * 1e6:.0f}}}}}")
+        process = self.start(path)
+        status, cases, text = self.end_of(process)
+        self.assertEqual((status, cases[0]["verdict"]), (0, "match"), text)
+        longest = {}
+        for event in json.loads((process.out / "timeline.json").read_text())["traceEvents"]:
+            if event["ph"] == "X" and event["name"].startswith("all_reduce") and " dp[" in event["name"]:
+                longest[event["name"]] = max(longest.get(event["name"], 0), event["dur"] / 1e6)
+        self.assertTrue(longest, "no all_reduce along dp")
+        self.assertGreaterEqual(min(longest.values()), latency_s)
+
+    def test_a_link_that_loses_packets_costs_no_value(self):
+        status, cases, text = self.run_it(
+            self.scenario(world="hang_s: 20, links: {inter_node: {loss: 0.05}}", rest="run: {steps: 3}"))
+        self.assertEqual((status, cases[0]["verdict"]), (0, "match"), text)
+        status, cases, text = self.run_it(self.scenario(
+            world="hang_s: 20", faults="{kind: lose, rank: 3, at_call: 5, loss: 0.2, heal_s: 1}", rest="run: {steps: 2}"))
+        self.assertEqual((status, cases[0]["verdict"]), (0, "match"), text)
+        self.assertIn("the link of node 1 (10.77.0.2) loses 20% of its packets for 1 s", json.dumps(cases[0]))
+
+    def test_a_link_that_loses_all_is_hung(self):
+        status, cases, text = self.run_it(self.scenario(faults="{kind: lose, rank: 3, at_call: 5, loss: 1}"))
+        self.assertEqual((status, cases[0]["kind"]), (3, "hung"), text)
+
+    def test_a_link_that_lags_for_too_long_is_named(self):
+        status, cases, text = self.run_it(self.scenario(faults="{kind: lag, rank: 0, axis: dp, seconds: 60}"))
+        self.assertEqual((status, cases[0]["kind"]), (3, "hung"), text)
+        self.assertIn("the link of node 0 (10.77.0.1) is slow", text)
+        self.assertNotIn("the link of node 1", text)
+
+    def test_links_with_a_relay_are_cut_and_heal(self):
+        """Packets that wait in the relay, or come while the link is down, are lost, and TCP sends them again."""
+        world = "hang_s: 20, links: {inter_node: {latency_us: 1000}}"
+        status, cases, text = self.run_it(self.scenario(
+            world=world, faults="{kind: cut, rank: 3, at_call: 5, heal_s: 0.4}", rest="run: {steps: 2}"))
+        self.assertEqual((status, cases[0]["verdict"]), (0, "match"), text)
+        status, cases, text = self.run_it(self.scenario(
+            world=world.replace("20", "1.5"), faults="{kind: cut, rank: 3, at_call: 5}", rest="run: {steps: 2}"))
+        self.assertEqual((status, cases[0]["kind"]), (3, "hung"), text)
+        self.assertIn("the link of node 1 (10.77.0.2) is down", text)
+
+    def test_validate_names_the_host_of_a_link_that_lags(self):
+        """A node has one link: all links of its host lag."""
+        suite, out = self.folder / "suite.yaml", self.folder / "validated"
+        suite.write_text("stages: [times]\ntimes: {bytes: 4096, repeats: 2}\nworld: {nodes: 4, hang_s: 20}\n"
+                         "faults: [{kind: lag, host: 1, at_call: 0, seconds: 0.1}]\n")
+        done = subprocess.run([PROGRAM, "validate", suite, "--ranks", "8", "--slow", "20", "--out", out], cwd=ROOT,
+                              text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+        found = json.loads((out / "validation.json").read_text())["findings"]
+        self.assertEqual(done.returncode, 3, done.stdout)
+        self.assertEqual([(one["kind"], one["hosts"]) for one in found], [("slow", ["host1"])], done.stdout)
+        self.assertIn("3 of its 3 links are", found[0]["message"])
 
     @unittest.skipUnless(MANY, "slow")
     def test_eight_nodes_of_two_ranks_again_and_again(self):

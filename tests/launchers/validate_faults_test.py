@@ -77,6 +77,11 @@ def slow_link(draw):
     return f"{{kind: slow, link: [{a}, {b}], seconds: 0.1, stage: times}}", "slow", [a, b]
 
 
+def lagging_link(draw):
+    fault, host = of_host(draw, "lag", "seconds: 0.05, at_call: 0, stage: times")
+    return fault, "slow", [host]
+
+
 def cut(draw):
     fault, host = of_host(draw, "cut", f"stage: groups, at_call: {draw.randrange(1, 40)}")
     return fault, "hung", [host]
@@ -99,7 +104,7 @@ def clock(draw):
     return fault, "clock", [host]
 
 
-FAULTS = [sector, lane, every_nth, intermittent, link, slow_host, slow_link, cut, killed, hung, clock]
+FAULTS = [sector, lane, every_nth, intermittent, link, slow_host, slow_link, lagging_link, cut, killed, hung, clock]
 LOUD = {sector, lane, every_nth, intermittent, link}  # change values
 
 

@@ -131,6 +131,8 @@ void put_tensor(IndexWriter& index, const GoldenFacts& facts, Dtype dtype, int64
   index.put(static_cast<int8_t>(dtype));
   index.put(offset);
   index.put_list(shape);
+  index.put_list(facts.rows);
+  index.put(facts.all_rows);
 }
 
 GoldenRecord GoldenRecord::from_fd(int fd) {
@@ -165,7 +167,10 @@ GoldenRecord GoldenRecord::from_fd(int fd) {
     tensor.kept_in_float32 = index.take<int8_t>() != 0;
     const auto dtype = index.take<int8_t>();
     const auto offset = index.take<int64_t>();
-    stored.push_back({std::move(tensor), dtype, offset, index.take_list()});
+    std::vector<int64_t> shape = index.take_list();
+    tensor.rows = index.take_list();
+    tensor.all_rows = index.take<int64_t>();
+    stored.push_back({std::move(tensor), dtype, offset, std::move(shape)});
   }
   const auto metadata_count = index.take<uint32_t>();
   for (uint32_t i = 0; i < metadata_count; ++i) {

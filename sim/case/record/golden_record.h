@@ -40,10 +40,14 @@ struct GoldenFacts {
   // A forward tensor of more than one number that lower precisions keep in float32 (logprobs), so
   // its members' error includes no rounding to the precision. One number may be exact by chance.
   bool kept_in_float32 = false;
+  // Of a case that samples rows (sampled_rows.h): which of the `all_rows` indices of dim 0 are in
+  // `value`, ascending. Empty: all are.
+  std::vector<int64_t> rows = {};
+  int64_t all_rows = 0;
 };
 
 struct GoldenTensor : GoldenFacts {
-  TensorView value;  // the full tensor as float64, or in its integer dtype
+  TensorView value;  // the tensor, or `rows` of it, as float64 or in its integer dtype
   // Of a reference that several ranks have made (reference_pieces.h), uint8 of the same shape: how
   // many ranks gave the element, or an addend of it. Undefined when one device has made the golden.
   TensorView given = {};

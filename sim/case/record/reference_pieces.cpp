@@ -247,6 +247,8 @@ void RankPieces::write(const std::string& folder) const {
     out.put(static_cast<int8_t>(piece.facts.token_dims));
     out.put(piece.facts.scale);
     out.put(static_cast<int8_t>(piece.facts.kept_in_float32));
+    out.put_list(piece.facts.rows);
+    out.put(piece.facts.all_rows);
     out.put_list(piece.shape);
     out.put(static_cast<int8_t>(piece.finite));
     out.put(piece.microbatch);
@@ -271,6 +273,8 @@ RankPieces RankPieces::read(const std::string& folder, int64_t rank) {
     piece.facts.token_dims = in.take<int8_t>() != 0;
     piece.facts.scale = in.take<double>();
     piece.facts.kept_in_float32 = in.take<int8_t>() != 0;
+    piece.facts.rows = in.take_list();
+    piece.facts.all_rows = in.take<int64_t>();
     piece.shape = in.take_list();
     piece.finite = in.take<int8_t>() != 0;
     piece.microbatch = in.take<int64_t>();

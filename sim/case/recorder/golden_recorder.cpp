@@ -9,6 +9,8 @@
 #include "base/error.h"
 #include "sim/case/record/expected_names.h"
 #include "sim/case/record/golden_blob.h"
+#include "sim/case/record/magnitude.h"
+#include "sim/case/record/sampled_rows.h"
 #include "sim/case/record/scatter.h"
 #include "tensor/aten_view.h"
 
@@ -61,16 +63,35 @@ void GoldenRecorder::observe(const Observation& observation) {
   SHARDPROOF_ASSERT(by_key_.emplace(key, tensors_.size()).second,
                     "the golden observed '" + key + "' twice");
   KeptTensor kept;
-  kept.value = kept_value(observation, last_step_);
   kept.order = static_cast<int64_t>(tensors_.size());
   kept.phase = observation.phase;
   kept.step = observation.step;
   kept.name = observation.name;
   kept.token_dims = observation.token_map.defined();
-  kept.kept_in_float32 = kept.phase == Phase::kForward && kept.value.numel() > 1 &&
+  kept.kept_in_float32 = kept.phase == Phase::kForward && observation.tensor.numel() > 1 &&
                          observation.tensor.scalar_type() == at::kFloat;
+  keep_rows(observation.tensor.detach(), kept);
+  if (!kept.value.defined()) kept.value = kept_value(observation, last_step_);
   kept.version = kept.value.is_inference() ? 0 : static_cast<uint32_t>(kept.value._version());
   tensors_.push_back(std::move(kept));
+}
+
+// Sets the rows of a tensor that is sampled, and their values where the run has more of them.
+void GoldenRecorder::keep_rows(const at::Tensor& whole, KeptTensor& kept) const {
+  if (rows_.count == 0 || whole.dim() == 0) return;
+  if (kept.token_dims && !rows_.samples.empty()) {
+    kept.rows = rows_.samples;
+    kept.all_rows = rows_.all_samples;
+    return;
+  }
+  kept.rows = drawn_rows(kept, whole.size(0), rows_.count, rows_.seed);
+  if (kept.rows.empty()) return;
+  kept.all_rows = whole.size(0);
+  kept.is_cut = true;
+  const at::Tensor on_cpu = whole.cpu().contiguous();
+  kept.scale = largest_magnitude(view_of(on_cpu));
+  kept.finite = all_finite(view_of(on_cpu));
+  kept.value = on_cpu.index_select(0, at::tensor(kept.rows));
 }
 
 void GoldenRecorder::add_member(const GoldenRecorder& member) {
@@ -106,7 +127,9 @@ void GoldenRecorder::write(int fd, const std::map<std::string, std::string>& met
   for (const KeptTensor& tensor : tensors_) {
     SHARDPROOF_ASSERT(tensor.value.is_inference() || tensor.value._version() == tensor.version,
                       tensor.name + " was written to after the golden had observed it");
-    scales.push_back(phase_scales.add(tensor, view_of(tensor.value)));
+    if (tensor.is_cut) phase_scales.add(tensor, tensor.finite);
+    scales.push_back(tensor.is_cut ? tensor.scale
+                                   : phase_scales.add(tensor, view_of(tensor.value)));
     blob.emplace_back(record_key(tensor.phase, tensor.step, tensor.name),
                       judged_value(tensor.value));
   }

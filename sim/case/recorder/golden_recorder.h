@@ -17,8 +17,19 @@ namespace shardproof::sim {
 
 struct KeptTensor : GoldenFacts {
   at::Tensor value;
+  // Whether `value` has only `rows` of what was observed; then `scale` and `finite` are of all.
+  bool is_cut = false, finite = true;
   // When it was observed; write() checks that nothing wrote to it afterwards.
   uint32_t version = 0;
+};
+
+// Which rows of each tensor are kept (sim/case/record/sampled_rows.h).
+struct KeptRows {
+  int64_t count = 0;  // 0: all
+  int64_t seed = 0;
+  // When the run itself is of these samples of `all_samples` only; empty: of all.
+  std::vector<int64_t> samples = {};
+  int64_t all_samples = 0;
 };
 
 // Collects a golden run and writes the blob.
@@ -27,8 +38,8 @@ class GoldenRecorder final : public Probe {
   // With `activations` false, forward outputs and input gradients are not kept, except logprobs and
   // loss. Parameters and optimizer state of step `last_step` are kept without a copy because
   // nothing writes to them again (write() checks it); -1: no step is known to be the last.
-  explicit GoldenRecorder(bool activations, int64_t last_step = -1)
-      : activations_(activations), last_step_(last_step) {}
+  explicit GoldenRecorder(bool activations, int64_t last_step = -1, KeptRows rows = {})
+      : activations_(activations), last_step_(last_step), rows_(std::move(rows)) {}
   bool listens(Phase phase) const override;
   void observe(const Observation& observation) override;
 
@@ -48,6 +59,8 @@ class GoldenRecorder final : public Probe {
  private:
   bool activations_;
   int64_t last_step_;
+  KeptRows rows_;
+  void keep_rows(const at::Tensor& whole, KeptTensor& kept) const;
   bool keeps(const Observation& observation) const;
   template <class Names>
   NamedTensors named(const Names& names_of) const;

@@ -103,7 +103,7 @@ void set_workload(const Settings& settings, const std::vector<KnownWorkload>& kn
     settings.fail("workload", fmt::format("workload is '{}'", spec.workload),
                   known_names(spec.workload, names));
   }
-  for (const char* prefix : {"model.", "data.", "run.", "record_activations"}) {
+  for (const char* prefix : {"model.", "data.", "run.", "record_activations", "sample_rows"}) {
     const std::string also = settings.given_below(prefix);
     if (also.empty()) continue;
     settings.fail(also, fmt::format("workload {} has no model, so no {}", spec.workload, also),

@@ -178,6 +178,7 @@ Sum summed(const AddendGroup& group) {
             .dims = {{}},
             .strides = {1}};
   out.allowance = first.allowance;
+  out.drawn = first.drawn;
   std::set<int32_t> counts;
   for (size_t at = 0; at < size; ++at) {
     if (holders[at] == 0) continue;
@@ -200,7 +201,7 @@ ResultRow judged_sum(const ResultRow& like, const Piece& sum) {
   row.rank = sum.rank;
   row.count = row.judged = static_cast<int64_t>(sum.actual.size());
   row.allowance = sum.allowance;
-  row.global_shape = sum.global_shape;
+  if (sum.drawn.empty()) row.global_shape = sum.global_shape;
   row.replicas = std::vector<int64_t>{sum.rank};
   double golden_square = 0, product = 0, actual_square = 0;
   for (size_t i = 0; i < sum.actual.size(); ++i) {
@@ -218,6 +219,9 @@ ResultRow judged_sum(const ResultRow& like, const Piece& sum) {
     row.golden_value = sum.golden[i];
     row.actual_value = sum.actual[i];
     row.worst_global_index = unravel(sum.dims[0][i], sum.global_shape);
+    if (!sum.drawn.empty()) {
+      row.worst_global_index[0] = sum.drawn[static_cast<size_t>(row.worst_global_index[0])];
+    }
   }
   row.outcome = row.bad_count > 0    ? Outcome::kMismatch
                 : row.reason.empty() ? Outcome::kMatch

@@ -4,9 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/digest.h"
 #include "base/error.h"
+#include "sim/case/record/sampled_rows.h"
 
 namespace shardproof::sim {
 
@@ -73,6 +75,32 @@ void fill_dims(IndexPlan& plan, const Layout& layout, const TensorView& token_ma
   }
 }
 
+int64_t held_elements(const IndexPlan& plan) {
+  int64_t held = 1;
+  for (const std::vector<int64_t>& dim : plan.dims) {
+    held *= std::count_if(dim.begin(), dim.end(), [](int64_t index) { return index >= 0; });
+  }
+  return held;
+}
+
+// Leaves only the indices of drawn rows along the first entry of dims, counted as the golden does.
+void keep_drawn(IndexPlan& plan) {
+  const int64_t all = held_elements(plan);
+  const bool tokens = plan.dims.size() < plan.global_shape.size();
+  const int64_t of_row = tokens ? plan.global_shape[1] : 1;
+  std::vector<int64_t> indices;
+  for (size_t i = 0; i < plan.dims[0].size(); ++i) {
+    const int64_t index = plan.dims[0][i];
+    if (index < 0) continue;
+    const auto at = std::lower_bound(plan.drawn.begin(), plan.drawn.end(), index / of_row);
+    if (at == plan.drawn.end() || *at != index / of_row) continue;
+    indices.push_back((at - plan.drawn.begin()) * of_row + index % of_row);
+    plan.kept.push_back(static_cast<int64_t>(i));
+  }
+  plan.dims[0] = std::move(indices);
+  plan.undrawn = all - held_elements(plan);
+}
+
 bool is_whole(const std::vector<int64_t>& indices, int64_t golden_size) {
   if (static_cast<int64_t>(indices.size()) != golden_size) return false;
   for (int64_t i = 0; i < golden_size; ++i) {
@@ -113,10 +141,11 @@ std::vector<int64_t> row_offsets(const IndexPlan& plan, size_t outer_dims) {
 }
 
 void fill_runs(IndexPlan& plan) {
+  const std::vector<int64_t> shape = plan.golden_shape();
   const auto golden_size = [&](size_t d) {  // golden size of an entry of dims
-    const size_t merged = plan.global_shape.size() - plan.dims.size();
-    if (d == 0 && merged == 1) return plan.global_shape[0] * plan.global_shape[1];
-    return plan.global_shape[d + merged];
+    const size_t merged = shape.size() - plan.dims.size();
+    if (d == 0 && merged == 1) return shape[0] * shape[1];
+    return shape[d + merged];
   };
   size_t d = plan.dims.size();
   int64_t inner = 1;
@@ -135,12 +164,12 @@ void fill_runs(IndexPlan& plan) {
 
 void fill_coverage(IndexPlan& plan) {
   plan.covered = plan.coverage_of_all = 1;
-  const size_t merged = plan.global_shape.size() - plan.dims.size();
+  const std::vector<int64_t> shape = plan.golden_shape();
+  const size_t merged = shape.size() - plan.dims.size();
   for (size_t d = 0; d < plan.dims.size(); ++d) {
     uint64_t here = 0;
     for (const int64_t index : plan.dims[d]) here += index < 0 ? 0 : coverage_hash(d, index);
-    const int64_t size = d == 0 && merged == 1 ? plan.global_shape[0] * plan.global_shape[1]
-                                               : plan.global_shape[d + merged];
+    const int64_t size = d == 0 && merged == 1 ? shape[0] * shape[1] : shape[d + merged];
     uint64_t all = 0;
     for (int64_t index = 0; index < size; ++index) all += coverage_hash(d, index);
     plan.covered *= here;
@@ -168,13 +197,15 @@ uint64_t coverage_hash(size_t dim, int64_t index) {
 
 IndexPlan make_index_plan(const std::vector<int64_t>& global_shape, const Layout& layout,
                           const TensorView& token_map, const std::vector<std::string>& partial_axes,
-                          const Mesh& mesh, int64_t rank) {
+                          const Mesh& mesh, int64_t rank, const std::vector<int64_t>& drawn) {
   IndexPlan plan;
   plan.global_shape = global_shape;
+  plan.drawn = drawn;
   try {
     const Layout resolved = layout.resolved(static_cast<int64_t>(global_shape.size()));
     plan.layout = layout.replicated() ? "" : resolved.describe();
     fill_dims(plan, resolved, token_map, mesh, rank);
+    if (!drawn.empty()) keep_drawn(plan);
     fill_runs(plan);
     fill_coverage(plan);
     plan.replicas = same_addend(resolved.replicas_of(mesh, rank), partial_axes, mesh, rank);
@@ -185,6 +216,39 @@ IndexPlan make_index_plan(const std::vector<int64_t>& global_shape, const Layout
                                layout.describe(), fmt::join(global_shape, ", "), error.fact());
   }
   return plan;
+}
+
+std::vector<int64_t> IndexPlan::golden_shape() const { return drawn_shape(drawn, global_shape); }
+
+int64_t IndexPlan::local_offset(int64_t offset) const {
+  if (drawn.empty()) return offset;
+  int64_t block = 1;
+  for (size_t d = 1; d < dims.size(); ++d) block *= static_cast<int64_t>(dims[d].size());
+  return kept[static_cast<size_t>(offset / block)] * block + offset % block;
+}
+
+std::vector<int64_t> IndexPlan::global_index(int64_t offset) const {
+  std::vector<int64_t> index = unravel(offset, golden_shape());
+  if (!drawn.empty()) index[0] = drawn[static_cast<size_t>(index[0])];
+  return index;
+}
+
+TensorView kept_rows(const TensorView& local, const IndexPlan& plan) {
+  if (plan.drawn.empty()) return local;
+  const auto rows = static_cast<int64_t>(plan.kept.size());
+  std::vector<int64_t> shape = {rows};
+  for (size_t d = 1; d < plan.dims.size(); ++d) {
+    shape.push_back(static_cast<int64_t>(plan.dims[d].size()));
+  }
+  size_t block = static_cast<size_t>(element_bytes(local.dtype()));
+  for (size_t d = 1; d < shape.size(); ++d) block *= static_cast<size_t>(shape[d]);
+  const std::shared_ptr<char[]> bytes(new char[plan.kept.size() * block + 1]);
+  for (size_t i = 0; i < plan.kept.size(); ++i) {
+    std::memcpy(bytes.get() + i * block,
+                static_cast<const char*>(local.bytes()) + static_cast<size_t>(plan.kept[i]) * block,
+                block);
+  }
+  return {std::shared_ptr<const void>(bytes, bytes.get()), local.dtype(), shape};
 }
 
 std::vector<int64_t> unravel(int64_t offset, const std::vector<int64_t>& shape) {

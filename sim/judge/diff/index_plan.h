@@ -20,7 +20,12 @@ struct IndexPlan {
 
   std::vector<int64_t> global_shape;
   std::vector<int64_t> local_shape;  // shape that the rank's tensor must have
-  std::string problem;               // why there is no plan; all below is then empty
+  // Of a golden that holds only some rows of dim 0 (sim/case/record/sampled_rows.h): these rows.
+  // All below is then of those of them that the rank holds: `local` counts within kept_rows().
+  std::vector<int64_t> drawn;
+  std::vector<int64_t> kept;  // their places along the rank's dim 0, or its tokens
+  int64_t undrawn = 0;        // elements that the rank holds of the full tensor's other rows
+  std::string problem;        // why there is no plan; all below is then empty
   // For each dim, the golden index of each local index, -1 at padding. The token dims are one dim.
   std::vector<std::vector<int64_t>> dims;
   std::vector<int64_t> strides;               // of the golden, per entry of dims
@@ -33,6 +38,12 @@ struct IndexPlan {
   uint64_t covered = 0, coverage_of_all = 0;  // see ResultRow
   RankList replicas;                          // ranks that hold an equal copy by the layout
   std::string layout;                         // "S(0)tp"; "" for replicated
+
+  std::vector<int64_t> golden_shape() const;
+  // Offset in the rank's tensor of an offset in its kept rows.
+  int64_t local_offset(int64_t offset) const;
+  // Index in the full tensor of an offset in the golden.
+  std::vector<int64_t> global_index(int64_t offset) const;
 
   // Calls use(local_offset, golden_offset, length) for every run, in local order.
   template <class Use>
@@ -47,10 +58,15 @@ struct IndexPlan {
 
 // Makes the plan of a tensor that `layout` cuts. `token_map` ([b, s] int64, or undefined) maps dims
 // 0 and 1 before the cut to the golden's, see Observation. Ranks on `partial_axes` hold addends,
-// not replicas. The plan has a `problem` when the layout or map does not fit.
+// not replicas. The plan has a `problem` when the layout or map does not fit. `drawn` are the rows
+// that the golden holds; empty: all.
 IndexPlan make_index_plan(const std::vector<int64_t>& global_shape, const Layout& layout,
                           const TensorView& token_map, const std::vector<std::string>& partial_axes,
-                          const Mesh& mesh, int64_t rank);
+                          const Mesh& mesh, int64_t rank, const std::vector<int64_t>& drawn = {});
+
+// The rows of a rank's tensor that the plan compares, dim 0 (and 1, of tokens) in one; the tensor
+// itself when the golden holds all.
+TensorView kept_rows(const TensorView& local, const IndexPlan& plan);
 
 // The golden indices of an offset in a tensor of `shape`.
 std::vector<int64_t> unravel(int64_t offset, const std::vector<int64_t>& shape);

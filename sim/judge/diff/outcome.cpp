@@ -32,6 +32,8 @@ const char* excuse_name(Excuse excuse) {
       return "not_in_file";
     case Excuse::kUnresolved:
       return "unresolved";
+    case Excuse::kNotDrawn:
+      return "not_drawn";
   }
   SHARDPROOF_ASSERT(false, "an excuse without a name");
 }

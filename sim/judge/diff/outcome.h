@@ -21,6 +21,7 @@ enum class Excuse {
   kNotRecorded,  // the case records no activations (record_activations: false)
   kNotInFile,    // `judge`: the result file lacks it
   kUnresolved,   // Outcome::kUnresolved
+  kNotDrawn,     // in a row that the case does not sample (sample_rows)
 };
 const char* excuse_name(Excuse excuse);
 

@@ -17,7 +17,7 @@ namespace shardproof::sim {
 namespace {
 
 constexpr int64_t kVersion = 5;
-constexpr size_t kShortFields = 20, kLongFields = 15;
+constexpr size_t kShortFields = 21, kLongFields = 15;
 
 enum Flags : uint64_t { kRedundant = 1, kPartial = 2, kReplicas = 4, kRounding = 8 };
 
@@ -95,6 +95,7 @@ void put_row(CborWriter& out, Tables& tables, const ResultRow& row) {
   out.integer(row.count);
   out.integer(row.judged);
   out.integer(row.padding);
+  out.integer(row.undrawn);
   out.number(row.worst_ratio);
   out.number(row.worst_error);
   out.number(row.golden_scale);
@@ -146,7 +147,7 @@ Outcome take_outcome(CborReader& in) {
 
 std::optional<Excuse> take_excuse(CborReader& in) {
   const int64_t excuse = in.integer();
-  if (excuse < -1 || excuse > static_cast<int64_t>(Excuse::kUnresolved)) {
+  if (excuse < -1 || excuse > static_cast<int64_t>(Excuse::kNotDrawn)) {
     throw InternalError("a rank's report is damaged: an unknown excuse");
   }
   if (excuse < 0) return std::nullopt;
@@ -171,6 +172,7 @@ ResultRow take_row(CborReader& in, Tables& tables, int64_t rank) {
   row.count = in.integer();
   row.judged = in.integer();
   row.padding = in.integer();
+  row.undrawn = in.integer();
   row.worst_ratio = in.number();
   row.worst_error = in.number();
   row.golden_scale = in.number();
@@ -205,7 +207,7 @@ ResultRow take_row(CborReader& in, Tables& tables, int64_t rank) {
 }
 
 void put_piece(CborWriter& out, const Piece& piece) {
-  out.array(14);
+  out.array(15);
   out.text(piece.name);
   out.integer(static_cast<int64_t>(piece.phase));
   out.integer(piece.step);
@@ -221,6 +223,7 @@ void put_piece(CborWriter& out, const Piece& piece) {
   out.numbers(piece.actual);
   out.numbers(piece.golden);
   out.number(piece.allowance);
+  out.integers(piece.drawn);
 }
 
 // Throws when the fields of a piece contradict each other: the judge indexes by them.
@@ -235,6 +238,8 @@ void check_piece(const Piece& piece) {
     full *= static_cast<uint64_t>(size);
   }
   demand(piece.strides.size() == piece.dims.size());
+  demand(piece.drawn.empty() ||
+         (!piece.global_shape.empty() && std::ssize(piece.drawn) == piece.global_shape.front()));
   uint64_t count = 1;
   uint64_t reach = 0;
   for (size_t d = 0; d < piece.dims.size(); ++d) {
@@ -254,7 +259,7 @@ void check_piece(const Piece& piece) {
 }
 
 Piece take_piece(CborReader& in) {
-  in.array(14);
+  in.array(15);
   Piece piece;
   piece.name = in.text();
   piece.phase = take_phase(in);
@@ -271,6 +276,7 @@ Piece take_piece(CborReader& in) {
   piece.actual = in.numbers();
   piece.golden = in.numbers();
   piece.allowance = in.number();
+  piece.drawn = in.integers();
   check_piece(piece);
   return piece;
 }

@@ -34,6 +34,7 @@ nlohmann::json to_json(const ResultRow& row) {
           {"count", row.count},
           {"judged", row.judged},
           {"padding", row.padding},
+          {"undrawn", row.undrawn},
           {"bad_count", row.bad_count},
           {"worst_ratio", json_number(row.worst_ratio)},
           {"worst_error", json_number(row.worst_error)},

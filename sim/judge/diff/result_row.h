@@ -32,6 +32,7 @@ struct ResultRow {
   int64_t count = 0;           // elements of the golden that the rank holds
   int64_t judged = 0;          // those of `count` that were compared
   int64_t padding = 0;         // elements of the rank that the golden does not have
+  int64_t undrawn = 0;         // elements of the rank in rows that the case does not sample
   int64_t bad_count = 0;
   double worst_ratio = 0;  // largest error / allowance
   double worst_error = 0;  // |actual - golden| of that element
@@ -67,7 +68,7 @@ struct ResultRow {
 //
 // `dims` are the golden's dims, with the two token dims merged. Element [i, j, ..] in row-major
 // order of `dims` lies at dims[0][i] * strides[0] + dims[1][j] * strides[1] + .. in the golden;
-// index -1 is padding.
+// index -1 is padding. Where the golden has only some rows of dim 0, it is as small as they are.
 struct Piece {
   std::string name;
   Phase phase = Phase::kForward;
@@ -82,6 +83,7 @@ struct Piece {
   std::vector<int64_t> strides;
   std::vector<double> actual = {}, golden = {};  // `golden` includes the declared scale
   double allowance = 0;                          // of every element
+  std::vector<int64_t> drawn = {};               // the golden's rows of dim 0; empty: all
 };
 
 // A golden tensor that a rank did not observe.

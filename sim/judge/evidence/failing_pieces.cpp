@@ -17,15 +17,16 @@ Piece make_piece(const ResultRow& row, const DiffTask& task) {
               .order = row.order,
               .partial = row.partial,
               .partial_axes = row.partial_axes,
-              .global_shape = task.plan.global_shape,
+              .global_shape = task.plan.golden_shape(),
               .dims = task.plan.dims,
               .strides = task.plan.strides};
   piece.allowance = std::fabs(task.scale) * task.allowance;
+  piece.drawn = task.plan.drawn;
   copy_both(task, piece.actual, piece.golden);
   return piece;
 }
 
-void take_result(const DiffResult& result, ResultRow& row) {
+void take_result(const DiffResult& result, const IndexPlan& plan, ResultRow& row) {
   row.bad_count = result.bad_count;
   row.worst_ratio = result.worst_ratio;
   row.worst_error = result.worst_error;
@@ -38,8 +39,8 @@ void take_result(const DiffResult& result, ResultRow& row) {
   row.actual_value = result.actual_value;
   row.factor = result.factor;
   row.factor_residual = result.factor_residual;
-  row.worst_global_index = unravel(result.worst_golden, row.global_shape);
-  row.worst_local_index = unravel(result.worst_local, row.local_shape);
+  row.worst_global_index = plan.global_index(result.worst_golden);
+  row.worst_local_index = unravel(plan.local_offset(result.worst_local), plan.local_shape);
 }
 
 namespace {

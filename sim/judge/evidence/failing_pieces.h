@@ -12,12 +12,13 @@ namespace shardproof::sim {
 
 struct DiffResult;
 struct DiffTask;
+struct IndexPlan;
 
 // The values of both sides, with what `row` says of them.
 Piece make_piece(const ResultRow& row, const DiffTask& task);
-// Gives `row`, whose shapes and reason are set, the outcome of its comparison and the worst
+// Gives `row`, whose reason is set, the outcome of its comparison by the plan and the worst
 // element.
-void take_result(const DiffResult& result, ResultRow& row);
+void take_result(const DiffResult& result, const IndexPlan& plan, ResultRow& row);
 
 // Keeps the pieces of the earliest tensors in the golden's order.
 class FailingPieces {

@@ -180,8 +180,8 @@ const GoldenTensor* equal_tensor(const DiffTask& task, const Values& now,
   int tried = 0;
   for (const GoldenTensor& other : golden.tensors()) {
     if (&other == &right || other.phase != right.phase || other.step != right.step ||
-        other.value.sizes() != right.value.sizes() || other.value.dtype() != Dtype::kFloat64 ||
-        other.scale == 0) {
+        other.value.sizes() != right.value.sizes() || other.rows != right.rows ||
+        other.value.dtype() != Dtype::kFloat64 || other.scale == 0) {
       continue;
     }
     if (++tried > kLargestSearch) return nullptr;

@@ -37,6 +37,7 @@ std::optional<Assembled> assemble(const std::vector<const Piece*>& pieces) {
   if (pieces.empty()) return std::nullopt;
   Assembled out;
   out.shape = pieces.front()->global_shape;
+  out.drawn = pieces.front()->drawn;
   out.token_dims = pieces.front()->dims.size() + 1 == out.shape.size();
   out.zeros_are_exact = pieces.front()->name == "logprobs";
   int64_t count = 1;

@@ -13,6 +13,7 @@ namespace shardproof::sim {
 
 struct Assembled {
   std::vector<int64_t> shape;
+  std::vector<int64_t> drawn;    // the rows of dim 0 that are here; empty: all
   bool token_dims = false;       // dims 0 and 1 are samples and positions
   bool zeros_are_exact = false;  // logprobs: a golden zero is padding
   std::vector<char> known;       // one flag per element

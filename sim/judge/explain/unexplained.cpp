@@ -60,9 +60,18 @@ Wrong wrong_elements(const Assembled& tensor) {
   return wrong;
 }
 
+// The indices in the full tensor.
+std::set<int64_t> in_full(const Assembled& tensor, size_t dim, const std::set<int64_t>& indices) {
+  if (dim > 0 || tensor.drawn.empty()) return indices;
+  std::set<int64_t> rows;
+  for (const int64_t index : indices) rows.insert(tensor.drawn[static_cast<size_t>(index)]);
+  return rows;
+}
+
 // " (the part of tp 1)" when the wrong indices of a dim are those of one rank of an axis; else "".
-std::string shard_text(const Wrong& wrong, const std::vector<int64_t>& shape, const Mesh& mesh) {
-  for (size_t d = 0; d < shape.size(); ++d) {
+std::string shard_text(const Assembled& tensor, const Wrong& wrong, const Mesh& mesh) {
+  const std::vector<int64_t>& shape = tensor.shape;
+  for (size_t d = tensor.drawn.empty() ? 0 : 1; d < shape.size(); ++d) {
     if (wrong.at[d].size() == wrong.seen[d].size()) continue;
     for (const MeshAxis& axis : mesh.axes()) {
       if (axis.size == 1 || shape[d] % axis.size != 0) continue;
@@ -85,7 +94,8 @@ std::string where_text(const Assembled& tensor, const Wrong& wrong) {
     if (at.empty() || at.size() == wrong.seen[d].size()) continue;
     const bool in_a_row = *at.rbegin() - *at.begin() + 1 == static_cast<int64_t>(at.size());
     if (!in_a_row && 2 * at.size() > wrong.seen[d].size()) continue;
-    where += fmt::format("{}{} {}", where.empty() ? "" : ", ", dim_name(tensor, d), index_text(at));
+    where += fmt::format("{}{} {}", where.empty() ? "" : ", ", dim_name(tensor, d),
+                         index_text(in_full(tensor, d, at)));
   }
   return where;
 }
@@ -147,7 +157,7 @@ std::optional<Proposal> propose_where(const Assembled& tensor, const Mesh& mesh)
   const std::string where = where_text(tensor, wrong);
   Proposal out;
   if (!where.empty()) {
-    out.pattern = "wrong only at " + where + shard_text(wrong, tensor.shape, mesh);
+    out.pattern = "wrong only at " + where + shard_text(tensor, wrong, mesh);
   }
   const std::string what = where.empty() ? "the wrong elements" : "which";
   const auto append = [&](const std::string& text) {

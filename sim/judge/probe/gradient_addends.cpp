@@ -42,8 +42,13 @@ bool GradientAddends::are_several(const GoldenTensor& gradient) const {
   const int64_t hidden = of_tokens->value.size(2);
   const double* gradients = of_tokens->value.data<double>();
   double within = 0, beyond = 0;
+  const int64_t positions = of_tokens->value.size(1);
   for (int64_t token = 0; token < count; ++token) {
-    double& largest = tokens_.count(token) != 0 ? within : beyond;
+    const std::vector<int64_t>& rows = of_tokens->rows;
+    const int64_t sample = token / positions;
+    const int64_t id =
+        rows.empty() ? token : rows[static_cast<size_t>(sample)] * positions + token % positions;
+    double& largest = tokens_.count(id) != 0 ? within : beyond;
     for (int64_t i = token * hidden; i < (token + 1) * hidden; ++i) {
       largest = std::max(largest, std::fabs(gradients[i]));
     }

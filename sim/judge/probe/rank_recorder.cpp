@@ -11,6 +11,7 @@
 #include "base/elapsed.h"
 #include "sim/case/policy_stages.h"
 #include "sim/case/record/reference_pieces.h"
+#include "sim/case/record/sampled_rows.h"
 #include "sim/judge/diff/given.h"
 #include "sim/judge/diff/golden_order.h"
 #include "sim/judge/diff/roundings.h"
@@ -30,8 +31,10 @@ uint64_t combine(uint64_t seed, uint64_t value) { return mix_bits(seed * 31 + va
 
 uint64_t text_hash(const std::string& text) { return digest_of(text.data(), text.size()); }
 
-uint64_t plan_key(const Observation& observation, const std::vector<int64_t>& global_shape) {
+uint64_t plan_key(const Observation& observation, const std::vector<int64_t>& global_shape,
+                  const std::vector<int64_t>& drawn) {
   uint64_t key = digest_of(global_shape.data(), global_shape.size() * sizeof(int64_t));
+  key = combine(key, digest_of(drawn.data(), drawn.size() * sizeof(int64_t)));
   for (const Cut& cut : observation.layout.cuts()) {
     key = combine(key, static_cast<uint64_t>(cut.dim));
     key = combine(key, text_hash(cut.axis));
@@ -143,9 +146,9 @@ const GoldenTensor* RankRecorder::golden_of(const Observation& observation, bool
                        fed ? observation.name.substr(4) : observation.name);
 }
 
-const IndexPlan& RankRecorder::plan_of(const Observation& observation,
-                                       const std::vector<int64_t>& global_shape) {
-  uint64_t key = plan_key(observation, global_shape);
+const IndexPlan& RankRecorder::plan_of(const Observation& observation, const GoldenTensor& golden) {
+  const std::vector<int64_t> global_shape = full_shape(golden, golden.value.sizes());
+  uint64_t key = plan_key(observation, global_shape, golden.rows);
   Mesh mesh = mesh_;
   if (!spec_.stages.empty()) {
     mesh = parallel_at(spec_, observation.step).mesh();
@@ -156,7 +159,7 @@ const IndexPlan& RankRecorder::plan_of(const Observation& observation,
     const bool partial = observation.part == Part::kPartial;
     plan = std::make_unique<IndexPlan>(make_index_plan(
         global_shape, observation.layout, view_of(observation.token_map),
-        partial ? observation.partial_axes : std::vector<std::string>(), mesh, rank_));
+        partial ? observation.partial_axes : std::vector<std::string>(), mesh, rank_, golden.rows));
   }
   return *plan;
 }
@@ -224,7 +227,7 @@ void RankRecorder::judge(const Observation& observation, const TensorView& local
   row.order = golden->order;
   row.golden_scale = golden->scale;
   if (!fed) observed_[static_cast<size_t>(golden->order)] = true;
-  const IndexPlan& plan = plan_of(observation, golden->value.sizes());
+  const IndexPlan& plan = plan_of(observation, *golden);
   row.layout = plan.layout;
   row.replicas = plan.replicas;
   row.tokens = plan.tokens;
@@ -241,10 +244,12 @@ void RankRecorder::judge(const Observation& observation, const TensorView& local
     row.problem = fmt::format("wrong dtype: {}, the golden is {}", row.dtype,
                               dtype_name(golden->value.dtype()));
   } else if (observation.phase == Phase::kRecompute) {
-    row.padding = local.numel() - plan.count;
+    row.undrawn = plan.undrawn;
+    row.padding = local.numel() - plan.count - plan.undrawn;
     check_recompute(observation, row);
   } else {
-    row.padding = local.numel() - plan.count;
+    row.undrawn = plan.undrawn;
+    row.padding = local.numel() - plan.count - plan.undrawn;
     row.problem = not_given(*golden, plan);
     if (row.problem.empty()) compare(observation, local, *golden, plan, fed, row);
     release_pages(*golden);
@@ -262,7 +267,8 @@ void RankRecorder::judge(const Observation& observation, const TensorView& local
 void RankRecorder::compare(const Observation& observation, const TensorView& local,
                            const GoldenTensor& golden, const IndexPlan& plan, bool fed,
                            ResultRow& row) {
-  DiffTask task{local, golden, plan, observation.scale,
+  const TensorView kept = kept_rows(local, plan);
+  DiffTask task{kept, golden, plan, observation.scale,
                 fed ? tolerance_.fed_allowance(golden) : tolerance_.allowance(golden)};
   if (parted_->has_left(row.phase, row.step)) {
     row.outcome = Outcome::kUnresolved;
@@ -290,12 +296,12 @@ void RankRecorder::compare(const Observation& observation, const TensorView& loc
     row.global_shape = plan.global_shape;
     row.local_shape = plan.local_shape;
   }
-  take_result(result, row);
-  if (!fed && row.outcome == Outcome::kMatch) check_roundings(observation, task, row);
+  take_result(result, plan, row);
+  if (!fed && row.outcome == Outcome::kMatch) check_roundings(observation, task, local, row);
   if (row.outcome != Outcome::kMismatch) return;
   if (row.name == "metric.skipped" && parted_->leaves(row.step)) {
     row.reason = PartedSteps::kReason;
-    return take_result({}, row);
+    return take_result({}, plan, row);
   }
   row.rounding_only = spec_.precision != Precision::kFloat64;
   const GoldenPosition here = golden_position(row.step, row.phase, row.order);
@@ -306,9 +312,9 @@ void RankRecorder::compare(const Observation& observation, const TensorView& loc
 }
 
 // Finds errors in a low precision that no single element shows, since each is within its allowance.
+// `local` has all rows, of which `task` may have a sample.
 void RankRecorder::check_roundings(const Observation& observation, const DiffTask& task,
-                                   ResultRow& row) const {
-  const TensorView& local = task.local;
+                                   const TensorView& local, ResultRow& row) const {
   if (spec_.precision == Precision::kFloat64 || !is_floating(local.dtype())) return;
   if (task.padding_is_zero || is_policy_scores(observation.name)) {
     row.problem = rounded_through(local, spec_.precision);
@@ -370,7 +376,8 @@ std::vector<Unobserved> RankRecorder::unobserved() const {
     const bool activation =
         tensor.phase == Phase::kBackward ||
         (tensor.phase == Phase::kForward && tensor.name != "logprobs" && tensor.name != "loss");
-    missing.push_back({tensor.order, tensor.phase, tensor.step, tensor.name, tensor.value.sizes()});
+    missing.push_back({tensor.order, tensor.phase, tensor.step, tensor.name,
+                       full_shape(tensor, tensor.value.sizes())});
     if (activation && !spec_.record_activations) missing.back().excuse = Excuse::kNotRecorded;
     if (why_in_doubt(tensor.phase, tensor.step)) missing.back().excuse = Excuse::kUnresolved;
   }

@@ -48,12 +48,12 @@ class RankRecorder final : public Probe {
  private:
   bool filtered(const Observation& observation) const;
   const GoldenTensor* golden_of(const Observation& observation, bool fed) const;
-  const IndexPlan& plan_of(const Observation& observation,
-                           const std::vector<int64_t>& global_shape);
+  const IndexPlan& plan_of(const Observation& observation, const GoldenTensor& golden);
   void judge(const Observation& observation, const TensorView& local, ResultRow& row);
   void compare(const Observation& observation, const TensorView& local, const GoldenTensor& golden,
                const IndexPlan& plan, bool fed, ResultRow& row);
-  void check_roundings(const Observation& observation, const DiffTask& task, ResultRow& row) const;
+  void check_roundings(const Observation& observation, const DiffTask& task,
+                       const TensorView& local, ResultRow& row) const;
   void check_recompute(const Observation& observation, ResultRow& row);
   void keep_addend(const IndexPlan& plan, const DiffTask& task, ResultRow& row);
   const char* why_in_doubt(Phase phase, int64_t step) const;

@@ -10,6 +10,7 @@
 
 #include "base/digest.h"
 #include "base/error.h"
+#include "sim/case/record/sampled_rows.h"
 #include "tensor/aten_view.h"
 
 namespace shardproof::sim {
@@ -71,6 +72,8 @@ ReferenceProbe::ReferenceProbe(const CaseSpec& spec, const Mesh& mesh, int64_t r
                                FullSizes sizes)
     : folder_(spec.reference.folder),
       activations_(spec.record_activations),
+      sample_rows_(spec.sample_rows),
+      seed_(spec.seed),
       mesh_(mesh),
       rank_(rank),
       sizes_(std::move(sizes)),
@@ -93,17 +96,6 @@ void ReferenceProbe::observe(const Observation& observation) {
   const TensorView local = view_of(tensor);
   const bool addend = observation.part == Part::kPartial;
   const std::vector<int64_t> shape = full_shape_of(observation, sizes_, mesh_);
-  const IndexPlan plan =
-      make_index_plan(shape, observation.layout, view_of(observation.token_map),
-                      addend ? observation.partial_axes : std::vector<std::string>(), mesh_, rank_);
-  if (!plan.problem.empty() || local.sizes() != plan.local_shape || !is_floating(local.dtype())) {
-    throw Error(
-        {.kind = ErrorKind::kFailed,
-         .what = fmt::format("{} [{}] of rank {} does not fit its declared layout {}{}{}", name,
-                             fmt::join(local.sizes(), ", "), rank_, observation.layout.describe(),
-                             plan.problem.empty() ? "" : ": ", plan.problem),
-         .fix = "compare the reference's layout with one device"});
-  }
   GivenPiece piece;
   piece.facts.phase = observation.phase;
   piece.facts.step = observation.step;
@@ -112,14 +104,30 @@ void ReferenceProbe::observe(const Observation& observation) {
   piece.facts.kept_in_float32 = observation.phase == Phase::kForward &&
                                 c10::multiply_integers(shape) > 1 &&
                                 local.dtype() == Dtype::kFloat32;
-  piece.shape = shape;
+  if (!shape.empty()) {
+    piece.facts.rows = drawn_rows(piece.facts, shape.front(), sample_rows_, seed_);
+    if (!piece.facts.rows.empty()) piece.facts.all_rows = shape.front();
+  }
+  const IndexPlan plan =
+      make_index_plan(shape, observation.layout, view_of(observation.token_map),
+                      addend ? observation.partial_axes : std::vector<std::string>(), mesh_, rank_,
+                      piece.facts.rows);
+  if (!plan.problem.empty() || local.sizes() != plan.local_shape || !is_floating(local.dtype())) {
+    throw Error(
+        {.kind = ErrorKind::kFailed,
+         .what = fmt::format("{} [{}] of rank {} does not fit its declared layout {}{}{}", name,
+                             fmt::join(local.sizes(), ", "), rank_, observation.layout.describe(),
+                             plan.problem.empty() ? "" : ": ", plan.problem),
+         .fix = "compare the reference's layout with one device"});
+  }
+  piece.shape = plan.golden_shape();
   piece.microbatch = observation.microbatch;
   piece.digest = digest_of(local.bytes(), local.nbytes());
   piece.tokens = plan.tokens;
   piece.compares_replicas = !plan.only_padding;
   piece.replicas = plan.replicas.ranks();
   if (addend) piece.addend_of = mesh_.peers_along(observation.partial_axes, rank_);
-  put(local, plan, observation.scale, addend, piece);
+  put(kept_rows(local, plan), plan, observation.scale, addend, piece);
   pieces_.pieces.push_back(std::move(piece));
 }
 
@@ -128,7 +136,7 @@ void ReferenceProbe::put(const TensorView& local, const IndexPlan& plan, double 
   // By the layout alone, ranks with other tokens are copies too.
   const bool first = piece.facts.token_dims || piece.replicas.front() == rank_;
   if (plan.count == 0) return;
-  const PiecesFile file = PiecesFile::to_write(folder_, piece.facts, plan.global_shape);
+  const PiecesFile file = PiecesFile::to_write(folder_, piece.facts, piece.shape);
   const auto write = [&] {
     with_floating_dtype(local.dtype(), [&](auto one) {
       const auto* from = local.data<decltype(one)>();

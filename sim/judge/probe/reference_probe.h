@@ -46,6 +46,7 @@ class ReferenceProbe final : public Probe {
 
   std::string folder_;
   bool activations_;
+  int64_t sample_rows_, seed_;
   Mesh mesh_;
   int64_t rank_;
   FullSizes sizes_;

@@ -23,9 +23,10 @@ struct TensorAccount {
     name = row.name;
     phase = row.phase;
     step = row.step;
-    elements.demanded += row.count + row.padding;
+    elements.demanded += row.count + row.padding + row.undrawn;
     elements.judged += row.judged;
     if (row.padding > 0) elements.excused[Excuse::kPadding] += row.padding;
+    if (row.undrawn > 0) elements.excused[Excuse::kNotDrawn] += row.undrawn;
     held += row.count;
     wrong = wrong || row.is_wrong();
     undecided = undecided || row.outcome == Outcome::kNotJudged || row.outcome == Outcome::kAddend;

@@ -110,7 +110,7 @@ std::string divergence_text(const CaseResult& result) {
   text += field("pattern", found.pattern);
   text += field("likely", found.likely);
   text += field("note", rounding_line(result));
-  text += field("golden", reference_note(result.spec));
+  text += field("golden", match_limits(result.spec));
   return text + field("after", history_line(found));
 }
 
@@ -139,7 +139,7 @@ std::string describe_result(const CaseResult& result, bool color) {
   if (result.verdict == Verdict::kMatch) {
     text += "   " + matched_line(result);
     text += field("note", result.message);
-    text += field("match", reference_note(result.spec));
+    text += field("match", match_limits(result.spec));
     text += field("faults", faults_text(result));
     if (!good) text += field("expected", result.unexpected);
     return good ? text : text + field("replay", result.replay);

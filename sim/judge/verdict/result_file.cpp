@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "sim/case/record/expected_names.h"
 #include "sim/case/record/golden_record.h"
+#include "sim/case/record/sampled_rows.h"
 #include "sim/judge/diff/tensor_diff.h"
 #include "sim/judge/probe/rank_recorder.h"
 #include "sim/judge/verdict/replay.h"
@@ -42,10 +43,11 @@ void check_tensor(const std::string& path, const std::string& name, const Tensor
     return fmt::format("[{}]", fmt::join(shape, ", "));
   };
   const bool scalar = golden.value.numel() == 1 && tensor.numel() == 1;
-  if (tensor.sizes() != golden.value.sizes() && !scalar) {
+  const std::vector<int64_t> shape = full_shape(golden, golden.value.sizes());
+  if (tensor.sizes() != shape && !scalar) {
     bad_file(path,
              fmt::format("{} has the shape {}, the golden's is {}", name,
-                         shape_text(tensor.sizes()), shape_text(golden.value.sizes())),
+                         shape_text(tensor.sizes()), shape_text(shape)),
              "write the full tensor, not a shard");
   }
   if (is_floating(tensor.dtype()) != is_floating(golden.value.dtype())) {
@@ -96,10 +98,11 @@ RankReport compare_file(const SafetensorsFile& file, const CaseSpec& spec,
   }
   RankRecorder recorder(as_one_rank(spec), Mesh(), 0, &golden, {});
   for (const auto& [place, tensor] : found) {
-    recorder.observe({.name = tensor->name,
-                      .phase = tensor->phase,
-                      .step = tensor->step,
-                      .tensor = file.get(place.second).view(tensor->value.sizes())});
+    recorder.observe(
+        {.name = tensor->name,
+         .phase = tensor->phase,
+         .step = tensor->step,
+         .tensor = file.get(place.second).view(full_shape(*tensor, tensor->value.sizes()))});
   }
   RankReport report = recorder.finish();
   for (Unobserved& missing : report.unobserved) {  // the message gives the names of the file

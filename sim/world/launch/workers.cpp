@@ -46,7 +46,8 @@ std::shared_ptr<WorkerProcess> Workers::start(const WorkerSetup& setup, const Sh
                 .lines = duplicate(shared.lines),
                 .node_network = duplicate(shared.node.network),
                 .switch_network = duplicate(shared.node.network_of_switch),
-                .node_user = duplicate(shared.node.user)};
+                .node_user = duplicate(shared.node.user),
+                .relay = duplicate(shared.node.relay)};
   OwnedFd our_channel(channel[0]);
   OwnedFd our_output(output[0]);
   Zygote::Spawned spawned = zygote_.spawn(setup, std::move(fds));

@@ -56,7 +56,7 @@ void World::start_workers(Workers& workers) {
     lines_.emplace(key_.world_size);
   }
   const int64_t per_node = key_.ranks_per_node;
-  if (per_node > 0) network_.emplace(key_.world_size / per_node, key_.node_gb_per_s);
+  if (per_node > 0) network_.emplace(key_.world_size / per_node, key_.links);
   const int64_t count = in_processes() ? key_.world_size : 1;
   for (int64_t i = 0; i < count; ++i) {
     if (in_processes()) setup.rank = i;
@@ -65,7 +65,7 @@ void World::start_workers(Workers& workers) {
     if (network_) {
       shared.node = network_->place(i / per_node);
       setup.node = i / per_node;
-      setup.gb_per_s = key_.node_gb_per_s;
+      setup.gb_per_s = key_.links.gb_per_s;
       setup.listen_host = address_of(setup.node);
     }
     workers_.push_back(workers.start(setup, shared));

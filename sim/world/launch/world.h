@@ -31,10 +31,9 @@ struct WorldKey {
   Backend backend = Backend::kEmulated;
   DeviceKind device = DeviceKind::kCpu;
   int64_t world_size = 1;
-  // Over Gloo: the ranks of each node, which is a network namespace (0: no nodes), and the rate of
-  // its link (0: as fast as it can be).
+  // Over Gloo: the ranks of each node, which is a network namespace (0: no nodes).
   int64_t ranks_per_node = 0;
-  double node_gb_per_s = 0;
+  NodeLinks links = {};
   auto operator<=>(const WorldKey&) const = default;
 };
 

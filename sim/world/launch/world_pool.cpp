@@ -51,7 +51,7 @@ WorldKey key_of(const CaseSpec& spec, bool makes_nodes) {
   WorldKey key{spec.world.backend, spec.world.device, spec.parallel.world_size()};
   if (makes_nodes && spec.world.backend == Backend::kGloo) {
     key.ranks_per_node = spec.world.ranks_per_node;
-    key.node_gb_per_s = node_gb_per_s(spec.world);
+    key.links = links_of_nodes(spec);
   }
   return key;
 }

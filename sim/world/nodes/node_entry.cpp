@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -29,7 +30,12 @@ class LinkOfNode {
       : node_(place.node),
         gb_per_s_(place.gb_per_s),
         in_switch_(std::move(netlink_of_switch)),
-        in_node_(Netlink::open_socket()) {}
+        in_node_(Netlink::open_socket()) {
+    if (place.relay < 0) return;
+    relay_ = std::make_unique<RelaySettings>(OwnedFd(::dup(place.relay)));
+    delay_ns_ = relay_->of(node_).delay_ns;
+    loss_ = relay_->of(node_).loss;
+  }
 
   std::string change(const FaultSpec& fault) {
     const std::lock_guard lock(mutex_);
@@ -37,6 +43,12 @@ class LinkOfNode {
     if (fault.kind == FaultKind::kCut) {
       in_switch_.set_up(port_of(node_), false);
       effect += "goes down";
+    } else if (fault.kind == FaultKind::kLag) {
+      relay_of(fault).delay_ns = delay_ns_ + static_cast<int64_t>(fault.seconds * 1e9);
+      effect += fmt::format("delays each packet by {:g} s", fault.seconds);
+    } else if (fault.kind == FaultKind::kLose) {
+      relay_of(fault).loss = fault.loss;
+      effect += fmt::format("loses {:g}% of its packets", 100 * fault.loss);
     } else {
       limit(fault.gb_per_s);
       effect += fmt::format("has a rate of {:g} GB/s", fault.gb_per_s);
@@ -49,12 +61,22 @@ class LinkOfNode {
     const std::lock_guard lock(mutex_);
     if (fault.kind == FaultKind::kCut) {
       in_switch_.set_up(port_of(node_), true);
+    } else if (fault.kind == FaultKind::kLag) {
+      relay_of(fault).delay_ns = delay_ns_;
+    } else if (fault.kind == FaultKind::kLose) {
+      relay_of(fault).loss = loss_;
     } else {
       limit(gb_per_s_);
     }
   }
 
  private:
+  RelaySettings::Link& relay_of(const FaultSpec& fault) {
+    SHARDPROOF_ASSERT(relay_ != nullptr,
+                      "a world with a fault " + name_of(fault.kind) + " has links without a relay");
+    return relay_->of(node_);
+  }
+
   void limit(double gb_per_s) {
     in_node_.limit(kLinkOfNode, gb_per_s * 1e9);
     in_switch_.limit(port_of(node_), gb_per_s * 1e9);
@@ -64,6 +86,9 @@ class LinkOfNode {
   int64_t node_;
   double gb_per_s_;
   Links in_switch_, in_node_;
+  std::unique_ptr<RelaySettings> relay_;  // null: the link is a cable
+  int64_t delay_ns_ = 0;                  // as the world began
+  double loss_ = 0;
 };
 
 }  // namespace

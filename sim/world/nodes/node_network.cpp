@@ -47,13 +47,29 @@ double node_gb_per_s(const WorldSpec& world) {
   return world.inter_node.gb_per_s * sharers;
 }
 
-NodeNetwork::NodeNetwork(int64_t nodes, double gb_per_s) : gb_per_s_(gb_per_s) {
+NodeLinks links_of_nodes(const CaseSpec& spec) {
+  const LinkSpec& link = spec.world.inter_node;
+  NodeLinks links{.gb_per_s = node_gb_per_s(spec.world),
+                  .delay_s = link.latency_us / 2e6,  // a message takes two links
+                  .loss = link.loss};
+  links.relayed = link.latency_us > 0 || link.loss > 0 ||
+                  std::any_of(spec.faults.begin(), spec.faults.end(),
+                              [](const FaultSpec& fault) { return is_of_packets(fault.kind); });
+  return links;
+}
+
+NodeNetwork::NodeNetwork(int64_t nodes, const NodeLinks& links) : gb_per_s_(links.gb_per_s) {
   if (nodes > kMostNodes) {
     throw Error({.kind = ErrorKind::kBadInput,
                  .what = fmt::format("{} nodes over Gloo, at most {} can be", nodes, kMostNodes),
                  .fix = "put more ranks on each node, or take --backend emulated"});
   }
-  spaces_ = make_namespaces(nodes + 1);
+  std::vector<std::vector<std::string>> taps(static_cast<size_t>(nodes) + 1);
+  for (int64_t node = 0; links.relayed && node < nodes; ++node) {
+    taps[static_cast<size_t>(node)] = {kLinkOfNode};
+    taps.back().push_back(port_of(node));
+  }
+  spaces_ = make_namespaces(taps);
   for (Namespaces::Network& network : spaces_.networks) {
     links_.emplace_back(std::move(network.netlink));
   }
@@ -63,15 +79,31 @@ NodeNetwork::NodeNetwork(int64_t nodes, double gb_per_s) : gb_per_s_(gb_per_s) {
   for (int64_t node = 0; node < nodes; ++node) {
     const auto at = static_cast<size_t>(node);
     Links& in_node = links_[at];
-    in_switch.add_cable(port_of(node), kLinkOfNode, spaces_.networks[at].space.get());
+    if (!links.relayed) {
+      in_switch.add_cable(port_of(node), kLinkOfNode, spaces_.networks[at].space.get());
+    }
     in_switch.join(port_of(node), kBridge);
     in_switch.set_up(port_of(node), true);
     in_node.set_up(kLoopback, true);
     in_node.set_address(kLinkOfNode, address_of(node), kPrefixBits);
     in_node.set_up(kLinkOfNode, true);
-    in_node.limit(kLinkOfNode, gb_per_s * 1e9);
-    in_switch.limit(port_of(node), gb_per_s * 1e9);
+    in_node.limit(kLinkOfNode, links.gb_per_s * 1e9);
+    in_switch.limit(port_of(node), links.gb_per_s * 1e9);
   }
+  if (links.relayed) relay(nodes, links);
+}
+
+void NodeNetwork::relay(int64_t nodes, const NodeLinks& links) {
+  settings_ = std::make_unique<RelaySettings>(nodes);
+  std::vector<Relay::Ends> ends;
+  for (int64_t node = 0; node < nodes; ++node) {
+    const auto at = static_cast<size_t>(node);
+    settings_->of(node).delay_ns = static_cast<int64_t>(links.delay_s * 1e9);
+    settings_->of(node).loss = links.loss;
+    ends.push_back({.in_node = std::move(spaces_.networks[at].taps.at(0)),
+                    .in_switch = std::move(spaces_.networks.back().taps.at(at))});
+  }
+  relay_ = std::make_unique<Relay>(std::move(ends), *settings_);
 }
 
 NodePlace NodeNetwork::place(int64_t node) const {
@@ -80,6 +112,7 @@ NodePlace NodeNetwork::place(int64_t node) const {
           .network = networks[static_cast<size_t>(node)].space.get(),
           .network_of_switch = networks.back().space.get(),
           .user = spaces_.user.get(),
+          .relay = settings_ ? settings_->fd() : -1,
           .gb_per_s = gb_per_s_};
 }
 
@@ -92,7 +125,8 @@ void NodeNetwork::look() {
   Look look{.at = now, .ports = by_name(links_.back().states(), names), .waits = {}};
   for (size_t node = 0; node < names.size(); ++node) {
     const LinkState own = by_name(links_[node].states(), {kLinkOfNode}).front();
-    look.waits.push_back(own.waiting_bytes + look.ports[node].waiting_bytes > 0);
+    const bool on_the_way = relay_ && relay_->waiting(static_cast<int64_t>(node)) > 0;
+    look.waits.push_back(own.waiting_bytes + look.ports[node].waiting_bytes > 0 || on_the_way);
   }
   looks_.push_back(std::move(look));
   const std::chrono::duration<double> remembered(kRemembered_s);
@@ -118,15 +152,10 @@ std::vector<NodeNetwork::Trouble> NodeNetwork::troubles() {
   return down.empty() ? slow : down;
 }
 
-std::string why_no_nodes(const WorldSpec& world) {
-  if (world.backend != Backend::kGloo || world.ranks_per_node == 0) return "";
-  if (world.inter_node.latency_us > 0) {
-    return "links of nodes over Gloo have a rate and no latency "
-           "(world.links.inter_node.latency_us); "
-           "take --backend emulated, or leave the latency out";
-  }
+std::string why_no_nodes(const CaseSpec& spec) {
+  if (spec.world.backend != Backend::kGloo || spec.world.ranks_per_node == 0) return "";
   try {
-    NodeNetwork(1, node_gb_per_s(world));
+    NodeNetwork(1, links_of_nodes(spec));
     return "";
   } catch (const Error& error) {
     return error.what();

@@ -27,6 +27,7 @@ using ChangeLink = std::function<std::string(const FaultSpec& fault)>;
 struct NodePlace {
   int64_t node = 0;
   int network = -1, network_of_switch = -1, user = -1;
+  int relay = -1;       // settings of the relays of all links (nodes/relay.h); -1: no relays
   double gb_per_s = 0;  // of the node's link; 0: as fast as it can be
 };
 

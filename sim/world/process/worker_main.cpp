@@ -129,6 +129,7 @@ namespace {
                                               .network = fds.node_network.get(),
                                               .network_of_switch = fds.switch_network.get(),
                                               .user = fds.node_user.get(),
+                                              .relay = fds.relay.get(),
                                               .gb_per_s = setup.gb_per_s});
   }
   world.store.pages = fds.store.get();

@@ -33,16 +33,17 @@ struct WorkerFds {
   OwnedFd board;    // CallBoard; invalid for a golden
   OwnedFd store;    // of process worlds: the pages at which their ranks meet
   OwnedFd lines;    // of process worlds: CallLines
-  OwnedFd node_network, switch_network, node_user;  // as NodePlace
+  OwnedFd node_network, switch_network, node_user, relay;  // as NodePlace
 
   // What a worker may do without, by the name under which its descriptor travels, in that order.
-  std::array<std::pair<const char*, OwnedFd*>, 6> optional() {
+  std::array<std::pair<const char*, OwnedFd*>, 7> optional() {
     return {{{"has_board", &board},
              {"has_store", &store},
              {"has_lines", &lines},
              {"has_node_network", &node_network},
              {"has_switch_network", &switch_network},
-             {"has_node_user", &node_user}}};
+             {"has_node_user", &node_user},
+             {"has_relay", &relay}}};
   }
 };
 

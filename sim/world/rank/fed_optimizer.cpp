@@ -15,10 +15,12 @@ class GoldenShards {
   GoldenShards(const RankSetup& setup, const GoldenRecord& golden)
       : setup_(setup), golden_(golden) {}
 
-  // This rank's shard of the golden's `prefix + parameter` after `step`; undefined: it has none.
+  // This rank's shard of the golden's `prefix + parameter` after `step`; undefined: it has none, or
+  // only some rows of it.
   at::Tensor get(const std::string& prefix, const Parameter& parameter, int64_t step) const {
     const GoldenTensor* tensor = golden_.find(Phase::kStep, step, prefix + parameter.name);
-    return tensor ? shard(tensor_of(tensor->value), parameter) : at::Tensor();
+    const bool is_whole = tensor && tensor->rows.empty();
+    return is_whole ? shard(tensor_of(tensor->value), parameter) : at::Tensor();
   }
   at::Tensor shard(const at::Tensor& full, const Parameter& parameter) const {
     return cut(full, parameter.layout, setup_.mesh, setup_.rank)

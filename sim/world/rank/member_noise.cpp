@@ -7,29 +7,13 @@
 #include <filesystem>
 #include <utility>
 
+#include "sim/case/recorder/changed_outputs.h"
 #include "sim/case/recorder/rounding_noise.h"
 #include "sim/case/reference.h"
 #include "sim/judge/diff/tolerance.h"
 
 namespace shardproof::sim {
 namespace {
-
-class MovedLayer : public Layer {
- public:
-  MovedLayer(std::unique_ptr<Layer> inner, std::string slot, const MemberNoise& noise)
-      : inner_(std::move(inner)), slot_(std::move(slot)), noise_(noise) {}
-
-  at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
-    return noise_.moved(inner_->forward(inputs, context),
-                        fmt::format("{} {} {}", slot_, context.step, context.microbatch));
-  }
-  std::vector<ParameterPtr> parameters() const override { return inner_->parameters(); }
-
- private:
-  std::unique_ptr<Layer> inner_;
-  std::string slot_;
-  const MemberNoise& noise_;
-};
 
 bool is_gradient(const Observation& observation) {
   return observation.phase == Phase::kStep && observation.name.starts_with("grad.");
@@ -62,9 +46,10 @@ at::Tensor MemberNoise::moved(const at::Tensor& value, const std::string& stream
 }
 
 void MemberNoise::wrap(Decoder& model) const {
-  for (Slot* slot : model.slots()) {
-    slot->layer = std::make_unique<MovedLayer>(std::move(slot->layer), slot->name, *this);
-  }
+  change_outputs(
+      model, [this](const at::Tensor& output, const std::string& slot, const StepContext& context) {
+        return moved(output, fmt::format("{} {} {}", slot, context.step, context.microbatch));
+      });
 }
 
 void MemberNoise::move_gradient(const Observation& gradient) const {

@@ -54,8 +54,8 @@ inline CaseSpec spec_of(int64_t dp, int64_t tp, Precision precision = Precision:
 }
 
 inline GoldenRecord golden_from(const std::vector<Observation>& observations,
-                                bool activations = true) {
-  GoldenRecorder recorder(activations);
+                                bool activations = true, const KeptRows& rows = {}) {
+  GoldenRecorder recorder(activations, -1, rows);
   for (const Observation& observation : observations) recorder.observe(observation);
   const MemoryFile file;
   recorder.write(file.fd(), {{"made_by", "test"}});
@@ -71,7 +71,8 @@ class JudgedWorld {
       : spec_(std::move(spec)),
         mesh_(spec_.parallel.mesh()),
         observations_(std::move(golden)),
-        golden_(golden_from(observations_)) {}
+        golden_(
+            golden_from(observations_, true, {.count = spec_.sample_rows, .seed = spec_.seed})) {}
 
   // Sets the layout of a tensor; the default is Replicate.
   JudgedWorld& cut_as(const std::string& name, Layout layout) {

@@ -43,7 +43,9 @@ import example_run  # noqa: E402
 import numpy as np  # noqa: E402
 import report  # noqa: E402
 import report_pictures_test as pictures  # noqa: E402
+import report_validation_test as validation  # noqa: E402
 import run_data  # noqa: E402
+import validation_page  # noqa: E402
 
 WIDTHS = (1400, 390)
 
@@ -139,6 +141,16 @@ class Layout(unittest.TestCase):
                 self.assertEqual(found["problems"], [])
                 self.assertGreater(found["texts"], 1000)
                 self.assertGreater(found["drawn"], 400)
+
+    def test_every_text_of_a_validation_can_be_read_at_both_widths(self):
+        found = validation.example(validation.finding(), validation.finding(message="a long word " + "x" * 400))
+        page = validation_page.render(found).replace(  # the page itself forbids scripts, and the probe is one
+            "style-src 'unsafe-inline'", "style-src 'unsafe-inline'; script-src 'unsafe-inline'")
+        for width in WIDTHS:
+            with self.subTest(width=width):
+                seen = look(page, width)
+                self.assertEqual((seen["width"], seen["problems"]), (width, []))
+                self.assertGreater(seen["texts"], 50)
 
     def test_what_is_planted_is_found(self):
         card = "<h2>All cases</h2>"

@@ -172,6 +172,13 @@ class OddRuns(unittest.TestCase):
         text = self.page(cases=cases, totals={"cases": len(cases), "unexpected": 0}).text
         self.assertIn("Every case ended as expected", text)
         self.assertNotIn("Not as expected", text)
+        self.assertNotIn("of each tensor", text)
+
+    def test_a_match_on_some_rows_is_not_shown_as_one_on_all(self):
+        cases = [case for case in example_run.example_cases() if case["as_expected"]][-2:]
+        cases[0]["sample_rows"], cases[1]["sample_rows"] = 4, None
+        text = " ".join(self.page(cases=cases, totals={"cases": len(cases), "unexpected": 0}).text.split())
+        self.assertIn("1 of 2 cases were judged on 4 rows of each tensor: an error outside of them is not seen.", text)
 
     def test_a_case_with_only_its_verdict(self):
         bare = {"name": "x", "verdict": "internal", "as_expected": False}

@@ -69,6 +69,71 @@ TEST_CASE("a plan finds each local element in the golden, for every layout and r
   }
 }
 
+// Compares a plan of some rows with the plan of all: each element of a drawn row is found at the
+// same place of the rank's tensor and of the full one, and all others are counted as undrawn.
+void check_drawn(const std::vector<int64_t>& shape, const Layout& layout, const at::Tensor& map,
+                 const std::vector<int64_t>& drawn, const Mesh& mesh, int64_t rank) {
+  const IndexPlan all = make_index_plan(shape, layout, view_of(map), {}, mesh, rank);
+  const IndexPlan some = make_index_plan(shape, layout, view_of(map), {}, mesh, rank, drawn);
+  REQUIRE(some.problem.empty());
+  CHECK(some.local_shape == all.local_shape);
+  CHECK(some.tokens == all.tokens);
+  CHECK(some.replicas.ranks() == all.replicas.ranks());
+  CHECK(some.count + some.undrawn == all.count);
+  const std::vector<int64_t> offsets = planned(all);
+  const at::Tensor numbers = at::arange(std::ssize(offsets), at::kLong).view(all.local_shape);
+  const TensorView kept = kept_rows(view_of(numbers), some);
+  int64_t found = 0;
+  some.for_each_run([&](int64_t local, int64_t golden, int64_t length) {
+    for (int64_t i = 0; i < length; ++i, ++found) {
+      const int64_t place = some.local_offset(local + i);
+      REQUIRE(kept.data<int64_t>()[local + i] == place);
+      CHECK(some.global_index(golden + i) == unravel(offsets[static_cast<size_t>(place)], shape));
+    }
+  });
+  CHECK(found == some.count);
+  const int64_t of_row = all.count == 0 ? 1 : shape[1] * shape[2];
+  const auto is_drawn = [&](int64_t offset) {
+    return offset >= 0 && std::binary_search(drawn.begin(), drawn.end(), offset / of_row);
+  };
+  CHECK(found == std::count_if(offsets.begin(), offsets.end(), is_drawn));
+}
+
+TEST_CASE("a plan of drawn rows finds their elements alone, for every layout", "[plan]") {
+  const Mesh mesh = Mesh::training(2, 3, 1, 4);
+  const std::vector<Layout> layouts{Layout(),
+                                    Layout({Cut::even(0, "tp")}),
+                                    Layout({Cut::even(1, "cp")}),
+                                    Layout({Cut::even(-2, "tp"), Cut::even(0, "dp")}),
+                                    Layout({Cut::chunk(2, "tp")}),
+                                    Layout({Cut::padded(0, "tp", 16)}),
+                                    Layout({Cut::zigzag(1, "cp"), Cut::even(0, "tp")}),
+                                    Layout({Cut::repeated(0, "tp", 2)}),
+                                    Layout({Cut::even(0, "tp"), Cut::chunk(0, "dp")})};
+  for (const Layout& layout : layouts) {
+    CAPTURE(layout.describe());
+    for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+      check_drawn({12, 24, 5}, layout, {}, {1, 5, 6, 11}, mesh, rank);
+      check_drawn({12, 24, 5}, layout, {}, {7}, mesh, rank);
+    }
+  }
+}
+
+TEST_CASE("rows of tokens are samples, wherever their tokens are packed", "[plan]") {
+  const Mesh mesh = Mesh::training(1, 1, 1, 3);
+  const at::Tensor map = at::tensor({9, 8, -1, 0, 1, -1}, at::kLong).view({1, 6});
+  for (const Layout& layout :
+       {Layout(), Layout({Cut::even(1, "tp")}), Layout({Cut::even(1, "tp"), Cut::even(2, "tp")})}) {
+    for (int64_t rank = 0; rank < 3; ++rank) {
+      check_drawn({3, 4, 6}, layout, map, {0}, mesh, rank);
+      check_drawn({3, 4, 6}, layout, map, {1, 2}, mesh, rank);
+    }
+  }
+  const IndexPlan none = make_index_plan({3, 4, 6}, Layout(), view_of(map), {}, mesh, 0, {1});
+  CHECK(none.count == 0);
+  CHECK_FALSE(none.only_padding);
+}
+
 TEST_CASE("whole inner dims become one run", "[plan]") {
   const Mesh mesh = Mesh::training(1, 1, 1, 2);
   CHECK(make_index_plan({4, 6, 5}, Layout(), {}, {}, mesh, 0).runs.size() == 1);

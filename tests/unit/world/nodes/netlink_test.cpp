@@ -57,7 +57,7 @@ TEST_CASE("the rate of a node's link is that of all its ranks", "[nodes]") {
 
 TEST_CASE("more nodes than addresses are refused with both numbers", "[nodes]") {
   try {
-    NodeNetwork(251, 0);
+    NodeNetwork(251, {});
     FAIL("made");
   } catch (const Error& error) {
     CHECK(error.kind() == ErrorKind::kBadInput);
@@ -66,11 +66,11 @@ TEST_CASE("more nodes than addresses are refused with both numbers", "[nodes]") 
 }
 
 TEST_CASE("links that are up and at rest are no trouble", "[nodes]") {
-  WorldSpec world;
-  world.backend = Backend::kGloo;
-  world.ranks_per_node = 1;
-  if (!why_no_nodes(world).empty()) return;  // tests/launchers/nodes_test.py counts that as skipped
-  NodeNetwork network(3, 0.01);
+  CaseSpec spec;
+  spec.world.backend = Backend::kGloo;
+  spec.world.ranks_per_node = 1;
+  if (!why_no_nodes(spec).empty()) return;  // tests/launchers/nodes_test.py counts that as skipped
+  NodeNetwork network(3, {.gb_per_s = 0.01});
   for (int look = 0; look < 3; ++look) network.look();
   CHECK(network.troubles().empty());
   CHECK(network.place(0).network != network.place(1).network);

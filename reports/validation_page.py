@@ -1,0 +1,94 @@
+"""The page of a folder that `shardproof validate` has written: who is at fault, and what was checked."""
+
+from pathlib import Path
+
+import jinja2
+import run_data
+from run_data import Map, Object, anything, count, flag, integer, real, text
+
+FORMAT = "shardproof-validation/1"
+FILE = "validation.json"
+MOST_ROWS = 60  # of a table; validation.json has all
+CAUSES = {"values": "wrong values", "digest": "other bits than equal hosts", "slow": "too slow", "clock": "a clock is off",
+          "died": "died", "hung": "hung", "threw": "threw", "bad_input": "bad input"}
+FINDING = Object({"stage!": text, "kind!": text, "round": count, "hosts": [text], "ranks": [integer], "link": text,
+                  "pattern": text, "message!": text})
+STAGE = Object({"stage!": text, "round": count, "verdict!": text, "seconds": real, "checks": count, "elements": count,
+                "findings": count, "without": [text], "note": text})
+ODD = Object({"fact!": text, "value": text, "usual": text})
+HOST = Object({"name!": text, "ranks": [count], "facts": Map(text), "odd": [ODD], "clock_offset_s": real,
+               "clock_uncertainty_s": real})
+MEDIANS = Object({"pairs": count, "latency_us": real, "gb_per_s": real})
+PAIR = Object({"a": count, "b": count, "latency_us": real, "gb_per_s": real, "latency_factor": real,
+               "bandwidth_factor": real})
+TIMES = Object({"in_host": MEDIANS, "between_hosts": MEDIANS, "compute_ms": [real], "compute_median_ms": real,
+                "pairs": [PAIR]})
+TRAINED = Object({"case!": text, "round": count, "shift": count, "matches": flag, "finding": text})
+VALIDATION = Object({
+    "format!": text, "command": text, "version": text, "started": text, "seconds": real, "suite": text, "backend": text,
+    "device": text, "world_size!": count, "slow_factor": real, "interrupted": flag, "exit_status!": count,
+    "hosts!": [Object({"name!": text, "ranks!": [count]})], "stages!": [STAGE], "findings!": [FINDING],
+    "environment": Object({"hosts": [HOST]}), "times": TIMES, "training": [TRAINED], "left_out": anything})
+run_data.KINDS[anything] = "anything"
+
+
+def is_here(folder):
+    return (Path(folder) / FILE).is_file() and not (Path(folder) / "results.json").exists()
+
+
+def place_of(finding):
+    """"host2, ranks 4, 5": who is at fault, as far as the run could tell."""
+    if finding.get("link"):
+        return f"link {finding['link']}"
+    hosts = ", ".join(finding.get("hosts", []))
+    ranks = ", ".join(str(rank) for rank in finding.get("ranks", []))
+    several = "s" if len(finding.get("ranks", [])) > 1 else ""
+    return (hosts or "no host") + (f", rank{several} {ranks}" if ranks else "")
+
+
+def headline_of(validation):
+    found = validation["findings"]
+    if validation.get("interrupted"):
+        return "Interrupted" + (f", {len(found)} findings so far" if found else "")
+    if not found:
+        return "No findings"
+    first = found[0]
+    more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"{place_of(first)}: {CAUSES.get(first['kind'], first['kind'])}{more}"
+
+
+def clocks(validation):
+    """[(host, offset in s, uncertainty in s)]"""
+    return [(host["name"], run_data.number(host.get("clock_offset_s")), run_data.number(host.get("clock_uncertainty_s")))
+            for host in validation.get("environment", {}).get("hosts", []) if "clock_offset_s" in host]
+
+
+def contradictions(validation):
+    """Sentences: where the file refutes itself."""
+    in_stages = sum(stage.get("findings", 0) for stage in validation["stages"])
+    found = len(validation["findings"])
+    if validation["exit_status"] == 0 and found:
+        yield f"the exit status is 0, but there are {found} findings"
+    if found and not in_stages:
+        yield f"there are {found} findings, but every stage says that it has none"
+
+
+def read(folder):
+    """validation.json as a dictionary of the shape VALIDATION."""
+    return run_data.read_checked(Path(folder) / FILE, FORMAT, VALIDATION)
+
+
+def render(validation):
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True,
+        undefined=jinja2.ChainableUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["place"] = place_of
+    summary = {"headline": headline_of(validation),
+               "good": not validation["findings"] and not validation.get("interrupted")}
+    return environment.get_template("validation.html").render(
+        run=validation, summary=summary, differences=list(contradictions(validation)), causes=CAUSES, colors={},
+        hosts=validation["hosts"], clocks=clocks(validation), most=MOST_ROWS,
+        odd=[(host["name"], odd) for host in validation.get("environment", {}).get("hosts", [])
+             for odd in host.get("odd", [])],
+        facts=[(host["name"], host.get("facts", {})) for host in validation.get("environment", {}).get("hosts", [])],
+        times=validation.get("times") or {})

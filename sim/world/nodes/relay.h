@@ -1,0 +1,70 @@
+// Links that delay and lose packets. The kernel's netem is missing in many systems, so that this
+// program carries the packets itself: both ends of such a link are TAP devices, and one thread
+// takes each packet from one end, keeps it until it is due, and puts it into the other.
+//
+//   node: link0 --- [ packets, each with the time when it is due ] --- port<k>: switch
+//
+// Packets of one direction stay in order. Lost are packets of IPv4 alone, drawn by their number on
+// the link, so that names are always found.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "sim/world/process/owned_fd.h"
+
+namespace shardproof::sim {
+
+// In shared memory: ranks change the links of their nodes.
+class RelaySettings {
+ public:
+  struct Link {
+    std::atomic<int64_t> delay_ns;  // in each direction
+    std::atomic<double> loss;       // share of packets, in each direction
+  };
+  explicit RelaySettings(int64_t nodes);  // new pages: no delay, no loss
+  explicit RelaySettings(OwnedFd pages);  // the same in another process
+  ~RelaySettings();
+  RelaySettings(const RelaySettings&) = delete;
+  RelaySettings& operator=(const RelaySettings&) = delete;
+
+  int fd() const { return pages_.get(); }
+  Link& of(int64_t node) const { return links_[node]; }
+
+ private:
+  void map(size_t bytes);
+  OwnedFd pages_;
+  size_t bytes_ = 0;
+  Link* links_ = nullptr;
+};
+
+// Whether the packet of this number in one of the directions of a node's link is lost.
+bool is_lost(int64_t node, bool to_switch, uint64_t number, double loss);
+
+class Relay {
+ public:
+  struct Ends {
+    OwnedFd in_node, in_switch;  // TAP devices, by node
+  };
+  // `settings` must outlive it.
+  Relay(std::vector<Ends> ends, const RelaySettings& settings);
+  ~Relay();  // packets on the way are lost
+  Relay(const Relay&) = delete;
+  Relay& operator=(const Relay&) = delete;
+
+  int64_t waiting(int64_t node) const;  // packets of its link that are not yet due
+
+ private:
+  void carry();
+
+  std::vector<Ends> ends_;
+  const RelaySettings& settings_;
+  std::unique_ptr<std::atomic<int64_t>[]> waiting_;
+  OwnedFd stop_;
+  std::thread thread_;
+};
+
+}  // namespace shardproof::sim
