@@ -24,6 +24,8 @@ class MovedLayer : public Layer {
                         fmt::format("{} {} {}", slot_, context.step, context.microbatch));
   }
   std::vector<ParameterPtr> parameters() const override { return inner_->parameters(); }
+  void finish_backward() override { inner_->finish_backward(); }
+  void drop_backward() override { inner_->drop_backward(); }
 
  private:
   std::unique_ptr<Layer> inner_;
