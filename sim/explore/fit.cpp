@@ -16,21 +16,20 @@ constexpr const char* kDp = "parallel.data_parallel_size";
 constexpr const char* kCp = "parallel.context_parallel_size";
 constexpr const char* kUlysses = "parallel.ulysses_size";
 constexpr const char* kTp = "parallel.tensor_parallel_size";
+constexpr const char* kDataParallel = "parallel.data_parallel";
+constexpr const char* kPrecision = "precision";
 constexpr const char* kInference = "run.refit.tensor_parallel_size";
 
 // Rounded up.
 int64_t multiple(int64_t size, int64_t of) { return (size + of - 1) / of * of; }
 
-// Options of a registered workload that have no meaning beside a value of another, so that its
-// ranks refuse them.
+// An option of a registered workload that has no meaning beside a value of another, so that its
+// ranks refuse it.
 struct Excludes {
-  const char *workload, *option, *value;
-  std::array<const char*, 3> others;
+  const char *workload, *option, *value, *other;
 };
 constexpr Excludes kExcludes[] = {
-    {"accumulated_linear", "layer", "\"row\"", {"deferred_limit", "async_all_reduce", "bias"}},
-    {"accumulated_linear", "async_all_reduce", "true", {"deferred_limit", "bias"}},
-    {"context_logprob", "rows", "\"indexed\"", {"contiguous"}},
+    {"context_logprob", "rows", "\"indexed\"", "contiguous"},
 };
 
 // The settings of one case, of which `fixed` stay.
@@ -114,9 +113,7 @@ class Fit {
           options[one.option] != json::parse(one.value)) {
         continue;
       }
-      for (const char* other : one.others) {
-        if (other != nullptr) options.erase(other);
-      }
+      options.erase(one.other);
     }
     if (setting_of(settings_, "workload") == "refit") receivers(options);
   }
@@ -138,6 +135,26 @@ class Fit {
     if (is_fixed(path)) return;
     settings_[path] = kept;
     if (kept.empty()) drop(path);
+  }
+
+  // Gradients that are added up whole or computed late belong to replicated parameters, and wider
+  // ones than the forward's to a precision other than float16.
+  void gradients() {
+    const char *place = "run.gradients", *late = "parallel.tp.deferred_wgrad";
+    const auto exclude = [&](const char* path, bool excluded) {
+      if (!excluded) return;
+      for (const char* key : {place, late}) {
+        if (path == kPrecision && key == late) continue;
+        if (is_fixed(key)) drop(path);
+        drop(key);
+      }
+    };
+    exclude(kPrecision, setting_of(settings_, kPrecision) == name_of(Precision::kFloat16));
+    const json data = setting_of(settings_, kDataParallel);
+    exclude(kDataParallel, !data.is_null() && data != name_of(DataParallelKind::kReplicate));
+    if (!has(place) && !has(late)) return;
+    if (!has("run.stages")) return;
+    for (json& stage : settings_["run.stages"]) stage.erase("data_parallel");
   }
 
   // A load names a mesh of as many ranks, here that of the case with two axes exchanged.
@@ -313,6 +330,7 @@ void fit_sizes(CaseSettings& settings, const std::set<std::string>& fixed) {
   }
   fit.model();
   fit.frozen();
+  fit.gradients();
   fit.batch();
   fit.stages();
 }
