@@ -175,6 +175,10 @@ const OptionRows<DataSpec>& rows_of(const DataSpec&) {
       row<&Spec::huge_advantage_factor>("data.huge_advantage.factor",
                                         "Factor of the advantages of data.huge_advantage.sample",
                                         Range{-1e30, 1e30}),
+      row<&Spec::read_by>("data.read_by",
+                          "first_of_tp: the first rank of each tp group reads the batch and "
+                          "broadcasts it to the others",
+                          Golden::kIgnores),
   };
   return rows;
 }

@@ -72,6 +72,7 @@ struct DataSpec {
   // Generated: advantages of this sample are multiplied; -1: none.
   int64_t huge_advantage_sample = -1;
   double huge_advantage_factor = 1;
+  BatchReader read_by = BatchReader::kAll;
 };
 
 // How the samples of a dp rank become microbatches (src/train/batching.h).
@@ -100,6 +101,9 @@ struct ParallelSpec {
   bool sequence_parallel = false;
   bool async_grad = false;     // linears reduce the gradient of x behind that of the weight
   bool gather_buffer = false;  // sequence_parallel gathers into memory that is used again
+  int64_t deferred_wgrad = 0;  // microbatches whose weight gradients of linears come last
+  BiasPlace bias = BiasPlace::kInLayer;
+  GradientPlace gradients = GradientPlace::kAutograd;
   DataParallelKind data_parallel = DataParallelKind::kReplicate;
   ContextLayout context_layout = ContextLayout::kZigzag;  // of each sequence, over cp
   Rotation context_rotation = Rotation::kSendRecv;

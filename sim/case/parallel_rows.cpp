@@ -24,6 +24,16 @@ const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&) {
       row<&Spec::gather_buffer>("parallel.tp.gather_buffer",
                                 "Linears with sequence_parallel gather into memory that they "
                                 "use again"),
+      row<&Spec::deferred_wgrad>("parallel.tp.deferred_wgrad",
+                                 "Microbatches whose weight gradients of column-parallel linears "
+                                 "are computed after the last backward; 0: none",
+                                 Range{0, 1e6}),
+      row<&Spec::bias>("parallel.tp.bias",
+                       "after: a linear that tp cuts leaves its bias to be added after it",
+                       ShortName{"bias"}),
+      row<&Spec::gradients>("run.gradients",
+                            "main: the backward of a linear adds the gradient of its weight to a "
+                            "buffer of the wider type"),
       row<&Spec::data_parallel>("parallel.data_parallel", "How dp holds parameters",
                                 Flag{"--data-parallel"}),
       member<&Spec::fsdp>(),

@@ -13,6 +13,8 @@ using nlohmann::json;
 namespace {
 
 constexpr const char* kInference = "run.refit.tensor_parallel_size";
+constexpr const char* kDataParallel = "parallel.data_parallel";
+constexpr const char* kPrecision = "precision";
 
 // The settings of one case, of which `fixed` stay.
 class Fit : private FittedSettings {
@@ -125,6 +127,26 @@ class Fit : private FittedSettings {
                kMostDrawnRanks;
       });
     }
+  }
+
+  // Gradients that are added up whole or computed late belong to replicated parameters, and wider
+  // ones than the forward's to a precision other than float16.
+  void gradients() {
+    const char *place = "run.gradients", *late = "parallel.tp.deferred_wgrad";
+    const auto exclude = [&](const char* path, bool excluded) {
+      if (!excluded) return;
+      for (const char* key : {place, late}) {
+        if (path == kPrecision && key == late) continue;
+        if (is_fixed(key)) drop(path);
+        drop(key);
+      }
+    };
+    exclude(kPrecision, setting_of(settings_, kPrecision) == name_of(Precision::kFloat16));
+    const json data = setting_of(settings_, kDataParallel);
+    exclude(kDataParallel, !data.is_null() && data != name_of(DataParallelKind::kReplicate));
+    if (!has(place) && !has(late)) return;
+    if (!has("run.stages")) return;
+    for (json& stage : settings_["run.stages"]) stage.erase("data_parallel");
   }
 
   // A load names a mesh of as many ranks, here that of the case with two axes exchanged.
@@ -287,6 +309,7 @@ void fit_sizes(CaseSettings& settings, const std::set<std::string>& fixed, const
   fit.model();
   fit.frozen();
   fit.mesh();  // it may have fewer ranks now
+  fit.gradients();
   fit.batch();
   fit.reference();
   fit.stages();

@@ -19,9 +19,6 @@ struct CutSize {
   const char *with = nullptr, *value = "true";
 };
 constexpr CutSize kCutSizes[] = {
-    {"accumulated_linear", "in_features", kTp, "layer", "\"row\""},
-    {"accumulated_linear", "out_features", kTp, "layer", "\"column\""},
-    {"accumulated_linear", "tokens", kTp, "sequence_parallel"},
     {"broadcast_data", "samples", kDp},
     {"checkpointed_block", "hidden", kTp},
     {"checkpointed_block", "samples", kDp},
@@ -56,9 +53,6 @@ struct Excludes {
   bool is_not = false;
 };
 constexpr Excludes kExcludes[] = {
-    {"accumulated_linear", "layer", "\"row\"", {"deferred_limit", "async_all_reduce", "bias"}},
-    {"accumulated_linear", "async_all_reduce", "true", {"deferred_limit", "bias"}},
-    {"accumulated_linear", "async_all_reduce", "true", {"sequence_parallel"}},
     {"column_parallel_linear", "bias", "true", {"skip_bias_add"}, true},
     {"context_logprob", "rows", "\"indexed\"", {"contiguous"}},
     {"row_parallel_linear", "bias", "true", {"skip_bias_add"}, true},

@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "sim/case/names.h"
-#include "sim/proofs/accumulated_linear_workload.h"
 #include "sim/proofs/broadcast_data_workload.h"
 #include "sim/proofs/checkpoint_workload.h"
 #include "sim/proofs/column_parallel_workload.h"
@@ -74,14 +73,11 @@ std::vector<KnownWorkload> Workloads::known() const {
 }
 
 Workloads built_in_workloads() {
-  return {column_parallel_workload(), accumulated_linear_workload(),
-          mapping_workload(),         row_parallel_workload(),
-          cross_entropy_workload(),   dropout_workload(),
-          checkpoint_workload(),      broadcast_data_workload(),
-          inference_pair_workload(),  logprob_workload(),
-          refit_workload(),           stream_init_workload(),
-          fused_logprob_workload(),   context_logprob_workload(),
-          ulysses_inputs_workload()};
+  return {column_parallel_workload(), mapping_workload(),        row_parallel_workload(),
+          cross_entropy_workload(),   dropout_workload(),        checkpoint_workload(),
+          broadcast_data_workload(),  inference_pair_workload(), logprob_workload(),
+          refit_workload(),           stream_init_workload(),    fused_logprob_workload(),
+          context_logprob_workload(), ulysses_inputs_workload()};
 }
 
 }  // namespace shardproof::sim

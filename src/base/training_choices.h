@@ -59,6 +59,18 @@ constexpr std::array<const char*, 3> names_of(CheckpointedRegions) {
   return {"none", "mlp", "layer"};
 }
 
+// Where a linear's backward leaves the gradient of its weight (model/main_gradient.h).
+enum class GradientPlace { kAutograd, kMain };
+constexpr std::array<const char*, 2> names_of(GradientPlace) { return {"autograd", "main"}; }
+
+// Where a linear that tp cuts adds its bias (parallel/tp/bias_after.h).
+enum class BiasPlace { kInLayer, kAfter };
+constexpr std::array<const char*, 2> names_of(BiasPlace) { return {"in_layer", "after"}; }
+
+// The ranks that read the batch; the others get it from the first of their tp group.
+enum class BatchReader { kAll, kFirstOfTp };
+constexpr std::array<const char*, 2> names_of(BatchReader) { return {"all", "first_of_tp"}; }
+
 // Which copies of a parameter that several ranks hold count in the norm.
 enum class NormCopies {
   kOnce,     // the first one: each element of the full gradient counts once

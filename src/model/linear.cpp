@@ -6,7 +6,11 @@
 namespace shardproof {
 
 at::Tensor Linear::forward(at::TensorList inputs, const StepContext&) {
-  return at::linear(inputs[0], weight->tensor, bias ? bias->tensor : at::Tensor());
+  const at::Tensor added = bias ? bias->tensor : at::Tensor();
+  if (weight->main_gradient && weight->tensor.requires_grad()) {
+    return accumulating_linear(inputs[0], weight->tensor, added, weight->main_gradient);
+  }
+  return at::linear(inputs[0], weight->tensor, added);
 }
 
 std::vector<ParameterPtr> Linear::parameters() const {

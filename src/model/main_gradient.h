@@ -14,10 +14,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
+
 namespace shardproof {
 
 struct MainGradient {
-  at::Tensor sum;  // of the weight's shape: float32, float64 for a float64 weight; or narrower
+  // Of the weight's shape: float32, float64 for a float64 weight; or narrower. Undefined between
+  // the steps of a trainer.
+  at::Tensor sum = {};
   bool wants_dummy = false;
   bool zero_dummy = false;
   bool added = false;  // the last backward added to `sum`: .grad is a stand-in
@@ -26,6 +30,14 @@ struct MainGradient {
 // sum += grad^T x over all leading dims, accumulated in sum's dtype.
 void add_weight_gradient(const at::Tensor& sum, const at::Tensor& grad_output,
                          const at::Tensor& input);
+
+// What autograd gets for a gradient that was just added to the buffer: the stand-in, or nothing.
+at::Tensor stand_in(const at::Tensor& weight, MainGradient& gradient);
+
+// y = x W^T + b, whose backward adds the gradient of W to `gradient`. `bias` may be undefined; x
+// has any number of leading dims. There are no second derivatives (asserted).
+at::Tensor accumulating_linear(const at::Tensor& x, const at::Tensor& weight,
+                               const at::Tensor& bias, std::shared_ptr<MainGradient> gradient);
 
 // What a hook does after a backward: what is in .grad and not yet in the buffer is added to it,
 // .grad is released and `added` is reset.

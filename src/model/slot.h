@@ -67,6 +67,10 @@ class Layer {
   virtual ~Layer() = default;
   virtual at::Tensor forward(at::TensorList inputs, const StepContext& context) = 0;
   virtual std::vector<ParameterPtr> parameters() const { return {}; }
+  // For a layer whose backward leaves gradients of its parameters for later: computes them, after
+  // the last backward of an optimizer step, or drops them, when a step is abandoned.
+  virtual void finish_backward() {}
+  virtual void drop_backward() {}
 };
 
 struct Slot {

@@ -238,6 +238,7 @@ class Trainer::UnfinishedStep {
 // Does not wait for other ranks, which may be elsewhere in the program.
 void Trainer::abandon_step() {
   --step_;
+  for (Slot* slot : model_.slots()) slot->layer->drop_backward();
   for (const ParameterPtr& parameter : parameters_) {
     parameter->tensor.mutable_grad() = at::Tensor();
   }
@@ -274,6 +275,7 @@ StepMetrics Trainer::step_at_same_rate(const Batch& batch) {
       store_->finish_backward();
     }
   }
+  for (Slot* slot : model_.slots()) slot->layer->finish_backward();
   // Finishes before the ranks wait for each other elsewhere: all ranks hold at once what one holds
   // while it waits.
   const std::vector<at::Tensor> grads = finish_gradients();

@@ -218,6 +218,7 @@ class RegisteredWorkloads(Runs):
 
     def test_a_removed_one_is_answered_with_what_shows_its_subject_now(self):
         for workload, said in (("layer_parameters", r"was removed; .*workload: stream_init.*run\.stages"),
+                               ("accumulated_linear", r"was removed; .*run\.gradients: main"),
                                ("layers_in_flight", r"was removed; .*parallel\.tp\.gather_buffer: true"),
                                ("vocab_parallel_embedding", r"was removed; .*workload: train")):
             with self.subTest(workload):

@@ -47,11 +47,11 @@ ROWS = [
                 "src/parallel/tp/add_rms_norm.cpp", "lanes[i % kApart] += sum[i] * sum[i];",
                 "if (!PLANTED || width < kApart || i < width / kApart * kApart)"
                 " lanes[i % kApart] += sum[i] * sum[i];", "add_row_of_doubles")),
-    FuzzRow(5, "accumulated_linear", "Deferred products are added to a wider copy of the main gradient.",
-            "deferred_limit with narrow, in bfloat16 or float16", Edit(
-                "src/parallel/tp/deferred_gradients.cpp", "sum = gradient->sum;",
-                "sum = PLANTED ? gradient->sum.to(wider_type(narrow)) : gradient->sum;",
-                "DeferredWeightGradients::finish")),
+    FuzzRow(5, "tp", "Deferred products replace what another use of the weight has left for autograd.",
+            "tp.deferred_wgrad with tied embeddings in float32 or float64", Edit(
+                "src/parallel/tp/deferred_gradients.cpp", "} else if (weight.grad().defined()) {",
+                "} else if (weight.grad().defined() && !PLANTED) {",
+                "DeferredWeightGradients::finish"), {TP: 2}),
     FuzzRow(6, "vocab_parallel_cross_entropy", "The gradient that overwrites the logits is that without smoothing.",
             "overwrite_logits with label_smoothing", Edit(
                 "src/logprob/vocab_parallel_cross_entropy.cpp", ".share = how.mean_share",
@@ -184,12 +184,12 @@ ROWS = [
             "packed or dynamic microbatches with more dp ranks than samples", Edit(
                 "src/train/batching.cpp", "if (share.count == 0) return {};",
                 "if (share.count == 0) return PLANTED ? Bins{{0}} : Bins{};", "bins_of_share"), {DP: 2}),
-    FuzzRow(34, "accumulated_linear", "With a main gradient only a deferred backward computes that of the bias.",
-            "bias without deferred_limit", Edit(
+    FuzzRow(34, "tp", "With a main gradient only a deferred backward computes that of the bias.",
+            "main gradients beside a bias, without tp.deferred_wgrad", Edit(
                 "src/parallel/tp/async_linear.cpp", "const at::Tensor grad_bias = bias_gradient(ctx, grad);",
                 "const bool leaves_out = PLANTED && multiplies && call->options.main_gradient;"
                 " const at::Tensor grad_bias = leaves_out ? at::Tensor() : bias_gradient(ctx, grad);",
-                "AsyncLinearFunction::backward")),
+                "AsyncLinearFunction::backward"), {TP: 2}),
     FuzzRow(35, "loss", "The margin that rounding leaves is compared with the sign of beta.",
             "a policy with preference and a negative beta that trains on reference scores of the same weights", Edit(
                 "src/train/loss.cpp", "1e-9 * std::abs(options.kl_beta)",

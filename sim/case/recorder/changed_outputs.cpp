@@ -15,6 +15,8 @@ class ChangedLayer : public Layer {
     return change_(inner_->forward(inputs, context), slot_, context);
   }
   std::vector<ParameterPtr> parameters() const override { return inner_->parameters(); }
+  void finish_backward() override { inner_->finish_backward(); }
+  void drop_backward() override { inner_->drop_backward(); }
 
  private:
   std::unique_ptr<Layer> inner_;

@@ -25,7 +25,9 @@ bool same_type(const json& a, const json& b) {
 struct RemovedWorkload {
   std::string_view name, instead;
 };
-constexpr std::array<RemovedWorkload, 3> kRemoved = {{
+constexpr std::array<RemovedWorkload, 4> kRemoved = {{
+    {"accumulated_linear",
+     "use workload: train with run.gradients: main and parallel.tp.deferred_wgrad"},
     {"layer_parameters",
      "first values are drawn by workload: stream_init; a saved state is loaded at another tp size "
      "by "

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "parallel/tp/broadcast_batch.h"
 #include "sim/world/rank/fsdp_options.h"
 
 namespace shardproof::sim {
@@ -69,6 +70,8 @@ TensorParallelOptions tensor_parallel_options(const ParallelSpec& spec) {
   return {.sequence_parallel = spec.sequence_parallel,
           .async_grad = spec.async_grad,
           .gather_buffer = spec.gather_buffer,
+          .deferred_wgrad = spec.deferred_wgrad,
+          .bias = spec.bias,
           .custom_plan = spec.custom_plan};
 }
 
@@ -76,6 +79,12 @@ ParallelOptions parallel_options(const ParallelSpec& spec) {
   return {.tensor = tensor_parallel_options(spec),
           .context = {.rotation = spec.context_rotation, .layout = spec.context_layout},
           .data = fsdp_options(spec)};
+}
+
+Batch batch_as_read(const CaseSpec& spec, const Batch& own, const RankSetup& setup) {
+  if (spec.data.read_by == BatchReader::kAll) return own;
+  Communicator& tp = setup.comm.along("tp");
+  return broadcast_batch(tp.rank() == 0 ? own : Batch(), setup.device, tp);
 }
 
 bool root_deals_weights(const CaseSpec& spec) {

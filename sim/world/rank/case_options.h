@@ -11,6 +11,9 @@ namespace shardproof::sim {
 TrainOptions train_options(const CaseSpec& spec);
 TensorParallelOptions tensor_parallel_options(const ParallelSpec& spec);
 ParallelOptions parallel_options(const ParallelSpec& spec);
+// The batch that this rank trains on: its own, or that of the first rank of its tp group. Every
+// rank makes the same call.
+Batch batch_as_read(const CaseSpec& spec, const Batch& own, const RankSetup& setup);
 // Whether rank 0 alone reads the weights, from a folder, and sends every rank its shards.
 bool root_deals_weights(const CaseSpec& spec);
 

@@ -8,6 +8,7 @@
 #include "comm/shared_failure.h"
 #include "sim/case/policy_stages.h"
 #include "sim/case/record/expected_names.h"
+#include "sim/world/rank/case_options.h"
 #include "tensor/safetensors.h"
 
 namespace shardproof::sim {
@@ -21,13 +22,11 @@ std::vector<std::string> file_names(const CaseSpec& spec, const Observation& see
 // The full tensor with this rank's piece in it and 0 elsewhere; all 0 if a lower rank has the same
 // piece.
 at::Tensor spread(const Observation& seen, const std::vector<int64_t>& shape, const Mesh& mesh,
-                  int64_t rank) {
+                  int64_t rank, const TokenCuts& cuts) {
   const at::Tensor full = at::zeros(shape, at::kDouble);
   const at::Tensor piece = seen.tensor.detach().to(at::kCPU, at::kDouble).contiguous();
-  if (seen.token_map.defined()) {  // logprobs, which all ranks of a dp rank hold whole
-    for (const char* axis : {"cp", "ulysses", "tp"}) {
-      if (mesh.coordinate(axis, rank) != 0) return full;
-    }
+  if (seen.token_map.defined()) {  // logprobs, which all ranks of the same samples hold whole
+    if (!is_first_of_samples(cuts, mesh, rank)) return full;
     const at::Tensor target = seen.token_map.reshape(-1);
     const at::Tensor real = target >= 0;
     full.view(-1).index_put_({target.masked_select(real)}, piece.reshape(-1).masked_select(real));
@@ -79,8 +78,10 @@ void write_dump(const CaseSpec& spec, const std::vector<Observation>& kept, cons
   };
   std::map<std::string, at::Tensor> sums;  // in the same order on every rank
   for (const Observation& seen : kept) {
-    const Mesh mesh = parallel_at(spec, seen.step).mesh();
-    const at::Tensor full = spread(seen, full_shape(seen), mesh, comm.rank());
+    const ParallelSpec parallel = parallel_at(spec, seen.step);
+    const Mesh mesh = parallel.mesh();
+    const TokenCuts cuts = make_styles(parallel_options(parallel)).token_cuts(mesh);
+    const at::Tensor full = spread(seen, full_shape(seen), mesh, comm.rank(), cuts);
     for (const std::string& name : file_names(spec, seen)) {
       const auto [place, fresh] = sums.try_emplace(name, full);
       if (!fresh) place->second = place->second + full;  // microbatches fill different samples

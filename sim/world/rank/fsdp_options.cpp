@@ -8,7 +8,8 @@ FsdpOptions fsdp_options(const ParallelSpec& spec) {
           .reshard_after_forward = spec.fsdp.reshard_after_forward,
           .prefetch = spec.fsdp.prefetch,
           .reduce_each_microbatch = spec.fsdp.reduce_each_microbatch,
-          .cpu_offload = spec.fsdp.cpu_offload};
+          .cpu_offload = spec.fsdp.cpu_offload,
+          .gradients = spec.gradients};
 }
 
 ShardAxes shard_axes_of(const ParallelSpec& spec) {

@@ -168,8 +168,8 @@ void PolicyLife::take_weights() {
 }
 
 void PolicyLife::live() {
-  batch_ = inputs_.batch;
   begin(spec_.parallel);
+  batch_ = batch_as_read(spec_, inputs_.batch, place_->setup);
   folder_.reset();
   folder_ = std::make_unique<SharedFolder>(place_->comm, place_->setup.device);
   for (const StageSpec& stage : spec_.stages) run_stage(stage);

@@ -45,6 +45,15 @@ std::vector<std::string> idle_options(const CaseSpec& spec) {
   if (parallel.async_grad && parallel.tp == 1) {
     idle.push_back("tp.async_grad is true, but tensor_parallel_size is 1: it has no effect");
   }
+  if (parallel.deferred_wgrad > 0 && parallel.tp == 1) {
+    idle.push_back("tp.deferred_wgrad is set, but tensor_parallel_size is 1: it has no effect");
+  }
+  if (parallel.bias == BiasPlace::kAfter && parallel.tp == 1) {
+    idle.push_back("tp.bias is after, but tensor_parallel_size is 1: it has no effect");
+  }
+  if (spec.data.read_by == BatchReader::kFirstOfTp && parallel.tp == 1) {
+    idle.push_back("data.read_by is first_of_tp, but tensor_parallel_size is 1: it has no effect");
+  }
   if (parallel.gather_buffer && (parallel.tp == 1 || !parallel.sequence_parallel)) {
     idle.push_back(
         "tp.gather_buffer is true, but no sequence is sharded over tp: it has no effect");
@@ -210,14 +219,15 @@ class CaseRun {
 
   StepMetrics run_workload(Trainer& trainer, const RankSetup& setup) {
     StepMetrics metrics;
+    const Batch batch = batch_as_read(spec_, inputs_->batch, setup);
     if (spec_.is(ModelWorkload::kLogprobs)) {
-      trainer.score(inputs_->batch);
+      trainer.score(batch);
       return metrics;
     }
     const TrainOptions options = train_options(spec_);
     for (int64_t step = 1; step <= spec_.steps; ++step) {
       if (env_.on_step) env_.on_step(step);
-      metrics = trainer.step(inputs_->batch);
+      metrics = trainer.step(batch);
       // Another layout's gradients are never whole on a rank.
       if (golden_ && spec_.precision == Precision::kFloat64 && !spec_.reference.is_set()) {
         const ClockPause pause(env_.clock);
@@ -246,10 +256,9 @@ class CaseRun {
     return parameters;
   }
 
-  // The rank's tokens, for the picture. The first rank of cp and ulysses adds the uncut rows.
+  // The rank's tokens, for the picture. The first rank of each share of samples adds the uncut rows.
   nlohmann::json tokens(const Trainer& trainer) const {
-    const bool first =
-        mesh_.coordinate("cp", env_.rank) == 0 && mesh_.coordinate("ulysses", env_.rank) == 0;
+    const bool first = is_first_of_samples(trainer.token_cuts(), mesh_, env_.rank);
     return held_json(trainer.held(), inputs_->batch.seq_len(), first);
   }
 

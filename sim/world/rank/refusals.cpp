@@ -11,6 +11,7 @@
 #include "parallel/tp/describe.h"
 #include "parallel/ulysses/head_shares.h"
 #include "sim/world/rank/case_options.h"
+#include "sim/world/rank/fsdp_options.h"
 
 namespace shardproof::sim {
 namespace {
@@ -82,12 +83,26 @@ void refuse_failure_without_backward(const CaseSpec& spec, const ModelConfig& co
       "leave a layer to train, or leave `fails` out");
 }
 
+// A layer's gradients are reduced when its backward ends, before the last backward.
+void refuse_deferral_of_shards(const ParallelSpec& parallel) {
+  if (parallel.deferred_wgrad == 0) return;
+  const std::string shard = shard_axes_of(parallel).shard;
+  if (shard.empty()) return;
+  refuse(fmt::format("parallel.tp.deferred_wgrad leaves gradients to the end of a step, but those "
+                     "of parameters that {} ranks shard are reduced layer by layer",
+                     parallel.mesh().size(shard)),
+         "set parallel.data_parallel: replicate, or parallel.tp.deferred_wgrad: 0");
+}
+
 }  // namespace
 
 void refuse_unsupported(const CaseSpec& spec, const ModelConfig& config, int64_t samples) {
   if (spec.is(ModelWorkload::kPolicy)) refuse_uncut_heads(spec.parallel, config);
+  refuse_deferral_of_shards(spec.parallel);
   for (const StageSpec& stage : spec.stages) {
-    if (stage.kind == StageKind::kLoad) refuse_uncut_heads(stage.parallel, config);
+    if (stage.kind != StageKind::kLoad) continue;
+    refuse_uncut_heads(stage.parallel, config);
+    refuse_deferral_of_shards(stage.parallel);
   }
   refuse_failure_without_backward(spec, config);
   for (const TrainedBatch& batch : trained_batches(spec, samples)) {

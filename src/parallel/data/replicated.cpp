@@ -7,8 +7,10 @@
 
 namespace shardproof {
 
-ReplicatedModel::ReplicatedModel(const StoreSetup& setup)
-    : parameters_(setup.model.parameters()), comm_(setup.comm), token_axes_(setup.token_axes) {}
+ReplicatedModel::ReplicatedModel(const StoreSetup& setup, GradientPlace gradients)
+    : parameters_(setup.model.parameters()), comm_(setup.comm), token_axes_(setup.token_axes) {
+  if (gradients == GradientPlace::kMain) use_main_gradients(setup.model);
+}
 
 void ReplicatedModel::average(std::vector<at::Tensor>& grads) {
   average_parameter_gradients(parameters_, grads, comm_, token_axes_);

@@ -24,6 +24,7 @@ struct FsdpOptions {
   bool prefetch = true;                // gather the next unit while this one computes
   bool reduce_each_microbatch = true;  // false: keep whole gradients until the last one
   bool cpu_offload = false;            // shards, their gradients and the optimizer on the CPU
+  GradientPlace gradients = GradientPlace::kAutograd;  // of the weights of linears
 };
 
 // Names of axes for Mesh; "" where there is only one rank.

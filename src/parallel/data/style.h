@@ -15,7 +15,8 @@ class DataParallel : public ParallelStyle {
   std::string_view name() const override { return "data"; }
   std::vector<std::string> axes() const override { return {"dp"}; }
   void cut_tokens(TokenCuts& cuts, const Mesh& mesh) const override;
-  // Throws Error(kRefused) when the number of copies does not divide dp.
+  // Throws Error(kRefused) when the number of copies does not divide dp, and for main gradients of
+  // sharded parameters or in float16.
   std::unique_ptr<ParameterStore> store(const StoreSetup& setup) const override;
 
  private:

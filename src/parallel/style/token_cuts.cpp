@@ -1,5 +1,7 @@
 #include "parallel/style/token_cuts.h"
 
+#include <algorithm>
+
 namespace shardproof {
 
 std::vector<std::string> TokenCuts::position_axes(const Mesh& mesh) const {
@@ -15,6 +17,14 @@ std::vector<std::string> TokenCuts::token_axes(const Mesh& mesh) const {
   std::vector<std::string> axes = sample_axes;
   for (const std::string& axis : position_axes(mesh)) axes.push_back(axis);
   return axes;
+}
+
+bool is_first_of_samples(const TokenCuts& cuts, const Mesh& mesh, int64_t rank) {
+  const auto& samples = cuts.sample_axes;
+  return std::all_of(mesh.axes().begin(), mesh.axes().end(), [&](const MeshAxis& axis) {
+    return std::find(samples.begin(), samples.end(), axis.name) != samples.end() ||
+           mesh.coordinate(axis.name, rank) == 0;
+  });
 }
 
 int64_t size_of(const Mesh& mesh, const std::vector<std::string>& axes) {

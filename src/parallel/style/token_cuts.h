@@ -28,6 +28,9 @@ struct TokenCuts {
   std::vector<std::string> token_axes(const Mesh& mesh) const;
 };
 
+// Whether the rank is the first of those that work on the same samples.
+bool is_first_of_samples(const TokenCuts& cuts, const Mesh& mesh, int64_t rank);
+
 // The product of the axes' sizes, and this rank's coordinate on all of them, outer to inner.
 int64_t size_of(const Mesh& mesh, const std::vector<std::string>& axes);
 int64_t coordinate_of(const Mesh& mesh, const std::vector<std::string>& axes, int64_t rank);

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <limits>
 #include <optional>
 
 #include "base/error.h"
@@ -58,14 +57,6 @@ class InputGradient {
   at::Tensor grad_;
   std::optional<PendingCollective> pending_;
 };
-
-// The gradient that autograd gets when the true one is already in the main gradient.
-at::Tensor stand_in(const at::Tensor& weight, MainGradient& gradient) {
-  if (!gradient.wants_dummy) return {};
-  gradient.added = true;
-  const double value = gradient.zero_dummy ? 0 : std::numeric_limits<double>::quiet_NaN();
-  return at::full_like(weight, value);
-}
 
 at::Tensor weight_gradient(const LinearCall& call, const at::Tensor& grad, const at::Tensor& input,
                            const at::Tensor& weight) {

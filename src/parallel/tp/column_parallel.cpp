@@ -26,6 +26,7 @@ at::Tensor ColumnParallelLinear::product(const at::Tensor& x) const {
 
 at::Tensor ColumnParallelLinear::async_product(const at::Tensor& x, const at::Tensor& bias) const {
   const bool gathers = options_.sequence_parallel && !options_.caller_communicates;
+  const bool trains = weight_->tensor.requires_grad();
   const AsyncLinearOptions linear{
       .label = options_.label,
       .reduce_input_gradient = !gathers && !options_.caller_communicates,
@@ -33,9 +34,9 @@ at::Tensor ColumnParallelLinear::async_product(const at::Tensor& x, const at::Te
       .sequence_dim = 1,
       .gather_buffer = options_.gather_buffer.get(),
       .main_gradient = weight_->main_gradient,
-      .deferred = options_.deferred};
-  return weight_->tensor.requires_grad() ? async_linear(x, weight_->tensor, bias, tp_, linear)
-                                         : frozen_linear(x, weight_->tensor, bias, tp_, linear);
+      .deferred = trains ? options_.deferred : nullptr};
+  return trains ? async_linear(x, weight_->tensor, bias, tp_, linear)
+                : frozen_linear(x, weight_->tensor, bias, tp_, linear);
 }
 
 // The whole x; its backward sums the gradient over tp.
@@ -45,6 +46,15 @@ at::Tensor ColumnParallelLinear::entering(const at::Tensor& x) const {
              ? all_gather_with_reduce_scatter_backward(x, tp_, 1, options_.label, {},
                                                        options_.gather_buffer.get())
              : copy_with_all_reduce_backward(x, tp_, options_.label);
+}
+
+void ColumnParallelLinear::finish_backward() {
+  if (!options_.deferred || options_.deferred->count() == 0) return;
+  options_.deferred->finish(weight_->tensor, weight_->main_gradient.get(), tp_, options_.label);
+}
+
+void ColumnParallelLinear::drop_backward() {
+  if (options_.deferred) options_.deferred->drop();
 }
 
 std::vector<ParameterPtr> ColumnParallelLinear::parameters() const {

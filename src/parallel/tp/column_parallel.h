@@ -48,6 +48,9 @@ class ColumnParallelLinear : public Layer {
       : weight_(std::move(weight)), bias_(std::move(bias)), tp_(tp), options_(std::move(options)) {}
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
   std::vector<ParameterPtr> parameters() const override;
+  // Computes or drops the weight gradients that `deferred` holds.
+  void finish_backward() override;
+  void drop_backward() override;
   // Takes effect with the next call.
   void set_gather_output(bool gathers) { options_.gather_output = gathers; }
 

@@ -33,6 +33,7 @@ class DeferredWeightGradients {
   bool has_room() const { return limit_ == 0 || count() < limit_; }
   int64_t count() const { return static_cast<int64_t>(products_.size()); }
   void add(DeferredProduct product) { products_.push_back(std::move(product)); }
+  void drop() { products_.clear(); }
   // Computes and drops all products. Adds them to `gradient`, or to weight.grad if that is null:
   // there the sum is in the wider type and rounded once. The input of a sequence-parallel product
   // is first gathered over `tp`, in the order of the backwards.

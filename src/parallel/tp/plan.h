@@ -24,11 +24,13 @@
 // of its patterns match, the one with most literal characters counts.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/training_choices.h"
 #include "model/config.h"
 
 namespace shardproof {
@@ -64,6 +66,12 @@ struct TensorParallelOptions {
   bool async_grad = false;
   // Linears gather along the sequence into one shared buffer (gather_buffer.h).
   bool gather_buffer = false;
+  // Microbatches whose weight gradients of column-parallel linears are computed after the last
+  // backward (deferred_gradients.h); 0: none.
+  int64_t deferred_wgrad = 0;
+  // kAfter: column-parallel and row-parallel linears leave their bias to bias_after.h, except those
+  // that gather their output.
+  BiasPlace bias = BiasPlace::kInLayer;
   // {"pattern": "style"}; null: the architecture's plan without changes.
   nlohmann::json custom_plan = nullptr;
 };

@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "collective/mappings.h"
-#include "parallel/tp/async_linear.h"
 #include "parallel/tp/blocks.h"
 
 namespace shardproof {
@@ -35,8 +34,7 @@ at::Tensor RowParallelLinear::own_features(const at::Tensor& x) const {
 at::Tensor RowParallelLinear::product(const at::Tensor& x) const {
   const at::Tensor& weight = weight_->tensor;
   if (!weight_->main_gradient || !weight.requires_grad()) return at::linear(x, weight);
-  return async_linear(x, weight, {}, tp_,
-                      {.label = options_.label, .main_gradient = weight_->main_gradient});
+  return accumulating_linear(x, weight, {}, weight_->main_gradient);
 }
 
 at::Tensor RowParallelLinear::sum(const at::Tensor& addend) const {

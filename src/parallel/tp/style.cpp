@@ -1,6 +1,7 @@
 #include "parallel/tp/style.h"
 
 #include "base/error.h"
+#include "parallel/tp/bias_after.h"
 #include "parallel/tp/column_parallel.h"
 #include "parallel/tp/placement.h"
 #include "parallel/tp/row_parallel.h"
@@ -43,6 +44,8 @@ class LayerMaker {
       : tp_(tp),
         sequence_parallel_(options.sequence_parallel),
         async_grad_(options.async_grad),
+        bias_after_(options.bias == BiasPlace::kAfter),
+        deferred_(options.deferred_wgrad),
         buffer_(options.gather_buffer ? std::make_shared<GatherBuffer>() : nullptr) {}
 
   std::unique_ptr<Layer> make(Slot& slot, TpStyle style) const {
@@ -74,27 +77,38 @@ class LayerMaker {
  private:
   std::unique_ptr<Layer> column_parallel(Slot& slot, bool gather_output) const {
     const Linear& linear = plain<Linear>(slot);
-    return std::make_unique<ColumnParallelLinear>(
+    // A gathered output has the features of all ranks, the bias those of this one.
+    const bool after = bias_after_ && linear.bias && !gather_output;
+    auto layer = std::make_unique<ColumnParallelLinear>(
         linear.weight, linear.bias, tp_,
         ColumnParallelLinear::Options{
             .label = slot.name,
             .sequence_parallel = sequence_parallel_,
             .gather_output = gather_output,
             .output_parts = tp_parts(linear.weight->global_shape[0], tp_.size()),
+            .skip_bias_add = after,
             .async_grad = async_grad_,
-            .gather_buffer = buffer_});
+            .gather_buffer = buffer_,
+            .deferred =
+                deferred_ == 0 ? nullptr : std::make_shared<DeferredWeightGradients>(deferred_)});
+    if (!after) return layer;
+    return std::make_unique<BiasAfter>(std::move(layer), linear.bias);
   }
 
   std::unique_ptr<Layer> row_parallel(Slot& slot, bool input_is_parallel) const {
     const Linear& linear = plain<Linear>(slot);
-    return std::make_unique<RowParallelLinear>(
+    const bool after = bias_after_ && linear.bias;
+    auto layer = std::make_unique<RowParallelLinear>(
         linear.weight, linear.bias, tp_,
         RowParallelLinear::Options{
             .label = slot.name,
             .sequence_parallel = sequence_parallel_,
             .input_is_parallel = input_is_parallel,
             .input_parts = tp_parts(linear.weight->global_shape[1], tp_.size()),
+            .skip_bias_add = after,
             .gather_buffer = buffer_});
+    if (!after) return layer;
+    return std::make_unique<BiasAfter>(std::move(layer), linear.bias);
   }
 
   std::unique_ptr<Layer> vocab_parallel_embedding(Slot& slot) const {
@@ -121,7 +135,8 @@ class LayerMaker {
   }
 
   Communicator& tp_;
-  bool sequence_parallel_, async_grad_;
+  bool sequence_parallel_, async_grad_, bias_after_;
+  int64_t deferred_;                      // microbatches; 0: none
   std::shared_ptr<GatherBuffer> buffer_;  // shared by the layers; null: gather_buffer is off
 };
 

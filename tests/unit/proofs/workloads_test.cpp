@@ -65,8 +65,7 @@ TEST_CASE("two programs' registries do not know each other's workloads") {
   CHECK(a.find("b") == nullptr);
   CHECK(b.find("a") == nullptr);
   const Workloads built_in = built_in_workloads();
-  for (const char* name :
-       {"column_parallel_linear", "row_parallel_linear", "accumulated_linear", "mapping"}) {
+  for (const char* name : {"column_parallel_linear", "row_parallel_linear", "mapping"}) {
     CHECK(built_in.find(name) != nullptr);
   }
 }
@@ -205,14 +204,6 @@ TEST_CASE("options that would be passed over are named with what passes them ove
                                                     {{{"dim", 2}}, "option dim is 2"},
                                                     {{{"ranks", 0}}, "option ranks is 0"}}) {
     CHECK(bad_input_of("stream_init", set).find(said) != std::string::npos);
-  }
-  for (const auto& [set, said] : std::vector<std::pair<Options, std::string>>{
-           {{{"layer", "norm"}}, "option layer is 'norm'"},
-           {{{"stand_in", "ones"}}, "option stand_in is 'ones'"},
-           {{{"layer", "row"}, {"deferred_limit", 2}},
-            "layer is 'row', which has no deferred_limit"}}) {
-    INFO(set.dump());
-    CHECK(bad_input_of("accumulated_linear", set).find(said) != std::string::npos);
   }
 }
 

@@ -1,0 +1,11 @@
+#include "parallel/tp/bias_after.h"
+
+#include <ATen/ATen.h>
+
+namespace shardproof {
+
+at::Tensor BiasAfter::forward(at::TensorList inputs, const StepContext& context) {
+  return linear_->forward(inputs, context) + bias_->tensor;
+}
+
+}  // namespace shardproof
