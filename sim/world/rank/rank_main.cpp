@@ -256,7 +256,8 @@ class CaseRun {
     return parameters;
   }
 
-  // The rank's tokens, for the picture. The first rank of each share of samples adds the uncut rows.
+  // The rank's tokens, for the picture. The first rank of each share of samples adds the uncut
+  // rows.
   nlohmann::json tokens(const Trainer& trainer) const {
     const bool first = is_first_of_samples(trainer.token_cuts(), mesh_, env_.rank);
     return held_json(trainer.held(), inputs_->batch.seq_len(), first);
