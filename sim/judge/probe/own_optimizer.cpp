@@ -68,7 +68,9 @@ std::string OwnOptimizer::see(const Observation& observation, const at::Tensor& 
     norm_ = doubles(local).front();
     norm_step_ = step;
   } else if (observation.name == "metric.skipped") {
-    if (doubles(local).front() != 0) skipped_step_ = step;
+    skipped_[step] = doubles(local).front() != 0;
+  } else if (observation.name == "lr") {
+    rates_[step] = doubles(local).front();
   } else if (kind == "grad") {
     Tracked& tracked = parameters_[name];
     tracked.gradient = copy_of(local);
@@ -94,7 +96,7 @@ std::string OwnOptimizer::see_parameter(const std::string& name, int64_t step,
     const Expected expected = take_step(tracked, name, step, count);
     finding = compare(expected, local);
     if (!finding.empty()) finding += share_of_step(tracked, expected, local);
-  } else if (known && skipped_step_ == step) {
+  } else if (known && skipped_.count(step) != 0 && skipped_.at(step)) {
     const std::vector<double> before = doubles(tracked.value, count);
     finding = compare({before, std::vector<double>(count, 0.0)}, local);
   }
@@ -140,10 +142,18 @@ OwnOptimizer::Expected OwnOptimizer::take_step(Tracked& tracked, const std::stri
   const double clip = max_norm > 0 ? std::min(1.0, max_norm / (norm_ + kClipEps)) : 1.0;
   for (double& value : gradient) value *= clip;
   const GoldenTensor* rate = golden_.find(Phase::kStep, step, "lr");
-  const double lr = rate ? *rate->value.data<double>() : spec_.optimizer.lr;
-  double steps = 0;  // without those that an overflow skipped
+  const auto own_rate = rates_.find(step);  // of a step that the golden skips
+  const double lr = rate                       ? *rate->value.data<double>()
+                    : own_rate != rates_.end() ? own_rate->second
+                                               : spec_.optimizer.lr;
+  // Without those that an overflow skipped: on this rank, which may skip others than the golden.
+  double steps = 0;
   for (const int64_t before : steps_behind(spec_, step)) {
-    if (golden_.find(Phase::kStep, before, "grad." + name)) ++steps;
+    const auto own = skipped_.find(before);
+    const bool made = own != skipped_.end()
+                          ? !own->second
+                          : golden_.find(Phase::kStep, before, "grad." + name) != nullptr;
+    if (made) ++steps;
   }
   return spec_.optimizer.kind == OptimizerKind::kSgd ? sgd_step(tracked, gradient, lr)
                                                      : adamw_step(tracked, gradient, lr, steps);

@@ -79,7 +79,9 @@ class OwnOptimizer {
   const GoldenRecord& golden_;
   std::map<std::string, Tracked> parameters_;
   double norm_ = 0;
-  int64_t norm_step_ = -1, skipped_step_ = -1;
+  int64_t norm_step_ = -1;
+  std::map<int64_t, bool> skipped_ = {};  // by step, as the rank says
+  std::map<int64_t, double> rates_ = {};  // by step, as the rank says
   int64_t judged_ = 0;
 };
 

@@ -28,9 +28,10 @@ CaseSpec spec_with(OptimizerKind kind, double momentum = 0) {
   return spec;
 }
 
-GoldenRecord golden_of_steps() {
+// `first`: it skips the steps before.
+GoldenRecord golden_of_steps(int64_t first) {
   std::vector<Observation> seen_by_golden;
-  for (int64_t step = 1; step <= 3; ++step) {
+  for (int64_t step = first; step <= 3; ++step) {
     seen_by_golden.push_back(seen("grad.w", numbered({6}), Phase::kStep, step));
   }
   return golden_from(seen_by_golden);
@@ -39,8 +40,9 @@ GoldenRecord golden_of_steps() {
 // Reports three steps of LibTorch's optimizer to an OwnOptimizer; `spoil` may change the reported
 // tensors.
 template <class Spoil>
-std::vector<std::string> findings(const CaseSpec& spec, at::ScalarType dtype, const Spoil& spoil) {
-  const GoldenRecord golden = golden_of_steps();
+std::vector<std::string> findings(const CaseSpec& spec, at::ScalarType dtype, const Spoil& spoil,
+                                  int64_t first = 1) {
+  const GoldenRecord golden = golden_of_steps(first);
   OwnOptimizer own(spec, golden);
   const at::Tensor w = at::linspace(-1, 1, 6, at::kDouble).to(dtype);
   own.begin("w", w);
@@ -64,6 +66,7 @@ std::vector<std::string> findings(const CaseSpec& spec, at::ScalarType dtype, co
   for (int64_t step = 1; step <= 3; ++step) {
     const at::Tensor gradient =
         at::tensor({0.9, -0.4, 1e-9, 0.3, -2.0, 0.0}, at::kDouble).mul(step).to(dtype);
+    if (first > 1) tell("metric.skipped", step, at::scalar_tensor(0, at::kDouble));
     const double norm = gradient.to(at::kDouble).norm().item<double>();
     tell("grad.w", step, gradient.clone());
     tell("grad_norm", step, at::scalar_tensor(norm, at::kDouble));
@@ -95,6 +98,19 @@ TEST_CASE("LibTorch's optimizers follow from their own state, in both wide dtype
   CHECK(findings(spec_with(OptimizerKind::kAdamW), dtype, kAsItIs).empty());
   CHECK(findings(spec_with(OptimizerKind::kSgd), dtype, kAsItIs).empty());
   CHECK(findings(spec_with(OptimizerKind::kSgd, 0.9), dtype, kAsItIs).empty());
+}
+
+TEST_CASE("The rank's own steps count where the golden skipped one of them", "[own_optimizer]") {
+  const CaseSpec spec = spec_with(OptimizerKind::kAdamW);
+  CHECK(findings(spec, at::kFloat, kAsItIs, /*first=*/2).empty());
+  const auto found = findings(
+      spec, at::kFloat,
+      [](const std::string& name, int64_t step, at::Tensor& value) {
+        if (name == "metric.skipped" && step == 1) value = at::ones_like(value);
+      },
+      /*first=*/2);
+  REQUIRE_FALSE(found.empty());
+  CHECK_THAT(found[0], Catch::StartsWith("param.w of step 1 does not follow"));
 }
 
 TEST_CASE("An update that is off by a thousandth is found at its step", "[own_optimizer]") {
