@@ -61,8 +61,6 @@ class Fit : private FittedSettings {
     if (has(head_dim) && size(head_dim, 8) % 2 != 0) set(head_dim, size(head_dim, 8) + 1);
     const bool even = size(width, 48) % (2 * size(heads, 4)) == 0;
     if (!has(head_dim) && !even) set(head_dim, 6);
-    const char* mlp = "model.intermediate_size";
-    if (size(mlp, 96) % size(kTp, 1) != 0) set(mlp, multiple(size(mlp, 96), size(kTp, 1)));
   }
 
   void batch() {

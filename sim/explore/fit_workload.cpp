@@ -19,10 +19,10 @@ struct CutSize {
   const char *with = nullptr, *value = "true";
 };
 constexpr CutSize kCutSizes[] = {
-    {"broadcast_data", "samples", kDp},
+    {"broadcast_data", "samples", kDp, "axis", "\"tp\""},
+    {"broadcast_data", "samples", kTp, "axis", "\"dp\""},
     {"checkpointed_block", "hidden", kTp},
     {"checkpointed_block", "samples", kDp},
-    {"column_parallel_linear", "out_features", kTp},
     {"column_parallel_linear", "samples", kDp},
     {"column_parallel_linear", "tokens", kTp, "sequence_parallel"},
     {"context_logprob", "vocab_size", kTp},
@@ -40,7 +40,7 @@ constexpr CutSize kCutSizes[] = {
     {"row_parallel_linear", "tokens", kTp, "sequence_parallel"},
     {"stream_init", "cut_features", kTp},
     {"vocab_parallel_cross_entropy", "samples", kDp},
-    {"vocab_parallel_cross_entropy", "vocab_size", kTp},
+    {"vocab_parallel_cross_entropy", "vocab_size", kTp, "padded_vocab", "0"},
     {"vocab_parallel_logprob", "rows", kDp},
     {"vocab_parallel_logprob", "vocab_size", kTp},
 };
