@@ -25,6 +25,7 @@ struct AccumulatingLinear : torch::autograd::Function<AccumulatingLinear> {
                             const c10::intrusive_ptr<Buffer>& buffer) {
     ctx->save_for_backward({x, weight});
     ctx->saved_data["buffer"] = c10::IValue::make_capsule(buffer);
+    ctx->saved_data["has_bias"] = bias.has_value();
     return at::linear(x, weight, bias);
   }
 
@@ -41,7 +42,8 @@ struct AccumulatingLinear : torch::autograd::Function<AccumulatingLinear> {
       add_weight_gradient(buffer->gradient->sum, grad, x);
       grad_weight = stand_in(weight, *buffer->gradient);
     }
-    if (ctx->needs_input_grad(2)) grad_bias = grad.flatten(0, -2).sum(0);
+    const bool has_bias = ctx->saved_data["has_bias"].toBool();
+    if (has_bias && ctx->needs_input_grad(2)) grad_bias = grad.flatten(0, -2).sum(0);
     return {grad_x, grad_weight, grad_bias, at::Tensor()};
   }
 };
