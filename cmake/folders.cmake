@@ -64,6 +64,8 @@ endfunction()
 function(shardproof_tests name)
   cmake_parse_arguments(arg "" "" "FOLDERS;LINKS" ${ARGN})
   add_executable(${name})
+  # More would merge helpers of one name.
+  set_target_properties(${name} PROPERTIES UNITY_BUILD_BATCH_SIZE 8)
   list(LENGTH arg_FOLDERS folders)
   foreach(folder ${arg_FOLDERS})
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*_test.cpp)

@@ -35,10 +35,10 @@ struct BitReader {
 
 }  // namespace
 
-std::optional<int64_t> exact_schedule(const std::vector<Deviation>& deviations) {
+std::optional<int64_t> exact_schedule(const std::vector<ScheduleDeviation>& deviations) {
   BitWriter out;
   int64_t node = -1;
-  for (const Deviation& one : deviations) {
+  for (const ScheduleDeviation& one : deviations) {
     const auto distance = static_cast<uint64_t>(one.node - node);
     const int width = std::bit_width(distance) - 1;
     for (int i = 0; i < width; ++i) out.add(false);
@@ -52,9 +52,9 @@ std::optional<int64_t> exact_schedule(const std::vector<Deviation>& deviations) 
   return kFirstExactSchedule + out.bits;
 }
 
-std::vector<Deviation> deviations_of(int64_t schedule) {
+std::vector<ScheduleDeviation> deviations_of(int64_t schedule) {
   BitReader in{schedule - kFirstExactSchedule};
-  std::vector<Deviation> deviations;
+  std::vector<ScheduleDeviation> deviations;
   int64_t node = -1;
   while (in.bits > 0) {
     int width = 0;
@@ -62,7 +62,7 @@ std::vector<Deviation> deviations_of(int64_t schedule) {
     int64_t distance = int64_t{1} << width;
     for (int i = 0; i < width; ++i) distance |= int64_t{in.take()} << i;
     node += distance;
-    Deviation& one = deviations.emplace_back(Deviation{.node = node, .way = 1});
+    ScheduleDeviation& one = deviations.emplace_back(ScheduleDeviation{.node = node, .way = 1});
     while (in.take()) ++one.way;
   }
   return deviations;
@@ -95,7 +95,7 @@ std::optional<int64_t> ScheduleSearch::next() {
 
 void ScheduleSearch::add(int64_t schedule, const ScheduleTrace& trace) {
   ++(trace.redundant ? redundant_ : explored_);
-  std::vector<Deviation> deviations = deviations_of(schedule);
+  std::vector<ScheduleDeviation> deviations = deviations_of(schedule);
   const int64_t first = deviations.empty() ? 0 : deviations.back().node + 1;
   for (int64_t node = first; node < std::ssize(trace.ways); ++node) {
     for (int64_t way = 1; way < trace.ways[static_cast<size_t>(node)]; ++way) {

@@ -15,7 +15,7 @@
 namespace shardproof::sim {
 
 // A node, counted from 0, and the way that is taken there, from 1; others take way 0.
-struct Deviation {
+struct ScheduleDeviation {
   int64_t node = 0, way = 0;
 };
 
@@ -24,8 +24,8 @@ inline constexpr int64_t kFirstExactSchedule = 1'000'000'001;
 inline bool is_exact_schedule(int64_t schedule) { return schedule >= kFirstExactSchedule; }
 
 // The schedule with these deviations, by ascending node; nothing when they do not fit in a number.
-std::optional<int64_t> exact_schedule(const std::vector<Deviation>& deviations);
-std::vector<Deviation> deviations_of(int64_t schedule);
+std::optional<int64_t> exact_schedule(const std::vector<ScheduleDeviation>& deviations);
+std::vector<ScheduleDeviation> deviations_of(int64_t schedule);
 
 // What a run under an exact schedule reports.
 struct ScheduleTrace {

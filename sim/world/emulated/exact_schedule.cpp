@@ -30,7 +30,7 @@ bool ExactSchedule::sleeps(const ScheduleStep& step) const {
 }
 
 int64_t ExactSchedule::way_at(int64_t node) const {
-  for (const Deviation& one : deviations_) {
+  for (const ScheduleDeviation& one : deviations_) {
     if (one.node == node) return one.way;
   }
   return 0;

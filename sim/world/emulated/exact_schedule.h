@@ -53,7 +53,7 @@ class ExactSchedule {
   int64_t way_at(int64_t node) const;
   ScheduleStep take(const ScheduleStep& step);
 
-  std::vector<Deviation> deviations_;
+  std::vector<ScheduleDeviation> deviations_;
   bool strict_;
   std::vector<ScheduleStep> sleeping_;
   ScheduleTrace trace_;

@@ -210,7 +210,7 @@ TEST_CASE("a worker whose step threw settles before it ends", "[policy][PW-2]") 
                               .dtype = at::kDouble,
                               .device = at::kCPU};
         PolicyOptions options;
-        options.train.data_parallel = fsdp();
+        options.parallel.data = fsdp();
         PolicyWorker worker(setup, small_model(), seeded_weights(small_model(), 3), options);
         must_throw("the probe at", [&] { worker.train(six_samples()); });
         if (settles) worker.settle();

@@ -29,7 +29,7 @@ CaseSpec spec_with(OptimizerKind kind, double momentum = 0) {
 }
 
 // `first`: it skips the steps before.
-GoldenRecord golden_of_steps(int64_t first) {
+GoldenRecord golden_of_steps(int64_t first = 1) {
   std::vector<Observation> seen_by_golden;
   for (int64_t step = first; step <= 3; ++step) {
     seen_by_golden.push_back(seen("grad.w", numbered({6}), Phase::kStep, step));

@@ -13,7 +13,7 @@
 namespace shardproof::tests {
 namespace {
 
-using sim::Deviation;
+using sim::ScheduleDeviation;
 using sim::ScheduleSearch;
 using sim::ScheduleTrace;
 
@@ -48,15 +48,15 @@ Explored explore(int64_t ranks, bool strict,
 double value_of(const at::Tensor& tensor) { return tensor.sum().item<double>(); }
 
 TEST_CASE("a schedule is a number that says where it deviates", "[schedule]") {
-  const std::vector<std::vector<Deviation>> all = {
+  const std::vector<std::vector<ScheduleDeviation>> all = {
       {}, {{0, 1}}, {{0, 3}}, {{5, 1}}, {{0, 1}, {1, 1}, {2, 2}, {40, 1}}, {{700, 2}, {3000, 1}}};
   std::set<int64_t> numbers;
-  for (const std::vector<Deviation>& deviations : all) {
+  for (const std::vector<ScheduleDeviation>& deviations : all) {
     const auto schedule = sim::exact_schedule(deviations);
     REQUIRE(schedule);
     CHECK(sim::is_exact_schedule(*schedule));
     numbers.insert(*schedule);
-    const std::vector<Deviation> read = sim::deviations_of(*schedule);
+    const std::vector<ScheduleDeviation> read = sim::deviations_of(*schedule);
     REQUIRE(read.size() == deviations.size());
     for (size_t i = 0; i < read.size(); ++i) {
       CHECK(read[i].node == deviations[i].node);
@@ -64,7 +64,7 @@ TEST_CASE("a schedule is a number that says where it deviates", "[schedule]") {
     }
   }
   CHECK(numbers.size() == all.size());
-  std::vector<Deviation> many;
+  std::vector<ScheduleDeviation> many;
   for (int64_t node = 0; node < 40; ++node) many.push_back({.node = node, .way = 1});
   CHECK_FALSE(sim::exact_schedule(many));
 }
