@@ -27,7 +27,8 @@ EXAMPLES = machines.ROOT / "examples/cluster"
 MANY = "--many" in sys.argv
 SUITE = "rounds: 1\nsizes: [65]\nstages: [environment, groups]\n"
 STAND_IN = """#!/bin/bash
-# HOST COMMAND..: runs it here; one host cannot be reached.
+# [-o OPTION].. HOST COMMAND..: runs it here; one host cannot be reached.
+while [[ $1 == -o ]]; do shift 2; done
 if [[ $1 == gone ]]; then echo "no route to $1"; exit 255; fi
 host=$1; shift
 ps -ef >"$(dirname "$0")/ps.$$"
@@ -126,7 +127,7 @@ class ClusterExamples(unittest.TestCase):
     def test_ctrl_c_ends_all_ranks(self):
         process = self.start("ssh_hosts.sh", "-n", 2, "first", "second", "--", "validate", self.folder / "suite.yaml",
                              "--minutes", 5, "--out", self.folder / "run")
-        self.assertIn("environment", process.stdout.readline())
+        self.assertIn("environment", first := process.stdout.readline(), first)
         process.send_signal(signal.SIGINT)
         text, _ = process.communicate(timeout=30)
         self.assertEqual(process.returncode, 130, text)
