@@ -125,7 +125,10 @@ class ClusterExamples(unittest.TestCase):
         self.assertEqual(self.validate("ssh_hosts.sh", "-n", 2, "first", "second", "--")[0], 1)
 
     def test_ctrl_c_ends_all_ranks(self):
-        process = self.start("ssh_hosts.sh", "-n", 2, "first", "second", "--", "validate", self.folder / "suite.yaml",
+        self.assert_ctrl_c_ends_all_ranks("first", "second")
+
+    def assert_ctrl_c_ends_all_ranks(self, *hosts):
+        process = self.start("ssh_hosts.sh", "-n", 2, *hosts, "--", "validate", self.folder / "suite.yaml",
                              "--minutes", 5, "--out", self.folder / "run")
         self.assertIn("environment", first := process.stdout.readline(), first)
         process.send_signal(signal.SIGINT)
@@ -183,7 +186,7 @@ class ClusterExamples(unittest.TestCase):
         self.assertEqual(status, 0, text + (self.folder / "log").read_text())
         self.assertRegex(text, r"(?m)^root@127.0.0.1: validate: 4 ranks on 1 host, no findings")
         self.assertEqual((self.folder / "log").read_text().count("Accepted publickey"), 4)
-        self.test_ctrl_c_ends_all_ranks()
+        self.assert_ctrl_c_ends_all_ranks("root@127.0.0.1", "root@127.0.0.2")
 
     @unittest.skipUnless(MANY, "runs with --many")
     def test_manifests_agree_with_their_schemas(self):
