@@ -170,6 +170,15 @@ class Srun(unittest.TestCase):
         cases = json.loads((self.cluster.folder / "batch_run/results.json").read_text())["cases"]
         self.assertEqual([case["verdict"] for case in cases], ["match"], text + said)
 
+    def test_the_batch_script_of_examples_validates(self):
+        out = self.cluster.folder / "validated"
+        text = self.cluster.run("sbatch", "--wait", "--nodes=1", "--ntasks-per-node=4", f"--output={out}.out",
+                                "examples/cluster/validate.sbatch", "examples/validate/short.yaml", "--out", out,
+                                MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), SHARDPROOF=str(PROGRAM))
+        self.assertTrue((out / "validation.json").exists(), text + Path(f"{out}.out").read_text())
+        found = json.loads((out / "validation.json").read_text())
+        self.assertEqual((found["exit_status"], found["world_size"], found["findings"]), (0, 4, []))
+
 
 def interrupted(*_):
     raise KeyboardInterrupt
