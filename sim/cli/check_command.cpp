@@ -65,7 +65,7 @@ CaseSpec case_of(const CheckArguments& arguments) {
   return spec;
 }
 
-void require_room(const CaseSpec& spec, const std::string& folder) {
+void require_room_of_check(const CaseSpec& spec, const std::string& folder) {
   namespace fs = std::filesystem;
   if (!folder.empty()) check_room("--out", folder, report_bytes(spec));
   if (!spec.dump_file.empty()) {
@@ -84,7 +84,7 @@ int check_command(const CheckArguments& arguments, const CommandLine& command, W
   const std::string& out = arguments.out;
   const std::string folder = out.empty() ? "" : create_run_folder(out, arguments.force);
   const std::optional<MachineLimits> limits = limits_for(arguments.world);
-  if (limits) require_room(spec, folder);
+  if (limits) require_room_of_check(spec, folder);
   GoldenStore goldens(pool, !arguments.world.no_cache, limits);
   CaseRunner runner(pool, goldens, arguments.world.fresh, limits);
   const bool color = wants_color();

@@ -26,7 +26,7 @@ CaseSpec scenario_case(const CheckArguments& arguments) {
   return select_one_case(run);
 }
 
-int status_of(const TaskOutcome& outcome) {
+int status_of_golden(const TaskOutcome& outcome) {
   if (outcome.ok) return 0;
   switch (outcome.kind) {
     case ResultKind::kBadInput:
@@ -60,7 +60,7 @@ int golden_command(const CheckArguments& arguments, WorldPool& pool) {
   } else {
     print_failure(golden->outcome.message);
   }
-  return status_of(golden->outcome);
+  return status_of_golden(golden->outcome);
 }
 
 }  // namespace shardproof::sim

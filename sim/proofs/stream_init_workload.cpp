@@ -17,7 +17,8 @@ namespace {
 constexpr int64_t kWeightSeed = 90;
 constexpr double kWeightStd = 0.5;
 
-[[noreturn]] void bad_option(const char* name, const std::string& value, const std::string& fix) {
+[[noreturn]] void bad_stream_option(const char* name, const std::string& value,
+                                    const std::string& fix) {
   throw Error({.kind = ErrorKind::kBadInput,
                .what = fmt::format("option {} is {}", name, value),
                .fix = fix});
@@ -26,7 +27,7 @@ constexpr double kWeightStd = 0.5;
 std::string axis_of(const Options& options) {
   const std::string axis = options["axis"];
   if (axis != "tp" && axis != "cp" && axis != "ulysses") {
-    bad_option("axis", "'" + axis + "'", "known are tp, cp, ulysses");
+    bad_stream_option("axis", "'" + axis + "'", "known are tp, cp, ulysses");
   }
   return axis;
 }
@@ -34,7 +35,7 @@ std::string axis_of(const Options& options) {
 int64_t rank_count(const Options& options) {
   const int64_t ranks = options["ranks"];
   if (ranks < 1 || ranks > kMostRanks) {
-    bad_option("ranks", std::to_string(ranks), fmt::format("give 1 to {}", kMostRanks));
+    bad_stream_option("ranks", std::to_string(ranks), fmt::format("give 1 to {}", kMostRanks));
   }
   return ranks;
 }
@@ -42,7 +43,7 @@ int64_t rank_count(const Options& options) {
 std::vector<int64_t> weight_shape(const Options& options) {
   const int64_t cut = options["cut_features"], whole = options["whole_features"];
   const int64_t dim = options["dim"];
-  if (dim != 0 && dim != 1) bad_option("dim", std::to_string(dim), "known are 0, 1");
+  if (dim != 0 && dim != 1) bad_stream_option("dim", std::to_string(dim), "known are 0, 1");
   return dim == 0 ? std::vector<int64_t>{cut, whole} : std::vector<int64_t>{whole, cut};
 }
 

@@ -12,7 +12,7 @@
 namespace shardproof::sim {
 namespace {
 
-int64_t size_of(const std::vector<int64_t>& shape) {
+int64_t placed_size(const std::vector<int64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
@@ -39,7 +39,7 @@ void fill_box(const std::vector<int64_t>& offset, IndexPlan& plan) {
     plan.dims.push_back(range(offset[d], offset[d] + plan.local_shape[d]));
     start += offset[d] * plan.strides[d];
   }
-  plan.count = size_of(plan.local_shape);
+  plan.count = placed_size(plan.local_shape);
   plan.rows = {start};
   plan.row_length = plan.local_shape.empty() ? 1 : plan.local_shape.back();
   for (size_t d = 0; d + 1 < offset.size(); ++d) {

@@ -20,14 +20,14 @@ namespace {
 constexpr std::chrono::seconds kFlushEvery{1};
 constexpr size_t kCrcDigits = 8;
 
-[[noreturn]] void cannot_write(const std::string& path, int error) {
+[[noreturn]] void cannot_write_journal(const std::string& path, int error) {
   throw Error({.kind = ErrorKind::kBadInput,
                .what = fmt::format("cannot write {}: {}", path, std::strerror(error)),
                .fix = "make room there and go on with `shardproof run --resume`, or name another "
                       "folder with --out"});
 }
 
-std::string line_of(const JournalRecord& record) {
+std::string record_line(const JournalRecord& record) {
   const std::string rest = fmt::format("{} {} {}", record.kind, record.number, record.text);
   return fmt::format("{} {}\n", crc32_text(rest), rest);
 }
@@ -67,7 +67,7 @@ JournalWriter::JournalWriter(const std::string& folder, Earlier earlier)
     : path_(journal_path(folder)) {
   const int create = earlier == Earlier::kDropped ? O_CREAT : 0;
   fd_ = ::open(path_.c_str(), O_RDWR | create | O_APPEND | O_CLOEXEC, 0644);
-  if (fd_ < 0) cannot_write(path_, errno);
+  if (fd_ < 0) cannot_write_journal(path_, errno);
   struct flock whole {};
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
@@ -75,12 +75,12 @@ JournalWriter::JournalWriter(const std::string& folder, Earlier earlier)
     const bool locked = errno == EAGAIN || errno == EACCES;
     const int error = errno;
     ::close(fd_);
-    if (!locked) cannot_write(path_, error);
+    if (!locked) cannot_write_journal(path_, error);
     throw Error({.kind = ErrorKind::kBadInput,
                  .what = fmt::format("another run is writing into {}", folder),
                  .fix = "wait until it has ended, or name another folder with --out"});
   }
-  if (earlier == Earlier::kDropped && ::ftruncate(fd_, 0) != 0) cannot_write(path_, errno);
+  if (earlier == Earlier::kDropped && ::ftruncate(fd_, 0) != 0) cannot_write_journal(path_, errno);
   const off_t size = ::lseek(fd_, 0, SEEK_END);
   char last = '\n';
   if (size > 0 && ::pread(fd_, &last, 1, size - 1) == 1 && last != '\n') write("\n");
@@ -90,11 +90,11 @@ JournalWriter::~JournalWriter() { ::close(fd_); }
 
 void JournalWriter::add(const std::vector<JournalRecord>& records) {
   std::string bytes;
-  for (const JournalRecord& record : records) bytes += line_of(record);
+  for (const JournalRecord& record : records) bytes += record_line(record);
   write(bytes);
   const auto now = std::chrono::steady_clock::now();
   if (now - flushed_ < kFlushEvery) return;
-  if (::fdatasync(fd_) != 0 && errno != EINVAL) cannot_write(path_, errno);
+  if (::fdatasync(fd_) != 0 && errno != EINVAL) cannot_write_journal(path_, errno);
   flushed_ = now;
 }
 
@@ -102,7 +102,7 @@ void JournalWriter::write(const std::string& bytes) {
   for (size_t done = 0; done < bytes.size();) {
     const ssize_t count = ::write(fd_, bytes.data() + done, bytes.size() - done);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) cannot_write(path_, errno);
+    if (count < 0) cannot_write_journal(path_, errno);
     done += static_cast<size_t>(count);
   }
 }

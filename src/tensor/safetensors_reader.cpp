@@ -78,7 +78,7 @@ uint64_t little_endian(const char* bytes) {
   return value;
 }
 
-int64_t header_bytes(const char* data, int64_t bytes, const std::string& name) {
+int64_t read_header_bytes(const char* data, int64_t bytes, const std::string& name) {
   const uint64_t length = little_endian(data);
   const auto room = static_cast<uint64_t>(bytes - kLengthBytes);
   if (length > room) {
@@ -138,7 +138,7 @@ SafetensorsReader SafetensorsReader::from_fd(int fd, const std::string& name_for
              "it is truncated: copy or write it again");
   }
   const auto mapping = std::make_shared<Mapping>(fd, bytes, name);
-  const int64_t length = header_bytes(mapping->data(), bytes, name);
+  const int64_t length = read_header_bytes(mapping->data(), bytes, name);
   const char* data = mapping->data() + kLengthBytes + length;
   auto header =
       parse_safetensors_header({mapping->data() + kLengthBytes, static_cast<size_t>(length)},

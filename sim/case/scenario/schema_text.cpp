@@ -81,7 +81,7 @@ json key_schema(const Option& key) {
 }
 
 // The object that holds `path`'s last part, which is created; "faults[].kind" is in the items.
-json& place(json& root, const std::string& path, std::string& name) {
+json& schema_place(json& root, const std::string& path, std::string& name) {
   json* block = &root;
   size_t begin = 0;
   for (size_t dot = path.find('.'); dot != std::string::npos; dot = path.find('.', begin)) {
@@ -125,7 +125,7 @@ json Schema::json_schema() const {
                {"additionalProperties", false}};
   for (const CaseOption& key : keys_) {
     std::string name;
-    json& block = place(root, key.path, name);
+    json& block = schema_place(root, key.path, name);
     block["properties"][name] = key_schema(key);
   }
   root["properties"]["matrix"] = matrix_schema();

@@ -64,7 +64,8 @@ SkipRule read_rule(const Schema& schema, const std::string& file, const YamlNode
   return rule;
 }
 
-bool holds(const SkipCondition& condition, const Settings& settings, const WorldChoice& world) {
+bool condition_holds(const SkipCondition& condition, const Settings& settings,
+                     const WorldChoice& world) {
   json value;
   if (condition.path == "world.backend") {
     value = world.backend;
@@ -92,9 +93,10 @@ std::vector<SkipRule> read_skip(const Schema& schema, const std::string& file,
 std::string skip_reason(const std::vector<SkipRule>& rules, const Settings& settings,
                         const WorldChoice& world) {
   for (const SkipRule& rule : rules) {
-    const bool all = std::all_of(
-        rule.when.begin(), rule.when.end(),
-        [&](const SkipCondition& condition) { return holds(condition, settings, world); });
+    const bool all =
+        std::all_of(rule.when.begin(), rule.when.end(), [&](const SkipCondition& condition) {
+          return condition_holds(condition, settings, world);
+        });
     if (all) return rule.reason;
   }
   return "";

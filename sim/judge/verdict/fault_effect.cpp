@@ -20,7 +20,7 @@ RowPlace row_place(const ResultRow& row) {
   return {row.order < 0, golden_position(row.step, row.phase, row.order)};
 }
 
-std::string of_step(const std::string& name, int64_t step) {
+std::string name_of_step(const std::string& name, int64_t step) {
   return step > 0 ? fmt::format("{} of step {}", name, step) : name;
 }
 
@@ -112,10 +112,10 @@ void add_gradients(const CaseResult& result, FaultOutcome& outcome) {
   }
   outcome.gradients = static_cast<int64_t>(all.size());
   outcome.wrong_gradients = static_cast<int64_t>(wrong.size());
-  if (first != nullptr) outcome.first_gradient = of_step(first->name, first->step);
+  if (first != nullptr) outcome.first_gradient = name_of_step(first->name, first->step);
   if (worst == nullptr) return;
   outcome.worst_gradient =
-      fmt::format("{} (golden {:.6g}, actual {:.6g})", of_step(worst->name, worst->step),
+      fmt::format("{} (golden {:.6g}, actual {:.6g})", name_of_step(worst->name, worst->step),
                   worst->golden_value, worst->actual_value);
 }
 

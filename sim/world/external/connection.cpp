@@ -35,7 +35,7 @@ Addresses addresses_of(const std::string& host, int port, std::string* why) {
   return {nullptr, ::freeaddrinfo};
 }
 
-bool is_loopback(const sockaddr& address) {
+bool is_loopback_address(const sockaddr& address) {
   if (address.sa_family == AF_INET) {
     return ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24 == 127;
   }
@@ -77,7 +77,7 @@ ListeningSocket listen_at(const std::string& host, int port, bool on_one_host) {
   const Addresses found = addresses_of(host, port, &why);
   bool only_loopback = found != nullptr;
   for (const addrinfo* at = found.get(); at; at = at->ai_next) {
-    if (!on_one_host && is_loopback(*at->ai_addr)) continue;
+    if (!on_one_host && is_loopback_address(*at->ai_addr)) continue;
     only_loopback = false;
     OwnedFd socket = listening(*at);
     if (!socket.valid()) {
