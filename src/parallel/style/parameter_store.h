@@ -26,7 +26,7 @@ class ParameterStore {
  public:
   virtual ~ParameterStore() = default;
 
-  // Call begin_backward before a microbatch's forward and finish_backward after its backward.
+  // Call begin_microbatch before a microbatch's forward and finish_backward after its backward.
   // `last` marks the last microbatch of the optimizer step.
   virtual void begin_microbatch(bool last) = 0;
   virtual void finish_backward() = 0;
