@@ -75,6 +75,12 @@ class LayerMaker {
   }
 
  private:
+  static std::unique_ptr<Layer> with_bias(std::unique_ptr<Layer> layer, const Linear& linear,
+                                          bool after) {
+    if (!after) return layer;
+    return std::make_unique<BiasAfter>(std::move(layer), linear.bias);
+  }
+
   std::unique_ptr<Layer> column_parallel(Slot& slot, bool gather_output) const {
     const Linear& linear = plain<Linear>(slot);
     // A gathered output has the features of all ranks, the bias those of this one.
@@ -91,8 +97,7 @@ class LayerMaker {
             .gather_buffer = buffer_,
             .deferred =
                 deferred_ == 0 ? nullptr : std::make_shared<DeferredWeightGradients>(deferred_)});
-    if (!after) return layer;
-    return std::make_unique<BiasAfter>(std::move(layer), linear.bias);
+    return with_bias(std::move(layer), linear, after);
   }
 
   std::unique_ptr<Layer> row_parallel(Slot& slot, bool input_is_parallel) const {
@@ -107,8 +112,7 @@ class LayerMaker {
             .input_parts = tp_parts(linear.weight->global_shape[1], tp_.size()),
             .skip_bias_add = after,
             .gather_buffer = buffer_});
-    if (!after) return layer;
-    return std::make_unique<BiasAfter>(std::move(layer), linear.bias);
+    return with_bias(std::move(layer), linear, after);
   }
 
   std::unique_ptr<Layer> vocab_parallel_embedding(Slot& slot) const {
