@@ -33,7 +33,7 @@ function(shardproof_cuda_plugin)
   target_include_directories(shardproof_cuda PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_include_directories(shardproof_cuda SYSTEM PRIVATE ${SHARDPROOF_CUDA_INCLUDE})
   # LibTorch's CUDA runtime, the same for streams and kernels: found when the plugin is loaded.
-  target_link_libraries(shardproof_cuda PRIVATE shardproof_torch shardproof_warnings ${libraries})
+  target_link_libraries(shardproof_cuda PRIVATE shardproof_torch shardproof_fmt shardproof_warnings ${libraries})
   target_link_options(shardproof_cuda PRIVATE -Wl,--allow-shlib-undefined)
   target_precompile_headers(shardproof_cuda REUSE_FROM shardproof_pch)
 endfunction()

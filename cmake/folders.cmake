@@ -1,4 +1,5 @@
 # Libraries by the names of include_table.cmake, where they are linked; the others are headers alone.
+set(shardproof_library_fmt shardproof_fmt)
 set(shardproof_library_json nlohmann_json::nlohmann_json)
 set(shardproof_library_yaml yaml-cpp)
 set(shardproof_library_cli CLI11::CLI11)

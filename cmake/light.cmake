@@ -12,7 +12,7 @@ find_package(yaml-cpp REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(Threads REQUIRED)
-find_package(fmt REQUIRED)  # its library: the program itself takes only the headers, beside LibTorch's own fmt
+find_package(fmt REQUIRED)  # the installed library; the program itself compiles LibTorch's copy
 add_executable(shardproof-light sim/light_main.cpp ${sources})
 foreach(source ${sources})  # four files for the compiler, so that it instantiates most templates once
   set(group rest)

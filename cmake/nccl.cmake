@@ -24,7 +24,7 @@ function(shardproof_nccl_plugin)
   target_include_directories(shardproof_nccl PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_include_directories(shardproof_nccl SYSTEM PRIVATE
     ${SHARDPROOF_CUDA_INCLUDE} ${SHARDPROOF_NCCL_INCLUDE})
-  target_link_libraries(shardproof_nccl PRIVATE shardproof_torch shardproof_warnings ${libraries})
+  target_link_libraries(shardproof_nccl PRIVATE shardproof_torch shardproof_fmt shardproof_warnings ${libraries})
   # What libtorch_cuda needs (cuDNN, NCCL, ...) is found when the plugin is loaded, not when it is linked.
   target_link_options(shardproof_nccl PRIVATE -Wl,--allow-shlib-undefined)
   target_precompile_headers(shardproof_nccl REUSE_FROM shardproof_pch)

@@ -16,7 +16,7 @@ FOLDERS = ("src/base", "src/mesh", "sim/case", "sim/lint")
 
 
 def findings(program, root, path):
-    command = [program, "--quiet", path, "--", "-std=c++20", f"-I{root}", f"-I{root}/src", "-DFMT_HEADER_ONLY"]
+    command = [program, "--quiet", path, "--", "-std=c++20", f"-I{root}", f"-I{root}/src"]
     done = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     return re.findall(r"^\S+: (?:warning|error): .*$", done.stdout, re.MULTILINE)
 
