@@ -38,16 +38,16 @@ at::Tensor clipped_as_seen(const at::Tensor& ratio, const at::Tensor& seen,
 // [B, S]: max(-A r, -A clamp(r, 1 - eps, 1 + eps)) + beta * (exp(d) - d - 1), r = exp(new - old),
 // d = reference - new.
 at::Tensor clipped_policy_gradient(const at::Tensor& logprobs, const Batch& batch,
-                                   const at::Tensor& mask, const sim::LossSpec& loss,
+                                   const at::Tensor& mask, const LossOptions& loss,
                                    const at::Tensor& doubt) {
   const at::Tensor now = counted(logprobs, mask);
   const at::Tensor advantages = needed(batch.advantages, "advantages", mask);
   const at::Tensor ratio = (now - needed(batch.prev_logprobs, "prev_logprobs", mask)).exp();
   const at::Tensor gain =
-      clipped_as_seen(ratio, doubt.defined() ? ratio * doubt : ratio, advantages, loss.eps);
-  if (loss.beta == 0) return gain;
+      clipped_as_seen(ratio, doubt.defined() ? ratio * doubt : ratio, advantages, loss.clip_eps);
+  if (loss.kl_beta == 0) return gain;
   const at::Tensor d = needed(batch.reference_logprobs, "reference_logprobs", mask) - now;
-  return gain + loss.beta * (d.exp() - d - 1.0);
+  return gain + loss.kl_beta * (d.exp() - d - 1.0);
 }
 
 // For samples 2i (chosen) and 2i + 1 (rejected): beta * ((chosen - its reference) - (rejected - its
@@ -58,7 +58,7 @@ struct Pair {
 };
 
 std::vector<Pair> preference_pairs(const at::Tensor& logprobs, const Batch& batch,
-                                   const at::Tensor& mask, const sim::LossSpec& loss) {
+                                   const at::Tensor& mask, const LossOptions& loss) {
   const int64_t samples = logprobs.size(0);
   if (samples % 2 != 0) {
     throw Error(
@@ -79,13 +79,13 @@ std::vector<Pair> preference_pairs(const at::Tensor& logprobs, const Batch& batc
   for (int64_t chosen = 0; chosen < samples; chosen += 2) {
     const bool counts =
         mask[chosen].sum().item<double>() > 0 && mask[chosen + 1].sum().item<double>() > 0;
-    pairs.push_back({counts, loss.beta * (moved(chosen) - moved(chosen + 1))});
+    pairs.push_back({counts, loss.kl_beta * (moved(chosen) - moved(chosen + 1))});
   }
   return pairs;
 }
 
 at::Tensor preference(const at::Tensor& logprobs, const Batch& batch, const at::Tensor& mask,
-                      const sim::LossSpec& loss) {
+                      const LossOptions& loss) {
   at::Tensor sum = counted(logprobs, mask).sum() * 0;
   double count = 0;
   for (const Pair& pair : preference_pairs(logprobs, batch, mask, loss)) {
@@ -98,7 +98,7 @@ at::Tensor preference(const at::Tensor& logprobs, const Batch& batch, const at::
 }
 
 at::Tensor per_token(const at::Tensor& logprobs, const Batch& batch, const at::Tensor& mask,
-                     const sim::LossSpec& loss, const at::Tensor& doubt) {
+                     const LossOptions& loss, const at::Tensor& doubt) {
   if (loss.kind == LossKind::kNll) return -counted(logprobs, mask);
   return clipped_policy_gradient(logprobs, batch, mask, loss, doubt);
 }
@@ -119,7 +119,7 @@ at::Tensor dense_logprobs(const at::Tensor& logits, const Batch& batch) {
   return at::where(inside, logprobs, at::zeros_like(logprobs));
 }
 
-at::Tensor dense_loss(const at::Tensor& logprobs, const Batch& batch, const sim::LossSpec& loss,
+at::Tensor dense_loss(const at::Tensor& logprobs, const Batch& batch, const LossOptions& loss,
                       const at::Tensor& doubt) {
   const at::Tensor mask = batch.loss_mask().to(logprobs.options());
   if (loss.kind == LossKind::kPreference) return preference(logprobs, batch, mask, loss);
@@ -135,7 +135,7 @@ at::Tensor dense_loss(const at::Tensor& logprobs, const Batch& batch, const sim:
 }
 
 std::vector<Metric> dense_metrics(const at::Tensor& logprobs, const Batch& batch,
-                                  const sim::LossSpec& loss) {
+                                  const LossOptions& loss) {
   const at::Tensor mask = batch.loss_mask().to(logprobs.options());
   const double tokens = mask.sum().item<double>();
   std::vector<Metric> metrics = {{"tokens", tokens},
@@ -146,10 +146,10 @@ std::vector<Metric> dense_metrics(const at::Tensor& logprobs, const Batch& batch
   };
   if (loss.kind == LossKind::kClippedPolicyGradient) {
     const at::Tensor ratio = (now - needed(batch.prev_logprobs, "prev_logprobs", mask)).exp();
-    const at::Tensor outside = at::logical_or(ratio > 1 + loss.eps, ratio < 1 - loss.eps);
+    const at::Tensor outside = at::logical_or(ratio > 1 + loss.clip_eps, ratio < 1 - loss.clip_eps);
     metrics.push_back({"ratio", mean(ratio)});
     metrics.push_back({"clip_fraction", mean(outside.to(mask.scalar_type()))});
-    if (loss.beta != 0) {
+    if (loss.kl_beta != 0) {
       const at::Tensor d = needed(batch.reference_logprobs, "reference_logprobs", mask) - now;
       metrics.push_back({"kl", mean(d.exp() - d - 1.0)});
     }
@@ -160,7 +160,7 @@ std::vector<Metric> dense_metrics(const at::Tensor& logprobs, const Batch& batch
       if (!pair.counts) continue;
       margin += pair.margin.item<double>();
       // A margin that differs from 0 only by the rounding of the sums is no win.
-      won += pair.margin.item<double>() > 1e-9 * std::abs(loss.beta) ? 1 : 0;
+      won += pair.margin.item<double>() > 1e-9 * std::abs(loss.kl_beta) ? 1 : 0;
       ++count;
     }
     metrics.push_back({"margin", count == 0 ? 0 : margin / count});

@@ -23,7 +23,7 @@ at::Tensor dense_logprobs(const at::Tensor& logits, const Batch& batch);
 // Throws Error(kBadInput) for an unknown loss or normalization, and for a batch without the tensors
 // that the loss needs. `doubt`, [B, S] or undefined, multiplies the ratios where they are compared
 // with a clip edge (perturbation.h).
-at::Tensor dense_loss(const at::Tensor& logprobs, const Batch& batch, const sim::LossSpec& loss,
+at::Tensor dense_loss(const at::Tensor& logprobs, const Batch& batch, const LossOptions& loss,
                       const at::Tensor& doubt = {});
 
 // The metrics of a float64 step besides loss and norm: the counts "tokens" and "sequences"; for
@@ -35,6 +35,6 @@ struct Metric {
   double value = 0;
 };
 std::vector<Metric> dense_metrics(const at::Tensor& logprobs, const Batch& batch,
-                                  const sim::LossSpec& loss);
+                                  const LossOptions& loss);
 
 }  // namespace shardproof::golden

@@ -39,7 +39,7 @@ class OverflowSkips {
   void set_state(const State& state) { state_ = state; }
 
  private:
-  sim::LossScaleSpec spec_;
+  LossScaleOptions spec_;
   bool active_, finds_them_;
   std::shared_ptr<std::vector<bool>> overflows_;
   State state_;

@@ -117,7 +117,7 @@ CaseSpec write_variant(const Variant& variant, const std::string& folder) {
   write_text_file((place / "config.json").string(), variant.spec.model.dump(1) + "\n");
   const LossSpec& loss = variant.spec.loss;
   const json constants = {
-      {"loss", {{"kind", name_of(loss.kind)}, {"eps", loss.eps}, {"beta", loss.beta}}}};
+      {"loss", {{"kind", name_of(loss.kind)}, {"eps", loss.clip_eps}, {"beta", loss.kl_beta}}}};
   write_text_file((place / "case.json").string(), constants.dump(1) + "\n");
 
   CaseSpec spec = variant.spec;

@@ -1,7 +1,8 @@
-// Choices of training that scenarios name and the sharded code acts on.
+// Choices and constants of training that scenarios name and the sharded code acts on.
 #pragma once
 
 #include <array>
+#include <cstdint>
 
 #include "base/enum_names.h"
 
@@ -17,8 +18,38 @@ constexpr std::array<const char*, 3> names_of(LossKind) {
 enum class LossNormalization { kToken, kSequence };
 constexpr std::array<const char*, 2> names_of(LossNormalization) { return {"token", "sequence"}; }
 
+struct LossOptions {
+  LossKind kind = LossKind::kNll;
+  LossNormalization normalization = LossNormalization::kToken;
+  double clip_eps = 0.2;  // kClippedPolicyGradient: the ratio is clamped to 1 +- clip_eps
+  double kl_beta = 0.01;  // weight of the KL term; kPreference: weight of the margin
+};
+
+// Of dynamic loss scaling (train/loss_scale.h), with the constants of torch.amp.GradScaler.
+struct LossScaleOptions {
+  bool enabled = false;
+  double init_scale = 65536;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 2000;  // the scale grows after so many steps without an overflow
+};
+
 enum class OptimizerKind { kAdamW, kSgd };
 constexpr std::array<const char*, 2> names_of(OptimizerKind) { return {"AdamW", "SGD"}; }
+
+struct OptimizerOptions {
+  OptimizerKind kind = OptimizerKind::kAdamW;
+  double lr = 1e-3;
+  double beta1 = 0.9;    // AdamW
+  double beta2 = 0.999;  // AdamW
+  double eps = 1e-8;     // AdamW
+  double weight_decay =
+      0.01;                // AdamW: decoupled (Loshchilov and Hutter); SGD: added to the gradient
+  double momentum = 0.0;   // SGD
+  double dampening = 0.0;  // SGD: of the gradient that joins the momentum, from the second step on
+  // SGD: a step ahead along the momentum; requires dampening 0, as in PyTorch.
+  bool nesterov = false;
+};
 
 // torch.optim.lr_scheduler
 enum class ScheduleKind { kConstant, kLinear, kCosine, kLambda };
@@ -35,6 +66,16 @@ enum class PackAlgorithm { kFirstFitDecreasing, kBalanced };
 constexpr std::array<const char*, 2> names_of(PackAlgorithm) {
   return {"first_fit_decreasing", "balanced"};
 }
+
+// How the samples of a dp rank become microbatches (train/batching.h).
+struct BatchingOptions {
+  BatchingKind kind = BatchingKind::kFixed;
+  int64_t micro_batch_size = 0;  // kFixed; <= 0: the rank's whole share
+  // kPacked: positions of a row; kDynamic: rows times their length. <= 0: the whole share.
+  int64_t token_budget = 0;
+  PackAlgorithm algorithm = PackAlgorithm::kFirstFitDecreasing;  // kPacked
+  int64_t length_round = 1;  // kDynamic: the row length is rounded up to a multiple of this
+};
 
 enum class DataParallelKind { kReplicate, kFsdp, kHybrid };
 constexpr std::array<const char*, 3> names_of(DataParallelKind) {

@@ -12,20 +12,6 @@
 
 namespace shardproof {
 
-struct OptimizerOptions {
-  OptimizerKind kind = OptimizerKind::kAdamW;
-  double lr = 1e-3;
-  double beta1 = 0.9;    // AdamW
-  double beta2 = 0.999;  // AdamW
-  double eps = 1e-8;     // AdamW
-  double weight_decay =
-      0.01;                // AdamW: decoupled (Loshchilov and Hutter); SGD: added to the gradient
-  double momentum = 0.0;   // SGD
-  double dampening = 0.0;  // SGD: of the gradient that joins the momentum, from the second step on
-  // SGD: a step ahead along the momentum; requires dampening 0, as in PyTorch.
-  bool nesterov = false;
-};
-
 // The state of one parameter. Its tensors are undefined before the first step.
 struct OptimizerState {
   int64_t step = 0;

@@ -11,15 +11,6 @@
 
 namespace shardproof {
 
-struct BatchingOptions {
-  BatchingKind kind = BatchingKind::kFixed;
-  int64_t micro_batch_size = 0;  // kFixed; <= 0: the rank's whole share
-  // kPacked: positions of a row; kDynamic: rows times their length. <= 0: the whole share.
-  int64_t token_budget = 0;
-  PackAlgorithm algorithm = PackAlgorithm::kFirstFitDecreasing;  // kPacked
-  int64_t length_round = 1;  // kDynamic: the row length is rounded up to a multiple of this
-};
-
 // The multiples that the mesh requires of lengths.
 struct SequencePadding {
   int64_t sequence_multiple = 1;  // for each sequence of a packed row: 2*cp for zigzag

@@ -16,13 +16,6 @@ namespace shardproof {
 // The number of neighboring samples that one term of the loss compares.
 inline int64_t samples_compared(LossKind kind) { return kind == LossKind::kPreference ? 2 : 1; }
 
-struct LossOptions {
-  LossKind kind = LossKind::kNll;
-  LossNormalization normalization = LossNormalization::kToken;
-  double clip_eps = 0.2;  // kClippedPolicyGradient: the ratio is clamped to 1 +- clip_eps
-  double kl_beta = 0.01;  // weight of the KL term; kPreference: weight of the margin
-};
-
 // Sums over the whole global batch, which must be known before any loss is computed.
 struct LossCounts {
   double tokens = 0;     // sum of the mask over all microbatches and dp ranks

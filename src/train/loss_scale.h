@@ -14,17 +14,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/training_choices.h"
 #include "comm/communicator.h"
 
 namespace shardproof {
-
-struct LossScaleOptions {
-  bool enabled = false;
-  double init_scale = 65536;
-  double growth_factor = 2;
-  double backoff_factor = 0.5;
-  int64_t growth_interval = 2000;
-};
 
 struct LossScaleState {
   double scale = 1;

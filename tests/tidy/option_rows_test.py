@@ -8,14 +8,16 @@ import re
 import sys
 from pathlib import Path
 
-HEADERS = ("sim/case/case_spec.h", "sim/case/world_spec.h")
-STRUCT = re.compile(r"^struct (\w+Spec) \{\n(.*?)^\};", re.MULTILINE | re.DOTALL)
+HEADERS = ("src/base/training_choices.h", "sim/case/case_spec.h", "sim/case/world_spec.h")
+# Members of the training's structs that follow from other options of a case.
+FOLLOW = {"BatchingOptions::micro_batch_size", "LossScaleOptions::enabled"}
+STRUCT = re.compile(r"^struct (\w+)(?: : (\w+))? \{\n(.*?)^\};", re.MULTILINE | re.DOTALL)
 FUNCTION = re.compile(r"[^;{}]*\([^;{}]*\) const \{[^}]*\}")
 # "double start_factor = 1.0 / 3, end_factor = 1.0" without its type: a name before each comma, = or end.
 NAME = re.compile(r"(?:^|, )(\w+)(?= =|,|$)")
 # A function that returns rows, and the struct that it names.
 ROWS = re.compile(r"^(?:const )?OptionRows<(\w+)>&? \w+\([^)]*\) \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
-NAMED = re.compile(r"\b(?:row|member)<&Spec::(\w+)>\(")
+NAMED = re.compile(r"(?:\b(?:row|member)<(?=&Spec::\w+>)|lifted\(\w+, )&Spec::(\w+)")
 
 
 def members(root):
@@ -23,10 +25,13 @@ def members(root):
     found = {}
     for header in HEADERS:
         text = re.sub(r"//.*", "", (root / header).read_text(encoding="utf-8"))
-        for struct, body in STRUCT.findall(text):
+        for struct, base, body in STRUCT.findall(text):
             lines = [" ".join(line.split()) for line in FUNCTION.sub("", body).split(";")]
-            found[struct] = [name for line in lines for name in NAME.findall(re.sub(r"^\S+ ", "", line))]
-    return found
+            names = [name for line in lines for name in NAME.findall(re.sub(r"^\S+ ", "", line))]
+            own = [name for name in names if f"{struct}::{name}" not in FOLLOW]
+            found[struct] = found.get(base, []) + own
+    bases = {"LossOptions", "OptimizerOptions", "BatchingOptions"}  # whose rows are those of a case's struct
+    return {struct: fields for struct, fields in found.items() if struct not in bases}
 
 
 def rows(root):

@@ -33,9 +33,9 @@ void set_kind(const Settings& settings, CaseSpec& spec) {
   spec.batching.kind = packed        ? BatchingKind::kPacked
                        : dynamically ? BatchingKind::kDynamic
                                      : BatchingKind::kFixed;
-  if (settings.given(tokens)) spec.batching.tokens = settings.get<int64_t>(tokens);
+  if (settings.given(tokens)) spec.batching.token_budget = settings.get<int64_t>(tokens);
   const std::string scored = chosen + "logprob_mb_tokens";
-  if (settings.given(scored)) spec.batching.logprob_tokens = settings.get<int64_t>(scored);
+  if (settings.given(scored)) spec.batching.logprob_budget = settings.get<int64_t>(scored);
 }
 
 }  // namespace

@@ -168,8 +168,8 @@ void read_loss(WrongConstants& wrong, const json& object, LossSpec& loss) {
   const Constants constants(wrong, "loss", object);
   constants.nothing_else({"kind", "eps", "beta"});
   constants.kind(loss.kind);
-  constants.number("eps", loss.eps, 0, 1e6);
-  constants.number("beta", loss.beta, -1e6, 1e6);
+  constants.number("eps", loss.clip_eps, 0, 1e6);
+  constants.number("beta", loss.kl_beta, -1e6, 1e6);
 }
 
 void read_optimizer(WrongConstants& wrong, const json& object, CaseSpec& spec) {

@@ -24,7 +24,7 @@ constexpr int64_t kLongestPath = 4096;
 
 BatchingOptions score_batching(const CaseSpec& spec, const BatchingOptions& training) {
   BatchingOptions batching = training;
-  batching.token_budget = spec.batching.logprob_tokens;
+  batching.token_budget = spec.batching.logprob_budget;
   return batching;
 }
 

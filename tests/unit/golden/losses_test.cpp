@@ -108,7 +108,7 @@ TEST_CASE("clipped_pg is its definition, token by token", "[golden]") {
   const auto [eps, beta] = GENERATE(table<double, double>({{0.2, 0.01}, {0.5, 0.3}, {0.2, 0.0}}));
   const at::Tensor loss =
       dense_loss(some_logprobs(), with_policy(batch()),
-                 {.kind = LossKind::kClippedPolicyGradient, .eps = eps, .beta = beta});
+                 {.kind = LossKind::kClippedPolicyGradient, .clip_eps = eps, .kl_beta = beta});
   const double wanted = clipped(-1.0, -2, eps, beta) + clipped(-2.0, 3, eps, beta) +
                         0.5 * clipped(-3.0, 4, eps, beta);
   CHECK(loss.item<double>() == Approx(wanted / 2.5).epsilon(1e-14));
@@ -119,7 +119,8 @@ TEST_CASE("A clipped token has the gradient of its KL term alone", "[golden]") {
   Batch b = with_policy(batch());
   b.advantages[0][1] = 2.0;
   const at::Tensor logprobs = some_logprobs();
-  dense_loss(logprobs, b, {.kind = LossKind::kClippedPolicyGradient, .eps = 0.2, .beta = 0.1})
+  dense_loss(logprobs, b,
+             {.kind = LossKind::kClippedPolicyGradient, .clip_eps = 0.2, .kl_beta = 0.1})
       .backward();
   const double d = -1.2 + 1.0;
   CHECK(logprobs.grad()[0][1].item<double>() ==
@@ -151,7 +152,7 @@ TEST_CASE("preference is log(1 + exp(-margin)) of one pair, and its slope beta s
   const at::Tensor now = at::tensor({0., -0.75, -1.5, 0., -1.75, -0.5}, at::kDouble)
                              .view({2, 3})
                              .set_requires_grad(true);
-  const sim::LossSpec loss{.kind = LossKind::kPreference, .beta = 0.5};
+  const LossOptions loss{.kind = LossKind::kPreference, .kl_beta = 0.5};
   const at::Tensor value = dense_loss(now, b, loss);
   value.backward();
   CHECK(value.item<double>() == Approx(std::log(1 + std::exp(-0.5))).epsilon(1e-14));
@@ -165,7 +166,7 @@ TEST_CASE("preference is log(1 + exp(-margin)) of one pair, and its slope beta s
 TEST_CASE("preference far from 0 keeps to its limits: -margin below, exp(-margin) above",
           "[golden]") {
   const Batch b = pair_batch();
-  const sim::LossSpec loss{.kind = LossKind::kPreference, .beta = 1};
+  const LossOptions loss{.kind = LossKind::kPreference, .kl_beta = 1};
   const auto moved_by = [&](double margin) {
     at::Tensor now = b.reference_logprobs.clone();
     now[0][1] += margin;
@@ -186,7 +187,7 @@ TEST_CASE("preference far from 0 keeps to its limits: -margin below, exp(-margin
 
 TEST_CASE("A policy equal to its reference wins no pair, however its sums round", "[golden]") {
   const Batch b = pair_batch();
-  const sim::LossSpec loss{.kind = LossKind::kPreference, .beta = 0.5};
+  const LossOptions loss{.kind = LossKind::kPreference, .kl_beta = 0.5};
   for (const double noise : {0.0, 1e-15, -1e-15}) {
     at::Tensor now = b.reference_logprobs.clone();
     now[0][1] += noise;
@@ -204,7 +205,7 @@ TEST_CASE("What is not counted cannot spread, whatever stands there", "[golden]"
     *tensor = at::where(dirty.loss_mask().ne(0), *tensor, at::full_like(*tensor, bad));
   }
   const at::Tensor first = some_logprobs(), second = some_logprobs();
-  const sim::LossSpec loss{.kind = LossKind::kClippedPolicyGradient};
+  const LossOptions loss{.kind = LossKind::kClippedPolicyGradient};
   const at::Tensor wanted = dense_loss(first, clean, loss), got = dense_loss(second, dirty, loss);
   CHECK(at::equal(wanted, got));
   wanted.backward();
@@ -237,7 +238,7 @@ TEST_CASE("Missing policy tensors are bad input", "[golden]") {
       dense_loss(some_logprobs(), no_reference, {.kind = LossKind::kClippedPolicyGradient}),
       Catch::Contains("reference_logprobs"));
   CHECK_NOTHROW(dense_loss(some_logprobs(), no_reference,
-                           {.kind = LossKind::kClippedPolicyGradient, .beta = 0}));
+                           {.kind = LossKind::kClippedPolicyGradient, .kl_beta = 0}));
 }
 
 }  // namespace shardproof::golden

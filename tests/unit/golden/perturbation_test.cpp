@@ -51,7 +51,7 @@ TEST_CASE("A token near a clip edge is clipped by some members and not by others
   batch.sample_mask = at::ones({1}, at::kDouble);
   batch.prev_logprobs = at::zeros({1, 4}, at::kDouble);
   batch.advantages = at::ones({1, 4}, at::kDouble);
-  const sim::LossSpec loss{.kind = LossKind::kClippedPolicyGradient, .eps = 0.2, .beta = 0};
+  const LossOptions loss{.kind = LossKind::kClippedPolicyGradient, .clip_eps = 0.2, .kl_beta = 0};
   // Ratios: one that does not count, 1, one just below the edge, one far outside of it.
   const at::Tensor ratios = at::tensor({1.0, 1.0, 1.199, 2.0}, at::kDouble).view({1, 4});
   const std::string key = sim::record_key(Phase::kForward, 1, "logprobs");

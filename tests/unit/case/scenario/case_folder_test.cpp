@@ -38,8 +38,8 @@ TEST_CASE("A case folder without constants has the documented ones", "[case]") {
   const CaseFolder folder;
   const CaseSpec spec = read_case_folder(folder.path());
   CHECK(spec.loss.kind == LossKind::kNll);
-  CHECK(spec.loss.eps == 0.2);
-  CHECK(spec.loss.beta == 0.01);
+  CHECK(spec.loss.clip_eps == 0.2);
+  CHECK(spec.loss.kl_beta == 0.01);
   CHECK(spec.optimizer.kind == OptimizerKind::kAdamW);
   CHECK(spec.optimizer.lr == 1e-3);
   CHECK(spec.optimizer.beta1 == 0.9);
@@ -58,7 +58,7 @@ TEST_CASE("Only the first word of a kind counts, and other fields are text", "[c
       "max_norm": null, "foreach": "no"}, "made by": "somebody"})json");
   const CaseSpec spec = read_case_folder(folder.path());
   CHECK(spec.loss.kind == LossKind::kClippedPolicyGradient);
-  CHECK(spec.loss.eps == 0.1);
+  CHECK(spec.loss.clip_eps == 0.1);
   CHECK(spec.optimizer.kind == OptimizerKind::kSgd);
   CHECK(spec.optimizer.lr == 0.5);
   CHECK(spec.optimizer.max_norm == 0);

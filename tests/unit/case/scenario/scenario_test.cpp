@@ -122,7 +122,7 @@ tags: [a, b]
   CHECK(spec.steps == 4);
   CHECK(spec.micro_batch_size == 2);
   CHECK(spec.loss.kind == LossKind::kClippedPolicyGradient);
-  CHECK(spec.loss.eps == 0.3);
+  CHECK(spec.loss.clip_eps == 0.3);
   CHECK(spec.loss.normalization == LossNormalization::kSequence);
   CHECK(spec.optimizer.kind == OptimizerKind::kSgd);
   CHECK(spec.optimizer.momentum == 0.9);

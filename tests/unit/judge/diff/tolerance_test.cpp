@@ -100,14 +100,14 @@ namespace {
 // clipped.
 struct TwoSteps {
   TwoSteps() {
-    spec.optimizer = {.kind = OptimizerKind::kAdamW,
-                      .lr = 0.1,
-                      .beta1 = 0.9,
-                      .beta2 = 0.5,
-                      .eps = 1e-8,
-                      .weight_decay = 0,
-                      .momentum = 0.5,
-                      .max_norm = 2};
+    spec.optimizer = {{.kind = OptimizerKind::kAdamW,
+                       .lr = 0.1,
+                       .beta1 = 0.9,
+                       .beta2 = 0.5,
+                       .eps = 1e-8,
+                       .weight_decay = 0,
+                       .momentum = 0.5},
+                      /*max_norm=*/2};
     golden = golden_from({seen("grad.w", at::tensor({1.0, 0.0, 1e-9}, at::kDouble)),
                           seen("grad_norm", at::scalar_tensor(1.0, at::kDouble)),
                           seen("param.w", numbered({3})), seen("exp_avg.w", numbered({3})),

@@ -213,7 +213,7 @@ TEST_CASE("the replay command names the one case", "[verdict]") {
   spec.parallel.fsdp = {.replicate_size = 2, .reshard_after_forward = false};
   spec.parallel.activation_checkpointing = CheckpointedRegions::kMlp;
   spec.precision = Precision::kFloat64;
-  spec.batching = {.kind = BatchingKind::kDynamic, .tokens = 24};
+  spec.batching = {{.kind = BatchingKind::kDynamic, .token_budget = 24}};
   CHECK(judge(spec, {}).replay.find("--activation-checkpointing=mlp --dynamic-batching 24") !=
         std::string::npos);
   spec.batching = {};
