@@ -99,12 +99,12 @@ const PlainLayer& plain_layer(const Slot& slot) {
 
 void write_out(Decoder& model) {
   for (Slot* slot : model.slots()) {
-    if (slot->kind == SlotKind::kAttention) {
+    if (slot->kind() == SlotKind::kAttention) {
       slot->layer =
           std::make_unique<WrittenOutAttention>(plain_layer<CausalAttention>(*slot).options());
-    } else if (slot->kind == SlotKind::kNorm) {
+    } else if (slot->kind() == SlotKind::kNorm) {
       slot->layer = std::make_unique<WrittenOutNorm>(plain_layer<RmsNorm>(*slot));
-    } else if (slot->kind == SlotKind::kActivation) {
+    } else if (slot->kind() == SlotKind::kActivation) {
       slot->layer = std::make_unique<WrittenOutGate>(model.config().activation);
     }
   }

@@ -58,8 +58,8 @@ Decoder::Decoder(Decoder&&) noexcept = default;
 Decoder& Decoder::operator=(Decoder&&) noexcept = default;
 
 Slot* Decoder::add(std::string name, SlotRole role, std::unique_ptr<Layer> layer) {
-  slots_.push_back(std::make_unique<Slot>(
-      Slot{.name = name, .role = role, .kind = kind_of(role), .layer = std::move(layer)}));
+  slots_.push_back(
+      std::make_unique<Slot>(Slot{.name = name, .role = role, .layer = std::move(layer)}));
   by_name_[name] = slots_.back().get();
   return slots_.back().get();
 }

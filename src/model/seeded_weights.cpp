@@ -29,13 +29,14 @@ void check_size(const std::map<std::string, std::vector<int64_t>>& shapes) {
   }
 }
 
-// Matrices preserve the size of their inputs. Factors of norms lie around 1 and biases around 0.
+// Matrices preserve the size of their inputs. Biases lie around 0, and other vectors, which are the
+// factors of norms, around 1.
 at::Tensor draw(const std::string& name, const std::vector<int64_t>& shape, int64_t seed,
                 bool unit_offset_norm) {
   const at::Generator generator = at::detail::createCPUGenerator(stream_seed(seed, name));
   const at::Tensor normal = at::randn(shape, generator, at::TensorOptions().dtype(at::kDouble));
-  if (name.ends_with("norm.weight")) return normal.mul_(0.2).add_(unit_offset_norm ? 0.0 : 1.0);
   if (name.ends_with(".bias")) return normal.mul_(0.2);
+  if (shape.size() == 1) return normal.mul_(0.2).add_(unit_offset_norm ? 0.0 : 1.0);
   return normal.div_(std::sqrt(static_cast<double>(shape.back())));
 }
 

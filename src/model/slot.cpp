@@ -58,7 +58,7 @@ at::Tensor Slot::operator()(at::TensorList inputs, const StepContext& context) {
                      .tensor = output,
                      .layout = output_layout,
                      .token_map = context.token_map};
-    if (kind == SlotKind::kNorm) {
+    if (kind() == SlotKind::kNorm) {
       const std::vector<ParameterPtr> parameters = layer->parameters();
       if (parameters.size() == 1) seen.inputs = {inputs[0], parameters[0]->tensor};
     }

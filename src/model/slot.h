@@ -76,7 +76,6 @@ class Layer {
 struct Slot {
   std::string name;  // "model.layers.0.self_attn.q_proj"
   SlotRole role;
-  SlotKind kind;  // kind_of(role)
   std::unique_ptr<Layer> layer;
   // One per input; the last one also applies to all further inputs.
   std::vector<Layout> input_layouts = {};
@@ -85,6 +84,7 @@ struct Slot {
   std::vector<std::vector<std::string>> input_partial_axes = {};
   Layout output_layout = {};
 
+  SlotKind kind() const { return kind_of(role); }
   // Runs the layer; records the output and, when gradients flow, the gradient of each input.
   at::Tensor operator()(at::TensorList inputs, const StepContext& context);
 };

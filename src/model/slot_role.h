@@ -55,6 +55,12 @@ constexpr SlotKind kind_of(SlotRole role) {
   }
 }
 
+// Whether a layer treats each token of the residual stream, or of what is added to it, separately.
+// Parallel styles may give it some of the tokens alone; its weight, if it has one, is [E].
+constexpr bool is_on_stream(SlotRole role) {
+  return role == SlotRole::kStreamNorm || role == SlotRole::kResidual;
+}
+
 struct SlotName {
   std::string name;  // "self_attn.q_proj", or with the layer before it
   SlotRole role;

@@ -135,9 +135,10 @@ std::map<std::string, std::vector<int64_t>> weight_shapes(const ModelConfig& con
       if (const auto linear = linears.find(part); linear != linears.end()) {
         shapes[name + ".weight"] = linear->second;
         if (config.has_bias(part)) shapes[name + ".bias"] = {linear->second[0]};
-      } else if (kind_of(role) == SlotKind::kNorm) {
-        const bool of_heads = role == SlotRole::kQueryNorm || role == SlotRole::kKeyNorm;
-        shapes[name + ".weight"] = {of_heads ? config.head_dim : hidden};
+      } else if (kind_of(role) == SlotKind::kNorm && !is_on_stream(role)) {
+        shapes[name + ".weight"] = {config.head_dim};
+      } else if (is_on_stream(role) && role != SlotRole::kResidual) {
+        shapes[name + ".weight"] = {hidden};
       }
     }
   }

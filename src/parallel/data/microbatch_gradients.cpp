@@ -12,11 +12,11 @@ namespace shardproof {
 void use_main_gradients(Decoder& model) {
   std::set<ParameterPtr> embedded;  // autograd holds the gradients of this use
   for (const Slot* slot : model.slots()) {
-    if (slot->kind != SlotKind::kEmbedding) continue;
+    if (slot->kind() != SlotKind::kEmbedding) continue;
     for (const ParameterPtr& parameter : slot->layer->parameters()) embedded.insert(parameter);
   }
   for (const Slot* slot : model.slots()) {
-    if (slot->kind != SlotKind::kLinear && slot->kind != SlotKind::kLmHead) continue;
+    if (slot->kind() != SlotKind::kLinear && slot->kind() != SlotKind::kLmHead) continue;
     const ParameterPtr weight = slot->layer->parameters().front();
     if (!weight->trainable) continue;
     weight->main_gradient = std::make_shared<MainGradient>(

@@ -14,23 +14,25 @@ void refuse_main_gradients(std::string what, std::string fix) {
   throw Error({.kind = ErrorKind::kRefused, .what = std::move(what), .fix = std::move(fix)});
 }
 
-void check_main_gradients(const StoreSetup& setup, const ShardAxes& axes) {
+}  // namespace
+
+void check_main_gradients(const FsdpOptions& options, const ShardAxes& axes, const Mesh& mesh,
+                          at::ScalarType dtype) {
+  if (options.gradients != GradientPlace::kMain) return;
   if (!axes.shard.empty()) {
     refuse_main_gradients(
         fmt::format("run.gradients is main, which adds up gradients of whole weights, but {} ranks "
                     "hold shards of each",
-                    setup.comm.mesh().size(axes.shard)),
+                    mesh.size(axes.shard)),
         "set parallel.data_parallel: replicate, or run.gradients: autograd");
   }
   // A step whose gradients overflow is skipped. The wider sums overflow in other steps.
-  if (setup.dtype == at::kHalf) {
+  if (dtype == at::kHalf) {
     refuse_main_gradients(
         "run.gradients is main, whose float32 sums do not overflow where float16 gradients do",
         "choose another precision, or run.gradients: autograd");
   }
 }
-
-}  // namespace
 
 void DataParallel::cut_tokens(TokenCuts& cuts, const Mesh&) const {
   cuts.sample_axes.push_back("dp");
@@ -38,7 +40,7 @@ void DataParallel::cut_tokens(TokenCuts& cuts, const Mesh&) const {
 
 std::unique_ptr<ParameterStore> DataParallel::store(const StoreSetup& setup) const {
   const ShardAxes axes = shard_axes(setup.comm.mesh(), setup.token_axes, options_);
-  if (options_.gradients == GradientPlace::kMain) check_main_gradients(setup, axes);
+  check_main_gradients(options_, axes, setup.comm.mesh(), setup.dtype);
   if (axes.shard.empty()) return std::make_unique<ReplicatedModel>(setup, options_.gradients);
   return std::make_unique<FullyShardedModel>(setup, axes, options_);
 }

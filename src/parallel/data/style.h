@@ -7,6 +7,10 @@
 
 namespace shardproof {
 
+// Throws Error(kRefused) for main gradients of sharded parameters or in float16.
+void check_main_gradients(const FsdpOptions& options, const ShardAxes& axes, const Mesh& mesh,
+                          at::ScalarType dtype);
+
 // Parameters are sharded over all axes of tokens, not dp alone (shard_axes.h). It comes last: its
 // store cuts what the other styles have placed, and gathers around their layers.
 class DataParallel : public ParallelStyle {
@@ -15,8 +19,8 @@ class DataParallel : public ParallelStyle {
   std::string_view name() const override { return "data"; }
   std::vector<std::string> axes() const override { return {"dp"}; }
   void cut_tokens(TokenCuts& cuts, const Mesh& mesh) const override;
-  // Throws Error(kRefused) when the number of copies does not divide dp, and for main gradients of
-  // sharded parameters or in float16.
+  // Throws Error(kRefused) when the number of copies does not divide dp, and as
+  // check_main_gradients.
   std::unique_ptr<ParameterStore> store(const StoreSetup& setup) const override;
 
  private:

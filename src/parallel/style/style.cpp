@@ -33,26 +33,25 @@ void check_actions(const std::vector<Action>& actions, int64_t microbatches) {
 
 ParallelStyles::ParallelStyles(std::vector<std::shared_ptr<const ParallelStyle>> styles)
     : styles_(std::move(styles)) {
-  std::set<std::string> owned;
   for (const auto& style : styles_) {
     for (const std::string& axis : style->axes()) {
-      SHARDPROOF_ASSERT(owned.insert(axis).second, "two styles own the axis " + axis);
+      SHARDPROOF_ASSERT(owned_axes_.insert(axis).second, "two styles own the axis " + axis);
     }
   }
 }
 
-void ParallelStyles::apply(Decoder& model, MeshComm& comm) const {
-  std::set<std::string> owned;
-  for (const auto& style : styles_) {
-    for (const std::string& axis : style->axes()) owned.insert(axis);
-  }
-  for (const auto& [axis, size] : comm.mesh().axes()) {
-    if (size == 1 || owned.contains(axis)) continue;
+void ParallelStyles::place(Decoder& model, const Mesh& mesh) const {
+  for (const auto& [axis, size] : mesh.axes()) {
+    if (size == 1 || owned_axes_.contains(axis)) continue;
     throw Error({.kind = ErrorKind::kRefused,
                  .what = fmt::format("no parallel style uses the {} ranks of axis {}", size, axis),
                  .fix = "set its size to 1, or register a style that owns it"});
   }
-  for (const auto& style : styles_) style->place(model, comm.mesh());
+  for (const auto& style : styles_) style->place(model, mesh);
+}
+
+void ParallelStyles::apply(Decoder& model, MeshComm& comm) const {
+  place(model, comm.mesh());
   for (const auto& style : styles_) style->install(model, comm);
 }
 

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -52,9 +53,10 @@ class ParallelStyles {
   // Asserts that no two own the same axis.
   explicit ParallelStyles(std::vector<std::shared_ptr<const ParallelStyle>> styles);
 
-  // Places and installs all. Call it before Decoder::materialise, which cuts the parameters. Throws
-  // Error(kBadInput) or Error(kRefused) of the styles before any layer is replaced, and
-  // Error(kRefused) for a mesh axis of several ranks that no style owns.
+  // Places all, and replaces no layer. Throws Error(kBadInput) or Error(kRefused) of the styles,
+  // and Error(kRefused) for a mesh axis of several ranks that no style owns.
+  void place(Decoder& model, const Mesh& mesh) const;
+  // Places and installs all. Call it before Decoder::materialise, which cuts the parameters.
   void apply(Decoder& model, MeshComm& comm) const;
   TokenCuts token_cuts(const Mesh& mesh) const;
   // The forwards and backwards of a step, in order.
@@ -64,6 +66,7 @@ class ParallelStyles {
 
  private:
   std::vector<std::shared_ptr<const ParallelStyle>> styles_;
+  std::set<std::string> owned_axes_;
 };
 
 }  // namespace shardproof

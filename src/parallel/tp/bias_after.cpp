@@ -5,7 +5,7 @@
 namespace shardproof {
 
 at::Tensor BiasAfter::forward(at::TensorList inputs, const StepContext& context) {
-  return linear_->forward(inputs, context) + bias_->tensor;
+  return inner_->forward(inputs, context) + bias_->tensor;
 }
 
 }  // namespace shardproof

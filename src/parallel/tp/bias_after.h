@@ -10,25 +10,20 @@
 
 #include <memory>
 #include <utility>
-#include <vector>
 
-#include "model/slot.h"
+#include "model/wrapped_layer.h"
 
 namespace shardproof {
 
-class BiasAfter : public Layer {
+class BiasAfter : public WrappedLayer {
  public:
   // `linear` must have the bias among its parameters, but not add it; its output has the bias's
   // features.
   BiasAfter(std::unique_ptr<Layer> linear, ParameterPtr bias)
-      : linear_(std::move(linear)), bias_(std::move(bias)) {}
+      : WrappedLayer(std::move(linear)), bias_(std::move(bias)) {}
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
-  std::vector<ParameterPtr> parameters() const override { return linear_->parameters(); }
-  void finish_backward() override { linear_->finish_backward(); }
-  void drop_backward() override { linear_->drop_backward(); }
 
  private:
-  std::unique_ptr<Layer> linear_;
   ParameterPtr bias_;
 };
 

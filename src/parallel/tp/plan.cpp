@@ -148,13 +148,13 @@ bool matches_pattern(std::string_view pattern, std::string_view name) {
 }
 
 TpStyle style_of(SlotRole role, bool sequence_parallel) {
+  if (is_on_stream(role)) {
+    if (!sequence_parallel) return TpStyle::kReplicate;
+    return role == SlotRole::kResidual ? TpStyle::kSequenceResidual : TpStyle::kSequenceNorm;
+  }
   switch (role) {
     case SlotRole::kEmbedding:
       return TpStyle::kVocabParallelEmbedding;
-    case SlotRole::kStreamNorm:
-      return sequence_parallel ? TpStyle::kSequenceNorm : TpStyle::kReplicate;
-    case SlotRole::kResidual:
-      return sequence_parallel ? TpStyle::kSequenceResidual : TpStyle::kReplicate;
     case SlotRole::kQuery:
     case SlotRole::kKey:
     case SlotRole::kValue:
@@ -173,8 +173,10 @@ TpStyle style_of(SlotRole role, bool sequence_parallel) {
       return TpStyle::kRowParallel;
     case SlotRole::kLmHead:
       return TpStyle::kVocabParallelLmHead;
+    default:
+      break;
   }
-  SHARDPROOF_ASSERT(false, "unknown role");
+  SHARDPROOF_ASSERT(false, "a role with a style");
 }
 
 std::vector<SlotName> decoder_slots(const ModelConfig& config) {

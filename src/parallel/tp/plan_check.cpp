@@ -71,9 +71,8 @@ void check_region(const SlotStyles& styles, const std::vector<SlotRole>& openers
          given);
 }
 
-// Norms and residual additions on the residual stream.
 void check_stream(const SlotStyle& slot, bool sequence_parallel) {
-  if (slot.role != SlotRole::kStreamNorm && slot.role != SlotRole::kResidual) return;
+  if (!is_on_stream(slot.role)) return;
   demand(slot, {style_of(slot.role, sequence_parallel)},
          sequence_parallel ? "with sequence_parallel it sees only its rank's tokens"
                            : "without sequence_parallel it sees all tokens");

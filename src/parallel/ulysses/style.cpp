@@ -37,7 +37,7 @@ int64_t local_heads(const Slot& slot, size_t input, int64_t heads, const Mesh& m
 std::vector<Slot*> attention_slots(Decoder& model) {
   std::vector<Slot*> found;
   for (Slot* slot : model.slots()) {
-    if (slot->kind == SlotKind::kAttention) found.push_back(slot);
+    if (slot->kind() == SlotKind::kAttention) found.push_back(slot);
   }
   return found;
 }

@@ -92,9 +92,9 @@ TEST_CASE("Slots stand in forward order and are found by name", "[model]") {
   CHECK(slots[13]->name == "model.layers.0.mlp_residual");
   CHECK(slots[slots.size() - 2]->name == "model.norm");
   CHECK(slots.back()->name == "lm_head");
-  CHECK(slots.back()->kind == SlotKind::kLmHead);
+  CHECK(slots.back()->kind() == SlotKind::kLmHead);
   CHECK(&model.slot("model.layers.1.mlp.activation") == slots[13 + 11]);
-  CHECK(model.slot("model.layers.1.mlp.activation").kind == SlotKind::kActivation);
+  CHECK(model.slot("model.layers.1.mlp.activation").kind() == SlotKind::kActivation);
 }
 
 TEST_CASE("Each family's slots are called in the order in which they stand", "[model][MP-1]") {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "model/wrapped_layer.h"
 #include "policy/checkpoint.h"
 #include "random/region_dropout.h"
 #include "random/rng_seeds.h"
@@ -22,17 +23,15 @@ struct ScratchRoot {
   std::string path;
 };
 
-class DroppedOutput final : public Layer {
+class DroppedOutput final : public WrappedLayer {
  public:
   DroppedOutput(std::unique_ptr<Layer> inner, HeldOverTp held, RngTracker& rng)
-      : inner_(std::move(inner)), held_(held), rng_(rng) {}
+      : WrappedLayer(std::move(inner)), held_(held), rng_(rng) {}
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
     return region_dropout(inner_->forward(inputs, context), 0.25, held_, rng_, "dropped");
   }
-  std::vector<ParameterPtr> parameters() const override { return inner_->parameters(); }
 
  private:
-  std::unique_ptr<Layer> inner_;
   HeldOverTp held_;
   RngTracker& rng_;
 };
