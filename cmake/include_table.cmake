@@ -31,8 +31,8 @@ shardproof_folder(src/parallel/registry src/parallel/style src/parallel/tp src/p
   src/parallel/ulysses src/parallel/data)
 shardproof_folder(src/parallel/reshard src/base src/mesh src/tensor src/comm torch)
 shardproof_folder(src/parallel/hf src/base src/tensor src/comm src/model fmt json torch)
-shardproof_folder(src/train src/base src/mesh src/tensor src/observe src/comm src/sequence src/model
-  src/optim src/logprob src/parallel/style src/parallel/cp src/parallel/data fmt torch)
+shardproof_folder(src/train src/base src/mesh src/tensor src/observe src/random src/comm
+  src/sequence src/model src/optim src/logprob src/parallel/style src/parallel/cp src/parallel/data fmt torch)
 shardproof_folder(src/policy src/base src/tensor src/random src/comm src/model
   src/parallel/registry src/parallel/reshard src/train fmt json torch)
 
@@ -74,7 +74,7 @@ shardproof_folder(sim/world/nodes src/base sim/case sim/world/process fmt)
 shardproof_folder(sim/world/launch src/base sim/case sim/world/match sim/world/process
   sim/world/external sim/world/nodes fmt json asio)
 shardproof_folder(sim/world/rank src/base src/tensor src/observe src/comm src/model src/optim
-  src/parallel/tp src/parallel/ulysses src/parallel/data src/parallel/hf src/train src/policy sim/case sim/case/record sim/case/recorder sim/case/inputs sim/judge/diff sim/judge/probe
+  src/parallel/tp src/parallel/data src/parallel/hf src/train src/policy sim/case sim/case/record sim/case/recorder sim/case/inputs sim/judge/diff sim/judge/probe
   sim/world/match sim/world/clock sim/world/calls sim/world/emulated sim/world/process fmt json
   torch)
 

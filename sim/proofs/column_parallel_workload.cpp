@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "collective/mappings.h"
-#include "parallel/tp/blocks.h"
 #include "parallel/tp/column_parallel.h"
 #include "sim/proofs/plain_linear.h"
 #include "sim/proofs/slot_parameter.h"
@@ -64,7 +63,6 @@ std::vector<int64_t> parts_of(const Layout& layout, int64_t size, const Mesh& me
 }
 
 ColumnParallelLinear::Options layer_options(MeshComm& comm, const Options& options) {
-  refuse_to_skip_no_bias(options);
   ColumnParallelLinear::Options layer = {
       .label = "column_parallel_linear",
       .sequence_parallel = options["sequence_parallel"],
@@ -72,7 +70,6 @@ ColumnParallelLinear::Options layer_options(MeshComm& comm, const Options& optio
       .output_parts =
           parts_of(cut_rows(0, options), options["out_features"], comm.mesh(), comm.rank()),
       .blocks = fused_blocks(options),
-      .skip_bias_add = options["skip_bias_add"],
       .caller_communicates = options["disable_grad_reduce"] || options["expert"],
       .async_grad = options["async_grad"]};
   if (options["gather_buffer"]) layer.gather_buffer = std::make_shared<GatherBuffer>();
@@ -87,28 +84,16 @@ at::Tensor entering(const at::Tensor& x, Communicator& tp, const Options& option
   return copy_with_all_reduce_backward(x, tp, "caller");
 }
 
-// The bias that the caller adds to y.
-at::Tensor callers_bias(const TensorsByName& local, Communicator& tp,
-                        const ColumnParallelLinear::Options& layer, bool gathered) {
-  const at::Tensor& bias = local.at("bias");
-  if (!gathered) return bias;
-  const at::Tensor by_rank =
-      all_gather_with_slice_backward(bias, tp, 0, "caller bias", layer.output_parts);
-  return in_full_order(by_rank, 0, layer.blocks, tp.size());
-}
-
 WorkloadTensors sharded_column(const TensorsByName& local, MeshComm& comm, const Options& options,
                                WorkloadNotes& notes) {
   Communicator& tp = comm.along("tp");
-  const ColumnParallelLinear::Options layer_of = layer_options(comm, options);
   const auto layer = std::make_shared<ColumnParallelLinear>(
       slot_parameter("weight", local, !options["frozen"]),
-      options["bias"] ? slot_parameter("bias", local) : nullptr, tp, layer_of);
+      options["bias"] ? slot_parameter("bias", local) : nullptr, tp, layer_options(comm, options));
   notes.after_backward = [layer]() -> WorkloadTensors { return {}; };  // keeps its gather buffer
   const bool gathered = gathers_output(options);
   if (options["runtime_gather"] != "default") layer->set_gather_output(gathered);
   at::Tensor y = run_layer(*layer, entering(local.at("x"), tp, options));
-  if (options["skip_bias_add"]) y = y + callers_bias(local, tp, layer_of, gathered);
   Layout layout({Cut::even(0, "dp")});
   if (!gathered) layout.append(cut_rows(2, options).cuts().front());
   return {{"y", y, layout}};
@@ -124,7 +109,6 @@ Workload column_parallel_workload() {
                       {"in_features", 5},
                       {"out_features", 12},
                       {"bias", true},
-                      {"skip_bias_add", false},
                       {"gather_output", false},
                       {"runtime_gather", "default"},
                       {"fused", "none"},

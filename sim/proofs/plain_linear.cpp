@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include "base/error.h"
-
 namespace shardproof::sim {
 
 WorkloadTensors plain_linear(const TensorsByName& full, const Options& options) {
@@ -11,13 +9,6 @@ WorkloadTensors plain_linear(const TensorsByName& full, const Options& options) 
   at::Tensor y = full.at("x").matmul((options["frozen"] ? weight.detach() : weight).t());
   if (options["bias"]) y = y + full.at("bias");
   return {{"y", y}};
-}
-
-void refuse_to_skip_no_bias(const Options& options) {
-  if (!options["skip_bias_add"] || options["bias"]) return;
-  throw Error({.kind = ErrorKind::kRefused,
-               .what = "option skip_bias_add is true, but the layer has no bias",
-               .fix = "set bias: true, or leave skip_bias_add out"});
 }
 
 }  // namespace shardproof::sim

@@ -9,7 +9,4 @@ namespace shardproof::sim {
 // the weight has no gradient.
 WorkloadTensors plain_linear(const TensorsByName& full, const Options& options);
 
-// Throws Error(kRefused) where the caller is to add a bias that the layer does not have.
-void refuse_to_skip_no_bias(const Options& options);
-
 }  // namespace shardproof::sim

@@ -31,7 +31,6 @@ WorkloadTensors row_inputs(Draw& draw, const Options& options) {
 }
 
 WorkloadTensors sharded_row(const TensorsByName& local, MeshComm& comm, const Options& options) {
-  refuse_to_skip_no_bias(options);
   Communicator& tp = comm.along("tp");
   RowParallelLinear layer(slot_parameter("weight", local, !options["frozen"]),
                           options["bias"] ? slot_parameter("bias", local) : nullptr, tp,
@@ -39,14 +38,12 @@ WorkloadTensors sharded_row(const TensorsByName& local, MeshComm& comm, const Op
                            .sequence_parallel = options["sequence_parallel"],
                            .input_is_parallel = options["input_is_parallel"],
                            .blocks = stride_blocks(options),
-                           .skip_bias_add = options["skip_bias_add"],
                            .caller_communicates = options["expert"]});
   at::Tensor y = run_layer(layer, local.at("x"));
   if (options["expert"]) {  // the dispatcher of tokens combines the addends
     y = options["sequence_parallel"] ? reduce_scatter_with_all_gather_backward(y, tp, 1, "combine")
                                      : all_reduce_with_identity_backward(y, tp, "combine");
   }
-  if (options["skip_bias_add"]) y = y + local.at("bias");
   Layout layout({Cut::even(0, "dp")});
   if (options["sequence_parallel"]) layout.append(Cut::even(1, "tp"));
   return {{"y", y, layout}};
@@ -62,7 +59,6 @@ Workload row_parallel_workload() {
                       {"in_features", 24},
                       {"out_features", 5},
                       {"bias", true},
-                      {"skip_bias_add", false},
                       {"input_is_parallel", true},
                       {"stride", 1},
                       {"frozen", false},

@@ -20,6 +20,8 @@ namespace shardproof {
 // behind the context exist.
 using RegionBody = std::function<at::Tensor(const at::Tensor& x, const StepContext& context)>;
 
+class KeptActivation;  // random/checkpoint.h
+
 class RegionWrap {
  public:
   virtual ~RegionWrap() = default;
@@ -34,9 +36,13 @@ class Region {
   // Each new wrap goes around the earlier ones.
   void wrap(std::unique_ptr<RegionWrap> wrap) { wraps_.push_back(std::move(wrap)); }
   at::Tensor run(const at::Tensor& x, const StepContext& context, const RegionBody& body) const;
+  // How activation checkpointing keeps the region's input; null: as it is.
+  void keep_input(std::shared_ptr<KeptActivation> kept) { kept_input_ = std::move(kept); }
+  const std::shared_ptr<KeptActivation>& kept_input() const { return kept_input_; }
 
  private:
   std::vector<std::unique_ptr<RegionWrap>> wraps_;
+  std::shared_ptr<KeptActivation> kept_input_;
 };
 
 }  // namespace shardproof

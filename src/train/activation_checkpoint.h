@@ -1,5 +1,5 @@
-// Activation checkpointing: a region's forward keeps only its input, and its backward recomputes
-// the region (Chen et al., arXiv:1604.06174).
+// Activation checkpointing of a model: a region's forward keeps only its input, and its backward
+// recomputes the region (random/checkpoint.h; Chen et al., arXiv:1604.06174).
 #pragma once
 
 #include "base/training_choices.h"
@@ -9,6 +9,8 @@ namespace shardproof {
 
 // Wraps the MLP of every layer, or every whole layer. Call it after the plans of tp, cp and ulysses
 // and before fsdp, whose units then gather their parameters once for both computations of a layer.
+//
+// The input is kept as the region says, for example spread over tp (Region::keep_input).
 //
 // The probe gets the second computation as Phase::kRecompute, with the same bits. The objects that
 // a microbatch's StepContext points to must exist until the end of its backward. Collectives in the

@@ -64,6 +64,8 @@ NEEDS = {
     "parallel.tp.deferred_wgrad": [{TP: MORE, **way} for way in TRAINS],
     "parallel.tp.bias": [{TP: MORE, "model.attention_bias": "true"}, {TP: MORE, "model.mlp_bias": "true"},
                          {TP: MORE, "model.family": "qwen2"}],
+    "parallel.tp.spread_checkpoints": [{TP: MORE, "parallel.activation_checkpointing": regions}
+                                       for regions in ("layer", "mlp")],
     "data.read_by": [{TP: MORE}],
     "run.gradients": TRAINS,
     "parallel.tp.gather_buffer": [{TP: MORE, "parallel.sequence_parallel": "true"}],
@@ -249,7 +251,7 @@ BASE = {
 }
 KWARGS = {"ConstantLR": {"factor": 0.5}, "LinearLR": {"start_factor": 0.5, "total_iters": 2},
           "CosineAnnealingLR": {"T_max": 3}, "LambdaLR": {"lr_lambda": [1, 0.5, 0.25]}}
-STAGES = ["train", "score", "reference", "offload", "refit", "save", "load"]
+STAGES = ["train", "score", "reference", "offload", "refit", "draw", "export", "save", "load"]
 
 
 def small_case(values):

@@ -51,6 +51,11 @@ std::vector<std::string> idle_options(const CaseSpec& spec) {
   if (parallel.bias == BiasPlace::kAfter && parallel.tp == 1) {
     idle.push_back("tp.bias is after, but tensor_parallel_size is 1: it has no effect");
   }
+  const bool checkpoints = parallel.activation_checkpointing != CheckpointedRegions::kNone;
+  if (parallel.spread_checkpoints && (parallel.tp == 1 || !checkpoints)) {
+    idle.push_back(
+        "tp.spread_checkpoints is true, but no checkpoint is shared by tp ranks: it has no effect");
+  }
   if (spec.data.read_by == BatchReader::kFirstOfTp && parallel.tp == 1) {
     idle.push_back("data.read_by is first_of_tp, but tensor_parallel_size is 1: it has no effect");
   }

@@ -72,6 +72,9 @@ struct TensorParallelOptions {
   // kAfter: column-parallel and row-parallel linears leave their bias to bias_after.h, except those
   // that gather their output.
   BiasPlace bias = BiasPlace::kInLayer;
+  // A checkpoint of a region keeps its input spread over tp (spread_activation.h). Not with
+  // sequence_parallel, which cuts the residual stream itself.
+  bool spread_checkpoints = false;
   // {"pattern": "style"}; null: the architecture's plan without changes.
   nlohmann::json custom_plan = nullptr;
 };

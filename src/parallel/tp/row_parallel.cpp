@@ -16,7 +16,7 @@ RowParallelLinear::RowParallelLinear(ParameterPtr weight, ParameterPtr bias, Com
   throw Error({.kind = ErrorKind::kRefused,
                .what = fmt::format("'{}' adds its bias before the caller sums over {} ranks",
                                    options_.label, tp_.size()),
-               .fix = "set skip_bias_add and add the bias after the sum, or leave it out"});
+               .fix = "leave the bias out, or add it after the sum"});
 }
 
 at::Tensor RowParallelLinear::forward(at::TensorList inputs, const StepContext&) {

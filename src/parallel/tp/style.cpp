@@ -1,10 +1,13 @@
 #include "parallel/tp/style.h"
 
+#include <fmt/format.h>
+
 #include "base/error.h"
 #include "parallel/tp/bias_after.h"
 #include "parallel/tp/column_parallel.h"
 #include "parallel/tp/placement.h"
 #include "parallel/tp/row_parallel.h"
+#include "parallel/tp/spread_activation.h"
 #include "parallel/tp/vocab_parallel_embedding.h"
 #include "parallel/tp/whole_layer.h"
 
@@ -28,12 +31,8 @@ void declare_parameters(Slot& slot, const SlotPlacement& placement) {
   if (auto* linear = dynamic_cast<Linear*>(slot.layer.get())) {
     declare(linear->weight, placement.weight);
     declare(linear->bias, placement.bias);
-  } else if (auto* embedding = dynamic_cast<Embedding*>(slot.layer.get())) {
-    declare(embedding->weight, placement.weight);
-  } else if (auto* norm = dynamic_cast<RmsNorm*>(slot.layer.get())) {
-    declare(norm->weight, placement.weight);
   } else {
-    SHARDPROOF_ASSERT(slot.layer->parameters().empty(), slot.name + " has parameters of its own");
+    for (const ParameterPtr& weight : slot.layer->parameters()) declare(weight, placement.weight);
   }
 }
 
@@ -128,8 +127,8 @@ class LayerMaker {
   // output. The norms of heads, the attention core and the activation between such layers get whole
   // tensors, so they stay plain.
   std::unique_ptr<Layer> whole(Slot& slot) const {
-    const bool inside = slot.kind == SlotKind::kAttention || slot.kind == SlotKind::kActivation ||
-                        slot.kind == SlotKind::kNorm;
+    const bool inside = slot.kind() == SlotKind::kAttention ||
+                        slot.kind() == SlotKind::kActivation || slot.kind() == SlotKind::kNorm;
     if (inside) return nullptr;
     const bool closes = opens_stream(slot.role);
     return std::make_unique<WholeLayer>(
@@ -150,6 +149,13 @@ void TensorParallel::place(Decoder& model, const Mesh& mesh) const {
   const int64_t tp_size = mesh.size("tp");
   const std::vector<SlotStyle> plan = resolve_plan(model.config(), options_);
   SHARDPROOF_ASSERT(plan.size() == model.slots().size(), "the plan knows every slot");
+  if (options_.spread_checkpoints && options_.sequence_parallel) {
+    throw Error({.kind = ErrorKind::kRefused,
+                 .what =
+                     "parallel.tp.spread_checkpoints keeps inputs that all tp ranks have whole, "
+                     "but sequence_parallel cuts them along the sequence",
+                 .fix = "leave out one of the two; each saves the same memory"});
+  }
   for (const SlotStyle& entry : plan) {
     const SlotPlacement placement =
         place_slot(model.config(), tp_size, options_.sequence_parallel, entry);
@@ -164,10 +170,18 @@ void TensorParallel::place(Decoder& model, const Mesh& mesh) const {
 
 void TensorParallel::install(Decoder& model, MeshComm& comm) const {
   if (comm.mesh().size("tp") == 1) return;
-  const LayerMaker maker(comm.along("tp"), options_);
+  Communicator& tp = comm.along("tp");
+  const LayerMaker maker(tp, options_);
   for (const SlotStyle& entry : resolve_plan(model.config(), options_)) {
     Slot& slot = model.slot(entry.slot);
     if (std::unique_ptr<Layer> layer = maker.make(slot, entry.style)) slot.layer = std::move(layer);
+  }
+  if (!options_.spread_checkpoints) return;
+  for (int64_t i = 0; i < model.config().num_hidden_layers; ++i) {
+    for (const char* part : {"", ".mlp"}) {
+      const std::string name = fmt::format("model.layers.{}{}", i, part);
+      model.region(name).keep_input(std::make_shared<SpreadActivation>(tp, name + ".checkpoint"));
+    }
   }
 }
 

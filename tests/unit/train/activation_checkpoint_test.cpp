@@ -2,6 +2,7 @@
 #include "train/activation_checkpoint.h"
 
 #include <catch2/catch.hpp>
+#include <mutex>
 #include <set>
 
 #include "tensor/tensor_memory.h"
@@ -10,18 +11,54 @@
 namespace shardproof::tests {
 namespace {
 
-Trial trial_of(CheckpointedRegions regions, const Mesh& mesh = Mesh::training(1, 1, 1, 1)) {
+Trial trial_of(CheckpointedRegions regions, const Mesh& mesh = Mesh::training({})) {
   return {.mesh = mesh, .options = {.micro_batch_size = 2, .checkpointed = regions}};
 }
 
 TEST_CASE("checkpointed training is the training itself, to the bit", "[train][MP-5]") {
-  for (const Mesh& mesh : {Mesh::training(1, 1, 1, 1), Mesh::training(2, 2, 1, 3)}) {
+  for (const Mesh& mesh : {Mesh::training({}), Mesh::training({.dp = 2, .cp = 2, .tp = 3})}) {
     const Trained golden = train(trial_of(CheckpointedRegions::kNone, mesh));
     for (const CheckpointedRegions regions :
          {CheckpointedRegions::kMlp, CheckpointedRegions::kLayer}) {
       CHECK(difference(golden, train(trial_of(regions, mesh)), 0) == "");
     }
   }
+}
+
+class KeptInputs final : public CallListener {
+ public:
+  void before_call(const Call& call) override {
+    const std::lock_guard lock(mutex_);
+    if (call.label.ends_with("checkpoint kept input")) ++gathered;
+  }
+  void before_wait(const Call&) override {}
+  int64_t gathered = 0;
+
+ private:
+  std::mutex mutex_;
+};
+
+TEST_CASE("inputs of checkpoints that are spread over tp change no bit", "[train][MP-5]") {
+  const Mesh mesh = Mesh::training({.dp = 2, .tp = 3});
+  const Trained golden = train(trial_of(CheckpointedRegions::kNone, mesh));
+  for (const CheckpointedRegions regions :
+       {CheckpointedRegions::kMlp, CheckpointedRegions::kLayer}) {
+    Trial trial = trial_of(regions, mesh);
+    trial.parallel.tensor.spread_checkpoints = true;
+    KeptInputs kept;
+    trial.listeners = std::vector<CallListener*>(6, &kept);
+    CHECK(difference(golden, train(trial), 0) == "");
+    // Each rank gathers once for each of 3 layers, 2 microbatches and 2 steps.
+    CHECK(kept.gathered == 6 * 3 * 2 * 2);
+  }
+}
+
+TEST_CASE("sequences cut over tp leave nothing to spread", "[train][MP-5]") {
+  Decoder model(small_model(), seeded_weights(small_model(), 3));
+  const ParallelStyles styles =
+      make_styles({.tensor = {.sequence_parallel = true, .spread_checkpoints = true}});
+  CHECK_THROWS_WITH(styles.place(model, Mesh::training({.tp = 3})),
+                    Catch::Contains("parallel.tp.spread_checkpoints keeps inputs"));
 }
 
 class Recomputed final : public Probe {

@@ -26,7 +26,7 @@ Batch batch_of(int64_t rank) {
 TEST_CASE("every rank of a group has its first rank's tensors", "[TP-6]") {
   const Keys keys = {"scalar", "none", "strided", "ids", "deep"};
   for (const int64_t tp : {1, 2, 3, 4}) {
-    const Mesh mesh = Mesh::training(2, 1, 1, tp);  // the second group begins at rank tp
+    const Mesh mesh = Mesh::training({.dp = 2, .tp = tp});  // the second group begins at rank tp
     const auto results = on_every_rank(mesh, [&](MeshComm& comm, int64_t rank) -> NamedResults {
       Communicator& group = comm.along("tp");
       const Batch own = group.rank() == 0 ? batch_of(rank) : Batch{};
@@ -47,7 +47,7 @@ TEST_CASE("every rank of a group has its first rank's tensors", "[TP-6]") {
 
 TEST_CASE("groups of different layout in one process: sizes and data go over the one given",
           "[TP-6]") {
-  const Mesh mesh = Mesh::training(2, 1, 1, 3);
+  const Mesh mesh = Mesh::training({.dp = 2, .tp = 3});
   const auto results = on_every_rank(mesh, [&](MeshComm& comm, int64_t rank) -> NamedResults {
     NamedResults out;
     for (const char* axis : {"tp", "dp"}) {
@@ -71,7 +71,7 @@ TEST_CASE("groups of different layout in one process: sizes and data go over the
 
 TEST_CASE("floats and nothing at all go too", "[TP-6]") {
   const auto results =
-      on_every_rank(Mesh::training(1, 1, 1, 3), [](MeshComm& comm, int64_t rank) -> NamedResults {
+      on_every_rank(Mesh::training({.tp = 3}), [](MeshComm& comm, int64_t rank) -> NamedResults {
         Communicator& tp = comm.along("tp");
         Batch own;
         if (rank == 0) own["x"] = random_tensor({3, 4}, 1).to(at::kBFloat16);
@@ -88,7 +88,7 @@ TEST_CASE("floats and nothing at all go too", "[TP-6]") {
 std::vector<std::string> refusals(const std::function<Keys(int64_t rank)>& keys,
                                   const std::function<at::ScalarType(int64_t rank)>& dtype) {
   std::vector<std::string> said(4);
-  on_every_rank(Mesh::training(1, 1, 1, 4), [&](MeshComm& comm, int64_t rank) -> NamedResults {
+  on_every_rank(Mesh::training({.tp = 4}), [&](MeshComm& comm, int64_t rank) -> NamedResults {
     try {
       broadcast_data(keys(rank), rank == 0 ? batch_of(0) : Batch{}, dtype(rank), at::kCPU,
                      comm.along("tp"));

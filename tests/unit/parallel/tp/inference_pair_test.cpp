@@ -48,7 +48,7 @@ TEST_CASE("the pair gives what one device gives, joined and apart, for the same 
   for (const int64_t tp : {1, 2, 3, 4}) {
     for (const bool joined : {false, true}) {
       INFO("tp=" << tp << (joined ? " joined" : " apart"));
-      const Mesh mesh = Mesh::training(2, 1, 1, tp);
+      const Mesh mesh = Mesh::training({.dp = 2, .tp = tp});
       const auto results = on_every_rank(
           mesh, [&](MeshComm& comm, int64_t) { return pair_of(whole, comm.along("tp"), joined); });
       for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
@@ -136,7 +136,7 @@ TEST_CASE("what does not fit is refused", "[TP-7]") {
     CHECK_THROWS_AS(inference_rms_norm(a.to(dtype), gain.to(dtype), kEps), Error);
   }
   std::vector<std::string> said(2);
-  on_every_rank(Mesh::training(1, 1, 1, 2), [&](MeshComm& comm, int64_t rank) -> NamedResults {
+  on_every_rank(Mesh::training({.tp = 2}), [&](MeshComm& comm, int64_t rank) -> NamedResults {
     const InferenceRowScatter row(random_tensor({4, 3}, 1), comm.along("tp"), "down");
     try {
       row.forward(random_tensor({5, 2, 3}, 2));

@@ -16,8 +16,8 @@ using Tensors = std::vector<at::Tensor>;
 TEST_CASE("shares put together are the tensor, whatever its size", "[RN-3][SH-5]") {
   for (const int64_t tp : {1, 2, 3, 4}) {
     for (const int64_t width : {0, 1, 2, 5, 12}) {
-      const auto results =
-          on_every_rank(Mesh::training(2, 1, 1, tp), [&](MeshComm& comm, int64_t) -> NamedResults {
+      const auto results = on_every_rank(
+          Mesh::training({.dp = 2, .tp = tp}), [&](MeshComm& comm, int64_t) -> NamedResults {
             SpreadActivation spread(comm.along("tp"), "block");
             const at::Tensor full = random_tensor({3, width}, 7).t();  // another row-major order
             const at::Tensor kept = spread.keep(full);
@@ -56,7 +56,7 @@ Answer run(Communicator& tp, bool spreads) {
 
 TEST_CASE("gradients through a spread checkpoint are those without", "[RN-3]") {
   for (const int64_t tp : {1, 2, 3, 4}) {
-    on_every_rank(Mesh::training(1, 1, 1, tp), [&](MeshComm& comm, int64_t) -> NamedResults {
+    on_every_rank(Mesh::training({.tp = tp}), [&](MeshComm& comm, int64_t) -> NamedResults {
       const Answer plain = run(comm.along("tp"), false);
       const Answer spread = run(comm.along("tp"), true);
       const bool equal = plain.y.equal(spread.y) && plain.x_grad.equal(spread.x_grad) &&
@@ -70,7 +70,7 @@ TEST_CASE("gradients through a spread checkpoint are those without", "[RN-3]") {
 
 TEST_CASE("each rank keeps its share of the input's bytes", "[RN-3]") {
   std::vector<std::vector<int64_t>> bytes(4, std::vector<int64_t>(2));
-  on_every_rank(Mesh::training(1, 1, 1, 4), [&](MeshComm& comm, int64_t rank) -> NamedResults {
+  on_every_rank(Mesh::training({.tp = 4}), [&](MeshComm& comm, int64_t rank) -> NamedResults {
     const at::Tensor x = random_tensor({64, 32}, 1).requires_grad_();
     SpreadActivation spread(comm.along("tp"), "block");
     const CheckpointBody body = [](const Tensors& in) -> Tensors { return {in[0].square().sum()}; };

@@ -60,7 +60,7 @@ at::Tensor input_ids(int64_t vocab_size) {
 
 struct Trial {
   ModelConfig config = small_llama();
-  Mesh mesh = Mesh::training(1, 1, 1, 2);
+  Mesh mesh = Mesh::training({.tp = 2});
   TensorParallelOptions options = {};
   std::vector<std::string> frozen = {};
   at::ScalarType dtype = at::kDouble;
@@ -228,7 +228,7 @@ void check_trial(const Trial& trial) {
 
 Trial trial_on(int64_t tp, bool sp) {
   Trial trial;
-  trial.mesh = Mesh::training(1, 1, 1, tp);
+  trial.mesh = Mesh::training({.tp = tp});
   trial.options.sequence_parallel = sp;
   return trial;
 }
@@ -245,7 +245,7 @@ TEST_CASE(
 TEST_CASE("tp groups that do not start at rank 0", "[tp][MP-1]") {
   for (const bool sp : {false, true}) {
     Trial trial = trial_on(2, sp);
-    trial.mesh = Mesh::training(2, 1, 1, 2);
+    trial.mesh = Mesh::training({.dp = 2, .tp = 2});
     check_trial(trial);
   }
 }

@@ -87,7 +87,7 @@ void check_linear(const LayerCase& layer_case, const Mesh& mesh, bool with_bias)
 void check_on_meshes(const std::function<LayerCase(int64_t tp)>& make) {
   for (const int64_t tp : {1, 2, 3, 4}) {
     for (const bool with_bias : {false, true}) {
-      check_linear(make(tp), Mesh::training(tp == 2 ? 2 : 1, 1, 1, tp), with_bias);
+      check_linear(make(tp), Mesh::training({.dp = tp == 2 ? 2 : 1, .tp = tp}), with_bias);
     }
   }
 }
@@ -223,7 +223,7 @@ TEST_CASE("a fused output: each block cut, gathered in the full order", "[tp][TP
                             ColumnParallelLinear::Options{
                                 .label = "linear", .gather_output = gathers, .blocks = blocks});
                       }},
-                 Mesh::training(2, 1, 1, 2), true);
+                 Mesh::training({.dp = 2, .tp = 2}), true);
   }
 }
 

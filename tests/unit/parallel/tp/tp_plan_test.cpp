@@ -194,7 +194,7 @@ TEST_CASE("head counts that tp cannot cut are refused, and the sizes that work a
 }
 
 TEST_CASE("describe: who holds what, and what is summed after backward", "[plan][MP-1]") {
-  const Mesh mesh = Mesh::training(2, 1, 1, 6);
+  const Mesh mesh = Mesh::training({.dp = 2, .tp = 6});
   const auto lines = plan_lines(llama(), mesh, {.sequence_parallel = true});
   const auto line_of = [&](const std::string& name) {
     for (const PlanLine& line : lines) {

@@ -54,14 +54,14 @@ TEST_CASE("VocabParallelEmbedding: each token looked up by its owner, the pad ro
           "[tp][TP-3]") {
   for (const int64_t tp : {1, 2, 3, 4}) {
     for (const bool sp : {false, true}) {
-      check_embedding(12, -1, sp, Mesh::training(1, 1, 1, tp));
+      check_embedding(12, -1, sp, Mesh::training({.tp = tp}));
       check_embedding(13, 7, sp,
-                      Mesh::training(1, 1, 1, tp));  // padded; the pad row on a middle rank
-      check_embedding(5, 0, sp, Mesh::training(1, 1, 1, tp));  // tp 4: a rank with padding only
+                      Mesh::training({.tp = tp}));  // padded; the pad row on a middle rank
+      check_embedding(5, 0, sp, Mesh::training({.tp = tp}));  // tp 4: a rank with padding only
     }
   }
-  check_embedding(13, 12, true, Mesh::training(2, 1, 1, 2));
-  check_embedding(13, 7, true, Mesh::training(1, 1, 1, 3), /*deterministic=*/true);
+  check_embedding(13, 12, true, Mesh::training({.dp = 2, .tp = 2}));
+  check_embedding(13, 7, true, Mesh::training({.tp = 3}), /*deterministic=*/true);
 }
 
 TEST_CASE("a deterministic lookup gives the same bits in float32, whatever the number of threads",
@@ -86,7 +86,7 @@ TEST_CASE("a deterministic lookup gives the same bits in float32, whatever the n
 TEST_CASE("two embeddings of one shape do not share anything", "[tp][TP-3]") {
   NoProbe nobody;
   const StepContext context{.probe = nobody};
-  const Mesh mesh = Mesh::training(1, 1, 1, 2);
+  const Mesh mesh = Mesh::training({.tp = 2});
   const at::Tensor first = random_tensor({6, 3}, 1), second = random_tensor({6, 3}, 2);
   const at::Tensor ids_a = at::arange(6, at::kLong).view({1, 6}), ids_b = ids_a.flip(1);
   const Layout rows({Cut::even(0, "tp")});
