@@ -15,11 +15,7 @@
 
 namespace shardproof::sim {
 
-struct LossSpec {
-  LossKind kind = LossKind::kNll;
-  double eps = 0.2;    // clipped_pg: the ratio is clamped to 1 +- eps
-  double beta = 0.01;  // clipped_pg: weight of the KL term; preference: weight of the margin
-  LossNormalization normalization = LossNormalization::kToken;
+struct LossSpec : LossOptions {
   double temperature = 1;  // divides the logits, for scoring too
 };
 
@@ -34,28 +30,11 @@ struct SchedulerSpec {
   std::vector<double> lr_lambda = {1.0};  // LambdaLR: one per step; the last one continues
 };
 
-struct OptimizerSpec {
-  OptimizerKind kind = OptimizerKind::kAdamW;
-  double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0.01;
-  double momentum = 0.0;                       // SGD
-  double dampening = 0.0;                      // SGD
-  bool nesterov = false;                       // SGD
+struct OptimizerSpec : OptimizerOptions {
   double max_norm = 1.0;                       // <= 0: no clipping
   std::string norm_type = "2";                 // p of the gradient norm, or inf
   std::vector<SchedulerSpec> schedulers = {};  // of the learning rate; empty: constant
   std::vector<int64_t> milestones = {};        // steps at which the next scheduler takes over
-};
-
-// Dynamic loss scaling in float16 (src/train/loss_scale.h); constants of torch.amp.GradScaler.
-struct LossScaleSpec {
-  double init_scale = 65536;
-  double growth_factor = 2;
-  double backoff_factor = 0.5;
-  int64_t growth_interval = 2000;  // the scale grows after so many steps without an overflow
 };
 
 // The source of the batch: `file` (batch.safetensors), or the seed.
@@ -75,13 +54,8 @@ struct DataSpec {
   BatchReader read_by = BatchReader::kAll;
 };
 
-// How the samples of a dp rank become microbatches (src/train/batching.h).
-struct BatchingSpec {
-  BatchingKind kind = BatchingKind::kFixed;
-  int64_t tokens = 0;          // packed, dynamic: budget of a microbatch; 0: the rank's whole share
-  int64_t logprob_tokens = 0;  // budget where a policy scores; 0: the rank's whole share
-  PackAlgorithm algorithm = PackAlgorithm::kFirstFitDecreasing;  // packed
-  int64_t length_round = 1;  // dynamic: row lengths are rounded up to a multiple of it
+struct BatchingSpec : BatchingOptions {
+  int64_t logprob_budget = 0;  // token_budget where a policy scores
 };
 
 // How parameters are sharded over dp, cp and ulysses (data_parallel: fsdp, hybrid).
@@ -93,16 +67,13 @@ struct FsdpSpec {
   bool cpu_offload = false;            // shards and optimizer on the CPU
 };
 
-struct ParallelSpec {
-  int64_t dp = 1;
-  int64_t cp = 1;
-  int64_t ulysses = 1;
-  int64_t tp = 1;
+struct ParallelSpec : AxisSizes {
   bool sequence_parallel = false;
   bool async_grad = false;     // linears reduce the gradient of x behind that of the weight
   bool gather_buffer = false;  // sequence_parallel gathers into memory that is used again
   int64_t deferred_wgrad = 0;  // microbatches whose weight gradients of linears come last
   BiasPlace bias = BiasPlace::kInLayer;
+  bool spread_checkpoints = false;  // a checkpoint's input is kept in parts over tp
   GradientPlace gradients = GradientPlace::kAutograd;
   DataParallelKind data_parallel = DataParallelKind::kReplicate;
   ContextLayout context_layout = ContextLayout::kZigzag;  // of each sequence, over cp
@@ -113,19 +84,19 @@ struct ParallelSpec {
   nlohmann::json custom_plan = nullptr;  // {pattern: style}; null: the architecture's own plan
   // policy: inference ranks after those of the mesh; a refit gives them the weights over tp.
   int64_t inference_tp = 0;
-  Mesh mesh() const { return Mesh::training(dp, cp, ulysses, tp); }
-  Mesh inference_mesh() const { return Mesh::training(1, 1, 1, inference_tp); }
-  int64_t world_size() const { return dp * cp * ulysses * tp + inference_tp; }
+  Mesh mesh() const { return Mesh::training(*this); }
+  Mesh inference_mesh() const { return Mesh::training({.tp = inference_tp}); }
+  int64_t world_size() const { return ranks() + inference_tp; }
 };
 
 // Another layout of the same model, which the case is compared with instead of one device.
 struct ReferenceSpec {
-  int64_t dp = 0, cp = 0, ulysses = 0, tp = 0;  // 0: not named; all 0: there is no reference
+  AxisSizes mesh = same_sizes(0);  // 0: not named; all 0: there is no reference
   bool sequence_parallel = false;
   DataParallelKind data_parallel = DataParallelKind::kReplicate;
   // Of the run that makes the reference: where its ranks put their pieces. "" in all others.
   std::string folder = {};
-  bool is_set() const { return dp + cp + ulysses + tp > 0; }
+  bool is_set() const { return mesh != same_sizes(0); }
 };
 
 enum class StageKind { kTrain, kScore, kReference, kRefit, kOffload, kSave, kLoad, kExport, kDraw };
@@ -234,7 +205,7 @@ struct CaseSpec {
   BatchingSpec batching;
   LossSpec loss;
   OptimizerSpec optimizer;
-  LossScaleSpec loss_scale;
+  LossScaleOptions loss_scale;
   double noise_std = 0;  // train: noise on the weights before the first step; 0: none
   std::vector<std::string> frozen = {};  // patterns of parameters that are not trained
   ParallelSpec parallel;

@@ -15,7 +15,12 @@ inline bool is_model_workload(const std::string& name) {
 }
 inline std::vector<std::string> known_backends() { return all_names<Backend>(); }
 inline std::vector<std::string> known_devices() { return all_names<DeviceKind>(); }
-inline std::vector<std::string> known_axes() { return {"dp", "cp", "ulysses", "tp"}; }
+// Of a call's group.
+inline std::vector<std::string> known_axes() {
+  std::vector<std::string> names = axis_names();
+  names.push_back("world");
+  return names;
+}
 inline std::vector<std::string> known_collectives() {
   std::vector<std::string> names = all_names<Op>();
   names.pop_back();  // no fault names make_group

@@ -13,6 +13,7 @@
 // in sim/case/*_rows.cpp; sim/case/row.h has `row` and the functions beside it.
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -80,6 +81,14 @@ struct OptionRow : Option {
   std::function<nlohmann::json(const Spec&, Extent)> get = nullptr;
   std::function<void(Spec&, const nlohmann::json&)> set = nullptr;
   std::vector<OptionRow> inside = {};  // rows of a struct, or of the items of a list of structs
+
+  // A member of a base is one of the derived struct too.
+  template <std::derived_from<Spec> Derived>
+  operator OptionRow<Derived>() const {
+    OptionRow<Derived> made{static_cast<const Option&>(*this), member, get, set};
+    made.inside.assign(inside.begin(), inside.end());
+    return made;
+  }
 };
 template <class Spec>
 using OptionRows = std::vector<OptionRow<Spec>>;
@@ -89,7 +98,7 @@ const OptionRows<CaseSpec>& rows_of(const CaseSpec&);
 const OptionRows<DataSpec>& rows_of(const DataSpec&);
 const OptionRows<BatchingSpec>& rows_of(const BatchingSpec&);
 const OptionRows<LossSpec>& rows_of(const LossSpec&);
-const OptionRows<LossScaleSpec>& rows_of(const LossScaleSpec&);
+const OptionRows<LossScaleOptions>& rows_of(const LossScaleOptions&);
 const OptionRows<OptimizerSpec>& rows_of(const OptimizerSpec&);
 const OptionRows<SchedulerSpec>& rows_of(const SchedulerSpec&);
 const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&);

@@ -1,20 +1,54 @@
 // Options of the mesh and of the sharding over it.
+#include <fmt/format.h>
+
 #include "sim/case/names.h"
 #include "sim/case/row.h"
 
 namespace shardproof::sim {
+namespace {
+
+OptionRow<AxisSizes> size_row(const TrainingAxis& axis, const std::string& path,
+                              const std::string& doc, const std::string& short_name) {
+  return with(row_of(axis.size, axis.name, path.c_str(), doc.c_str()), Range{1, kMaxRanks},
+              ShortName{short_name.c_str()});
+}
+
+OptionRows<ParallelSpec> sizes_of_mesh() {
+  OptionRows<ParallelSpec> rows;
+  for (const TrainingAxis& axis : kTrainingAxes) {
+    const bool follows = axis.size == &AxisSizes::dp;
+    const std::string doc =
+        fmt::format("Ranks of axis {}{}", axis.name,
+                    follows ? "; default: world.size divided by the other axes, or 1" : "");
+    rows.push_back(size_row(axis, std::string("parallel.") + axis.key, doc, axis.name));
+    if (follows) add_to(rows.back(), Default::kFollows);
+  }
+  return rows;
+}
+
+OptionRows<ReferenceSpec> sizes_of_reference() {
+  using Spec = ReferenceSpec;
+  OptionRows<ReferenceSpec> rows;
+  for (const TrainingAxis& axis : kTrainingAxes) {
+    const std::string doc =
+        rows.empty() ? fmt::format(
+                           "Compare with another layout of the model, not with one device: "
+                           "its ranks of axis {}; default: 1",
+                           axis.name)
+                     : fmt::format("Ranks of axis {} of the reference; default: 1", axis.name);
+    const auto row = size_row(axis, std::string("reference.mesh.") + axis.name, doc,
+                              std::string("reference_") + axis.name);
+    rows.push_back(with(lifted(row, &Spec::mesh, ""), Default::kFollows));
+    rows.back().member = axis.name;
+  }
+  return rows;
+}
+
+}  // namespace
 
 const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&) {
   using Spec = ParallelSpec;
-  constexpr Range ranks{1, kMaxRanks};
-  static const OptionRows<ParallelSpec> rows = {
-      row<&Spec::dp>("parallel.data_parallel_size",
-                     "Ranks of axis dp; default: world.size divided by the other axes, or 1", ranks,
-                     Default::kFollows, ShortName{"dp"}),
-      row<&Spec::cp>("parallel.context_parallel_size", "Ranks of axis cp", ranks, ShortName{"cp"}),
-      row<&Spec::ulysses>("parallel.ulysses_size", "Ranks of axis ulysses", ranks,
-                          ShortName{"ulysses"}),
-      row<&Spec::tp>("parallel.tensor_parallel_size", "Ranks of axis tp", ranks, ShortName{"tp"}),
+  static const OptionRows<ParallelSpec> others = {
       row<&Spec::sequence_parallel>("parallel.sequence_parallel",
                                     "Shard the sequence over tp in norms", ShortName{"sp"},
                                     Flag{"--sequence-parallel"}),
@@ -31,6 +65,9 @@ const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&) {
       row<&Spec::bias>("parallel.tp.bias",
                        "after: a linear that tp cuts leaves its bias to be added after it",
                        ShortName{"bias"}),
+      row<&Spec::spread_checkpoints>("parallel.tp.spread_checkpoints",
+                                     "Each tp rank keeps a part of what activation_checkpointing "
+                                     "keeps, and the backward gathers it"),
       row<&Spec::gradients>("run.gradients",
                             "main: the backward of a linear adds the gradient of its weight to a "
                             "buffer of the wider type"),
@@ -59,6 +96,7 @@ const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&) {
           "policy: inference ranks outside of the mesh, to which a refit sends the weights",
           Range{1, 1024}, Default::kFollows),
   };
+  static const auto rows = joined<ParallelSpec>({sizes_of_mesh(), others});
   return rows;
 }
 
@@ -89,19 +127,7 @@ const OptionRows<FsdpSpec>& rows_of(const FsdpSpec&) {
 
 const OptionRows<ReferenceSpec>& rows_of(const ReferenceSpec&) {
   using Spec = ReferenceSpec;
-  constexpr Range ranks{1, kMaxRanks};
-  static const OptionRows<ReferenceSpec> rows = {
-      row<&Spec::dp>("reference.mesh.dp",
-                     "Compare with another layout of the model, not with one device: its ranks of "
-                     "axis dp; default: 1",
-                     ranks, Default::kFollows, ShortName{"reference_dp"}),
-      row<&Spec::cp>("reference.mesh.cp", "Ranks of axis cp of the reference; default: 1", ranks,
-                     Default::kFollows, ShortName{"reference_cp"}),
-      row<&Spec::ulysses>("reference.mesh.ulysses",
-                          "Ranks of axis ulysses of the reference; default: 1", ranks,
-                          Default::kFollows, ShortName{"reference_ulysses"}),
-      row<&Spec::tp>("reference.mesh.tp", "Ranks of axis tp of the reference; default: 1", ranks,
-                     Default::kFollows, ShortName{"reference_tp"}),
+  static const OptionRows<ReferenceSpec> others = {
       row<&Spec::sequence_parallel>("reference.sequence_parallel",
                                     "The reference shards the sequence over tp in norms",
                                     ShortName{"reference_sp"}),
@@ -110,6 +136,7 @@ const OptionRows<ReferenceSpec>& rows_of(const ReferenceSpec&) {
           Choices{{"replicate", "fsdp"}}, ShortName{"reference_data_parallel"}),
       member<&Spec::folder>(),
   };
+  static const auto rows = joined<ReferenceSpec>({sizes_of_reference(), others});
   return rows;
 }
 

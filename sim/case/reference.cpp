@@ -8,12 +8,10 @@
 namespace shardproof::sim {
 
 ParallelSpec reference_layout(const ReferenceSpec& reference) {
-  const auto size = [](int64_t ranks) { return std::max<int64_t>(ranks, 1); };
   ParallelSpec layout;
-  layout.dp = size(reference.dp);
-  layout.cp = size(reference.cp);
-  layout.ulysses = size(reference.ulysses);
-  layout.tp = size(reference.tp);
+  for (const auto& [name, size, key, share] : kTrainingAxes) {
+    layout.*size = std::max<int64_t>(reference.mesh.*size, 1);
+  }
   layout.sequence_parallel = reference.sequence_parallel;
   layout.data_parallel = reference.data_parallel;
   return layout;
@@ -22,13 +20,11 @@ ParallelSpec reference_layout(const ReferenceSpec& reference) {
 std::string reference_name(const ReferenceSpec& reference) {
   const bool sharded = reference.data_parallel == DataParallelKind::kFsdp;
   std::vector<std::string> parts;
-  const auto add = [&](const char* axis, int64_t ranks) {
-    if (ranks > 1) parts.push_back(fmt::format("{}{}", axis, ranks));
-  };
-  add(sharded ? "fsdp" : "dp", reference.dp);
-  add("cp", reference.cp);
-  add("ulysses", reference.ulysses);
-  add("tp", reference.tp);
+  for (const auto& [name, size, key, share] : kTrainingAxes) {
+    const int64_t ranks = reference.mesh.*size;
+    const char* shown = sharded && size == &AxisSizes::dp ? "fsdp" : name;
+    if (ranks > 1) parts.push_back(fmt::format("{}{}", shown, ranks));
+  }
   if (parts.empty()) return "one rank";
   return fmt::format("{}{}", fmt::join(parts, " "),
                      reference.sequence_parallel ? " with sequence_parallel" : "");

@@ -1,6 +1,7 @@
 // Rows of the option table from pointers to members, for sim/case/*_rows.cpp.
 #pragma once
 
+#include <initializer_list>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -189,6 +190,14 @@ auto row(const char* path, const char* doc, const About&... about) {
   auto made = lifted(row<Member>(path, doc, about...), Block, "");
   made.member = "";
   return made;
+}
+
+// The rows of several lists.
+template <class Spec>
+OptionRows<Spec> joined(std::initializer_list<OptionRows<Spec>> lists) {
+  OptionRows<Spec> rows;
+  for (const OptionRows<Spec>& list : lists) rows.insert(rows.end(), list.begin(), list.end());
+  return rows;
 }
 
 // A key without its own member; the builder of the case reads it.

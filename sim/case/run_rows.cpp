@@ -1,4 +1,6 @@
 // Options of a case's computation: microbatches, stages, loss, optimizer.
+#include <fmt/format.h>
+
 #include "sim/case/names.h"
 #include "sim/case/row.h"
 
@@ -6,11 +8,27 @@ namespace shardproof::sim {
 
 using enum KeyType;
 
+namespace {
+
+OptionRows<StageSpec> sizes_of_load() {
+  OptionRows<StageSpec> rows;
+  for (const TrainingAxis& axis : kTrainingAxes) {
+    const std::string path = std::string("run.stages[].") + axis.key;
+    const std::string doc =
+        fmt::format("load: ranks of axis {}{}", axis.name,
+                    rows.empty() ? "; the mesh stays when no size is given" : "");
+    rows.push_back(key<StageSpec>(path.c_str(), kInteger, 0, doc.c_str(), Range{0, kMaxRanks}));
+  }
+  return rows;
+}
+
+}  // namespace
+
 const OptionRows<StageSpec>& rows_of(const StageSpec&) {
   using Spec = StageSpec;
   constexpr auto key = [](auto&&... about) { return sim::key<StageSpec>(about...); };
-  constexpr Range samples{0, 1e6}, ranks{0, kMaxRanks};
-  static const OptionRows<StageSpec> rows = {
+  constexpr Range samples{0, 1e6};
+  static const OptionRows<StageSpec> of_stages = {
       row<&Spec::kind>("run.stages[].do", "Kind of the stage", Default::kFollows),
       row<&Spec::global_batch_size>(
           "run.stages[].train_global_batch_size",
@@ -30,11 +48,8 @@ const OptionRows<StageSpec>& rows_of(const StageSpec&) {
       row<&Spec::max_file_bytes>("run.stages[].max_file_bytes",
                                  "export: tensor bytes of one file; 0: one file has all tensors",
                                  Range{0, 1e15}, Golden::kIgnores),
-      key("run.stages[].data_parallel_size", kInteger, 0,
-          "load: ranks of axis dp; the mesh stays when no size is given", ranks),
-      key("run.stages[].context_parallel_size", kInteger, 0, "load: ranks of axis cp", ranks),
-      key("run.stages[].ulysses_size", kInteger, 0, "load: ranks of axis ulysses", ranks),
-      key("run.stages[].tensor_parallel_size", kInteger, 0, "load: ranks of axis tp", ranks),
+  };
+  static const OptionRows<StageSpec> of_loads = {
       key("run.stages[].sequence_parallel", kBool, false,
           "load: shard the sequence over tp in norms"),
       key("run.stages[].data_parallel", kText, "",
@@ -42,6 +57,7 @@ const OptionRows<StageSpec>& rows_of(const StageSpec&) {
           Choices{all_names<DataParallelKind>()}),
       member<&Spec::parallel>(Golden::kIgnores),
   };
+  static const auto rows = joined<StageSpec>({of_stages, sizes_of_load(), of_loads});
   return rows;
 }
 
@@ -51,8 +67,8 @@ const OptionRows<BatchingSpec>& rows_of(const BatchingSpec&) {
   constexpr Range tokens{1, 1e9};
   static const OptionRows<BatchingSpec> rows = {
       member<&Spec::kind>(),
-      member<&Spec::tokens>(),
-      member<&Spec::logprob_tokens>(),
+      member<&Spec::token_budget>(),
+      member<&Spec::logprob_budget>(),
       key("run.sequence_packing.enabled", kBool, false,
           "Pack sequences into rows; each attends only to itself", ShortName{"packing"}),
       key("run.sequence_packing.train_mb_tokens", kInteger, nullptr,
@@ -84,19 +100,19 @@ const OptionRows<LossSpec>& rows_of(const LossSpec&) {
       key<LossSpec>("run.generation.temperature", kNumber, nullptr,
                     "Another name for run.temperature", Range{1e-6, 1e6}),
       row<&Spec::kind>("run.loss.kind", "Kind of the loss", ShortName{"loss"}),
-      row<&Spec::eps>("run.loss.eps", "clipped_pg: the ratio is clamped to 1 +- eps",
-                      Range{0, kMaxConstant}),
-      row<&Spec::beta>("run.loss.beta",
-                       "clipped_pg: weight of the KL term; preference: weight of the margin",
-                       Range{-kMaxConstant, kMaxConstant}),
+      row<&Spec::clip_eps>("run.loss.eps", "clipped_pg: the ratio is clamped to 1 +- eps",
+                           Range{0, kMaxConstant}),
+      row<&Spec::kl_beta>("run.loss.beta",
+                          "clipped_pg: weight of the KL term; preference: weight of the margin",
+                          Range{-kMaxConstant, kMaxConstant}),
       row<&Spec::normalization>("run.loss.normalization", "Items over which the loss is a mean"),
   };
   return rows;
 }
 
-const OptionRows<LossScaleSpec>& rows_of(const LossScaleSpec&) {
-  using Spec = LossScaleSpec;
-  static const OptionRows<LossScaleSpec> rows = {
+const OptionRows<LossScaleOptions>& rows_of(const LossScaleOptions&) {
+  using Spec = LossScaleOptions;
+  static const OptionRows<LossScaleOptions> rows = {
       row<&Spec::init_scale>("run.loss_scale.init_scale",
                              "float16: initial factor of the loss, as in torch.amp.GradScaler",
                              Range{1e-6, 1e30}),

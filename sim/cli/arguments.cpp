@@ -170,7 +170,8 @@ void add_case(CLI::App& app, CheckArguments& check, const std::string& what) {
 
 void add_check(CLI::App& app, CheckArguments& check) {
   add_case(app, check, "Case folder: config.json, model.safetensors, batch.safetensors, case.json");
-  app.add_option("--mesh", check.mesh, "The mesh, for example dp=2,tp=2; axes dp, cp, ulysses, tp");
+  const std::string mesh = fmt::format("dp=2,tp=2; axes {}", fmt::join(axis_names(), ", "));
+  app.add_option("--mesh", check.mesh, "The mesh, for example " + mesh);
   app.add_option("--ulysses", check.ulysses, "Sets the ulysses axis of --mesh")
       ->check(CLI::Range(1, 65536));
   app.add_option("--world-size", check.world_size, "Ranks that --mesh must come to")

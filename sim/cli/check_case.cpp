@@ -17,23 +17,16 @@ namespace {
   throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
 }
 
-Mesh mesh_of(const CheckArguments& arguments) {
-  const Mesh mesh = Mesh::parse(arguments.mesh);
-  if (!arguments.ulysses) return mesh;
-  const int64_t given = mesh.size("ulysses");
-  if (given != 1 && given != *arguments.ulysses) {
-    bad_option(fmt::format("--mesh says ulysses={}, --ulysses says {}", given, *arguments.ulysses),
+void set_mesh(const CheckArguments& arguments, ParallelSpec& parallel) {
+  const Mesh given = Mesh::parse(arguments.mesh);
+  for (const auto& axis : kTrainingAxes) parallel.*axis.size = given.size(axis.name);
+  const int64_t ulysses = arguments.ulysses.value_or(parallel.ulysses);
+  if (parallel.ulysses != 1 && parallel.ulysses != ulysses) {
+    bad_option(fmt::format("--mesh says ulysses={}, --ulysses says {}", parallel.ulysses, ulysses),
                "give one of them");
   }
-  return Mesh::training(mesh.size("dp"), mesh.size("cp"), *arguments.ulysses, mesh.size("tp"));
-}
-
-void set_mesh(const CheckArguments& arguments, ParallelSpec& parallel) {
-  const Mesh mesh = mesh_of(arguments);
-  parallel.dp = mesh.size("dp");
-  parallel.cp = mesh.size("cp");
-  parallel.ulysses = mesh.size("ulysses");
-  parallel.tp = mesh.size("tp");
+  parallel.ulysses = ulysses;
+  const Mesh mesh = parallel.mesh();
   if (arguments.world_size && *arguments.world_size != mesh.world_size()) {
     bad_option(fmt::format("--world-size is {}, but the mesh {} has {} ranks",
                            *arguments.world_size, mesh.describe(), mesh.world_size()),
@@ -49,7 +42,7 @@ void set_batching(const CheckArguments& arguments, CaseSpec& spec) {
   if (arguments.packed) spec.batching.kind = BatchingKind::kPacked;
   if (!arguments.dynamic_tokens) return;
   spec.batching.kind = BatchingKind::kDynamic;
-  spec.batching.tokens = *arguments.dynamic_tokens;
+  spec.batching.token_budget = *arguments.dynamic_tokens;
 }
 
 }  // namespace

@@ -65,12 +65,13 @@ bool takes_long(const CaseSpec& spec, const ModelConfig& config, const Batch& ba
     parameters += std::accumulate(shape.begin(), shape.end(), 1.0, std::multiplies<>());
   }
   const ParallelSpec& parallel = spec.parallel;
-  parameters /= static_cast<double>(parallel.tp);
-  const auto tokens = static_cast<double>(batch.size() * batch.seq_len()) /
-                      static_cast<double>(parallel.dp * parallel.cp * parallel.ulysses);
+  parameters /= static_cast<double>(parallel.ranks(Share::kModel));
+  const auto tokens =
+      static_cast<double>(batch.size() * batch.seq_len()) /
+      static_cast<double>(parallel.ranks(Share::kSamples) * parallel.ranks(Share::kPositions));
   const double attention =
       static_cast<double>(config.num_hidden_layers * config.num_attention_heads * config.head_dim) /
-      static_cast<double>(parallel.tp) * static_cast<double>(batch.seq_len());
+      static_cast<double>(parallel.ranks(Share::kModel)) * static_cast<double>(batch.seq_len());
   return parameters > kMostParameters || tokens * (parameters + attention) > kMostProducts;
 }
 
@@ -93,10 +94,10 @@ RankMeasurement on_line(const RankMeasurement& one, const RankMeasurement& two, 
           .calls = on_line(one.calls, two.calls, count)};
 }
 
-// The fewest samples that leave each rank of dp one, or a pair where the loss compares pairs.
+// The fewest samples that leave each share one, or a pair where the loss compares pairs.
 int64_t smallest_batch(const CaseSpec& spec) {
   const bool pairs = train_options(spec).loss.kind == LossKind::kPreference;
-  return (pairs ? 2 : 1) * spec.parallel.dp;
+  return (pairs ? 2 : 1) * spec.parallel.ranks(Share::kSamples);
 }
 
 // Packed and dynamic microbatches, and those of a given size, do not.

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <set>
 
 #include "sim/world/rank/case_options.h"
 #include "sim/world/rank/token_runs.h"
@@ -96,21 +98,21 @@ void add_batch(Strips& strips, const Batch& batch) {
   }
 }
 
-// Adds the rows of one dp rank: each row whole, then cut.
+// Adds the rows of one share of the samples: each row whole, then cut.
 void add_rows(Strips& strips, const Mesh& mesh, const std::vector<int64_t>& ranks,
               const Batch& batch, const TokenCuts& cuts, const TrainOptions& options) {
   std::vector<std::vector<HeldTokens>> held;
   for (const int64_t rank : ranks) held.push_back(held_tokens(batch, mesh, rank, cuts, options));
-  const std::string dp = place_of(mesh, ranks.front(), {"dp"});
+  const std::string share = place_of(mesh, ranks.front(), cuts.sample_axes);
   for (size_t micro = 0; micro < held.front().size(); ++micro) {
     const auto rows = token_runs(held.front()[micro].rows, batch.seq_len());
     for (size_t row = 0; row < rows.size(); ++row) {
       const std::string where = fmt::format("microbatch {} row {}", micro, row);
-      strips.add(dp.empty() ? where : dp + " " + where, rows[row],
+      strips.add(share.empty() ? where : share + " " + where, rows[row],
                  /*with_words=*/ranks.size() == 1);
       if (ranks.size() == 1) continue;
       for (size_t i = 0; i < ranks.size(); ++i) {
-        strips.add("  " + place_of(mesh, ranks[i], {"cp", "ulysses"}),
+        strips.add("  " + place_of(mesh, ranks[i], cuts.position_axes(mesh)),
                    token_runs(held[i][micro].held, batch.seq_len())[row], /*with_words=*/true);
       }
     }
@@ -122,21 +124,19 @@ void add_rows(Strips& strips, const Mesh& mesh, const std::vector<int64_t>& rank
 std::string token_strips(const CaseSpec& spec, const Batch& batch, bool color, int64_t most_columns,
                          int64_t most_lines) {
   const Mesh mesh = spec.parallel.mesh();
-  const int64_t context = mesh.size("cp") * mesh.size("ulysses");
-  if (context == 1 && spec.batching.kind == BatchingKind::kFixed) return "";
-  const TrainOptions options = train_options(spec);
   const TokenCuts cuts = make_styles(parallel_options(spec.parallel)).token_cuts(mesh);
+  const bool whole = cuts.position_axes(mesh).empty();
+  if (whole && spec.batching.kind == BatchingKind::kFixed) return "";
+  const TrainOptions options = train_options(spec);
   Strips strips(color, most_columns, most_lines);
   add_batch(strips, batch);
-  for (int64_t dp = 0; dp < mesh.size("dp"); ++dp) {
-    std::vector<int64_t> ranks;  // of this dp rank, one for each part of a row
-    for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
-      if (mesh.coordinate("dp", rank) == dp && mesh.coordinate("tp", rank) == 0) {
-        ranks.push_back(rank);
-      }
-    }
-    add_rows(strips, mesh, ranks, batch, cuts, options);
+  std::set<int64_t> parts;
+  std::map<int64_t, std::vector<int64_t>> shares;  // of the samples: a rank for each part of a row
+  for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+    if (!parts.insert(coordinate_of(mesh, cuts.token_axes(mesh), rank)).second) continue;
+    shares[coordinate_of(mesh, cuts.sample_axes, rank)].push_back(rank);
   }
+  for (const auto& [share, ranks] : shares) add_rows(strips, mesh, ranks, batch, cuts, options);
   return "who holds which token: a letter for each sample, . for padding, then positions\n" +
          strips.text();
 }

@@ -106,9 +106,10 @@ RefitPath refit_path(const std::string& name) {
 // The ranks of the trainer and of the receivers.
 struct Roles {
   Roles(const Mesh& mesh, const Options& options)
-      : trainer(
-            Mesh::training(options["trainer_dp"], options["trainer_cp"], 1, options["trainer_tp"])),
-        inference(Mesh::training(options["replicas"], 1, 1, mesh.size("tp"))),
+      : trainer(Mesh::training({.dp = options["trainer_dp"],
+                                .cp = options["trainer_cp"],
+                                .tp = options["trainer_tp"]})),
+        inference(Mesh::training({.dp = options["replicas"], .tp = mesh.size("tp")})),
         first_receiver(mesh.world_size() - inference.world_size()) {
     if (mesh.size("cp") * mesh.size("ulysses") > 1) {
       bad_refit("inference ranks are cut over tp alone", "leave cp and ulysses at 1");

@@ -23,7 +23,8 @@ int64_t samples_together(const CaseSpec& spec) { return has_pairs(spec) ? 2 : 1;
 // Every mesh cuts rows whose length is a multiple of it.
 int64_t row_multiple(const CaseSpec& spec) {
   const ParallelSpec& parallel = spec.parallel;
-  return 2 * parallel.cp * parallel.ulysses * parallel.tp * spec.batching.length_round;
+  return 2 * parallel.ranks(Share::kPositions) * parallel.ranks(Share::kModel) *
+         spec.batching.length_round;
 }
 
 // [B, S]: the ids moved on by `by` in the vocabulary.
@@ -80,7 +81,7 @@ void change_microbatches(Variant& first, Variant& second) {
   }
   const int64_t multiple = row_multiple(spec);
   const int64_t longest = (first.batch.seq_len() + multiple - 1) / multiple * multiple;
-  spec.batching.tokens = spec.batching.tokens == 0 ? longest : 0;
+  spec.batching.token_budget = spec.batching.token_budget == 0 ? longest : 0;
 }
 
 // --- padded_further
@@ -117,7 +118,7 @@ std::string no_pairs(const CaseSpec& spec, const ModelConfig&) {
 void pack_otherwise(Variant&, Variant& second) {
   CaseSpec& spec = second.spec;
   const bool fixed = spec.batching.kind == BatchingKind::kFixed;
-  spec.batching = {.kind = fixed ? BatchingKind::kPacked : BatchingKind::kFixed};
+  spec.batching = {{.kind = fixed ? BatchingKind::kPacked : BatchingKind::kFixed}};
   spec.micro_batch_size = 0;
 }
 
@@ -168,7 +169,7 @@ void scale_loss(Variant& first, Variant& second) {
     if (!batch.reference_logprobs.defined()) batch.reference_logprobs = drawn - 4;
   }
   second.batch.advantages = second.batch.advantages * 4;
-  second.spec.loss.beta *= 4;
+  second.spec.loss.kl_beta *= 4;
 }
 
 void scale_loss_back(const Variant&, const Variant&, Values&, Values& b) {
@@ -216,7 +217,8 @@ void exchange_rows(const Variant& second, WeightMaps& maps) {
 std::string has_few_labels(const CaseSpec& spec, const ModelConfig& config) {
   const int64_t labels = config.vocab_size;
   if (labels * spec.data.seq_len > kMaxTokens) return "the vocabulary is large";
-  const bool dealt = labels % spec.parallel.dp == 0 && labels % samples_together(spec) == 0;
+  const bool dealt =
+      labels % spec.parallel.ranks(Share::kSamples) == 0 && labels % samples_together(spec) == 0;
   return dealt ? "" : "the mesh cannot share a sample for each token of the vocabulary";
 }
 

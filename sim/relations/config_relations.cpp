@@ -270,7 +270,8 @@ void keep_outside_window(const Variant& first, const Variant&, Values& a, Values
 // --- positions_shifted: tokens before all others, which those that count do not see.
 int64_t shift_of(const Variant& variant) {
   const ParallelSpec& parallel = variant.spec.parallel;
-  return 2 * parallel.cp * parallel.ulysses * parallel.tp * variant.spec.batching.length_round;
+  return 2 * parallel.ranks(Share::kPositions) * parallel.ranks(Share::kModel) *
+         variant.spec.batching.length_round;
 }
 
 void shift_positions(Variant& first, Variant& second) {

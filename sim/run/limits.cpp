@@ -119,11 +119,12 @@ BatchSizes batch_sizes(const CaseSpec& spec) {
 double least_tokens(const CaseSpec& spec) {
   const BatchSizes sizes = batch_sizes(spec);
   const ParallelSpec& parallel = spec.parallel;
-  const auto parts = static_cast<double>(parallel.cp * parallel.ulysses);
+  const auto parts = static_cast<double>(parallel.ranks(Share::kPositions));
   if (spec.is(ModelWorkload::kPolicy) || spec.batching.kind != BatchingKind::kFixed) {
     return static_cast<double>(sizes.longest) / parts;
   }
-  const int64_t share = (sizes.samples + parallel.dp - 1) / parallel.dp;
+  const int64_t shares = parallel.ranks(Share::kSamples);
+  const int64_t share = (sizes.samples + shares - 1) / shares;
   const int64_t count = spec.micro_batch_size > 0 ? std::min(spec.micro_batch_size, share) : share;
   return static_cast<double>(count) * static_cast<double>(sizes.length) / parts;
 }
@@ -154,7 +155,7 @@ double element_bytes(const CaseSpec& spec) {
 // norms and linears, and the logits with their gradient. Recomputed layers keep less: one layer is
 // counted. Scoring keeps nothing: its largest single step is counted.
 double activation_bytes(const CaseSpec& spec, const ModelConfig& config) {
-  const double parts = static_cast<double>(spec.parallel.tp);
+  const auto parts = static_cast<double>(spec.parallel.ranks(Share::kModel));
   const double gate = 3 * static_cast<double>(config.intermediate_size) / parts;
   const double heads =
       static_cast<double>(config.num_attention_heads + config.num_key_value_heads) / parts;
@@ -186,12 +187,14 @@ double world_bytes(const CaseSpec& spec, const ModelConfig& config) {
   const auto ranks = static_cast<double>(mesh.world_size());
   const std::string axis = shard_axes_of(spec.parallel).shard;
   const bool sharded = !axis.empty();
-  const double parts = static_cast<double>(spec.parallel.tp * (sharded ? mesh.size(axis) : 1));
+  const double parts =
+      static_cast<double>(spec.parallel.ranks(Share::kModel) * (sharded ? mesh.size(axis) : 1));
   const double wide = wide_bytes(spec);
   const double held = sharded ? wide : element_bytes(spec);
   const double all = ranks / parts * parameter_count(config);  // parameters of all ranks
   if (spec.is(ModelWorkload::kPolicy)) return all * held;
-  const double together = sharded ? ranks : ranks / static_cast<double>(spec.parallel.dp);
+  const auto shares = static_cast<double>(spec.parallel.ranks(Share::kSamples));
+  const double together = sharded ? ranks : ranks / shares;
   const double activations = together * activation_bytes(spec, config);
   if (spec.is(ModelWorkload::kLogprobs)) return all * held + activations;
   const double masters = held < wide ? wide : 0;

@@ -6,9 +6,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <optional>
+#include <set>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -16,7 +15,6 @@
 namespace shardproof {
 namespace {
 
-constexpr std::array<const char*, 4> kTrainingAxes = {"dp", "cp", "ulysses", "tp"};
 constexpr const char* kExample = "write sizes as in --mesh dp=2,tp=3";
 
 [[noreturn]] void refuse_mesh(std::string what, std::string fix = kExample) {
@@ -96,27 +94,31 @@ std::string flattened_text(const std::vector<std::string>& axes, FlattenedAxis::
                      part == FlattenedAxis::Part::kBlock ? "//" : "%", block);
 }
 
-size_t training_axis_index(std::string_view name) {
-  for (size_t i = 0; i < kTrainingAxes.size(); ++i) {
-    if (name == kTrainingAxes[i]) return i;
+const TrainingAxis& training_axis(std::string_view name) {
+  for (const TrainingAxis& axis : kTrainingAxes) {
+    if (name == axis.name) return axis;
   }
-  const std::string near = nearest_name(std::string(name), kTrainingAxes);
+  const std::vector<std::string> names = axis_names();
+  const std::string near = nearest_name(std::string(name), names);
   refuse_mesh(fmt::format("unknown mesh axis '{}'", name),
-              near.empty()
-                  ? "the axes are dp, cp, ulysses, tp"
-                  : fmt::format("did you mean '{}'? The axes are dp, cp, ulysses, tp", near));
+              fmt::format("{} axes are {}",
+                          near.empty() ? "the" : fmt::format("did you mean '{}'? The", near),
+                          fmt::join(names, ", ")));
 }
 
 }  // namespace
 
 Mesh::Mesh(std::vector<MeshAxis> axes) : axes_(std::move(axes)) { check_axes(axes_); }
 
-Mesh Mesh::training(int64_t dp, int64_t cp, int64_t ulysses, int64_t tp) {
-  return Mesh({{"dp", dp}, {"cp", cp}, {"ulysses", ulysses}, {"tp", tp}});
+Mesh Mesh::training(const AxisSizes& sizes) {
+  std::vector<MeshAxis> axes;
+  for (const TrainingAxis& axis : kTrainingAxes) axes.push_back({axis.name, sizes.*axis.size});
+  return Mesh(axes);
 }
 
 Mesh Mesh::parse(std::string_view text) {
-  std::array<std::optional<int64_t>, 4> sizes;
+  AxisSizes sizes;
+  std::set<std::string_view> named;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t comma = std::min(text.find(',', begin), text.size());
     const std::string_view item = trim(text.substr(begin, comma - begin));
@@ -126,13 +128,12 @@ Mesh Mesh::parse(std::string_view text) {
       refuse_mesh(fmt::format("mesh '{}': '{}' is not axis=size", text, item));
     }
     const std::string_view name = trim(item.substr(0, equals));
-    auto& size = sizes[training_axis_index(name)];
-    if (size)
+    const TrainingAxis& axis = training_axis(name);
+    if (!named.insert(name).second)
       refuse_mesh(fmt::format("mesh axis '{}' is named twice", name), "name each axis once");
-    size = parse_size(name, trim(item.substr(equals + 1)));
+    sizes.*axis.size = parse_size(name, trim(item.substr(equals + 1)));
   }
-  return training(sizes[0].value_or(1), sizes[1].value_or(1), sizes[2].value_or(1),
-                  sizes[3].value_or(1));
+  return training(sizes);
 }
 
 int64_t Mesh::world_size() const {

@@ -1,4 +1,5 @@
-// A mesh: named axes, written outer to inner (dp, cp, ulysses, tp), over ranks 0..world_size-1.
+// A mesh: named axes, written outer to inner, over ranks 0..world_size-1. training_axes.h lists
+// those of a training mesh.
 //
 // An axis name may also be several axes as one, or a part of that:
 //   "dp+cp"       the flattened axis: its coordinate counts all of its ranks, outer to inner
@@ -10,6 +11,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "mesh/training_axes.h"
 
 namespace shardproof {
 
@@ -26,8 +29,8 @@ class Mesh {
   // Axes outer to inner. Throws Error(kBadInput) for a size < 1, a repeated name, and over
   // kMaxWorldSize ranks.
   explicit Mesh(std::vector<MeshAxis> axes);
-  // The training mesh, outer to inner.
-  static Mesh training(int64_t dp, int64_t cp, int64_t ulysses, int64_t tp);
+  // All axes of kTrainingAxes, also those of one rank.
+  static Mesh training(const AxisSizes& sizes);
   // Parses "dp=1,cp=2,tp=2" in any order; missing axes are 1. Throws Error(kBadInput) for an
   // unknown axis (with the nearest known one), a repeated axis, and a size that is no positive
   // integer.
@@ -43,7 +46,6 @@ class Mesh {
   std::vector<int64_t> peers_along(std::string_view axis, int64_t rank) const;
   // The same for several axes at once, in ascending rank order.
   std::vector<int64_t> peers_along(const std::vector<std::string>& axes, int64_t rank) const;
-  // All groups along one axis, each as from peers_along, ordered by first member.
   // "dp=2 tp=3", without axes of size 1; "one rank" when no other axis is left.
   std::string describe() const;
 

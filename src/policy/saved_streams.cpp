@@ -16,8 +16,6 @@ namespace {
 
 using nlohmann::json;
 
-const char* const kMeshAxes[] = {"dp", "cp", "ulysses", "tp"};
-
 // One stream with a row per rank, or with one row when all ranks had the same.
 struct SavedStream {
   std::vector<uint64_t> seeds;
@@ -46,8 +44,9 @@ struct SavedStream {
 };
 
 Mesh saved_mesh(const json& mesh) {
-  const auto size = [&](const char* axis) { return mesh.at(axis).get<int64_t>(); };
-  return Mesh::training(size("dp"), size("cp"), size("ulysses"), size("tp"));
+  AxisSizes sizes;  // an axis that is younger than the checkpoint had one rank
+  for (const auto& axis : kTrainingAxes) sizes.*axis.size = mesh.value(axis.name, int64_t{1});
+  return Mesh::training(sizes);
 }
 
 SavedStream saved_stream(const json& numbers, const at::Tensor& states, const Mesh& mesh) {
@@ -94,7 +93,7 @@ json gather_streams(const RngTracker& rng, MeshComm& comm, at::Device device,
                     NamedTensors& tensors) {
   const at::NoGradGuard no_grad;
   json mesh = json::object(), streams = json::object();
-  for (const char* axis : kMeshAxes) mesh[axis] = comm.mesh().size(axis);
+  for (const auto& axis : kTrainingAxes) mesh[axis.name] = comm.mesh().size(axis.name);
   for (const auto& [name, state] : rng.states()) {
     const auto gather = [&](const at::Tensor& own) {
       return comm.world().all_gather(own.unsqueeze(0).to(device), 0, "rng " + name).cpu();

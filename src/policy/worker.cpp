@@ -37,12 +37,11 @@ class CallChoices {
 
 PolicyWorker::PolicyWorker(const RankSetup& setup, const ModelConfig& config,
                            std::shared_ptr<const WeightMap> weights, const PolicyOptions& options)
-    : setup_(setup),
-      options_(options),
-      model_(std::make_unique<Decoder>(planned_model(
-          config, std::move(weights), setup.comm, make_styles(options.parallel), options.frozen))),
-      trainer_(
-          std::make_unique<Trainer>(setup, *model_, make_styles(options.parallel), options.train)) {
+    : setup_(setup), options_(options) {
+  const ParallelStyles styles = make_styles(options.parallel);
+  model_ = std::make_unique<Decoder>(
+      planned_model(config, std::move(weights), setup.comm, styles, options.frozen));
+  trainer_ = std::make_unique<Trainer>(setup, *model_, styles, options.train);
   if (options_.keeps_reference) reference_.emplace(*trainer_);
   seed_rng();
 }
@@ -112,8 +111,10 @@ at::Tensor PolicyWorker::score_now(const Batch& data, int64_t logprob_batch_size
   trainer_->set_batching(options_.score_batching,
                          logprob_batch_size > 0 ? logprob_batch_size : options_.logprob_batch_size);
   const at::Tensor own = trainer_->score(data);
-  // The sum is the value of one dp rank; equal copies over the other axes are not added.
-  return setup_.comm.along("dp").all_reduce(own, ReduceOp::kSum, "logprobs of all samples");
+  // The sum is the value of the rank that has the sample; equal copies over the other axes are not
+  // added.
+  return setup_.comm.along(trainer_->token_cuts().sample_axes)
+      .all_reduce(own, ReduceOp::kSum, "logprobs of all samples");
 }
 
 at::Tensor PolicyWorker::score(const Batch& data, int64_t logprob_batch_size) {

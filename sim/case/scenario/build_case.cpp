@@ -1,6 +1,7 @@
 #include "sim/case/scenario/build_case.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -196,12 +197,16 @@ void set_model_and_data(const Settings& settings, CaseSpec& spec) {
 // Derives dp from world.size when it is not given.
 void set_data_parallel_size(const Settings& settings, ParallelSpec& parallel) {
   if (settings.given("parallel.data_parallel_size") || !settings.given("world.size")) return;
-  const int64_t others = parallel.cp * parallel.ulysses * parallel.tp;
+  parallel.dp = 1;
+  const int64_t others = parallel.ranks();
   const auto world_size = settings.get<int64_t>("world.size");
   if (world_size % others != 0) {
-    settings.fail("world.size",
-                  fmt::format("world.size is {}, but cp * ulysses * tp is {}", world_size, others),
-                  fmt::format("choose a multiple of {}", others));
+    std::vector<std::string> axes = axis_names();
+    std::erase(axes, "dp");
+    settings.fail(
+        "world.size",
+        fmt::format("world.size is {}, but {} is {}", world_size, fmt::join(axes, " * "), others),
+        fmt::format("choose a multiple of {}", others));
   }
   parallel.dp = world_size / others;
 }
@@ -225,8 +230,7 @@ void check_collectives(const Settings& settings, const json& collectives) {
   const std::string path = "expect.collectives";
   if (collectives.is_null()) return;
   for (const auto& [axis, counts] : collectives.items()) {
-    std::vector<std::string> axes = known_axes();
-    axes.push_back("world");
+    const std::vector<std::string> axes = known_axes();
     const bool named = axis.find('+') != std::string::npos ||
                        std::find(axes.begin(), axes.end(), axis) != axes.end();
     if (!named)

@@ -11,8 +11,8 @@ namespace {
 bool is_same_layout(const ParallelSpec& a, const ParallelSpec& b) {
   const bool sharded_alike = a.data_parallel == b.data_parallel || (a.dp == 1 && b.dp == 1);
   const bool sequence_alike = a.sequence_parallel == b.sequence_parallel || a.tp == 1;
-  return a.dp == b.dp && a.cp == b.cp && a.ulysses == b.ulysses && a.tp == b.tp && sharded_alike &&
-         sequence_alike;
+  const AxisSizes &sizes_of_a = a, &sizes_of_b = b;
+  return sizes_of_a == sizes_of_b && sharded_alike && sequence_alike;
 }
 
 }  // namespace

@@ -30,18 +30,18 @@ struct StageKey {
 
 const std::vector<StageKey>& stage_keys() {
   using enum StageKind;
-  static const std::vector<StageKey> keys = {{"train_global_batch_size", {kTrain}},
-                                             {"train_micro_batch_size", {kTrain}},
-                                             {"eval_mode", {kTrain}},
-                                             {"fails", {kTrain}},
-                                             {"max_file_bytes", {kExport}},
-                                             {"logprob_batch_size", {kScore, kReference}},
-                                             {"data_parallel_size", {kLoad}},
-                                             {"context_parallel_size", {kLoad}},
-                                             {"ulysses_size", {kLoad}},
-                                             {"tensor_parallel_size", {kLoad}},
-                                             {"sequence_parallel", {kLoad}},
-                                             {"data_parallel", {kLoad}}};
+  static const std::vector<StageKey> keys = [] {
+    std::vector<StageKey> made = {{"train_global_batch_size", {kTrain}},
+                                  {"train_micro_batch_size", {kTrain}},
+                                  {"eval_mode", {kTrain}},
+                                  {"fails", {kTrain}},
+                                  {"max_file_bytes", {kExport}},
+                                  {"logprob_batch_size", {kScore, kReference}},
+                                  {"sequence_parallel", {kLoad}},
+                                  {"data_parallel", {kLoad}}};
+    for (const TrainingAxis& axis : kTrainingAxes) made.push_back({axis.key, {kLoad}});
+    return made;
+  }();
   return keys;
 }
 
@@ -109,20 +109,19 @@ class StageReader {
 
   void set_mesh(const json& record) {
     if (!saved_) fail("there is nothing to load yet", "put a save before it");
-    const int64_t cp = record["context_parallel_size"], ulysses = record["ulysses_size"];
-    const int64_t tp = record["tensor_parallel_size"], dp = record["data_parallel_size"];
+    AxisSizes given = same_sizes(0);
+    for (const auto& axis : kTrainingAxes) given.*axis.size = record[axis.key];
     const std::string data_parallel = record["data_parallel"];
     if (!data_parallel.empty()) {
       parallel_.data_parallel = enum_of<DataParallelKind>(data_parallel);
     }
-    if (cp + ulysses + tp + dp == 0) return;
-    parallel_.cp = std::max<int64_t>(cp, 1);
-    parallel_.ulysses = std::max<int64_t>(ulysses, 1);
-    parallel_.tp = std::max<int64_t>(tp, 1);
+    if (given == same_sizes(0)) return;
+    for (const auto& axis : kTrainingAxes) {
+      parallel_.*axis.size = std::max<int64_t>(given.*axis.size, 1);
+    }
     parallel_.sequence_parallel = record["sequence_parallel"];
     const int64_t world = spec_.parallel.mesh().world_size();
-    const int64_t others = parallel_.cp * parallel_.ulysses * parallel_.tp;
-    parallel_.dp = dp > 0 ? dp : std::max<int64_t>(world / others, 1);
+    if (given.dp == 0) parallel_.dp = std::max<int64_t>(world / parallel_.ranks(), 1);
     if (parallel_.mesh().world_size() == world) return;
     fail(fmt::format("the mesh {} has {} ranks, the one before {}", parallel_.mesh().describe(),
                      parallel_.mesh().world_size(), world),

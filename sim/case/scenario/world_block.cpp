@@ -42,8 +42,7 @@ void check_stragglers(const Settings& settings, const std::vector<StragglerSpec>
 }
 
 void check_axis(const Settings& settings, const std::string& text) {
-  std::vector<std::string> known = known_axes();
-  known.push_back("world");
+  const std::vector<std::string> known = known_axes();
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('+', begin), text.size());
     const std::string axis = text.substr(begin, end - begin);

@@ -24,9 +24,10 @@ std::string flag_text(const CaseOption& option, const nlohmann::json& value) {
 
 // The mesh, and every option whose value differs from the default of `check`.
 std::string check_flags(const CaseSpec& spec) {
-  const ParallelSpec& parallel = spec.parallel;
-  const std::string mesh = fmt::format(" --mesh dp={},cp={},ulysses={},tp={}", parallel.dp,
-                                       parallel.cp, parallel.ulysses, parallel.tp);
+  std::string mesh;
+  for (const auto& [name, size, key, share] : kTrainingAxes) {
+    mesh += fmt::format("{}{}={}", mesh.empty() ? " --mesh " : ",", name, spec.parallel.*size);
+  }
   std::string sharding, others;
   for (const CaseOption& option : case_options()) {
     if (option.flag_name().empty() || option.flag.replay != Flag::Replay::kWhenSet) continue;
@@ -36,7 +37,7 @@ std::string check_flags(const CaseSpec& spec) {
   }
   if (spec.batching.kind == BatchingKind::kPacked) sharding += " --packed";
   if (spec.batching.kind == BatchingKind::kDynamic) {
-    sharding += fmt::format(" --dynamic-batching {}", spec.batching.tokens);
+    sharding += fmt::format(" --dynamic-batching {}", spec.batching.token_budget);
   }
   return mesh + sharding + others;
 }

@@ -9,13 +9,6 @@
 namespace shardproof::sim {
 namespace {
 
-BatchingOptions batching_options(const BatchingSpec& spec) {
-  return {.kind = spec.kind,
-          .token_budget = spec.tokens,
-          .algorithm = spec.algorithm,
-          .length_round = spec.length_round};
-}
-
 ScheduleOptions schedule_options(const OptimizerSpec& spec) {
   ScheduleOptions options{.milestones = spec.milestones};
   for (const SchedulerSpec& scheduler : spec.schedulers) {
@@ -35,34 +28,20 @@ ScheduleOptions schedule_options(const OptimizerSpec& spec) {
 
 TrainOptions train_options(const CaseSpec& spec) {
   TrainOptions options;
-  options.loss = {.kind = spec.loss.kind,
-                  .normalization = spec.loss.normalization,
-                  .clip_eps = spec.loss.eps,
-                  .kl_beta = spec.loss.beta};
-  options.optimizer = {.kind = spec.optimizer.kind,
-                       .lr = spec.optimizer.lr,
-                       .beta1 = spec.optimizer.beta1,
-                       .beta2 = spec.optimizer.beta2,
-                       .eps = spec.optimizer.eps,
-                       .weight_decay = spec.optimizer.weight_decay,
-                       .momentum = spec.optimizer.momentum,
-                       .dampening = spec.optimizer.dampening,
-                       .nesterov = spec.optimizer.nesterov};
+  options.loss = spec.loss;
+  options.optimizer = spec.optimizer;
   options.schedule = schedule_options(spec.optimizer);
   options.temperature = spec.loss.temperature;
   options.max_norm = spec.optimizer.max_norm;
   options.micro_batch_size = spec.micro_batch_size;
-  options.batching = batching_options(spec.batching);
+  options.batching = spec.batching;
   options.checkpointed = spec.parallel.activation_checkpointing;
   options.norm = {.type = spec.optimizer.norm_type == "inf"
                               ? std::numeric_limits<double>::infinity()
                               : std::stod(spec.optimizer.norm_type),
                   .copies = spec.parallel.grad_norm_counts};
-  options.loss_scale = {.enabled = spec.precision == Precision::kFloat16,
-                        .init_scale = spec.loss_scale.init_scale,
-                        .growth_factor = spec.loss_scale.growth_factor,
-                        .backoff_factor = spec.loss_scale.backoff_factor,
-                        .growth_interval = spec.loss_scale.growth_interval};
+  options.loss_scale = spec.loss_scale;
+  options.loss_scale.enabled = spec.precision == Precision::kFloat16;
   return options;
 }
 
@@ -72,6 +51,7 @@ TensorParallelOptions tensor_parallel_options(const ParallelSpec& spec) {
           .gather_buffer = spec.gather_buffer,
           .deferred_wgrad = spec.deferred_wgrad,
           .bias = spec.bias,
+          .spread_checkpoints = spec.spread_checkpoints,
           .custom_plan = spec.custom_plan};
 }
 

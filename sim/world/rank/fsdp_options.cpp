@@ -13,7 +13,11 @@ FsdpOptions fsdp_options(const ParallelSpec& spec) {
 }
 
 ShardAxes shard_axes_of(const ParallelSpec& spec) {
-  return shard_axes(spec.mesh(), {"dp", "cp", "ulysses"}, fsdp_options(spec));
+  std::vector<std::string> token_axes;
+  for (const auto& axis : kTrainingAxes) {
+    if (axis.share != Share::kModel) token_axes.emplace_back(axis.name);
+  }
+  return shard_axes(spec.mesh(), token_axes, fsdp_options(spec));
 }
 
 }  // namespace shardproof::sim

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "model/decoder.h"
 #include "model/weights.h"
-#include "parallel/tp/describe.h"
-#include "parallel/ulysses/head_shares.h"
+#include "parallel/data/style.h"
 #include "sim/world/rank/case_options.h"
 #include "sim/world/rank/fsdp_options.h"
 
@@ -18,19 +18,31 @@ namespace {
 
 // The samples of an optimizer step, and the mesh over which they are distributed.
 struct TrainedBatch {
-  int64_t samples, micro_batch_size, dp;
+  int64_t samples, micro_batch_size, shares;
 };
 
 [[noreturn]] void refuse(std::string what, std::string fix) {
   throw Error({.kind = ErrorKind::kRefused, .what = std::move(what), .fix = std::move(fix)});
 }
 
+int64_t shares_of(const ParallelSpec& parallel) { return parallel.ranks(Share::kSamples); }
+
+// "data_parallel_size": the keys of the axes that samples are dealt over.
+std::string keys_of_shares() {
+  std::string keys;
+  for (const TrainingAxis& axis : kTrainingAxes) {
+    if (axis.share == Share::kSamples) keys += (keys.empty() ? "" : " * ") + std::string(axis.key);
+  }
+  return keys;
+}
+
 std::vector<TrainedBatch> trained_batches(const CaseSpec& spec, int64_t samples) {
-  if (spec.is(ModelWorkload::kTrain)) return {{samples, spec.micro_batch_size, spec.parallel.dp}};
+  if (spec.is(ModelWorkload::kTrain))
+    return {{samples, spec.micro_batch_size, shares_of(spec.parallel)}};
   std::vector<TrainedBatch> batches;
   for (const StageSpec& stage : spec.stages) {
     if (stage.kind != StageKind::kTrain) continue;
-    batches.push_back({stage.global_batch_size, stage.micro_batch_size, stage.parallel.dp});
+    batches.push_back({stage.global_batch_size, stage.micro_batch_size, shares_of(stage.parallel)});
   }
   return batches;
 }
@@ -54,12 +66,10 @@ void refuse_parted_pairs(const CaseSpec& spec, const TrainedBatch& batch) {
   }
 }
 
-// Throws the errors that the plans would throw when they are applied.
-void refuse_uncut_heads(const ParallelSpec& parallel, const ModelConfig& config) {
-  plan_lines(config, parallel.mesh(), tensor_parallel_options(parallel));
-  if (parallel.ulysses == 1) return;
-  const int64_t kv_heads = std::max<int64_t>(config.num_key_value_heads / parallel.tp, 1);
-  head_shares(config.num_attention_heads / parallel.tp, kv_heads, parallel.ulysses);
+// Throws the errors that the styles would throw when they are applied.
+void refuse_unfit_model(const ParallelSpec& parallel, const ModelConfig& config) {
+  Decoder model(config, weights_to_come(config));
+  make_styles(parallel_options(parallel)).place(model, parallel.mesh());
 }
 
 bool is_frozen(const CaseSpec& spec, const std::string& parameter) {
@@ -94,22 +104,32 @@ void refuse_deferral_of_shards(const ParallelSpec& parallel) {
          "set parallel.data_parallel: replicate, or parallel.tp.deferred_wgrad: 0");
 }
 
+// The store of a trainer refuses it too, but ranks that only take weights have none.
+void refuse_main_gradients(const CaseSpec& spec, const ParallelSpec& parallel) {
+  check_main_gradients(fsdp_options(parallel), shard_axes_of(parallel), parallel.mesh(),
+                       dtype_of_precision(name_of(spec.precision)));
+}
+
 }  // namespace
 
 void refuse_unsupported(const CaseSpec& spec, const ModelConfig& config, int64_t samples) {
-  if (spec.is(ModelWorkload::kPolicy)) refuse_uncut_heads(spec.parallel, config);
+  if (spec.is(ModelWorkload::kPolicy)) {
+    refuse_unfit_model(spec.parallel, config);
+    refuse_main_gradients(spec, spec.parallel);
+  }
   refuse_deferral_of_shards(spec.parallel);
   for (const StageSpec& stage : spec.stages) {
     if (stage.kind != StageKind::kLoad) continue;
-    refuse_uncut_heads(stage.parallel, config);
+    refuse_unfit_model(stage.parallel, config);
+    refuse_main_gradients(spec, stage.parallel);
     refuse_deferral_of_shards(stage.parallel);
   }
   refuse_failure_without_backward(spec, config);
   for (const TrainedBatch& batch : trained_batches(spec, samples)) {
     if (spec.loss.kind == LossKind::kPreference) refuse_parted_pairs(spec, batch);
-    if (spec.data.uneven || batch.samples % batch.dp == 0) continue;
-    refuse(fmt::format("the global batch of {} samples does not divide by data_parallel_size={}",
-                       batch.samples, batch.dp),
+    if (spec.data.uneven || batch.samples % batch.shares == 0) continue;
+    refuse(fmt::format("the global batch of {} samples does not divide by {}={}", batch.samples,
+                       keys_of_shares(), batch.shares),
            "change the batch or the mesh, or set data.uneven: true to deal uneven shares");
   }
 }

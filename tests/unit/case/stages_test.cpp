@@ -41,7 +41,7 @@ TEST_CASE("A stage has what it says, else what run says", "[scenario][PW-2]") {
   CHECK(spec.stages[3].micro_batch_size == 1);
   CHECK(spec.stages[5].parallel.cp == 2);
   const ParallelSpec& loaded = spec.stages[6].parallel;
-  CHECK(loaded.mesh() == shardproof::Mesh::training(2, 1, 1, 2));
+  CHECK(loaded.mesh() == shardproof::Mesh::training({.dp = 2, .tp = 2}));
   CHECK(loaded.sequence_parallel);
   CHECK(loaded.data_parallel == shardproof::DataParallelKind::kFsdp);
   CHECK(spec.parallel.data_parallel == shardproof::DataParallelKind::kReplicate);

@@ -29,7 +29,7 @@ TEST_CASE("a gradient that also flows elsewhere is not summed in place", "[colle
 }
 
 TEST_CASE("an expanded gradient, all strides 0, is summed like any other", "[collective][SH-1]") {
-  const Mesh mesh = Mesh::training(1, 1, 1, 3);
+  const Mesh mesh = Mesh::training({.tp = 3});
   const auto results = on_every_rank(mesh, [](MeshComm& comm, int64_t rank) -> NamedResults {
     const at::Tensor x = random_tensor({2, 3}, rank).requires_grad_();
     const at::Tensor y = copy_with_all_reduce_backward(x, comm.along("tp"), "here");
@@ -42,7 +42,7 @@ TEST_CASE("an expanded gradient, all strides 0, is summed like any other", "[col
 }
 
 TEST_CASE("a value used twice gets both gradients through its mapping", "[collective][SH-1]") {
-  const Mesh mesh = Mesh::training(1, 1, 1, 2);
+  const Mesh mesh = Mesh::training({.tp = 2});
   const auto results = on_every_rank(mesh, [](MeshComm& comm, int64_t rank) -> NamedResults {
     const at::Tensor x = random_tensor({4}, 7).requires_grad_();
     const at::Tensor y = copy_with_all_reduce_backward(x, comm.along("tp"), "here");
@@ -60,7 +60,7 @@ TEST_CASE("calls carry the label and the direction; a group of one makes none", 
     std::vector<CallListener*> listeners;
     for (CallLog& log : logs) listeners.push_back(&log);
     const RankRuns runs = try_emulated_ranks(
-        Mesh::training(1, 1, 1, tp),
+        Mesh::training({.tp = tp}),
         [](MeshComm& comm, int64_t) {
           const at::Tensor x = at::ones({2, 2}, at::kDouble).requires_grad_();
           const at::Tensor y = all_gather_with_reduce_scatter_backward(x, comm.along("tp"), 1, "a");
@@ -76,7 +76,7 @@ TEST_CASE("calls carry the label and the direction; a group of one makes none", 
 }
 
 TEST_CASE("without gradients a mapping leaves nothing behind", "[collective]") {
-  on_every_rank(Mesh::training(1, 1, 1, 2), [](MeshComm& comm, int64_t) -> NamedResults {
+  on_every_rank(Mesh::training({.tp = 2}), [](MeshComm& comm, int64_t) -> NamedResults {
     const at::NoGradGuard no_grad;
     const at::Tensor x = at::ones({2}, at::TensorOptions().dtype(at::kDouble)).requires_grad_();
     const at::Tensor y = all_reduce_with_identity_backward(x, comm.along("tp"), "here");

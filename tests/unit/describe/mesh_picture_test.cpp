@@ -6,7 +6,7 @@ using namespace shardproof;
 using namespace shardproof::sim;
 
 TEST_CASE("A mesh is a grid of ranks, the innermost axis across", "[cli]") {
-  CHECK(mesh_picture(Mesh::training(2, 1, 1, 3)) ==
+  CHECK(mesh_picture(Mesh::training({.dp = 2, .tp = 3})) ==
         "dp=2 tp=3, 6 ranks\n"
         "        tp  0  1  2\n"
         "  dp 0      0  1  2\n"
@@ -14,20 +14,20 @@ TEST_CASE("A mesh is a grid of ranks, the innermost axis across", "[cli]") {
 }
 
 TEST_CASE("Further axes are named in each row", "[cli]") {
-  const std::string picture = mesh_picture(Mesh::training(2, 3, 1, 2));
+  const std::string picture = mesh_picture(Mesh::training({.dp = 2, .cp = 3, .tp = 2}));
   CHECK(picture.find("dp=2 cp=3 tp=2, 12 ranks\n") == 0);
   CHECK(picture.find("dp 1  cp 2      10  11\n") != std::string::npos);
 }
 
 TEST_CASE("A mesh of one axis is one row, and of none one rank", "[cli]") {
-  CHECK(mesh_picture(Mesh::training(1, 1, 1, 4)) ==
+  CHECK(mesh_picture(Mesh::training({.tp = 4})) ==
         "tp=4, 4 ranks\n"
         "    tp  0  1  2  3\n"
         "        0  1  2  3\n");
-  CHECK(mesh_picture(Mesh::training(1, 1, 1, 1)) == "one rank\n");
+  CHECK(mesh_picture(Mesh::training({})) == "one rank\n");
 }
 
 TEST_CASE("A tall mesh is cut short, and says so", "[cli]") {
-  const std::string picture = mesh_picture(Mesh::training(100, 1, 1, 2), 3);
+  const std::string picture = mesh_picture(Mesh::training({.dp = 100, .tp = 2}), 3);
   CHECK(picture.find("  dp 2         4    5\n  .. and 97 rows more\n") != std::string::npos);
 }

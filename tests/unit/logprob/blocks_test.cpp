@@ -20,7 +20,7 @@ struct Bytes {
 // One rank of tp=2 has 512 rows of 2048 columns; in float32 a block of 8 rows is 64 KiB.
 std::vector<Bytes> measure(at::ScalarType dtype, bool inference, double temperature = 1) {
   std::vector<Bytes> bytes(2);
-  on_every_rank(Mesh::training(1, 1, 1, 2), [&](MeshComm& comm, int64_t rank) -> NamedResults {
+  on_every_rank(Mesh::training({.tp = 2}), [&](MeshComm& comm, int64_t rank) -> NamedResults {
     const at::Tensor leaf =
         vocab_part(random_tensor({2, 256, 4096}, 1), 2, rank).to(dtype).requires_grad_();
     const at::Tensor target = spread_ids({2, 256}, 4096);
@@ -80,7 +80,7 @@ TEST_CASE("a temperature takes no more memory than none", "[LP-8][LP-9]") {
 
 TEST_CASE("values and gradients do not depend on the block", "[LP-8]") {
   for (const int64_t tp : {1, 2, 3}) {
-    on_every_rank(Mesh::training(1, 1, 1, tp), [&](MeshComm& comm, int64_t rank) -> NamedResults {
+    on_every_rank(Mesh::training({.tp = tp}), [&](MeshComm& comm, int64_t rank) -> NamedResults {
       const at::Tensor logits = vocab_part(random_tensor({3, 7, 29}, 1) * 6, tp, rank);
       const at::Tensor target = spread_ids({3, 7}, 29);
       std::vector<at::Tensor> values, grads;
@@ -103,7 +103,7 @@ TEST_CASE("values and gradients do not depend on the block", "[LP-8]") {
 
 TEST_CASE("logits that are written to before the backward are noticed", "[LP-8]") {
   const RankRuns runs =
-      try_emulated_ranks(Mesh::training(1, 1, 1, 2), [&](MeshComm& comm, int64_t rank) {
+      try_emulated_ranks(Mesh::training({.tp = 2}), [&](MeshComm& comm, int64_t rank) {
         const at::Tensor leaf = vocab_part(random_tensor({4, 8}, 1), 2, rank).requires_grad_();
         at::Tensor logits = leaf * 1;
         const at::Tensor out =
@@ -128,7 +128,7 @@ void check_rows(const RowFunction& function, const at::Tensor& logits, const Spl
   const at::Tensor grad = random_tensor(logits.sizes().slice(0, logits.dim() - 1), 9);
   const PlainAnswer golden = plain(logits, grad, function.plain);
   const auto results = on_every_rank_of(
-      split.world, Mesh::training(1, 1, 1, split.tp),
+      split.world, Mesh::training({.tp = split.tp}),
       [&](MeshComm& comm, int64_t rank) -> NamedResults {
         const at::Tensor leaf = vocab_part(logits, split.tp, rank).requires_grad_();
         const at::Tensor out = function.sharded(leaf, comm.along("tp"));
@@ -163,11 +163,10 @@ TEST_CASE("logprobs at a temperature", "[LP-9]") {
 
 TEST_CASE("a temperature that is not above 0 is bad input", "[LP-9]") {
   for (const double temperature : {0.0, -1.0, std::nan("")}) {
-    const RankRuns runs =
-        try_emulated_ranks(Mesh::training(1, 1, 1, 1), [&](MeshComm& comm, int64_t) {
-          vocab_parallel_entropy(at::zeros({1, 4}, at::kDouble), comm.along("tp"), 4,
-                                 {.temperature = temperature});
-        });
+    const RankRuns runs = try_emulated_ranks(Mesh::training({}), [&](MeshComm& comm, int64_t) {
+      vocab_parallel_entropy(at::zeros({1, 4}, at::kDouble), comm.along("tp"), 4,
+                             {.temperature = temperature});
+    });
     CHECK_THAT(runs.error_text(0), Catch::Contains("a temperature of"));
   }
 }
@@ -204,7 +203,7 @@ TEST_CASE("entropy and its gradient with logits of minus infinity, a whole shard
       {golden.grad.narrow(1, 0, 2), at::zeros({4, 5}, at::kDouble), golden.grad.narrow(1, 2, 5)},
       1);
   const auto results =
-      on_every_rank(Mesh::training(1, 1, 1, 4), [&](MeshComm& comm, int64_t rank) -> NamedResults {
+      on_every_rank(Mesh::training({.tp = 4}), [&](MeshComm& comm, int64_t rank) -> NamedResults {
         const at::Tensor leaf = vocab_part(masked, 4, rank).requires_grad_();
         const at::Tensor out = vocab_parallel_entropy(leaf, comm.along("tp"), 12);
         out.backward(grad);
@@ -243,7 +242,7 @@ TEST_CASE("KL of two policies over a sharded vocabulary, both gradients", "[LP-9
 }
 
 TEST_CASE("KL of a policy with itself is 0, and infinite where only q excludes a token", "[LP-9]") {
-  on_every_rank(Mesh::training(1, 1, 1, 3), [](MeshComm& comm, int64_t rank) -> NamedResults {
+  on_every_rank(Mesh::training({.tp = 3}), [](MeshComm& comm, int64_t rank) -> NamedResults {
     at::Tensor p = random_tensor({2, 9}, 1) * 100;
     at::Tensor q = p.clone();
     q[1][4] = -std::numeric_limits<double>::infinity();
@@ -287,7 +286,7 @@ void check_fused(const Split& split, int64_t vocab_size, bool with_bias, int64_t
       at::log_softmax(logits / 0.9, -1).gather(-1, test.target.unsqueeze(-1)).squeeze(-1);
   golden.backward(test.grad);
   const auto results = on_every_rank_of(
-      split.world, Mesh::training(1, 1, 1, split.tp),
+      split.world, Mesh::training({.tp = split.tp}),
       [&](MeshComm& comm, int64_t rank) -> NamedResults {
         const at::Tensor own_hidden = test.hidden.clone().requires_grad_();
         const at::Tensor own_weight =
@@ -341,8 +340,8 @@ TEST_CASE("the fused path in lower precisions: float32 sums, gradients in the in
         low_hidden.view({-1, 6}).mm(low_weight.t()).view({3, 7, 13}).to(at::kDouble);
     const at::Tensor golden =
         at::log_softmax(logits, -1).gather(-1, test.target.unsqueeze(-1)).squeeze(-1);
-    const auto results = on_every_rank(
-        Mesh::training(1, 1, 1, 2), [&](MeshComm& comm, int64_t rank) -> NamedResults {
+    const auto results =
+        on_every_rank(Mesh::training({.tp = 2}), [&](MeshComm& comm, int64_t rank) -> NamedResults {
           const at::Tensor hidden = low_hidden.clone().requires_grad_();
           const at::Tensor weight =
               weight_part(test.weight, {2, 1}, rank, 0).t().contiguous().to(dtype).requires_grad_();
@@ -361,7 +360,7 @@ TEST_CASE("the fused path in lower precisions: float32 sums, gradients in the in
 
 TEST_CASE("the fused path holds one block of logits", "[LP-8]") {
   int64_t peak = 0;
-  on_every_rank(Mesh::training(1, 1, 1, 1), [&](MeshComm& comm, int64_t) -> NamedResults {
+  on_every_rank(Mesh::training({}), [&](MeshComm& comm, int64_t) -> NamedResults {
     const at::Tensor hidden = random_tensor({512, 8}, 1).requires_grad_();
     const at::Tensor weight = random_tensor({4096, 8}, 2).requires_grad_();
     const TensorMemory memory;

@@ -51,7 +51,7 @@ enum class Loss { kSame, kPart };
 std::vector<NamedResults> run(const Case& test, const Split& split, SequenceGather gather,
                               Loss loss) {
   return on_every_rank_of(
-      split.world, Mesh::training(1, split.cp, 1, split.tp),
+      split.world, Mesh::training({.cp = split.cp, .tp = split.tp}),
       [&](MeshComm& comm, int64_t) -> NamedResults {
         Communicator& tp = comm.along("tp");
         Communicator& cp = comm.along("cp");
@@ -68,7 +68,7 @@ std::vector<NamedResults> run(const Case& test, const Split& split, SequenceGath
 }
 
 at::Tensor own_gradient(const at::Tensor& full, const Split& split, int64_t rank) {
-  const Mesh mesh = Mesh::training(1, split.cp, 1, split.tp);
+  const Mesh mesh = Mesh::training({.cp = split.cp, .tp = split.tp});
   return vocab_part(zigzag_of(full, split.cp, mesh.coordinate("cp", rank), 1), split.tp,
                     mesh.coordinate("tp", rank), 0);
 }
@@ -136,7 +136,7 @@ TEST_CASE("an explicit seq_index says how the sequence is cut", "[LP-4]") {
       const at::Tensor order = at::tensor(shuffled(positions), at::kLong);
       const int64_t share = positions / split.cp;
       const auto results = on_every_rank_of(
-          split.world, Mesh::training(1, split.cp, 1, split.tp),
+          split.world, Mesh::training({.cp = split.cp, .tp = split.tp}),
           [&](MeshComm& comm, int64_t) -> NamedResults {
             Communicator& tp = comm.along("tp");
             Communicator& cp = comm.along("cp");
@@ -165,8 +165,8 @@ TEST_CASE("a contiguous layout, strided logits and a strided gradient", "[LP-3]"
   const Case test = make_case(4, 11, 12);
   const PlainAnswer golden = golden_of(test);
   const at::Tensor grad = test.grad.t().contiguous().t();
-  const auto results =
-      on_every_rank(Mesh::training(1, 3, 1, 2), [&](MeshComm& comm, int64_t) -> NamedResults {
+  const auto results = on_every_rank(
+      Mesh::training({.cp = 3, .tp = 2}), [&](MeshComm& comm, int64_t) -> NamedResults {
         Communicator& tp = comm.along("tp");
         Communicator& cp = comm.along("cp");
         const at::Tensor own = vocab_part(test.logits.narrow(1, cp.rank() * 4, 4), 2, tp.rank());
@@ -187,8 +187,8 @@ TEST_CASE("a contiguous layout, strided logits and a strided gradient", "[LP-3]"
 
 std::string refusal(const Split& split, int64_t local_positions, int64_t seq_len,
                     const std::vector<int64_t>& seq_index = {}) {
-  const RankRuns runs =
-      try_emulated_ranks(Mesh::training(1, split.cp, 1, split.tp), [&](MeshComm& comm, int64_t) {
+  const RankRuns runs = try_emulated_ranks(
+      Mesh::training({.cp = split.cp, .tp = split.tp}), [&](MeshComm& comm, int64_t) {
         const LogprobAxes axes{
             .tp = comm.along("tp"), .cp = comm.along("cp"), .vocab_size = kVocab};
         const at::Tensor logits = at::zeros({1, local_positions, kVocab}, at::kDouble);

@@ -58,7 +58,7 @@ TEST_CASE("loss and gradient are those of one device, smoothed over the whole vo
       for (const double smoothing : {0.0, 0.1, 0.6}) {
         if (vocab == 2 && smoothing > 0.5) continue;  // LibTorch would need a smoothing above 1
         check_split(random_tensor({kSamples, kTokens, vocab}, 1) * 5, smoothing, World::kEmulated,
-                    Mesh::training(1, 1, 1, tp));
+                    Mesh::training({.tp = tp}));
       }
     }
   }
@@ -66,9 +66,9 @@ TEST_CASE("loss and gradient are those of one device, smoothed over the whole vo
 
 TEST_CASE("on a group that does not begin at rank 0, and over Gloo", "[TP-5]") {
   const at::Tensor logits = random_tensor({kSamples, kTokens, 10}, 1) * 5;
-  check_split(logits, 0.2, World::kEmulated, Mesh::training(2, 1, 1, 3));
+  check_split(logits, 0.2, World::kEmulated, Mesh::training({.dp = 2, .tp = 3}));
   for (const int64_t tp : {1, 2, 3, 4}) {
-    check_split(logits, 0.2, World::kGloo, Mesh::training(1, 1, 1, tp));
+    check_split(logits, 0.2, World::kGloo, Mesh::training({.tp = tp}));
   }
 }
 
@@ -76,8 +76,8 @@ TEST_CASE("two groups of different size in one process, each with its own share"
   const at::Tensor logits = random_tensor({kSamples, kTokens, 10}, 1) * 5;
   const at::Tensor target = spread_ids({kSamples, kTokens}, 10);
   const at::Tensor golden = torch_loss(logits, target, 0.2);
-  const auto results =
-      on_every_rank(Mesh::training(2, 1, 1, 3), [&](MeshComm& comm, int64_t) -> NamedResults {
+  const auto results = on_every_rank(
+      Mesh::training({.dp = 2, .tp = 3}), [&](MeshComm& comm, int64_t) -> NamedResults {
         NamedResults out;
         for (const char* axis : {"tp", "dp"}) {
           Communicator& group = comm.along(axis);
@@ -96,7 +96,7 @@ TEST_CASE("gaps between logits of any size stay finite and right", "[TP-5]") {
   for (const double gap : {150.0, 1e4, 1e8}) {
     at::Tensor logits = random_tensor({kSamples, kTokens, 10}, 1);
     logits.select(-1, 7).add_(gap);  // on the last rank, which lacks the targets of some rows
-    check_split(logits, 0.3, World::kEmulated, Mesh::training(1, 1, 1, 4));
+    check_split(logits, 0.3, World::kEmulated, Mesh::training({.tp = 4}));
   }
 }
 
@@ -107,7 +107,7 @@ TEST_CASE("in float32 a gap over 104 is right: the logarithm of a probability wo
   const at::Tensor target = spread_ids({kSamples, kTokens}, 12);
   const at::Tensor golden = torch_loss(logits, target, 0.3);
   const auto results =
-      on_every_rank(Mesh::training(1, 1, 1, 3), [&](MeshComm& comm, int64_t rank) -> NamedResults {
+      on_every_rank(Mesh::training({.tp = 3}), [&](MeshComm& comm, int64_t rank) -> NamedResults {
         return {{"loss",
                  vocab_parallel_cross_entropy(vocab_part(logits, 3, rank).to(at::kFloat), target,
                                               comm.along("tp"), 12, {.label_smoothing = 0.3})}};
@@ -128,7 +128,7 @@ void check_type(at::ScalarType dtype, int64_t vocab) {
       plain(logits, grad, [&](const at::Tensor& leaf) { return torch_loss(leaf, target, 0.1); });
   const double eps = dtype == at::kDouble ? 1e-12 : 1e-6;
   const auto results =
-      on_every_rank(Mesh::training(1, 1, 1, 2), [&](MeshComm& comm, int64_t rank) -> NamedResults {
+      on_every_rank(Mesh::training({.tp = 2}), [&](MeshComm& comm, int64_t rank) -> NamedResults {
         const at::Tensor own = vocab_part(logits, 2, rank).to(dtype).requires_grad_();
         const at::Tensor loss = vocab_parallel_cross_entropy(own, target, comm.along("tp"), vocab,
                                                              {.label_smoothing = 0.1});
@@ -157,7 +157,7 @@ struct LossBytes {
 
 LossBytes bytes_of(at::ScalarType dtype, bool overwrites) {
   LossBytes bytes{};
-  on_every_rank(Mesh::training(1, 1, 1, 2), [&](MeshComm& comm, int64_t rank) -> NamedResults {
+  on_every_rank(Mesh::training({.tp = 2}), [&](MeshComm& comm, int64_t rank) -> NamedResults {
     const at::Tensor leaf = random_tensor({256, 2048}, 1 + rank).to(dtype).requires_grad_();
     const at::Tensor logits = leaf * 1;
     const at::Tensor target = spread_ids({256}, 4096);

@@ -27,7 +27,7 @@ Measured measure(at::ScalarType dtype) {
   std::vector<Measured> ranks(2);
   const at::Tensor target = spread_ids({1, kTokens}, kVocab);
   on_every_rank_of(
-      World::kGloo, Mesh::training(1, 1, 1, 2), [&](MeshComm& comm, int64_t rank) -> NamedResults {
+      World::kGloo, Mesh::training({.tp = 2}), [&](MeshComm& comm, int64_t rank) -> NamedResults {
         at::Generator generator = at::detail::createCPUGenerator(5);
         const at::Tensor full =
             at::randn({1, kTokens, kVocab}, generator, at::TensorOptions().dtype(at::kFloat))

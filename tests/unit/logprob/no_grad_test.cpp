@@ -8,7 +8,7 @@ namespace shardproof::tests::no_grad_test {
 namespace {
 
 TEST_CASE("entropy and KL turn no gradients on that the caller has turned off", "[LP-9]") {
-  on_every_rank(Mesh::training(1, 1, 1, 2), [&](MeshComm& comm, int64_t rank) -> NamedResults {
+  on_every_rank(Mesh::training({.tp = 2}), [&](MeshComm& comm, int64_t rank) -> NamedResults {
     const at::Tensor leaf = vocab_part(random_tensor({3, 12}, 1), 2, rank).requires_grad_();
     const LogprobOptions options{.inference_only = false};
     Communicator& tp = comm.along("tp");

@@ -119,7 +119,7 @@ std::string wrong(const Pack& pack, const PlainAnswer& golden, const Split& spli
 
 void check(const Pack& pack, const Split& split) {
   const PlainAnswer golden = golden_of(pack);
-  const Mesh mesh = Mesh::training(1, split.cp, 1, split.tp);
+  const Mesh mesh = Mesh::training({.cp = split.cp, .tp = split.tp});
   const auto results = on_every_rank_of(
       split.world, mesh,
       [&](MeshComm& comm, int64_t) -> NamedResults { return score(pack, split, comm); });
@@ -151,8 +151,8 @@ TEST_CASE("a pack of 64 sequences of ragged lengths", "[LP-5]") {
 TEST_CASE("without real lengths every position of a padded place is a token", "[LP-5]") {
   Pack pack = make_pack({8, 4, 12}, 2, 12);
   const PlainAnswer golden = golden_of(pack);
-  const auto results =
-      on_every_rank(Mesh::training(1, 2, 1, 2), [&](MeshComm& comm, int64_t) -> NamedResults {
+  const auto results = on_every_rank(
+      Mesh::training({.cp = 2, .tp = 2}), [&](MeshComm& comm, int64_t) -> NamedResults {
         Communicator& tp = comm.along("tp");
         Communicator& cp = comm.along("cp");
         const at::Tensor leaf =
@@ -180,7 +180,7 @@ TEST_CASE("changing a neighbour in the bin changes not one bit of a sequence", "
     changed.logits.narrow(0, pack.padded[0], 13).mul_(-3).add_(7);
     changed.target.narrow(0, pack.padded[0], 13).copy_(spread_ids({13}, kVocab, 2));
     changed.grad[1].mul_(11);
-    const Mesh mesh = Mesh::training(1, split.cp, 1, split.tp);
+    const Mesh mesh = Mesh::training({.cp = split.cp, .tp = split.tp});
     const auto run = [&](const Pack& which) {
       return on_every_rank(mesh, [&](MeshComm& comm, int64_t) -> NamedResults {
         NamedResults result = score(which, split, comm);
@@ -214,10 +214,10 @@ TEST_CASE("logprobs keep their type through the gather, and gradients the logits
     const PlainAnswer golden = golden_of(exact);
     const auto wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
     pack.grad = pack.grad.to(wide);
-    const auto results =
-        on_every_rank(Mesh::training(1, 2, 1, 2), [&](MeshComm& comm, int64_t) -> NamedResults {
-          return score(pack, {2, 2}, comm);
-        });
+    const auto results = on_every_rank(Mesh::training({.cp = 2, .tp = 2}),
+                                       [&](MeshComm& comm, int64_t) -> NamedResults {
+                                         return score(pack, {2, 2}, comm);
+                                       });
     for (const NamedResults& result : results) {
       CHECK(difference(golden.value.to(wide), result.at("logprobs"),
                        wide == at::kDouble ? 1e-12 : 1e-6) == "");
@@ -258,7 +258,7 @@ std::vector<Answered> answered_lists(int64_t cp, size_t stride) {
 }
 
 void score_lists(const std::vector<Answered>& lists, int64_t cp, int64_t tp) {
-  const Mesh mesh = Mesh::training(1, cp, 1, tp);
+  const Mesh mesh = Mesh::training({.cp = cp, .tp = tp});
   std::vector<std::string> failures(static_cast<size_t>(mesh.world_size()));
   run_emulated_ranks(mesh, [&](MeshComm& comm, int64_t rank) {
     std::string& failure = failures[static_cast<size_t>(rank)];
@@ -298,7 +298,7 @@ TEST_CASE("every list of up to three lengths from 1 to 4*cp+1, cp 1 to 4, tp 1 a
 std::string refusal(int64_t cp, int64_t positions, const std::vector<int64_t>& padded,
                     const std::vector<int64_t>& real = {}, int64_t local = -1) {
   const RankRuns runs =
-      try_emulated_ranks(Mesh::training(1, cp, 1, 1), [&](MeshComm& comm, int64_t) {
+      try_emulated_ranks(Mesh::training({.cp = cp}), [&](MeshComm& comm, int64_t) {
         const at::Tensor logits =
             at::zeros({1, local < 0 ? positions / cp : local, kVocab}, at::kDouble);
         const auto tensor = [](const std::vector<int64_t>& list) {
@@ -321,7 +321,7 @@ TEST_CASE("a target outside the vocabulary is refused where it counts, and not r
   for (const int64_t bad : {kVocab, int64_t{-1}}) {
     for (const bool in_padding : {false, true}) {
       const RankRuns runs =
-          try_emulated_ranks(Mesh::training(1, 2, 1, 2), [&](MeshComm& comm, int64_t) {
+          try_emulated_ranks(Mesh::training({.cp = 2, .tp = 2}), [&](MeshComm& comm, int64_t) {
             PackedTargets packed = targets_of(make_pack({5, 8}, 2, 8));
             packed.target.select(1, in_padding ? 6 : 3).fill_(bad);
             packed_next_token_logprobs(

@@ -116,7 +116,7 @@ struct Rounded {
 Rounded rounded_logprobs(int64_t tp, at::ScalarType dtype, const at::Tensor& logits,
                          const at::Tensor& target, const at::Tensor& grad, double temperature) {
   const auto ranks =
-      on_every_rank(Mesh::training(1, 1, 1, tp), [&](MeshComm& comm, int64_t rank) -> NamedResults {
+      on_every_rank(Mesh::training({.tp = tp}), [&](MeshComm& comm, int64_t rank) -> NamedResults {
         const at::Tensor part = vocab_part(logits, tp, rank).to(dtype);
         const at::Tensor leaf =
             at::constant_pad_nd(part, {0, 3}, 0).narrow(1, 0, part.size(1)).requires_grad_();
@@ -181,8 +181,8 @@ TEST_CASE("a rank whose columns are padding alone takes part, in both types", "[
   const at::Tensor golden = at::log_softmax(leaf, -1).gather(-1, target.unsqueeze(-1)).squeeze(-1);
   golden.backward(grad);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    const auto ranks = on_every_rank(
-        Mesh::training(1, 1, 1, 4), [&](MeshComm& comm, int64_t rank) -> NamedResults {
+    const auto ranks =
+        on_every_rank(Mesh::training({.tp = 4}), [&](MeshComm& comm, int64_t rank) -> NamedResults {
           const at::Tensor part = vocab_part(logits, 4, rank).to(dtype).requires_grad_();
           const at::Tensor out = vocab_parallel_logprob(part, target, comm.along("tp"), 3);
           out.backward(grad.to(out.scalar_type()));

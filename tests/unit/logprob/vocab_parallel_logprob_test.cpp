@@ -38,7 +38,7 @@ at::Tensor targets(at::IntArrayRef shape, int64_t vocab_size) {
 
 void check_logprob(const at::Tensor& logits, const at::Tensor& target, int64_t tp) {
   INFO("tp=" << tp << " vocabulary " << logits.size(-1) << " dims " << logits.dim());
-  const Mesh mesh = Mesh::training(2, 1, 1, tp);
+  const Mesh mesh = Mesh::training({.dp = 2, .tp = tp});
   const at::Tensor grad = random_tensor(target.sizes(), 3);
   const GoldenLogprob golden = golden_logprob(logits, target, grad);
   const auto results = on_every_rank(mesh, [&](MeshComm& comm, int64_t rank) -> NamedResults {
@@ -96,7 +96,7 @@ TEST_CASE("strided logits and a strided gradient", "[logprob][LP-2]") {
   const at::Tensor grad = random_tensor({4, 3}, 5).t();
   const GoldenLogprob golden = golden_logprob(logits, target, grad);
   const auto results =
-      on_every_rank(Mesh::training(1, 1, 1, 2), [&](MeshComm& comm, int64_t rank) -> NamedResults {
+      on_every_rank(Mesh::training({.tp = 2}), [&](MeshComm& comm, int64_t rank) -> NamedResults {
         const at::Tensor leaf =
             columns_of(logits, 2, rank, 0).permute({2, 0, 1}).contiguous().requires_grad_();
         const at::Tensor logprob =
@@ -118,8 +118,8 @@ TEST_CASE("lower precisions sum in float32 and give gradients in the logits' dty
   const at::Tensor golden =
       golden_logprob(logits.to(at::kDouble), target, at::ones({2, 4}, at::kDouble)).logprob;
   for (const auto dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
-    const auto results = on_every_rank(
-        Mesh::training(1, 1, 1, 3), [&](MeshComm& comm, int64_t rank) -> NamedResults {
+    const auto results =
+        on_every_rank(Mesh::training({.tp = 3}), [&](MeshComm& comm, int64_t rank) -> NamedResults {
           const at::Tensor leaf = columns_of(logits, 3, rank, 0).to(dtype).requires_grad_();
           const at::Tensor logprob = vocab_parallel_logprob(leaf, target, comm.along("tp"), 300);
           logprob.backward(at::ones({2, 4}, at::kFloat));
@@ -138,7 +138,7 @@ TEST_CASE("three all_reduces forward, none backward, none where a rank holds eve
   const auto calls_with = [](bool whole) {
     std::vector<CallLog> logs(2);
     const RankRuns runs = try_emulated_ranks(
-        Mesh::training(1, 1, 1, 2),
+        Mesh::training({.tp = 2}),
         [whole](MeshComm& comm, int64_t rank) {
           const at::Tensor full = random_tensor({1, 3, 9}, 1);
           const at::Tensor leaf =
@@ -157,7 +157,7 @@ TEST_CASE("three all_reduces forward, none backward, none where a rank holds eve
 
 TEST_CASE("inference keeps nothing for a backward; by default where gradients are off",
           "[logprob][LP-2]") {
-  on_every_rank(Mesh::training(1, 1, 1, 2), [](MeshComm& comm, int64_t rank) -> NamedResults {
+  on_every_rank(Mesh::training({.tp = 2}), [](MeshComm& comm, int64_t rank) -> NamedResults {
     Communicator& tp = comm.along("tp");
     const at::Tensor leaf = columns_of(random_tensor({3, 8}, 1), 2, rank, 0).requires_grad_();
     const at::Tensor target = targets({3}, 8);
@@ -188,7 +188,7 @@ TEST_CASE(
   golden.backward(grad);
   for (const int64_t tp : {1, 2, 4}) {
     const auto results = on_every_rank(
-        Mesh::training(1, 1, 1, tp), [&](MeshComm& comm, int64_t rank) -> NamedResults {
+        Mesh::training({.tp = tp}), [&](MeshComm& comm, int64_t rank) -> NamedResults {
           const at::Tensor own = columns_of(logits, tp, rank, 0).clone().requires_grad_();
           const at::Tensor out = next_token_logprobs(own, ids, comm.along("tp"), vocab_size);
           out.backward(grad);
@@ -204,7 +204,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a sequence of one token has logprob 0 and no gradient", "[logprob][LP-2]") {
-  on_every_rank(Mesh::training(1, 1, 1, 2), [](MeshComm& comm, int64_t rank) -> NamedResults {
+  on_every_rank(Mesh::training({.tp = 2}), [](MeshComm& comm, int64_t rank) -> NamedResults {
     const at::Tensor own = columns_of(random_tensor({2, 1, 6}, 1), 2, rank, 0).requires_grad_();
     const at::Tensor out = next_token_logprobs(own, targets({2, 1}, 6), comm.along("tp"), 6);
     out.backward(at::ones_like(out));
@@ -219,7 +219,7 @@ TEST_CASE("a target outside the vocabulary is bad input, also where padding colu
           "[logprob][LP-2]") {
   for (const int64_t id : {-100, 10, 11}) {
     const RankRuns runs =
-        try_emulated_ranks(Mesh::training(1, 1, 1, 4), [id](MeshComm& comm, int64_t) {
+        try_emulated_ranks(Mesh::training({.tp = 4}), [id](MeshComm& comm, int64_t) {
           const at::Tensor logits = at::zeros({1, 1, 3}, at::kDouble);
           vocab_parallel_logprob(logits, at::full({1, 1}, id, at::kLong), comm.along("tp"), 10);
         });

@@ -59,7 +59,8 @@ std::vector<Mesh> small_meshes() {
   for (int64_t dp = 1; dp <= 4; ++dp)
     for (int64_t cp = 1; cp <= 3; ++cp)
       for (int64_t ulysses = 1; ulysses <= 2; ++ulysses)
-        for (int64_t tp = 1; tp <= 4; ++tp) meshes.push_back(Mesh::training(dp, cp, ulysses, tp));
+        for (int64_t tp = 1; tp <= 4; ++tp)
+          meshes.push_back(Mesh::training({.dp = dp, .cp = cp, .ulysses = ulysses, .tp = tp}));
   return meshes;
 }
 

@@ -19,7 +19,8 @@ std::vector<Mesh> meshes_of_48() {
     for (int64_t cp = 1; cp <= 4; ++cp)
       for (int64_t ulysses = 1; ulysses <= 4; ++ulysses)
         for (int64_t tp = 1; tp <= 4; ++tp)
-          if (dp * cp * ulysses * tp <= 48) meshes.push_back(Mesh::training(dp, cp, ulysses, tp));
+          if (dp * cp * ulysses * tp <= 48)
+            meshes.push_back(Mesh::training({.dp = dp, .cp = cp, .ulysses = ulysses, .tp = tp}));
   return meshes;
 }
 
@@ -89,8 +90,8 @@ TEST_CASE("a rank is alone on a missing axis", "[mesh]") {
 }
 
 TEST_CASE("a mesh reads as it is written, in any order", "[mesh]") {
-  CHECK(Mesh::parse("tp=2,dp=3") == Mesh::training(3, 1, 1, 2));
-  CHECK(Mesh::parse(" cp = 2 , ulysses=4 ") == Mesh::training(1, 2, 4, 1));
+  CHECK(Mesh::parse("tp=2,dp=3") == Mesh::training({.dp = 3, .tp = 2}));
+  CHECK(Mesh::parse(" cp = 2 , ulysses=4 ") == Mesh::training({.cp = 2, .ulysses = 4}));
   CHECK_FALSE(Mesh::parse("tp=2") == Mesh::parse("dp=2"));
   CHECK(Mesh::parse("tp=3,dp=2").describe() == "dp=2 tp=3");
   CHECK(Mesh::parse("tp=1").describe() == "one rank");
@@ -98,7 +99,7 @@ TEST_CASE("a mesh reads as it is written, in any order", "[mesh]") {
 }
 
 TEST_CASE("axes flattened into one, and its blocks, are axes themselves", "[mesh][fsdp]") {
-  const Mesh mesh = Mesh::training(4, 3, 1, 2);  // dp, cp, tp
+  const Mesh mesh = Mesh::training({.dp = 4, .cp = 3, .tp = 2});  // dp, cp, tp
   CHECK(mesh.size("dp+cp") == 12);
   CHECK(mesh.size("dp+cp%6") == 6);
   CHECK(mesh.size("dp+cp//6") == 2);
@@ -138,5 +139,5 @@ TEST_CASE("a mesh that no model could run is refused with a sentence", "[mesh]")
   CHECK_THAT(parse_refusal("dp=65537"), Contains("more than 65536 ranks"));
   CHECK_THAT(parse_refusal("dp=4294967296,tp=4294967296"), Contains("more than 65536 ranks"));
   CHECK_THROWS_AS(Mesh({{"tp", 2}, {"tp", 3}}), Error);
-  CHECK_THROWS_AS(Mesh::training(1, 1, 1, 0), Error);
+  CHECK_THROWS_AS(Mesh::training({.tp = 0}), Error);
 }

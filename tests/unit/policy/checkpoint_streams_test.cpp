@@ -28,7 +28,7 @@ std::string saved_after_two(const Mesh& mesh, bool parts, const std::string& roo
 
 TEST_CASE("with dropout and a schedule the next steps are the uninterrupted run's to the bit",
           "[policy][PW-8]") {
-  const Mesh mesh = Mesh::training(2, 1, 1, 3);
+  const Mesh mesh = Mesh::training({.dp = 2, .tp = 3});
   const ScratchRoot root;
   const std::string saved = saved_after_two(mesh, true, root.path);
   const Trained whole = uninterrupted(mesh, true);
@@ -45,7 +45,7 @@ TEST_CASE("with dropout and a schedule the next steps are the uninterrupted run'
 }
 
 TEST_CASE("on another mesh the streams that all ranks had alike go on", "[policy][PW-8]") {
-  const Mesh meshes[] = {Mesh::training(1, 1, 1, 3), Mesh::training(1, 1, 1, 1)};
+  const Mesh meshes[] = {Mesh::training({.tp = 3}), Mesh::training({})};
   for (const int from : {0, 1}) {
     const ScratchRoot root;
     const Mesh& other = meshes[1 - from];
@@ -63,7 +63,7 @@ TEST_CASE("a stream that differed over tp alone goes on at the same tp size, els
           "[policy][PW-8]") {
   const ScratchRoot root;
   DroppingRun saver{
-      .trial = steps_on(Mesh::training(2, 1, 1, 3), 2), .parts = true, .save = root.path};
+      .trial = steps_on(Mesh::training({.dp = 2, .tp = 3}), 2), .parts = true, .save = root.path};
   saver.trial.options.micro_batch_size = 1;  // so that dp ranks draw equal numbers
   saver.run();
   const std::string saved = *latest_checkpoint(root.path);
@@ -79,9 +79,9 @@ TEST_CASE("a stream that differed over tp alone goes on at the same tp size, els
     }));
     return states;
   };
-  const auto before = streams_on(Mesh::training(2, 1, 1, 3));
-  const auto same_tp = streams_on(Mesh::training(1, 1, 1, 3));
-  const auto other_tp = streams_on(Mesh::training(1, 1, 1, 1));
+  const auto before = streams_on(Mesh::training({.dp = 2, .tp = 3}));
+  const auto same_tp = streams_on(Mesh::training({.tp = 3}));
+  const auto other_tp = streams_on(Mesh::training({}));
   const auto model_stream = [](const RngStates& states) { return states.at(kModelParallelRng); };
   for (size_t tp = 0; tp < 3; ++tp) {
     CHECK(model_stream(same_tp[tp]).state.equal(model_stream(before[tp]).state));
@@ -98,7 +98,7 @@ TEST_CASE("on another dp size dropout goes on where it stood: the run is one mad
           "[policy][PW-8]") {
   const ScratchRoot root;
   const auto on_dp = [](int64_t dp, int64_t steps) {
-    Trial trial = steps_on(Mesh::training(dp, 1, 1, 1), steps);
+    Trial trial = steps_on(Mesh::training({.dp = dp}), steps);
     trial.options.micro_batch_size = 1;  // so that dp ranks draw equal numbers
     trial.options.optimizer.lr = 0.1;
     trial.options.optimizer.kind = OptimizerKind::kSgd;  // has no state of its own
@@ -133,13 +133,13 @@ TEST_CASE("on another dp size dropout goes on where it stood: the run is one mad
 TEST_CASE("streams that dp ranks had drawn from differently begin anew on another dp size, alike",
           "[policy][PW-8]") {
   const ScratchRoot root;
-  DroppingRun saver{.trial = steps_on(Mesh::training(2, 1, 1, 1), 2), .save = root.path};
+  DroppingRun saver{.trial = steps_on(Mesh::training({.dp = 2}), 2), .save = root.path};
   saver.run();  // shares of 3 and 2 samples
   const RngState& first = saver.ended[0].at(kDataParallelRng);
   CHECK(first.offset != saver.ended[1].at(kDataParallelRng).offset);
   for (const int64_t dp : {1, 3}) {
     INFO("dp " << dp);
-    const Mesh mesh = Mesh::training(dp, 1, 1, 1);
+    const Mesh mesh = Mesh::training({.dp = dp});
     DroppingRun resumed{.trial = steps_on(mesh, 0), .load = *latest_checkpoint(root.path)};
     resumed.run();
     for (size_t rank = 0; rank < static_cast<size_t>(dp); ++rank) {
@@ -157,7 +157,7 @@ TEST_CASE("streams that dp ranks had drawn from differently begin anew on anothe
 TEST_CASE("a worker with a seed keeps random streams, and they go along in its checkpoint",
           "[policy][PW-8]") {
   const ScratchRoot root;
-  WorkerTrial trial{.mesh = Mesh::training(2, 1, 1, 3)};
+  WorkerTrial trial{.mesh = Mesh::training({.dp = 2, .tp = 3})};
   with_workers(trial, [](PolicyWorker& worker, MeshComm&, int64_t) {
     must_throw("keeps no random streams", [&] { worker.rng(); });
   });
@@ -183,10 +183,10 @@ TEST_CASE("a worker with a seed keeps random streams, and they go along in its c
 TEST_CASE("without saved streams a tracker is refused, and a trainer alone still loads",
           "[policy][PW-8]") {
   const ScratchRoot root;
-  train_with(steps_on(Mesh::training(2, 1, 1, 1), 0),
+  train_with(steps_on(Mesh::training({.dp = 2}), 0),
              [&](Trainer& trainer, MeshComm& comm) { save_checkpoint(root.path, trainer, comm); });
   const std::string saved = *latest_checkpoint(root.path);
-  DroppingRun run{.trial = steps_on(Mesh::training(2, 1, 1, 1), 0), .load = saved};
+  DroppingRun run{.trial = steps_on(Mesh::training({.dp = 2}), 0), .load = saved};
   CHECK_THROWS_WITH(run.run(), Catch::Contains("has no random streams"));
   run.restores_streams = false;
   CHECK_NOTHROW(run.run());
@@ -197,7 +197,7 @@ TEST_CASE("the tokenizer's files go along, and nothing else of its folder", "[po
   for (const char* name : {"tokenizer.json", "merges.txt", "model.safetensors"}) {
     std::ofstream(fs::path(tokenizer.path) / name) << "of " << name;
   }
-  DroppingRun run{.trial = steps_on(Mesh::training(2, 1, 1, 1), 1),
+  DroppingRun run{.trial = steps_on(Mesh::training({.dp = 2}), 1),
                   .save = root.path,
                   .tokenizer = tokenizer.path};
   run.run();
@@ -218,7 +218,7 @@ TEST_CASE("the tokenizer's files go along, and nothing else of its folder", "[po
 TEST_CASE("the loss scale goes along, and a skipped step counts for no optimizer",
           "[policy][PW-8]") {
   const ScratchRoot root;
-  Trial trial = steps_on(Mesh::training(2, 1, 1, 1), 3);
+  Trial trial = steps_on(Mesh::training({.dp = 2}), 3);
   trial.dtype = at::kHalf;
   trial.options.loss_scale = {.enabled = true, .init_scale = 1e9, .backoff_factor = 1e-6};
   bool skipped = false;

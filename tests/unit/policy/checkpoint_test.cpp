@@ -44,10 +44,10 @@ TEST_CASE("a checkpoint reads on any other mesh, and the next steps are the unin
   const ScratchRoot root;
   for (const OptimizerKind optimizer : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
     const std::vector<Trial> meshes = {
-        trial_on(Mesh::training(3, 1, 1, 3), DataParallelKind::kFsdp, optimizer),
-        trial_on(Mesh::training(2, 2, 1, 1), DataParallelKind::kReplicate, optimizer),
-        trial_on(Mesh::training(4, 1, 1, 1), DataParallelKind::kHybrid, optimizer, 2),
-        trial_on(Mesh::training(1, 1, 1, 3), DataParallelKind::kFsdp, optimizer)};
+        trial_on(Mesh::training({.dp = 3, .tp = 3}), DataParallelKind::kFsdp, optimizer),
+        trial_on(Mesh::training({.dp = 2, .cp = 2}), DataParallelKind::kReplicate, optimizer),
+        trial_on(Mesh::training({.dp = 4}), DataParallelKind::kHybrid, optimizer, 2),
+        trial_on(Mesh::training({.tp = 3}), DataParallelKind::kFsdp, optimizer)};
     for (size_t from = 0; from < meshes.size(); ++from) {
       Trial before = meshes[from], whole = meshes[from];
       before.steps = 2;
@@ -67,8 +67,7 @@ TEST_CASE("a checkpoint reads on any other mesh, and the next steps are the unin
 
 TEST_CASE("bfloat16 keeps its masters: the next step is the same to the bit", "[policy][PW-8]") {
   const ScratchRoot root;
-  Trial trial =
-      trial_on(Mesh::training(2, 1, 1, 1), DataParallelKind::kFsdp, OptimizerKind::kAdamW);
+  Trial trial = trial_on(Mesh::training({.dp = 2}), DataParallelKind::kFsdp, OptimizerKind::kAdamW);
   trial.dtype = at::kBFloat16;
   Trial whole = trial;
   trial.steps = 1;
@@ -79,8 +78,7 @@ TEST_CASE("bfloat16 keeps its masters: the next step is the same to the bit", "[
 
 TEST_CASE("what is broken or of another model is refused with a sentence", "[policy][PW-8]") {
   const ScratchRoot root;
-  Trial trial =
-      trial_on(Mesh::training(2, 1, 1, 1), DataParallelKind::kFsdp, OptimizerKind::kAdamW);
+  Trial trial = trial_on(Mesh::training({.dp = 2}), DataParallelKind::kFsdp, OptimizerKind::kAdamW);
   trial.steps = 1;
   CHECK_FALSE(latest_checkpoint(root.path + "/nowhere"));
   go_on(trial, "", root.path);
@@ -99,7 +97,7 @@ TEST_CASE("what is broken or of another model is refused with a sentence", "[pol
 
 TEST_CASE("a checkpoint of another optimizer is refused; before a step it is nobody's",
           "[policy][PW-8]") {
-  const Mesh two = Mesh::training(2, 1, 1, 1);
+  const Mesh two = Mesh::training({.dp = 2});
   const Trial adamw = trial_on(two, DataParallelKind::kFsdp, OptimizerKind::kAdamW);
   const Trial sgd = trial_on(two, DataParallelKind::kFsdp, OptimizerKind::kSgd);
   Trial plain = sgd;
@@ -125,8 +123,7 @@ TEST_CASE("a checkpoint of another optimizer is refused; before a step it is nob
 TEST_CASE("a step that is saved again replaces the first, and leftovers of a crash are cleared",
           "[policy][PW-8]") {
   const ScratchRoot root;
-  Trial trial =
-      trial_on(Mesh::training(2, 1, 1, 1), DataParallelKind::kFsdp, OptimizerKind::kAdamW);
+  Trial trial = trial_on(Mesh::training({.dp = 2}), DataParallelKind::kFsdp, OptimizerKind::kAdamW);
   trial.steps = 1;
   fs::create_directories(root.path + "/.writing-step_00000009");
   go_on(trial, "", root.path);
@@ -144,7 +141,7 @@ TEST_CASE("a step that is saved again replaces the first, and leftovers of a cra
 
 TEST_CASE("a newest folder that is not whole is passed over for the one before", "[policy][PW-8]") {
   const ScratchRoot root;
-  Trial trial{.mesh = Mesh::training(1, 1, 1, 1), .steps = 0};
+  Trial trial{.mesh = Mesh::training({}), .steps = 0};
   train_with(trial, [&](Trainer& trainer, MeshComm& comm) {
     for (int i = 0; i < 2; ++i) {
       trainer.step(small_batch());
@@ -178,7 +175,7 @@ pid_t start_saver(const std::string& root) {
   if (child != 0) return child;
   try {
     at::set_num_threads(1);
-    const Mesh mesh = Mesh::training(1, 1, 1, 1);
+    const Mesh mesh = Mesh::training({});
     RngTracker rng = seeded_streams(mesh, 0);
     Trial trial{.mesh = mesh};
     trial.options.schedule = some_schedule();
@@ -224,7 +221,7 @@ TEST_CASE(
   REQUIRE(saved);
   REQUIRE(last >= 10);
   CHECK(std::stoll(fs::path(*saved).filename().string().substr(5)) == last);
-  const Mesh one = Mesh::training(1, 1, 1, 1);
+  const Mesh one = Mesh::training({});
   DroppingRun loaded{.trial = {.mesh = one, .steps = 1}, .load = *saved};
   DroppingRun whole{.trial = {.mesh = one, .steps = last + 1}};
   CHECK(difference(whole.run(), loaded.run(), 0) == "");
@@ -233,7 +230,7 @@ TEST_CASE(
 TEST_CASE("the newest checkpoint is that of the largest step, whatever other names there are",
           "[policy][PW-8]") {
   const ScratchRoot root;
-  Trial trial{.mesh = Mesh::training(1, 1, 1, 1), .steps = 1};
+  Trial trial{.mesh = Mesh::training({}), .steps = 1};
   go_on(trial, "", root.path);
   const fs::path saved = root.path + "/step_00000001";
   const auto newest_with = [&](const char* name) {
@@ -250,8 +247,7 @@ TEST_CASE("the newest checkpoint is that of the largest step, whatever other nam
 
 TEST_CASE("each parameter goes on from the steps that it took, frozen or not", "[policy][PW-8]") {
   const ScratchRoot root;
-  Trial trial =
-      trial_on(Mesh::training(2, 1, 1, 1), DataParallelKind::kFsdp, OptimizerKind::kAdamW);
+  Trial trial = trial_on(Mesh::training({.dp = 2}), DataParallelKind::kFsdp, OptimizerKind::kAdamW);
   const auto freeze_first = [](Decoder& model, int64_t) {
     model.parameters().front()->trainable = false;
   };

@@ -12,7 +12,7 @@ TEST_CASE("offloaded and reloaded between steps, training is the same to the bit
           "[policy][PW-7]") {
   for (const DataParallelKind kind : {DataParallelKind::kReplicate, DataParallelKind::kFsdp}) {
     for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
-      Trial trial{.mesh = Mesh::training(2, 1, 1, 3), .dtype = dtype, .steps = 0};
+      Trial trial{.mesh = Mesh::training({.dp = 2, .tp = 3}), .dtype = dtype, .steps = 0};
       trial.parallel.data.kind = kind;
       std::vector<std::string> problems(6);
       const auto run = [&](bool offloads) {
@@ -45,7 +45,7 @@ TEST_CASE("offloaded and reloaded between steps, training is the same to the bit
 }
 
 TEST_CASE("what throws while memory is away finds it back", "[policy][PW-7]") {
-  Trial trial{.mesh = Mesh::training(1, 1, 1, 1), .steps = 0};
+  Trial trial{.mesh = Mesh::training({}), .steps = 0};
   const Trained golden = train(trial);
   const Trained after = train_with(trial, [&](Trainer& trainer, MeshComm&) {
     try {

@@ -75,14 +75,14 @@ struct Refit {
   std::vector<std::vector<HeldTensor>> received{kReceivers};
 
   RankRuns run() {
-    const Mesh trainers = Mesh::training(kTrainers, 1, 1, 1);
-    const Mesh receivers = Mesh::training(1, 1, 1, kReceivers);
+    const Mesh trainers = Mesh::training({.dp = kTrainers});
+    const Mesh receivers = Mesh::training({.tp = kReceivers});
     options.before_bucket = [this](int64_t bucket, const at::Tensor& memory) {
       watch.add(memory);
       if (bucket == throws_at) throw std::runtime_error("no more");
     };
     return try_emulated_ranks(
-        Mesh::training(kTrainers + kReceivers, 1, 1, 1), [&](MeshComm& comm, int64_t rank) {
+        Mesh::training({.dp = kTrainers + kReceivers}), [&](MeshComm& comm, int64_t rank) {
           const auto group = [&]() -> Communicator& { return comm.of_ranks("refit", {0, 3, 4}); };
           if (rank >= kTrainers) {
             auto& wanted = received[static_cast<size_t>(rank - kTrainers)];

@@ -29,7 +29,7 @@ inline void must_throw(const char* text, const std::function<void()>& work) {
 }
 
 struct WorkerTrial {
-  Mesh mesh = Mesh::training(2, 1, 1, 1);
+  Mesh mesh = Mesh::training({.dp = 2});
   PolicyOptions options = {};
   at::ScalarType dtype = at::kDouble;
   Probe* probe = nullptr;  // of every rank; may be null

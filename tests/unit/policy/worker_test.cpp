@@ -92,7 +92,7 @@ TEST_CASE("scores come in the order of the batch, however they were batched", "[
   std::vector<at::Tensor> scored;
   for (const BatchingKind kind :
        {BatchingKind::kFixed, BatchingKind::kPacked, BatchingKind::kDynamic}) {
-    WorkerTrial trial{.mesh = Mesh::training(2, 1, 1, 3)};
+    WorkerTrial trial{.mesh = Mesh::training({.dp = 2, .tp = 3})};
     trial.options.score_batching = {.kind = kind, .algorithm = PackAlgorithm::kBalanced};
     std::vector<at::Tensor> of_rank(6);
     with_workers(trial, [&](PolicyWorker& worker, MeshComm&, int64_t rank) {
@@ -115,7 +115,8 @@ TEST_CASE("the reference scores with the first weights, and the policy goes on t
     for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
       ThrowingProbe probe;
       probe.end_of_name = "layers.1.mlp.down_proj.output";
-      WorkerTrial trial{.mesh = Mesh::training(2, 1, 1, 3), .dtype = dtype, .probe = &probe};
+      WorkerTrial trial{
+          .mesh = Mesh::training({.dp = 2, .tp = 3}), .dtype = dtype, .probe = &probe};
       trial.options.parallel.data.kind = kind;
       const auto run = [&](bool refers) {
         return with_workers(trial, [&](PolicyWorker& worker, MeshComm& comm, int64_t rank) {
@@ -152,7 +153,7 @@ TEST_CASE("a step that throws leaves the worker as it was, ready for another", "
   for (const DataParallelKind kind :
        {DataParallelKind::kReplicate, DataParallelKind::kFsdp, DataParallelKind::kHybrid}) {
     for (const bool reduces : {true, false}) {
-      WorkerTrial trial{.mesh = Mesh::training(4, 1, 1, 1)};
+      WorkerTrial trial{.mesh = Mesh::training({.dp = 4})};
       trial.options.parallel.data = {
           .kind = kind, .replicate_size = 2, .reduce_each_microbatch = reduces};
       trial.options.train.micro_batch_size = 1;
@@ -193,7 +194,7 @@ TEST_CASE("a step that throws leaves the worker as it was, ready for another", "
 }
 
 TEST_CASE("a worker whose step threw settles before it ends", "[policy][PW-2]") {
-  const Mesh mesh = Mesh::training(2, 1, 1, 1);
+  const Mesh mesh = Mesh::training({.dp = 2});
   // The first leaves a gather in flight, the second a reduction.
   for (const char* place :
        {"layers.2.mlp.down_proj.grad_input", "layers.1.mlp.down_proj.grad_input"}) {
@@ -242,15 +243,17 @@ TEST_CASE("noise is the same for every mesh and copy, and the policy's alone", "
       }
     });
   };
-  const Mesh one = Mesh::training(1, 1, 1, 1);
+  const Mesh one = Mesh::training({});
   const Trained clean = with_workers({.mesh = one}, [](PolicyWorker&, MeshComm&, int64_t) {});
   const Trained noised = noised_on(one, DataParallelKind::kReplicate, 8);
-  CHECK(difference(noised, noised_on(Mesh::training(2, 2, 1, 3), DataParallelKind::kReplicate, 8),
-                   0) == "");
-  CHECK(difference(noised, noised_on(Mesh::training(3, 1, 1, 1), DataParallelKind::kFsdp, 8), 0) ==
+  CHECK(difference(
+            noised,
+            noised_on(Mesh::training({.dp = 2, .cp = 2, .tp = 3}), DataParallelKind::kReplicate, 8),
+            0) == "");
+  CHECK(difference(noised, noised_on(Mesh::training({.dp = 3}), DataParallelKind::kFsdp, 8), 0) ==
         "");
-  CHECK(difference(noised, noised_on(Mesh::training(4, 1, 1, 1), DataParallelKind::kHybrid, 8),
-                   0) == "");
+  CHECK(difference(noised, noised_on(Mesh::training({.dp = 4}), DataParallelKind::kHybrid, 8), 0) ==
+        "");
   CHECK(difference(noised, noised_on(one, DataParallelKind::kReplicate, 9), 1e-6) != "");
   std::vector<at::Tensor> added;
   for (const auto& [name, tensor] : clean.parameters) {

@@ -93,7 +93,7 @@ std::vector<NamedResults> masks(const Mesh& mesh) {
 TEST_CASE("over tp masks agree outside of the region and differ inside; over dp they agree",
           "[RN-2]") {
   for (const int64_t tp : {1, 2, 3, 4}) {
-    const Mesh mesh = Mesh::training(2, 1, 1, tp);
+    const Mesh mesh = Mesh::training({.dp = 2, .tp = tp});
     const auto results = masks(mesh);
     for (int64_t a = 0; a < mesh.world_size(); ++a) {
       const NamedResults& own = results[static_cast<size_t>(a)];

@@ -56,7 +56,7 @@ List all_positions(int64_t count) {
 
 TEST_CASE("every position is held once, by the rank that Layout names", "[sequence][LP-6]") {
   for (const int64_t cp : {1, 2, 3, 4, 5}) {
-    const Mesh mesh = Mesh::training(1, cp, 1, 1);
+    const Mesh mesh = Mesh::training({.cp = cp});
     const List lengths = {2 * cp, 0, 6 * cp, 4 * cp};
     const List cu = cu_seqlens_of(lengths);
     const SequenceLayout packed = SequenceLayout::packed(cu, cu, cp, ContextLayout::kZigzag);

@@ -68,7 +68,7 @@ TEST_CASE("both gathers give the row in order; their gradients follow their conv
     at::Tensor sum = at::zeros_like(full);
     for (int64_t rank = 0; rank < split.cp; ++rank) sum += addend(rank);
     const auto results = on_every_rank_of(
-        split.world, Mesh::training(1, split.cp, 1, 1),
+        split.world, Mesh::training({.cp = split.cp}),
         [&](MeshComm& comm, int64_t rank) -> NamedResults {
           Communicator& cp = comm.along("cp");
           const at::Tensor shard = sequence_shard(full, layout, rank, 1);
@@ -99,7 +99,7 @@ TEST_CASE("both gathers give the row in order; their gradients follow their conv
 TEST_CASE("the slice backward communicates nothing, the other once", "[LP-7]") {
   std::vector<CallLog> logs(2);
   const RankRuns runs = try_emulated_ranks(
-      Mesh::training(1, 2, 1, 1),
+      Mesh::training({.cp = 2}),
       [&](MeshComm& comm, int64_t rank) {
         const SequenceLayout layout = ragged(2);
         const at::Tensor shard =

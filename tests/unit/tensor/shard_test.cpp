@@ -64,8 +64,9 @@ TEST_CASE("cut then reassemble gives the full tensor back, element by element", 
       Layout({Cut::repeated(0, "tp", 1), Cut::chunk(1, "dp")}),
       Layout({Cut::repeated(1, "cp", 2), Cut::chunk(1, "dp"), Cut::even(0, "tp")}),
   };
-  for (const Mesh& mesh : {Mesh::training(2, 2, 1, 3), Mesh::training(4, 2, 1, 3),
-                           Mesh::training(1, 1, 1, 3), Mesh::training(3, 1, 2, 1)}) {
+  for (const Mesh& mesh :
+       {Mesh::training({.dp = 2, .cp = 2, .tp = 3}), Mesh::training({.dp = 4, .cp = 2, .tp = 3}),
+        Mesh::training({.tp = 3}), Mesh::training({.dp = 3, .ulysses = 2})}) {
     const at::Tensor full = numbered({12, 24});
     for (const Layout& layout : layouts) {
       if (layout == layouts.back() && mesh.size("cp") != 2) continue;  // requires two ranks on cp
@@ -79,7 +80,7 @@ TEST_CASE("cut then reassemble gives the full tensor back, element by element", 
 }
 
 TEST_CASE("prime sizes, empty ranks, scalars, empty tensors and other dtypes survive", "[shard]") {
-  const Mesh mesh = Mesh::training(4, 1, 1, 3);
+  const Mesh mesh = Mesh::training({.dp = 4, .tp = 3});
   const Layout strided({Cut::chunk(0, "tp"), Cut::chunk(0, "dp")});
   for (const int64_t rows : {0, 1, 2, 7, 13}) {
     const at::Tensor full = numbered({rows, 5});
@@ -103,7 +104,7 @@ TEST_CASE("prime sizes, empty ranks, scalars, empty tensors and other dtypes sur
 }
 
 TEST_CASE("cut takes strided tensors and tensors that require gradients", "[shard]") {
-  const Mesh mesh = Mesh::training(1, 1, 1, 3);
+  const Mesh mesh = Mesh::training({.tp = 3});
   const at::Tensor base = numbered({4, 6});
   const at::Tensor leaf = base.t().detach().requires_grad_();
   const at::Tensor piece = cut(leaf, Layout({Cut::even(-2, "tp")}), mesh, 1);
@@ -113,7 +114,7 @@ TEST_CASE("cut takes strided tensors and tensors that require gradients", "[shar
 }
 
 TEST_CASE("where ranks hold equal copies the lowest rank's counts", "[shard]") {
-  const Mesh mesh = Mesh::training(2, 1, 1, 3);
+  const Mesh mesh = Mesh::training({.dp = 2, .tp = 3});
   const Layout layout({Cut::even(0, "tp")});
   const at::Tensor full = numbered({6});
   auto pieces = cut_all(full, layout, mesh);
@@ -125,7 +126,7 @@ TEST_CASE("where ranks hold equal copies the lowest rank's counts", "[shard]") {
 
 TEST_CASE("what cannot be put together is refused with its numbers", "[shard]") {
   using Catch::Matchers::Contains;
-  const Mesh mesh = Mesh::training(1, 1, 1, 3);
+  const Mesh mesh = Mesh::training({.tp = 3});
   const Layout layout({Cut::even(0, "tp")});
   auto pieces = cut_all(numbered({6, 2}), layout, mesh);
   CHECK_THROWS_WITH(reassemble({pieces[0]}, {6, 2}, layout, mesh),

@@ -9,7 +9,7 @@ namespace {
 TEST_CASE("evaluating says what the step would report and changes no bit of the training",
           "[train][PW-2]") {
   for (const DataParallelKind kind : {DataParallelKind::kReplicate, DataParallelKind::kFsdp}) {
-    Trial trial{.mesh = Mesh::training(2, 2, 1, 1), .steps = 0};
+    Trial trial{.mesh = Mesh::training({.dp = 2, .cp = 2}), .steps = 0};
     trial.parallel.data.kind = kind;
     trial.options.micro_batch_size = 1;
     trial.options.loss.kind = LossKind::kClippedPolicyGradient;

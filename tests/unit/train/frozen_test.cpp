@@ -40,7 +40,7 @@ TEST_CASE("the optimizer does not touch a frozen parameter, nor keep state of it
       for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
         INFO("optimizer " << static_cast<int>(optimizer) << " data parallelism "
                           << static_cast<int>(kind) << " " << c10::toString(dtype));
-        Trial trial{.mesh = Mesh::training(2, 1, 1, 1), .dtype = dtype, .prepare = freeze};
+        Trial trial{.mesh = Mesh::training({.dp = 2}), .dtype = dtype, .prepare = freeze};
         trial.parallel.data.kind = kind;
         trial.options.optimizer = {.kind = optimizer, .weight_decay = 0.5, .momentum = 0.9};
         Trial none = trial;
@@ -56,7 +56,7 @@ TEST_CASE("the optimizer does not touch a frozen parameter, nor keep state of it
 }
 
 TEST_CASE("beside frozen parameters the others take the step that they would take", "[train]") {
-  Trial trial{.mesh = Mesh::training(2, 1, 1, 1), .steps = 1};
+  Trial trial{.mesh = Mesh::training({.dp = 2}), .steps = 1};
   trial.options.max_norm = 0;  // the norm includes trained parameters only
   Trained golden = train(trial);
   std::erase_if(golden.parameters, [](const auto& item) { return is_frozen(item.first); });

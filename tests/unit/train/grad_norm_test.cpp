@@ -78,9 +78,11 @@ TEST_CASE("each element of the full gradients counts once, whatever the ranks ho
     std::string shard_axis;
   };
   for (const World& world :
-       {World{Mesh::training(1, 1, 1, 4), ""}, World{Mesh::training(2, 1, 1, 4), ""},
-        World{Mesh::training(3, 1, 1, 4), "dp"}, World{Mesh::training(2, 2, 1, 4), "dp+cp"},
-        World{Mesh::training(2, 2, 1, 4), "dp+cp%2"}, World{Mesh::training(11, 1, 1, 1), "dp"}}) {
+       {World{Mesh::training({.tp = 4}), ""}, World{Mesh::training({.dp = 2, .tp = 4}), ""},
+        World{Mesh::training({.dp = 3, .tp = 4}), "dp"},
+        World{Mesh::training({.dp = 2, .cp = 2, .tp = 4}), "dp+cp"},
+        World{Mesh::training({.dp = 2, .cp = 2, .tp = 4}), "dp+cp%2"},
+        World{Mesh::training({.dp = 11}), "dp"}}) {
     INFO(world.mesh.describe() << ", sharded over " << world.shard_axis);
     std::vector<Lay> all = lays(world.shard_axis);
     if (world.mesh.size("tp") == 1) {
@@ -97,7 +99,7 @@ TEST_CASE("each element of the full gradients counts once, whatever the ranks ho
 
 TEST_CASE("NeMo-RL's norm counts what tp copies once a rank; without copies it is right",
           "[train][MP-6]") {
-  const Mesh mesh = Mesh::training(2, 1, 1, 4);
+  const Mesh mesh = Mesh::training({.dp = 2, .tp = 4});
   const std::vector<Lay> all = lays("dp");
   double squares = 0;
   for (size_t i = 0; i < all.size(); ++i) {
@@ -118,7 +120,7 @@ TEST_CASE("NeMo-RL's norm counts what tp copies once a rank; without copies it i
 }
 
 TEST_CASE("a NaN on one rank is the norm on every rank", "[train][MP-6]") {
-  const Mesh mesh = Mesh::training(2, 1, 1, 2);
+  const Mesh mesh = Mesh::training({.dp = 2, .tp = 2});
   for (const double type : {2.0, kInfinity}) {
     std::vector<double> norms(4);
     run_emulated_ranks(mesh, [&](MeshComm& comm, int64_t rank) {

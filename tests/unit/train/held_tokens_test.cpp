@@ -75,7 +75,7 @@ TEST_CASE("packed sequences as they are drawn, before and after zigzag", "[CP-2]
   const Batch batch = batch_of({3, 1}, 10);
   TrainOptions options;
   options.batching.kind = BatchingKind::kPacked;
-  const Mesh mesh = Mesh::training(1, 2, 1, 1);
+  const Mesh mesh = Mesh::training({.cp = 2});
   const TokenCuts cuts = cuts_of(mesh, ContextLayout::kZigzag);
   CHECK(list_of(held_tokens(batch, mesh, 0, cuts, options)[0].rows) ==
         List{0, 1, 2, -1, 10, -1, -1, -1});
@@ -90,8 +90,9 @@ TEST_CASE("every token is held once, whatever the batching, layout and mesh", "[
   const List lengths = {9, 1, 14, 2, 7};
   const Batch batch = batch_of(lengths, 15);
   for (const Mesh& mesh :
-       {Mesh::training(1, 1, 1, 2), Mesh::training(1, 3, 1, 1), Mesh::training(2, 2, 1, 2),
-        Mesh::training(3, 1, 2, 1), Mesh::training(2, 3, 2, 1), Mesh::training(7, 1, 1, 1)}) {
+       {Mesh::training({.tp = 2}), Mesh::training({.cp = 3}),
+        Mesh::training({.dp = 2, .cp = 2, .tp = 2}), Mesh::training({.dp = 3, .ulysses = 2}),
+        Mesh::training({.dp = 2, .cp = 3, .ulysses = 2}), Mesh::training({.dp = 7})}) {
     for (const auto kind : {BatchingKind::kFixed, BatchingKind::kPacked, BatchingKind::kDynamic}) {
       for (const auto layout : {ContextLayout::kZigzag, ContextLayout::kContiguous}) {
         INFO(mesh.describe() << " batching " << static_cast<int>(kind) << " " << name_of(layout));

@@ -27,7 +27,7 @@ struct ScaleLog {
 std::vector<ScaleLog> scale_logs(const LossScaleOptions& options, int64_t steps,
                                  const std::function<double(int64_t, int64_t)>& value_at) {
   std::vector<ScaleLog> logs(3);
-  run_emulated_ranks(Mesh::training(3, 1, 1, 1), [&](MeshComm& comm, int64_t rank) {
+  run_emulated_ranks(Mesh::training({.dp = 3}), [&](MeshComm& comm, int64_t rank) {
     LossScale scale(options);
     ScaleLog& log = logs[static_cast<size_t>(rank)];
     for (int64_t step = 0; step < steps; ++step) {
@@ -82,7 +82,7 @@ TEST_CASE("without loss scaling nothing is scaled, skipped or sent", "[train][PW
 
 TEST_CASE("gradients are divided by the scale in place, and a mean of them is undone",
           "[train][PW-1]") {
-  run_emulated_ranks(Mesh::training(1, 1, 1, 1), [&](MeshComm& comm, int64_t) {
+  run_emulated_ranks(Mesh::training({}), [&](MeshComm& comm, int64_t) {
     LossScale scale({.enabled = true, .init_scale = 8});
     const at::Tensor grad = at::full({2}, 4.0);
     scale.unscale({grad}, comm.world(), at::kCPU);
@@ -110,7 +110,7 @@ TEST_CASE("microbatches of a low-precision leaf add up in float32", "[train][MP-
 }
 
 TEST_CASE("replicated bfloat16 sums its microbatches as fully sharded does", "[train][MP-5]") {
-  Trial trial{.mesh = Mesh::training(2, 1, 1, 1), .dtype = at::kBFloat16, .steps = 1};
+  Trial trial{.mesh = Mesh::training({.dp = 2}), .dtype = at::kBFloat16, .steps = 1};
   trial.options.optimizer = {.kind = OptimizerKind::kSgd, .lr = 1.0, .weight_decay = 0};
   trial.options.max_norm = 0;
   trial.options.micro_batch_size = 1;

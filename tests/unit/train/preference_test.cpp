@@ -130,7 +130,7 @@ TEST_CASE("batching that parts pairs is refused in training, and scores", "[trai
   const Batch pairs = seeded_batch(
       {.batch_size = 6, .seq_len = 6, .vocab_size = small_model().vocab_size, .seed = 1});
   for (const BatchingKind kind : {BatchingKind::kPacked, BatchingKind::kDynamic}) {
-    Trial trial{.mesh = Mesh::training(1, 1, 1, 1)};
+    Trial trial{.mesh = Mesh::training({})};
     trial.options.loss.kind = LossKind::kPreference;
     trial.options.batching.kind = kind;
     const std::string said = std::string(kind == BatchingKind::kPacked ? "packed" : "dynamic") +
@@ -152,8 +152,8 @@ TEST_CASE("a preference loss keeps its pairs together without being told", "[tra
     return train_with(trial, [&](Trainer& trainer, MeshComm&) { trainer.step(pairs); });
   };
   // Three pairs over two ranks are four samples and two.
-  CHECK(difference(trained_on(Mesh::training(1, 1, 1, 1)), trained_on(Mesh::training(2, 1, 1, 1)),
-                   1e-10) == "");
+  CHECK(difference(trained_on(Mesh::training({})), trained_on(Mesh::training({.dp = 2})), 1e-10) ==
+        "");
 }
 
 TEST_CASE("what stands in a dropped sample, which the dummies copy, reaches nothing",
@@ -184,7 +184,7 @@ TEST_CASE("what stands in a dropped sample, which the dummies copy, reaches noth
     trained.metrics = metrics;
     return trained;
   };
-  const Mesh one = Mesh::training(1, 1, 1, 1), three = Mesh::training(3, 1, 1, 1);
+  const Mesh one = Mesh::training({}), three = Mesh::training({.dp = 3});
   const Trained golden = run(clean, one, DataParallelKind::kReplicate);
   CHECK(std::isfinite(golden.metrics.back().of_loss.at("kl")));
   for (const DataParallelKind kind : {DataParallelKind::kReplicate, DataParallelKind::kFsdp}) {

@@ -33,7 +33,7 @@ inline Batch small_batch() {
 }
 
 struct Trial {
-  Mesh mesh = Mesh::training(3, 1, 1, 1);
+  Mesh mesh = Mesh::training({.dp = 3});
   TrainOptions options = {};
   ParallelOptions parallel = {};
   std::optional<ParallelStyles> styles = {};  // none: make_styles(parallel)

@@ -40,7 +40,7 @@ std::vector<int64_t> cut_by_hand(const std::vector<int64_t>& shape, const Layout
 }  // namespace
 
 TEST_CASE("a plan finds each local element in the golden, for every layout and rank", "[plan]") {
-  const Mesh mesh = Mesh::training(2, 3, 1, 4);
+  const Mesh mesh = Mesh::training({.dp = 2, .cp = 3, .tp = 4});
   const std::vector<int64_t> shape{12, 24, 5};
   const std::vector<Layout> layouts{
       Layout(),
@@ -100,7 +100,7 @@ void check_drawn(const std::vector<int64_t>& shape, const Layout& layout, const 
 }
 
 TEST_CASE("a plan of drawn rows finds their elements alone, for every layout", "[plan]") {
-  const Mesh mesh = Mesh::training(2, 3, 1, 4);
+  const Mesh mesh = Mesh::training({.dp = 2, .cp = 3, .tp = 4});
   const std::vector<Layout> layouts{Layout(),
                                     Layout({Cut::even(0, "tp")}),
                                     Layout({Cut::even(1, "cp")}),
@@ -120,7 +120,7 @@ TEST_CASE("a plan of drawn rows finds their elements alone, for every layout", "
 }
 
 TEST_CASE("rows of tokens are samples, wherever their tokens are packed", "[plan]") {
-  const Mesh mesh = Mesh::training(1, 1, 1, 3);
+  const Mesh mesh = Mesh::training({.tp = 3});
   const at::Tensor map = at::tensor({9, 8, -1, 0, 1, -1}, at::kLong).view({1, 6});
   for (const Layout& layout :
        {Layout(), Layout({Cut::even(1, "tp")}), Layout({Cut::even(1, "tp"), Cut::even(2, "tp")})}) {
@@ -135,7 +135,7 @@ TEST_CASE("rows of tokens are samples, wherever their tokens are packed", "[plan
 }
 
 TEST_CASE("whole inner dims become one run", "[plan]") {
-  const Mesh mesh = Mesh::training(1, 1, 1, 2);
+  const Mesh mesh = Mesh::training({.tp = 2});
   CHECK(make_index_plan({4, 6, 5}, Layout(), {}, {}, mesh, 0).runs.size() == 1);
   const IndexPlan rows = make_index_plan({4, 6, 5}, Layout({Cut::even(0, "tp")}), {}, {}, mesh, 1);
   REQUIRE(rows.runs.size() == 1);
@@ -149,7 +149,7 @@ TEST_CASE("whole inner dims become one run", "[plan]") {
 }
 
 TEST_CASE("a token map says where rows belong, and the layout cuts what it maps", "[plan]") {
-  const Mesh mesh = Mesh::training(1, 1, 1, 3);
+  const Mesh mesh = Mesh::training({.tp = 3});
   // Packed: one row of six tokens of a golden [3, 4, 6], two of them padding.
   const at::Tensor map = at::tensor({9, 8, -1, 0, 1, -1}, at::kLong).view({1, 6});
   const Layout layout({Cut::even(1, "tp"), Cut::even(2, "tp")});
@@ -171,7 +171,7 @@ TEST_CASE("a token map says where rows belong, and the layout cuts what it maps"
 }
 
 TEST_CASE("a zigzag over tokens follows the map", "[plan]") {
-  const Mesh mesh = Mesh::training(1, 2, 1, 1);
+  const Mesh mesh = Mesh::training({.cp = 2});
   const at::Tensor map = at::tensor({7, 6, 5, 4, 3, 2, 1, 0}, at::kLong).view({1, 8});
   const Layout layout({Cut::zigzag(1, "cp")});
   CHECK(planned(make_index_plan({2, 4}, layout, view_of(map), {}, mesh, 0)) ==
@@ -181,7 +181,7 @@ TEST_CASE("a zigzag over tokens follows the map", "[plan]") {
 }
 
 TEST_CASE("ranks with other tokens have another token digest", "[plan]") {
-  const Mesh mesh = Mesh::training(2, 1, 1, 1);
+  const Mesh mesh = Mesh::training({.dp = 2});
   const at::Tensor first = at::tensor({0, 1, -1}, at::kLong).view({1, 3});
   const at::Tensor second = at::tensor({3, 4, -1}, at::kLong).view({1, 3});
   const at::Tensor dummy = at::full({1, 3}, -1, at::kLong);
@@ -197,14 +197,14 @@ TEST_CASE("ranks with other tokens have another token digest", "[plan]") {
 }
 
 TEST_CASE("addends over an axis are no replicas", "[plan]") {
-  const Mesh mesh = Mesh::training(2, 1, 1, 3);
+  const Mesh mesh = Mesh::training({.dp = 2, .tp = 3});
   CHECK(make_index_plan({4}, Layout(), {}, {"tp"}, mesh, 4).replicas == std::vector<int64_t>{1, 4});
   CHECK(make_index_plan({4}, Layout(), {}, {"dp"}, mesh, 4).replicas ==
         std::vector<int64_t>{3, 4, 5});
 }
 
 TEST_CASE("what does not fit is a problem with its numbers, not a crash", "[plan]") {
-  const Mesh mesh = Mesh::training(1, 1, 1, 4);
+  const Mesh mesh = Mesh::training({.tp = 4});
   const auto problem = [&](const Layout& layout, const at::Tensor& map) {
     return make_index_plan({3, 6}, layout, view_of(map), {}, mesh, 0).problem;
   };
@@ -216,7 +216,7 @@ TEST_CASE("what does not fit is a problem with its numbers, not a crash", "[plan
 }
 
 TEST_CASE("coverage hashes add up exactly when every element is held once", "[plan]") {
-  const Mesh mesh = Mesh::training(2, 1, 1, 3);
+  const Mesh mesh = Mesh::training({.dp = 2, .tp = 3});
   const auto sum_of = [&](const Layout& layout) {
     std::set<uint64_t> pieces;
     uint64_t all = 0;
@@ -241,7 +241,7 @@ TEST_CASE("coverage hashes add up exactly when every element is held once", "[pl
 }
 
 TEST_CASE("scalars and empty tensors have plans", "[plan]") {
-  const Mesh mesh = Mesh::training(1, 1, 1, 2);
+  const Mesh mesh = Mesh::training({.tp = 2});
   const IndexPlan scalar = make_index_plan({}, Layout(), {}, {}, mesh, 1);
   CHECK(scalar.count == 1);
   CHECK(planned(scalar) == std::vector<int64_t>{0});

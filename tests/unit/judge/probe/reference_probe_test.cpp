@@ -17,7 +17,7 @@ constexpr const char* kWeight = "grad.w";
 // The ranks of a reference of tp ranks, and the folder of their pieces.
 class Reference {
  public:
-  explicit Reference(int64_t tp) : mesh_(Mesh::training(1, 1, 1, tp)) {
+  explicit Reference(int64_t tp) : mesh_(Mesh::training({.tp = tp})) {
     std::string name = (std::filesystem::temp_directory_path() / "reference-XXXXXX").string();
     REQUIRE(::mkdtemp(name.data()) != nullptr);
     spec_.reference.folder = name;
@@ -85,7 +85,7 @@ TEST_CASE("a piece is compared with the pieces of another layout", "[reference]"
   REQUIRE(golden.tensors().size() == 1);
   CHECK(golden.tensors()[0].scale == full.abs().max().item<double>());
   CHECK(golden.tensors()[0].phase_scale == golden.tensors()[0].scale);
-  const Mesh mesh = Mesh::training(1, 1, 1, 4);
+  const Mesh mesh = Mesh::training({.tp = 4});
   const Layout columns({Cut::even(1, "tp")});
   for (int64_t rank = 0; rank < 4; ++rank) {
     Observation piece = piece_of(full, columns, mesh, rank);
@@ -105,7 +105,7 @@ TEST_CASE("an element that no rank of the reference gave is never right", "[refe
   const at::Tensor full = at::zeros({8, 4}, at::kDouble);
   reference.gives(0, {piece_of(full, rows_over_tp(), reference.mesh(), 0)}).gives(1, {});
   const GoldenRecord golden = reference.record();
-  const Mesh mesh = Mesh::training(1, 1, 1, 4);
+  const Mesh mesh = Mesh::training({.tp = 4});
   const auto row = [&](int64_t rank) {
     return judged(golden, piece_of(full, rows_over_tp(), mesh, rank), 4, rank);
   };
@@ -127,7 +127,7 @@ TEST_CASE("addends are added up, and each rank owes one", "[reference]") {
   };
   Reference both(2);
   both.gives(0, {addend(0.75)}).gives(1, {addend(0.25)});
-  const Mesh one_rank = Mesh::training(1, 1, 1, 1);
+  const Mesh one_rank = Mesh::training({});
   CHECK(judged(both.record(), piece_of(full, {}, one_rank, 0), 1, 0).outcome == Outcome::kMatch);
 
   Reference lacking(2);

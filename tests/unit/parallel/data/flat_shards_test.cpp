@@ -22,7 +22,7 @@ const std::vector<std::vector<int64_t>> kShapes = {{5, 2}, {1}, {7, 2, 3}, {4}};
 TEST_CASE("each rank's part is what the declared cut gives it, for every number of ranks",
           "[fsdp][MP-5]") {
   for (int64_t ranks = 1; ranks <= 9; ++ranks) {
-    const Mesh mesh = Mesh::training(ranks, 1, 1, 1);
+    const Mesh mesh = Mesh::training({.dp = ranks});
     const FlatShards flat(kShapes, ranks);
     const Layout layout({Cut::chunk(0, "dp")});
     int64_t sum = 0;
@@ -42,7 +42,7 @@ TEST_CASE("each rank's part is what the declared cut gives it, for every number 
 TEST_CASE("what the ranks pack, one behind the other, unpacks to the whole tensors",
           "[fsdp][MP-5]") {
   for (const int64_t ranks : {1, 2, 3, 4, 6, 11}) {
-    const Mesh mesh = Mesh::training(ranks, 1, 1, 1);
+    const Mesh mesh = Mesh::training({.dp = ranks});
     const FlatShards flat(kShapes, ranks);
     const std::vector<at::Tensor> golden = whole_tensors(kShapes);
     std::vector<at::Tensor> buffers, unpacked;

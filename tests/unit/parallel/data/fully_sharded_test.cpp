@@ -11,7 +11,7 @@ namespace shardproof::tests {
 namespace {
 
 const Trained& on_one_rank() {
-  static const Trained golden = train({.mesh = Mesh::training(1, 1, 1, 1)});
+  static const Trained golden = train({.mesh = Mesh::training({})});
   return golden;
 }
 
@@ -22,26 +22,26 @@ TEST_CASE("sharded training is the training of one rank, on every mesh and in ev
     CHECK(difference(on_one_rank(), train(trial), 1e-9) == "");
   };
   SECTION("over dp, cp, ulysses and their product, also with more ranks than rows") {
-    for (const Mesh& mesh :
-         {Mesh::training(2, 1, 1, 1), Mesh::training(5, 1, 1, 1), Mesh::training(1, 3, 1, 1),
-          Mesh::training(1, 1, 3, 1), Mesh::training(2, 2, 1, 1), Mesh::training(11, 1, 1, 1)}) {
+    for (const Mesh& mesh : {Mesh::training({.dp = 2}), Mesh::training({.dp = 5}),
+                             Mesh::training({.cp = 3}), Mesh::training({.ulysses = 3}),
+                             Mesh::training({.dp = 2, .cp = 2}), Mesh::training({.dp = 11})}) {
       same({.mesh = mesh, .parallel = {.data = fsdp()}});
     }
   }
   SECTION("on what tensor parallelism left") {
     for (const bool sequence_parallel : {false, true}) {
-      same({.mesh = Mesh::training(2, 2, 1, 3),
+      same({.mesh = Mesh::training({.dp = 2, .cp = 2, .tp = 3}),
             .parallel = {.tensor = {.sequence_parallel = sequence_parallel}, .data = fsdp()}});
-      same({.mesh = Mesh::training(3, 1, 1, 6),  // two tp ranks share a kv head
+      same({.mesh = Mesh::training({.dp = 3, .tp = 6}),  // two tp ranks share a kv head
             .parallel = {.tensor = {.sequence_parallel = sequence_parallel}, .data = fsdp()}});
     }
   }
   SECTION("hybrid: copies along dp") {
     for (const int64_t copies : {1, 2, 4}) {
-      same({.mesh = Mesh::training(4, 1, 1, 3),
+      same({.mesh = Mesh::training({.dp = 4, .tp = 3}),
             .parallel = {.data = {.kind = DataParallelKind::kHybrid, .replicate_size = copies}}});
     }
-    same({.mesh = Mesh::training(4, 2, 1, 1),
+    same({.mesh = Mesh::training({.dp = 4, .cp = 2}),
           .parallel = {.data = {.kind = DataParallelKind::kHybrid, .replicate_size = 2}}});
   }
   SECTION("without freeing after forward, without prefetch, reducing once or at each microbatch") {
@@ -59,7 +59,7 @@ TEST_CASE("sharded training is the training of one rank, on every mesh and in ev
       for (const bool reshard : {true, false}) {
         FsdpOptions options = fsdp();
         options.reshard_after_forward = reshard;
-        same({.mesh = Mesh::training(2, 2, 1, 1),
+        same({.mesh = Mesh::training({.dp = 2, .cp = 2}),
               .options = {.micro_batch_size = 2, .checkpointed = regions},
               .parallel = {.data = options}});
       }
@@ -71,7 +71,7 @@ TEST_CASE("tied weights are one leaf of the root, reduced once with both uses", 
   Trial trial{.parallel = {.data = fsdp()}};
   trial.config.tie_word_embeddings = true;
   Trial golden = trial;
-  golden.mesh = Mesh::training(1, 1, 1, 1);
+  golden.mesh = Mesh::training({});
   CHECK(difference(train(golden), train(trial), 1e-9) == "");
 }
 
@@ -85,7 +85,7 @@ TEST_CASE("bfloat16 parameters have float32 shards and are reduced in float32", 
     std::set<std::string> gathered, reduced;
   };
   std::vector<Dtypes> seen(2);
-  const Trained trained = train({.mesh = Mesh::training(2, 1, 1, 1),
+  const Trained trained = train({.mesh = Mesh::training({.dp = 2}),
                                  .parallel = {.data = fsdp()},
                                  .dtype = at::kBFloat16,
                                  .listeners = {&seen[0], &seen[1]}});
@@ -94,13 +94,14 @@ TEST_CASE("bfloat16 parameters have float32 shards and are reduced in float32", 
     CHECK(rank.reduced == std::set<std::string>{"float32"});
   }
   CHECK(trained.parameters.begin()->second.scalar_type() == at::kFloat);
-  const Trained replicated = train({.mesh = Mesh::training(2, 1, 1, 1), .dtype = at::kBFloat16});
+  const Trained replicated = train({.mesh = Mesh::training({.dp = 2}), .dtype = at::kBFloat16});
   CHECK(difference(replicated, trained, 1e-2) == "");
 }
 
 TEST_CASE("the shards put together are the weights, to the bit", "[fsdp][MP-5]") {
   const auto weights = seeded_weights(small_model(), 3);
-  for (const Mesh& mesh : {Mesh::training(4, 1, 1, 1), Mesh::training(2, 2, 1, 3)}) {
+  for (const Mesh& mesh :
+       {Mesh::training({.dp = 4}), Mesh::training({.dp = 2, .cp = 2, .tp = 3})}) {
     const Trained state = train({.mesh = mesh, .parallel = {.data = fsdp()}, .steps = 0});
     REQUIRE(state.parameters.size() == weights->size());
     for (const auto& [name, tensor] : *weights) CHECK(state.parameters.at(name).equal(tensor));
@@ -118,7 +119,7 @@ int64_t shard_bytes(const Trainer& trainer, const Mesh& mesh, int64_t rank) {
 
 TEST_CASE("a rank holds its shards of parameters, gradients and optimizer, to the byte",
           "[fsdp][MP-5]") {
-  const Trial trial{.mesh = Mesh::training(5, 1, 1, 3), .parallel = {.data = fsdp()}};
+  const Trial trial{.mesh = Mesh::training({.dp = 5, .tp = 3}), .parallel = {.data = fsdp()}};
   std::vector<std::vector<int64_t>> found(15), allocated(15);
   std::vector<int64_t> predicted(15);
   run_emulated_ranks(trial.mesh, [&](MeshComm& comm, int64_t rank) {
@@ -187,11 +188,11 @@ class LateProbe final : public Probe {
 TEST_CASE("while a layer is at work no other has memory; the root keeps its own", "[fsdp][MP-5]") {
   for (const bool reshard : {true, false}) {
     std::vector<std::string> problems(2);
-    run_emulated_ranks(Mesh::training(2, 1, 1, 1), [&](MeshComm& comm, int64_t rank) {
+    run_emulated_ranks(Mesh::training({.dp = 2}), [&](MeshComm& comm, int64_t rank) {
       LateProbe late;
       FsdpOptions options = fsdp();
       options.reshard_after_forward = reshard;
-      const Trial trial{.mesh = Mesh::training(2, 1, 1, 1),
+      const Trial trial{.mesh = Mesh::training({.dp = 2}),
                         .options = {.micro_batch_size = 2},
                         .parallel = {.data = options},
                         .probe = &late};
@@ -220,7 +221,7 @@ TEST_CASE("each microbatch gathers a layer twice and reduces it once; scoring ga
   };
   const auto run = [&](FsdpOptions options, bool scores) {
     std::vector<CallLog> logs(2);
-    const Trial trial{.mesh = Mesh::training(2, 1, 1, 1),
+    const Trial trial{.mesh = Mesh::training({.dp = 2}),
                       .options = {.micro_batch_size = 1},
                       .parallel = {.data = options},
                       .listeners = {&logs[0], &logs[1]}};
@@ -262,9 +263,9 @@ TEST_CASE("a scoring pass that throws frees what it gathered", "[fsdp][PW-4]") {
   };
   Thrower thrower;
   std::vector<std::string> problems(2);
-  run_emulated_ranks(Mesh::training(2, 1, 1, 1), [&](MeshComm& comm, int64_t rank) {
+  run_emulated_ranks(Mesh::training({.dp = 2}), [&](MeshComm& comm, int64_t rank) {
     const Trial trial{
-        .mesh = Mesh::training(2, 1, 1, 1), .parallel = {.data = fsdp()}, .probe = &thrower};
+        .mesh = Mesh::training({.dp = 2}), .parallel = {.data = fsdp()}, .probe = &thrower};
     std::string& problem = problems[static_cast<size_t>(rank)];
     with_trainer(trial, comm, rank, [&](Trainer& trainer) {
       problem = "nothing was thrown";
@@ -284,15 +285,15 @@ TEST_CASE("a scoring pass that throws frees what it gathered", "[fsdp][PW-4]") {
 TEST_CASE("copies that do not divide dp are refused", "[fsdp][MP-5]") {
   const FsdpOptions options{.kind = DataParallelKind::kHybrid, .replicate_size = 2};
   const std::vector<std::string> tokens = {"dp", "cp", "ulysses"};
-  CHECK_THROWS_WITH(shard_axes(Mesh::training(3, 2, 1, 1), tokens, options),
+  CHECK_THROWS_WITH(shard_axes(Mesh::training({.dp = 3, .cp = 2}), tokens, options),
                     Catch::Contains("replicate_size=2 does not divide data_parallel_size=3"));
-  const ShardAxes axes = shard_axes(Mesh::training(4, 2, 1, 2), tokens, options);
+  const ShardAxes axes = shard_axes(Mesh::training({.dp = 4, .cp = 2, .tp = 2}), tokens, options);
   CHECK(axes.shard == "dp+cp%4");
   CHECK(axes.replicate == "dp+cp//4");
-  CHECK(shard_axes(Mesh::training(1, 1, 1, 4), tokens, fsdp()).shard == "");
-  CHECK_THROWS_WITH(shard_axes(Mesh::training(1, 1, 1, 4), tokens, options),
+  CHECK(shard_axes(Mesh::training({.tp = 4}), tokens, fsdp()).shard == "");
+  CHECK_THROWS_WITH(shard_axes(Mesh::training({.tp = 4}), tokens, options),
                     Catch::Contains("replicate_size=2 does not divide data_parallel_size=1"));
-  CHECK(shard_axes(Mesh::training(1, 1, 1, 4), tokens, {.kind = DataParallelKind::kHybrid}).shard ==
+  CHECK(shard_axes(Mesh::training({.tp = 4}), tokens, {.kind = DataParallelKind::kHybrid}).shard ==
         "");
 }
 

@@ -116,14 +116,16 @@ TEST_CASE("each rank is given its cut, and any mesh writes the whole model", "[M
   for (const char* model_type : {"llama", "qwen2", "qwen3", "gemma3_text"}) {
     INFO(model_type);
     CHECK(wrong_trip({.mesh = Mesh()}, model_type) == "");
-    CHECK(wrong_trip({.mesh = Mesh::training(1, 1, 1, 4)}, model_type) == "");
-    CHECK(wrong_trip({.mesh = Mesh::training(2, 2, 1, 2), .shard_dp = true}, model_type) == "");
-    CHECK(wrong_trip({.mesh = Mesh::training(5, 1, 1, 2), .shard_dp = true}, model_type) == "");
+    CHECK(wrong_trip({.mesh = Mesh::training({.tp = 4})}, model_type) == "");
+    CHECK(wrong_trip({.mesh = Mesh::training({.dp = 2, .cp = 2, .tp = 2}), .shard_dp = true},
+                     model_type) == "");
+    CHECK(wrong_trip({.mesh = Mesh::training({.dp = 5, .tp = 2}), .shard_dp = true}, model_type) ==
+          "");
   }
 }
 
 TEST_CASE("over Gloo, in bfloat16, in many files", "[MP-2]") {
-  const Trip trip{.mesh = Mesh::training(2, 1, 1, 2),
+  const Trip trip{.mesh = Mesh::training({.dp = 2, .tp = 2}),
                   .shard_dp = true,
                   .max_file_bytes = 1000,
                   .dtype = at::kBFloat16};
@@ -136,7 +138,7 @@ TEST_CASE("many files have an index, and replace a single one; and the other way
   const Folder folder("shardproof_hf_files_");
   const auto has = [&](const std::string& name) { return fs::exists(folder.path() + "/" + name); };
   const auto save = [&](int64_t max_file_bytes) {
-    const Trip trip{.mesh = Mesh::training(1, 1, 1, 2), .max_file_bytes = max_file_bytes};
+    const Trip trip{.mesh = Mesh::training({.tp = 2}), .max_file_bytes = max_file_bytes};
     CHECK(deal_and_save(trip, json, full, folder.path(), run_emulated_ranks) == "");
   };
   save(1 << 30);

@@ -37,7 +37,8 @@ at::Tensor grad_of(size_t index, int64_t rank) {
 TEST_CASE(
     "addends are summed over their axis or among the sharers of a part, nothing else is touched",
     "[tp][MP-4][SH-2]") {
-  const Mesh mesh = Mesh::training(2, 1, 1, 4);  // kv head 0 on tp ranks 0, 1; head 1 on 2, 3
+  const Mesh mesh =
+      Mesh::training({.dp = 2, .tp = 4});  // kv head 0 on tp ranks 0, 1; head 1 on 2, 3
   const auto results = on_every_rank(mesh, [&](MeshComm& comm, int64_t rank) -> NamedResults {
     const auto all = parameters();
     std::vector<at::Tensor> grads;
@@ -64,7 +65,7 @@ TEST_CASE("a parameter that one rank did not use counts as zeros, and every rank
           "[tp][SH-2]") {
   std::vector<CallLog> logs(4);
   std::vector<at::Tensor> summed(4);
-  const RankRuns runs = try_emulated_ranks(Mesh::training(1, 1, 1, 4),
+  const RankRuns runs = try_emulated_ranks(Mesh::training({.tp = 4}),
                                            [&](MeshComm& comm, int64_t rank) {
                                              const auto all = parameters();
                                              if (rank != 2)

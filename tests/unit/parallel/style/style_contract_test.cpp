@@ -1,6 +1,9 @@
 // What every parallel style promises, and what a style with an axis of its own gets without a
 // change elsewhere.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <iterator>
+#include <map>
 #include <set>
 
 #include "parallel/ulysses/style.h"
@@ -103,6 +106,29 @@ TEST_CASE("styles own different axes, and a mesh axis without a style is refused
                     Catch::Contains("two styles own the axis ulysses"));
   const std::string refused = error_of([] { train({.mesh = mesh_of(2, 1, 1, 1)}); });
   CHECK_THAT(refused, Catch::Contains("no parallel style uses the 2 ranks of axis xp"));
+}
+
+TEST_CASE("the table of axes has those of all styles, with what their ranks have shares of",
+          "[parallel][style]") {
+  const Mesh mesh = Mesh::training(same_sizes(2));
+  std::map<std::string, Share> shares;
+  for (const auto& style : all_styles()) {
+    TokenCuts cuts;
+    style->cut_tokens(cuts, mesh);
+    const std::vector<std::string> tokens = cuts.token_axes(mesh);
+    for (const std::string& axis : style->axes()) {
+      const bool samples = std::count(cuts.sample_axes.begin(), cuts.sample_axes.end(), axis) > 0;
+      const bool positions = !samples && std::count(tokens.begin(), tokens.end(), axis) > 0;
+      shares[axis] = samples ? Share::kSamples : positions ? Share::kPositions : Share::kModel;
+    }
+  }
+  shares.erase("xp");  // of the tests alone
+  for (const TrainingAxis& axis : kTrainingAxes) {
+    INFO(axis.name);
+    REQUIRE(shares.contains(axis.name));
+    CHECK(shares.at(axis.name) == axis.share);
+  }
+  CHECK(shares.size() == std::size(kTrainingAxes));
 }
 
 TEST_CASE("tokens over the axes of all styles", "[parallel][style]") {

@@ -104,7 +104,7 @@ TEST_CASE("a model trained with its sequences cut over cp", "[CP-1][CP-2]") {
       for (const Rotation rotation : {Rotation::kSendRecv, Rotation::kAllGather}) {
         INFO("cp=" << cp << " " << name_of(layout) << " " << name_of(rotation));
         CHECK(wrong_model(
-                  {.mesh = Mesh::training(1, cp, 1, 1), .layout = layout, .rotation = rotation}) ==
+                  {.mesh = Mesh::training({.cp = cp}), .layout = layout, .rotation = rotation}) ==
               "");
       }
     }
@@ -112,35 +112,37 @@ TEST_CASE("a model trained with its sequences cut over cp", "[CP-1][CP-2]") {
 }
 
 TEST_CASE("windows, rope bases and score scale survive the ring and the exchange", "[CP-5][US-4]") {
-  CHECK(wrong_model({.mesh = Mesh::training(1, 3, 1, 1), .gemma = true}) == "");
-  CHECK(wrong_model({.mesh = Mesh::training(1, 1, 2, 1), .gemma = true}) == "");
-  CHECK(wrong_model(
-            {.mesh = Mesh::training(1, 2, 2, 2), .sequence_parallel = true, .gemma = true}) == "");
+  CHECK(wrong_model({.mesh = Mesh::training({.cp = 3}), .gemma = true}) == "");
+  CHECK(wrong_model({.mesh = Mesh::training({.ulysses = 2}), .gemma = true}) == "");
+  CHECK(wrong_model({.mesh = Mesh::training({.cp = 2, .ulysses = 2, .tp = 2}),
+                     .sequence_parallel = true,
+                     .gemma = true}) == "");
 }
 
 TEST_CASE("a model trained with its sequences cut over ulysses, and over both", "[US-4]") {
   for (const int64_t size : {2, 4}) {
-    CHECK(wrong_model({.mesh = Mesh::training(1, 1, size, 1)}) == "");
-    CHECK(wrong_model({.mesh = Mesh::training(1, 2, size, 1)}) == "");
+    CHECK(wrong_model({.mesh = Mesh::training({.ulysses = size})}) == "");
+    CHECK(wrong_model({.mesh = Mesh::training({.cp = 2, .ulysses = size})}) == "");
   }
-  CHECK(wrong_model({.mesh = Mesh::training(1, 3, 2, 1), .layout = ContextLayout::kContiguous}) ==
-        "");
+  CHECK(wrong_model({.mesh = Mesh::training({.cp = 3, .ulysses = 2}),
+                     .layout = ContextLayout::kContiguous}) == "");
 }
 
 TEST_CASE("with sequence and data parallelism, over Gloo", "[CP-4][US-4]") {
-  CHECK(wrong_model({.mesh = Mesh::training(1, 2, 1, 2), .sequence_parallel = true},
+  CHECK(wrong_model({.mesh = Mesh::training({.cp = 2, .tp = 2}), .sequence_parallel = true},
                     run_gloo_ranks) == "");
-  CHECK(wrong_model({.mesh = Mesh::training(3, 1, 2, 1)}, run_gloo_ranks) == "");
-  CHECK(wrong_model({.mesh = Mesh::training(1, 2, 2, 2), .sequence_parallel = true}) == "");
+  CHECK(wrong_model({.mesh = Mesh::training({.dp = 3, .ulysses = 2})}, run_gloo_ranks) == "");
+  CHECK(wrong_model({.mesh = Mesh::training({.cp = 2, .ulysses = 2, .tp = 2}),
+                     .sequence_parallel = true}) == "");
 }
 
 TEST_CASE("heads that ulysses cannot deal are refused before anything is sent", "[US-3]") {
-  const auto runs = try_emulated_ranks(Mesh::training(1, 1, 3, 1), [](MeshComm& comm, int64_t r) {
-    run_rank_of({.mesh = comm.mesh()}, comm, r);
-  });
+  const auto runs = try_emulated_ranks(
+      Mesh::training({.ulysses = 3}),
+      [](MeshComm& comm, int64_t r) { run_rank_of({.mesh = comm.mesh()}, comm, r); });
   CHECK_THAT(runs.error_text(1), Catch::Contains("8 query heads do not divide by ulysses=3"));
   const auto with_tp = try_emulated_ranks(
-      Mesh::training(1, 1, 8, 2),
+      Mesh::training({.ulysses = 8, .tp = 2}),
       [](MeshComm& comm, int64_t rank) { run_rank_of({.mesh = comm.mesh()}, comm, rank); });
   CHECK_THAT(with_tp.error_text(0), Catch::Contains("4 query heads do not divide by ulysses=8"));
 }

@@ -21,11 +21,11 @@ struct PackedMesh {
 
 std::vector<PackedMesh> packed_meshes() {
   return {{Mesh()},
-          {Mesh::training(1, 1, 1, 2), true},
-          {Mesh::training(1, 3, 1, 1)},
-          {Mesh::training(1, 1, 2, 1)},
-          {Mesh::training(1, 2, 1, 2), true},
-          {Mesh::training(1, 2, 2, 2)}};
+          {Mesh::training({.tp = 2}), true},
+          {Mesh::training({.cp = 3})},
+          {Mesh::training({.ulysses = 2})},
+          {Mesh::training({.cp = 2, .tp = 2}), true},
+          {Mesh::training({.cp = 2, .ulysses = 2, .tp = 2})}};
 }
 
 // Observations of all tensors with a token dim, and the token of each position: [b, s, ..] and

@@ -18,7 +18,7 @@ std::atomic<int> refused = 0;
 // Each tp group learns in a call that it must refuse; rank 0 makes it when the other has refused.
 std::string refuse_by_group(const std::string&, const RankEnv& env) {
   CallTrace trace(env.on_call, env.on_wait);
-  MeshComm comm(Mesh::training(2, 1, 1, 2), env.rank, env.make_backend, &trace);
+  MeshComm comm(Mesh::training({.dp = 2, .tp = 2}), env.rank, env.make_backend, &trace);
   const std::chrono::milliseconds moment{50};
   if (env.rank == 0) {
     while (refused < 2) std::this_thread::sleep_for(moment);

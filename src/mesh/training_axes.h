@@ -1,0 +1,47 @@
+// The axes of a training mesh: the one list of them. Option keys, --mesh, replays, saved states and
+// estimates are made from it. A parallel style with an axis of its own adds the axis' size to
+// AxisSizes and a row to kTrainingAxes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace shardproof {
+
+// What each rank of an axis has a share of.
+enum class Share { kSamples, kPositions, kModel };
+
+// The ranks of each axis.
+struct AxisSizes {
+  int64_t dp = 1;
+  int64_t cp = 1;
+  int64_t ulysses = 1;
+  int64_t tp = 1;
+
+  // The product of all sizes, or of the axes whose ranks have shares of `share`.
+  int64_t ranks() const;
+  int64_t ranks(Share share) const;
+  bool operator==(const AxisSizes&) const = default;
+};
+
+struct TrainingAxis {
+  const char* name;  // in --mesh, in names of groups and in results
+  int64_t AxisSizes::*size;
+  const char* key;  // of its size in a scenario file, in `parallel` and in a load
+  Share share;
+};
+
+// Outer to inner.
+inline constexpr TrainingAxis kTrainingAxes[] = {
+    {"dp", &AxisSizes::dp, "data_parallel_size", Share::kSamples},
+    {"cp", &AxisSizes::cp, "context_parallel_size", Share::kPositions},
+    {"ulysses", &AxisSizes::ulysses, "ulysses_size", Share::kPositions},
+    {"tp", &AxisSizes::tp, "tensor_parallel_size", Share::kModel},
+};
+
+std::vector<std::string> axis_names();
+// {2, ..}: every axis has `size` ranks.
+AxisSizes same_sizes(int64_t size);
+
+}  // namespace shardproof
