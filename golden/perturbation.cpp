@@ -10,6 +10,7 @@
 #include "sim/case/record/golden_record.h"
 #include "sim/case/recorder/changed_outputs.h"
 #include "sim/case/recorder/rounding_noise.h"
+#include "sim/case/recorder/score_noise.h"
 
 namespace shardproof::golden {
 Perturbation::Perturbation(int64_t member, int64_t seed, Errors errors, double roundings)
@@ -42,6 +43,10 @@ at::Tensor Perturbation::doubt(const at::Tensor& logprobs, int64_t step) const {
 }
 
 void Perturbation::wrap(Decoder& model) const {
+  sim::move_score_gradients(
+      model, roundings_, [seed = seed_, prefix = prefix_](const at::Tensor& like, const auto& of) {
+        return sim::uniform_noise(like, seed, prefix + of);
+      });
   sim::change_outputs(model, [mover = *this](const at::Tensor& output, const std::string& slot,
                                              const StepContext& context) {
     return mover.moved(output, fmt::format("{} {}", slot, context.step));

@@ -14,8 +14,21 @@
 namespace shardproof::golden {
 namespace {
 
-// Of a sample that overflows as a whole: about as many as ranks that share its positions.
-constexpr int64_t kPartsOfSample = 16;
+// About as many as ranks that share positions.
+constexpr int64_t kMostParts = 16;
+
+// Whether all gradients of activations are finite.
+class FiniteProbe final : public Probe {
+ public:
+  bool listens(Phase phase) const override { return phase == Phase::kBackward; }
+  void observe(const Observation& observation) override {
+    finite_ = finite_ && at::isfinite(observation.tensor).all().item<bool>();
+  }
+  bool finite() const { return finite_; }
+
+ private:
+  bool finite_ = true;
+};
 
 bool all_finite(const std::vector<at::Tensor>& grads) {
   return std::all_of(grads.begin(), grads.end(), [](const at::Tensor& grad) {
@@ -36,6 +49,7 @@ PlainModel::PlainModel(const sim::CaseSpec& spec, const CaseData& data, const Ru
   write_out(model_);
   model_.freeze(spec.frozen);
   if (perturbation_) perturbation_->wrap(model_);
+  if (parted_skips_) terms_ = watch_weight_terms(model_);
   model_.materialise(Mesh(), /*rank=*/0, options.dtype, at::kCPU);
   parameters_ = model_.parameters();
   for (const ParameterPtr& parameter : parameters_) masters_.push_back(master_of(*parameter));
@@ -81,14 +95,11 @@ void PlainModel::train(const Batch& batch, int64_t step, WitnessOptimizer& optim
   observe("loss", Phase::kForward, step, loss);
   const auto scalar = [](double value) { return at::scalar_tensor(value, at::kDouble); };
   if (skips_.active()) observe("metric.loss_scale", Phase::kStep, step, scalar(skips_.scale()));
+  if (terms_) terms_->reset();
   (loss * skips_.scale()).backward();
   std::vector<at::Tensor> grads = take_gradients(step);
-  if (parted_skips_) {
-    const bool overflow = !all_finite(grads);
-    if (overflows_in_parts(batch, step, 1) != overflow ||
-        (overflow && !overflows_in_parts(batch, step, kPartsOfSample))) {
-      parted_skips_->push_back(step);
-    }
+  if (parted_skips_ && parts_decide(batch, step, !all_finite(grads))) {
+    parted_skips_->push_back(step);
   }
   const bool skipped = skips_.unscale(grads);
   if (skips_.active()) observe("metric.skipped", Phase::kStep, step, scalar(skipped ? 1 : 0));
@@ -143,6 +154,27 @@ at::Tensor PlainModel::logprobs(const Batch& batch, int64_t step, Probe& probe) 
                    .token_map = token_map});
   }
   return logprobs;
+}
+
+bool PlainModel::parts_decide(const Batch& batch, int64_t step, bool overflow) {
+  // Terms that cancel in the whole sum may overflow in a part of it.
+  const bool parts_may_overflow = overflow || terms_->most > kLargestHalf;
+  if (overflow && only_a_sum_overflows(batch, step)) return true;
+  return overflows_in_parts(batch, step, 1) != overflow ||
+         (parts_may_overflow && overflows_in_parts(batch, step, kMostParts) != overflow);
+}
+
+bool PlainModel::only_a_sum_overflows(const Batch& batch, int64_t step) {
+  if (!terms_->is_sum) return false;
+  const auto overflows = [&](double scale, Probe& probe) {
+    const at::Tensor now = logprobs(batch, step, probe);
+    (dense_loss(now, batch, spec_.loss) * scale).backward();
+    return !all_finite(take_gradients(step));
+  };
+  FiniteProbe activations;
+  overflows(skips_.scale(), activations);
+  NoProbe nobody;
+  return activations.finite() && !overflows(skips_.scale() / kMostParts, nobody);
 }
 
 bool PlainModel::overflows_in_parts(const Batch& batch, int64_t step, int64_t parts) {

@@ -9,6 +9,7 @@
 
 #include "golden/overflow_skips.h"
 #include "golden/single_device.h"
+#include "golden/weight_terms.h"
 #include "golden/witness_optimizer.h"
 #include "model/decoder.h"
 
@@ -44,6 +45,11 @@ class PlainModel {
  private:
   at::Tensor logprobs(const Batch& batch, int64_t step, Probe& probe);
   std::vector<at::Tensor> take_gradients(int64_t step);
+  // Whether the step would be skipped otherwise if gradients were summed in parts.
+  bool parts_decide(const Batch& batch, int64_t step, bool overflow);
+  // Whether what overflows is a sum over positions, of which sixteen equal parts do not: ranks that
+  // share positions sum those that each holds, and add the sums in float32.
+  bool only_a_sum_overflows(const Batch& batch, int64_t step);
   // Whether a gradient overflows when each sample is summed alone, and cut into so many parts.
   bool overflows_in_parts(const Batch& batch, int64_t step, int64_t parts);
   void observe_metrics(const at::Tensor& logprobs, const Batch& batch, int64_t step);
@@ -56,6 +62,7 @@ class PlainModel {
   std::vector<at::Tensor> masters_;
   OverflowSkips skips_;
   std::shared_ptr<std::vector<int64_t>> parted_skips_;
+  std::shared_ptr<WeightTerms> terms_;  // where parted_skips_ is
 };
 
 }  // namespace shardproof::golden

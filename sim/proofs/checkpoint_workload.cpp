@@ -167,7 +167,8 @@ Workload checkpoint_workload() {
                       {"replays", true}},
           .inputs = block_inputs,
           .plain = plain_block,
-          .sharded_with_notes = sharded_block};
+          .sharded_with_notes = sharded_block,
+          .rounds_inside = true};
 }
 
 }  // namespace shardproof::sim

@@ -20,7 +20,7 @@ namespace {
 // Member 0 is exact; the outputs and gradients of other members are moved by roundings. In float32
 // their inputs are moved too, because a function may amplify the roundings inside it, as a
 // softmax's exponent does (backward error). In a narrower dtype the roundings inside are float32
-// and smaller than those of the outputs.
+// and smaller than those of the outputs, unless the workload says otherwise.
 void run_in(at::ScalarType dtype, int64_t member, const Workload& workload, const CaseSpec& spec,
             Probe& probe) {
   const auto moved = [&](const at::Tensor& value, const std::string& name) {
@@ -31,7 +31,8 @@ void run_in(at::ScalarType dtype, int64_t member, const Workload& workload, cons
   TensorsByName leaves;
   const WorkloadTensors inputs = workload.inputs(draw, spec.options);
   for (const WorkloadTensor& input : inputs) {
-    const bool moves = dtype == at::kFloat && input.tensor.is_floating_point();
+    const bool moves =
+        (dtype == at::kFloat || workload.rounds_inside) && input.tensor.is_floating_point();
     leaves[input.name] =
         leaf_of(moves ? moved(input.tensor.to(dtype), "input " + input.name) : input.tensor, dtype,
                 at::kCPU);

@@ -87,6 +87,9 @@ struct Workload {
   std::function<WorkloadTensors(const TensorsByName& local, MeshComm& comm, const Options& options,
                                 WorkloadNotes& notes)>
       sharded_with_notes = {};
+  // Whether its intermediate values are rounded to the dtype of its inputs and amplified, as by a
+  // tanh. Correct runs below float64 then differ as if the inputs were moved by roundings.
+  bool rounds_inside = false;
 };
 
 }  // namespace shardproof::sim

@@ -25,6 +25,8 @@ double gap_above_one(at::ScalarType dtype) {
 
 }  // namespace
 
+double half_gap(at::ScalarType dtype) { return gap_above_one(dtype) / 2; }
+
 double roundings_of_member(at::ScalarType dtype) { return dtype == at::kDouble ? 4 : 1; }
 
 at::Tensor uniform_noise(const at::Tensor& like, int64_t seed, const std::string& stream) {
@@ -34,7 +36,7 @@ at::Tensor uniform_noise(const at::Tensor& like, int64_t seed, const std::string
 
 at::Tensor moved_by_rounding(const at::Tensor& value, int64_t seed, const std::string& stream,
                              double roundings) {
-  const double rounding = gap_above_one(value.scalar_type()) / 2 * roundings;
+  const double rounding = half_gap(value.scalar_type()) * roundings;
   const at::Tensor factor = uniform_noise(value, seed, stream).mul_(rounding).add_(1);
   return (value.to(at::kDouble) * factor).to(value.scalar_type());
 }

@@ -14,6 +14,9 @@ namespace shardproof::sim {
 at::Tensor moved_by_rounding(const at::Tensor& value, int64_t seed, const std::string& stream,
                              double roundings = 1);
 
+// Half the gap above 1 of a dtype: the most by which a rounding moves a value near 1.
+double half_gap(at::ScalarType dtype);
+
 // By how many roundings a member's outputs are moved. A member in a lower precision adds in that
 // precision, so that one suffices. One in float64 adds as the run that nothing moves does, and
 // another order of adding is several roundings.

@@ -71,9 +71,10 @@ const ResultRow* unsent(const AddendGroup& group) {
   return nullptr;
 }
 
-void leave_unjudged(const AddendGroup& group, const std::string& reason) {
+void leave_unjudged(const AddendGroup& group, const std::string& reason,
+                    Outcome outcome = Outcome::kNotJudged) {
   for (ResultRow* row : group.rows) {
-    row->outcome = Outcome::kNotJudged;
+    row->outcome = outcome;
     row->reason = reason;
   }
 }
@@ -248,7 +249,12 @@ void settle_rows(const AddendGroup& group, const ResultRow& sum) {
 }
 
 void settle_group(const AddendGroup& group, WrongAddends& found) {
-  if (const ResultRow* row = unsent(group)) return leave_unjudged(group, std::string(row->reason));
+  if (const ResultRow* row = unsent(group)) {
+    // No rule decides where correct runs of one device overflow; such addends are not sent.
+    const bool unresolved = row->outcome == Outcome::kUnresolved;
+    return leave_unjudged(group, std::string(row->reason),
+                          unresolved ? Outcome::kUnresolved : Outcome::kNotJudged);
+  }
   if (group.pieces.size() != group.rows.size()) {
     return leave_unjudged(group,
                           fmt::format("{} of its {} addends came without their values",

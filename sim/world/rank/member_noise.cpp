@@ -9,6 +9,7 @@
 
 #include "sim/case/recorder/changed_outputs.h"
 #include "sim/case/recorder/rounding_noise.h"
+#include "sim/case/recorder/score_noise.h"
 #include "sim/case/reference.h"
 #include "sim/judge/diff/tolerance.h"
 
@@ -46,6 +47,9 @@ at::Tensor MemberNoise::moved(const at::Tensor& value, const std::string& stream
 }
 
 void MemberNoise::wrap(Decoder& model) const {
+  move_score_gradients(model, roundings_, [this](const at::Tensor& like, const std::string& of) {
+    return uniform_noise(like, seed_, prefix_ + of);
+  });
   change_outputs(
       model, [this](const at::Tensor& output, const std::string& slot, const StepContext& context) {
         return moved(output, fmt::format("{} {} {}", slot, context.step, context.microbatch));

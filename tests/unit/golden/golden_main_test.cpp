@@ -238,6 +238,24 @@ TEST_CASE("A float16 golden names the steps whose skip depends on the parts of a
   CHECK(run_from(0x1p24).metadata().count(sim::kPartedSkips) == 0);
 }
 
+TEST_CASE("A gradient that is one position's overflows in any parts", "[golden]") {
+  sim::CaseSpec spec = small();
+  spec.record_activations = false;
+  spec.precision = Precision::kFloat16;
+  spec.data.batch_size = 1;
+  spec.data.seq_len = 2;
+  spec.data.lengths = {2};
+  spec.frozen = {"model.*"};
+  spec.steps = 30;
+  spec.optimizer.lr = 1e-7;
+  spec.loss_scale.backoff_factor = 0.75;
+  spec.loss_scale.init_scale = 0x1p24;
+  const sim::GoldenRecord record = run(spec);
+  CHECK(stepped(record, 1, "metric.skipped").item<double>() == 1);
+  CHECK(stepped(record, 30, "metric.skipped").item<double>() == 0);
+  CHECK(record.metadata().count(sim::kPartedSkips) == 0);
+}
+
 TEST_CASE("Scoring records a forward pass of step 0 and nothing else", "[golden]") {
   sim::CaseSpec spec = small();
   spec.workload = "logprobs";

@@ -150,3 +150,24 @@ TEST_CASE("an addend that finds no room is not judged, and says how many bytes i
   CHECK_THAT(report.rows[1].reason,
              Catch::Contains("16000 more bytes on rank 3, where 384 of the 1073741824"));
 }
+
+TEST_CASE("addends that no rule decides stay unresolved; those that nothing compared do not",
+          "[addends]") {
+  for (const Outcome outcome : {Outcome::kUnresolved, Outcome::kNotJudged, Outcome::kMatch}) {
+    std::vector<RankReport> reports(4);
+    for (int64_t rank = 0; rank < 4; ++rank) {
+      ResultRow row(rank == 0 ? outcome : Outcome::kAddend);
+      row.name = kWeight;
+      row.rank = reports[static_cast<size_t>(rank)].rank = rank;
+      row.order = 0;
+      row.partial = true;
+      row.partial_axes = {"dp"};
+      reports[static_cast<size_t>(rank)].rows.push_back(row);
+    }
+    CHECK(settle_addends(StepMeshes(spec_of(4, 1)), reports).empty());
+    for (const RankReport& report : reports) {
+      CHECK(report.rows[0].outcome ==
+            (outcome == Outcome::kUnresolved ? Outcome::kUnresolved : Outcome::kNotJudged));
+    }
+  }
+}

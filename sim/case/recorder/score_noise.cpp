@@ -1,0 +1,84 @@
+#include "sim/case/recorder/score_noise.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "model/precision.h"
+#include "model/wrapped_layer.h"
+#include "sim/case/recorder/rounding_noise.h"
+
+namespace shardproof::sim {
+namespace {
+
+// Returns `out`. In the backward it adds, with a = factors * sum |grad out * out|,
+//   to q                 a keys,  [B, S, H, D]
+//   to the output keys   a q
+struct MovedScores : torch::autograd::Function<MovedScores> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& out,
+                            const at::Tensor& q, const at::Tensor& keys,
+                            const at::Tensor& factors) {
+    ctx->save_for_backward({out, q, keys, factors});
+    return out.clone();
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor &q = saved[1], &keys = saved[2], &factors = saved[3];
+    const at::ScalarType wide = keys.scalar_type();
+    const at::Tensor product = grads[0].to(wide) * saved[0].to(wide);
+    const at::Tensor rows = product.abs_().view(q.sizes()).sum(-1, /*keepdim=*/true).mul_(factors);
+    return {grads[0], (rows * keys.view(q.sizes())).to(q.scalar_type()),
+            (rows * q.to(wide)).view(keys.sizes()), at::Tensor()};
+  }
+};
+
+class MovedAttention : public WrappedLayer {
+ public:
+  MovedAttention(std::unique_ptr<Layer> inner, std::string slot, double scale, double roundings,
+                 DrawNoise draw)
+      : WrappedLayer(std::move(inner)),
+        slot_(std::move(slot)),
+        scale_(scale),
+        roundings_(roundings),
+        draw_(std::move(draw)) {}
+
+  at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
+    const at::Tensor out = inner_->forward(inputs, context);
+    const at::Tensor &q = inputs[0], &k = inputs[1];
+    if (!at::GradMode::is_enabled() || !(q.requires_grad() || k.requires_grad())) return out;
+    const at::ScalarType wide = wider_type(q.scalar_type());
+    const at::Tensor keys =
+        inner_->forward({q.detach().to(wide), k.detach().to(wide), k.to(wide)}, context);
+    const at::Tensor rows = q.detach().narrow(-1, 0, 1);
+    const std::string stream =
+        fmt::format("{} rows {} {}", slot_, context.step, context.microbatch);
+    const double products = 2 * std::sqrt(static_cast<double>(q.size(-1)));
+    const at::Tensor factors =
+        draw_(rows, stream).to(wide).mul_(products * roundings_ * half_gap(wide) * scale_);
+    return MovedScores::apply(out, q, keys, factors);
+  }
+
+ private:
+  std::string slot_;
+  double scale_;  // of the scores
+  double roundings_;
+  DrawNoise draw_;
+};
+
+}  // namespace
+
+void move_score_gradients(Decoder& model, double roundings, const DrawNoise& draw) {
+  for (Slot* slot : model.slots()) {
+    if (slot->kind() != SlotKind::kAttention) continue;
+    slot->layer = std::make_unique<MovedAttention>(std::move(slot->layer), slot->name,
+                                                   model.config().score_scale(), roundings, draw);
+  }
+}
+
+}  // namespace shardproof::sim
