@@ -33,6 +33,9 @@ using nlohmann::json;
 // Cases; after each round, what has run is known. The first is short, so that what every second
 // case shows is reported within seconds, and each has twice as many as the one before.
 constexpr int64_t kFirstRound = 50, kRound = 400;
+// One of kPairs cases is around a pair of values that has not run, and one of kAtEdges of these is
+// at an edge of the code instead. The others are of registered workloads and take little time each.
+constexpr int64_t kPairs = 4, kAtEdges = 4;
 constexpr int64_t kSampledPairs = 2000;  // of which the valid ones are counted
 constexpr int64_t kSampleTries = 20;     // draws before a pair counts as invalid
 constexpr size_t kShownUnexpected = 20;
@@ -149,7 +152,14 @@ class Fuzz {
 
   void draw(PairCoverage& expected, Selection& selection, std::map<std::string, DrawnCase>& drawn) {
     const int64_t number = ++drawn_;
-    const CaseSettings settings = drawer_.draw_missing(coverage_, expected, random_);
+    std::optional<CaseSettings> found;
+    if (number % kPairs != 0) {
+      found = drawer_.draw_registered(random_);
+    } else if (number % (kPairs * kAtEdges) == 0) {
+      found = drawer_.draw_at_edge(random_);
+    }
+    const CaseSettings settings =
+        found ? *found : drawer_.draw_missing(coverage_, expected, random_);
     expected.add(catalog_.kinds_in(settings));
     const std::string name = fmt::format("{}-{:06}", explore_.seed, number);
     const fs::path file = folder_ / "corpus" / (name + ".yaml");

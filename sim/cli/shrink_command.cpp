@@ -19,6 +19,7 @@
 #include "sim/cli/selection.h"
 #include "sim/explore/shrink.h"
 #include "sim/explore/signature.h"
+#include "sim/explore/smaller_cases.h"
 #include "sim/judge/verdict/schedules.h"
 #include "sim/lint/scenario_files.h"
 #include "sim/run/case_runner.h"

@@ -9,6 +9,7 @@
 
 #include "sim/case/names.h"
 #include "sim/case/scenario/schema.h"
+#include "sim/explore/edges.h"
 #include "sim/explore/effects.h"
 
 namespace shardproof::sim {
@@ -44,30 +45,6 @@ constexpr NotDrawn kNotDrawn[] = {
     {"options.broadcast_data.missing", "each group refuses it alone, after a call"},
 };
 
-// Sizes at which the code takes another way: a block, a tile or a bucket ends there.
-struct Edge {
-  const char* path;
-  int64_t size;
-  const char* reason;
-};
-constexpr Edge kEdges[] = {
-    {"model.vocab_size", 32, "rows are read 4 x 8 columns at a time (logprob/row_loops.h)"},
-    {"model.vocab_size", 1024, "row_sum adds float32 in stretches of 1024 (logprob/row_loops.h)"},
-    {"model.hidden_size", 16, "16 independent sums (parallel/tp/add_rms_norm.cpp)"},
-    {"model.hidden_size", 1024, "float32 stretches (parallel/tp/norm_row_loops.h)"},
-    {"data.sequence_length", 32, "attention has at least 32 rows in a block (model/attention.cpp)"},
-    {"data.sequence_length", 64, "fused_logprob has at least 64 rows in a block"},
-    {"run.sequence_packing.train_mb_tokens", 32, "a row of several blocks of the attention"},
-    {"run.sequence_packing.logprob_mb_tokens", 32, "a row of several blocks of the attention"},
-    {"run.refit.budget_bytes", 4096, "a bucket holds several small tensors (policy/refit.cpp)"},
-    {"run.stages[].max_file_bytes", 4096, "several files, each with several tensors"},
-    {"options.vocab_parallel_logprob.rows", 16, "rows of one thread (logprob/row_softmax.cpp)"},
-    {"options.fused_logprob.rows", 64, "rows of a block (logprob/fused_logprob.cpp)"},
-    {"options.fused_logprob.vocab_size", 1024, "float32 stretches (logprob/row_loops.h)"},
-    {"options.vocab_parallel_logprob.vocab_size", 1024, "float32 stretches (logprob/row_loops.h)"},
-    {"options.inference_pair.width", 16, "independent sums (parallel/tp/add_rms_norm.cpp)"},
-};
-
 bool is_drawn_of_workload(const std::string& path) {
   return std::none_of(std::begin(kNotDrawn), std::end(kNotDrawn),
                       [&](const NotDrawn& one) { return path == one.path; });
@@ -90,7 +67,7 @@ std::vector<int64_t> sizes_of(const DrawnOption& option) {
     const auto usual = option.default_value.get<int64_t>();
     sizes = {2 * usual, 3 * usual};
   }
-  for (const Edge& edge : kEdges) {
+  for (const Edge& edge : edges()) {
     if (option.path != edge.path) continue;
     sizes.insert(sizes.end(), {edge.size - 1, edge.size, edge.size + 1, 2 * edge.size + 3});
   }
@@ -183,7 +160,7 @@ std::string number_label(const Option& option, const json& value) {
     return number < option.default_value.get<double>() ? "less" : "more";
   }
   std::string label = value.get<int64_t>() % 2 == 0 ? "even" : "odd";
-  for (const Edge& edge : kEdges) {
+  for (const Edge& edge : edges()) {
     if (option.path != edge.path) continue;
     const auto size = static_cast<double>(edge.size);
     if (std::abs(number - size) <= 1) return fmt::format("near {}", edge.size);
@@ -260,6 +237,41 @@ void Catalog::make_kinds() {
       kinds_[found->second].values.push_back(value);
     }
   }
+  const auto is_workload = [this](const std::string& name) {
+    return std::find(workloads().begin(), workloads().end(), name) != workloads().end();
+  };
+  const bool models = std::any_of(workloads().begin(), workloads().end(),
+                                  [](const json& name) { return is_model_workload(name); });
+  own_kinds_.clear();
+  edge_kinds_.clear();
+  for (size_t kind = 0; kind < kinds_.size(); ++kind) {
+    const DrawnOption& option = options_[kinds_[kind].option];
+    if (is_workload(option.workload)) own_kinds_[option.workload].push_back(kind);
+    for (const Edge& edge : edges()) {
+      const std::string label = std::to_string(edge.size);
+      const bool at_edge = kinds_[kind].label.ends_with(" " + label);  // "near 32", "above 32"
+      if (models && option.workload.empty() && option.path == edge.path && at_edge) {
+        edge_kinds_.push_back({kind, edge.code});
+      }
+    }
+  }
+}
+
+const std::vector<json>& Catalog::workloads() const {
+  return std::find_if(options_.begin(), options_.end(),
+                      [](const DrawnOption& option) { return option.path == "workload"; })
+      ->candidates;
+}
+
+std::vector<size_t> Catalog::kinds_of_code(const std::string& code) const {
+  std::vector<size_t> found;
+  for (size_t kind = 0; kind < kinds_.size(); ++kind) {
+    const std::string& path = options_[kinds_[kind].option].path;
+    const std::string& label = kinds_[kind].label;
+    const bool is_other = label != "default" && (path != "workload" || is_model_workload(label));
+    if (is_other && is_read_by(code, path)) found.push_back(kind);
+  }
+  return found;
 }
 
 void Catalog::restrict_to(const std::string& path, const std::vector<std::string>& names) {

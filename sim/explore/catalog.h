@@ -9,6 +9,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/case/option.h"
@@ -49,6 +50,14 @@ class Catalog {
   std::vector<size_t> kinds_in(const CaseSettings& settings) const;
   // The defaults of a registered workload's options; of others {}.
   nlohmann::json defaults_of(const std::string& workload) const;
+  // The workloads that are drawn.
+  const std::vector<nlohmann::json>& workloads() const;
+  // The kinds of the options of each registered workload that is drawn, by its name.
+  const std::map<std::string, std::vector<size_t>>& own_kinds() const { return own_kinds_; }
+  // Kinds of values at which a piece of the code of models takes another way, with the code's name,
+  // and other kinds than defaults of what the same code reads; none where no model is drawn.
+  const std::vector<std::pair<size_t, std::string>>& edge_kinds() const { return edge_kinds_; }
+  std::vector<size_t> kinds_of_code(const std::string& code) const;
   // Settings of a case of the repository that runs this registered workload.
   const std::vector<CaseSettings>& cases_of(const std::string& workload) const;
 
@@ -59,6 +68,8 @@ class Catalog {
   std::vector<DrawnOption> options_;
   std::vector<ValueKind> kinds_;
   std::map<std::pair<size_t, std::string>, size_t> kind_of_;
+  std::map<std::string, std::vector<size_t>> own_kinds_;
+  std::vector<std::pair<size_t, std::string>> edge_kinds_;
   std::map<std::string, std::vector<CaseSettings>> cases_;  // by workload
 };
 

@@ -3,9 +3,11 @@
 #include <algorithm>
 
 #include "sim/case/names.h"
-#include "sim/case/reference.h"
+#include "sim/explore/case_work.h"
+#include "sim/explore/chance.h"
 #include "sim/explore/effects.h"
 #include "sim/explore/fit.h"
+#include "sim/explore/fitted_settings.h"
 
 namespace shardproof::sim {
 
@@ -17,59 +19,48 @@ constexpr const char* kStages = "run.stages";
 // The least share of a registered workload's own options that a case gives: they are few, and a
 // mistake in such a layer often needs three of them. So it does of its mesh and its precision.
 constexpr double kOwnShare = 0.3, kOwnMesh = 0.5, kOwnPrecision = 0.6;
-// Cases of registered workloads, which take little time.
-constexpr double kRegistered = 0.3;
+// The least share of options beside a pair.
+constexpr double kLeastShare = 0.02;
+// A mistake often needs some values of options that belong together: each case has two groups of
+// keys of which it gives at least this share, and so it does of options that have an effect only
+// beside a value of another.
+constexpr double kGroupShare = 0.5, kDependentShare = 0.25;
+// Of a size, how often it is drawn by the mesh: a size that an axis cuts evenly, or nearly does.
+constexpr double kByMesh = 0.4;
 // A setting that was refused so often, and never taken, is not drawn beside a pair.
 constexpr int64_t kNeverTaken = 8;
-// Bounds of a case, so that thousands run in an hour: multiplications of its model, and layers that
-// its ranks compute, over all steps and microbatches.
-// Below float64 a golden runs many times; a reference does on all of its ranks.
-constexpr double kMostWork = 2e9, kMostLowWork = 3e8, kMostLayers = 160, kMostReferenceLayers = 400;
-
-template <class Item>
-const Item& any(const std::vector<Item>& items, std::mt19937_64& random) {
-  return items[random() % items.size()];
+// The keys that belong together: "model.", "run.optimizer.".
+std::string group_of(const std::string& path) {
+  const size_t dot = path.find('.');
+  if (dot == path.npos || !path.starts_with("run.")) return path.substr(0, dot);
+  return path.substr(0, path.find('.', dot + 1));
 }
 
-bool happens(double share, std::mt19937_64& random) {
-  return static_cast<double>(random() % 1000000) < share * 1e6;
+// Whether it has an effect only beside a value of a key other than the workload.
+bool is_dependent(const std::string& path) {
+  const std::vector<Way>& ways = ways_of(path);
+  return !ways.empty() && std::none_of(ways.begin(), ways.end(), [](const Way& way) {
+    return std::all_of(way.begin(), way.end(),
+                       [](const NeededSetting& needed) { return needed.path == "workload"; });
+  });
+}
+
+// Of the whole axis, or around one or two of its sizes: 1 2 3 4 5 7 9 for an axis of 4.
+json size_by_mesh(const CaseSettings& settings, std::mt19937_64& random) {
+  std::vector<int64_t> axes;
+  for (const TrainingAxis& axis : kTrainingAxes) {
+    const json size = setting_of(settings, path_of_size(axis));
+    if (size.is_number_integer() && size > 1) axes.push_back(size);
+  }
+  if (axes.empty()) return nullptr;
+  const int64_t size = any(axes, random);
+  const std::vector<int64_t> sizes = {1,        size / 2,     size - 1,    size,
+                                      size + 1, 2 * size - 1, 2 * size + 1};
+  return any(sizes, random);
 }
 
 std::string setting_line(const std::string& path, const json& value) {
   return path + ": " + value.dump();
-}
-
-constexpr int64_t kReferenceRuns = 17;  // below float64: sim/run/reference_run.cpp
-
-// Layers that the ranks of the reference compute.
-double reference_layers(const CaseSpec& spec) {
-  if (!spec.reference.is_set()) return 0;
-  const int64_t ranks = reference_layout(spec.reference).world_size();
-  const bool exact = spec.precision == Precision::kFloat64;
-  return static_cast<double>(ranks * spec.steps * (exact ? 1 : kReferenceRuns)) *
-         spec.model.value("num_hidden_layers", 1.0);
-}
-
-bool is_small(const CaseSpec& spec) {
-  if (spec.parallel.world_size() > kMostDrawnRanks) return false;
-  if (!is_model_workload(spec.workload)) return true;
-  const auto size = [&](const char* name) { return spec.model.value(name, 1.0); };
-  const auto samples = static_cast<double>(spec.data.batch_size);
-  const double layer = size("hidden_size") * (3 * size("intermediate_size") +
-                                              4 * size("num_attention_heads") * size("head_dim"));
-  const auto passes = static_cast<double>(
-      std::max(spec.steps, spec.lives * static_cast<int64_t>(spec.stages.size())));
-  const double work =
-      3 * samples * static_cast<double>(spec.data.seq_len) * passes *
-      (size("num_hidden_layers") * layer + size("hidden_size") * size("vocab_size"));
-  const double rows = spec.micro_batch_size > 0
-                          ? samples / static_cast<double>(spec.micro_batch_size * spec.parallel.dp)
-                          : 1;
-  const double layers = static_cast<double>(spec.parallel.world_size()) * passes *
-                        std::max(1.0, rows) * size("num_hidden_layers");
-  const bool exact = spec.precision == Precision::kFloat64;
-  return work <= (exact ? kMostWork : kMostLowWork) && layers <= kMostLayers &&
-         reference_layers(spec) <= kMostReferenceLayers;
 }
 
 }  // namespace
@@ -157,29 +148,49 @@ void Drawer::choose_workload(Drawing& drawing, std::mt19937_64& random) const {
     drawing.settings["workload"] = setting_of(drawing.settings, "workload");
     return;
   }
-  const auto& options = catalog_.options();
-  const auto found = std::find_if(options.begin(), options.end(), [](const DrawnOption& option) {
-    return option.path == "workload";
-  });
   std::vector<json> models, others;
-  for (const json& name : found->candidates) {
+  for (const json& name : catalog_.workloads()) {
     (is_model_workload(name) ? models : others).push_back(name);
   }
-  const bool model = others.empty() || (!models.empty() && !happens(kRegistered, random));
-  const std::string name = any(model ? models : others, random);
+  const std::string name = any(models.empty() ? others : models, random);
   drawing.settings["workload"] = name;
   const auto& known = catalog_.cases_of(name);
-  if (model || known.empty()) return;
+  if (known.empty()) return;
   const CaseSettings base = any(known, random);
   for (const auto& [path, value] : base.items()) {
     if (!drawing.settings.contains(path)) drawing.settings[path] = value;
   }
 }
 
+json Drawer::drawn_value(const DrawnOption& option, const CaseSettings& settings,
+                         std::mt19937_64& random) const {
+  const bool size = option.type == KeyType::kInteger && !option.restricted &&
+                    (option.path.starts_with("model.") || option.path.starts_with("data."));
+  if (size && happens(kByMesh, random)) {
+    const json value = size_by_mesh(settings, random);
+    const bool fits = !value.is_null() &&
+                      (option.low == option.high || (value >= option.low && value <= option.high));
+    if (fits && option.path != "model.hidden_size") return value;
+  }
+  return any(option.candidates, random);
+}
+
 void Drawer::fill(Drawing& drawing, double share, std::mt19937_64& random) const {
   std::vector<const DrawnOption*> order;
   for (const DrawnOption& option : catalog_.options()) order.push_back(&option);
   std::shuffle(order.begin(), order.end(), random);
+  std::set<std::string> groups;
+  if (share > kLeastShare) {
+    while (groups.size() < 2) {
+      const DrawnOption& option = *any(order, random);
+      if (option.workload.empty()) groups.insert(group_of(option.path));
+    }
+  }
+  const auto share_of = [&](const std::string& path) {
+    double most = share;
+    if (share > kLeastShare && is_dependent(path)) most = std::max(most, kDependentShare);
+    return groups.count(group_of(path)) != 0 ? std::max(most, kGroupShare) : most;
+  };
   // Twice: what an option needs may be drawn after it.
   for (int pass = 0; pass < 2; ++pass) {
     for (const DrawnOption* option : order) {
@@ -197,9 +208,10 @@ void Drawer::fill(Drawing& drawing, double share, std::mt19937_64& random) const
       const bool own = !model && option->path == "precision";
       if (drawing.fixed.count(option->path) != 0 || settings.contains(option->path)) continue;
       if (option->restricted) drawing.fixed.insert(option->path);
-      if (!option->restricted && !happens(own ? kOwnPrecision : share, random)) continue;
+      if (!option->restricted && !happens(own ? kOwnPrecision : share_of(option->path), random))
+        continue;
       if (!in_effect(option->path, settings)) continue;
-      const json value = any(option->candidates, random);
+      const json value = drawn_value(*option, settings, random);
       if (!option->restricted && is_hopeless(option->path, value)) continue;
       if (value != option->default_value || option->restricted) settings[option->path] = value;
     }
@@ -280,7 +292,7 @@ std::optional<CaseSettings> Drawer::draw(const KindPair& pair, std::mt19937_64& 
     choose_stages(drawing, random);
     // Simple cases and wild ones; the last tries add little to the pair.
     const double share =
-        i + 2 >= tries ? 0.02 : 0.03 + 0.5 * static_cast<double>(random() % 100) / 100;
+        i + 2 >= tries ? kLeastShare : 0.03 + 0.5 * static_cast<double>(random() % 100) / 100;
     fill(drawing, share, random);
     fill_stages(drawing, share, random);
     if (!drawing.settings.contains("seed")) drawing.settings["seed"] = random() % 1000;
@@ -292,18 +304,6 @@ std::optional<CaseSettings> Drawer::draw(const KindPair& pair, std::mt19937_64& 
     if (there(pair.first) && there(pair.second)) return drawing.settings;
   }
   return std::nullopt;
-}
-
-CaseSettings Drawer::draw_missing(PairCoverage& run, PairCoverage& expected,
-                                  std::mt19937_64& random) {
-  for (;;) {
-    const auto [missing, found] = expected.missing_pair(random);
-    const KindPair pair = found ? missing : expected.any_pair(random);
-    if (const auto settings = draw(pair, random, kTries)) return *settings;
-    if (!found) continue;
-    run.give_up(pair);
-    expected.give_up(pair);
-  }
 }
 
 }  // namespace shardproof::sim

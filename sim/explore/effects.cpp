@@ -4,6 +4,7 @@
 #include <map>
 
 #include "sim/case/names.h"
+#include "sim/explore/fitted_settings.h"
 
 namespace shardproof::sim {
 
@@ -18,10 +19,9 @@ std::vector<Way> any_of_values(const std::string& path, const std::vector<std::s
 }
 
 // By the beginning of the key; the longest one counts.
-const std::map<std::string, std::vector<Way>>& table() {
+std::map<std::string, std::vector<Way>> all_ways() {
   const NeededSetting dp{"parallel.data_parallel_size", {}};
   const NeededSetting cp{"parallel.context_parallel_size", {}};
-  const NeededSetting ulysses{"parallel.ulysses_size", {}};
   const NeededSetting tp{"parallel.tensor_parallel_size", {}};
   const NeededSetting train{"workload", "train"}, scores{"workload", "logprobs"};
   const NeededSetting policy{"workload", "policy"};
@@ -36,7 +36,11 @@ const std::map<std::string, std::vector<Way>>& table() {
   const std::vector<Way> nodes = {{{"world.nodes", {}}}, {{"world.ranks_per_node", {}}}};
   const std::vector<Way> packs = {{{"run.sequence_packing.enabled", true}}};
   const std::vector<Way> groups = {{{"run.dynamic_batching.enabled", true}}};
-  static const std::map<std::string, std::vector<Way>> ways = {
+  std::vector<Way> sharded_over;
+  for (const TrainingAxis& axis : kTrainingAxes) {
+    if (axis.share != Share::kModel) sharded_over.push_back({{path_of_size(axis), {}}});
+  }
+  std::map<std::string, std::vector<Way>> ways = {
       {"model.", models},
       {"data.", models},
       {"run.", models},
@@ -54,17 +58,20 @@ const std::map<std::string, std::vector<Way>>& table() {
       {"model.sliding_window_pattern", {{{"model.family", "gemma3"}}}},
       {"model.use_sliding_window", any_of_values("model.family", {"qwen2", "qwen3"})},
       {"model.max_window_layers", {{{"model.use_sliding_window", true}}}},
-      {"parallel.custom_parallel_plan", {{tp}}},
+      {"parallel.custom_parallel_plan", {{tp, train}, {tp, scores}, {tp, policy}}},
       {"parallel.sequence_parallel", {{tp}}},
       {"parallel.tp.", {{tp}}},
       {"parallel.tp.gather_buffer", {{tp, {"parallel.sequence_parallel", true}}}},
       {"parallel.tp.deferred_wgrad", {{tp, train}, {tp, policy}}},
+      {"parallel.tp.spread_checkpoints",
+       {{tp, {"parallel.activation_checkpointing", "layer"}},
+        {tp, {"parallel.activation_checkpointing", "mlp"}}}},
       {"parallel.tp.bias", {{tp, {"model.attention_bias", true}}, {tp, {"model.mlp_bias", true}}}},
       {"data.read_by", {{tp}}},
       {"run.gradients", trains},
       {"parallel.context_layout", {{cp}}},
       {"parallel.context_rotation", {{cp}}},
-      {"parallel.data_parallel", {{dp}, {cp}, {ulysses}}},
+      {"parallel.data_parallel", sharded_over},
       {"parallel.data_parallel_size", {}},
       {"parallel.replicate_size", {{{"parallel.data_parallel", "hybrid"}, dp}}},
       {"parallel.fsdp", any_of_values("parallel.data_parallel", {"fsdp", "hybrid"})},
@@ -82,9 +89,6 @@ const std::map<std::string, std::vector<Way>>& table() {
       {"run.stages[].logprob_batch_size", of_stage("score")},
       {"run.stages[].max_file_bytes", of_stage("export")},
       {"run.stages[].data_parallel", loads},
-      {"run.stages[].context_parallel_size", loads},
-      {"run.stages[].ulysses_size", loads},
-      {"run.stages[].tensor_parallel_size", loads},
       {"run.stages[].sequence_parallel", loads},
       {"run.train_", trains},
       {"run.logprob_batch_size", {{scores}, of_stage("score").front()}},
@@ -114,6 +118,9 @@ const std::map<std::string, std::vector<Way>>& table() {
       {"world.compute_cost.op_us", {{{"world.compute", "fixed"}}}},
       {"world.compute_cost.gflop_per_s", {{{"world.compute", "fixed"}}}},
   };
+  for (const TrainingAxis& axis : kTrainingAxes) {
+    ways[std::string("run.stages[].") + axis.key] = loads;
+  }
   return ways;
 }
 
@@ -133,8 +140,9 @@ json needed_value(const NeededSetting& needed, const CaseSettings& settings, con
 
 const std::vector<Way>& ways_of(const std::string& path) {
   static const std::vector<Way> always;
+  static const std::map<std::string, std::vector<Way>> table = all_ways();
   const std::vector<Way>* found = &always;
-  for (const auto& [prefix, ways] : table()) {  // a longer prefix is behind a shorter one
+  for (const auto& [prefix, ways] : table) {  // a longer prefix is behind a shorter one
     if (path.starts_with(prefix)) found = &ways;
   }
   return *found;

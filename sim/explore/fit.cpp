@@ -1,7 +1,7 @@
 #include "sim/explore/fit.h"
 
 #include <algorithm>
-#include <array>
+#include <iterator>
 
 #include "sim/case/names.h"
 #include "sim/explore/fitted_settings.h"
@@ -22,7 +22,9 @@ class Fit : private FittedSettings {
   using FittedSettings::FittedSettings;
 
   void mesh() {
-    for (const char* axis : {kInference, kDp, kUlysses, kCp, kTp}) {
+    std::vector<std::string> axes = {kInference};
+    for (const TrainingAxis& axis : kTrainingAxes) axes.push_back(path_of_size(axis));
+    for (const std::string& axis : axes) {
       while (ranks() > kMostDrawnRanks && size(axis, 1) > 1 && !is_fixed(axis)) {
         set(axis, size(axis, 1) / 2);
       }
@@ -43,19 +45,23 @@ class Fit : private FittedSettings {
 
   void model() {
     for (const char* axis : {kUlysses, kTp}) {
-      while (has_fixed_heads() && !fits_heads(size(kTp, 1), size(kUlysses, 1)) &&
+      while (has_fixed_heads() && !fits_heads(tp_of_heads(), size(kUlysses, 1)) &&
              size(axis, 1) > 1 && !is_fixed(axis)) {
         set(axis, size(axis, 1) - 1);
       }
     }
-    const int64_t shares = size(kTp, 1) * size(kUlysses, 1);
+    const int64_t tp = tp_of_heads(), shares = tp * size(kUlysses, 1);
     const char *heads = "model.num_attention_heads", *kv = "model.num_key_value_heads";
     if (size(heads, 4) % shares != 0) set(heads, multiple(size(heads, 4), shares));
     // Kv heads that tp or ulysses ranks share are drawn too.
-    const int64_t tp = size(kTp, 1);
     const bool shared = size(kv, 1) % tp == 0 || tp % size(kv, 1) == 0;
     if (has(kv) && (size(heads, 4) % size(kv, 1) != 0 || !shared)) {
       set(kv, size(heads, 4) % (2 * shares) == 0 ? size(heads, 4) / 2 : size(heads, 4));
+    }
+    // By default the first 28 layers have no window, and a drawn model has fewer.
+    const char* without_window = "model.max_window_layers";
+    if (setting_of(settings_, "model.use_sliding_window") == true && !has(without_window)) {
+      set(without_window, size("model.num_hidden_layers", 2) / 2);
     }
     const char *width = "model.hidden_size", *head_dim = "model.head_dim";
     if (has(head_dim) && size(head_dim, 8) % 2 != 0) set(head_dim, size(head_dim, 8) + 1);
@@ -65,6 +71,7 @@ class Fit : private FittedSettings {
 
   void batch() {
     lengths();
+    fill_rows();
     const bool policy = setting_of(settings_, "workload") == name_of(ModelWorkload::kPolicy);
     const char *samples = "data.batch_size", *global = "run.train_global_batch_size";
     if (has("data.lengths")) drop(samples);
@@ -108,9 +115,8 @@ class Fit : private FittedSettings {
   // The reference's mesh cuts the case's heads and samples too.
   void reference() {
     static constexpr const char *kRefTp = "reference.mesh.tp", *kRefDp = "reference.mesh.dp",
-                                *kRefCp = "reference.mesh.cp",
                                 *kRefUlysses = "reference.mesh.ulysses";
-    const auto smaller = [this](const char* axis, const auto& fits) {
+    const auto smaller = [this](const std::string& axis, const auto& fits) {
       while (!fits() && size(axis, 1) > 1 && !is_fixed(axis)) set(axis, size(axis, 1) - 1);
     };
     const bool pairs = setting_of(settings_, "run.loss.kind") == name_of(LossKind::kPreference);
@@ -119,12 +125,15 @@ class Fit : private FittedSettings {
       smaller(axis, [&] { return fits_heads(size(kRefTp, 1), size(kRefUlysses, 1)); });
     }
     smaller(kRefDp, [&] { return uneven || samples() % ((pairs ? 2 : 1) * size(kRefDp, 1)) == 0; });
-    for (const char* axis : {kRefDp, kRefCp, kRefUlysses, kRefTp}) {
-      smaller(axis, [&] {
-        return size(kRefDp, 1) * size(kRefCp, 1) * size(kRefUlysses, 1) * size(kRefTp, 1) <=
-               kMostDrawnRanks;
-      });
-    }
+    const auto path_in_reference = [](const TrainingAxis& axis) {
+      return std::string("reference.mesh.") + axis.name;
+    };
+    const auto few_ranks = [&] {
+      int64_t ranks = 1;
+      for (const TrainingAxis& axis : kTrainingAxes) ranks *= size(path_in_reference(axis), 1);
+      return ranks <= kMostDrawnRanks;
+    };
+    for (const auto& axis : kTrainingAxes) smaller(path_in_reference(axis), few_ranks);
   }
 
   // Gradients that are added up whole or computed late belong to replicated parameters, and wider
@@ -145,6 +154,25 @@ class Fit : private FittedSettings {
     if (!has(place) && !has(late)) return;
     if (!has("run.stages")) return;
     for (json& stage : settings_["run.stages"]) stage.erase("data_parallel");
+  }
+
+  // Ranks keep parts of the inputs of checkpoints that sequence_parallel does not cut, on a loaded
+  // mesh too.
+  void checkpoints() {
+    const char *spread = "parallel.tp.spread_checkpoints", *stages = "run.stages",
+               *cut = "sequence_parallel";
+    if (setting_of(settings_, spread) != true) return;
+    if (is_fixed(spread)) {
+      drop("parallel.sequence_parallel");
+      drop("parallel.tp.gather_buffer");
+      if (!has(stages)) return;
+      for (json& stage : settings_[stages]) stage.erase(cut);
+      return;
+    }
+    const json list = setting_of(settings_, stages);
+    const bool loaded = std::any_of(list.begin(), list.end(),
+                                    [&](const json& stage) { return stage.value(cut, false); });
+    if (loaded || setting_of(settings_, "parallel.sequence_parallel") == true) drop(spread);
   }
 
   // A load names a mesh of as many ranks, here that of the case with two axes exchanged.
@@ -190,6 +218,19 @@ class Fit : private FittedSettings {
     }
   }
 
+  // A budget of tokens has an effect only where there are as many.
+  void fill_rows() {
+    constexpr int64_t kMostSamples = 16;
+    if (setting_of(settings_, "run.sequence_packing.enabled") != true || has("data.lengths"))
+      return;
+    const int64_t each = size("data.sequence_length", 16);
+    for (const char* path :
+         {"run.sequence_packing.train_mb_tokens", "run.sequence_packing.logprob_mb_tokens"}) {
+      const int64_t wanted = std::min(kMostSamples, multiple(size(path, 0), each) / each);
+      if (samples() < wanted) set("data.batch_size", wanted);
+    }
+  }
+
   void pair_samples() {
     for (const char* path : {"run.sequence_packing.enabled", "run.dynamic_batching.enabled"}) {
       drop(path);
@@ -219,7 +260,7 @@ class Fit : private FittedSettings {
                          *std::max_element(list.begin(), list.end()));
     }
     const char* round = "run.dynamic_batching.sequence_length_round";
-    const int64_t row = 2 * size(kCp, 1) * size(kUlysses, 1) * size(kTp, 1) * size(round, 1);
+    const int64_t row = 2 * mesh_ranks() / mesh_sizes().ranks(Share::kSamples) * size(round, 1);
     for (const char* path :
          {"run.sequence_packing.train_mb_tokens", "run.sequence_packing.logprob_mb_tokens",
           "run.dynamic_batching.train_mb_tokens", "run.dynamic_batching.logprob_mb_tokens"}) {
@@ -252,37 +293,42 @@ class Fit : private FittedSettings {
 
   // Returns its dp ranks.
   int64_t other_mesh(json& stage, int64_t dp) {
-    static constexpr std::array<std::pair<const char*, const char*>, 4> kAxes = {
-        {{"data_parallel_size", kDp},
-         {"context_parallel_size", kCp},
-         {"ulysses_size", kUlysses},
-         {"tensor_parallel_size", kTp}}};
+    constexpr size_t kAxes = std::size(kTrainingAxes);
     const auto of = [&](const char* name) {
       return std::max<int64_t>(stage.value(name, int64_t{0}), 1);
     };
     int64_t product = 1;
     bool named = false;
-    for (const auto& [name, path] : kAxes) {
-      named = named || stage.contains(name);
-      product *= of(name);
+    for (const TrainingAxis& axis : kTrainingAxes) {
+      named = named || stage.contains(axis.key);
+      product *= of(axis.key);
     }
     if (!named) {
       stage.erase("sequence_parallel");
       return dp;
     }
     if (mesh_ranks() % product != 0 || stage.contains("data_parallel_size")) {
-      for (size_t i = 0; i < kAxes.size(); ++i) {
-        stage[kAxes[i].first] = size(kAxes[(i + 1) % kAxes.size()].second, 1);
+      for (size_t i = 0; i < kAxes; ++i) {
+        stage[kTrainingAxes[i].key] = size(path_of_size(kTrainingAxes[(i + 1) % kAxes]), 1);
       }
     }
     // Ranks that cannot share its heads hold samples.
     for (const char* axis : {"ulysses_size", "tensor_parallel_size"}) {
       if (!fits_heads(of("tensor_parallel_size"), of("ulysses_size"))) stage[axis] = 1;
     }
-    const int64_t rest = mesh_ranks() / (of("context_parallel_size") * of("ulysses_size") *
-                                         of("tensor_parallel_size"));
+    int64_t rest = mesh_ranks();
+    for (const TrainingAxis& axis : kTrainingAxes) {
+      if (axis.size != &AxisSizes::dp) rest /= of(axis.key);
+    }
     if (stage.contains("data_parallel_size")) stage["data_parallel_size"] = rest;
     return rest;
+  }
+
+  // 1 where the plan leaves attention whole on every rank: the heads need not be cut then.
+  int64_t tp_of_heads() const {
+    const json plan = setting_of(settings_, "parallel.custom_parallel_plan");
+    const bool whole = plan.is_object() && plan.value("*.self_attn.attention", "") == "Replicate";
+    return whole ? 1 : size(kTp, 1);
   }
 
   // Kv heads that tp or ulysses ranks share fit too.
@@ -311,6 +357,7 @@ void fit_sizes(CaseSettings& settings, const std::set<std::string>& fixed, const
   fit.batch();
   fit.reference();
   fit.stages();
+  fit.checkpoints();
 }
 
 }  // namespace shardproof::sim

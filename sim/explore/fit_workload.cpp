@@ -45,17 +45,13 @@ constexpr CutSize kCutSizes[] = {
     {"vocab_parallel_logprob", "vocab_size", kTp},
 };
 
-// Options that have no meaning beside a value of another, so that ranks refuse them. With
-// `is_not`: beside every other value.
+// Options that have no meaning beside a value of another, so that ranks refuse them.
 struct Excludes {
   const char *workload, *option, *value;
   std::array<const char*, 3> others;
-  bool is_not = false;
 };
 constexpr Excludes kExcludes[] = {
-    {"column_parallel_linear", "bias", "true", {"skip_bias_add"}, true},
     {"context_logprob", "rows", "\"indexed\"", {"contiguous"}},
-    {"row_parallel_linear", "bias", "true", {"skip_bias_add"}, true},
 };
 
 class WorkloadFit : private FittedSettings {
@@ -75,8 +71,7 @@ class WorkloadFit : private FittedSettings {
 
   void exclude() {
     for (const Excludes& one : kExcludes) {
-      if (workload_ != one.workload || (value(one.option) == json::parse(one.value)) == one.is_not)
-        continue;
+      if (workload_ != one.workload || value(one.option) != json::parse(one.value)) continue;
       for (const char* other : one.others) {
         if (other == nullptr || !options_.contains(other) || options_[other] == usual(other)) {
           continue;
@@ -90,8 +85,7 @@ class WorkloadFit : private FittedSettings {
       }
     }
     if (workload_ == "row_parallel_linear" && value("expert") == true && value("bias") == true) {
-      options_[is_fixed(path_of("skip_bias_add")) ? "bias" : "skip_bias_add"] =
-          !is_fixed(path_of("skip_bias_add"));
+      options_[is_fixed(path_of("bias")) ? "expert" : "bias"] = false;
     }
   }
 
@@ -122,8 +116,8 @@ class WorkloadFit : private FittedSettings {
 
   // Options that repeat the sizes of the mesh.
   void repeat_mesh() {
-    const std::map<std::string, const char*> axes = {
-        {"tp", kTp}, {"dp", kDp}, {"cp", kCp}, {"ulysses", kUlysses}};
+    std::map<std::string, std::string> axes;
+    for (const TrainingAxis& one : kTrainingAxes) axes[one.name] = path_of_size(one);
     const json axis = value("axis");
     const std::map<std::string, std::string> repeats = {
         {"ranks", axis.is_string() ? axis.get<std::string>() : "tp"},

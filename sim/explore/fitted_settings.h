@@ -13,6 +13,10 @@ inline constexpr const char* kCp = "parallel.context_parallel_size";
 inline constexpr const char* kUlysses = "parallel.ulysses_size";
 inline constexpr const char* kTp = "parallel.tensor_parallel_size";
 
+inline std::string path_of_size(const TrainingAxis& axis) {
+  return std::string("parallel.") + axis.key;
+}
+
 // Rounded up.
 inline int64_t multiple(int64_t size, int64_t of) { return (size + of - 1) / of * of; }
 
@@ -23,21 +27,24 @@ class FittedSettings {
 
  protected:
   bool is_fixed(const std::string& path) const { return fixed_.count(path) != 0; }
-  bool has(const char* path) const {
+  bool has(const std::string& path) const {
     return settings_.contains(path) && !settings_[path].is_null();
   }
-  int64_t size(const char* path, int64_t otherwise) const {
+  int64_t size(const std::string& path, int64_t otherwise) const {
     return has(path) ? settings_[path].get<int64_t>() : otherwise;
   }
-  void set(const char* path, int64_t value) {
+  void set(const std::string& path, int64_t value) {
     if (!is_fixed(path)) settings_[path] = value;
   }
-  void drop(const char* path) {
+  void drop(const std::string& path) {
     if (!is_fixed(path)) settings_.erase(path);
   }
-  int64_t mesh_ranks() const {
-    return size(kDp, 1) * size(kCp, 1) * size(kUlysses, 1) * size(kTp, 1);
+  AxisSizes mesh_sizes() const {
+    AxisSizes sizes;
+    for (const auto& axis : kTrainingAxes) sizes.*axis.size = size(path_of_size(axis), 1);
+    return sizes;
   }
+  int64_t mesh_ranks() const { return mesh_sizes().ranks(); }
 
   CaseSettings& settings_;
   const std::set<std::string>& fixed_;

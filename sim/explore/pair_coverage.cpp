@@ -32,6 +32,14 @@ int64_t PairCoverage::add(const std::vector<size_t>& kinds) {
   return added;
 }
 
+int64_t PairCoverage::count_new(const std::vector<size_t>& kinds) const {
+  int64_t count = 0;
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    for (size_t k = i + 1; k < kinds.size(); ++k) count += !has_run({kinds[i], kinds[k]});
+  }
+  return count;
+}
+
 void PairCoverage::give_up(const KindPair& pair) {
   State& state = state_[place(pair)];
   if (state != State::kMissing) return;

@@ -19,6 +19,7 @@ class PairCoverage {
 
   // Returns the number of pairs that are new.
   int64_t add(const std::vector<size_t>& kinds);
+  int64_t count_new(const std::vector<size_t>& kinds) const;
   bool has_run(const KindPair& pair) const { return state_[place(pair)] == State::kRun; }
   // The checks before a run refuse every case that was drawn for it.
   void give_up(const KindPair& pair);

@@ -2,7 +2,8 @@
 //
 // A round runs candidates side by side: each has one setting that is smaller, or absent; then those
 // that still fail the same way are joined, all of them or half of them, and the smallest joined
-// case that fails the same way begins the next round. It ends when no candidate fails the same way.
+// case that fails the same way begins the next round. It ends when no candidate fails the same way,
+// not even without an axis of the mesh and with another pattern.
 #pragma once
 
 #include <functional>
@@ -12,21 +13,6 @@
 #include "sim/explore/scenario_text.h"
 
 namespace shardproof::sim {
-
-// One change of a case: a JSON merge patch, in which null takes a key out.
-struct Edit {
-  std::string what;  // "parallel.tensor_parallel_size: 2"
-  nlohmann::json patch;
-};
-
-// How far a case is from the smallest one: sizes count by their logarithms, those of the mesh,
-// layers and steps more; then settings that are given, records and their attributes.
-double size_of(const CaseSettings& settings);
-
-// Every edit that makes the case smaller, the largest effect first.
-std::vector<Edit> smaller_cases(const CaseSettings& settings);
-
-CaseSettings edited(const CaseSettings& settings, const Edit& edit);
 
 struct Shrunk {
   CaseSettings settings;

@@ -8,6 +8,8 @@ namespace shardproof::sim {
 
 namespace {
 
+constexpr const char* kBeforeCause = ": ";
+
 // "every element is 2.00 x golden on ranks 0, 1" -> "every element is # x golden".
 std::string without_numbers(const std::string& text) {
   static const std::regex number(R"(-?\b[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?\b)");
@@ -23,7 +25,8 @@ std::string without_numbers(const std::string& text) {
 // Without the ranks that hold what is wrong, and their place on an axis: a smaller mesh has fewer.
 std::string without_holders(const std::string& text) {
   static const std::regex holders(
-      R"( on (all ranks|ranks? [0-9]+((, and |, | and | to |-)[0-9]+)*)( only)?( \([^)]*\))?)");
+      R"( on (all ranks|the one rank|ranks? [0-9]+((, and |, | and | to |-)[0-9]+)*))"
+      R"(( only)?( \([^)]*\))?)");
   return std::regex_replace(text, holders, "");
 }
 
@@ -40,13 +43,17 @@ std::string failure_signature(const CaseResult& result) {
   if (result.divergence) {
     const Divergence& found = *result.divergence;
     const std::string& cause = found.likely.empty() ? found.pattern : found.likely;
-    return fmt::format("{} {} {}", signature, without_numbers(found.tensor),
+    return fmt::format("{} {}{}{}", signature, without_numbers(found.tensor), kBeforeCause,
                        without_numbers(first_clause(without_holders(cause))));
   }
   // The message of another verdict names ranks and calls; of an exception it is what was thrown.
   const bool says = result.kind == ResultKind::kThrew || result.kind == ResultKind::kInternal ||
                     result.verdict == Verdict::kRefused || result.verdict == Verdict::kBadInput;
   return says ? signature + " " + without_numbers(first_clause(result.message)) : signature;
+}
+
+std::string without_cause(const std::string& signature) {
+  return signature.substr(0, signature.find(kBeforeCause));
 }
 
 std::string failure_text(const CaseResult& result) {

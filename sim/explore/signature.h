@@ -11,6 +11,9 @@ namespace shardproof::sim {
 // number, and pattern or cause up to its numbers. "" for a match.
 std::string failure_signature(const CaseResult& result);
 
+// A signature without its pattern or cause.
+std::string without_cause(const std::string& signature);
+
 // "mismatch (values): grad.model.layers.0.mlp.down_proj.weight of step 1: <pattern>; <cause>"
 std::string failure_text(const CaseResult& result);
 

@@ -9,8 +9,6 @@ import os
 import re
 import resource
 import subprocess
-import sys
-import unittest
 
 import cli_test
 
@@ -32,7 +30,7 @@ name: t/slow
 workload: logprobs
 precision: float64
 model: {vocab_size: 1000, hidden_size: 384, intermediate_size: 1024, num_hidden_layers: 6}
-data: {batch_size: 8, sequence_length: 128}
+data: {batch_size: 8, sequence_length: 320}
 world: {deadline_s: 0.5}
 """
 # A second rank sleeps before its first call.
@@ -149,5 +147,4 @@ class Limits(cli_test.CommandTest):
 
 
 if __name__ == "__main__":
-    cli_test.PROGRAM = os.path.abspath(sys.argv.pop(1))
-    unittest.main()
+    cli_test.main()

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "sim/case/scenario/schema.h"
+#include "sim/explore/edges.h"
 #include "sim/explore/effects.h"
 
 namespace shardproof::sim {
@@ -50,6 +51,36 @@ TEST_CASE("each key of a scenario is drawn, or is one of those that no match can
   CHECK(absent == std::vector<std::string>{"name", "options", "judged", "tags", "model.folder",
                                            "data.case", "run.grad_norm.counts", "world.backend",
                                            "world.device", "world.hang_s", "world.deadline_s"});
+}
+
+TEST_CASE("each edge of the code has kinds of values, and keys that the same code reads") {
+  const auto& kinds = plain_catalog().edge_kinds();
+  for (const Edge& edge : edges()) {
+    if (std::string(edge.path).starts_with("options.")) continue;
+    INFO(edge.path << " " << edge.size);
+    const std::string name = edge.path + ("=near " + std::to_string(edge.size));
+    CHECK(std::any_of(kinds.begin(), kinds.end(), [&](const auto& one) {
+      return plain_catalog().describe(one.first) == name && one.second == edge.code;
+    }));
+    CHECK(plain_catalog().kinds_of_code(edge.code).size() > 5);
+  }
+  std::vector<std::string> read;
+  for (const size_t kind : plain_catalog().kinds_of_code("attention")) {
+    read.push_back(plain_catalog().describe(kind));
+  }
+  CHECK(has(read, "model.sliding_window=odd"));
+  CHECK(has(read, "parallel.context_layout=contiguous"));
+  CHECK_FALSE(has(read, "model.family=default"));
+  CHECK_FALSE(has(read, "run.temperature=more"));
+}
+
+TEST_CASE("of the workloads, code of models reads models alone") {
+  std::vector<std::string> read;
+  for (const size_t kind : plain_catalog().kinds_of_code("logprobs")) {
+    read.push_back(plain_catalog().describe(kind));
+  }
+  CHECK(has(read, "workload=logprobs"));
+  CHECK_FALSE(has(read, "workload=layer"));
 }
 
 TEST_CASE("each name of an enum is a kind of value") {

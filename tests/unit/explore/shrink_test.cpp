@@ -2,8 +2,10 @@
 #include "sim/explore/shrink.h"
 
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "sim/explore/signature.h"
+#include "sim/explore/smaller_cases.h"
 
 namespace shardproof::sim {
 
@@ -32,8 +34,10 @@ Signatures fails_where(const std::function<bool(const CaseSettings&)>& rule) {
   };
 }
 
+// 1 of an axis that follows from the others.
 int64_t size(const CaseSettings& settings, const char* path) {
-  return setting_of(settings, path).get<int64_t>();
+  const json given = setting_of(settings, path);
+  return given.is_null() ? 1 : given.get<int64_t>();
 }
 
 }  // namespace
@@ -94,6 +98,57 @@ TEST_CASE("layers go with their types") {
   CHECK(shrunk.settings["model.layer_types"].size() == 1);
 }
 
+TEST_CASE("a layer with a window stays when layers go") {
+  const CaseSettings large = {{"model.family", "qwen2"},
+                              {"model.num_hidden_layers", 4},
+                              {"model.use_sliding_window", true},
+                              {"model.max_window_layers", 2}};
+  const auto rule = [](const CaseSettings& one) {
+    return setting_of(one, "model.use_sliding_window") == true &&
+           one.contains("model.max_window_layers") &&
+           size(one, "model.max_window_layers") < size(one, "model.num_hidden_layers");
+  };
+  const Shrunk shrunk = shrink_case(large, "wrong", fails_where(rule), [] { return true; });
+  CHECK(shrunk.settings["model.num_hidden_layers"] == 1);
+  CHECK(shrunk.settings["model.max_window_layers"] == 0);
+}
+
+TEST_CASE("an axis goes with the explanation that names it, and from there on the new one counts") {
+  const CaseSettings large = {{"parallel.tensor_parallel_size", 3},
+                              {"parallel.data_parallel_size", 2},
+                              {"run.steps", 2},
+                              {"model.num_hidden_layers", 2}};
+  int64_t layers_on_one_rank = 0;
+  const Signatures run = [&](const std::vector<CaseSettings>& cases) {
+    std::vector<std::string> signatures;
+    for (const CaseSettings& one : cases) {
+      const bool of_axis = size(one, "parallel.data_parallel_size") > 1;
+      const bool wrong =
+          size(one, "parallel.tensor_parallel_size") > 1 && size(one, "run.steps") > 1;
+      const char* cause = of_axis ? ": the sum over dp" : ": every element is # x golden";
+      signatures.push_back(wrong ? std::string("mismatch values loss") + cause : "");
+      if (!of_axis) layers_on_one_rank = size(one, "model.num_hidden_layers");
+    }
+    return signatures;
+  };
+  const Shrunk shrunk =
+      shrink_case(large, "mismatch values loss: the sum over dp", run, [] { return true; });
+  CHECK(setting_of(shrunk.settings, "parallel.data_parallel_size") != 2);
+  CHECK(shrunk.settings["parallel.tensor_parallel_size"] == 2);
+  CHECK(shrunk.settings["run.steps"] == 2);
+  CHECK(layers_on_one_rank == 1);
+}
+
+TEST_CASE("without any axis, faults and stragglers are on the one rank") {
+  const CaseSettings large = {{"parallel.tensor_parallel_size", 2},
+                              {"parallel.data_parallel_size", 2},
+                              {"faults", {{{"kind", "kill"}, {"rank", 3}}}},
+                              {"world.stragglers", {{{"rank", 3}, {"compute", 2.0}}}}};
+  const CaseSettings smaller = edited(large, edits_without_axes(large).front());
+  CHECK(smaller["faults"][0]["rank"] == 0);
+  CHECK(smaller["world.stragglers"][0]["rank"] == 0);
+}
+
 TEST_CASE("settings that only fail together stay together") {
   const auto rule = [](const CaseSettings& one) {
     const bool more_steps = size(one, "run.steps") >= 2;
@@ -138,6 +193,21 @@ TEST_CASE("another failure is not the same failure, and the deadline ends the se
   CHECK_FALSE(late.in_time);
 }
 
+TEST_CASE("numbers of a registered workload's options become smaller, also in lists") {
+  const CaseSettings mapping = {
+      {"workload", "mapping"},
+      {"options",
+       {{"shape", {23, 18}}, {"ranks", 4}, {"uneven", true}, {"mapping", "all_gather"}}}};
+  std::set<std::string> said;
+  for (const Edit& edit : smaller_cases(mapping)) {
+    said.insert(edit.what);
+    CHECK(size_of(edited(mapping, edit)) < size_of(mapping));
+  }
+  CHECK(said.count("options/shape/1: 9") == 1);
+  CHECK(said.count("options/shape/0: 22") == 1);
+  CHECK(said.count("options/ranks: 2") == 1);
+}
+
 TEST_CASE("every edit makes the case smaller") {
   for (const Edit& edit : smaller_cases(kLarge)) {
     INFO(edit.what);
@@ -156,8 +226,9 @@ TEST_CASE("a signature has no numbers, layers or ranks") {
   smaller.divergence->tensor = "grad.model.layers.0.mlp.down_proj.weight";
   smaller.divergence->pattern = "every element is 2.00 x golden on ranks 0, 1";
   CHECK(failure_signature(result) == failure_signature(smaller));
-  for (const char* holders : {"on all ranks", "on rank 0 only", "on rank 0 only (tp 0)",
-                              "on ranks 4, 5, 6, 7", "on ranks 0 and 1 (tp 0)"}) {
+  for (const char* holders :
+       {"on all ranks", "on the one rank", "on rank 0 only", "on rank 0 only (tp 0)",
+        "on ranks 4, 5, 6, 7", "on ranks 0 and 1 (tp 0)"}) {
     const std::string by = " are wrong {}, by at most 1.6 (0.5 of the tensor's scale)";
     result.divergence->pattern = "8 of 8 elements" + fmt::format(fmt::runtime(by), holders);
     smaller.divergence->pattern = "4 of 4 elements" + fmt::format(fmt::runtime(by), "on rank 1");
@@ -166,8 +237,10 @@ TEST_CASE("a signature has no numbers, layers or ranks") {
   CaseResult other = smaller;
   other.divergence->pattern = "the shards of ranks 0 and 1 are exchanged";
   CHECK(failure_signature(other) != failure_signature(smaller));
+  CHECK(without_cause(failure_signature(other)) == without_cause(failure_signature(smaller)));
   other = smaller;
   other.divergence->tensor = "grad.model.norm.weight";
+  CHECK(without_cause(failure_signature(other)) != without_cause(failure_signature(smaller)));
   CHECK(failure_signature(other) != failure_signature(smaller));
   other.verdict = Verdict::kMatch;
   CHECK(failure_signature(other).empty());
