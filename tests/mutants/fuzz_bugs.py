@@ -168,7 +168,7 @@ class Hunt:
         self.finding = one_line(found["finding"])
         file = out / "corpus" / (found["case"].split("/")[-1] + ".yaml")
         clean = cleared(f"{self.row.id}-without")
-        run(["run", str(file), "--out", str(clean)], [], clean)
+        run(["run", str(file), "--backend", "emulated", "--out", str(clean)], [], clean)
         if unexpected(clean):
             self.problem = f"{file} fails without the bug too"
             return

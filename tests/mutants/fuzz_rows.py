@@ -134,9 +134,8 @@ ROWS = [
                 "save_weights")),
     FuzzRow(22, "checkpoint", "The saved mesh is read without its ulysses axis.",
             "draw, save and load with ulysses and tp", Edit(
-                "src/policy/saved_streams.cpp", "Mesh::training(size(\"dp\"), size(\"cp\"), size(\"ulysses\"),"
-                " size(\"tp\"))",
-                "Mesh::training(size(\"dp\"), size(\"cp\"), PLANTED ? 1 : size(\"ulysses\"), size(\"tp\"))",
+                "src/policy/saved_streams.cpp", "sizes.*axis.size = mesh.value(axis.name, int64_t{1});",
+                "sizes.*axis.size = PLANTED && axis.size == &AxisSizes::ulysses ? 1 : mesh.value(axis.name, int64_t{1});",
                 "saved_mesh"), {ULYSSES: 2, TP: 2}),
     FuzzRow(23, "export", "A tensor that is larger than a file may be is not written.",
             "max_file_bytes below the largest tensor", Edit(

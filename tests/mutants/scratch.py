@@ -64,7 +64,7 @@ def _torch(tree):
     return found[0]
 
 
-def _compilers():
+def compilers():
     """Compiler processes at a time: one per core, and 1.5 GB for each, as in ./shardproof."""
     chosen = os.environ.get("SHARDPROOF_JOBS")
     if chosen:
@@ -205,7 +205,7 @@ class Scratch:
     def _build(self):
         if not (self.build / "build.ninja").is_file():
             self._configure()
-        self._run(["ninja", "-C", str(self.build), "-j", _compilers(), "shardproof-bin"])
+        self._run(["ninja", "-C", str(self.build), "-j", compilers(), "shardproof-bin"])
 
     def _configure(self):
         launcher = shutil.which("ccache")
