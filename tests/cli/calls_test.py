@@ -6,8 +6,6 @@ Usage: calls_test.py PROGRAM [unittest arguments]
 import json
 import math
 import os
-import sys
-import unittest
 
 import cli_test
 
@@ -97,5 +95,4 @@ class Calls(cli_test.CommandTest):
 
 
 if __name__ == "__main__":
-    cli_test.PROGRAM = os.path.abspath(sys.argv.pop(1))
-    unittest.main()
+    cli_test.main()

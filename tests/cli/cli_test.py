@@ -89,6 +89,7 @@ def write_changed(source, target, name, index, value):
 class CommandTest(unittest.TestCase):
     def setUp(self):
         self.scratch = tempfile.mkdtemp(prefix="cli-")
+        self.folder = pathlib.Path(self.scratch)
         self.addCleanup(shutil.rmtree, self.scratch, ignore_errors=True)
         self.case = self.path("case")
         os.makedirs(self.case)
@@ -111,8 +112,14 @@ class CommandTest(unittest.TestCase):
         return text
 
     def run_program(self, *words):
-        return subprocess.run([PROGRAM, *words], cwd=self.scratch, env=self.environment, timeout=LIMIT_S, text=True,
-                              stdin=subprocess.DEVNULL, capture_output=True)
+        return subprocess.run([PROGRAM, *map(str, words)], cwd=self.scratch, env=self.environment, timeout=LIMIT_S,
+                              text=True, stdin=subprocess.DEVNULL, capture_output=True)
+
+    def run_to_end(self, *words, status=0):
+        """A finished run, which must end with `status`."""
+        done = self.run_program(*words)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done
 
     def make_case(self, *edits):
         case_maker.make_case(self.case, edits)
@@ -593,7 +600,13 @@ class Words(CommandTest):
         self.assertIn("logprobs", read_safetensors(self.path("out")))
 
 
+def main():
+    """The first argument is the program, the others are those of unittest."""
+    global PROGRAM
+    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
+        PROGRAM = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
+
+
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        PROGRAM = os.path.abspath(sys.argv[1])
-    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])
+    main()

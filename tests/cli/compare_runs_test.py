@@ -7,8 +7,6 @@ import json
 import os
 import re
 import struct
-import sys
-import unittest
 
 import cli_test
 
@@ -250,5 +248,4 @@ class RegisteredWorkloads(Runs):
 
 
 if __name__ == "__main__":
-    cli_test.PROGRAM = os.path.abspath(sys.argv.pop(1))
-    unittest.main()
+    cli_test.main()

@@ -5,16 +5,9 @@ a small one that fails in the same way.
 Usage: explore_test.py PROGRAM [unittest arguments]
 """
 import json
-import os
 import re
-import subprocess
-import sys
-import tempfile
-import unittest
-from pathlib import Path
 
-PROGRAM = "build/release/shardproof-bin"
-LIMIT_S = 200  # a hang, not a wall-time test
+import cli_test
 
 # One rank of tp corrupts the sum behind a layer's MLP; the rest of the case has no part in it.
 FAILING = """
@@ -54,19 +47,9 @@ matrix:
 """
 
 
-class Explore(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
-
-    def run_here(self, *words):
-        return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=LIMIT_S,
-                              cwd=self.folder)
-
+class Explore(cli_test.CommandTest):
     def test_drawn_cases_match_and_their_files_replay_them(self):
-        done = self.run_here("fuzz", "--count", 30, "--seed", 1, "--out", "found")
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        done = self.run_to_end("fuzz", "--count", 30, "--seed", 1, "--out", "found")
         self.assertRegex(done.stdout, r"30 cases drawn from seed 1, \d+ run, \d+ refused by their ranks, 0 unexpected")
         coverage = json.loads((self.folder / "found/coverage.json").read_text())
         self.assertEqual(coverage["unexpected"], [])
@@ -77,34 +60,29 @@ class Explore(unittest.TestCase):
         self.assertTrue((self.folder / "found/rounds/1/results.json").exists())
         kept = sorted((self.folder / "found/corpus").glob("*.yaml"))
         self.assertGreater(len(kept), 10)
-        replayed = self.run_here("run", kept[0], "--backend", "emulated", "--out", "again")
-        self.assertEqual(replayed.returncode, 0, replayed.stdout + replayed.stderr)
+        self.run_to_end("run", kept[0], "--backend", "emulated", "--out", "again")
 
-        more = self.run_here("fuzz", "--count", 1, "--seed", 2, "--corpus", "found/corpus", "--out", "more")
-        self.assertEqual(more.returncode, 0, more.stdout + more.stderr)
+        more = self.run_to_end("fuzz", "--count", 1, "--seed", 2, "--corpus", "found/corpus", "--out", "more")
         grown = json.loads((self.folder / "more/coverage.json").read_text())
         self.assertGreaterEqual(grown["pairs"]["run"], coverage["pairs"]["run"])
 
     def test_a_failing_case_becomes_small_and_fails_in_the_same_way(self):
         (self.folder / "failing.yaml").write_text(FAILING)
-        done = self.run_here("shrink", "failing.yaml", "--only", "t/failing", "--out", "small.yaml")
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        done = self.run_to_end("shrink", "failing.yaml", "--only", "t/failing", "--out", "small.yaml")
         small = (self.folder / "small.yaml").read_text()
         self.assertTrue(small.startswith("# mismatch (values): "), small)
-        described = self.run_here("describe", "small.yaml").stdout
+        described = self.run_program("describe", "small.yaml").stdout
         for left_out in ("data_parallel", "activation_checkpointing", "run.loss", "run.optimizer", "world.nodes"):
             self.assertNotIn(left_out, small)
         self.assertIn("parallel.tensor_parallel_size: 2", small)
         self.assertRegex(described, r"model +llama: 1 layers")
         self.assertIn("not smaller:\n", done.stdout)
-        again = self.run_here("run", "small.yaml", "--backend", "emulated", "--out", "again")
-        self.assertEqual(again.returncode, 0, again.stdout + again.stderr)
+        self.run_to_end("run", "small.yaml", "--backend", "emulated", "--out", "again")
 
     def run_schedules(self, out, *words, status=0):
         """The cases of a run of this file, and its standard error."""
         (self.folder / "two.yaml").write_text(SCHEDULED)
-        done = self.run_here("run", "two.yaml", "--out", out, *words)
-        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        done = self.run_to_end("run", "two.yaml", "--out", out, *words, status=status)
         file = self.folder / out / "results.json"
         return json.loads(file.read_text())["cases"] if file.exists() else [], done
 
@@ -124,45 +102,38 @@ class Explore(unittest.TestCase):
 
     def test_a_case_that_fails_under_schedules_is_run_again_under_them(self):
         (self.folder / "fails.yaml").write_text(SCHEDULED.replace("verdict: mismatch", "verdict: match"))
-        done = self.run_here("run", "fails.yaml", "--schedules", 2, "--out", "first")
-        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
-        cases = json.loads((self.folder / "first/results.json").read_text())["cases"]
+        done = self.run_to_end("run", "fails.yaml", "--schedules", 2, "--out", "first", status=1)
+        cases = self.results("first")["cases"]
         failed = [case for case in cases if not case["as_expected"]]
         self.assertEqual([case["kind"] for case in failed], ["values"] * 2)
         self.assertEqual([case["replay"].split("--schedules ")[1] for case in failed], ["1", "2"])
-        done = self.run_here("run", "fails.yaml", "--rerun-failed", "first", "--out", "second")
+        done = self.run_program("run", "fails.yaml", "--rerun-failed", "first", "--out", "second")
         self.assertEqual(done.returncode, 2)
         self.assertIn("add --schedules 2", done.stderr)
-        done = self.run_here("run", "fails.yaml", "--rerun-failed", "first", "--schedules", 2, "--out", "second")
-        again = json.loads((self.folder / "second/results.json").read_text())["cases"]
+        done = self.run_program("run", "fails.yaml", "--rerun-failed", "first", "--schedules", 2, "--out", "second")
+        again = self.results("second")["cases"]
         self.assertEqual([case["name"] for case in again], [case["name"] for case in failed])
         name = failed[1]["name"]
-        done = self.run_here("shrink", "fails.yaml", "--only", name, "--out", "small.yaml")
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.run_to_end("shrink", "fails.yaml", "--only", name, "--out", "small.yaml")
         self.assertIn(f"case {name}", (self.folder / "small.yaml").read_text().replace("\n# ", " "))
 
     def test_all_schedules_that_can_differ_are_counted(self):
         (self.folder / "all.yaml").write_text(ALL_SCHEDULES)
-        done = self.run_here("run", "all.yaml", "--schedules", "all", "--out", "all")
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        done = self.run_to_end("run", "all.yaml", "--schedules", "all", "--out", "all")
         said = dict(re.findall(r"^schedules +t/all\[(\w+)\]: (.*)", done.stdout, re.MULTILINE))
         # The gradients' all_reduce ends before or after what each of two ranks does until it waits.
         self.assertEqual(said, {"strict": "1 schedule explored in 1 run: all that can differ",
                                 "loose": "4 schedules explored in 4 runs: all that can differ"})
-        done = self.run_here("run", "all.yaml", "--schedules", "all", "--only", "t/all[loose]", "--time-budget", 0,
-                             "--out", "some")
-        self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
-        done = self.run_here("run", "all.yaml", "--schedules", "some")
-        self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+        done = self.run_to_end("run", "all.yaml", "--schedules", "all", "--only", "t/all[loose]", "--time-budget", 0,
+                             "--out", "some", status=2)
+        self.run_to_end("run", "all.yaml", "--schedules", "some", status=2)
 
     def test_a_case_that_matches_is_not_shrunk(self):
         (self.folder / "right.yaml").write_text("model: {num_hidden_layers: 1}\n")
-        done = self.run_here("shrink", "right.yaml")
+        done = self.run_program("shrink", "right.yaml")
         self.assertEqual(done.returncode, 2)
         self.assertEqual(done.stderr, "shardproof: the case matches, so there is nothing to shrink\n")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
-        PROGRAM = os.path.abspath(sys.argv.pop(1))
-    unittest.main()
+    cli_test.main()

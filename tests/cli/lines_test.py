@@ -7,8 +7,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
-import unittest
 from pathlib import Path
 
 import cli_test
@@ -73,5 +71,4 @@ class Lines(cli_test.CommandTest):
 
 
 if __name__ == "__main__":
-    cli_test.PROGRAM = os.path.abspath(sys.argv.pop(1))
-    unittest.main()
+    cli_test.main()

@@ -12,7 +12,6 @@ import random
 import re
 import struct
 import sys
-import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
@@ -441,8 +440,7 @@ class LogprobsTest(cli_test.CommandTest):
             os.makedirs(os.path.join(self.scratch, name), exist_ok=True)
 
     def findings(self, status):
-        done = self.run_program("logprobs", "a", "b", "--json", "found.json")
-        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        done = self.run_to_end("logprobs", "a", "b", "--json", "found.json", status=status)
         with open(os.path.join(self.scratch, "found.json"), encoding="utf-8") as file:
             return done.stdout, json.load(file)
 
@@ -628,5 +626,4 @@ class LogprobsTest(cli_test.CommandTest):
 
 
 if __name__ == "__main__":
-    cli_test.PROGRAM = os.path.abspath(sys.argv.pop(1))
-    unittest.main()
+    cli_test.main()

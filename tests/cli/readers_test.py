@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-import unittest
 import zlib
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -177,5 +176,4 @@ class Readers(cli_test.CommandTest):
 
 
 if __name__ == "__main__":
-    cli_test.PROGRAM = os.path.abspath(sys.argv.pop(1))
-    unittest.main()
+    cli_test.main()

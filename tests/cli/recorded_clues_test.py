@@ -5,7 +5,6 @@ Usage: recorded_clues_test.py PROGRAM [unittest arguments]
 """
 import os
 import sys
-import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
@@ -30,8 +29,7 @@ class Clues(cli_test.CommandTest):
     def judged(self, change, mesh=(("tp", 2),), golden_change=None):
         golden = recorded((), golden_change).write(os.path.join(self.scratch, "one"))
         run = recorded(mesh, change).write(os.path.join(self.scratch, "run"))
-        done = self.run_program("judge", run, "--golden", golden)
-        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        done = self.run_to_end("judge", run, "--golden", golden, status=1)
         return done.stdout
 
     def likely(self, text):
@@ -153,8 +151,7 @@ class Clues(cli_test.CommandTest):
         run = recorded((("dp", 2),), change)
         for lines in run.lines:
             next(line for line in lines if line["name"] == "loss")["partial"] = {"axes": ["dp"], "op": "mean"}
-        done = self.run_program("judge", run.write(os.path.join(self.scratch, "run")), "--golden", golden)
-        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        done = self.run_to_end("judge", run.write(os.path.join(self.scratch, "run")), "--golden", golden, status=1)
         self.assertIn("tensor    loss", done.stdout)
         return done.stdout
 
@@ -207,8 +204,7 @@ class Clues(cli_test.CommandTest):
             self.setUp()
             golden = ordered(recorded(), order_of).write(os.path.join(self.scratch, "one"))
             run = ordered(recorded((("tp", 2),), change), order_of).write(os.path.join(self.scratch, "run"))
-            done = self.run_program("judge", run, "--golden", golden)
-            self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+            done = self.run_to_end("judge", run, "--golden", golden, status=1)
             return done.stdout
 
         def down(run, rank, kind, name, values):
@@ -248,9 +244,8 @@ class Clues(cli_test.CommandTest):
             key = next(one["key"] for one in run.lines[rank] if one["name"] == "loss")
             run.lines[rank] = [one for one in run.lines[rank] if one["key"] != key]
             run.data[rank] = [one for one in run.data[rank] if one[0] != key]
-        done = self.run_program("judge", run.write(os.path.join(self.scratch, "run")), "--golden",
-                                golden.write(os.path.join(self.scratch, "one")))
-        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        done = self.run_to_end("judge", run.write(os.path.join(self.scratch, "run")), "--golden",
+                                golden.write(os.path.join(self.scratch, "one")), status=1)
         self.assertIn("tensor    loss   of step 1", done.stdout)
         self.assertIn("this run does not record it in that step: call rec.scalar(\"loss\", ..)", self.likely(done.stdout))
         self.assertNotIn("slot", done.stdout)
@@ -263,9 +258,8 @@ class Clues(cli_test.CommandTest):
             lines.append({"kind": "hash", "name": "layers.0.output", "step": 1, "microbatch": 0, "order": 0,
                           "dtype": "float64", "shape": [2, 3], "global_shape": [2, 3], "offset": None,
                           "digest": "0123456789abcdef", "source": "plain"})
-        done = self.run_program("judge", run.write(os.path.join(self.scratch, "run")), "--golden",
+        done = self.run_to_end("judge", run.write(os.path.join(self.scratch, "run")), "--golden",
                                 recorded().write(os.path.join(self.scratch, "one")))
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("2 hashes of outputs", self.line("note", done.stdout))
         self.assertNotIn("that ranks share, 0 differ", done.stdout)
 
@@ -302,5 +296,4 @@ class Clues(cli_test.CommandTest):
 
 
 if __name__ == "__main__":
-    cli_test.PROGRAM = os.path.abspath(sys.argv.pop(1))
-    unittest.main()
+    cli_test.main()

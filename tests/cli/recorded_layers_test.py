@@ -5,7 +5,6 @@ Usage: recorded_layers_test.py PROGRAM [unittest arguments]
 """
 import os
 import sys
-import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
@@ -99,8 +98,7 @@ class Layers(cli_test.CommandTest):
                      if (line["kind"], line["name"], line["step"], line["offset"][:1]) == ("param", ROUTER, 1, [0]))
         del run.lines[1][place], run.data[1][place]
         golden = recorded().write(os.path.join(self.scratch, "one"))
-        done = self.run_program("judge", run.write(os.path.join(self.scratch, "run")), "--golden", golden)
-        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        done = self.run_to_end("judge", run.write(os.path.join(self.scratch, "run")), "--golden", golden, status=1)
         self.assertIn("param.decoder.layers.0.mlp.router.weight", done.stdout)
         self.assertIn("rank 1 recorded other parts of it than at the start, or none", done.stdout)
 
@@ -138,5 +136,4 @@ class Layers(cli_test.CommandTest):
 
 
 if __name__ == "__main__":
-    cli_test.PROGRAM = os.path.abspath(sys.argv.pop(1))
-    unittest.main()
+    cli_test.main()

@@ -11,7 +11,6 @@ import os
 import random
 import struct
 import sys
-import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
@@ -528,5 +527,4 @@ class RecordedRunTest(cli_test.CommandTest):
 
 
 if __name__ == "__main__":
-    cli_test.PROGRAM = os.path.abspath(sys.argv.pop(1))
-    unittest.main()
+    cli_test.main()

@@ -4,16 +4,8 @@ changed case that stays behind runs as a case folder.
 
 Usage: relations_test.py PROGRAM [unittest arguments]
 """
-import json
-import os
-import subprocess
-import sys
-import tempfile
-import unittest
-from pathlib import Path
 
-PROGRAM = "build/release/shardproof-bin"
-LIMIT_S = 200  # a hang, not a wall-time test
+import cli_test
 
 SMALL = """
 name: t/small
@@ -29,21 +21,14 @@ matrix:
 """
 
 
-class Relations(unittest.TestCase):
+class Relations(cli_test.CommandTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        super().setUp()
         (self.folder / "small.yaml").write_text(SMALL)
 
-    def run_here(self, *words):
-        return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=LIMIT_S,
-                              cwd=self.folder)
-
     def test_the_relations_of_a_case_hold_and_each_is_a_result(self):
-        done = self.run_here("run", "small.yaml", "--relations", "--backend", "emulated", "--out", "out")
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        results = json.loads((self.folder / "out/results.json").read_text())
+        self.run_to_end("run", "small.yaml", "--relations", "--backend", "emulated", "--out", "out")
+        results = self.results("out")
         names = [case["name"] for case in results["cases"]]
         ran = [case for case in results["cases"] if case["name"].startswith("t/small[tp2,relation=")]
         self.assertGreaterEqual(len(ran), 15, names)
@@ -60,18 +45,15 @@ class Relations(unittest.TestCase):
         self.assertFalse((self.folder / "out/relations").exists())
 
     def test_one_relation_is_chosen_by_its_name(self):
-        done = self.run_here("run", "small.yaml", "--relations", "--backend", "emulated", "--only",
+        done = self.run_to_end("run", "small.yaml", "--relations", "--backend", "emulated", "--only",
                              "t/small[tp2,relation=another_mesh]")
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("1 case", done.stdout)
 
     def test_relations_run_instead_of_schedules(self):
-        done = self.run_here("run", "small.yaml", "--relations", "--schedules", 2)
+        done = self.run_program("run", "small.yaml", "--relations", "--schedules", 2)
         self.assertEqual(done.returncode, 2)
         self.assertIn("--schedules", done.stderr)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
-        PROGRAM = os.path.abspath(sys.argv.pop(1))
-    unittest.main()
+    cli_test.main()

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import unittest
 import zlib
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -253,5 +252,4 @@ class EndedRun(cli_test.CommandTest):
 
 
 if __name__ == "__main__":
-    cli_test.PROGRAM = os.path.abspath(sys.argv.pop(1))
-    unittest.main()
+    cli_test.main()

@@ -5,15 +5,12 @@
 """
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
-import unittest
 from pathlib import Path
 
+import cli_test
+
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = ROOT / "build/dev/shardproof-bin"
 
 SMALL = """
 name: small
@@ -26,24 +23,15 @@ run: {steps: 2, max_grad_norm: 0.3}
 """ % ", ".join(str(1 + 5 * i % 8) for i in range(40))
 
 
-class SampleRows(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
-
+class SampleRows(cli_test.CommandTest):
     def run_it(self, text, *flags, status=0):
         """The run's text and its cases."""
-        scenario, out = self.folder / "scenario.yaml", Path(tempfile.mkdtemp(dir=self.folder)) / "run"
-        scenario.write_text(text)
-        done = subprocess.run(
-            [PROGRAM, "run", scenario, "--backend", "emulated", "--out", out, *flags], text=True, cwd=ROOT,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600,
-            env=dict(os.environ, XDG_CACHE_HOME=str(self.folder / "cache")))
-        self.assertEqual(done.returncode, status, done.stdout)
+        out = Path(tempfile.mkdtemp(dir=self.folder)) / "run"
+        done = self.run_to_end("run", self.write("scenario.yaml", text), "--backend", "emulated", "--out", out, *flags,
+                               status=status)
         results = out / "results.json"
         self.junit = (out / "junit.xml").read_text() if results.exists() else ""
-        return done.stdout, json.loads(results.read_text())["cases"] if results.exists() else []
+        return done.stdout + done.stderr, json.loads(results.read_text())["cases"] if results.exists() else []
 
     def cached(self):
         return sum(file.stat().st_size for file in (self.folder / "cache").rglob("*.golden"))
@@ -104,9 +92,7 @@ class SampleRows(unittest.TestCase):
 
     def test_a_case_folder_with_answers_of_its_own_is_checked_on_rows(self):
         case = ROOT / "golden/hf/llama_untied"
-        done = subprocess.run([PROGRAM, "check", case, "--mesh", "tp=2", "--sample-rows", "2", "--no-cache"], text=True,
-                              cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
-        self.assertEqual(done.returncode, 0, done.stdout)
+        done = self.run_to_end("check", case, "--mesh", "tp=2", "--sample-rows", "2", "--no-cache")
         self.assertIn("on 2 rows of each tensor", done.stdout)
         self.assertIn("expected.safetensors agrees with the golden", done.stdout)
 
@@ -118,6 +104,4 @@ class SampleRows(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
-        PROGRAM = Path(sys.argv.pop(1)).resolve()
-    unittest.main()
+    cli_test.main()

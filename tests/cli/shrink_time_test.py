@@ -3,16 +3,11 @@
 
 Usage: shrink_time_test.py PROGRAM [unittest arguments]
 """
-import os
 import re
-import subprocess
-import sys
-import tempfile
 import time
-import unittest
-from pathlib import Path
 
-PROGRAM = "build/release/shardproof-bin"
+import cli_test
+
 LIMIT_S = 60
 
 CASE = """
@@ -45,17 +40,15 @@ def sizes_of(text):
     return {axis: int(size) for axis, size in re.findall(r"^parallel\.(\w+_size): (\d+)", text, re.MULTILINE)}
 
 
-class ShrinkTime(unittest.TestCase):
+class ShrinkTime(cli_test.CommandTest):
     def test_a_case_of_16_ranks_and_8_layers_becomes_small_within_a_minute(self):
         for name, (fault, needs) in FAULTS.items():
-            with self.subTest(name), tempfile.TemporaryDirectory() as folder:
-                (Path(folder) / "wide.yaml").write_text(CASE.format(fault=fault))
+            with self.subTest(name):
+                self.write("wide.yaml", CASE.format(fault=fault))
                 start = time.monotonic()
-                done = subprocess.run([PROGRAM, "shrink", "wide.yaml", "--only", "t/wide", "--deadline", "180", "--out",
-                                       "small.yaml"], capture_output=True, text=True, timeout=600, cwd=folder)
+                self.run_to_end("shrink", "wide.yaml", "--only", "t/wide", "--deadline", "180", "--out", f"{name}.yaml")
                 seconds = time.monotonic() - start
-                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-                small = (Path(folder) / "small.yaml").read_text()
+                small = (self.folder / f"{name}.yaml").read_text()
                 layers = re.search(r"^model\.num_hidden_layers: (\d+)", small, re.MULTILINE)
                 shown = ", ".join(f"{axis} {size}" for axis, size in sizes_of(small).items() if size > 1)
                 print(f"{name}: {seconds:.1f} s; {shown or 'one rank'}, {layers.group(1) if layers else 2} layers; "
@@ -67,6 +60,4 @@ class ShrinkTime(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
-        PROGRAM = os.path.abspath(sys.argv.pop(1))
-    unittest.main()
+    cli_test.main()

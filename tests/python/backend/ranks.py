@@ -42,8 +42,11 @@ def run_rank(rank, size, store, backend, environment, function, arguments, pipe)
         torch.set_default_device(device)
     start = time.monotonic()
     try:
-        dist.init_process_group(backend, store=dist.FileStore(store, size), rank=rank,
-                                world_size=size)
+        meeting = dist.FileStore(store, size)
+        dist.init_process_group(backend, store=meeting, rank=rank, world_size=size)
+        # Gloo lets a rank go on, and end, while another still connects, which then fails.
+        meeting.set(f"connected{rank}", "")
+        meeting.wait([f"connected{other}" for other in range(size)])
         start = time.monotonic()
         outcome = Outcome(value=function(rank, size, *arguments))
         dist.destroy_process_group()

@@ -13,8 +13,9 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import report_packages  # noqa: F401
+
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[2] / "reports")]
 
 
 def browser():
@@ -28,12 +29,6 @@ def browser():
     return found
 
 
-try:
-    import jinja2  # noqa: F401
-    import matplotlib  # noqa: F401
-except ImportError as missing:
-    print(f"skipped: {missing} (./shardproof installs it)")
-    sys.exit(77)
 CHROMIUM = browser()
 if not CHROMIUM:
     print("skipped: no chromium (apt-get install chromium)")

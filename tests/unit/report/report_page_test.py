@@ -12,16 +12,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-REPORTS = HERE.parents[2] / "reports"
-sys.path[:0] = [str(HERE), str(REPORTS)]
-
-try:
-    import jinja2  # noqa: F401
-    import matplotlib  # noqa: F401
-except ImportError as missing:
-    print(f"skipped: {missing} (./shardproof installs it)")
-    sys.exit(77)
+from report_packages import REPORTS
 
 import case_view  # noqa: E402
 import example_run  # noqa: E402

@@ -3,21 +3,12 @@
 import json
 import math
 import struct
-import sys
 import tempfile
 import unittest
 from pathlib import Path
 from xml.etree import ElementTree
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[2] / "reports")]
-
-try:
-    import jinja2  # noqa: F401
-    import matplotlib  # noqa: F401
-except ImportError as missing:
-    print(f"skipped: {missing} (./shardproof installs it)")
-    sys.exit(77)
+import report_packages  # noqa: F401
 
 import case_view  # noqa: E402
 import error_budget  # noqa: E402

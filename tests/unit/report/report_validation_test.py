@@ -10,15 +10,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[2] / "reports")]
-
-try:
-    import jinja2  # noqa: F401
-    import matplotlib  # noqa: F401
-except ImportError as missing:
-    print(f"skipped: {missing} (./shardproof installs it)")
-    sys.exit(77)
+from report_packages import REPORTS
 
 import report  # noqa: E402
 import report_page_test  # noqa: E402
@@ -122,7 +114,7 @@ class ValidationPage(unittest.TestCase):
 
     def test_the_way_in_draws_it(self):
         (self.folder / "validation.json").write_text(json.dumps(example()))
-        run = subprocess.run([sys.executable, "-B", str(HERE.parents[2] / "reports/report.py"), str(self.folder)],
+        run = subprocess.run([sys.executable, "-B", str(REPORTS / "report.py"), str(self.folder)],
                              capture_output=True, text=True, check=False)
         self.assertEqual((run.returncode, run.stdout.strip()), (0, str(self.folder / "report.html")))
 
