@@ -6,6 +6,7 @@
 #include "base/failure.h"
 #include "sim/cli/commands.h"
 #include "sim/world/external/external_rank.h"
+#include "sim/world/external/launcher_watch.h"
 
 namespace shardproof::sim {
 
@@ -13,8 +14,10 @@ int run_on_external_ranks(const ExternalPlace& place, Backend backend, DeviceKin
                           const WorkerFunctions& functions,
                           const std::function<int(WorldPool&)>& run) {
   if (place.rank != 0) serve_external_rank(place, backend, device, functions);
+  OwnedFd launcher = watch_launcher(place);
   ExternalHost host(place, backend, device, functions);
   WorldPool pool(functions);
+  interrupt_without_launcher(place, std::move(launcher));
   pool.adopt(host, backend, device);
   int status = 0;
   try {

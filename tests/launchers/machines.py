@@ -58,6 +58,21 @@ def joined(names, join):
     return machines
 
 
+def switched(names, address):
+    """A switch and machines of these names behind it, each at address(its number); None as joined()."""
+    def join(machines):
+        switch, nodes = machines[0], machines[1:]
+        switch.run("ip", "link", "add", "bridge0", "type", "bridge")
+        switch.run("ip", "link", "set", "bridge0", "up")
+        for number, node in enumerate(nodes):
+            port = f"port{number}"
+            node.link("link0", switch, port)
+            switch.run("ip", "link", "set", port, "master", "bridge0", "up")
+            node.has_address(address(number), "link0")
+
+    return joined(["switch", *names], join)
+
+
 def program():
     """The first argument, which it takes away, else the release build."""
     if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):

@@ -6,8 +6,10 @@
 Skipped (exit status 77) where they are not installed (slurmctld slurmd slurm-client munge), or cannot be started.
 """
 
+import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -19,6 +21,9 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/cli"))
+import kills_test  # noqa: E402
+
 PROGRAM = ROOT / "build/release/shardproof-bin"
 SCENARIO = "scenarios/smoke/llama.yaml"
 CASE = "smoke/llama[tp4_sp]"
@@ -65,6 +70,22 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def ranks_of(mark):
+    """Those of a step; srun itself waits until Slurm has noticed."""
+    return {pid: name for pid, name in kills_test.processes(mark).items() if name != "srun"}
+
+
+def daemons_of(mark):
+    """The slurmstepd that started the ranks of a step."""
+    found = set()
+    for rank in ranks_of(mark):
+        with contextlib.suppress(OSError):  # it has ended
+            parent = re.search(r"^PPid:\s+(\d+)$", Path(f"/proc/{rank}/status").read_text(), re.MULTILINE)[1]
+            if Path(f"/proc/{parent}/comm").read_text() == "slurmstepd\n":
+                found.add(int(parent))
+    return found
 
 
 class Cluster:
@@ -160,6 +181,33 @@ class Srun(unittest.TestCase):
         self.assertEqual(status, 0, text)
         cases = json.loads((self.cluster.folder / "killed/results.json").read_text())["cases"]
         self.assertEqual([case["verdict"] for case in cases], ["failed", "match"], text)
+
+    def test_ranks_end_without_srun_or_their_daemon(self):
+        suite = self.cluster.folder / "gone.yaml"
+        suite.write_text("sizes: [65]\nstages: [environment, groups, pairs]\n")
+        for victim in ("srun", "slurmstepd"):
+            output, mark = self.cluster.folder / f"gone-{victim}", f"{os.getpid()}-{victim}"
+            env = self.cluster.env | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+                                      kills_test.MARK: mark}
+            words = ["srun", "-n", "4", PROGRAM, "validate", suite, "--minutes", "5", "--out", f"{output}.run"]
+            with open(output, "w") as file:
+                step = subprocess.Popen(list(map(str, words)), cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=file,
+                                        stderr=subprocess.STDOUT)
+            try:
+                self.assertTrue(kills_test.wait_for(lambda: "pairs" in output.read_text(), 60), output.read_text())
+                found = [step.pid] if victim == "srun" else daemons_of(mark)
+                self.assertGreater(len(found), 0)
+                for pid in found:
+                    os.kill(pid, signal.SIGKILL)
+                start = time.monotonic()
+                self.assertTrue(kills_test.wait_for(lambda: not ranks_of(mark), 60),
+                                f"{victim}: {ranks_of(mark)}\n{output.read_text()}")
+                print(f"without {victim}: all ranks had ended {time.monotonic() - start:.1f} s later", flush=True)
+            finally:
+                for pid in kills_test.processes(mark):
+                    os.kill(pid, signal.SIGKILL)
+                step.wait()
+                self.cluster.run("scancel", "--user=root")
 
     def test_a_batch_script(self):
         script = self.cluster.folder / "batch.sh"

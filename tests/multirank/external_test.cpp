@@ -197,6 +197,16 @@ TEST_CASE("a rank with another secret is refused, counted, and exits with a sent
   CHECK(launched.exit_statuses() == std::vector<int>{2});
 }
 
+TEST_CASE("ranks that come late are waited for as long as the place says", "[external]") {
+  Launched launched(1);
+  launched.place.world_size = 2;
+  launched.place.meeting_s = 1;
+  ExternalHost host(launched.place, Backend::kGloo, DeviceKind::kCpu, small_workers());
+  WorldPool pool(small_workers());
+  CHECK_THROWS_WITH(pool.adopt(host, Backend::kGloo, DeviceKind::kCpu),
+                    Catch::Contains("did not come within 1 s"));
+}
+
 TEST_CASE("a rank that proves itself and then says nothing keeps control waiting for seconds",
           "[external]") {
   Launched launched(1);
@@ -216,6 +226,11 @@ TEST_CASE("a rank that proves itself and then says nothing keeps control waiting
   done = true;
   silent.join();
   CHECK(proved);
+}
+
+TEST_CASE("a rank waits for torchrun's store for as long as its place says", "[external]") {
+  CHECK_THROWS_WITH(small_workers().exchange({"127.0.0.1", free_port(), 1s}, "key", ""),
+                    Catch::Contains("1000ms"));
 }
 
 // Hosts torchrun's store with such an entry, in a process of its own: the store starts threads, and
@@ -287,9 +302,21 @@ TEST_CASE("the place of a rank is read from what its launcher sets", "[external]
   CHECK(torchrun.rank == 3);
   CHECK(torchrun.world_size == 4);
   CHECK(torchrun.local_rank == 1);
+  CHECK(torchrun.has_agent);
   CHECK(torchrun.store_is_hosted);
   CHECK(torchrun.run_id == "job.2");
   CHECK_FALSE(torchrun.on_one_host);
+  CHECK(torchrun.meeting_s == 120);
+  auto patient = torchrun_variables();
+  patient["SHARDPROOF_MEETING_S"] = "600";
+  CHECK(place_of(patient).meeting_s == 600);
+  auto without_store = torchrun_variables();  // with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+  without_store["TORCHELASTIC_USE_AGENT_STORE"] = "False";
+  CHECK(place_of(without_store).has_agent);
+  CHECK_FALSE(place_of(without_store).store_is_hosted);
+  auto by_hand = torchrun_variables();
+  by_hand.erase("TORCHELASTIC_RUN_ID");
+  CHECK_FALSE(place_of(by_hand).has_agent);
   const ExternalPlace mpirun = place_of({{"OMPI_COMM_WORLD_RANK", "0"},
                                          {"OMPI_COMM_WORLD_SIZE", "2"},
                                          {"MASTER_ADDR", "localhost"},
@@ -327,6 +354,8 @@ TEST_CASE("a place that makes no sense is a sentence", "[external]") {
   CHECK_THAT(refusal(good, "WORLD_SIZE", "0"), Catch::Contains("WORLD_SIZE"));
   CHECK_THAT(refusal(good, "MASTER_PORT", std::nullopt), Catch::Contains("export MASTER_ADDR"));
   CHECK_THAT(refusal(good, "MASTER_PORT", "70000"), Catch::Contains("MASTER_PORT"));
+  CHECK_THAT(refusal(good, "SHARDPROOF_MEETING_S", "0"),
+             Catch::Contains("SHARDPROOF_MEETING_S='0' is no number from 1 to 86400"));
   CHECK_THAT(refusal(good, "MASTER_ADDR", ""), Catch::Contains("MASTER_ADDR"));
 }
 

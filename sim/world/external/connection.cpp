@@ -131,6 +131,13 @@ void send_at_once(int socket) {
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
+std::chrono::milliseconds unanswered_for(int socket) {
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  const bool is_known = ::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) == 0;
+  return std::chrono::milliseconds(is_known && info.tcpi_unacked > 0 ? info.tcpi_last_ack_recv : 0);
+}
+
 std::optional<std::string> receive(int socket, size_t bytes, std::chrono::seconds limit) {
   const timeval patience{limit.count(), 0};
   ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));

@@ -30,6 +30,8 @@ OwnedFd connect_to(const NetAddress& address, std::chrono::seconds limit);
 NetAddress own_address(int socket);
 // Small frames are sent at once.
 void send_at_once(int socket);
+// How long the other host has acknowledged nothing although something was sent; 0: nothing waits.
+std::chrono::milliseconds unanswered_for(int socket);
 
 // Exactly this many bytes; nothing when they do not come within the limit (0: none) or the other
 // side goes.

@@ -74,8 +74,12 @@ ExternalPlace external_place(const GetVariable& variable) {
                 "export MASTER_ADDR (the host of rank 0) and MASTER_PORT (a free port there)");
     }
     place.master_port = static_cast<int>(number(variable, "MASTER_PORT", 1, 65535));
+    if (variable("SHARDPROOF_MEETING_S")) {
+      place.meeting_s = number(variable, "SHARDPROOF_MEETING_S", 1, 86400);
+    }
     place.on_one_host = is_loopback(place.master_addr) ||
                         variable(names.local_world_size) == variable(names.world_size);
+    place.has_agent = variable("TORCHELASTIC_RUN_ID").has_value();
     place.store_is_hosted = variable("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True";
     place.run_id = variable("TORCHELASTIC_RUN_ID").value_or("run") + "." +
                    variable("TORCHELASTIC_RESTART_COUNT").value_or("0");

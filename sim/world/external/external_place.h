@@ -15,10 +15,12 @@ struct ExternalPlace {
   int64_t local_rank = 0;
   std::string master_addr;
   int master_port = 0;
+  bool has_agent = false;        // torchrun's agent started it; else a script has set RANK
   bool store_is_hosted = false;  // the launcher holds a store at the master's address
   std::string run_id;            // differs between restarts under one store
   bool on_one_host = false;      // all ranks are on this machine
   std::string secret;            // that all ranks share (shared_secret.h)
+  int64_t meeting_s = 120;       // how long the ranks wait for each other (SHARDPROOF_MEETING_S)
 };
 
 using GetVariable = std::function<std::optional<std::string>(const std::string& name)>;

@@ -21,6 +21,7 @@
 
 #include "base/elapsed.h"
 #include "base/error.h"
+#include "sim/world/external/launcher_watch.h"
 #include "sim/world/external/store_questions.h"
 #include "sim/world/process/ending_codec.h"
 #include "sim/world/process/inbox.h"
@@ -38,11 +39,14 @@ constexpr auto kHeartbeatPeriod = std::chrono::milliseconds(200);
 constexpr timeval kHelloLimit{5, 0};
 constexpr size_t kMostHostCharacters = 255;
 constexpr int kBadInput = 2, kControlGone = 3;
-// How long the first life of a rank waits for control to be there and to answer.
-constexpr std::chrono::seconds kMeetingLimit{60};
 // In a later life control is there, and may be busy with a case's results. If it goes, so does the
 // connection.
 constexpr std::chrono::seconds kNoLimit{0};
+// A rank sends heartbeats all the time. If none of them is acknowledged for so long, control's host
+// has gone without closing the connection, or is cut off. TCP repeats what was lost after about 13,
+// 25 and 51 s, so that a cut has to heal within 25 s to be seen to heal.
+constexpr int kMostSilentLooks = 30;
+constexpr std::chrono::seconds kLookPeriod{1};
 
 // Equal where processes see each other under /proc: one kernel, one process namespace.
 std::string boot_id() {
@@ -122,10 +126,13 @@ std::string control_key(const ExternalPlace& place) {
   return "shardproof/" + place.run_id + "/control";
 }
 
+LauncherStore store_of(const ExternalPlace& place) {
+  return {place.master_addr, place.master_port, std::chrono::seconds(place.meeting_s)};
+}
+
 NetAddress find_control(const ExternalPlace& place, const WorkerFunctions& functions) {
   if (!place.store_is_hosted) return {place.master_addr, place.master_port};
-  const LauncherStore store{place.master_addr, place.master_port};
-  const std::string text = functions.exchange(store, control_key(place), "");
+  const std::string text = functions.exchange(store_of(place), control_key(place), "");
   const size_t space = text.find(' ');
   const long port = space == std::string::npos ? 0 : std::strtol(text.c_str() + space, nullptr, 10);
   if (port < 1 || port > 65535 || space > kMostHostCharacters) {
@@ -141,7 +148,7 @@ NetAddress find_control(const ExternalPlace& place, const WorkerFunctions& funct
 void publish(const ExternalPlace& place, const WorkerFunctions& functions,
              const NetAddress& control) {
   if (!place.store_is_hosted) return;
-  functions.exchange({place.master_addr, place.master_port}, control_key(place),
+  functions.exchange(store_of(place), control_key(place),
                      fmt::format("{} {}", control.host, control.port));
 }
 
@@ -177,12 +184,14 @@ class ExternalRank {
     prepare_rank_process();
     NetAddress control = known.get();
     if (control.port == 0) control = find_control(place, functions);
-    socket_ = connect_to(control, kMeetingLimit);
+    socket_ = connect_to(control, std::chrono::seconds(place.meeting_s));
     seals_ = shake_hands(socket_.get(), place, control, limit);
     known.set(control);
+    control_ = control;
     send(FrameType::kHello, encode(ExternalHello{place_.rank, host_name(), boot_id(), ::getpid()}));
     session_ = functions.make_world(world_setup(backend, device));
     std::thread([this] { beat(); }).detach();
+    std::thread([this] { look_for_control(); }).detach();
   }
 
   [[noreturn]] void serve() {
@@ -192,7 +201,8 @@ class ExternalRank {
       if (frame.type == FrameType::kAskOps) send(FrameType::kOps, std::to_string(ops_begun()));
       if (frame.type == FrameType::kStore) questions_.answered(frame.payload);
     };
-    Inbox inbox(socket_.get(), kControlGone, on_urgent, seals_->in);
+    Inbox inbox(socket_.get(), kControlGone, on_urgent, seals_->in,
+                [this] { control_gone("has closed the connection"); });
     OwnedFd golden;
     for (;;) {
       const Frame frame = inbox.next();
@@ -237,7 +247,28 @@ class ExternalRank {
   void send(FrameType type, const std::string& payload) {
     const std::lock_guard lock(mutex_);
     const std::string sealed = seals_->out.close(static_cast<uint16_t>(type), payload);
-    if (!send_frame(socket_.get(), type, sealed)) ::_exit(kControlGone);
+    if (!send_frame(socket_.get(), type, sealed)) control_gone("has closed the connection");
+  }
+
+  [[noreturn]] void control_gone(const std::string& what) {
+    static std::mutex only_once;
+    only_once.lock();  // and never unlocked
+    const std::string text =
+        fmt::format("shardproof: rank {}: rank 0's process at {}:{} {}; this rank ends\n",
+                    place_.rank, control_.host, control_.port, what);
+    ::dprintf(STDERR_FILENO, "%s", text.c_str());
+    ::_exit(kControlGone);
+  }
+
+  // A connection to a host that was switched off stays open for a quarter of an hour.
+  void look_for_control() {
+    int silent = 0;  // looks in a row; while this process is stopped it does not look
+    for (;;) {
+      std::this_thread::sleep_for(kLookPeriod);
+      silent = unanswered_for(socket_.get()) > kLookPeriod ? silent + 1 : 0;
+      if (silent < kMostSilentLooks) continue;
+      control_gone(fmt::format("has not answered for {} s", silent * kLookPeriod.count()));
+    }
   }
 
   void beat() {
@@ -253,6 +284,7 @@ class ExternalRank {
   static bool others_runnable() { return runnable_threads(::getpid()) > 1; }
 
   ExternalPlace place_;
+  NetAddress control_;
   std::mutex mutex_;  // of what is sent
   OwnedFd socket_;
   std::optional<Seals> seals_;
@@ -263,15 +295,16 @@ class ExternalRank {
 
 // Life after life. `control`: where rank 0 knows it to be, and tells the others in its first.
 [[noreturn]] void live_as_rank(const ExternalPlace& place, Backend backend, DeviceKind device,
-                               const WorkerFunctions& functions, const NetAddress& control = {}) {
+                               const WorkerFunctions& functions, const NetAddress& control = {},
+                               int launcher = -1) {
   SharedAddress known;
   known.set(control);
-  run_lives([&](int64_t life) {
+  const auto live = [&](int64_t life) {
     int status = kControlGone;
     try {
       if (life == 0 && control.port != 0) publish(place, functions, control);
       ExternalRank rank(place, functions, backend, device, known,
-                        life == 0 ? kMeetingLimit : kNoLimit);
+                        life == 0 ? std::chrono::seconds(place.meeting_s) : kNoLimit);
       rank.serve();
     } catch (const std::exception& error) {
       const auto* said = dynamic_cast<const Error*>(&error);
@@ -283,14 +316,16 @@ class ExternalRank {
       }
     }
     ::_exit(status);
-  });
+  };
+  run_lives(live, launcher, [&place] { say_launcher_gone(place); });
 }
 
 }  // namespace
 
 void serve_external_rank(const ExternalPlace& place, Backend backend, DeviceKind device,
                          const WorkerFunctions& functions) {
-  live_as_rank(place, backend, device, functions);
+  const OwnedFd launcher = watch_launcher(place);
+  live_as_rank(place, backend, device, functions, {}, launcher.get());
 }
 
 ExternalHost::ExternalHost(const ExternalPlace& place, Backend backend, DeviceKind device,

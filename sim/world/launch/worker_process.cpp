@@ -3,9 +3,6 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-extern "C" {  // glibc 2.36 forgets it
-#include <sys/pidfd.h>
-}
 
 #include <cerrno>
 #include <charconv>
@@ -14,6 +11,7 @@ extern "C" {  // glibc 2.36 forgets it
 #include <utility>
 
 #include "base/error.h"
+#include "sim/world/process/pidfd.h"
 #include "sim/world/process/process_clock.h"
 
 namespace shardproof::sim {
@@ -64,8 +62,6 @@ void WorkerProcess::start(Listener listener) {
   wait_for_frames();
   if (!remote_) wait_for_output();
 }
-
-void WorkerProcess::mute() { listener_ = {}; }
 
 void WorkerProcess::kill() {
   if (ended_) return;

@@ -44,7 +44,6 @@ class WorkerProcess : public std::enable_shared_from_this<WorkerProcess> {
   void kill();
   void drain();  // hands over every frame that has arrived
   void exited(const std::string& how);
-  void mute();  // the listener is not called any more
 
   pid_t pid() const { return pid_; }
   bool ended() const { return ended_; }

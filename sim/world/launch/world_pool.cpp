@@ -19,9 +19,8 @@ namespace {
 // When more worlds are idle, the pool ends the one that was used longest ago.
 constexpr size_t kMaxIdleWorlds = 8;
 constexpr int64_t kMaxIdleRanks = 1024;
-// How long ranks of another launcher may take to come: the first time, after a case that ended
-// them, and only to hear the exit status.
-constexpr double kPatience_s = 120;
+// How long ranks of another launcher may take to come again: after a case that ended them, and
+// only to hear the exit status.
 constexpr double kRemakePatience_s = 10;
 constexpr double kDismissPatience_s = 3;
 
@@ -266,7 +265,7 @@ std::vector<RankEnding> WorldPool::run_case(const CaseSpec& spec, int golden_fd,
 
 void WorldPool::adopt(ExternalHost& host, Backend backend, DeviceKind device) {
   impl_->external_host = &host;
-  take_in({backend, device, host.place().world_size}, kPatience_s);
+  take_in({backend, device, host.place().world_size}, static_cast<double>(host.place().meeting_s));
 }
 
 void WorldPool::take_in(const WorldKey& key, double patience_s) {

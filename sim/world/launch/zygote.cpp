@@ -1,9 +1,6 @@
 #include "sim/world/launch/zygote.h"
 
 #include <poll.h>
-extern "C" {  // glibc 2.36 forgets it
-#include <sys/pidfd.h>
-}
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -17,6 +14,7 @@ extern "C" {  // glibc 2.36 forgets it
 #include <thread>
 
 #include "base/error.h"
+#include "sim/world/process/pidfd.h"
 #include "sim/world/process/process_clock.h"
 #include "sim/world/process/wire.h"
 
@@ -108,8 +106,7 @@ class ZygoteProcess {
     OwnedFd pidfd;
     if (pid > 0) {
       children_.insert(pid);
-      pidfd =
-          OwnedFd(::pidfd_open(pid, 0));  // it is not reaped yet: the number cannot be another's
+      pidfd = pidfd_of(pid);  // it is not reaped yet: the number cannot be another's
     }
     tell({Notice::kSpawned, pid, error}, pidfd.get());
   }

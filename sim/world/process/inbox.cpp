@@ -5,11 +5,12 @@
 namespace shardproof::sim {
 
 Inbox::Inbox(int socket, int status_when_closed, std::function<void(const Frame&)> on_urgent,
-             std::optional<FrameSeal> seal)
+             std::optional<FrameSeal> seal, std::function<void()> on_close)
     : socket_(socket),
       status_when_closed_(status_when_closed),
       seal_(seal),
-      on_urgent_(std::move(on_urgent)) {
+      on_urgent_(std::move(on_urgent)),
+      on_close_(std::move(on_close)) {
   std::thread([this] { read(); }).detach();  // ends with the process
 }
 
@@ -34,6 +35,7 @@ void Inbox::read() {
       arrived_.notify_one();
     }
   }
+  if (on_close_) on_close_();
   ::_exit(status_when_closed_);
 }
 

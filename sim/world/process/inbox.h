@@ -16,10 +16,10 @@ namespace shardproof::sim {
 class Inbox {
  public:
   // `on_urgent` hears of every frame that is neither kRequest nor kGolden, on the reading thread.
-  // When the channel closes the process exits with `status_when_closed`.
+  // When the channel closes the process exits with `status_when_closed`, after `on_close`.
   // `seal`: of the frames that come in, where they come over a network.
   Inbox(int socket, int status_when_closed, std::function<void(const Frame&)> on_urgent,
-        std::optional<FrameSeal> seal = std::nullopt);
+        std::optional<FrameSeal> seal = std::nullopt, std::function<void()> on_close = {});
 
   Frame next();  // waits for a kRequest or kGolden
 
@@ -30,6 +30,7 @@ class Inbox {
   int status_when_closed_;
   std::optional<FrameSeal> seal_;
   std::function<void(const Frame&)> on_urgent_;
+  std::function<void()> on_close_;
   std::mutex mutex_;
   std::condition_variable arrived_;
   std::deque<Frame> frames_;

@@ -1,5 +1,6 @@
 #include "sim/world/process/lives.h"
 
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,13 +9,27 @@
 #include <csignal>
 
 #include "base/error.h"
+#include "sim/world/process/pidfd.h"
 
 namespace shardproof::sim {
 namespace {
 
 constexpr int kLost = 3;  // failed: nobody is left to say more
 
-int status_of_life(const std::function<void(int64_t life)>& live, int64_t life) {
+// Whether `end` was readable before the child had ended.
+bool ends_before(pid_t child, int end) {
+  if (end < 0) return false;
+  const OwnedFd life = pidfd_of(child);
+  if (!life.valid()) return false;
+  pollfd waits[2] = {{life.get(), POLLIN, 0}, {end, POLLIN, 0}};
+  while (::poll(waits, 2, -1) < 0) {
+    if (errno != EINTR) return false;
+  }
+  return waits[0].revents == 0;
+}
+
+int status_of_life(const std::function<void(int64_t life)>& live, int64_t life, int end,
+                   const std::function<void()>& on_end) {
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   SHARDPROOF_ASSERT(child >= 0, "a rank cannot be forked");
@@ -22,6 +37,10 @@ int status_of_life(const std::function<void(int64_t life)>& live, int64_t life) 
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(kLost);
     live(life);
+    ::_exit(kLost);
+  }
+  if (ends_before(child, end)) {
+    on_end();
     ::_exit(kLost);
   }
   int status = 0;
@@ -33,9 +52,10 @@ int status_of_life(const std::function<void(int64_t life)>& live, int64_t life) 
 
 }  // namespace
 
-void run_lives(const std::function<void(int64_t life)>& live) {
+void run_lives(const std::function<void(int64_t life)>& live, int end,
+               const std::function<void()>& on_end) {
   for (int64_t life = 0;; ++life) {
-    const int status = status_of_life(live, life);
+    const int status = status_of_life(live, life, end, on_end);
     if (WIFEXITED(status) && WEXITSTATUS(status) != kNextLife) ::_exit(WEXITSTATUS(status));
   }
 }

@@ -14,7 +14,10 @@ namespace shardproof::sim {
 inline constexpr int kNextLife = 97;
 
 // Forks a child that runs `live`, which does not return, and follows it by the next. Exits with the
-// status of the first life that ends with another status. Before any thread and any tensor op.
-[[noreturn]] void run_lives(const std::function<void(int64_t life)>& live);
+// status of the first life that ends with another status. Before any thread and any tensor op. Once
+// `end` (a descriptor; -1: never) is readable it calls `on_end` and exits with status 3, and the
+// life with it.
+[[noreturn]] void run_lives(const std::function<void(int64_t life)>& live, int end = -1,
+                            const std::function<void()>& on_end = {});
 
 }  // namespace shardproof::sim

@@ -1,6 +1,7 @@
 // What workers run, as functions that main gives: launch knows no rank, no golden and no network.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -69,6 +70,7 @@ struct WorldSession {
 struct LauncherStore {
   std::string host;
   int port = 0;
+  std::chrono::seconds limit{0};  // to reach it, and then for an entry
 };
 
 struct WorkerFunctions {

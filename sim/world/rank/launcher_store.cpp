@@ -9,8 +9,6 @@
 namespace shardproof::sim {
 namespace {
 
-constexpr std::chrono::seconds kStorePatience{60};
-
 [[noreturn]] void store_failed(const LauncherStore& place, const std::string& what,
                                const std::exception& error) {
   const std::string text = error.what();
@@ -28,7 +26,7 @@ std::string exchange_text(const LauncherStore& place, const std::string& key,
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(place.port);
   options.waitWorkers = false;
-  options.timeout = kStorePatience;
+  options.timeout = place.limit;
   c10::intrusive_ptr<c10d::Store> store;
   try {
     store = c10::make_intrusive<c10d::TCPStore>(place.host, options);
