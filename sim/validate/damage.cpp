@@ -19,8 +19,13 @@ constexpr int64_t kSectorBytes = 32;
 // A claim is made when chance would bear it out in less than one of 2^10 cases.
 constexpr int kBitsOfDoubt = 10;
 
-// Whether so many elements tell one of `claims` claims from chance.
+// Whether so many elements tell one of `claims` claims from chance. Of no code if one is no
+// integer.
 bool tells(const std::vector<WrongElement>& wrong, int bits, int64_t claims) {
+  const bool are_codes = std::all_of(wrong.begin(), wrong.end(), [](const WrongElement& element) {
+    return element.received == std::floor(element.received);
+  });
+  if (!are_codes) return false;
   const auto evidence = static_cast<double>(wrong.size()) * bits;
   return evidence >= kBitsOfDoubt + std::log2(static_cast<double>(claims));
 }
@@ -49,14 +54,17 @@ bool explains(const std::vector<WrongElement>& wrong, const ValueAt& value) {
 // The distance at which each wrong element is another of the same row; 0: there is none.
 int64_t shift_of(int64_t count, const std::vector<WrongElement>& wrong,
                  const std::function<std::optional<int64_t>(int64_t position, int64_t from)>& at) {
+  const WrongElement& first = wrong.front();
   for (int64_t from = 0; from < count; ++from) {
-    const int64_t shift = from - wrong.front().position;
+    const int64_t shift = from - first.position;
     if (shift == 0) continue;
+    const std::optional<int64_t> there = at(first.position, from);
+    if (!there || static_cast<double>(*there) != first.received) continue;
     const auto moved = [&](int64_t position) -> std::optional<int64_t> {
       const int64_t other = position + shift;
       return other < 0 || other >= count ? std::nullopt : at(position, other);
     };
-    if (explains({wrong.front()}, moved) && explains(wrong, moved)) return shift;
+    if (explains(wrong, moved)) return shift;
   }
   return 0;
 }

@@ -306,9 +306,10 @@ std::vector<WrongElement> Exchange::compare(const at::Tensor& received,
   return wrong;
 }
 
-void Exchange::found(WrongResult evidence) {
+// Whether the result that is wrong is evidence: so many tell no more than the first ones.
+bool Exchange::is_evidence() {
   ++report_.wrong_checks;
-  if (report_.evidence.size() < kMaxEvidence) report_.evidence.push_back(std::move(evidence));
+  return report_.evidence.size() < kMaxEvidence;
 }
 
 // The sender's buffer holds these elements from `first` on.
@@ -319,7 +320,7 @@ void Exchange::expect_moved(const Check& check, const at::Tensor& received, int6
     expected[static_cast<size_t>(i)] = moved_code(check.key, sender, first + i);
   }
   std::vector<WrongElement> wrong = compare(received.narrow(0, at, count), expected, check.type);
-  if (wrong.empty()) return;
+  if (wrong.empty() || !is_evidence()) return;
   std::vector<int64_t> in_part, in_sent, in_received;
   for (const WrongElement& element : wrong) {
     in_part.push_back(element.position);
@@ -337,14 +338,14 @@ void Exchange::expect_moved(const Check& check, const at::Tensor& received, int6
   for (WrongElement& element : wrong) element.position += first;
   if (wrong.size() > kSampled) wrong.resize(kSampled);
   const Source source = source_of_moved(check.key, sender, first + count, world_size_, wrong);
-  found({.call = check.text,
-         .receiver = rank_,
-         .group = check.ranks,
-         .sender = sender,
-         .damage = name_of(source.damage),
-         .pattern = pattern.text(),
-         .text = source.text,
-         .wrong = static_cast<int64_t>(in_part.size())});
+  report_.evidence.push_back({.call = check.text,
+                              .receiver = rank_,
+                              .group = check.ranks,
+                              .sender = sender,
+                              .damage = name_of(source.damage),
+                              .pattern = pattern.text(),
+                              .text = source.text,
+                              .wrong = static_cast<int64_t>(in_part.size())});
 }
 
 // The elements from `first` on of a reduction of buffers of `buffer` elements.
@@ -360,7 +361,7 @@ void Exchange::expect_reduced(const Check& check, const at::Tensor& received, in
     expected.push_back(reduced_code(check.type, *check.reduce, addends, check.members()));
   }
   std::vector<WrongElement> wrong = compare(received, expected, check.type);
-  if (wrong.empty()) return;
+  if (wrong.empty() || !is_evidence()) return;
   std::vector<int64_t> positions;
   for (WrongElement& element : wrong) {
     positions.push_back(element.position);
@@ -369,14 +370,14 @@ void Exchange::expect_reduced(const Check& check, const at::Tensor& received, in
   const WrongPattern pattern = pattern_of(positions, received.numel(), bytes_of(check.type));
   if (wrong.size() > kSampled) wrong.resize(kSampled);
   const Source source = source_of_reduced(check.key, *check.reduce, check.ranks, buffer, wrong);
-  found({.call = check.text,
-         .receiver = rank_,
-         .group = check.ranks,
-         .sources = source.ranks,
-         .damage = name_of(source.damage),
-         .pattern = pattern.text(),
-         .text = source.text,
-         .wrong = static_cast<int64_t>(positions.size())});
+  report_.evidence.push_back({.call = check.text,
+                              .receiver = rank_,
+                              .group = check.ranks,
+                              .sources = source.ranks,
+                              .damage = name_of(source.damage),
+                              .pattern = pattern.text(),
+                              .text = source.text,
+                              .wrong = static_cast<int64_t>(positions.size())});
 }
 
 }  // namespace shardproof::sim

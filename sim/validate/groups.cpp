@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <set>
+#include <utility>
 
 namespace shardproof::sim {
 namespace {
@@ -22,6 +23,13 @@ std::vector<int64_t> ranks_like(int64_t rank, int64_t world_size, const GroupNum
 int64_t local_number(int64_t rank, const std::vector<int64_t>& host_of) {
   const auto end = host_of.begin() + static_cast<std::ptrdiff_t>(rank);
   return std::count(host_of.begin(), end, host_of[static_cast<size_t>(rank)]);
+}
+
+// The divisions of Euclid's algorithm; 0 where it finds a common divisor.
+int64_t divisions(int64_t a, int64_t b) {
+  int64_t count = 0;
+  for (; b > 0; ++count) a = std::exchange(b, a % b);
+  return a == 1 ? count : 0;
 }
 
 }  // namespace
@@ -76,6 +84,19 @@ int64_t partner_of(int64_t rank, int64_t world_size, int64_t round) {
     partner = ((round - rank) % turning + turning) % turning;
   }
   return partner < world_size ? partner : -1;
+}
+
+// Neighbours are often on one host, so that rounds in their order would meet the same few hosts
+// first. The multiples of the step that takes most divisions are the farthest from each other.
+std::vector<int64_t> pairings_of(int64_t world_size, int64_t most, int64_t stage_round) {
+  const int64_t all = pairing_rounds(world_size), count = std::min(all, most);
+  int64_t step = 1;
+  for (int64_t other = 2; other < all; ++other) {
+    if (divisions(all, other) > divisions(all, step)) step = other;
+  }
+  std::vector<int64_t> rounds;
+  for (int64_t i = 0; i < count; ++i) rounds.push_back((stage_round * count + i) * step % all);
+  return rounds;
 }
 
 }  // namespace shardproof::sim

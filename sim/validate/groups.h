@@ -28,4 +28,8 @@ std::vector<RankGroup> groups_of(int64_t rank, const std::vector<int64_t>& host_
 int64_t partner_of(int64_t rank, int64_t world_size, int64_t round);
 int64_t pairing_rounds(int64_t world_size);
 
+// At most `most` of those rounds, in the order in which a stage of this round makes them; it begins
+// where the stage of the round before ended.
+std::vector<int64_t> pairings_of(int64_t world_size, int64_t most, int64_t stage_round);
+
 }  // namespace shardproof::sim

@@ -8,11 +8,14 @@
 
 #include "base/error.h"
 #include "base/quantile.h"
+#include "sim/validate/groups.h"
 
 namespace shardproof::sim {
 namespace {
 
 constexpr int64_t kHostsToTell = 3;  // others, to tell a slow host from a slow link
+constexpr int64_t kRanksToTell = 3;
+constexpr double kSurelySlow = 20;  // medians
 
 // The medians of pairs within hosts, or of those between them.
 struct Medians {
@@ -99,7 +102,7 @@ class SlowLinks {
            .round = round_,
            .hosts = {hosts_.name(host)},
            .ranks = hosts_.ranks_of(host),
-           .message = fmt::format("host {} is slow: {} of its {} links are, with {}",
+           .message = fmt::format("host {} is slow: {} of its {} measured links are, with {}",
                                   hosts_.name(host), slow, links, times_text(*first, between_))});
     }
   }
@@ -129,7 +132,70 @@ class SlowLinks {
   std::map<HostPair, std::vector<PairTime>> slow_;
 };
 
+// Whether these ranks of other hosts tell a slow rank, of so many hosts. Half of the others, too,
+// since three may by chance be those of another room.
+bool are_enough(const std::set<int64_t>& met, const Hosts& hosts, int64_t host_count) {
+  std::set<int64_t> theirs;
+  for (const int64_t rank : met) theirs.insert(hosts.of(rank));
+  return std::ssize(met) >= kRanksToTell &&
+         std::ssize(theirs) >= std::min(std::max(kHostsToTell, host_count / 2), host_count - 1);
+}
+
 }  // namespace
+
+int64_t pairings_to_tell(const Hosts& hosts, const std::vector<int64_t>& pairings) {
+  const int64_t size = std::ssize(hosts.of_rank);
+  const std::set<int64_t> there(hosts.of_rank.begin(), hosts.of_rank.end());
+  std::vector<std::set<int64_t>> met(hosts.of_rank.size());
+  int64_t done = 0;
+  for (const int64_t round : pairings) {
+    ++done;
+    bool all_told = true;
+    for (int64_t rank = 0; rank < size; ++rank) {
+      std::set<int64_t>& others = met[static_cast<size_t>(rank)];
+      const int64_t partner = partner_of(rank, size, round);
+      if (partner >= 0 && hosts.of(partner) != hosts.of(rank)) others.insert(partner);
+      all_told = all_told && are_enough(others, hosts, std::ssize(there));
+    }
+    if (all_told) break;
+  }
+  return done;
+}
+
+std::vector<int64_t> surely_slow(const Times& times, const Hosts& hosts) {
+  const double usual_us = medians_of(times, hosts, true).latency_us;
+  std::map<int64_t, std::set<int64_t>> ranks_met;
+  std::set<int64_t> there, quick;
+  for (const PairTime& pair : times.pairs) {
+    if (!is_between(pair, hosts)) continue;
+    ranks_met[pair.a].insert(pair.b);
+    ranks_met[pair.b].insert(pair.a);
+    there.insert({hosts.of(pair.a), hosts.of(pair.b)});
+    if (!(pair.latency_us > kSurelySlow * usual_us)) quick.insert({pair.a, pair.b});
+  }
+  std::vector<int64_t> slow;
+  for (const auto& [rank, met] : ranks_met) {
+    if (quick.count(rank) == 0 && are_enough(met, hosts, std::ssize(there))) slow.push_back(rank);
+  }
+  return slow;
+}
+
+std::vector<RankPair> doubtful_pairs(const Times& times, const Hosts& hosts, double factor) {
+  const Medians in_host = medians_of(times, hosts, false), between = medians_of(times, hosts, true);
+  const std::vector<int64_t> sure = surely_slow(times, hosts);
+  const auto is_sure = [&](int64_t rank) {
+    return std::find(sure.begin(), sure.end(), rank) != sure.end();
+  };
+  std::vector<RankPair> doubtful;
+  for (const PairTime& pair : times.pairs) {
+    const Medians& medians = is_between(pair, hosts) ? between : in_host;
+    if (!(slowness_of(pair, medians).worst() > factor) || is_sure(pair.a) || is_sure(pair.b)) {
+      continue;
+    }
+    doubtful.emplace_back(pair.a, pair.b);
+  }
+  return doubtful;
+}
 
 nlohmann::json to_json(const Times& times, const Hosts& hosts, size_t most) {
   const Medians in_host = medians_of(times, hosts, false), between = medians_of(times, hosts, true);
@@ -155,6 +221,18 @@ nlohmann::json to_json(const Times& times, const Hosts& hosts, size_t most) {
           {"compute_ms", times.compute_ms},
           {"compute_median_ms", median(times.compute_ms)},
           {"pairs", list}};
+}
+
+std::string medians_text(const nlohmann::json& times) {
+  std::string text;
+  for (const char* where : {"in_host", "between_hosts"}) {
+    const auto& one = times.at(where);
+    if (one.at("pairs") == 0) continue;
+    text += fmt::format("{}{:.0f} us, {:.3g} GB/s {}", text.empty() ? "" : "; ",
+                        one.at("latency_us").get<double>(), one.at("gb_per_s").get<double>(),
+                        std::string(where) == "in_host" ? "in a host" : "between hosts");
+  }
+  return text;
 }
 
 std::vector<ValidationFinding> slow_ones(const Times& times, const Hosts& hosts, double factor,

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/validate/finding.h"
@@ -16,15 +18,32 @@ struct PairTime {
   double gb_per_s = 0;    // of the fastest round trip of the large message
 };
 
+using RankPair = std::pair<int64_t, int64_t>;  // the smaller one first
+
 struct Times {
-  std::vector<PairTime> pairs;
+  std::vector<PairTime> pairs;     // without most of those of a rank that is surely slow
   std::vector<double> compute_ms;  // of each rank: the shortest time of the arithmetic
 };
+
+// How many of these pairings (groups.h), from the first on, tell whether a rank is slow: each rank
+// then has met ranks of half of the other hosts (three at least, or all), and three ranks. All of
+// them where they are too few.
+int64_t pairings_to_tell(const Hosts& hosts, const std::vector<int64_t>& pairings);
+
+// Ranks that have met so many, and whose shortest trip with them takes 20 times the median of all
+// pairs between hosts: slow by no chance.
+std::vector<int64_t> surely_slow(const Times& times, const Hosts& hosts);
+
+// The pairs that slow_ones() finds slow, without those of ranks that are surely so.
+std::vector<RankPair> doubtful_pairs(const Times& times, const Hosts& hosts, double factor);
 
 // {"in_host": {"pairs", "latency_us", "gb_per_s"}, "between_hosts": {..}, "compute_ms",
 //  "pairs": [{"a", "b", "latency_us", "gb_per_s", "latency_factor", "bandwidth_factor"}]}; the
 // pairs are the slowest ones, at most `most`.
 nlohmann::json to_json(const Times& times, const Hosts& hosts, size_t most);
+
+// What that says, as "40 us, 1.2 GB/s in a host; 69 us, 0.6 GB/s between hosts".
+std::string medians_text(const nlohmann::json& times);
 
 // Pairs whose latency is more than `factor` medians or whose bandwidth is less than a median /
 // `factor`, and ranks whose arithmetic takes more than `factor` medians. Pairs within hosts and

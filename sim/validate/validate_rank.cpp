@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
-#include <numeric>
 
 #include "base/elapsed.h"
 #include "base/error.h"
@@ -40,6 +39,11 @@ class CallForwarder final : public CallListener {
   const RankEnv& env_;
 };
 
+std::optional<std::vector<RankPair>> pairs_from(const nlohmann::json& json) {
+  if (json.is_null()) return std::nullopt;
+  return json.get<std::vector<RankPair>>();
+}
+
 StageRequest request_of(const nlohmann::json& json) {
   const nlohmann::json& options = json.at("options");
   return {.stage = options.at("stage").get<Stage>(),
@@ -47,6 +51,10 @@ StageRequest request_of(const nlohmann::json& json) {
           .suite = suite_from_json(options.at("suite")),
           .host_of = options.at("host_of").get<std::vector<int64_t>>(),
           .members = options.at("members").get<std::vector<int64_t>>(),
+          .pairings = {.first = options.at("first_pairing"),
+                       .last = options.at("last_pairing"),
+                       .left_out = options.at("left_out").get<std::vector<int64_t>>(),
+                       .again = pairs_from(options.at("again"))},
           .training = options.at("training"),
           .shift = options.at("shift")};
 }
@@ -71,7 +79,7 @@ class StageRun {
       for (int64_t rank = 0; rank < env_.world_size; ++rank) request_.members.push_back(rank);
     }
     place_ = place_of(env_.rank);
-    comm_.emplace(Mesh::training(1, 1, 1, env_.world_size), env_.rank, env_.make_backend,
+    comm_.emplace(Mesh::training({.tp = env_.world_size}), env_.rank, env_.make_backend,
                   &forwarder_);
   }
 
@@ -165,14 +173,15 @@ class StageRun {
     return exchange_json(exchange.report());
   }
 
-  // This round's share of all pairings, one after the other; begins where the round before ended.
-  // `meet` gets the partner's number among the members.
+  // This round's pairings, or the part of them that the request names, one after the other. `meet`
+  // gets the partner's number among the members.
   template <class Meet>
   void each_partner(const Meet& meet) {
-    const int64_t all = pairing_rounds(count());
-    const int64_t some = std::min(all, request_.suite.pair_rounds);
-    for (int64_t i = 0; i < some; ++i) {
-      const int64_t partner = partner_of(place_, count(), (request_.round * some + i) % all);
+    all_members();  // also of a rank that meets nobody: all of them make the group
+    const auto rounds = pairings_of(count(), request_.suite.pair_rounds, request_.round);
+    const int64_t end = std::min<int64_t>(std::ssize(rounds), request_.pairings.last);
+    for (int64_t i = request_.pairings.first; i < end; ++i) {
+      const int64_t partner = partner_of(place_, count(), rounds[static_cast<size_t>(i)]);
       if (partner >= 0) meet(partner);
     }
   }
@@ -184,11 +193,21 @@ class StageRun {
     return exchange_json(exchange.report());
   }
 
-  // The shortest of `repeats` round trips, in seconds; the first one only warms up.
-  double round_trip(int64_t partner, const at::Tensor& message, const std::string& label) {
+  bool is_left_out(int64_t other) const {
+    const auto has = [](const auto& all, const auto& one) {
+      return std::find(all.begin(), all.end(), one) != all.end();
+    };
+    const PairingsPart& part = request_.pairings;
+    if (part.again && !has(*part.again, RankPair(std::minmax(env_.rank, other)))) return true;
+    return has(part.left_out, env_.rank) || has(part.left_out, other);
+  }
+
+  // The shortest of so many round trips, in seconds.
+  double round_trip(int64_t partner, const at::Tensor& message, int64_t trips,
+                    const std::string& label) {
     Communicator& world = all_members();
     double best = std::numeric_limits<double>::infinity();
-    for (int64_t i = 0; i <= request_.suite.times_repeats; ++i) {
+    for (int64_t i = 0; i < trips; ++i) {
       const auto start = Clock::now();
       if (place_ < partner) {
         world.send(message, partner, label);
@@ -197,7 +216,7 @@ class StageRun {
         world.recv(message, partner, label);
         world.send(message, partner, label);
       }
-      if (i > 0) best = std::min(best, seconds_since(start));
+      best = std::min(best, seconds_since(start));
     }
     return best;
   }
@@ -220,10 +239,14 @@ class StageRun {
     const at::Tensor small = at::zeros({8}, options);
     const at::Tensor large = at::zeros({request_.suite.times_bytes}, options);
     nlohmann::json pairs = nlohmann::json::array();
-    const double computing = compute_ms();
+    const double computing = request_.pairings.first == 0 ? compute_ms() : 0;
     each_partner([&](int64_t partner) {
-      const double latency = round_trip(partner, small, "validate latency") / 2;
-      const double transfer = round_trip(partner, large, "validate bandwidth") / 2;
+      if (is_left_out(member(partner))) return;
+      const int64_t trips = request_.suite.times_repeats;
+      round_trip(partner, small, 1, "validate latency");  // warms up
+      const double latency = round_trip(partner, small, trips, "validate latency") / 2;
+      round_trip(partner, large, 1, "validate bandwidth");
+      const double transfer = round_trip(partner, large, trips, "validate bandwidth") / 2;
       if (partner < place_) return;
       pairs.push_back({member(partner), 1e6 * latency,
                        1e-9 * static_cast<double>(request_.suite.times_bytes) / transfer});
@@ -260,9 +283,17 @@ CaseSpec case_of(const StageRequest& request, const WorldSpec& world, int64_t wo
   spec.parallel.tp = world_size;
   spec.world = world;
   spec.judged = false;
-  spec.options = {{"stage", request.stage},          {"round", request.round},
-                  {"suite", to_json(request.suite)}, {"host_of", request.host_of},
-                  {"members", request.members},      {"training", request.training},
+  spec.options = {{"stage", request.stage},
+                  {"round", request.round},
+                  {"suite", to_json(request.suite)},
+                  {"host_of", request.host_of},
+                  {"members", request.members},
+                  {"first_pairing", request.pairings.first},
+                  {"last_pairing", request.pairings.last},
+                  {"left_out", request.pairings.left_out},
+                  {"again", request.pairings.again ? nlohmann::json(*request.pairings.again)
+                                                   : nlohmann::json()},
+                  {"training", request.training},
                   {"shift", request.shift}};
   if (!request.host_of.empty()) {
     spec.faults = world_faults(request.suite.faults, request.stage, request.host_of);

@@ -2,16 +2,28 @@
 // whose options name it; the rank's ending carries a StageReport.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "sim/case/case_spec.h"
 #include "sim/validate/suite.h"
+#include "sim/validate/times.h"
 #include "sim/world/rank/run_rank.h"
 
 namespace shardproof::sim {
 
 inline constexpr const char* kValidateWorkload = "validate";
+
+// Of a round's pairings (pairings_of), those of `times` that run together.
+struct PairingsPart {
+  int64_t first = 0, last = std::numeric_limits<int64_t>::max();
+  std::vector<int64_t> left_out = {};               // ranks whose pairings are not measured
+  std::optional<std::vector<RankPair>> again = {};  // only these pairs are measured
+};
 
 // What the ranks of one stage get.
 struct StageRequest {
@@ -20,6 +32,7 @@ struct StageRequest {
   Suite suite = {};
   std::vector<int64_t> host_of = {};  // []: not known yet, and nothing is planted
   std::vector<int64_t> members = {};  // the ranks that take part; []: all
+  PairingsPart pairings = {};         // times
   nlohmann::json training = {};       // training: the case, of as many ranks as there are members
   int64_t shift = 0;                  // training: see rotation.h
 };

@@ -7,12 +7,12 @@
 #include <chrono>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <set>
 #include <utility>
 
 #include "base/elapsed.h"
 #include "base/error.h"
-#include "base/quantile.h"
 #include "sim/judge/verdict/verdict.h"
 #include "sim/run/case_check.h"
 #include "sim/run/golden_store.h"
@@ -20,9 +20,10 @@
 #include "sim/validate/endings.h"
 #include "sim/validate/environment.h"
 #include "sim/validate/going_on.h"
+#include "sim/validate/groups.h"
+#include "sim/validate/measure_times.h"
 #include "sim/validate/rotation.h"
 #include "sim/validate/suite_fits.h"
-#include "sim/validate/times.h"
 #include "sim/validate/training.h"
 #include "sim/validate/validate_rank.h"
 
@@ -84,8 +85,8 @@ class Validation {
   }
 
   std::vector<int64_t> all_ranks() const {
-    std::vector<int64_t> ranks;
-    for (int64_t rank = 0; rank < settings_.world_size; ++rank) ranks.push_back(rank);
+    std::vector<int64_t> ranks(static_cast<size_t>(settings_.world_size));
+    std::iota(ranks.begin(), ranks.end(), 0);
     return ranks;
   }
 
@@ -120,7 +121,7 @@ class Validation {
     if (pool_.interrupted()) return;  // how it ended says nothing
     std::vector<ValidationFinding> found;
     for (ValidationFinding& finding : std::exchange(found_, {})) keep(std::move(finding), found);
-    stage.findings = static_cast<int64_t>(found.size());
+    stage.findings = std::ssize(found);
     result_.stages.push_back(stage);
     on_stage_(stage, found);
     for (ValidationFinding& finding : found) keep(std::move(finding), result_.findings);
@@ -168,16 +169,6 @@ class Validation {
     return reports_of(pool_.run_case(spec, -1, false), request.stage, request.round);
   }
 
-  // Of each rank, with the median in the place of those that are no members.
-  std::vector<double> by_rank(const std::map<int64_t, double>& known) const {
-    std::vector<double> all, values;
-    for (const auto& [rank, value] : known) values.push_back(value);
-    for (const int64_t rank : all_ranks()) {
-      all.push_back(known.count(rank) > 0 ? known.at(rank) : median(values));
-    }
-    return all;
-  }
-
   void learn_hosts() {
     const auto reports = run_ranks(request_for(Stage::kEnvironment, 0));
     if (reports.empty()) return;
@@ -207,7 +198,7 @@ class Validation {
       offsets[rank] = clock.at(0);
     }
     if (offsets.empty()) return;
-    const std::vector<double> seconds = by_rank(offsets);
+    const std::vector<double> seconds = by_rank(offsets, settings_.world_size);
     for (size_t rank = 0; rank < clocks.size(); ++rank) clocks[rank].seconds = seconds[rank];
     const auto off = clocks_off(clocks, result_.hosts, suite_.clock_limit_s);
     found_.insert(found_.end(), off.begin(), off.end());
@@ -238,46 +229,34 @@ class Validation {
   }
 
   void times(StageResult& stage) {
-    Times times;
-    std::map<int64_t, double> compute_ms;
-    for (const auto& [rank, report] : run_ranks(request_for(stage.stage, stage.round))) {
-      for (const auto& pair : report.json.at("pairs")) {
-        times.pairs.push_back({rank, pair.at(0), pair.at(1), pair.at(2)});
-      }
-      compute_ms[rank] = report.json.at("compute_ms");
-    }
-    if (compute_ms.empty()) return;
-    times.compute_ms = by_rank(compute_ms);
-    result_.times = to_json(times, result_.hosts, kListedPairs);
-    stage.checks = static_cast<int64_t>(times.pairs.size());
-    for (const char* where : {"in_host", "between_hosts"}) {
-      const auto& one = result_.times.at(where);
-      if (one.at("pairs") == 0) continue;
-      stage.note +=
-          fmt::format("{}{:.0f} us, {:.3g} GB/s {}", stage.note.empty() ? "" : "; ",
-                      one.at("latency_us").get<double>(), one.at("gb_per_s").get<double>(),
-                      std::string(where) == "in_host" ? "in a host" : "between hosts");
-    }
-    if (settings_.slow_factor <= 0) return;
-    const auto slow = slow_ones(times, result_.hosts, settings_.slow_factor, stage.round);
+    const Hosts& hosts = result_.hosts;
+    const double factor = settings_.slow_factor;
+    StageRequest request = request_for(stage.stage, stage.round);
+    const auto run = [&](const PairingsPart& part) {
+      request.pairings = part;
+      return run_ranks(request);
+    };
+    const auto pairings = pairings_of(std::ssize(members_), suite_.pair_rounds, stage.round);
+    const auto measured = measure_times(hosts, members_, pairings, factor, run);
+    if (!measured) return;
+    result_.times = to_json(*measured, hosts, kListedPairs);
+    stage.checks = std::ssize(measured->pairs);
+    stage.note = medians_text(result_.times);
+    if (factor <= 0) return;
+    const auto slow = slow_ones(*measured, hosts, factor, stage.round);
     found_.insert(found_.end(), slow.begin(), slow.end());
   }
 
   // The runs of a case: once as it is, twice the same, and then moved.
   std::vector<int64_t> shifts() const {
-    const std::set<int64_t> there = hosts_of_members();
+    std::set<int64_t> there;
+    for (const int64_t rank : members_) there.insert(result_.hosts.of(rank));
     const auto hosts = static_cast<int64_t>(there.size());
     const auto size = static_cast<int64_t>(members_.size());
     const int64_t step = hosts > 1 && size % hosts == 0 ? size / hosts : 1;
     std::vector<int64_t> shifts = {0};
     for (int64_t k = 0; k < suite_.rotations; ++k) shifts.push_back(k * step % size);
     return shifts;
-  }
-
-  std::set<int64_t> hosts_of_members() const {
-    std::set<int64_t> hosts;
-    for (const int64_t rank : members_) hosts.insert(result_.hosts.of(rank));
-    return hosts;
   }
 
   void training(StageResult& stage) {

@@ -1,36 +1,30 @@
 #!/usr/bin/env python3
 """Tests `validate` through the program: clean worlds have no findings, and each planted fault is found and named.
 
-Usage: validate_test.py PROGRAM [unittest arguments]
+Usage: validate_test.py PROGRAM [--many] [unittest arguments]
+
+--many adds what takes minutes: 64 hosts of 8 ranks, and a hundred repeats of training.
 """
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import unittest
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
-PROGRAM = "build/release/shardproof-bin"
+import cli_test
+
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 200  # a hang, not a wall-time test
+LIMIT_S = 1800 if "--many" in sys.argv else 200  # a hang, not a wall-time test
+MANY = "--many" in sys.argv
 STAGES = ["environment", "groups", "pairs", "times", "training"]
 FOUR_HOSTS = "hosts: {ranks_per_host: 1}\nrounds: 1\nsizes: [65]\n"
 
 
-class Validate(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
-
-    def suite(self, text):
-        file = self.folder / "suite.yaml"
-        file.write_text(text)
-        return file
-
+class Validate(cli_test.CommandTest):
     def result_of(self, done):
         """validation.json, which must fit the exit status, the text and junit.xml."""
         text = done.stdout + done.stderr
@@ -48,9 +42,8 @@ class Validate(unittest.TestCase):
     def validate(self, text, *words, ranks=4):
         words = ["--ranks", ranks, "--out", self.folder / "run", *words]
         if text:
-            words.insert(0, self.suite(text))
-        done = subprocess.run([PROGRAM, "validate", *map(str, words)], capture_output=True, text=True, timeout=LIMIT_S,
-                              cwd=ROOT)
+            words.insert(0, self.write("suite.yaml", text))
+        done = self.run_program("validate", *words)
         return done, (self.result_of(done) if done.returncode in (0, 1, 3) else None)
 
     def assert_one(self, done, found, status, kind, hosts, stages=None):
@@ -98,6 +91,20 @@ class Validate(unittest.TestCase):
                                     "faults: [{kind: corrupt, link: [1, 3], pattern: element}]\n")
         self.assert_one(done, found, 1, "values", ["host1", "host3"])
         self.assertEqual(found["findings"][0]["link"], "host1 - host3")
+
+    def test_a_rank_that_meets_nobody_makes_the_group_with_the_others(self):
+        # Of three ranks one has no partner in the one pairing that is asked for.
+        done, found = self.validate("stages: [pairs]\nrounds: 1\nsizes: [33]\npairs: {rounds: 1}\n",
+                                    "--backend", "gloo", ranks=3)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertGreater(found["stages"][0]["checks"], 0)
+
+    def test_times_do_not_depend_on_messages_that_a_host_spoils(self):
+        done, found = self.validate("stages: [times]\ntimes: {bytes: 4096, repeats: 2}\n"
+                                    "hosts: {ranks_per_host: 1}\nfaults: [{kind: corrupt, host: 2, pattern: all}]\n",
+                                    ranks=8)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(found["stages"][0]["checks"], 8 * 7 // 2)
 
     def test_wrong_training_follows_its_host(self):
         # Of 4 ranks on 4 hosts those of a tp pair change with the rotation.
@@ -161,18 +168,46 @@ class Validate(unittest.TestCase):
         self.assert_one(done, found, 1, "values", ["host11"])
         self.assertIn("every 32nd element from 3", found["findings"][0]["pattern"])
 
+    @unittest.skipUnless(MANY, "runs with --many")
+    def test_one_lane_of_64_emulated_hosts_of_8_ranks_is_named(self):
+        done, found = self.validate(
+            "stages: [groups]\nrounds: 1\nops: [all_reduce]\ndtypes: [float32]\n"
+            "hosts: {ranks_per_host: 8}\n"
+            "faults: [{kind: corrupt, host: 37, pattern: lane, stride: 32, first: 5, bit: 12}]\n",
+            "--backend", "emulated", ranks=512)
+        self.assert_one(done, found, 1, "values", ["host37"])
+        self.assertIn("every 32nd element from 5 (lane 5 of 32)", found["findings"][0]["pattern"])
+        print(f"64 hosts of 8 ranks: {found['stages'][0]['note']}, {found['seconds']:.0f} s", flush=True)
+
+    @unittest.skipUnless(MANY, "runs with --many")
+    def test_digests_are_equal_to_the_bit_in_a_hundred_repeats_and_wherever_the_ranks_run(self):
+        for ranks, scenario, cases in ((4, "", 1), (4, f"{ROOT}/scenarios/smoke/llama.yaml", 2), (8, "", 1)):
+            named = f", scenarios: [{scenario}]" if scenario else ""
+            done, found = self.validate(f"stages: [training]\nhosts: {{ranks_per_host: 1}}\n"
+                                        f"training: {{rotations: 100{named}}}\n", ranks=ranks)
+            text = done.stdout + done.stderr
+            self.assertEqual(done.returncode, 0, text)
+            self.assertEqual(found["findings"], [], text)
+            shifts = [one["shift"] for one in found["training"]]
+            self.assertEqual(len(shifts), 101 * cases)
+            self.assertEqual(sorted(set(shifts)), list(range(ranks)))
+            self.assertIn("101 of 101 runs with equal digests", found["stages"][0]["note"])
+            print(f"{scenario or 'the small Llama'}, {ranks} ranks: {len(shifts)} runs, {found['stages'][0]['note']}, "
+                  f"{found['seconds']:.0f} s", flush=True)
+            shutil.rmtree(self.folder / "run")
+
     def test_processes_of_a_launcher(self):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        suite = self.suite("hosts: {ranks_per_host: 1}\nrounds: 1\nsizes: [33]\n"
+        suite = self.write("suite.yaml", "hosts: {ranks_per_host: 1}\nrounds: 1\nsizes: [33]\n"
                            "faults: [{kind: corrupt, host: 1, stage: pairs, pattern: all, bit: 20}]\n")
         processes = []
         for rank in range(3):
             env = os.environ | {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "3",
                                 "OMPI_COMM_WORLD_LOCAL_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_SIZE": "3",
                                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-            processes.append(subprocess.Popen([PROGRAM, "validate", suite, "--out", self.folder / "run"], env=env,
+            processes.append(subprocess.Popen([cli_test.PROGRAM, "validate", suite, "--out", self.folder / "run"], env=env,
                                               text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT))
         outputs = [process.communicate(timeout=LIMIT_S) for process in processes]
         self.assertEqual([process.returncode for process in processes], [1, 1, 1], outputs)
@@ -191,7 +226,7 @@ class Validate(unittest.TestCase):
                 ("mesh: {tp: 3}\n", [], "is for 3 ranks, there are 4"),
                 ("faults: [{kind: kill, rank: 9}]\n", [], "is on rank 9, and there are 4"),
                 (FOUR_HOSTS + "faults: [{kind: corrupt, host: 4}]\n", [], "is on host 4, and there are 4"),
-                ("training: {scenarios: [scenarios/refused]}\n", [], "no case of training.scenarios"),
+                (f"training: {{scenarios: [{ROOT}/scenarios/refused]}}\n", [], "no case of training.scenarios"),
                 ("world: {nodes: 3}\n", [], "3 nodes do not divide 4 ranks"),
                 ("world: {nodes: 2}\n", ["--backend", "emulated"], "--backend emulated has none"),
                 ("faults: [{kind: cut, host: 1}]\n", [], "there are no nodes"),
@@ -200,12 +235,13 @@ class Validate(unittest.TestCase):
             self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
             self.assertRegex(done.stderr, said)
         env = {name: value for name, value in os.environ.items() if not name.startswith("OMPI_")}
-        done = subprocess.run([PROGRAM, "validate"], capture_output=True, text=True, timeout=LIMIT_S, env=env)
+        done = subprocess.run([cli_test.PROGRAM, "validate"], capture_output=True, text=True, timeout=LIMIT_S, env=env)
         self.assertEqual(done.returncode, 2)
         self.assertIn("--ranks", done.stderr)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
-        PROGRAM = os.path.abspath(sys.argv.pop(1))
-    unittest.main()
+    if MANY:
+        sys.argv.remove("--many")
+        cli_test.LIMIT_S = LIMIT_S
+    cli_test.main()

@@ -78,7 +78,7 @@ def slow_link(draw):
 
 
 def lagging_link(draw):
-    fault, host = of_host(draw, "lag", "seconds: 0.05, at_call: 0, stage: times")
+    fault, host = of_host(draw, "lag", "seconds: 0.25, at_call: 0, stage: times")
     return fault, "slow", [host]
 
 

@@ -27,20 +27,9 @@ def address(number):
     return f"10.78.0.{number + 1}"
 
 
-def join(all_machines):
-    switch, nodes = all_machines[0], all_machines[1:]
-    switch.run("ip", "link", "add", "bridge0", "type", "bridge")
-    switch.run("ip", "link", "set", "bridge0", "up")
-    for number, node in enumerate(nodes):
-        port = f"port{number}"
-        node.link("link0", switch, port)
-        switch.run("ip", "link", "set", port, "master", "bridge0", "up")
-        node.has_address(address(number), "link0")
-
-
 def joined_machines():
     """The switch and the machines."""
-    return machines.joined(["switch"] + [f"node{number}" for number in range(COUNT)], join)
+    return machines.switched([f"node{number}" for number in range(COUNT)], address)
 
 
 class ValidateMachines(unittest.TestCase):

@@ -1,7 +1,10 @@
 // Stages on ranks of an emulated world, with planted faults.
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
+#include <mutex>
 #include <thread>
 
 #include "sim/validate/blame.h"
@@ -16,12 +19,14 @@ namespace {
 
 struct StageFound {
   int64_t checks = 0, wrong = 0;
+  std::map<std::pair<int64_t, int64_t>, int64_t> messages;  // by rank and partner
   std::vector<WrongResult> evidence;
   std::vector<ValidationFinding> findings;
 };
 
 // `hosts` hosts of two ranks each.
-StageFound run_stage(Stage stage, int64_t hosts, const std::string& suite, int64_t round = 0) {
+StageFound run_stage(Stage stage, int64_t hosts, const std::string& suite, int64_t round = 0,
+                     const PairingsPart& pairings = {}) {
   const int64_t size = 2 * hosts;
   const Hosts places = hosts_of(
       std::vector<std::pair<std::string, std::string>>(static_cast<size_t>(size), {"m", ""}), 2);
@@ -29,11 +34,14 @@ StageFound run_stage(Stage stage, int64_t hosts, const std::string& suite, int64
                        .round = round,
                        .suite = parse_suite("s.yaml", suite),
                        .host_of = places.of_rank,
+                       .pairings = pairings,
                        .training = nullptr};
   const std::string text = to_json(case_of(request, {}, size)).dump();
   EmulatedWorld world(size);
   std::vector<std::string> reports(static_cast<size_t>(size));
   std::vector<std::thread> threads;
+  std::mutex mutex;
+  StageFound found;
   for (int64_t rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       at::set_num_threads(1);
@@ -41,6 +49,10 @@ StageFound run_stage(Stage stage, int64_t hosts, const std::string& suite, int64
       env.rank = rank;
       env.world_size = size;
       env.make_backend = world.factory(rank);
+      env.on_call = [&](const Call& call) {
+        const std::lock_guard lock(mutex);
+        if (call.root >= 0) ++found.messages[{rank, call.root}];
+      };
       try {
         reports[static_cast<size_t>(rank)] = validate_rank(text, env, {});
         world.rank_ended(rank);
@@ -52,9 +64,9 @@ StageFound run_stage(Stage stage, int64_t hosts, const std::string& suite, int64
   for (std::thread& thread : threads) thread.join();
   INFO((world.failure() ? world.failure()->message : ""));
   REQUIRE_FALSE(world.failure());
-  StageFound found;
   for (const std::string& bytes : reports) {
     const StageReport report = decode_stage_report(bytes);
+    if (stage == Stage::kTimes) continue;
     found.checks += report.json.at("checks").get<int64_t>();
     found.wrong += report.json.at("wrong_checks").get<int64_t>();
     for (const auto& one : report.json.at("evidence")) {
@@ -144,6 +156,45 @@ TEST_CASE("a fault of another stage does nothing", "[validate]") {
   const StageFound found =
       run_stage(Stage::kPairs, 2, "faults: [{kind: corrupt, host: 1, stage: groups}]");
   CHECK(found.wrong == 0);
+}
+
+TEST_CASE("times makes the trips of a part of the pairings, but of ranks left out", "[validate]") {
+  const std::string suite = "times: {bytes: 64, repeats: 4}";
+  // A trip is a message each way: two trips warm up, and 2 * 4 are measured.
+  constexpr int64_t kAll = 20;
+  std::map<std::pair<int64_t, int64_t>, int64_t> messages;
+  for (const PairingsPart& part : {PairingsPart{0, 5, {}}, PairingsPart{5, 11, {2, 3}}}) {
+    const StageFound found = run_stage(Stage::kTimes, 6, suite, 0, part);
+    for (const auto& [pair, count] : found.messages) {
+      INFO(pair.first << " and " << pair.second);
+      CHECK(count == kAll);
+      CHECK(messages.emplace(pair, count).second);  // no pair is in both parts
+      const bool is_left_out = pair.first / 2 == 1 || pair.second / 2 == 1;
+      CHECK_FALSE((part.first > 0 && is_left_out));
+    }
+    if (part.first == 0) CHECK(std::ssize(found.messages) == 12 * 5);
+  }
+  const auto of_others = std::count_if(messages.begin(), messages.end(), [](const auto& one) {
+    return one.first.first / 2 != 1 && one.first.second / 2 != 1;
+  });
+  CHECK(of_others == 10 * 9);  // 10 ranks with each other
+}
+
+TEST_CASE("times measures again only the pairs that are named", "[validate]") {
+  const std::string suite = "times: {bytes: 64, repeats: 4}";
+  const StageFound found =
+      run_stage(Stage::kTimes, 6, suite, 0, {0, 11, {}, std::vector<RankPair>{{0, 5}, {2, 7}}});
+  CHECK(found.messages == std::map<std::pair<int64_t, int64_t>, int64_t>{
+                              {{0, 5}, 20}, {{5, 0}, 20}, {{2, 7}, 20}, {{7, 2}, 20}});
+  const PairingsPart none = {0, 11, {}, std::vector<RankPair>{}};
+  CHECK(run_stage(Stage::kTimes, 6, suite, 0, none).messages.empty());
+}
+
+TEST_CASE("times ends on every rank where messages are spoiled", "[validate]") {
+  const StageFound found =
+      run_stage(Stage::kTimes, 6,
+                "times: {bytes: 64, repeats: 2}\nfaults: [{kind: corrupt, host: 1, pattern: all}]");
+  CHECK(std::ssize(found.messages) == 12 * 11);
 }
 
 TEST_CASE("kills and hangs are faults of the case, on the host's ranks", "[validate]") {
