@@ -10,11 +10,12 @@
 #   SHARDPROOF    the program on each host (default: build/release/shardproof-bin of this script's tree)
 #   SSH           the command in place of `ssh -o BatchMode=yes`, for instance 'ssh -p 2222 -i key'
 #   SHARDPROOF_SECRET   of the run (default: a new one). It goes through ssh's input, so `ps` does not show it.
+#   SHARDPROOF_MEETING_S   how many seconds the ranks wait for each other (default 120)
 #
 # Exit status: that of rank 0; 2 for a wrong call, 3 if ssh or the program could not start, 130 after Ctrl-C.
 set -euo pipefail
 
-usage() { sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,15s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 say() { printf 'ssh_hosts: %s\n' "$*" >&2; }
 
 per_host=1
@@ -32,7 +33,8 @@ world_size=$((per_host * ${#hosts[@]}))
 script_of() {  # rank, local rank
   local name
   for name in RANK="$1" LOCAL_RANK="$2" WORLD_SIZE="$world_size" LOCAL_WORLD_SIZE="$per_host" \
-      MASTER_ADDR="${MASTER_ADDR:-${hosts[0]#*@}}" MASTER_PORT="${MASTER_PORT:-29500}" SHARDPROOF_SECRET="$secret"; do
+      MASTER_ADDR="${MASTER_ADDR:-${hosts[0]#*@}}" MASTER_PORT="${MASTER_PORT:-29500}" SHARDPROOF_SECRET="$secret" \
+      ${SHARDPROOF_MEETING_S:+SHARDPROOF_MEETING_S="$SHARDPROOF_MEETING_S"}; do
     printf 'export %s=%q\n' "${name%%=*}" "${name#*=}"
   done
   printf 'cd %q || exit 127\nset --' "$PWD"
@@ -41,7 +43,9 @@ script_of() {  # rank, local rank
 
 { exec 3<&0 </dev/null
   "$@" 3<&- & program=$!
-  { cat <&3; kill "$program"; sleep 10; kill -KILL "$program"; } >/dev/null 2>&1 & watcher=$!
+  { while read -r <&3; do :; done
+    trap 'kill "$!"; exit' TERM  # ends the sleep, too
+    kill "$program"; sleep 10 & wait "$!"; kill -KILL "$program"; } >/dev/null 2>&1 & watcher=$!
   wait "$program"; status=$?
   kill "$watcher"
   exit "$status"; }
@@ -81,7 +85,7 @@ while (( ${#ranks[@]} )); do
   unset "ranks[$ended]"
   if (( rank == 0 )); then
     result=$status
-    sleep 20 & grace=$!  # after that time ranks that have not ended are ended
+    { end_all; exec sleep 20; } & grace=$!  # after that time ranks that have not ended are ended; it holds no pipe
   fi
   if [[ -z $interrupted && -z $not_started && $status =~ ^(126|127|255)$ ]]; then
     say "${hosts[rank / per_host]}: rank $rank did not start, or its connection broke (exit status $status); ending all"

@@ -17,13 +17,17 @@ SECONDS = 90
 SMOKE = "/env/bin/shardproof run scenarios/smoke"
 
 
-def make_system(folder):
-    subprocess.run(["mmdebstrap", "--quiet", "--variant=minbase", "--include=python3-venv", "bookworm", folder,
+def make_system(target, *options):
+    """A folder or a file that ends in .tar."""
+    subprocess.run(["mmdebstrap", "--quiet", "--variant=minbase", *options, "bookworm", target,
                     "http://deb.debian.org/debian"], check=True, stdout=subprocess.DEVNULL)
 
 
-def add_wheels(build, wheels):
-    subprocess.run([sys.executable, "-B", ROOT / "python/program/wheel.py", build, wheels], check=True)
+def make_wheel(build, folder):
+    subprocess.run([sys.executable, "-B", ROOT / "python/program/wheel.py", build, folder], check=True)
+
+
+def add_required(wheels):
     at_hand = os.environ.get("SHARDPROOF_WHEELS")
     if at_hand:
         shutil.copytree(at_hand, wheels, dirs_exist_ok=True)
@@ -51,9 +55,10 @@ def size_of(folder):
 
 def measure(build, folder):
     system, wheels = folder / "system", folder / "system/wheels"
-    make_system(system)
+    make_system(system, "--include=python3-venv")
     wheels.mkdir()
-    add_wheels(build, wheels)
+    make_wheel(build, wheels)
+    add_required(wheels)
     [wheel] = wheels.glob("shardproof_program-*.whl")
     tools = inside(system, "for tool in cc g++ cmake ninja make; do command -v $tool || true; done;"
                    " find / -xdev -name 'libyaml-cpp*' -o -xdev -name 'libtorch*'")
