@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "sim/case/record/golden_blob.h"
 #include "sim/case/record/golden_record.h"
 
 namespace shardproof::sim {
@@ -30,22 +31,6 @@ void in_blocks_of_doubles(const TensorView& tensor, const Use& use) {
       use(static_cast<const double*>(block.data()), length);
     }
   });
-}
-
-// Of the finite elements above kLargestCounted; 0 when they are a mask.
-double largest_of_computed(const TensorView& tensor) {
-  double least = std::numeric_limits<double>::infinity(), largest = 0;
-  int64_t huge = 0;
-  in_blocks_of_doubles(tensor, [&](const double* values, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-      const double size = std::fabs(values[i]);
-      if (size <= kLargestCounted || !std::isfinite(size)) continue;
-      ++huge;
-      least = std::min(least, size);
-      largest = std::max(largest, size);
-    }
-  });
-  return huge == 1 || least < largest ? largest : 0;
 }
 
 // Over the elements where |a - b| is at most `most`; `beyond` becomes true when it is more
@@ -80,6 +65,38 @@ Distance distance_within(const TensorView& a, const TensorView& b, double most, 
 
 }  // namespace
 
+void Magnitude::add(double size) {
+  if (size <= kLargestCounted) {
+    counted_ = std::max(counted_, size);
+  } else if (std::isfinite(size)) {
+    several_ = most_ > 0;
+    least_ = several_ ? std::min(least_, size) : size;
+    most_ = std::max(most_, size);
+  }
+}
+
+void Magnitude::add(const Magnitude& part) {
+  counted_ = std::max(counted_, part.counted_);
+  if (part.most_ == 0) return;
+  several_ = part.several_ || most_ > 0;
+  least_ = most_ > 0 ? std::min(least_, part.least_) : part.least_;
+  most_ = std::max(most_, part.most_);
+}
+
+void Magnitude::put(IndexWriter& out) const {
+  for (const double one : {counted_, least_, most_}) out.put(one);
+  out.put(static_cast<int8_t>(several_));
+}
+
+Magnitude Magnitude::take(IndexReader& in) {
+  Magnitude magnitude;
+  for (double* one : {&magnitude.counted_, &magnitude.least_, &magnitude.most_}) {
+    *one = in.take<double>();
+  }
+  magnitude.several_ = in.take<int8_t>() != 0;
+  return magnitude;
+}
+
 double largest_magnitude(const TensorView& tensor) {
   if (!is_floating(tensor.dtype())) return 0;
   double largest = 0;
@@ -91,7 +108,12 @@ double largest_magnitude(const TensorView& tensor) {
       huge |= size > kLargestCounted;
     }
   });
-  return huge ? std::max(largest, largest_of_computed(tensor)) : largest;
+  if (!huge) return largest;
+  Magnitude magnitude;
+  in_blocks_of_doubles(tensor, [&](const double* values, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) magnitude.add(std::fabs(values[i]));
+  });
+  return magnitude.value();
 }
 
 bool all_finite(const TensorView& tensor) {

@@ -1,13 +1,35 @@
 // Magnitudes of tensors, one pass each.
 #pragma once
 
+#include <algorithm>
+
 #include "tensor/tensor_view.h"
 
 namespace shardproof::sim {
 
-// Largest finite |x| of a floating-point tensor that counts; 0 for an integer or empty one. If
-// several elements above kLargestCounted have one magnitude, they are a mask and do not count. A
-// single one, or several of different magnitudes, were computed, and count.
+class IndexReader;  // golden_blob.h
+class IndexWriter;
+
+// The largest finite |x| that counts, of elements that come one by one or in parts. If several
+// elements above kLargestCounted have one magnitude, they are a mask and do not count. A single
+// one, or several of different magnitudes, were computed, and count.
+class Magnitude {
+ public:
+  void add(double size);
+  void add(const Magnitude& part);
+  double value() const {
+    return several_ && least_ == most_ ? counted_ : std::max(counted_, most_);
+  }
+  void put(IndexWriter& out) const;
+  static Magnitude take(IndexReader& in);
+
+ private:
+  double counted_ = 0;           // of those up to kLargestCounted
+  double least_ = 0, most_ = 0;  // of those above it; 0: there are none
+  bool several_ = false;         // of those
+};
+
+// That of a floating-point tensor; 0 for an integer or empty one.
 double largest_magnitude(const TensorView& tensor);
 // True when no element is NaN or infinite.
 bool all_finite(const TensorView& tensor);

@@ -132,10 +132,11 @@ std::vector<GivenPiece> merged(const std::vector<RankPieces>& ranks) {
         reference_fault(fmt::format("{} has the shapes [{}] and [{}]", step_name(piece.facts),
                                     fmt::join(whole.shape, ", "), fmt::join(piece.shape, ", ")));
       }
-      whole.facts.scale = std::max(whole.facts.scale, piece.facts.scale);
+      whole.magnitude.add(piece.magnitude);
       whole.finite = whole.finite && piece.finite;
     }
   }
+  for (GivenPiece& whole : tensors) whole.facts.scale = whole.magnitude.value();
   return tensors;
 }
 
@@ -245,7 +246,7 @@ void RankPieces::write(const std::string& folder) const {
     out.put(piece.facts.step);
     out.put_text(piece.facts.name);
     out.put(static_cast<int8_t>(piece.facts.token_dims));
-    out.put(piece.facts.scale);
+    piece.magnitude.put(out);
     out.put(static_cast<int8_t>(piece.facts.kept_in_float32));
     out.put_list(piece.facts.rows);
     out.put(piece.facts.all_rows);
@@ -271,7 +272,7 @@ RankPieces RankPieces::read(const std::string& folder, int64_t rank) {
     piece.facts.step = in.take<int64_t>();
     piece.facts.name = in.take_text();
     piece.facts.token_dims = in.take<int8_t>() != 0;
-    piece.facts.scale = in.take<double>();
+    piece.magnitude = Magnitude::take(in);
     piece.facts.kept_in_float32 = in.take<int8_t>() != 0;
     piece.facts.rows = in.take_list();
     piece.facts.all_rows = in.take<int64_t>();

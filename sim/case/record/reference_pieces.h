@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "sim/case/record/golden_record.h"
+#include "sim/case/record/magnitude.h"
 
 namespace shardproof::sim {
 
@@ -65,7 +66,8 @@ RunErrors read_errors(const std::string& folder);
 
 // One observation of a rank of the reference.
 struct GivenPiece {
-  GoldenFacts facts;  // without order, phase_scale and scatters; `scale` is that of the piece
+  GoldenFacts facts;    // without order, scales and scatters; tensors_of() sets `scale`
+  Magnitude magnitude;  // of the elements that this rank gives
   std::vector<int64_t> shape;
   bool finite = true;
   int64_t microbatch = 0;

@@ -145,9 +145,8 @@ void ReferenceProbe::put(const TensorView& local, const IndexPlan& plan, double 
         uint8_t* givers = file.givers() + offset;
         for (int64_t i = 0; i < length; ++i) {
           const double value = static_cast<double>(from[start + i]) / scale;
-          const double size = std::fabs(value);
           piece.finite = piece.finite && std::isfinite(value);
-          if (size > piece.facts.scale && size <= kLargestCounted) piece.facts.scale = size;
+          if (first) piece.magnitude.add(std::fabs(value));
           if (addend && first) {
             to[i] += value;
             ++givers[i];

@@ -99,6 +99,30 @@ TEST_CASE("a piece is compared with the pieces of another layout", "[reference]"
   }
 }
 
+TEST_CASE("a reference's huge values count for its scale, unless a mask put them there",
+          "[reference]") {
+  const auto scale_with = [](double one, double other) {
+    at::Tensor full = numbered({8, 4});
+    full[0][0] = one;
+    full[7][3] = other;
+    Reference reference(2);
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      reference.gives(rank, {piece_of(full, rows_over_tp(), reference.mesh(), rank)});
+    }
+    return reference.record().tensors().at(0).scale;
+  };
+  CHECK(scale_with(1e89, 1) == 1e89);
+  CHECK(scale_with(1e89, -1e88) == 1e89);
+  at::Tensor others = numbered({8, 4});
+  others[0][0] = others[7][3] = 0;
+  CHECK(scale_with(-1e38, -1e38) == others.abs().max().item<double>());
+  // A copy is no second element.
+  others[0][0] = 1e40;
+  Reference copies(2);
+  copies.gives(0, {seen(kWeight, others)}).gives(1, {seen(kWeight, others)});
+  CHECK(copies.record().tensors().at(0).scale == 1e40);
+}
+
 TEST_CASE("an element that no rank of the reference gave is never right", "[reference]") {
   Reference reference(2);
   // All values are 0, as in the parts of a file that nobody wrote.
