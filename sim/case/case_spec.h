@@ -80,6 +80,7 @@ struct ParallelSpec : AxisSizes {
   Rotation context_rotation = Rotation::kSendRecv;
   FsdpSpec fsdp = {};
   CheckpointedRegions activation_checkpointing = CheckpointedRegions::kNone;
+  DiscardedOutputs discarded_outputs = DiscardedOutputs::kNone;
   NormCopies grad_norm_counts = NormCopies::kOnce;
   nlohmann::json custom_plan = nullptr;  // {pattern: style}; null: the architecture's own plan
   // policy: inference ranks after those of the mesh; a refit gives them the weights over tp.

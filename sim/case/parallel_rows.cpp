@@ -78,6 +78,10 @@ const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&) {
           "parallel.activation_checkpointing",
           "Part of a layer that the backward recomputes; true: mlp", OfBool{"none", "mlp"},
           ShortName{"checkpointing"}, Flag{"--activation-checkpointing"}),
+      row<&Spec::discarded_outputs>("parallel.discarded_outputs",
+                                    "Outputs of a layer's norms and activations that the forward "
+                                    "frees and the backward computes again",
+                                    ShortName{"discarded"}, Flag{"--discarded-outputs"}),
       row<&Spec::context_layout>(
           "parallel.context_layout", "Which tokens of a sequence a cp rank holds",
           Choices{{"zigzag", "contiguous"}}, ShortName{"layout"}, Flag{"--context-layout"}),

@@ -77,6 +77,7 @@ std::map<std::string, std::vector<Way>> all_ways() {
       {"parallel.fsdp", any_of_values("parallel.data_parallel", {"fsdp", "hybrid"})},
       {"parallel.cpu_offload", any_of_values("parallel.data_parallel", {"fsdp", "hybrid"})},
       {"parallel.activation_checkpointing", trains},
+      {"parallel.discarded_outputs", trains},
       {"run.steps", {{train}}},
       {"run.noise_std", {{train}}},
       {"run.stages", {{policy}}},

@@ -166,8 +166,12 @@ double activation_bytes(const CaseSpec& spec, const ModelConfig& config) {
     return tokens * std::max(logits, (stream + gate) * element_bytes(spec));
   }
   const double residual = spec.parallel.sequence_parallel ? stream / parts : stream;
+  const DiscardedOutputs discarded = spec.parallel.discarded_outputs;
+  const bool both = discarded == DiscardedOutputs::kBoth;
+  const double of_norms = both || discarded == DiscardedOutputs::kNorms ? 0 : 2 * stream;
+  const double of_gate = both || discarded == DiscardedOutputs::kActivations ? 2. / 3 * gate : gate;
   const double of_layer =
-      2 * (stream + residual) + 2 * heads * static_cast<double>(config.head_dim) + gate;
+      of_norms + 2 * residual + 2 * heads * static_cast<double>(config.head_dim) + of_gate;
   const bool recomputed = spec.parallel.activation_checkpointing != CheckpointedRegions::kNone;
   const double layers = recomputed ? 1 : static_cast<double>(config.num_hidden_layers);
   return tokens * (layers * of_layer * element_bytes(spec) + logits);

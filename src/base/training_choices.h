@@ -100,6 +100,12 @@ constexpr std::array<const char*, 3> names_of(CheckpointedRegions) {
   return {"none", "mlp", "layer"};
 }
 
+// Outputs that the forward frees and the backward computes again (train/discarded_outputs.h).
+enum class DiscardedOutputs { kNone, kNorms, kActivations, kBoth };
+constexpr std::array<const char*, 4> names_of(DiscardedOutputs) {
+  return {"none", "norms", "activations", "both"};
+}
+
 // Where a linear's backward leaves the gradient of its weight (model/main_gradient.h).
 enum class GradientPlace { kAutograd, kMain };
 constexpr std::array<const char*, 2> names_of(GradientPlace) { return {"autograd", "main"}; }

@@ -9,6 +9,7 @@
 #include "logprob/vocab_parallel_logprob.h"
 #include "model/precision.h"
 #include "parallel/style/gradient_rules.h"
+#include "train/discarded_outputs.h"
 #include "train/grad_norm.h"
 #include "train/held_tokens.h"
 
@@ -57,6 +58,7 @@ Trainer::Trainer(const RankSetup& setup, Decoder& model, const ParallelStyles& s
       tokens_(styles.token_cuts(setup.mesh)) {
   options_.norm.device = setup.device;
   options_.norm.model_axes = model_axes(setup.mesh, tokens_.token_axes(setup.mesh));
+  discard_outputs(model, options.discarded);
   apply_activation_checkpointing(model, options.checkpointed);
   store_ = styles.store({.model = model,
                          .comm = setup.comm,

@@ -47,6 +47,7 @@ struct TrainOptions {
   int64_t micro_batch_size = 0;   // <= 0: the rank's whole share
   BatchingOptions batching = {};  // with the micro_batch_size above
   CheckpointedRegions checkpointed = CheckpointedRegions::kNone;
+  DiscardedOutputs discarded = DiscardedOutputs::kNone;
   GradNormOptions norm = {};
   LossScaleOptions loss_scale = {};
 };

@@ -77,6 +77,7 @@ NEEDS = {
     "parallel.fsdp": SHARDS,
     "parallel.cpu_offload": SHARDS,
     "parallel.activation_checkpointing": TRAINS,
+    "parallel.discarded_outputs": TRAINS,
     "model.sliding_window": [{"model.family": "gemma3"}, {"model.use_sliding_window": "true"}],
     "model.use_sliding_window": [{"model.family": "qwen2"}, {"model.family": "qwen3"}],
     "run.stages": [{"workload": "policy"}],

@@ -16,7 +16,7 @@ import unity_names
 SOURCE_FOLDERS = ("src", "sim", "golden", "examples", "tests", "bench", "cmake")
 # A member that is a named enum (src/base/enum_names.h) on one side of == or !=, a text literal on the other.
 ENUM = (r"\b(?:verdict|precision|workload|backend|device|compute|side|normalization|algorithm|data_parallel"
-        r"|context_layout|context_rotation|activation_checkpointing|grad_norm_counts"
+        r"|context_layout|context_rotation|activation_checkpointing|discarded_outputs|grad_norm_counts"
         r"|(?:call|line|known|made|told)(?:\.|->)(?:op|reduce)"
         r"|(?:ending|result|found|outcome|why|stage|fault|how|loss|optimizer|scheduler|batching)(?:\.|->)kind)\b")
 ENUM_AS_TEXT = re.compile(rf'{ENUM}\s*[!=]=\s*"|"\w*"\s*[!=]=\s*[\w.>()\[\]-]*{ENUM}')

@@ -36,6 +36,7 @@ TrainOptions train_options(const CaseSpec& spec) {
   options.micro_batch_size = spec.micro_batch_size;
   options.batching = spec.batching;
   options.checkpointed = spec.parallel.activation_checkpointing;
+  options.discarded = spec.parallel.discarded_outputs;
   options.norm = {.type = spec.optimizer.norm_type == "inf"
                               ? std::numeric_limits<double>::infinity()
                               : std::stod(spec.optimizer.norm_type),
