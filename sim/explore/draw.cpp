@@ -19,6 +19,11 @@ constexpr const char* kStages = "run.stages";
 // The least share of a registered workload's own options that a case gives: they are few, and a
 // mistake in such a layer often needs three of them. So it does of its mesh and its precision.
 constexpr double kOwnShare = 0.3, kOwnMesh = 0.5, kOwnPrecision = 0.6;
+// Every second case gives most of its own options, since a mistake may need four of them.
+constexpr double kMostOwnShare = 0.9;
+// What a stage leaves behind often shows only when it comes again after training: so many policies
+// have such three stages.
+constexpr double kStageAgain = 0.4;
 // The least share of options beside a pair.
 constexpr double kLeastShare = 0.02;
 // A mistake often needs some values of options that belong together: each case has two groups of
@@ -191,6 +196,8 @@ void Drawer::fill(Drawing& drawing, double share, std::mt19937_64& random) const
     if (share > kLeastShare && is_dependent(path)) most = std::max(most, kDependentShare);
     return groups.count(group_of(path)) != 0 ? std::max(most, kGroupShare) : most;
   };
+  const bool most = share > kLeastShare && happens(0.5, random);
+  const double own_share = most ? kMostOwnShare : kOwnShare + share / 2;
   // Twice: what an option needs may be drawn after it.
   for (int pass = 0; pass < 2; ++pass) {
     for (const DrawnOption* option : order) {
@@ -198,7 +205,7 @@ void Drawer::fill(Drawing& drawing, double share, std::mt19937_64& random) const
       json& settings = drawing.settings;
       if (!option->workload.empty()) {
         const bool taken = settings["workload"] == option->workload;
-        if (!taken || !happens(kOwnShare + share / 2, random)) continue;
+        if (!taken || !happens(own_share, random)) continue;
         settings["options"][option->name()] = any(option->candidates, random);
         continue;
       }
@@ -224,12 +231,19 @@ void Drawer::choose_stages(Drawing& drawing, std::mt19937_64& random) const {
   if (settings["workload"] != name_of(ModelWorkload::kPolicy)) return;
   json& stages = settings[kStages];
   if (stages.is_null()) stages = json::array();
+  const auto any_stage = [&] {
+    const auto kind = static_cast<StageKind>(random() % all_names<StageKind>().size());
+    return json::object({{"do", name_of(kind)}});
+  };
+  if (happens(kStageAgain, random)) {
+    const json again = any_stage();
+    stages.insert(stages.end(), {again, {{"do", name_of(StageKind::kTrain)}}, again});
+  }
   const size_t least = stages.size() + (stages.empty() ? 1 : 0);
   const size_t count = least + random() % 4;
   while (stages.size() < count) {
-    const auto kind = static_cast<StageKind>(random() % all_names<StageKind>().size());
     const auto place = static_cast<std::ptrdiff_t>(random() % (stages.size() + 1));
-    stages.insert(stages.begin() + place, json::object({{"do", name_of(kind)}}));
+    stages.insert(stages.begin() + place, any_stage());
   }
 }
 

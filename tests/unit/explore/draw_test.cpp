@@ -159,6 +159,29 @@ TEST_CASE("a drawn pair brings what both of its values need") {
   CHECK((*settings)["parallel.data_parallel_size"] > 1);
 }
 
+TEST_CASE("many policies have a stage before and behind training") {
+  const Catalog catalog({}, {});
+  Drawer drawer(catalog, {});
+  std::mt19937_64 random(13);
+  const KindPair pair = pair_of(catalog, "workload=policy", "precision=float32");
+  int policies = 0, again = 0;
+  while (policies < 60) {
+    const auto settings = drawer.draw(pair, random, Drawer::kTries);
+    if (!settings) continue;
+    ++policies;
+    std::set<std::string> before, behind;  // in the order of the stages
+    bool trained = false;
+    for (const nlohmann::json& stage : (*settings)["run.stages"]) {
+      const std::string kind = stage["do"];
+      if (trained && before.contains(kind)) behind.insert(kind);
+      trained = trained || (kind == "train" && !before.empty());
+      before.insert(kind);
+    }
+    again += behind.empty() ? 0 : 1;
+  }
+  CHECK(again >= 20);
+}
+
 TEST_CASE("a pair that the checks always refuse is given up") {
   const Catalog catalog({}, {});
   Drawer drawer(catalog, {});
