@@ -38,16 +38,49 @@ def lengths(ranks):
     return dict(sorted(found.items()))
 
 
+def sample_axes(case, ranks):
+    """The axes over which samples are dealt. Of the ranks with equal samples only the first one reports whole rows, and
+    its place is 0 on every other axis."""
+    firsts = [place for place, microbatches in ranks.values() if _reports_rows(microbatches)]
+    return [axis for axis in _axes(case) if any(place.get(axis, 0) for place in firsts)]
+
+
+def position_axes(case, ranks):
+    """The axes that cut positions: with equal samples, ranks that differ along one alone hold different tokens."""
+    samples = sample_axes(case, ranks)
+    return [axis for axis in _axes(case) if axis not in samples and _parts(axis, ranks) > 1]
+
+
+def _axes(case):
+    return [axis["name"] for axis in case.get("mesh", {}).get("axes", []) if axis["size"] > 1]
+
+
+def _reports_rows(microbatches):
+    return any(micro.get("rows") for micro in microbatches)
+
+
+def _parts(axis, ranks):
+    """The number of different parts that ranks hold which differ along this axis alone."""
+    groups = {}
+    for place, microbatches in ranks.values():
+        others = tuple(sorted(item for item in place.items() if item[0] != axis))
+        groups.setdefault(others, set()).add(str([micro.get("held") for micro in microbatches]))
+    return max((len(parts) for parts in groups.values()), default=0)
+
+
+def _at(coordinates, axes):
+    return tuple(coordinates.get(axis, 0) for axis in axes)
+
+
 def _name(coordinates, axes):
     return " ".join(f"{axis} {coordinates.get(axis, 0)}" for axis in axes)
 
 
 def strips(case):
-    """[(heading, [(label, tokens)])]: the batch, then each microbatch of each dp rank; [] when nothing is
+    """[(heading, [(label, tokens)])]: the batch, then each microbatch of each share of the samples; [] when nothing is
     cut or packed, or nothing was told."""
     ranks = told(case)
-    sizes = {axis["name"]: axis["size"] for axis in case.get("mesh", {}).get("axes", [])}
-    context = [axis for axis in ("cp", "ulysses") if sizes.get(axis, 1) > 1]
+    dealt, context = sample_axes(case, ranks), position_axes(case, ranks)
     samples = lengths(ranks)
     if not samples:
         return []
@@ -57,21 +90,24 @@ def strips(case):
         return []
     groups = [("the batch, each sequence alone",
                [(f"sample {sample}", [(sample, i) for i in range(count)]) for sample, count in samples.items()])]
-    for rank, (place, microbatches) in sorted(ranks.items()):
-        if any(place.get(axis, 0) for axis in context):
-            continue  # of each dp rank the first one tells the rows
-        peers = [other for other, (where, _) in sorted(ranks.items()) if where.get("dp", 0) == place.get("dp", 0)]
+    for _, (place, microbatches) in sorted(ranks.items()):
+        if not _reports_rows(microbatches):
+            continue
+        peers = {}  # of the ranks with the same tokens the first one
+        for other, (where, _) in sorted(ranks.items()):
+            if _at(where, dealt) == _at(place, dealt):
+                peers.setdefault(_at(where, context), other)
         for number, micro in enumerate(microbatches):
             rows = micro.get("rows", [])
             shown = []
             for index, runs in enumerate(rows):
                 of_row = f"row {index}" if len(rows) > 1 else "whole row"
                 shown.append((of_row, expand(runs)))
-                for peer in peers if context else []:
+                for peer in peers.values() if context else []:
                     shown.append((f"rank {peer}: {_name(ranks[peer][0], context)}",
                                   expand(ranks[peer][1][number]["held"][index])))
-            dp = f"dp {place.get('dp', 0)}, " if sizes.get("dp", 1) > 1 else ""
-            groups.append((f"{dp}microbatch {number}" + (", packed" if packed else ""), shown))
+            share = f"{_name(place, dealt)}, " if dealt else ""
+            groups.append((f"{share}microbatch {number}" + (", packed" if packed else ""), shown))
     return groups
 
 
@@ -144,7 +180,11 @@ def draw(case):
 
 
 def explain(case):
-    sizes = {axis["name"]: axis["size"] for axis in case.get("mesh", {}).get("axes", [])}
-    tp = " Ranks that differ along tp alone hold the same tokens; the first is named." if sizes.get("tp", 1) > 1 else ""
+    ranks = told(case)
+    apart = sample_axes(case, ranks) + position_axes(case, ranks)
+    # Only ranks with place 0 on tp report tokens.
+    seen = {axis for place, _ in ranks.values() for axis in place if place[axis]} | {"tp"}
+    same = " or ".join(axis for axis in _axes(case) if axis in seen and axis not in apart)
     return ("A color for each sequence, lighter towards its end; numbers are positions in it, grey is padding. "
-            "First the batch, then each microbatch as its dp rank lays it out, then what each rank has of it." + tp)
+            "First the batch, then each microbatch before it is cut, then what each rank has of it."
+            + (f" Ranks that differ along {same} alone hold the same tokens; the first is named." if same else ""))

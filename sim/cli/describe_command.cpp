@@ -26,10 +26,11 @@ std::string batch_line(const CaseSpec& spec) {
   for (const int64_t length : spec.data.lengths) {
     lengths += (lengths.empty() ? "" : ", ") + std::to_string(length);
   }
-  return fmt::format("batch      [{}, {}] from seed {}{}, {} samples on dp rank 0\n",
+  const int64_t shares = spec.parallel.ranks(Share::kSamples);
+  return fmt::format("batch      [{}, {}] from seed {}{}, {} samples on rank 0\n",
                      spec.data.batch_size, spec.data.seq_len, spec.seed,
                      lengths.empty() ? "" : ", lengths " + lengths,
-                     (spec.data.batch_size + spec.parallel.dp - 1) / spec.parallel.dp);
+                     (spec.data.batch_size + shares - 1) / shares);
 }
 
 // "in_features 5, bias true": the options of a registered workload.

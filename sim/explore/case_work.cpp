@@ -40,9 +40,9 @@ bool is_small(const CaseSpec& spec) {
   const double work =
       3 * samples * static_cast<double>(spec.data.seq_len) * passes *
       (size("num_hidden_layers") * layer + size("hidden_size") * size("vocab_size"));
-  const double rows = spec.micro_batch_size > 0
-                          ? samples / static_cast<double>(spec.micro_batch_size * spec.parallel.dp)
-                          : 1;
+  const int64_t shares = spec.parallel.ranks(Share::kSamples);
+  const double rows =
+      spec.micro_batch_size > 0 ? samples / static_cast<double>(spec.micro_batch_size * shares) : 1;
   const double layers = static_cast<double>(spec.parallel.world_size()) * passes *
                         std::max(1.0, rows) * size("num_hidden_layers");
   const bool exact = spec.precision == Precision::kFloat64;

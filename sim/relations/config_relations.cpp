@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "sim/relations/relations.h"
@@ -181,10 +182,11 @@ void drop_layer(const Variant&, const Variant&, Values&, Values& b) {
   b = kept;
 }
 
-// --- Relations of windows, which a llama takes as a qwen2 without biases.
+// --- Relations of windows, which a llama takes as a qwen2 with biases of 0.
 std::string may_have_windows(const CaseSpec& spec, const ModelConfig& config) {
   if (config.traits().window != WindowRule::kNone) return "";
-  if (config.attention_bias || config.mlp_bias) return "the family has no windows";
+  const bool fits_qwen2 = have_equal_slots(config.traits(), family_traits("qwen2"));
+  if (!fits_qwen2 || config.attention_bias || config.mlp_bias) return "the family has no windows";
   return spec.parallel.custom_plan.is_null() ? "" : "the plan is of another family";
 }
 
@@ -318,6 +320,14 @@ void change_unused_rope(Variant& first, Variant& second) {
 }
 
 }  // namespace
+
+bool have_equal_slots(const FamilyTraits& a, const FamilyTraits& b) {
+  const std::vector<SlotName> slots = layer_slots(a), others = layer_slots(b);
+  return std::equal(slots.begin(), slots.end(), others.begin(), others.end(),
+                    [](const SlotName& slot, const SlotName& other) {
+                      return slot.name == other.name && slot.role == other.role;
+                    });
+}
 
 std::vector<Relation> config_relations() {
   return {

@@ -28,6 +28,9 @@ struct Relation {
   bool exact = false;          // equal to the bit
 };
 
+// Whether the layers of both families have the same slots, and so weights of the same names.
+bool have_equal_slots(const FamilyTraits& a, const FamilyTraits& b);
+
 std::vector<Relation> batch_relations();
 std::vector<Relation> weight_relations();
 std::vector<Relation> config_relations();

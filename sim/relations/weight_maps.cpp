@@ -96,7 +96,8 @@ TensorMap turned_heads(int64_t head_dim, const std::function<double(int64_t, int
           [=](const at::Tensor& g) { return turned(g, -1); }};
 }
 
-WeightMaps::WeightMaps(const Variant& variant) : layers_(variant.config.num_hidden_layers) {
+WeightMaps::WeightMaps(const Variant& variant)
+    : layers_(variant.config.num_hidden_layers), slots_(layer_slots(variant.config.traits())) {
   for (const auto& [name, weight] : variant.weights) names_.insert(name);
 }
 
@@ -119,10 +120,8 @@ void WeightMaps::add_columns(const std::string& part, const TensorMap& map) {
 
 void WeightMaps::add_norms(const TensorMap& map) {
   for (int64_t layer = 0; layer < layers_; ++layer) {
-    for (const char* part : {"input_layernorm", "post_attention_layernorm",
-                             "pre_feedforward_layernorm", "post_feedforward_layernorm"}) {
-      const std::string name = layer_part(layer, part) + ".weight";
-      if (has(name)) add(name, map);
+    for (const auto& [part, role] : slots_) {
+      if (role == SlotRole::kStreamNorm) add(layer_part(layer, part) + ".weight", map);
     }
   }
   add("model.norm.weight", map);

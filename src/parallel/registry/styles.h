@@ -13,7 +13,7 @@ struct ParallelOptions {
   FsdpOptions data = {};
 };
 
-// In the order in which they are applied: tp, cp, ulysses, data. A new style is one line here.
+// In the order in which they are applied. A new style is one line in styles.cpp.
 ParallelStyles make_styles(const ParallelOptions& options);
 
 }  // namespace shardproof

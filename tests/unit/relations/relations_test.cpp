@@ -125,6 +125,15 @@ TEST_CASE("every relation fits some family, and each has a name of its own") {
   }
 }
 
+TEST_CASE("windows are given as those of a qwen2 to a family with the same slots alone") {
+  FamilyTraits family = family_traits("llama");
+  CHECK(have_equal_slots(family, family_traits("qwen2")));
+  family.output_norms = true;
+  CHECK_FALSE(have_equal_slots(family, family_traits("qwen2")));
+  CHECK_FALSE(have_equal_slots(family_traits("qwen2"), family));
+  CHECK(relation_called("window_of_all").why_not(small_llama(), ModelConfig{}).empty());
+}
+
 // Each relation compares something that a wrong weight changes: without this, one that drops all
 // values would hold always.
 TEST_CASE("every relation finds another weight in the changed case") {

@@ -1,5 +1,6 @@
 """Pictures show what is in a run's folder; layouts are read as the C++ side means them."""
 
+import itertools
 import json
 import math
 import struct
@@ -242,7 +243,31 @@ def token_case():
                       {"rank": 3, "coordinates": place(1, 1)}]}
 
 
+def dealt_case():
+    """A sample of 4 positions for each place on dp=2 and parked=2, cut over cp=2; ranks of twin=2 hold the same."""
+    names, ranks = ("twin", "dp", "cp", "parked"), []
+    for rank, at in enumerate(itertools.product(range(2), repeat=len(names))):
+        place = dict(zip(names, at))
+        sample = 2 * place["dp"] + place["parked"]
+        held = [[sample, 1, 2]] if place["cp"] else [[sample, 0, 1], [sample, 3, 1]]
+        micro = {"held": [held]} if place["cp"] or place["twin"] else {"held": [held], "rows": [[[sample, 0, 4]]]}
+        ranks.append({"rank": rank, "coordinates": place, "metrics": {"tokens_held": [micro]}})
+    return {"mesh": {"axes": [{"name": name, "size": 2} for name in names]}, "ranks": ranks}
+
+
 class Tokens(unittest.TestCase):
+    def test_samples_may_be_dealt_over_any_axes(self):
+        batch, *shares = token_picture.strips(dealt_case())
+        self.assertEqual([label for label, _ in batch[1]], [f"sample {i}" for i in range(4)])
+        self.assertEqual([heading for heading, _ in shares],
+                         [f"dp {dp} parked {parked}, microbatch 0" for dp in (0, 1) for parked in (0, 1)])
+        self.assertEqual([label for label, _ in shares[1][1]], ["whole row", "rank 1: cp 0", "rank 3: cp 1"])
+        for sample, (_, (whole, *parts)) in enumerate(shares):
+            self.assertEqual(whole[1], [(sample, i) for i in range(4)])
+            self.assertEqual(sorted(token for _, tokens in parts for token in tokens), whole[1])
+        self.assertIn("differ along twin alone hold the same tokens", token_picture.explain(dealt_case()))
+        self.assertIn("differ along tp alone hold the same tokens", token_picture.explain(token_case()))
+
     def test_strips_of_the_batch_of_a_row_and_of_each_rank(self):
         (batch, samples), (row, parts) = token_picture.strips(token_case())
         self.assertEqual(batch, "the batch, each sequence alone")
