@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -22,7 +23,7 @@ class DiscardedLayer : public WrappedLayer {
       : WrappedLayer(std::move(inner)), pending_(std::move(pending)) {}
 
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
-    if (!at::GradMode::is_enabled()) return inner_->forward(inputs, context);
+    if (!takes_gradient(inputs)) return inner_->forward(inputs, context);
     const auto own = std::make_shared<StepContext>(context);
     const auto body = [layer = inner_.get(), own](const std::vector<at::Tensor>& x) {
       return std::vector<at::Tensor>{layer->forward(x, *own)};
@@ -31,6 +32,16 @@ class DiscardedLayer : public WrappedLayer {
   }
 
  private:
+  // Without one the output takes none, as behind frozen layers.
+  bool takes_gradient(at::TensorList inputs) const {
+    const auto parameters = inner_->parameters();
+    const auto trains = [](const ParameterPtr& one) { return one->trainable; };
+    const auto flows = [](const at::Tensor& one) { return one.requires_grad(); };
+    return at::GradMode::is_enabled() &&
+           (std::any_of(inputs.begin(), inputs.end(), flows) ||
+            std::any_of(parameters.begin(), parameters.end(), trains));
+  }
+
   Pending pending_;
 };
 

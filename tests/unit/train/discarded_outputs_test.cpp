@@ -38,6 +38,31 @@ TEST_CASE("training with discarded outputs is the training itself, to the bit", 
   }
 }
 
+TEST_CASE("behind frozen layers no gradient flows that did not before", "[train][RN-4]") {
+  class Gradients final : public Probe {
+   public:
+    bool listens(Phase phase) const override { return phase == Phase::kBackward; }
+    void observe(const Observation& seen) override { names.insert(seen.name); }
+    std::set<std::string> names;
+  };
+  const bool norms_too = GENERATE(false, true);
+  const auto seen = [&](DiscardedOutputs outputs) {
+    Gradients probe;
+    Trial trial = discarding(outputs);
+    trial.prepare = [&](Decoder& model, int64_t) {
+      model.freeze({"model.embed_tokens.weight", "model.layers.0.*"});
+      if (norms_too) model.freeze({"model.layers.1.*norm.weight"});
+    };
+    trial.probe = &probe;
+    trial.steps = 1;
+    train(trial);
+    return probe.names;
+  };
+  const std::set<std::string> plain = seen(DiscardedOutputs::kNone);
+  CHECK_FALSE(plain.contains("model.layers.0.mlp.down_proj.grad_input"));
+  for (const DiscardedOutputs outputs : kAll) CHECK(seen(outputs) == plain);
+}
+
 // Adds up the memory that the outputs of these slots hold after the forward.
 class HeldOutputs final : public Probe {
  public:
