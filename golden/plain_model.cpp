@@ -165,7 +165,7 @@ bool PlainModel::parts_decide(const Batch& batch, int64_t step, bool overflow) {
 }
 
 bool PlainModel::only_a_sum_overflows(const Batch& batch, int64_t step) {
-  if (!terms_->is_sum) return false;
+  if (!terms_->only_as_summed()) return false;
   const auto overflows = [&](double scale, Probe& probe) {
     const at::Tensor now = logprobs(batch, step, probe);
     (dense_loss(now, batch, spec_.loss) * scale).backward();

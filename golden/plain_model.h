@@ -47,8 +47,8 @@ class PlainModel {
   std::vector<at::Tensor> take_gradients(int64_t step);
   // Whether the step would be skipped otherwise if gradients were summed in parts.
   bool parts_decide(const Batch& batch, int64_t step, bool overflow);
-  // Whether what overflows is a sum over positions, of which sixteen equal parts do not: ranks that
-  // share positions sum those that each holds, and add the sums in float32.
+  // Whether gradients overflow that are sums over positions, and no rank's sum does where ranks
+  // share the positions in some way; nor would any gradient in sixteen equal parts.
   bool only_a_sum_overflows(const Batch& batch, int64_t step);
   // Whether a gradient overflows when each sample is summed alone, and cut into so many parts.
   bool overflows_in_parts(const Batch& batch, int64_t step, int64_t parts);

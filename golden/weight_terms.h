@@ -1,23 +1,28 @@
-// How large the terms of linear weights' gradients are: a position t adds dy_t x_t, an outer
-// product.
+// Whether gradients of linear weights overflow in float16 only as they are summed: position t adds
+// dy_t x_t, an outer product. Ranks that share positions sum those that each holds, and add the
+// sums in float32.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "model/decoder.h"
 
 namespace shardproof::golden {
 
-// Of the backwards since the last call of reset().
-struct WeightTerms {
-  double most = 0;      // no element of a sum over some of the positions is larger in magnitude
-  bool is_sum = false;  // a gradient that may overflow in float16 has terms of several positions
-  void reset() { *this = WeightTerms(); }
-};
-
 inline constexpr double kLargestHalf = 65504;  // finite in float16
 
-// Wraps every linear of the model. Values and gradients stay as they are.
+// Of the backwards since the last call of reset().
+struct WeightTerms {
+  double most = 0;         // no element of a sum over some of the positions is larger in magnitude
+  bool overflows = false;  // some gradient does
+  // Ways to share the positions of which no part of any gradient overflows; a bit for each.
+  uint32_t ways = ~0U;
+  void reset() { *this = WeightTerms(); }
+  bool only_as_summed() const { return overflows && ways != 0; }
+};
+
+// Wraps every linear whose weight is trained. Values and gradients stay as they are.
 std::shared_ptr<WeightTerms> watch_weight_terms(Decoder& model);
 
 }  // namespace shardproof::golden

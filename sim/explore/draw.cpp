@@ -205,7 +205,8 @@ void Drawer::fill(Drawing& drawing, double share, std::mt19937_64& random) const
       json& settings = drawing.settings;
       if (!option->workload.empty()) {
         const bool taken = settings["workload"] == option->workload;
-        if (!taken || !happens(own_share, random)) continue;
+        const bool given = pass > 0 || drawing.fixed.count(option->path) != 0;
+        if (!taken || given || !happens(own_share, random)) continue;
         settings["options"][option->name()] = any(option->candidates, random);
         continue;
       }

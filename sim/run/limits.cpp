@@ -168,7 +168,10 @@ double activation_bytes(const CaseSpec& spec, const ModelConfig& config) {
   const double residual = spec.parallel.sequence_parallel ? stream / parts : stream;
   const DiscardedOutputs discarded = spec.parallel.discarded_outputs;
   const bool both = discarded == DiscardedOutputs::kBoth;
-  const double of_norms = both || discarded == DiscardedOutputs::kNorms ? 0 : 2 * stream;
+  // With sequence parallelism a linear keeps what it has gathered.
+  const bool frees_norms = (both || discarded == DiscardedOutputs::kNorms) &&
+                           !(spec.parallel.sequence_parallel && spec.parallel.tp > 1);
+  const double of_norms = frees_norms ? 0 : 2 * stream;
   const double of_gate = both || discarded == DiscardedOutputs::kActivations ? 2. / 3 * gate : gate;
   const double of_layer =
       of_norms + 2 * residual + 2 * heads * static_cast<double>(config.head_dim) + of_gate;

@@ -174,9 +174,15 @@ std::vector<int64_t> surely_slow(const Times& times, const Hosts& hosts) {
     if (!(pair.latency_us > kSurelySlow * usual_us)) quick.insert({pair.a, pair.b});
   }
   std::vector<int64_t> slow;
+  std::set<int64_t> told;  // hosts with a rank that is not surely slow
   for (const auto& [rank, met] : ranks_met) {
-    if (quick.count(rank) == 0 && are_enough(met, hosts, std::ssize(there))) slow.push_back(rank);
+    if (quick.count(rank) == 0 && are_enough(met, hosts, std::ssize(there))) {
+      slow.push_back(rank);
+    } else {
+      told.insert(hosts.of(rank));
+    }
   }
+  std::erase_if(slow, [&](int64_t rank) { return told.contains(hosts.of(rank)); });
   return slow;
 }
 

@@ -30,8 +30,9 @@ struct Times {
 // them where they are too few.
 int64_t pairings_to_tell(const Hosts& hosts, const std::vector<int64_t>& pairings);
 
-// Ranks that have met so many, and whose shortest trip with them takes 20 times the median of all
-// pairs between hosts: slow by no chance.
+// All ranks of hosts of which each rank has met so many, and its shortest trip with them takes 20
+// times the median of all pairs between hosts: slow by no chance. A host's only slow rank is not
+// among them, since the links of the others would make the host look half slow.
 std::vector<int64_t> surely_slow(const Times& times, const Hosts& hosts);
 
 // The pairs that slow_ones() finds slow, without those of ranks that are surely so.

@@ -58,6 +58,11 @@ class LastReader : public WrappedLayer {
     return out;
   }
 
+  void drop_backward() override {
+    pending_->reset();  // of a forward that threw in between
+    WrappedLayer::drop_backward();
+  }
+
  private:
   Pending pending_;
 };

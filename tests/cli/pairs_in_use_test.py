@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the pairs of option values that no default scenario combines against a ledger that may only shrink.
+"""Checks the pairs of option values that no default scenario combines against a ledger, which may only
+shrink but for the pairs of a new option.
 
     pairs_in_use_test.py [PROGRAM]              the table, and the test; PROGRAM must refuse the ledger's refused pairs
     pairs_in_use_test.py --shrink               removes pairs from the ledger that a scenario combines

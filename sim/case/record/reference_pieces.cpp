@@ -71,16 +71,19 @@ PieceKey key_of(const GivenPiece& piece) {
   return {piece.facts.phase, piece.facts.step, piece.facts.name};
 }
 
+// Equal for pieces that must be equal.
+using Copies = std::tuple<PieceKey, int64_t, uint64_t, std::vector<int64_t>, bool>;
+Copies copies_of(const GivenPiece& piece) {
+  return {key_of(piece), piece.microbatch, piece.tokens, piece.replicas, !piece.addend_of.empty()};
+}
+
 // Throws unless the pieces that must be equal are.
 void check_copies_agree(const std::vector<RankPieces>& ranks) {
-  using Copies = std::tuple<PieceKey, int64_t, uint64_t, std::vector<int64_t>, bool>;
   std::map<Copies, std::pair<uint64_t, int64_t>> first;  // digest and rank
   for (const RankPieces& rank : ranks) {
     for (const GivenPiece& piece : rank.pieces) {
       if (!piece.compares_replicas || piece.replicas.size() < 2) continue;
-      const Copies copies{key_of(piece), piece.microbatch, piece.tokens, piece.replicas,
-                          !piece.addend_of.empty()};
-      const auto [known, fresh] = first.try_emplace(copies, piece.digest, rank.rank);
+      const auto [known, fresh] = first.try_emplace(copies_of(piece), piece.digest, rank.rank);
       if (fresh || known->second.first == piece.digest) continue;
       reference_fault(fmt::format("its ranks {} and {} hold copies of {} that differ",
                                   known->second.second, rank.rank, step_name(piece.facts)));
@@ -120,8 +123,10 @@ void check_one_host(const std::vector<RankPieces>& ranks) {
 std::vector<GivenPiece> merged(const std::vector<RankPieces>& ranks) {
   std::vector<GivenPiece> tensors;
   std::map<PieceKey, size_t> places;
+  std::set<Copies> counted;
   for (const RankPieces& rank : ranks) {
     for (const GivenPiece& piece : rank.pieces) {
+      const bool is_copy = piece.addend_of.empty() && !counted.insert(copies_of(piece)).second;
       const auto [place, fresh] = places.try_emplace(key_of(piece), tensors.size());
       if (fresh) {
         tensors.push_back(piece);
@@ -132,7 +137,7 @@ std::vector<GivenPiece> merged(const std::vector<RankPieces>& ranks) {
         reference_fault(fmt::format("{} has the shapes [{}] and [{}]", step_name(piece.facts),
                                     fmt::join(whole.shape, ", "), fmt::join(piece.shape, ", ")));
       }
-      whole.magnitude.add(piece.magnitude);
+      if (!is_copy) whole.magnitude.add(piece.magnitude);
       whole.finite = whole.finite && piece.finite;
     }
   }
