@@ -10,6 +10,7 @@
 #include "base/seed.h"
 #include "golden/losses.h"
 #include "golden/written_out.h"
+#include "model/precision.h"
 
 namespace shardproof::golden {
 namespace {
@@ -144,7 +145,9 @@ at::Tensor PlainModel::logprobs(const Batch& batch, int64_t step, Probe& probe) 
   const at::Tensor positions = at::arange(batch.seq_len(), at::kLong).expand_as(token_map);
   const StepContext context{
       .probe = probe, .step = step, .token_map = token_map, .positions = positions};
-  const at::Tensor logits = model_.forward(batch.input_ids, context) / spec_.loss.temperature;
+  // Divided in the wider type: the gradient of what is divided may not fit the narrow one.
+  const at::Tensor narrow = model_.forward(batch.input_ids, context);
+  const at::Tensor logits = narrow.to(wider_type(narrow.scalar_type())) / spec_.loss.temperature;
   const at::Tensor logprobs = dense_logprobs(logits, batch);
   if (probe.listens(Phase::kForward)) {
     probe.observe({.name = "logprobs",
