@@ -5,6 +5,7 @@ from pathlib import Path
 import jinja2
 import run_data
 from run_data import Map, Object, anything, count, flag, integer, real, text
+from validation_checks import contradictions
 
 FORMAT = "shardproof-validation/1"
 FILE = "validation.json"
@@ -61,16 +62,6 @@ def clocks(validation):
     """[(host, offset in s, uncertainty in s)]"""
     return [(host["name"], run_data.number(host.get("clock_offset_s")), run_data.number(host.get("clock_uncertainty_s")))
             for host in validation.get("environment", {}).get("hosts", []) if "clock_offset_s" in host]
-
-
-def contradictions(validation):
-    """Sentences: where the file refutes itself."""
-    in_stages = sum(stage.get("findings", 0) for stage in validation["stages"])
-    found = len(validation["findings"])
-    if validation["exit_status"] == 0 and found:
-        yield f"the exit status is 0, but there are {found} findings"
-    if found and not in_stages:
-        yield f"there are {found} findings, but every stage says that it has none"
 
 
 def read(folder):

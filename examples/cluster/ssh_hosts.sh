@@ -8,7 +8,7 @@
 #   MASTER_ADDR   an address of the first host that the others reach (default: HOST without USER@)
 #   MASTER_PORT   a free port there (default 29500)
 #   SHARDPROOF    the program on each host (default: build/release/shardproof-bin of this script's tree)
-#   SSH           the command in place of `ssh -o BatchMode=yes`, for instance 'ssh -p 2222 -i key'
+#   SSH           the command in place of `ssh -o BatchMode=yes -o ConnectTimeout=15 ..`, for instance 'ssh -p 2222 -i key'
 #   SHARDPROOF_SECRET   of the run (default: a new one). It goes through ssh's input, so `ps` does not show it.
 #   SHARDPROOF_MEETING_S   how many seconds the ranks wait for each other (default 120)
 #
@@ -25,7 +25,7 @@ while (( $# )) && [[ $1 != -- ]]; do hosts+=("$1"); shift; done
 if ! [[ $per_host =~ ^[1-9][0-9]*$ && ${2:-} =~ ^(validate|rank)$ && ${hosts[0]:--} != -* ]]; then usage; fi
 shift
 tree=$(cd "$(dirname "$0")/../.." && pwd)
-read -ra ssh <<<"${SSH:-ssh -o BatchMode=yes -o ServerAliveInterval=15}"
+read -ra ssh <<<"${SSH:-ssh -o BatchMode=yes -o ConnectTimeout=15 -o ServerAliveInterval=15}"
 secret=${SHARDPROOF_SECRET:-$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')}
 world_size=$((per_host * ${#hosts[@]}))
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "base/error.h"
 #include "base/failure.h"
@@ -183,6 +184,33 @@ class ValidateCommand {
   ValidateSettings settings_;
 };
 
+// The place that a launcher gave this process; nothing where its variables give none. It does not
+// matter where the ranks would meet (MASTER_ADDR).
+std::optional<ExternalPlace> place_of_launcher(const GetVariable& variable) {
+  const auto without_meeting = [&](const std::string& name) -> std::optional<std::string> {
+    if (name == "MASTER_ADDR") return "localhost";
+    if (name == "MASTER_PORT") return "1";
+    if (name == "SHARDPROOF_MEETING_S") return std::nullopt;
+    return variable(name);
+  };
+  try {
+    return external_place(without_meeting);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+// Each rank of a launcher's would start --ranks of its own. A single process may: srun --pty, say.
+void refuse_ranks_of_ranks(const GetVariable& variable) {
+  const auto place = place_of_launcher(variable);
+  if (!place || place->world_size == 1) return;
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = fmt::format("validate --ranks starts ranks of its own, but this process is "
+                                   "rank {} of {} of {}",
+                                   place->rank, place->world_size, place->launcher),
+               .fix = "leave out --ranks"});
+}
+
 }  // namespace
 
 int validate_command(const Arguments& arguments, const CommandLine& command,
@@ -198,6 +226,7 @@ int validate_command(const Arguments& arguments, const CommandLine& command,
                  .fix = "start validate through torchrun, mpirun or srun on every host, or give "
                         "--ranks N for N ranks on this machine"});
   }
+  if (arguments.validate.ranks > 0) refuse_ranks_of_ranks(variable);
   ValidateCommand validate(arguments, command);
   return arguments.validate.ranks > 0 ? validate.local(functions) : validate.launched(functions);
 }

@@ -6,6 +6,16 @@
 
 namespace shardproof::sim {
 
+// In place of run's.
+constexpr const char* kValidateStatuses =
+    "Exit status:\n"
+    "  0: no findings\n"
+    "  1: wrong values or digests\n"
+    "  2: bad input\n"
+    "  3: a rank died, hung or threw, with --slow a host or link is too slow, or a clock is off\n"
+    "  5: a fault in shardproof itself\n"
+    "  130: interrupted\n";
+
 void add_validate_options(CLI::App& app, Arguments& arguments) {
   ValidateArguments& validate = arguments.validate;
   app.add_option("suite", validate.suite, "Suite file (docs/validate.md); default: all stages");
@@ -24,6 +34,7 @@ void add_validate_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--out", arguments.run.out,
                  "Folder for validation.json and junit.xml (default: runs/<time>)");
   app.add_flag("--no-cache", arguments.run.world.no_cache, "Compute every golden anew");
+  app.footer(kValidateStatuses);
 }
 
 }  // namespace shardproof::sim

@@ -91,7 +91,7 @@ class Validation {
   }
 
   void run_stage(Stage which, int64_t round, const std::function<void(StageResult&)>& run) {
-    if (lost_ || pool_.interrupted()) return;
+    if ((lost_ && found_.empty()) || pool_.interrupted()) return;
     // What befell the search for hosts is a finding, also where the suite leaves the stage out.
     if (!suite_.has(which) && (which != Stage::kEnvironment || found_.empty())) return;
     StageResult stage{.stage = which, .round = round};

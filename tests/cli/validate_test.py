@@ -24,6 +24,13 @@ STAGES = ["environment", "groups", "pairs", "times", "training"]
 FOUR_HOSTS = "hosts: {ranks_per_host: 1}\nrounds: 1\nsizes: [65]\n"
 
 
+def own_environment():
+    """Without the variables of a launcher."""
+    launchers = ("OMPI_", "SLURM_", "PMI_")
+    return {name: value for name, value in os.environ.items()
+            if not name.startswith(launchers) and name not in ("RANK", "WORLD_SIZE")}
+
+
 class Validate(cli_test.CommandTest):
     def result_of(self, done):
         """validation.json, which must fit the exit status, the text and junit.xml."""
@@ -213,6 +220,33 @@ class Validate(cli_test.CommandTest):
         self.assertEqual([process.returncode for process in processes], [1, 1, 1], outputs)
         done = subprocess.CompletedProcess([], 1, *outputs[0])
         self.assert_one(done, self.result_of(done), 1, "values", ["host1"], ["pairs"])
+
+    def test_a_rank_of_a_launcher_starts_no_ranks_of_its_own(self):
+        for launcher, names in (("torchrun", ("RANK", "WORLD_SIZE")), ("srun", ("SLURM_PROCID", "SLURM_NTASKS")),
+                                ("mpirun", ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))):
+            done = subprocess.run([cli_test.PROGRAM, "validate", "--ranks", "2", "--out", self.folder / "run"],
+                                  env=own_environment() | dict(zip(names, ("1", "4"))), capture_output=True, text=True,
+                                  timeout=LIMIT_S)
+            self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+            self.assertIn("validate --ranks starts ranks of its own, but this process is rank 1 of 4 of "
+                          f"{launcher}; leave out --ranks", done.stderr)
+            self.assertFalse((self.folder / "run").exists())
+
+    def test_a_single_process_of_a_launcher_may_start_ranks(self):
+        # As a shell of `srun --pty` does.
+        suite = self.write("suite.yaml", "stages: [pairs]\nrounds: 1\nsizes: [5]\n")
+        done = subprocess.run([cli_test.PROGRAM, "validate", suite, "--ranks", "2", "--out", self.folder / "run"],
+                              env=own_environment() | {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, capture_output=True,
+                              text=True, timeout=LIMIT_S)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_help_has_the_exit_statuses_of_validate(self):
+        done = self.run_program("validate", "--help")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for said in ("0: no findings", "1: wrong values", "2: bad input\n", "a clock is off", "130: interrupted"):
+            self.assertIn(said, done.stdout)
+        self.assertNotIn("--no-unresolved", done.stdout)
+        self.assertNotIn("selected cases", done.stdout)
 
     def test_rounds_go_on_for_some_minutes(self):
         done, found = self.validate("stages: [pairs]\nrounds: 1\nsizes: [5, 9, 33]\n", "--minutes", "0.02", ranks=2)

@@ -23,8 +23,12 @@ from pathlib import Path
 
 import machines
 
+sys.path.insert(0, str(machines.ROOT / "tests/cli"))
+import kills_test  # noqa: E402
+
 EXAMPLES = machines.ROOT / "examples/cluster"
 MANY = "--many" in sys.argv
+BOUND_S = 60  # a hang, not a wall-time test
 SUITE = "rounds: 1\nsizes: [65]\nstages: [environment, groups]\n"
 STAND_IN = """#!/bin/bash
 # [-o OPTION].. HOST COMMAND..: runs it here; one host cannot be reached.
@@ -147,14 +151,67 @@ class ClusterExamples(unittest.TestCase):
 
     @unittest.skipUnless(MANY and os.geteuid() == 0, "runs with --many, as root")
     def test_two_hosts_on_this_machine(self):
-        for launcher in ("ssh", "torchrun"):
-            if launcher == "torchrun" and not (machines.ROOT / ".venv/bin/torchrun").exists():
-                continue
+        for launcher in self.launchers():
             words = (launcher, self.folder / "suite.yaml", "--out", self.folder / "run")
             text, _ = (process := self.start("two_hosts.sh", *words)).communicate(timeout=180)
             self.assertEqual(process.returncode, 0, text)
             self.assertIn("two hosts of two ranks are validated, no findings", text)
             self.assertEqual(self.hosts_of_run(), (4, ["host0", "host1"]))
+
+    def launchers(self):
+        return ["ssh"] + ["torchrun"] * (machines.ROOT / ".venv/bin/torchrun").exists()
+
+    @unittest.skipUnless(MANY and os.geteuid() == 0, "runs with --many, as root")
+    def test_two_hosts_has_the_exit_status_of_validate(self):
+        for text, expected in ((SUITE + "faults: [{kind: corrupt, rank: 1, side: output}]\n", 1),
+                               (SUITE + "faults: [{kind: kill, rank: 2, at_call: 0, stage: groups}]\n", 3),
+                               ("no_such_key: 1\n", 2)):
+            (self.folder / "suite.yaml").write_text(text)
+            for launcher in self.launchers():
+                with self.subTest(launcher=launcher, expected=expected):
+                    process = self.start("two_hosts.sh", launcher, self.folder / "suite.yaml", "--out", self.folder / "run")
+                    said, _ = process.communicate(timeout=180)
+                    self.assertEqual(process.returncode, expected, said)
+                    self.assertNotIn("are validated", said)
+                    self.assertTrue(said.endswith(f"(exit status {expected})\n"), said)
+
+    @unittest.skipUnless(MANY and os.geteuid() == 0, "runs with --many, as root")
+    def test_ending_two_hosts_ends_the_job(self):
+        for launcher in self.launchers():
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with self.subTest(launcher=launcher, signal=number):
+                    self.end_two_hosts(launcher, number)
+
+    def end_two_hosts(self, launcher, number):
+        """The script alone, in the middle of a validation: none of its processes is left."""
+        mark = self.env[kills_test.MARK] = f"{os.getpid()}-{launcher}-{number}"
+        self.env["TMPDIR"] = str(self.folder)
+        self.addCleanup(lambda: [os.kill(pid, signal.SIGKILL) for pid in kills_test.processes(mark)])
+        process = self.start("two_hosts.sh", launcher, self.folder / "suite.yaml", "--minutes", 2, "--out",
+                             self.folder / "run")
+        self.addCleanup(process.stdout.close)
+        said = iter(process.stdout.readline, "")
+        self.assertTrue(any("groups" in line for line in said))
+        self.assertGreater(len(kills_test.processes(mark)), 4)
+        process.send_signal(number)
+        start = time.monotonic()
+        text, _ = process.communicate(timeout=BOUND_S)
+        ended = kills_test.wait_for(lambda: not kills_test.processes(mark), BOUND_S)
+        self.assertTrue(ended, f"{kills_test.processes(mark)}\n{text}")
+        print(f"{self.id()}: {launcher}, {number.name}: all had ended {time.monotonic() - start:.1f} s later", flush=True)
+        self.assertEqual(process.returncode, 143 if number == signal.SIGTERM else -number, text)
+
+    def test_two_hosts_refuses_wrong_words(self):
+        for words, expected, says in ((["mpirun"], 2, "mpirun is neither torchrun, ssh, an option nor a file"),
+                                      (["ssh", "SSH"], 2, "SSH is neither torchrun, ssh, an option nor a file"),
+                                      (["ssh", "--ranks", "4"], 2, "leave --ranks out"),
+                                      (["torchrun", "--ranks=4"], 2, "leave --ranks=4 out"),
+                                      (["--help"], 0, "two_hosts.sh [torchrun|ssh]"),
+                                      (["ssh", "--help"], 0, "two_hosts.sh [torchrun|ssh]")):
+            text, _ = (process := self.start("two_hosts.sh", *words)).communicate(timeout=60)
+            self.assertEqual(process.returncode, expected, text)
+            self.assertIn(says, text)
+            self.assertNotIn("are validated", text)
 
     def sshd(self):
         """The path of sshd and the folder of libraries that it needs."""

@@ -20,7 +20,7 @@ FACTS = {"cpu": "Model 7", "gpu": "H100", "limit_open_files": "1024"}
 
 def host(number, **more):
     return {"name": f"node{number}", "ranks": [2 * number, 2 * number + 1], "facts": FACTS, "odd": [],
-            "clock_offset_s": 0.002, "clock_uncertainty_s": 0.001, **more}
+            "clock_offset_s": -0.002, "clock_uncertainty_s": 0.001, **more}
 
 
 def finding(**fields):
@@ -30,8 +30,9 @@ def finding(**fields):
 
 def example(*findings):
     """validation.json of two hosts."""
-    stages = [{"stage": "groups", "round": 1, "verdict": "findings" if findings else "ok", "seconds": 3.25, "checks": 700,
-               "elements": 123456, "findings": len(findings), "without": ["node9"], "note": "700 results"}]
+    stages = [{"stage": "environment", "round": 0, "verdict": "ok", "seconds": 0.5},
+              {"stage": "groups", "round": 1, "verdict": "findings" if findings else "ok", "seconds": 3.25, "checks": 700,
+               "elements": 123456, "findings": len(findings), "without": [], "note": "700 results"}]
     pair = {"a": 1, "b": 3, "latency_us": 812.5, "gb_per_s": 0.25, "latency_factor": 7.5, "bandwidth_factor": 1.5}
     medians = {"pairs": 6, "latency_us": 108.25, "gb_per_s": 0.375}
     return {"format": "shardproof-validation/1", "command": "shardproof validate --ranks 4", "version": "shardproof 0",
@@ -41,9 +42,86 @@ def example(*findings):
             "findings": list(findings),
             "environment": {"hosts": [host(0), host(1, odd=[{"fact": "gpu", "value": "A100", "usual": "H100"}])]},
             "times": {"in_host": {"pairs": 0, "latency_us": 0, "gb_per_s": 0}, "between_hosts": medians,
-                      "compute_ms": [1.5, 1.25], "compute_median_ms": 1.375, "pairs": [pair]},
+                      "compute_ms": [1.5, 1.25, 1.5, 1.25], "compute_median_ms": 1.375, "pairs": [pair]},
             "training": [{"case": "small Llama", "round": 0, "shift": 1, "matches": True, "finding": ""}],
             "left_out": ["all_reduce(avg) int8 in world: no exact codes for 9 members"]}
+
+
+def named(validation, *names):
+    """With hosts of these names."""
+    for hosts in (validation["hosts"], validation["environment"]["hosts"]):
+        for one, name in zip(hosts, names):
+            one["name"] = name
+    return validation
+
+
+def put(*path):
+    """A change: the last of `path` is put where the others lead."""
+    *way, last, value = path
+
+    def change(validation):
+        for key in way:
+            validation = validation[key]
+        validation[last] = value
+    return change
+
+
+# Of a run without findings ("clean"), with one of wrong values ("wrong"), or with that and a host that died ("stopped"):
+# (the run, the change, what the page says).
+CHANGES = [
+    ("wrong", put("findings", []), "the exit status is 1, but there are no findings"),
+    ("wrong", put("findings", []), "stage groups of round 1 says that it has 1 finding, but 0 are listed"),
+    ("wrong", lambda it: it.update(findings=[], exit_status=0), "but 0 are listed"),
+    ("wrong", put("exit_status", 0), "the exit status is 0, but there are 1 findings"),
+    ("wrong", put("exit_status", 3), "the exit status is 3, but there are 1 findings, which make it 1"),
+    ("stopped", put("exit_status", 1), "which make it 3"),
+    ("stopped", lambda it: it["findings"].pop(0), "the exit status is 3, but there are 1 findings, which make it 1"),
+    ("wrong", lambda it: it["findings"].append(finding(ranks=[2])), "it has 1 finding, but 2 are listed"),
+    ("wrong", put("findings", 0, "kind", "bad_input"), "which make it 2"),
+    ("wrong", put("findings", 0, "kind", "odd"), "no finding of kind 'odd'"),
+    ("wrong", put("findings", 0, "stage", "pairs"), "stage pairs of round 1, which is not among the stages"),
+    ("wrong", put("findings", 0, "round", 4), "stage groups of round 4, which is not among the stages"),
+    ("wrong", lambda it: it["stages"].pop(), "which is not among the stages"),
+    ("wrong", put("stages", 1, "verdict", "ok"), "round 1 is ok, but it says that it has 1 finding"),
+    ("wrong", put("stages", 1, "findings", 0), "is findings, but it says that it has 0 findings"),
+    ("wrong", lambda it: it["stages"][1].update(verdict="ok", findings=0), "it has 0 findings, but 1 is listed"),
+    ("wrong", put("stages", 1, "findings", 2), "says that it has 2 findings, but 1 is listed"),
+    ("wrong", put("hosts", 1, "name", "other"), "a finding of groups names node1, which is no host"),
+    ("wrong", put("findings", 0, "hosts", ["node0"]), "names rank 3, which is on node1 and not on node0"),
+    ("wrong", put("findings", 0, "ranks", [4]), "names rank 4, which is on no host"),
+    ("wrong", put("findings", 0, "link", "node1 - node7"), "the link node1 - node7, which is not between two hosts"),
+    ("clean", put("exit_status", 1), "the exit status is 1, but there are no findings"),
+    ("clean", put("exit_status", 3), "the exit status is 3, but there are no findings"),
+    ("clean", put("exit_status", 130), "the exit status is 130, but the run was not interrupted"),
+    ("clean", put("interrupted", True), "the exit status is 0, but the run was interrupted"),
+    ("clean", put("stages", 1, "verdict", "findings"), "is findings, but it says that it has 0 findings"),
+    ("clean", put("stages", 1, "findings", 1), "is ok, but it says that it has 1 finding"),
+    ("clean", put("stages", 1, "verdict", "fine"), "is 'fine', which is not ok or findings"),
+    ("clean", lambda it: it["stages"].append(it["stages"][1]), "stage groups of round 1 is there twice"),
+    ("clean", put("stages", 1, "without", ["node1"]), "went on without node1, but there are no findings"),
+    ("stopped", put("stages", 0, "without", ["node9"]), "went on without node9, which is no host"),
+    ("clean", put("training", 0, "matches", False), "does not match, but there is no finding of training"),
+    ("clean", put("training", 0, "finding", "mismatch"), "matches, but has what is wrong with it"),
+    ("clean", put("world_size", 5), "world_size is 5, but the hosts have 4 ranks"),
+    ("clean", put("world_size", 10**18), "but the hosts have 4 ranks"),
+    ("clean", put("hosts", 1, "ranks", [2]), "world_size is 4, but the hosts have 3 ranks"),
+    ("clean", put("hosts", 1, "ranks", [1, 2]), "are not 0 to 3, each on one host"),
+    ("clean", put("hosts", 1, "ranks", [2, 4]), "are not 0 to 3, each on one host"),
+    ("clean", lambda it: it["hosts"].pop(), "but the hosts have 2 ranks"),
+    ("clean", lambda it: it["hosts"].append({"name": "node2", "ranks": []}), "a host has no ranks"),
+    ("clean", put("hosts", 1, "name", "other"), "environment has other hosts or ranks than hosts"),
+    ("clean", put("hosts", 1, "name", "node0"), "two hosts have the same name"),
+    ("clean", put("environment", "hosts", 0, "ranks", [0]), "environment has other hosts or ranks than hosts"),
+    ("clean", lambda it: it["environment"]["hosts"].pop(), "environment has other hosts or ranks than hosts"),
+    ("clean", put("seconds", -1), "seconds is -1, which is negative"),
+    ("clean", put("stages", 1, "seconds", -0.5), "seconds of stage groups is -0.5, which is negative"),
+    ("clean", put("environment", "hosts", 0, "clock_uncertainty_s", -1), "clock_uncertainty_s of node0 is -1"),
+    ("clean", put("times", "between_hosts", "latency_us", "-inf"), "times.between_hosts.latency_us is -inf"),
+    ("clean", put("times", "compute_ms", 2, -1.5), "times.compute_ms of rank 2 is -1.5"),
+    ("clean", lambda it: it["times"]["compute_ms"].pop(), "times.compute_ms has 3 ranks, and world_size is 4"),
+    ("clean", put("times", "pairs", 0, "gb_per_s", -1), "gb_per_s of ranks 1 and 3 is -1"),
+    ("clean", put("times", "pairs", 0, "b", 4), "times.pairs has ranks 1 and 4, and world_size is 4"),
+]
 
 
 class Shown(report_page_test.Page):
@@ -71,19 +149,20 @@ class ValidationPage(unittest.TestCase):
         return status, " ".join(shown.split()), said.getvalue()
 
     def test_host_gpu_and_link_are_named_first(self):
-        status, page, _ = self.draw(example(finding(), finding(hosts=[], ranks=[], link="node0 - node1", kind="slow",
-                                                               message="the link node0 - node1 is slow")))
+        status, page, _ = self.draw(example(finding(), finding(hosts=["node0", "node1"], ranks=[1, 3],
+                                                               link="node0 - node1",
+                                                               message="the link node0 - node1 spoils data")))
         self.assertEqual(status, 0)
         self.assertIn("node1, rank 3: wrong values, and 1 more", page)
         self.assertIn("host node1 spoils data: element 5 is altered", page)
-        self.assertIn("link node0 - node1: too slow", page)
+        self.assertIn("link node0 - node1: wrong values", page)
         self.assertIn("every 32nd element from 5", page)
         self.assertIn("gpu A100 H100", page)
 
     def test_a_clean_run_says_so_and_what_was_checked(self):
         status, page, said = self.draw(example())
         self.assertEqual((status, said), (0, ""))
-        for text in ("No findings", "groups 1 ok 700 123456 3.25", "went on without node9", "108.2", "x 7.50",
+        for text in ("No findings", "groups 1 ok 700 123456 3.25", "108.2", "x 7.50",
                      "1 and 3", "small Llama 0 1 match", "no exact codes for 9 members", "exit status 0",
                      "by a factor of 20.0"):
             self.assertIn(text, page)
@@ -102,6 +181,48 @@ class ValidationPage(unittest.TestCase):
         self.assertEqual(status, 2)
         self.assertIn("The results contradict themselves", page)
         self.assertIn("the exit status is 0, but there are 1 findings", said)
+
+    def test_a_changed_file_contradicts_itself(self):
+        stopped = finding(stage="environment", round=0, kind="died", hosts=["node0"], ranks=[0, 1])
+        for number, (kind, change, sentence) in enumerate(CHANGES):
+            with self.subTest(number=number, sentence=sentence):
+                changed = example() if kind == "clean" else example(finding())
+                if kind == "stopped":
+                    changed["findings"].insert(0, stopped)
+                    changed["stages"][0] |= {"verdict": "findings", "findings": 1, "without": ["node0"]}
+                    changed["exit_status"] = 3
+                self.assertEqual(self.draw(changed)[::2], (0, ""), "it does so unchanged")
+                change(changed)
+                status, page, said = self.draw(changed)
+                self.assertEqual(status, 2)
+                self.assertIn("The results contradict themselves", page)
+                self.assertIn(sentence, page)
+                self.assertIn("the file was changed after the run", said)
+
+    def test_what_validate_writes_contradicts_nothing(self):
+        later = finding() | {"stage": "groups", "round": 1}
+        soak = example(later)  # the second round finds the same, which is listed once
+        soak["stages"].append(soak["stages"][1] | {"round": 2})
+        bits = example(finding(stage="training", kind="digest", round=0, hosts=[], ranks=[]))
+        bits["stages"][1] |= {"stage": "training", "round": 0}
+        wrong = copy.deepcopy(bits)
+        wrong["training"][0] |= {"matches": False, "finding": "mismatch (values): loss"}
+        stopped = example() | {"interrupted": True, "exit_status": 130, "stages": []}
+        stopped["training"][0] |= {"matches": False, "finding": "mismatch (values): loss"}
+        unknown = example() | {"environment": {}, "times": {}, "training": []}
+        slow = example(finding(kind="slow", hosts=["node0", "node1"], ranks=[0, 2], link="node0 - node1"))
+        for number, whole in enumerate((soak, bits, wrong, stopped, unknown, slow | {"exit_status": 3},
+                                        named(example(finding(hosts=["a - b", "c"], ranks=[], link="a - b - c")),
+                                              "a - b", "c"))):
+            with self.subTest(number=number):
+                self.assertEqual(self.draw(whole)[::2], (0, ""))
+
+    def test_a_host_that_was_left_out_is_named_at_its_stage(self):
+        left = example(finding(kind="died")) | {"exit_status": 3}
+        left["stages"][1]["without"] = ["node1"]
+        status, page, _ = self.draw(left)
+        self.assertEqual(status, 0)
+        self.assertIn("went on without node1", page)
 
     def test_what_is_no_validation_is_refused_with_a_sentence(self):
         broken = copy.deepcopy(example())
