@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import unittest
 from pathlib import Path
 
 import machines
@@ -60,7 +59,7 @@ def joined_machines():
     return machines.switched([f"host{number}" for number in range(COUNT)], address)
 
 
-class Containers(unittest.TestCase):
+class Containers(machines.SwitchedTest):
     @classmethod
     def setUpClass(cls):
         """The wheel, the base, the image; podman's mounts go with the namespaces in which it runs."""
@@ -70,12 +69,7 @@ class Containers(unittest.TestCase):
         build_image(BUILD, STORE)
 
     def setUp(self):
-        switch, *self.nodes = joined_machines()
-        for machine in (switch, *self.nodes):
-            self.addCleanup(machine.end)
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.join(joined_machines())
 
     def variables(self, manifest):
         """Those that the manifest itself gives, after a look at where it takes the other two from."""

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 from pathlib import Path
@@ -71,6 +72,18 @@ def switched(names, address):
             node.has_address(address(number), "link0")
 
     return joined(["switch", *names], join)
+
+
+class SwitchedTest(unittest.TestCase):
+    """On `nodes` behind a switch and with a `folder`, all gone afterwards."""
+
+    def join(self, switched_machines):
+        switch, *self.nodes = switched_machines
+        for machine in (switch, *self.nodes):
+            self.addCleanup(machine.end)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
 
 
 def program():

@@ -11,8 +11,6 @@ import json
 import os
 import signal
 import subprocess
-import tempfile
-import unittest
 from pathlib import Path
 
 import machines
@@ -32,14 +30,9 @@ def joined_machines():
     return machines.switched([f"node{number}" for number in range(COUNT)], address)
 
 
-class ValidateMachines(unittest.TestCase):
+class ValidateMachines(machines.SwitchedTest):
     def setUp(self):
-        switch, *self.nodes = joined_machines()
-        for machine in (switch, *self.nodes):
-            self.addCleanup(machine.end)
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.join(joined_machines())
 
     def start(self, suite, *words):
         (self.folder / "suite.yaml").write_text(suite)
