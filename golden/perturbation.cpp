@@ -43,7 +43,7 @@ at::Tensor Perturbation::doubt(const at::Tensor& logprobs, int64_t step) const {
 }
 
 void Perturbation::wrap(Decoder& model) const {
-  sim::move_score_gradients(
+  sim::move_scores(
       model, roundings_, [seed = seed_, prefix = prefix_](const at::Tensor& like, const auto& of) {
         return sim::uniform_noise(like, seed, prefix + of);
       });

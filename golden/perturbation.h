@@ -4,8 +4,8 @@
 //
 //   slot output           moved by a rounding (sim/case/recorder/rounding_noise.h), and in the
 //                         backward its gradient too
-//   score gradients       of attention, the differences of two products: moved by the roundings of
-//                         the products (sim/case/recorder/score_noise.h)
+//   scores of attention   a row's weights, and the two products whose difference a score's gradient
+//                         is: moved by their roundings (sim/case/recorder/score_noise.h)
 //   parameter's gradient  moved by a rounding. For the optimizer each element smaller than the
 //                         unperturbed run's largest error in that gradient is also moved by up to
 //                         that error: AdamW follows its sign, whatever its size
@@ -43,7 +43,7 @@ class Perturbation {
                               int64_t step) const;
   // [B, S] in the dtype of `logprobs`: factors of the ratios in comparisons with a clip edge.
   at::Tensor doubt(const at::Tensor& logprobs, int64_t step) const;
-  // Wraps the layer of every slot so that its output is perturbed, and attention's score gradients.
+  // Wraps the layer of every slot so that its output is perturbed, and attention's scores.
   void wrap(Decoder& model) const;
 
  private:

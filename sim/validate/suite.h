@@ -7,9 +7,10 @@
 //   ops: [all_reduce]            # default: all that the backend has
 //   dtypes: [float32]            # default: all that the backend has
 //   mesh: {dp: 2, tp: 2}         # axis groups besides hosts; outer to inner, as a training mesh
-//   hosts: {ranks_per_host: 2}   # ranks count as hosts of so many; default: the hosts that they
-//   name pairs: {rounds: 64}          # at most so many of the rounds in which each rank has one
-//   partner times: {bytes: 1048576, repeats: 5} training: {scenarios: [..], rotations: 3}
+//   hosts: {ranks_per_host: 2}   # ranks count as hosts of so many; default: the hosts they name
+//   pairs: {rounds: 64}          # at most so many of the rounds in which each rank has one partner
+//   times: {bytes: 1048576, repeats: 5}
+//   training: {scenarios: [..], rotations: 3}
 //   clock_limit_s: 1             # a clock that is further off is a finding
 //   world: {hang_s: 5, deadline_s: 120, nodes: 4}   # nodes: network namespaces, made here
 //   faults: [{kind: corrupt, host: 1, pattern: lane}]   # planted: a test of validate itself

@@ -51,20 +51,32 @@ class MovedAttention : public WrappedLayer {
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
     const at::Tensor out = inner_->forward(inputs, context);
     const at::Tensor &q = inputs[0], &k = inputs[1];
-    if (!at::GradMode::is_enabled() || !(q.requires_grad() || k.requires_grad())) return out;
     const at::ScalarType wide = wider_type(q.scalar_type());
-    const at::Tensor keys =
-        inner_->forward({q.detach().to(wide), k.detach().to(wide), k.to(wide)}, context);
-    const at::Tensor rows = q.detach().narrow(-1, 0, 1);
-    const std::string stream =
-        fmt::format("{} rows {} {}", slot_, context.step, context.microbatch);
+    const at::Tensor queries = q.detach().to(wide);
+    const at::Tensor keys = inner_->forward({queries, k.detach().to(wide), k.to(wide)}, context);
+    // [B, S, H, 1], in roundings
+    const at::Tensor of_lse =
+        (queries * keys.detach().view(q.sizes())).sum(-1, true).abs_().mul_(scale_);
+    const at::Tensor weights =
+        drawn(" weights", of_lse, context).mul_(of_lse).clamp_(-1, 1).add_(1);
+    const at::Tensor moved =
+        (out.to(wide).view(q.sizes()) * weights).view(out.sizes()).to(out.scalar_type());
+    if (!at::GradMode::is_enabled() || !(q.requires_grad() || k.requires_grad())) return moved;
     const double products = 2 * std::sqrt(static_cast<double>(q.size(-1)));
-    const at::Tensor factors =
-        draw_(rows, stream).to(wide).mul_(products * roundings_ * half_gap(wide) * scale_);
-    return MovedScores::apply(out, q, keys, factors);
+    const at::Tensor factors = drawn(" rows", of_lse, context).mul_(of_lse + products).mul_(scale_);
+    return MovedScores::apply(moved, q, keys, factors);
   }
 
  private:
+  // Half gaps of the wider type, of the shape and dtype of `like`.
+  at::Tensor drawn(const char* what, const at::Tensor& like, const StepContext& context) const {
+    const std::string stream =
+        fmt::format("{}{} {} {}", slot_, what, context.step, context.microbatch);
+    return draw_(like, stream)
+        .to(like.scalar_type())
+        .mul_(roundings_ * half_gap(like.scalar_type()));
+  }
+
   std::string slot_;
   double scale_;  // of the scores
   double roundings_;
@@ -73,7 +85,7 @@ class MovedAttention : public WrappedLayer {
 
 }  // namespace
 
-void move_score_gradients(Decoder& model, double roundings, const DrawNoise& draw) {
+void move_scores(Decoder& model, double roundings, const DrawNoise& draw) {
   for (Slot* slot : model.slots()) {
     if (slot->kind() != SlotKind::kAttention) continue;
     slot->layer = std::make_unique<MovedAttention>(std::move(slot->layer), slot->name,

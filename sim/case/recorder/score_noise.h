@@ -1,19 +1,24 @@
-// Attention whose score gradients are moved by roundings in the backward.
+// Attention moved by the roundings of its scores, which the rounding of its output does not show.
 //
+//   P_ij = exp(s_ij - l_i),  l_i the logarithm of the row's sum of exp(s_ij)
 //   dS_ij = P_ij (dP_ij - D_i),  dP_ij = dO_i . v_j,  D_i = dO_i . O_i
 //
-// Every kernel takes the difference of products of dO that it has rounded, in the wider type. Where
-// a row's weight lies on one key, or all values that it sees are equal, the products are equal and
-// their roundings are all that is left of the difference: 0 where D is the sum of the same
-// P_ij dP_ij, and not 0 where D is the product with the kept output (FlashAttention, rings). A move
-// of dO or of the output does not show it, since both products follow it.
+// FlashAttention and rings keep l_i in the wider type, where it has a rounding of its own size, and
+// take P from it: a row of weights does not sum to 1, by as much as |l_i| roundings. They take D
+// from the kept output, so that this error stays in the difference of dP and D. Where a row's
+// weight lies on one key, or all values that it sees are equal, the products dP and D are equal,
+// and their roundings are all that is left of the difference. A softmax of the whole row shows none
+// of it, nor does a move of dO or of the output, since both products follow it.
 //
-//   dS_ij += P_ij a_i,   a_i = u_i * eps / 2 * roundings * 2 sqrt(D) * sum_d |dO_id O_id|
+//   O_i   *= 1 + u_i e |l_i|                        forward; P's gradients follow
+//   dS_ij += P_ij a_i,   a_i = u'_i e (2 sqrt(D) + |l_i|) * sum_d |dO_id O_id|
 //
-// with u uniform in [-1, 1]: two products, each a sum over the D dims of a head, of whose D
-// roundings some sqrt(D) are left. P is the layer itself, which is linear in its values:
-// dq_i += scale a_i (P k)_i, and dk is the gradient of those values for the output gradient
-// scale a_i q_i. So it fits any layer that attends, on ranks too, where the layer communicates.
+// with u and u' uniform in [-1, 1] and e half the gap above 1 of the wider type, times `roundings`.
+// 2 sqrt(D): two products, each a sum over the D dims of a head, of whose D roundings some sqrt(D)
+// are left. |l_i| is taken from the row's mean score, q_i scale (P k)_i: it is the larger part of
+// l_i wherever l_i is large. P is the layer itself, which is linear in its values: dq_i += scale
+// a_i (P k)_i, and dk is the gradient of those values for the output gradient scale a_i q_i. So it
+// fits any layer that attends, on ranks too, where the layer communicates.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,7 +33,7 @@ namespace shardproof::sim {
 // Uniform in [-1, 1], float64, of the shape of `like`; equal for equal streams.
 using DrawNoise = std::function<at::Tensor(const at::Tensor& like, const std::string& stream)>;
 
-// Wraps every attention layer; outputs stay as they are.
-void move_score_gradients(Decoder& model, double roundings, const DrawNoise& draw);
+// Wraps every attention layer.
+void move_scores(Decoder& model, double roundings, const DrawNoise& draw);
 
 }  // namespace shardproof::sim

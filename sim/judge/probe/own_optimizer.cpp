@@ -223,7 +223,8 @@ std::string OwnOptimizer::compare(const Expected& expected, const at::Tensor& lo
     const double error = std::fabs(actual[i] - expected.value[i]);
     const double allowance =
         kOwnRoundings * eps * expected.magnitude[i] + std::numeric_limits<float>::denorm_min();
-    if (error <= allowance || actual[i] == expected.value[i]) continue;
+    const bool both_nan = std::isnan(actual[i]) && std::isnan(expected.value[i]);
+    if (error <= allowance || actual[i] == expected.value[i] || both_nan) continue;
     ++wrong;
     const double ratio =
         std::isnan(error) ? std::numeric_limits<double>::infinity() : error / allowance;

@@ -108,10 +108,12 @@ void ReferenceProbe::observe(const Observation& observation) {
     piece.facts.rows = drawn_rows(piece.facts, shape.front(), sample_rows_, seed_);
     if (!piece.facts.rows.empty()) piece.facts.all_rows = shape.front();
   }
-  const IndexPlan plan =
-      make_index_plan(shape, observation.layout, view_of(observation.token_map),
-                      addend ? observation.partial_axes : std::vector<std::string>(), mesh_, rank_,
-                      piece.facts.rows);
+  const auto plan_of = [&](const std::vector<int64_t>& rows) {
+    return make_index_plan(shape, observation.layout, view_of(observation.token_map),
+                           addend ? observation.partial_axes : std::vector<std::string>(), mesh_,
+                           rank_, rows);
+  };
+  const IndexPlan plan = plan_of(piece.facts.rows);
   if (!plan.problem.empty() || local.sizes() != plan.local_shape || !is_floating(local.dtype())) {
     throw Error(
         {.kind = ErrorKind::kFailed,
@@ -127,15 +129,30 @@ void ReferenceProbe::observe(const Observation& observation) {
   piece.compares_replicas = !plan.only_padding;
   piece.replicas = plan.replicas.ranks();
   if (addend) piece.addend_of = mesh_.peers_along(observation.partial_axes, rank_);
-  put(kept_rows(local, plan), plan, observation.scale, addend, piece);
+  // By the layout alone, ranks with other tokens are copies too.
+  const bool first = piece.facts.token_dims || piece.replicas.front() == rank_;
+  measure(local, piece.facts.rows.empty() ? plan : plan_of({}), observation.scale, first, piece);
+  put(kept_rows(local, plan), plan, observation.scale, addend, first, piece);
   pieces_.pieces.push_back(std::move(piece));
 }
 
+void ReferenceProbe::measure(const TensorView& local, const IndexPlan& plan, double scale,
+                             bool first, GivenPiece& piece) {
+  with_floating_dtype(local.dtype(), [&](auto one) {
+    const auto* from = local.data<decltype(one)>();
+    plan.for_each_run([&](int64_t start, int64_t, int64_t length) {
+      for (int64_t i = start; i < start + length; ++i) {
+        const double value = static_cast<double>(from[i]) / scale;
+        piece.finite = piece.finite && std::isfinite(value);
+        if (first) piece.magnitude.add(std::fabs(value));
+      }
+    });
+  });
+}
+
 void ReferenceProbe::put(const TensorView& local, const IndexPlan& plan, double scale, bool addend,
-                         GivenPiece& piece) const {
-  // By the layout alone, ranks with other tokens are copies too.
-  const bool first = piece.facts.token_dims || piece.replicas.front() == rank_;
-  if (plan.count == 0) return;
+                         bool first, const GivenPiece& piece) const {
+  if (plan.count == 0 || !first) return;
   const PiecesFile file = PiecesFile::to_write(folder_, piece.facts, piece.shape);
   const auto write = [&] {
     with_floating_dtype(local.dtype(), [&](auto one) {
@@ -145,15 +162,8 @@ void ReferenceProbe::put(const TensorView& local, const IndexPlan& plan, double 
         uint8_t* givers = file.givers() + offset;
         for (int64_t i = 0; i < length; ++i) {
           const double value = static_cast<double>(from[start + i]) / scale;
-          piece.finite = piece.finite && std::isfinite(value);
-          if (first) piece.magnitude.add(std::fabs(value));
-          if (addend && first) {
-            to[i] += value;
-            ++givers[i];
-          } else if (first) {
-            to[i] = value;
-            givers[i] = 1;
-          }
+          to[i] = addend ? to[i] + value : value;
+          givers[i] = addend ? static_cast<uint8_t>(givers[i] + 1) : 1;
         }
       });
     });

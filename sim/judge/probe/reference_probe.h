@@ -41,8 +41,11 @@ class ReferenceProbe final : public Probe {
   void finish() const { pieces_.write(folder_); }
 
  private:
-  void put(const TensorView& local, const IndexPlan& plan, double scale, bool addend,
-           GivenPiece& piece) const;
+  // Adds the magnitude of all rows of the piece, also of those that the case does not sample.
+  static void measure(const TensorView& local, const IndexPlan& plan, double scale, bool first,
+                      GivenPiece& piece);
+  void put(const TensorView& local, const IndexPlan& plan, double scale, bool addend, bool first,
+           const GivenPiece& piece) const;
 
   std::string folder_;
   bool activations_;

@@ -47,7 +47,7 @@ at::Tensor MemberNoise::moved(const at::Tensor& value, const std::string& stream
 }
 
 void MemberNoise::wrap(Decoder& model) const {
-  move_score_gradients(model, roundings_, [this](const at::Tensor& like, const std::string& of) {
+  move_scores(model, roundings_, [this](const at::Tensor& like, const std::string& of) {
     return uniform_noise(like, seed_, prefix_ + of);
   });
   change_outputs(

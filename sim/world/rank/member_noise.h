@@ -2,8 +2,8 @@
 // the same perturbations as those of a golden's members (golden/perturbation.h), on ranks.
 //
 //   slot output           moved by a rounding, and in the backward its gradient too
-//   score gradients       of attention: moved by the roundings of the products of which they are
-//                         the difference (sim/case/recorder/score_noise.h)
+//   scores of attention   a row's weights, and the two products whose difference a score's gradient
+//                         is: moved by their roundings (sim/case/recorder/score_noise.h)
 //   parameter's gradient  moved by a rounding of the run's precision; after its observation each
 //                         element smaller than the error of the run that nothing moves is also
 //                         moved by up to that error

@@ -113,6 +113,26 @@ TEST_CASE("The rank's own steps count where the golden skipped one of them", "[o
   CHECK_THAT(found[0], Catch::StartsWith("param.w of step 1 does not follow"));
 }
 
+TEST_CASE("A gradient that is not a number makes the step's values the same", "[own_optimizer]") {
+  for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
+    const auto spoiled = [](const std::string& name, const at::Tensor& value, double by) {
+      if (name != "grad_norm") value[1].fill_(by);
+    };
+    const auto nan = [&](const std::string& name, int64_t step, at::Tensor& value) {
+      if (name == "grad.w" && step == 2) spoiled(name, value, NAN);
+      if (name != "grad.w" && step >= 2) spoiled(name, value, NAN);
+    };
+    CHECK(findings(spec_with(kind), at::kFloat, nan).empty());
+    // A number where none is due is wrong.
+    const auto found = findings(spec_with(kind), at::kFloat,
+                                [&](const std::string& name, int64_t step, at::Tensor& value) {
+                                  if (name == "grad.w" && step == 2) spoiled(name, value, NAN);
+                                });
+    REQUIRE_FALSE(found.empty());
+    CHECK_THAT(found[0], Catch::StartsWith("param.w of step 2 does not follow"));
+  }
+}
+
 TEST_CASE("An update that is off by a thousandth is found at its step", "[own_optimizer]") {
   for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
     const auto found = findings(spec_with(kind), at::kFloat,

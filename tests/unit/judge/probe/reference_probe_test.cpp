@@ -1,10 +1,12 @@
 #include "sim/judge/probe/reference_probe.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
 
 #include "base/error.h"
+#include "sim/case/record/sampled_rows.h"
 #include "tests/unit/judge/judged_world.h"
 
 using namespace shardproof;
@@ -17,7 +19,8 @@ constexpr const char* kWeight = "grad.w";
 // The ranks of a reference of tp ranks, and the folder of their pieces.
 class Reference {
  public:
-  explicit Reference(int64_t tp) : mesh_(Mesh::training({.tp = tp})) {
+  explicit Reference(int64_t tp, int64_t sample_rows = 0) : mesh_(Mesh::training({.tp = tp})) {
+    spec_.sample_rows = sample_rows;
     std::string name = (std::filesystem::temp_directory_path() / "reference-XXXXXX").string();
     REQUIRE(::mkdtemp(name.data()) != nullptr);
     spec_.reference.folder = name;
@@ -167,6 +170,25 @@ TEST_CASE("addends are added up, and each rank owes one", "[reference]") {
   uneven.gives(0, {addend(0.75)}).gives(1, {half});
   CHECK(judged(uneven.record(), piece_of(full, {}, one_rank, 0), 1, 0).problem ==
         "the reference's ranks did not give 16 of these 32 elements");
+}
+
+TEST_CASE("rows that are not sampled count for a tensor's scale", "[reference]") {
+  at::Tensor full = numbered({8, 4});
+  const GoldenFacts facts{.phase = Phase::kStep, .step = 1, .name = kWeight};
+  const std::vector<int64_t> drawn = drawn_rows(facts, 8, 2, CaseSpec().seed);
+  int64_t other = 0;
+  while (std::ranges::count(drawn, other) > 0) ++other;
+  full[other][1] = -1e6;
+  Reference reference(2, 2);
+  for (const int64_t rank : {0, 1}) {
+    reference.gives(rank, {piece_of(full, rows_over_tp(), reference.mesh(), rank)});
+  }
+  const GoldenRecord record = reference.record();
+  const GoldenTensor* golden = record.find(Phase::kStep, 1, kWeight);
+  REQUIRE(golden != nullptr);
+  CHECK(golden->rows == drawn);
+  CHECK(golden->scale == 1e6);
+  CHECK(golden->phase_scale == 1e6);
 }
 
 TEST_CASE("a reference that contradicts itself is a fault of it", "[reference]") {
