@@ -216,11 +216,7 @@ void refuse_ranks_of_ranks(const GetVariable& variable) {
 int validate_command(const Arguments& arguments, const CommandLine& command,
                      const WorkerFunctions& functions) {
   const auto variable = process_environment();
-  bool launched = false;
-  for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK"}) {
-    launched = launched || variable(name);
-  }
-  if (arguments.validate.ranks == 0 && !launched) {
+  if (arguments.validate.ranks == 0 && !was_launched(variable)) {
     throw Error({.kind = ErrorKind::kBadInput,
                  .what = "no launcher says which rank this is",
                  .fix = "start validate through torchrun, mpirun or srun on every host, or give "

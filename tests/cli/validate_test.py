@@ -222,23 +222,24 @@ class Validate(cli_test.CommandTest):
         self.assert_one(done, self.result_of(done), 1, "values", ["host1"], ["pairs"])
 
     def test_a_rank_of_a_launcher_starts_no_ranks_of_its_own(self):
-        for launcher, names in (("torchrun", ("RANK", "WORLD_SIZE")), ("srun", ("SLURM_PROCID", "SLURM_NTASKS")),
+        for launcher, names in (("torchrun", ("RANK", "WORLD_SIZE")),
+                                ("srun", ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID")),
                                 ("mpirun", ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))):
             done = subprocess.run([cli_test.PROGRAM, "validate", "--ranks", "2", "--out", self.folder / "run"],
-                                  env=own_environment() | dict(zip(names, ("1", "4"))), capture_output=True, text=True,
+                                  env=own_environment() | dict(zip(names, ("1", "4", "0"))), capture_output=True, text=True,
                                   timeout=LIMIT_S)
             self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
             self.assertIn("validate --ranks starts ranks of its own, but this process is rank 1 of 4 of "
                           f"{launcher}; leave out --ranks", done.stderr)
             self.assertFalse((self.folder / "run").exists())
 
-    def test_a_single_process_of_a_launcher_may_start_ranks(self):
-        # As a shell of `srun --pty` does.
+    def test_a_single_process_of_a_launcher_and_a_batch_script_may_start_ranks(self):
         suite = self.write("suite.yaml", "stages: [pairs]\nrounds: 1\nsizes: [5]\n")
-        done = subprocess.run([cli_test.PROGRAM, "validate", suite, "--ranks", "2", "--out", self.folder / "run"],
-                              env=own_environment() | {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, capture_output=True,
-                              text=True, timeout=LIMIT_S)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        for place in ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_STEP_ID": "0"},  # a shell of `srun --pty`
+                      {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}):  # a script of `sbatch --ntasks=4`
+            done = subprocess.run([cli_test.PROGRAM, "validate", suite, "--ranks", "2", "--out", self.folder / "run"],
+                                  env=own_environment() | place, capture_output=True, text=True, timeout=LIMIT_S)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_help_has_the_exit_statuses_of_validate(self):
         done = self.run_program("validate", "--help")

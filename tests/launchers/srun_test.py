@@ -218,6 +218,15 @@ class Srun(unittest.TestCase):
         cases = json.loads((self.cluster.folder / "batch_run/results.json").read_text())["cases"]
         self.assertEqual([case["verdict"] for case in cases], ["match"], text + said)
 
+    def test_a_batch_script_may_start_ranks_on_its_host(self):
+        out, script = self.cluster.folder / "own_ranks", self.cluster.folder / "own_ranks.sh"
+        script.write_text(f"#!/bin/bash\n#SBATCH --ntasks=4\n#SBATCH --output={out}.out\ncd {ROOT}\n"
+                          f"{PROGRAM} validate examples/validate/short.yaml --ranks 2 --out {out}\n")
+        text = self.cluster.run("sbatch", "--wait", script)
+        self.assertTrue((out / "validation.json").exists(), text + Path(f"{out}.out").read_text())
+        found = json.loads((out / "validation.json").read_text())
+        self.assertEqual((found["exit_status"], found["world_size"], found["findings"]), (0, 2, []))
+
     def test_the_batch_script_of_examples_validates(self):
         out = self.cluster.folder / "validated"
         text = self.cluster.run("sbatch", "--wait", "--nodes=1", "--ntasks-per-node=4", f"--output={out}.out",

@@ -324,15 +324,19 @@ TEST_CASE("the place of a rank is read from what its launcher sets", "[external]
   CHECK(mpirun.launcher == "mpirun");
   CHECK_FALSE(mpirun.store_is_hosted);
   CHECK(mpirun.on_one_host);  // loopback
-  const ExternalPlace srun = place_of({{"SLURM_PROCID", "5"},
-                                       {"SLURM_NTASKS", "8"},
-                                       {"SLURM_LOCALID", "1"},
-                                       {"SLURM_STEP_TASKS_PER_NODE", "8"},
-                                       {"MASTER_ADDR", "n1"},
-                                       {"MASTER_PORT", "1234"}});
+  std::map<std::string, std::string> of_slurm = {{"SLURM_PROCID", "5"},
+                                                 {"SLURM_NTASKS", "8"},
+                                                 {"SLURM_LOCALID", "1"},
+                                                 {"SLURM_STEP_ID", "0"},
+                                                 {"SLURM_STEP_TASKS_PER_NODE", "8"},
+                                                 {"MASTER_ADDR", "n1"},
+                                                 {"MASTER_PORT", "1234"}};
+  const ExternalPlace srun = place_of(of_slurm);
   CHECK(srun.rank == 5);
   CHECK(srun.local_rank == 1);
-  CHECK(srun.on_one_host);  // as many there as in all
+  CHECK(srun.on_one_host);          // as many there as in all
+  of_slurm.erase("SLURM_STEP_ID");  // as in a batch script
+  CHECK_THROWS_AS(place_of(of_slurm), Error);
 }
 
 TEST_CASE("a place that makes no sense is a sentence", "[external]") {

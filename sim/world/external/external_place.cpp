@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <iterator>
 
 #include "base/error.h"
 
@@ -18,14 +20,20 @@ struct Names {
   const char* world_size;
   const char* local_rank;
   const char* local_world_size;  // as many as there are in all: one host
+  const char* step = nullptr;    // set as well: a batch script of Slurm has the rank 0 too
 };
 constexpr Names kLaunchers[] = {
     {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"},
+    {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE",
+     "SLURM_STEP_ID"},
     {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
 };
+
+bool is_set(const Names& names, const GetVariable& variable) {
+  return variable(names.rank) && (names.step == nullptr || variable(names.step));
+}
 
 [[noreturn]] void bad_place(const std::string& what, const std::string& fix) {
   throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
@@ -56,9 +64,14 @@ GetVariable process_environment() {
   };
 }
 
+bool was_launched(const GetVariable& variable) {
+  return std::any_of(std::begin(kLaunchers), std::end(kLaunchers),
+                     [&](const Names& names) { return is_set(names, variable); });
+}
+
 ExternalPlace external_place(const GetVariable& variable) {
   for (const Names& names : kLaunchers) {
-    if (!variable(names.rank)) continue;
+    if (!is_set(names, variable)) continue;
     ExternalPlace place;
     place.launcher = names.launcher;
     place.world_size = number(variable, names.world_size, 1, 65536);

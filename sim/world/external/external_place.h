@@ -26,6 +26,8 @@ struct ExternalPlace {
 using GetVariable = std::function<std::optional<std::string>(const std::string& name)>;
 GetVariable process_environment();
 
+// Whether a launcher started this process as a rank, by its variables.
+bool was_launched(const GetVariable& variable);
 // Throws Error(kBadInput): no launcher's variables, MASTER_ADDR or MASTER_PORT missing, no numbers.
 ExternalPlace external_place(const GetVariable& variable);
 
