@@ -13,7 +13,7 @@ constexpr const char* kBeforeCause = ": ";
 // "every element is 2.00 x golden on ranks 0, 1" -> "every element is # x golden".
 std::string without_numbers(const std::string& text) {
   static const std::regex number(R"(-?\b[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?\b)");
-  static const std::regex list(R"(#(, (and )?#|-#| to #| and #)+)");
+  static const std::regex list(R"(#(,( (and )?)?#|-#| to #| and #)+)");
   static const std::regex plural(R"(\branks\b)");
   std::string plain = std::regex_replace(text, number, "#");
   plain = std::regex_replace(plain, list, "#");
@@ -28,6 +28,12 @@ std::string without_holders(const std::string& text) {
       R"( on (all ranks|the one rank|ranks? [0-9]+((, and |, | and | to |-)[0-9]+)*))"
       R"(( only)?( \([^)]*\))?)");
   return std::regex_replace(text, holders, "");
+}
+
+// "ranks 2, 3: cannot reshape" -> "cannot reshape": in a smaller world all ranks may say so.
+std::string without_speakers(const std::string& text) {
+  static const std::regex speakers(R"(^ranks? [0-9]+((, and |, | and | to |-)[0-9]+)*: )");
+  return std::regex_replace(text, speakers, "");
 }
 
 // The sentence up to its first detail.
@@ -49,7 +55,8 @@ std::string failure_signature(const CaseResult& result) {
   // The message of another verdict names ranks and calls; of an exception it is what was thrown.
   const bool says = result.kind == ResultKind::kThrew || result.kind == ResultKind::kInternal ||
                     result.verdict == Verdict::kRefused || result.verdict == Verdict::kBadInput;
-  return says ? signature + " " + without_numbers(first_clause(result.message)) : signature;
+  return says ? signature + " " + without_numbers(first_clause(without_speakers(result.message)))
+              : signature;
 }
 
 std::string without_cause(const std::string& signature) {
