@@ -43,10 +43,10 @@ at::Tensor Perturbation::doubt(const at::Tensor& logprobs, int64_t step) const {
 }
 
 void Perturbation::wrap(Decoder& model) const {
-  sim::move_scores(
-      model, roundings_, [seed = seed_, prefix = prefix_](const at::Tensor& like, const auto& of) {
-        return sim::uniform_noise(like, seed, prefix + of);
-      });
+  sim::move_scores(model, roundings_,
+                   [seed = seed_, prefix = prefix_](const at::Tensor& like, const auto& of) {
+                     return sim::uniform_noise(like, seed, prefix + of);
+                   });
   sim::change_outputs(model, [mover = *this](const at::Tensor& output, const std::string& slot,
                                              const StepContext& context) {
     return mover.moved(output, fmt::format("{} {}", slot, context.step));

@@ -45,7 +45,7 @@ std::string sampled_match(const CaseSpec& spec) {
 }
 
 std::string match_limits(const CaseSpec& spec) {
-  const std::string note = reference_note(spec);
+  std::string note = reference_note(spec);
   if (spec.sample_rows == 0) return note;
   return fmt::format("{}{}on {} row{} of each tensor: an error outside of them is not seen", note,
                      note.empty() ? "" : "\n", spec.sample_rows, spec.sample_rows > 1 ? "s" : "");

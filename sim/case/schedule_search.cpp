@@ -40,7 +40,7 @@ std::optional<int64_t> exact_schedule(const std::vector<ScheduleDeviation>& devi
   int64_t node = -1;
   for (const ScheduleDeviation& one : deviations) {
     const auto distance = static_cast<uint64_t>(one.node - node);
-    const int width = std::bit_width(distance) - 1;
+    const auto width = static_cast<int>(std::bit_width(distance)) - 1;
     for (int i = 0; i < width; ++i) out.add(false);
     out.add(true);
     for (int i = 0; i < width; ++i) out.add((distance >> i & 1) != 0);

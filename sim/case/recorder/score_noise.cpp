@@ -54,27 +54,30 @@ class MovedAttention : public WrappedLayer {
     const at::ScalarType wide = wider_type(q.scalar_type());
     const at::Tensor queries = q.detach().to(wide);
     const at::Tensor keys = inner_->forward({queries, k.detach().to(wide), k.to(wide)}, context);
-    // [B, S, H, 1], in roundings
-    const at::Tensor of_lse =
-        (queries * keys.detach().view(q.sizes())).sum(-1, true).abs_().mul_(scale_);
-    const at::Tensor weights =
-        drawn(" weights", of_lse, context).mul_(of_lse).clamp_(-1, 1).add_(1);
+    const at::Tensor lse = roundings_of_lse(queries, keys.detach().view(q.sizes()));
+    const at::Tensor weights = drawn(" weights", lse, context).mul_(lse).add_(1);
     const at::Tensor moved =
         (out.to(wide).view(q.sizes()) * weights).view(out.sizes()).to(out.scalar_type());
     if (!at::GradMode::is_enabled() || !(q.requires_grad() || k.requires_grad())) return moved;
-    const double products = 2 * std::sqrt(static_cast<double>(q.size(-1)));
-    const at::Tensor factors = drawn(" rows", of_lse, context).mul_(of_lse + products).mul_(scale_);
+    const double products = 2 * std::sqrt(static_cast<double>(q.size(-1))) * rounding(lse);
+    const at::Tensor factors = drawn(" rows", lse, context).mul_(lse + products).mul_(scale_);
     return MovedScores::apply(moved, q, keys, factors);
   }
 
  private:
-  // Half gaps of the wider type, of the shape and dtype of `like`.
+  double rounding(const at::Tensor& like) const {
+    return roundings_ * half_gap(like.scalar_type());
+  }
+  // By how much of itself a row's weights move, [B, S, H, 1]: |lse| roundings, at most 1.
+  at::Tensor roundings_of_lse(const at::Tensor& queries, const at::Tensor& keys) const {
+    const at::Tensor mean_score = (queries * scale_ * keys).sum(-1, /*keepdim=*/true);
+    return mean_score.abs_().mul_(rounding(mean_score)).nan_to_num_(0, 1).clamp_max_(1);
+  }
+  // Draws from [-1, 1], of the shape and dtype of `like`.
   at::Tensor drawn(const char* what, const at::Tensor& like, const StepContext& context) const {
     const std::string stream =
         fmt::format("{}{} {} {}", slot_, what, context.step, context.microbatch);
-    return draw_(like, stream)
-        .to(like.scalar_type())
-        .mul_(roundings_ * half_gap(like.scalar_type()));
+    return draw_(like, stream).to(like.scalar_type());
   }
 
   std::string slot_;

@@ -3,14 +3,15 @@
 //   P_ij = exp(s_ij - l_i),  l_i the logarithm of the row's sum of exp(s_ij)
 //   dS_ij = P_ij (dP_ij - D_i),  dP_ij = dO_i . v_j,  D_i = dO_i . O_i
 //
-// FlashAttention and rings keep l_i in the wider type, where it has a rounding of its own size, and
-// take P from it: a row of weights does not sum to 1, by as much as |l_i| roundings. They take D
-// from the kept output, so that this error stays in the difference of dP and D. Where a row's
-// weight lies on one key, or all values that it sees are equal, the products dP and D are equal,
-// and their roundings are all that is left of the difference. A softmax of the whole row shows none
-// of it, nor does a move of dO or of the output, since both products follow it.
+// A ring keeps l_i in the wider type and merges blocks of keys by exp(l_block - l_i). Both have
+// roundings of their own size, so that the weights of a row sum to 1 but for up to |l_i| roundings.
+// It takes D from that output, and P in the backward from the rounded l_i, as FlashAttention does.
+// Where a row's weight lies on one key, or all values that it sees are equal, the products dP and D
+// are equal, and their roundings are all that is left of the difference. A softmax of the whole row
+// has none of these errors. A move of dO or of the output does not show them, since both products
+// follow it.
 //
-//   O_i   *= 1 + u_i e |l_i|                        forward; P's gradients follow
+//   O_i   *= 1 + u_i e |l_i|                        the gradients of q, k and v follow
 //   dS_ij += P_ij a_i,   a_i = u'_i e (2 sqrt(D) + |l_i|) * sum_d |dO_id O_id|
 //
 // with u and u' uniform in [-1, 1] and e half the gap above 1 of the wider type, times `roundings`.

@@ -139,7 +139,8 @@ OwnOptimizer::Expected OwnOptimizer::take_step(Tracked& tracked, const std::stri
                                                int64_t step, size_t count) {
   std::vector<double> gradient = doubles(tracked.gradient, count);
   const double max_norm = spec_.optimizer.max_norm;
-  const double clip = max_norm > 0 ? std::min(1.0, max_norm / (norm_ + kClipEps)) : 1.0;
+  // NaN for a norm that is NaN, as in clip_grads: min gives its first argument then.
+  const double clip = max_norm > 0 ? std::min(max_norm / (norm_ + kClipEps), 1.0) : 1.0;
   for (double& value : gradient) value *= clip;
   const GoldenTensor* rate = golden_.find(Phase::kStep, step, "lr");
   const auto own_rate = rates_.find(step);  // of a step that the golden skips
@@ -215,16 +216,22 @@ OwnOptimizer::Expected OwnOptimizer::sgd_step(Tracked& tracked, const std::vecto
 std::string OwnOptimizer::compare(const Expected& expected, const at::Tensor& local) {
   const size_t count = expected.value.size();
   const std::vector<double> actual = doubles(local);
-  const double eps = local.scalar_type() == at::kDouble ? kFloat64Eps : 0x1p-23;
+  const bool is_double = local.scalar_type() == at::kDouble;
+  const double eps = is_double ? kFloat64Eps : 0x1p-23;
+  const double largest =
+      is_double ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
   judged_ += static_cast<int64_t>(count);
   size_t wrong = 0, worst = 0;
   double worst_ratio = -1;
   for (size_t i = 0; i < count; ++i) {
-    const double error = std::fabs(actual[i] - expected.value[i]);
+    const double due = std::fabs(expected.value[i]) > largest
+                           ? std::copysign(HUGE_VAL, expected.value[i])
+                           : expected.value[i];
+    const double error = std::fabs(actual[i] - due);
     const double allowance =
         kOwnRoundings * eps * expected.magnitude[i] + std::numeric_limits<float>::denorm_min();
-    const bool both_nan = std::isnan(actual[i]) && std::isnan(expected.value[i]);
-    if (error <= allowance || actual[i] == expected.value[i] || both_nan) continue;
+    const bool both_nan = std::isnan(actual[i]) && std::isnan(due);
+    if (error <= allowance || actual[i] == due || both_nan) continue;
     ++wrong;
     const double ratio =
         std::isnan(error) ? std::numeric_limits<double>::infinity() : error / allowance;

@@ -11,7 +11,8 @@
 //     w' = w - lr (d + momentum b' with nesterov, b' with momentum, else d)
 //
 // A value is wrong when its error exceeds kOwnRoundings eps of its dtype times the sum of the
-// magnitudes of its terms.
+// magnitudes of its terms. NaN and infinity are right where they are due; what float32 cannot hold
+// is infinite there.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -152,8 +152,9 @@ void ReferenceProbe::measure(const TensorView& local, const IndexPlan& plan, dou
 
 void ReferenceProbe::put(const TensorView& local, const IndexPlan& plan, double scale, bool addend,
                          bool first, const GivenPiece& piece) const {
-  if (plan.count == 0 || !first) return;
+  if (plan.count == 0) return;
   const PiecesFile file = PiecesFile::to_write(folder_, piece.facts, piece.shape);
+  if (!first) return;
   const auto write = [&] {
     with_floating_dtype(local.dtype(), [&](auto one) {
       const auto* from = local.data<decltype(one)>();

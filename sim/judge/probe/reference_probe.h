@@ -41,7 +41,8 @@ class ReferenceProbe final : public Probe {
   void finish() const { pieces_.write(folder_); }
 
  private:
-  // Adds the magnitude of all rows of the piece, also of those that the case does not sample.
+  // Sets `finite`, and for the first giver the magnitude, from all rows of the piece: also from
+  // those that the case does not sample.
   static void measure(const TensorView& local, const IndexPlan& plan, double scale, bool first,
                       GivenPiece& piece);
   void put(const TensorView& local, const IndexPlan& plan, double scale, bool addend, bool first,

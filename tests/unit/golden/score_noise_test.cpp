@@ -56,8 +56,8 @@ struct Moves {
   at::Tensor queries = by_head(q), keys = by_head(k.repeat_interleave(shared, 2));  // [B, H, S, D]
   double scale = config.score_scale(), unit = kRoundings * half_gap(at::kDouble);
   at::Tensor scores = queries.matmul(keys.transpose(2, 3)) * scale;
-  at::Tensor p =
-      at::softmax(scores.masked_fill(at::ones({5, 5}, at::kBool).triu(1), -INFINITY), -1);
+  at::Tensor hidden_scores = scores.masked_fill(at::ones({5, 5}, at::kBool).triu(1), -INFINITY);
+  at::Tensor p = at::softmax(hidden_scores, -1);
   at::Tensor lse = by_head((p * scores).sum(-1, true).abs());  // the mean score, [B, S, H, 1]
 
   static at::Tensor by_head(const at::Tensor& one) { return one.transpose(1, 2); }
@@ -104,16 +104,23 @@ TEST_CASE("Score gradients move by P_ij a_i, and outputs and values' gradients d
 TEST_CASE("A row's weights move by |lse| roundings, in scores without gradients too", "[golden]") {
   at::manual_seed(6);
   const Moves m;
+  const at::Tensor lse = Moves::by_head(m.hidden_scores.logsumexp(-1, true));
+  CHECK((lse.abs() - m.lse).abs().max().item<double>() <= std::log(5.0));
+
   const Gradients plain = run(m.q, m.k, m.v, m.grad, nullptr), moved = m.moved(" weights ");
-  const at::Tensor factors = m.u * m.unit * m.lse;
-  const at::Tensor moves = plain.out.view({2, 5, m.heads, m.dims}) * factors;
+  const at::Tensor factors = m.u * m.unit * m.lse;  // of each row, [B, S, H, 1]
   CHECK(factors.abs().max().item<double>() > 1e-5);
-  CHECK(at::allclose(moved.out - plain.out, moves.view(plain.out.sizes()), 1e-6, 1e-12));
-  const at::Tensor dv = Moves::by_head(m.p.transpose(2, 3).matmul(Moves::by_head(
-                                           m.grad.view({2, 5, m.heads, m.dims}) * factors)))
-                            .view({2, 5, m.kv_heads, m.shared, m.dims})
-                            .sum(3);
-  CHECK(at::allclose(moved.v - plain.v, dv, 1e-6, 1e-9));
+  const auto by_heads = [&](const at::Tensor& one) { return one.view({2, 5, m.heads, m.dims}); };
+  const at::Tensor moves = (by_heads(plain.out) * factors).view(plain.out.sizes());
+  CHECK(at::allclose(moved.out - plain.out, moves, 1e-6, 1e-12));
+
+  // The gradients are those of the output gradient with these factors.
+  const at::Tensor more = (by_heads(m.grad) * factors).view(m.grad.sizes());
+  const Gradients due = run(m.q, m.k, m.v, more, nullptr);
+  CHECK(at::allclose(moved.q - plain.q, due.q, 1e-6, 1e-9));
+  CHECK(at::allclose(moved.k - plain.k, due.k, 1e-6, 1e-9));
+  CHECK(at::allclose(moved.v - plain.v, due.v, 1e-6, 1e-9));
+
   const at::NoGradGuard scores;
   CHECK(at::equal(m.moved(" weights ").out, moved.out));
 }

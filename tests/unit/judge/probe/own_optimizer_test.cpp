@@ -113,24 +113,40 @@ TEST_CASE("The rank's own steps count where the golden skipped one of them", "[o
   CHECK_THAT(found[0], Catch::StartsWith("param.w of step 1 does not follow"));
 }
 
-TEST_CASE("A gradient that is not a number makes the step's values the same", "[own_optimizer]") {
-  for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
-    const auto spoiled = [](const std::string& name, const at::Tensor& value, double by) {
-      if (name != "grad_norm") value[1].fill_(by);
-    };
-    const auto nan = [&](const std::string& name, int64_t step, at::Tensor& value) {
-      if (name == "grad.w" && step == 2) spoiled(name, value, NAN);
-      if (name != "grad.w" && step >= 2) spoiled(name, value, NAN);
-    };
-    CHECK(findings(spec_with(kind), at::kFloat, nan).empty());
-    // A number where none is due is wrong.
-    const auto found = findings(spec_with(kind), at::kFloat,
-                                [&](const std::string& name, int64_t step, at::Tensor& value) {
-                                  if (name == "grad.w" && step == 2) spoiled(name, value, NAN);
-                                });
-    REQUIRE_FALSE(found.empty());
-    CHECK_THAT(found[0], Catch::StartsWith("param.w of step 2 does not follow"));
-  }
+TEST_CASE("NaN is right where the rank's own gradient or norm is NaN", "[own_optimizer]") {
+  const OptimizerKind kind = GENERATE(OptimizerKind::kAdamW, OptimizerKind::kSgd);
+  const bool of_norm = GENERATE(true, false);
+  // From step 2 on, one element or, with the norm, all of them.
+  const auto spoil = [&](const std::string& name, int64_t step, at::Tensor& value) {
+    if (step < 2 || (name == "grad_norm" && !of_norm)) return;
+    if (name == "grad.w" && step > 2) return;
+    if (name == "grad.w" || !of_norm) {
+      value[1].fill_(NAN);
+    } else {
+      value.fill_(NAN);
+    }
+  };
+  CHECK(findings(spec_with(kind), at::kFloat, spoil).empty());
+  // A number where NaN is due is wrong.
+  const auto found = findings(spec_with(kind), at::kFloat,
+                              [&](const std::string& name, int64_t step, at::Tensor& value) {
+                                if (name.starts_with("grad")) spoil(name, step, value);
+                              });
+  REQUIRE_FALSE(found.empty());
+  CHECK_THAT(found[0], Catch::StartsWith("param.w of step 2 does not follow"));
+}
+
+TEST_CASE("What float32 cannot hold is infinite", "[own_optimizer]") {
+  const CaseSpec spec = spec_with(OptimizerKind::kAdamW);
+  double kept = 0;  // of the third element, in place of its square
+  const auto huge = [&](const std::string& name, int64_t step, at::Tensor& value) {
+    if (name == "grad.w" && step == 3) value[2].fill_(1e22);
+    if (name == "exp_avg_sq.w" && step == 3) value[2].fill_(kept);
+  };
+  kept = INFINITY;
+  CHECK(findings(spec, at::kFloat, huge).size() == 2);  // param and exp_avg did not take it
+  kept = 1e30;
+  CHECK(findings(spec, at::kFloat, huge).size() == 3);
 }
 
 TEST_CASE("An update that is off by a thousandth is found at its step", "[own_optimizer]") {
