@@ -32,7 +32,7 @@ std::optional<Times> measure_times(const Hosts& hosts, const std::vector<int64_t
       for (const auto& pair : report.json.at("pairs")) {
         times.pairs.push_back({rank, pair.at(0), pair.at(1), pair.at(2)});
       }
-      if (part.first > 0) continue;
+      if (!part.briefly && !part.again) continue;
       const double computing = report.json.at("compute_ms");
       double& best = compute_ms.emplace(rank, computing).first->second;
       best = std::min(best, computing);
@@ -43,10 +43,10 @@ std::optional<Times> measure_times(const Hosts& hosts, const std::vector<int64_t
   };
   const int64_t all = std::ssize(pairings);
   const int64_t first = pairings_to_tell(hosts.of_processes(members), pairings);
-  if (!measure({0, first})) return std::nullopt;
-  if (first < all && !measure({first, all, surely_slow(times, hosts)})) return std::nullopt;
+  if (!measure({.count = first, .briefly = true})) return std::nullopt;
+  if (!measure({.count = all, .left_out = surely_slow(times, hosts)})) return std::nullopt;
   if (factor > 0 && !slow_ones(times, hosts, factor, 0).empty() &&
-      !measure({0, all, {}, doubtful_pairs(times, hosts, factor)})) {
+      !measure({.count = all, .again = doubtful_pairs(times, hosts, factor)})) {
     return std::nullopt;
   }
   return times;

@@ -51,8 +51,8 @@ StageRequest request_of(const nlohmann::json& json) {
           .suite = suite_from_json(options.at("suite")),
           .host_of = options.at("host_of").get<std::vector<int64_t>>(),
           .members = options.at("members").get<std::vector<int64_t>>(),
-          .pairings = {.first = options.at("first_pairing"),
-                       .last = options.at("last_pairing"),
+          .pairings = {.count = options.at("pairings"),
+                       .briefly = options.at("briefly"),
                        .left_out = options.at("left_out").get<std::vector<int64_t>>(),
                        .again = pairs_from(options.at("again"))},
           .training = options.at("training"),
@@ -173,14 +173,14 @@ class StageRun {
     return exchange_json(exchange.report());
   }
 
-  // This round's pairings, or the part of them that the request names, one after the other. `meet`
+  // This round's pairings, or as many of them as the request names, one after the other. `meet`
   // gets the partner's number among the members.
   template <class Meet>
   void each_partner(const Meet& meet) {
     all_members();  // also of a rank that meets nobody: all of them make the group
     const auto rounds = pairings_of(count(), request_.suite.pair_rounds, request_.round);
-    const int64_t end = std::min<int64_t>(std::ssize(rounds), request_.pairings.last);
-    for (int64_t i = request_.pairings.first; i < end; ++i) {
+    const int64_t end = std::min<int64_t>(std::ssize(rounds), request_.pairings.count);
+    for (int64_t i = 0; i < end; ++i) {
       const int64_t partner = partner_of(place_, count(), rounds[static_cast<size_t>(i)]);
       if (partner >= 0) meet(partner);
     }
@@ -239,13 +239,14 @@ class StageRun {
     const at::Tensor small = at::zeros({8}, options);
     const at::Tensor large = at::zeros({request_.suite.times_bytes}, options);
     nlohmann::json pairs = nlohmann::json::array();
-    const double computing = request_.pairings.first == 0 ? compute_ms() : 0;
+    const PairingsPart& part = request_.pairings;
+    const double computing = part.briefly || part.again ? compute_ms() : 0;
     each_partner([&](int64_t partner) {
       if (is_left_out(member(partner))) return;
-      const int64_t trips = request_.suite.times_repeats;
+      const int64_t trips = part.briefly ? 1 : request_.suite.times_repeats;
       round_trip(partner, small, 1, "validate latency");  // warms up
       const double latency = round_trip(partner, small, trips, "validate latency") / 2;
-      round_trip(partner, large, 1, "validate bandwidth");
+      if (!part.briefly) round_trip(partner, large, 1, "validate bandwidth");
       const double transfer = round_trip(partner, large, trips, "validate bandwidth") / 2;
       if (partner < place_) return;
       pairs.push_back({member(partner), 1e6 * latency,
@@ -288,8 +289,8 @@ CaseSpec case_of(const StageRequest& request, const WorldSpec& world, int64_t wo
                   {"suite", to_json(request.suite)},
                   {"host_of", request.host_of},
                   {"members", request.members},
-                  {"first_pairing", request.pairings.first},
-                  {"last_pairing", request.pairings.last},
+                  {"pairings", request.pairings.count},
+                  {"briefly", request.pairings.briefly},
                   {"left_out", request.pairings.left_out},
                   {"again", request.pairings.again ? nlohmann::json(*request.pairings.again)
                                                    : nlohmann::json()},
