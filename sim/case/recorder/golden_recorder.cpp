@@ -100,7 +100,9 @@ void GoldenRecorder::add_member(const GoldenRecorder& member) {
     if (!at::isFloatingType(tensor.value.scalar_type())) continue;
     const auto found = member.by_key_.find(record_key(tensor.phase, tensor.step, tensor.name));
     const TensorView value = view_of(tensor.value.to(at::kDouble));
-    if (found == member.by_key_.end()) {
+    const bool is_there = found != member.by_key_.end();
+    // What is not finite in a row that is not drawn spreads where ranks pack rows together.
+    if (!is_there || (tensor.finite && !member.tensors_[found->second].finite)) {
       sim::add_member(value, nullptr, tensor);
       continue;
     }

@@ -3,7 +3,10 @@
 #include "sim/case/record/sampled_rows.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <memory>
 
+#include "sim/case/recorder/golden_recorder.h"
 #include "tests/unit/judge/planted_world.h"
 
 using namespace shardproof;
@@ -63,6 +66,25 @@ TEST_CASE("a value that is not finite is a fault of the golden, in whatever row"
   full[other_row()][0] = std::numeric_limits<double>::quiet_NaN();
   CHECK_THROWS_WITH(JudgedWorld(sampling(1, 1), {seen(kSampledWeight, full)}),
                     Catch::Contains("is not finite"));
+}
+
+// Ranks that pack samples into rows spread it to the drawn ones.
+TEST_CASE("a member that is not finite in a row that is not drawn scatters without a limit",
+          "[sampled]") {
+  const at::Tensor full = numbered({kAllRows, kColumns}, 7);
+  const auto recorded = [](const at::Tensor& value) {
+    auto recorder = std::make_unique<GoldenRecorder>(true, -1, KeptRows{kSampled, 5});
+    recorder->observe(seen(kSampledWeight, value));
+    return recorder;
+  };
+  const auto golden = recorded(full);
+  golden->add_member(*recorded(full + 0.5));
+  REQUIRE(golden->scatter().size() == 1);
+  CHECK(golden->scatter().begin()->second == 0.5);
+  at::Tensor overflow = full.clone();
+  overflow[other_row()][0] = std::numeric_limits<double>::infinity();
+  golden->add_member(*recorded(overflow));
+  CHECK(std::isinf(golden->scatter().begin()->second));
 }
 
 TEST_CASE("a match counts the elements that were not drawn as such", "[sampled]") {
