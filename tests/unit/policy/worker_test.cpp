@@ -35,7 +35,10 @@ TEST_CASE("each global batch of a call is an optimizer step, the call is one of 
     MUST(worker.trainer().options().micro_batch_size == 0);
   });
   // The same steps, one at a time, with the rate of each set explicitly.
-  Trial by_hand{.mesh = trial.mesh, .options = trial.options.train, .steps = 0};
+  Trial by_hand{.mesh = trial.mesh,
+                .options = trial.options.train,
+                .parallel = trial.options.parallel,  // so that bits agree
+                .steps = 0};
   by_hand.options.schedule = {
       .stages = {{.kind = ScheduleKind::kLambda, .lambdas = {1.0, 1.0, 0.5, 0.5, 0.5}}}};
   std::vector<StepMetrics> steps;
