@@ -15,6 +15,10 @@ namespace {
 constexpr const char* kInference = "run.refit.tensor_parallel_size";
 constexpr const char* kDataParallel = "parallel.data_parallel";
 constexpr const char* kPrecision = "precision";
+constexpr const char* kRound = "run.dynamic_batching.sequence_length_round";
+constexpr const char* kBudgets[] = {
+    "run.sequence_packing.train_mb_tokens", "run.sequence_packing.logprob_mb_tokens",
+    "run.dynamic_batching.train_mb_tokens", "run.dynamic_batching.logprob_mb_tokens"};
 
 // The settings of one case, of which `fixed` stay.
 class Fit : private FittedSettings {
@@ -41,6 +45,14 @@ class Fit : private FittedSettings {
       if (size(kDp, 1) % given != 0) set(copies, size(kDp, 1));
     }
     remainders("world.stragglers", "rank", ranks());
+  }
+
+  // A budget of one token holds sequences of one token, where no rank pads them.
+  void least_budgets() {
+    const auto is_least = [&](const char* path) { return is_fixed(path) && size(path, 0) == 1; };
+    if (std::none_of(std::begin(kBudgets), std::end(kBudgets), is_least)) return;
+    for (const char* path : {"data.lengths", kRound, kCp, kUlysses, kTp}) drop(path);
+    set("data.sequence_length", 1);
   }
 
   void model() {
@@ -259,11 +271,9 @@ class Fit : private FittedSettings {
       longest = std::max(has("data.sequence_length") ? longest : 0,
                          *std::max_element(list.begin(), list.end()));
     }
-    const char* round = "run.dynamic_batching.sequence_length_round";
-    const int64_t row = 2 * mesh_ranks() / mesh_sizes().ranks(Share::kSamples) * size(round, 1);
-    for (const char* path :
-         {"run.sequence_packing.train_mb_tokens", "run.sequence_packing.logprob_mb_tokens",
-          "run.dynamic_batching.train_mb_tokens", "run.dynamic_batching.logprob_mb_tokens"}) {
+    const int64_t of_a_sample = mesh_ranks() / mesh_sizes().ranks(Share::kSamples);
+    const int64_t row = (of_a_sample > 1 ? 2 * of_a_sample : 1) * size(kRound, 1);
+    for (const char* path : kBudgets) {
       if (has(path) && size(path, 1) < multiple(longest, row)) {
         settings_[path] = multiple(longest, row) + size(path, 1);
       }
@@ -350,6 +360,7 @@ void fit_sizes(CaseSettings& settings, const std::set<std::string>& fixed, const
     fit.mesh();  // it may have fewer ranks now
     return;
   }
+  fit.least_budgets();
   fit.model();
   fit.frozen();
   fit.mesh();  // it may have fewer ranks now

@@ -252,6 +252,34 @@ TEST_CASE("a budget of tokens has samples to fill it") {
   CHECK(samples(131, "data.batch_size") == 4);
 }
 
+TEST_CASE("a budget of one token holds sequences of one token") {
+  for (const char* way : {"run.sequence_packing.", "run.dynamic_batching."}) {
+    for (const char* workload : {"train", "logprobs"}) {
+      const bool scores = std::string(workload) == "logprobs";
+      const std::string budget =
+          std::string(way) + (scores ? "logprob_mb_tokens" : "train_mb_tokens");
+      CaseSettings settings = {{"workload", workload},
+                               {way + std::string("enabled"), true},
+                               {budget, 1},
+                               {"run.dynamic_batching.sequence_length_round", 4},
+                               {"parallel.context_parallel_size", 2},
+                               {"parallel.tensor_parallel_size", 2},
+                               {"parallel.data_parallel_size", 2},
+                               {"data.lengths", {7, 3}}};
+      fit_sizes(settings, {budget});
+      INFO(settings.dump());
+      CHECK(settings[budget] == 1);
+      CHECK(settings["parallel.data_parallel_size"] == 2);
+      CHECK(check_settings(settings, "t/least.yaml", {}).spec.has_value());
+      // Drawn beside another pair, the budget grows.
+      settings.erase("data.sequence_length");
+      settings["data.lengths"] = {7, 3};
+      fit_sizes(settings, {});
+      CHECK(settings[budget] > 1);
+    }
+  }
+}
+
 TEST_CASE("a case at an edge of the code has that size and something else that the code reads") {
   const Catalog catalog({}, {});
   Drawer drawer(catalog, {});
