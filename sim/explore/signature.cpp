@@ -30,10 +30,12 @@ std::string without_holders(const std::string& text) {
   return std::regex_replace(text, holders, "");
 }
 
-// "ranks 2, 3: cannot reshape" -> "cannot reshape": in a smaller world all ranks may say so.
+// "ranks 2, 3: all_gather tp[0,1] 'k_proj forward'" -> "all_gather tp[0,1]": in a smaller world all
+// ranks may say so, and of several layers that fail another one may be the first.
 std::string without_speakers(const std::string& text) {
   static const std::regex speakers(R"(^ranks? [0-9]+((, and |, | and | to |-)[0-9]+)*: )");
-  return std::regex_replace(text, speakers, "");
+  static const std::regex label(R"(\] '[^']*')");
+  return std::regex_replace(std::regex_replace(text, speakers, ""), label, "]");
 }
 
 // The sentence up to its first detail.
