@@ -46,7 +46,8 @@ class ShrinkTime(cli_test.CommandTest):
             with self.subTest(name):
                 self.write("wide.yaml", CASE.format(fault=fault))
                 start = time.monotonic()
-                self.run_to_end("shrink", "wide.yaml", "--only", "t/wide", "--deadline", "180", "--out", f"{name}.yaml")
+                done = self.run_to_end("shrink", "wide.yaml", "--only", "t/wide", "--deadline", "180", "--out",
+                                       f"{name}.yaml")
                 seconds = time.monotonic() - start
                 small = (self.folder / f"{name}.yaml").read_text()
                 layers = re.search(r"^model\.num_hidden_layers: (\d+)", small, re.MULTILINE)
