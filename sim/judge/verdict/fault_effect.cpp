@@ -153,11 +153,6 @@ std::string labels_text(const CaseResult& result, const FaultSpec& fault, const 
                      nearest_labels(fault.label, labels));
 }
 
-// Whether the fault's rank was ended with its world, before it could say what became of the fault.
-bool is_unknown(const CaseResult& result, const FaultNote* note) {
-  return note == nullptr && result.verdict == Verdict::kFailed;
-}
-
 std::string never_fired(const CaseResult& result, const FaultSpec& fault, const FaultNote* note) {
   std::string text = fmt::format("the fault {} on rank {} never acted", fault.kind, fault.rank);
   if (note == nullptr) return text + ": the case ended before its rank could say why";
@@ -171,11 +166,8 @@ std::string never_fired(const CaseResult& result, const FaultSpec& fault, const 
          labels_text(result, fault, *note);
 }
 
-std::string fault_text(const CaseResult& result, const FaultSpec& fault, const FaultNote* note) {
+std::string fault_text(const FaultSpec& fault, const FaultNote* note) {
   std::string text = fmt::format("{} on rank {}", fault.kind, fault.rank);
-  if (is_unknown(result, note)) {
-    return text + ": its rank was ended before it could say whether the fault acted";
-  }
   if (note == nullptr || !note->fired) return text + " never acted";
   if (!note->effect.empty()) text += " (" + note->effect + ")";
   if (note->step > 0) text += fmt::format(" in step {}", note->step);
@@ -236,7 +228,7 @@ std::string faults_that_never_fired(const CaseResult& result) {
   std::string text;
   for (size_t i = 0; i < result.spec.faults.size(); ++i) {
     const FaultNote* note = note_of(result, i);
-    if ((note != nullptr && note->fired) || is_unknown(result, note)) continue;
+    if (note != nullptr && note->fired) continue;
     text += (text.empty() ? "" : "\n") + never_fired(result, result.spec.faults[i], note);
   }
   return text;
@@ -246,7 +238,7 @@ std::string faults_text(const CaseResult& result) {
   if (result.spec.faults.empty() || !ran(result)) return "";
   std::string text;
   for (size_t i = 0; i < result.spec.faults.size(); ++i) {
-    text += fault_text(result, result.spec.faults[i], note_of(result, i)) + "\n";
+    text += fault_text(result.spec.faults[i], note_of(result, i)) + "\n";
   }
   return text + "seen by " + detectors_text(result.outcome) + "\n" + gradients_text(result.outcome);
 }

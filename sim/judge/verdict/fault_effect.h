@@ -16,8 +16,7 @@ std::string first_detector(const FaultOutcome& outcome);
 // For example "values at step 1 (lm_head.output), then norm at step 1 (grad_norm)"; or "none".
 std::string detectors_text(const FaultOutcome& outcome);
 // One sentence per fault that never acted, since such a scenario shows nothing. Returns "" when all
-// faults acted, and when the ranks never ran the case. Says nothing of a fault whose rank was ended
-// with a failed world before it could report.
+// faults acted, and when the ranks never ran the case.
 std::string faults_that_never_fired(const CaseResult& result);
 // The planted faults, the detectors that saw them, and the effect on gradients; "" without faults.
 std::string faults_text(const CaseResult& result);

@@ -127,19 +127,5 @@ TEST_CASE("a fault that never acted is an error of its scenario", "[faults]") {
   CHECK(judge(spec_of(2, 1), silent).verdict == Verdict::kMatch);
 }
 
-TEST_CASE("a rank that is ended with its world may not say what became of its fault", "[faults]") {
-  CaseSpec spec = faulty_spec();
-  spec.expect.verdict = Verdict::kFailed;
-  std::vector<RankEnding> endings = two_gradients(spec).endings();
-  endings[0].kind = ResultKind::kDeadlock;
-  const CaseResult silent = judge(spec, endings);
-  CHECK(silent.as_expected);
-  CHECK_THAT(describe_result(silent, false),
-             Catch::Contains("drop on rank 1: its rank was ended before it could say"));
-  // A rank that says so is believed.
-  endings = fired(endings, false);
-  CHECK_THAT(judge(spec, endings).unexpected, Catch::Contains("never acted"));
-}
-
 }  // namespace
 }  // namespace shardproof::sim
