@@ -21,6 +21,13 @@ std::pair<std::string, std::string> split_name(const std::string& name) {
   return {name.substr(0, dot), name.substr(dot + 1)};
 }
 
+// `value`, or infinity where the dtype cannot hold it.
+double held_in(at::ScalarType dtype, double value) {
+  const double largest =
+      dtype == at::kDouble ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+  return std::fabs(value) > largest ? std::copysign(HUGE_VAL, value) : value;
+}
+
 }  // namespace
 
 OwnOptimizer::OwnOptimizer(const CaseSpec& spec, const GoldenRecord& golden)
@@ -168,15 +175,16 @@ OwnOptimizer::Expected OwnOptimizer::adamw_step(Tracked& tracked,
   const std::vector<double> w = doubles(tracked.value, count);
   const std::vector<double> m = doubles(tracked.state["exp_avg"], count);
   const std::vector<double> v = doubles(tracked.state["exp_avg_sq"], count);
+  const at::ScalarType dtype = tracked.value.dtype;
   const double correction1 = 1 - std::pow(o.beta1, steps);
   const double correction2 = 1 - std::pow(o.beta2, steps);
   Expected value{std::vector<double>(count), std::vector<double>(count)};
   Expected mean = value, square = value;
   for (size_t i = 0; i < count; ++i) {
     const double kept = o.beta1 * m[i], joins = (1 - o.beta1) * gradient[i];
-    mean.value[i] = kept + joins;
+    mean.value[i] = held_in(dtype, kept + joins);
     mean.magnitude[i] = std::fabs(kept) + std::fabs(joins);
-    square.value[i] = o.beta2 * v[i] + (1 - o.beta2) * gradient[i] * gradient[i];
+    square.value[i] = held_in(dtype, o.beta2 * v[i] + (1 - o.beta2) * gradient[i] * gradient[i]);
     square.magnitude[i] = square.value[i];
     const double size = std::sqrt(square.value[i] / correction2) + o.eps;
     value.value[i] = w[i] * (1 - rate * o.weight_decay) - rate * mean.value[i] / correction1 / size;
@@ -192,6 +200,7 @@ OwnOptimizer::Expected OwnOptimizer::sgd_step(Tracked& tracked, const std::vecto
   const OptimizerSpec& o = spec_.optimizer;
   const size_t count = gradient.size();
   const std::vector<double> w = doubles(tracked.value, count);
+  const at::ScalarType dtype = tracked.value.dtype;
   const bool first = tracked.state["momentum_buffer"].empty();
   const std::vector<double> b = doubles(tracked.state["momentum_buffer"], count);
   Expected value{std::vector<double>(count), std::vector<double>(count)};
@@ -200,7 +209,7 @@ OwnOptimizer::Expected OwnOptimizer::sgd_step(Tracked& tracked, const std::vecto
     const double decay = o.weight_decay * w[i], d = gradient[i] + decay;
     const double size = std::fabs(gradient[i]) + std::fabs(decay);
     const double joins = first ? 1 : 1 - o.dampening;
-    buffer.value[i] = o.momentum * b[i] + joins * d;
+    buffer.value[i] = held_in(dtype, o.momentum * b[i] + joins * d);
     buffer.magnitude[i] = std::fabs(o.momentum * b[i]) + joins * size;
     const bool heavy = o.momentum != 0;
     const double direction = o.nesterov && heavy ? d + o.momentum * buffer.value[i]
@@ -216,25 +225,21 @@ OwnOptimizer::Expected OwnOptimizer::sgd_step(Tracked& tracked, const std::vecto
 std::string OwnOptimizer::compare(const Expected& expected, const at::Tensor& local) {
   const size_t count = expected.value.size();
   const std::vector<double> actual = doubles(local);
-  const bool is_double = local.scalar_type() == at::kDouble;
-  const double eps = is_double ? kFloat64Eps : 0x1p-23;
-  const double largest =
-      is_double ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+  const double eps = local.scalar_type() == at::kDouble ? kFloat64Eps : 0x1p-23;
   judged_ += static_cast<int64_t>(count);
   size_t wrong = 0, worst = 0;
   double worst_ratio = -1;
   for (size_t i = 0; i < count; ++i) {
-    const double due = std::fabs(expected.value[i]) > largest
-                           ? std::copysign(HUGE_VAL, expected.value[i])
-                           : expected.value[i];
+    const double due = held_in(local.scalar_type(), expected.value[i]);
     const double error = std::fabs(actual[i] - due);
     const double allowance =
         kOwnRoundings * eps * expected.magnitude[i] + std::numeric_limits<float>::denorm_min();
     const bool both_nan = std::isnan(actual[i]) && std::isnan(due);
-    if (error <= allowance || actual[i] == due || both_nan) continue;
+    const bool within = std::isfinite(due) && std::isfinite(allowance) && error <= allowance;
+    if (within || actual[i] == due || both_nan) continue;
     ++wrong;
     const double ratio =
-        std::isnan(error) ? std::numeric_limits<double>::infinity() : error / allowance;
+        std::isfinite(error) && std::isfinite(allowance) ? error / allowance : HUGE_VAL;
     if (ratio <= worst_ratio) continue;
     worst_ratio = ratio;
     worst = i;
@@ -243,7 +248,7 @@ std::string OwnOptimizer::compare(const Expected& expected, const at::Tensor& lo
   return fmt::format(
       "does not follow from the rank's own gradient, norm and state before the step: {} of {} "
       "elements, the worst at local offset {} is {:.9g} and should be {:.9g}",
-      wrong, count, worst, actual[worst], expected.value[worst]);
+      wrong, count, worst, actual[worst], held_in(local.scalar_type(), expected.value[worst]));
 }
 
 }  // namespace shardproof::sim

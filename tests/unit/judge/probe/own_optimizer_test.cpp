@@ -41,7 +41,7 @@ GoldenRecord golden_of_steps(int64_t first = 1) {
 // tensors.
 template <class Spoil>
 std::vector<std::string> findings(const CaseSpec& spec, at::ScalarType dtype, const Spoil& spoil,
-                                  int64_t first = 1) {
+                                  int64_t first = 1, double third = 1e-9) {
   const GoldenRecord golden = golden_of_steps(first);
   OwnOptimizer own(spec, golden);
   const at::Tensor w = at::linspace(-1, 1, 6, at::kDouble).to(dtype);
@@ -65,12 +65,13 @@ std::vector<std::string> findings(const CaseSpec& spec, at::ScalarType dtype, co
   };
   for (int64_t step = 1; step <= 3; ++step) {
     const at::Tensor gradient =
-        at::tensor({0.9, -0.4, 1e-9, 0.3, -2.0, 0.0}, at::kDouble).mul(step).to(dtype);
+        at::tensor({0.9, -0.4, third, 0.3, -2.0, 0.0}, at::kDouble).mul(step).to(dtype);
     if (first > 1) tell("metric.skipped", step, at::scalar_tensor(0, at::kDouble));
     const double norm = gradient.to(at::kDouble).norm().item<double>();
     tell("grad.w", step, gradient.clone());
     tell("grad_norm", step, at::scalar_tensor(norm, at::kDouble));
-    w.mutable_grad() = gradient * std::min(1.0, kMaxNorm / (norm + 1e-6));
+    const double clip = o.max_norm > 0 ? std::min(1.0, o.max_norm / (norm + 1e-6)) : 1.0;
+    w.mutable_grad() = gradient * clip;
     optimizer->step();
     tell("param.w", step, w.clone());
     if (optimizer->state().empty()) continue;  // plain SGD has no state
@@ -136,17 +137,25 @@ TEST_CASE("NaN is right where the rank's own gradient or norm is NaN", "[own_opt
   CHECK_THAT(found[0], Catch::StartsWith("param.w of step 2 does not follow"));
 }
 
-TEST_CASE("What float32 cannot hold is infinite", "[own_optimizer]") {
-  const CaseSpec spec = spec_with(OptimizerKind::kAdamW);
-  double kept = 0;  // of the third element, in place of its square
-  const auto huge = [&](const std::string& name, int64_t step, at::Tensor& value) {
-    if (name == "grad.w" && step == 3) value[2].fill_(1e22);
-    if (name == "exp_avg_sq.w" && step == 3) value[2].fill_(kept);
-  };
-  kept = INFINITY;
-  CHECK(findings(spec, at::kFloat, huge).size() == 2);  // param and exp_avg did not take it
-  kept = 1e30;
-  CHECK(findings(spec, at::kFloat, huge).size() == 3);
+TEST_CASE("What float32 cannot hold is infinite, and the step follows from it", "[own_optimizer]") {
+  const OptimizerKind kind = GENERATE(OptimizerKind::kAdamW, OptimizerKind::kSgd);
+  CaseSpec spec = spec_with(kind, kind == OptimizerKind::kSgd ? 0.9 : 0);
+  spec.optimizer.max_norm = 0;
+  const double third = GENERATE(1e22, 3e38, HUGE_VAL);
+  CHECK(findings(spec, at::kFloat, kAsItIs, 1, third).empty());
+  // A finite number where infinity is due is wrong.
+  const std::string state = kind == OptimizerKind::kAdamW ? "exp_avg_sq.w" : "momentum_buffer.w";
+  if (kind == OptimizerKind::kSgd && third < 1e30) return;
+  const auto found = findings(
+      spec, at::kFloat,
+      [&](const std::string& name, int64_t step, at::Tensor& value) {
+        if (name == state && step == 3) value[2].fill_(0);
+      },
+      1, third);
+  REQUIRE(found.size() == 1);
+  CHECK_THAT(found[0], Catch::StartsWith(state + " of step 3"));
+  // Momentum at an infinite weight is NaN.
+  CHECK_THAT(found[0], Catch::Contains("should be inf") || Catch::Contains("nan"));
 }
 
 TEST_CASE("An update that is off by a thousandth is found at its step", "[own_optimizer]") {
