@@ -30,17 +30,18 @@ std::string without_holders(const std::string& text) {
   return std::regex_replace(text, holders, "");
 }
 
-// "ranks 2, 3: all_gather tp[0,1] 'k_proj forward'" -> "all_gather tp[0,1]": in a smaller world all
-// ranks may say so, and of several layers that fail another one may be the first.
+// "ranks 2, 3: all_gather tp[0,1] 'k_proj forward': rank 3 has size 4" -> "all_gather tp[0,1] rank
+// 3 has size 4": in a smaller world all ranks may say so, and of several layers that fail another
+// one may be the first.
 std::string without_speakers(const std::string& text) {
-  static const std::regex speakers(R"(^ranks? [0-9]+((, and |, | and | to |-)[0-9]+)*: )");
-  static const std::regex label(R"(\] '[^']*')");
+  static const std::regex speakers(R"(^ranks? [0-9]+(, [0-9]+)*( and [0-9]+ more)?: )");
+  static const std::regex label(R"(\] '[^']*':?)");
   return std::regex_replace(std::regex_replace(text, speakers, ""), label, "]");
 }
 
 // The sentence up to its first detail.
 std::string first_clause(const std::string& text) {
-  return text.substr(0, text.find_first_of(":;("));
+  return text.substr(0, text.find_first_of(":;(\n"));
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ ROWS = [
                 "src/parallel/tp/row_parallel.cpp", "in_rank_order(x, -1, options_.blocks, tp_.size())",
                 "in_rank_order(PLANTED && !weight_->tensor.requires_grad() ? x.detach() : x, -1,"
                 " options_.blocks, tp_.size())", "RowParallelLinear::own_features"),
-            {TP: 2}),  # one rank has no plan
+            {TP: 2}),  # a model of one rank has no plan
     FuzzRow(9, "mapping", "Parts of unequal size come back with the cut dim in front.",
             "a reduce_scatter of unequal parts along another dim than the first", Edit(
                 "src/comm/communicator_reduce.cpp", "return sum.movedim(0, dim).contiguous();",

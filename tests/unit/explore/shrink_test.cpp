@@ -254,11 +254,15 @@ TEST_CASE("what ranks say is the same in a smaller world, where all of them say 
     result.message = message;
     return failure_signature(result);
   };
-  const std::string all = says("all_gather tp[0,1] 'k_proj' got 3 elements");
-  CHECK(says("ranks 4, 5, and 6: all_gather tp[4,5,6] 'k_proj' got 7 elements") == all);
-  CHECK(says("rank 10: all_gather tp[8,9,10] 'k_proj' got 7 elements") == all);
-  CHECK(says("rank 10: all_gather tp[8,9,10] 'v_proj' got 7 elements") == all);
-  CHECK(says("rank 10: reduce_scatter tp[8,9,10] 'k_proj' got 7 elements") != all);
+  const std::string all = says("all_gather tp[0,1] 'k_proj': rank 1 has size 3; give every member");
+  CHECK(says("ranks 4, 5, 6: all_gather tp[4,5,6] 'k_proj': rank 6 has size 7; give") == all);
+  CHECK(
+      says("ranks 0, 1, 2, 3, 4, 5, 6, 7 and 5 more: all_gather tp[0,1] 'k_proj': rank 9 has size "
+           "3; give") == all);
+  CHECK(says("rank 10: all_gather tp[8,9,10] 'v_proj': rank 10 has size 7\nrank 9: another") ==
+        all);
+  CHECK(says("rank 10: all_gather tp[8,9,10] 'k_proj': rank 10 has no sizes; give") != all);
+  CHECK(says("rank 10: reduce_scatter tp[8,9,10] 'k_proj': rank 10 has size 7; give") != all);
   CHECK(says("ranks 0, 1: cannot reshape") != all);
 }
 
