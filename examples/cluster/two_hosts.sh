@@ -14,7 +14,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 tree=${here%/examples/cluster}
 die() { printf 'two_hosts: %s\n' "$*" >&2; exit 2; }
-usage() { sed -n '2,11s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,11s/^# \{0,1\}//p' "$here/two_hosts.sh"; }
 on() {  # host, command: there
   local holder=$1
   shift

@@ -17,8 +17,8 @@ namespace shardproof::sim {
 using RunPart = std::function<std::map<int64_t, StageReport>(const PairingsPart& part)>;
 
 // The first pairings are measured briefly, and then all of them, without ranks that this has shown
-// to be slow. With a factor (not 0), what is slow by it is then measured once more while the other
-// pairs are silent, and the better values count. Nothing where a part has no reports.
+// to be slow. With a factor (not 0), what is slow by that factor is then measured once more while
+// the other pairs are silent, and the better values count. Nothing where a part has no reports.
 std::optional<Times> measure_times(const Hosts& hosts, const std::vector<int64_t>& members,
                                    const std::vector<int64_t>& pairings, double factor,
                                    const RunPart& run);

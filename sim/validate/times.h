@@ -31,7 +31,7 @@ struct Times {
 int64_t pairings_to_tell(const Hosts& hosts, const std::vector<int64_t>& pairings);
 
 // All ranks of hosts of which each rank has met so many, and its shortest trip with them takes 20
-// times the median of all pairs between hosts: slow by no chance. A host's only slow rank is not
+// times the median of all pairs between hosts: hardly by chance. A host's only slow rank is not
 // among them, since the links of the others would make the host look half slow.
 std::vector<int64_t> surely_slow(const Times& times, const Hosts& hosts);
 

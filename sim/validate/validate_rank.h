@@ -21,9 +21,9 @@ inline constexpr const char* kValidateWorkload = "validate";
 // Of a round's pairings (pairings_of), those of `times` that run together.
 struct PairingsPart {
   int64_t count = std::numeric_limits<int64_t>::max();  // the first so many
-  bool briefly = false;                                 // each message once
-  std::vector<int64_t> left_out = {};                   // ranks whose pairings are not measured
-  std::optional<std::vector<RankPair>> again = {};      // only these pairs are measured
+  bool briefly = false;                // two trips of the small message, one of the large
+  std::vector<int64_t> left_out = {};  // ranks whose pairings are not measured
+  std::optional<std::vector<RankPair>> again = {};  // only these pairs are measured
 };
 
 // What the ranks of one stage get.
