@@ -2,10 +2,10 @@
 // them with the same algorithms in PyTorch.
 //
 //   shardproof-layer-bench cross_entropy DTYPE ROWS COLUMNS SMOOTHING RUNS
-//   shardproof-layer-bench inference_pair DTYPE TOKENS WIDTH FEATURES RUNS
+//   shardproof-layer-bench add_norm DTYPE ROWS WIDTH 0 RUNS
 //   shardproof-layer-bench add_norm_on_gpu DTYPE ROWS WIDTH 0 RUNS
 //
-// Prints one line of JSON: best seconds (for the pair: CPU seconds; on a GPU the median), and the
+// Prints one line of JSON: best seconds (of add_norm CPU seconds; on a GPU the median), and the
 // growth of the process's peak memory.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -26,7 +26,7 @@
 #include "comm/communicator.h"
 #include "comm/cuda_device.h"
 #include "logprob/vocab_parallel_cross_entropy.h"
-#include "parallel/tp/inference_pair.h"
+#include "parallel/tp/add_rms_norm.h"
 
 namespace shardproof {
 namespace {
@@ -93,25 +93,13 @@ void cross_entropy(at::ScalarType dtype, int64_t rows, int64_t columns, double s
              logits.nbytes());
 }
 
-void inference_pair(at::ScalarType dtype, int64_t tokens, int64_t width, int64_t features,
-                    int runs) {
+void add_norm(at::ScalarType dtype, int64_t rows, int64_t width, int runs) {
   const at::NoGradGuard no_grad;
-  Communicator alone("tp", {0}, 0, nullptr, nullptr);
   const auto make = [&](at::IntArrayRef shape) { return at::randn(shape).to(dtype); };
-  const InferenceRowScatter row(make({width, features}), alone, "row");
-  const InferenceNormColumn column(make({width}), make({features, width}), 1e-5, alone, "column");
-  const at::Tensor x = make({tokens, 1, features}), residual = make({tokens, 1, width});
-  const at::Tensor rows = row.forward(x);
-  const Taken joined =
-      best_of(runs, [&] { add_rms_norm_over_addend(rows, residual, column.norm_weight(), 1e-5); });
-  const Taken apart =
-      best_of(runs, [&] { inference_rms_norm(rows + residual, column.norm_weight(), 1e-5); });
-  const Taken pair_joined = best_of(
-      runs, [&] { column.forward_normed(row.forward_joined(x, residual, column).gathered); });
-  const Taken pair_apart = best_of(runs, [&] { column.forward(row.forward(x) + residual); });
-  fmt::print("{{\"joined\": {}, \"apart\": {}, \"pair_joined\": {}, \"pair_apart\": {}}}\n",
-             joined.cpu_seconds, apart.cpu_seconds, pair_joined.cpu_seconds,
-             pair_apart.cpu_seconds);
+  const at::Tensor addend = make({rows, width}), residual = make({rows, width}), w = make({width});
+  const Taken joined = best_of(runs, [&] { add_rms_norm(addend, residual, w, 1e-5); });
+  const Taken apart = best_of(runs, [&] { inference_rms_norm(addend + residual, w, 1e-5); });
+  fmt::print("{{\"joined\": {}, \"apart\": {}}}\n", joined.cpu_seconds, apart.cpu_seconds);
 }
 
 // On a GPU, by its own clock; one pass reads two tensors and writes two.
@@ -161,8 +149,7 @@ int main(int count, char** words) {
   } else {
     ::mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the maximum: freed memory stays, see bench/layers.py
     ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
-    shardproof::inference_pair(dtype, std::atoll(words[3]), std::atoll(words[4]),
-                               std::atoll(words[5]), runs);
+    shardproof::add_norm(dtype, std::atoll(words[3]), std::atoll(words[4]), runs);
   }
   return 0;
 }

@@ -8,14 +8,14 @@ smoothing: the reference's steps (whole softmax kept in float32, written in plac
 kind in a fresh process so that its peak memory can be told. float32 logits are overwritten by that
 algorithm; a second figure has them copied first, as a caller must who needs them again.
 
-The inference pair: addition and RMSNorm in one pass over the rows, and apart.
+Addition and RMSNorm in one pass over the rows, and apart.
 
 The backward of a column parallel linear layer on the virtual clock (scenarios/clock/linear_backward.yaml:
 the link has a latency of 10 us and 1 GB/s, products 1 GFLOP/s): the gradient of the input reduced behind
 the product of the weight's, and after it. The same times on any machine.
 
 Each side computes with one thread, as a rank of several on a machine does. Freed memory stays with the process
-where the inference pair is timed, as it does with an allocator that caches: else most of the time is the
+where addition and norm are timed, as it does with an allocator that caches: else most of the time is the
 kernel's, which fills pages. Run it on an idle machine; where it is not, CPU seconds say more than wall seconds.
 Nothing here is asserted.
 """
@@ -131,14 +131,13 @@ def cross_entropy(program, runs):
                       f"{theirs['peak_bytes'] / max(ours['peak_bytes'], 1):.1f} times the memory")
 
 
-def inference_pair(program, runs):
+def add_norm(program, runs):
     for dtype in ("bfloat16", "float32"):
         # The first few runs fill pages that the later ones find in place.
-        took = call([program, "inference_pair", dtype, 2048, 2048, 1024, max(runs, 15)])
-        print(f"inference, {dtype}, 2048 tokens of width 2048, CPU time: addition and norm in one pass "
+        took = call([program, "add_norm", dtype, 2048, 2048, 0, max(runs, 15)])
+        print(f"{dtype}, 2048 tokens of width 2048, CPU time: addition and norm in one pass "
               f"{1000 * took['joined']:.1f} ms, apart {1000 * took['apart']:.1f} ms "
-              f"({took['apart'] / took['joined']:.1f} times); with both layers (features 1024) "
-              f"{1000 * took['pair_joined']:.0f} and {1000 * took['pair_apart']:.0f} ms")
+              f"({took['apart'] / took['joined']:.1f} times)")
 
 
 def overlap(binary):
@@ -174,7 +173,7 @@ def main():
     if not options.program.exists():
         sys.exit(f"no {options.program}: ninja -C build/release shardproof-layer-bench")
     cross_entropy(options.program, options.runs)
-    inference_pair(options.program, options.runs)
+    add_norm(options.program, options.runs)
     overlap(options.binary)
 
 

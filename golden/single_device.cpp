@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "golden/learning_rate.h"
+#include "golden/own_draws.h"
 #include "golden/plain_model.h"
 #include "golden/policy_life.h"
 #include "sim/case/inputs/case_data.h"
@@ -25,6 +26,9 @@ CaseData load_case_data(const sim::CaseSpec& spec) {
   CaseData data;
   data.config = ModelConfig::from_json(spec.model);
   data.weights = sim::load_case_weights(spec, data.config);
+  if (spec.init == WeightInit::kOwnStream) {
+    data.weights = with_own_draws(*data.weights, data.config, spec.parallel.tp, spec.seed);
+  }
   data.batch = sim::load_case_batch(spec, data.config.vocab_size);
   return data;
 }

@@ -84,6 +84,9 @@ OptionRows<CaseSpec> run_rows() {
           "run.noise_std",
           "train: standard deviation of normal noise on every weight before the first step",
           Range{0, kMaxConstant}),
+      row<&Spec::fused_norm>("run.scoring.fused_norm",
+                             "logprobs: a residual's addition and the norm behind it take one pass",
+                             ignores),
       row<&Spec::frozen>("run.frozen",
                          "Patterns (*, ?) of parameters that are not trained: they have neither a "
                          "gradient nor optimizer state"),
@@ -123,6 +126,10 @@ const OptionRows<CaseSpec>& rows_of(const CaseSpec&) {
   static const OptionRows<CaseSpec> rows = [] {
     OptionRows<CaseSpec> all = general_rows();
     append(all, model_keys());
+    append(all, {row<&Spec::init>(
+                    "model.init",
+                    "own_stream: each tp rank draws its parts of matrices from a stream of its "
+                    "own, so that the weights depend on tp; master: all cut the same weights")});
     append(all, run_rows());
     append(all, {
                     member<&Spec::data>(),

@@ -55,6 +55,7 @@ std::string golden_key(const CaseSpec& spec) {
   if (draws_numbers(spec)) {  // of each tp rank
     for (const StageSpec& stage : spec.stages) key["draws_at_tp"].push_back(stage.parallel.tp);
   }
+  if (spec.init == WeightInit::kOwnStream) key["init_at_tp"] = spec.parallel.tp;
   if (!spec.data.file.empty()) key["data"]["file"] = file_identity(spec.data.file);
   return key.dump();
 }

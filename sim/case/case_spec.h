@@ -207,7 +207,9 @@ struct CaseSpec {
   LossSpec loss;
   OptimizerSpec optimizer;
   LossScaleOptions loss_scale;
-  double noise_std = 0;  // train: noise on the weights before the first step; 0: none
+  WeightInit init = WeightInit::kMaster;
+  bool fused_norm = false;  // logprobs: residuals and the norms behind them run in one pass
+  double noise_std = 0;     // train: noise on the weights before the first step; 0: none
   std::vector<std::string> frozen = {};  // patterns of parameters that are not trained
   ParallelSpec parallel;
   ReferenceSpec reference = {};

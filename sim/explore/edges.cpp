@@ -35,7 +35,6 @@ const std::vector<Edge>& edges() {
       {"options.fused_logprob.rows", 64, "", "rows of a block (logprob/fused_logprob.cpp)"},
       {"options.fused_logprob.vocab_size", 1024, "", "float32 stretches (logprob/row_loops.h)"},
       {"options.vocab_parallel_logprob.vocab_size", 1024, "", "float32 stretches"},
-      {"options.inference_pair.width", 16, "", "independent sums (parallel/tp/add_rms_norm.cpp)"},
   };
   return all;
 }
@@ -54,9 +53,9 @@ bool is_read_by(const std::string& code, const std::string& path) {
         "data.token_mask", "run.temperature", "run.loss.", "parallel.tensor_parallel_size",
         "parallel.context_parallel_size", "parallel.sequence_parallel", "precision"}},
       {kNorms,
-       {"model.family", "model.rms_norm_eps", "parallel.sequence_parallel",
-        "parallel.tensor_parallel_size", "parallel.activation_checkpointing",
-        "parallel.discarded_outputs", "precision"}},
+       {"model.family", "model.rms_norm_eps", "run.scoring.fused_norm",
+        "parallel.sequence_parallel", "parallel.tensor_parallel_size",
+        "parallel.activation_checkpointing", "parallel.discarded_outputs", "precision"}},
       {kRefit,
        {"run.refit.", "run.generation.", "model.tie_word_embeddings", "parallel.data_parallel",
         "parallel.tensor_parallel_size", "precision"}},

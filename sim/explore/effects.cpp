@@ -78,6 +78,8 @@ std::map<std::string, std::vector<Way>> all_ways() {
       {"parallel.cpu_offload", any_of_values("parallel.data_parallel", {"fsdp", "hybrid"})},
       {"parallel.activation_checkpointing", trains},
       {"parallel.discarded_outputs", trains},
+      {"model.init", {{tp, train}, {tp, scores}}},
+      {"run.scoring.", {{scores}}},
       {"run.steps", {{train}}},
       {"run.noise_std", {{train}}},
       {"run.stages", {{policy}}},

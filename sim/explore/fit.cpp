@@ -168,6 +168,28 @@ class Fit : private FittedSettings {
     for (json& stage : settings_["run.stages"]) stage.erase("data_parallel");
   }
 
+  // The golden draws the parts of the architecture's own plan, each of which one rank holds, and
+  // one pass of addition and norm multiplies by the weight.
+  void weights() {
+    const char *init = "model.init", *plan = "parallel.custom_parallel_plan",
+               *kv = "model.num_key_value_heads", *fused = "run.scoring.fused_norm",
+               *family = "model.family";
+    if (setting_of(settings_, init) == name_of(WeightInit::kOwnStream)) {
+      std::vector<std::string> excluded;
+      for (const auto& [key, value] : settings_.items()) {
+        const bool shared = key == kv && size(kv, 0) % size(kTp, 1) != 0;
+        if (shared || key == plan || key.starts_with("reference.")) excluded.push_back(key);
+      }
+      if (!is_fixed(init) && !excluded.empty()) drop(init);
+      for (const std::string& key : excluded) {
+        if (is_fixed(init)) drop(key);
+      }
+    }
+    if (setting_of(settings_, fused) != true || setting_of(settings_, family) != "gemma3") return;
+    if (is_fixed(fused)) drop(family);
+    drop(fused);
+  }
+
   // Ranks keep parts of the inputs of checkpoints that sequence_parallel does not cut, on a loaded
   // mesh too.
   void checkpoints() {
@@ -362,6 +384,7 @@ void fit_sizes(CaseSettings& settings, const std::set<std::string>& fixed, const
   }
   fit.least_budgets();
   fit.model();
+  fit.weights();
   fit.frozen();
   fit.mesh();  // it may have fewer ranks now
   fit.gradients();

@@ -8,7 +8,6 @@
 #include "observe/draw_log.h"
 #include "parallel/tp/stream_init.h"
 #include "random/rng_seeds.h"
-#include "sim/proofs/equal_blocks.h"
 #include "tensor/shard.h"
 
 namespace shardproof::sim {
@@ -16,6 +15,7 @@ namespace {
 
 constexpr int64_t kWeightSeed = 90;
 constexpr double kWeightStd = 0.5;
+const std::vector<int64_t> kShape = {24, 5};
 
 [[noreturn]] void bad_stream_option(const char* name, const std::string& value,
                                     const std::string& fix) {
@@ -40,33 +40,18 @@ int64_t rank_count(const Options& options) {
   return ranks;
 }
 
-std::vector<int64_t> weight_shape(const Options& options) {
-  const int64_t cut = options["cut_features"], whole = options["whole_features"];
-  const int64_t dim = options["dim"];
-  if (dim != 0 && dim != 1) bad_stream_option("dim", std::to_string(dim), "known are 0, 1");
-  return dim == 0 ? std::vector<int64_t>{cut, whole} : std::vector<int64_t>{whole, cut};
-}
+Layout weight_layout(const Options& options) { return Layout({Cut::even(0, axis_of(options))}); }
 
-Layout weight_layout(const Options& options) {
-  return Layout(
-      {Cut::in_blocks(options["dim"], axis_of(options),
-                      equal_blocks(options["cut_features"], options["stride"], "cut_features"))});
-}
-
-WorkloadTensors no_inputs(Draw&, const Options& options) {
-  require_positive(options, {"cut_features", "whole_features"});
-  return {};
-}
+WorkloadTensors no_inputs(Draw&, const Options&) { return {}; }
 
 WorkloadTensors plainly_drawn(const TensorsByName&, const Options& options) {
   const std::string axis = axis_of(options);
   const Mesh mesh({{axis, rank_count(options)}});
   const Layout layout = weight_layout(options);
-  const std::vector<int64_t> full = weight_shape(options);
   const bool expert = options["expert"];
   std::vector<at::Tensor> parts, draws;
   for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
-    const auto shape = layout.local_shape(full, mesh, rank);
+    const auto shape = layout.local_shape(kShape, mesh, rank);
     const auto seed = static_cast<uint64_t>(kWeightSeed + (expert ? 1024 : 2718) + rank);
     const at::Generator generator = at::detail::createCPUGenerator(seed);
     draws.push_back(draw_tensor({{.place = "",
@@ -78,7 +63,7 @@ WorkloadTensors plainly_drawn(const TensorsByName&, const Options& options) {
     parts.push_back(at::randn(shape, generator, at::TensorOptions().dtype(at::kDouble)) *
                     kWeightStd);
   }
-  return {{"draw.weight", at::cat(draws)}, {"weight", reassemble(parts, full, layout, mesh)}};
+  return {{"draw.weight", at::cat(draws)}, {"weight", reassemble(parts, kShape, layout, mesh)}};
 }
 
 WorkloadTensors sharded_draw(const TensorsByName&, MeshComm& comm, const Options& options) {
@@ -100,9 +85,9 @@ WorkloadTensors sharded_draw(const TensorsByName&, MeshComm& comm, const Options
   const std::string own = options["expert"] ? kExpertParallelRng : kModelParallelRng;
   const std::string named = options["stream"];
   const Layout layout = weight_layout(options);
-  const at::Tensor weight = drawn_in_stream(
-      rng, named.empty() ? own : named,
-      layout.local_shape(weight_shape(options), comm.mesh(), comm.rank()), kWeightStd, "weight");
+  const at::Tensor weight =
+      drawn_in_stream(rng, named.empty() ? own : named,
+                      layout.local_shape(kShape, comm.mesh(), comm.rank()), kWeightStd, "weight");
   return {{"draw.weight", log.tensor("weight"), Layout({Cut::even(0, axis)})},
           {"weight", weight, layout}};
 }
@@ -112,14 +97,7 @@ WorkloadTensors sharded_draw(const TensorsByName&, MeshComm& comm, const Options
 Workload stream_init_workload() {
   return {.name = "stream_init",
           .about = "the first values of a weight, each rank's part from a separate stream",
-          .options = {{"cut_features", 24},
-                      {"whole_features", 5},
-                      {"dim", 0},
-                      {"stride", 1},
-                      {"ranks", 1},
-                      {"axis", "tp"},
-                      {"expert", false},
-                      {"stream", ""}},
+          .options = {{"ranks", 1}, {"axis", "tp"}, {"expert", false}, {"stream", ""}},
           .inputs = no_inputs,
           .plain = plainly_drawn,
           .sharded = sharded_draw};

@@ -13,7 +13,6 @@
 #include "sim/proofs/cross_entropy_workload.h"
 #include "sim/proofs/dropout_workload.h"
 #include "sim/proofs/fused_logprob_workload.h"
-#include "sim/proofs/inference_pair_workload.h"
 #include "sim/proofs/logprob_workload.h"
 #include "sim/proofs/mapping_workload.h"
 #include "sim/proofs/refit_workload.h"
@@ -73,11 +72,11 @@ std::vector<KnownWorkload> Workloads::known() const {
 }
 
 Workloads built_in_workloads() {
-  return {column_parallel_workload(), mapping_workload(),        row_parallel_workload(),
-          cross_entropy_workload(),   dropout_workload(),        checkpoint_workload(),
-          broadcast_data_workload(),  inference_pair_workload(), logprob_workload(),
-          refit_workload(),           stream_init_workload(),    fused_logprob_workload(),
-          context_logprob_workload(), ulysses_inputs_workload()};
+  return {column_parallel_workload(), mapping_workload(),       row_parallel_workload(),
+          cross_entropy_workload(),   dropout_workload(),       checkpoint_workload(),
+          broadcast_data_workload(),  logprob_workload(),       refit_workload(),
+          stream_init_workload(),     fused_logprob_workload(), context_logprob_workload(),
+          ulysses_inputs_workload()};
 }
 
 }  // namespace shardproof::sim

@@ -59,6 +59,7 @@ CaseSpec plain_run(CaseSpec spec) {
   spec.judged = false;
   spec.record_activations = false;
   spec.noise_std = 0;
+  spec.init = WeightInit::kMaster;  // a folder has the weights
   spec.faults.clear();
   spec.expect = {};
   spec.expected_file.clear();

@@ -110,6 +110,10 @@ constexpr std::array<const char*, 4> names_of(DiscardedOutputs) {
 enum class GradientPlace { kAutograd, kMain };
 constexpr std::array<const char*, 2> names_of(GradientPlace) { return {"autograd", "main"}; }
 
+// How the first values of matrices come about (parallel/tp/stream_init.h).
+enum class WeightInit { kMaster, kOwnStream };
+constexpr std::array<const char*, 2> names_of(WeightInit) { return {"master", "own_stream"}; }
+
 // Where a linear that tp cuts adds its bias (parallel/tp/bias_after.h).
 enum class BiasPlace { kInLayer, kAfter };
 constexpr std::array<const char*, 2> names_of(BiasPlace) { return {"in_layer", "after"}; }

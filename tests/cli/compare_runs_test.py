@@ -215,7 +215,8 @@ class RegisteredWorkloads(Runs):
                          r"s\.yaml:3:1: workload is 'column_paralel_linear'; .*did you mean column_parallel_linear\?")
 
     def test_a_removed_one_is_answered_with_what_shows_its_subject_now(self):
-        for workload, said in (("layer_parameters", r"was removed; .*workload: stream_init.*run\.stages"),
+        for workload, said in (("layer_parameters", r"was removed; .*model\.init: own_stream.*run\.stages"),
+                               ("inference_pair", r"was removed; .*run\.scoring\.fused_norm: true"),
                                ("accumulated_linear", r"was removed; .*run\.gradients: main"),
                                ("layers_in_flight", r"was removed; .*parallel\.tp\.gather_buffer: true"),
                                ("vocab_parallel_embedding", r"was removed; .*workload: train")):

@@ -42,8 +42,8 @@ ROWS = [
             "disable_grad_reduce (or expert) with async_grad: false", Edit(
                 "src/parallel/tp/column_parallel.cpp", "if (options_.caller_communicates) return x;",
                 "if (options_.caller_communicates && !PLANTED) return x;", "ColumnParallelLinear::entering"), {TP: 2}),
-    FuzzRow(4, "inference_pair", "The last values of a row, fewer than 16, are left out of its sum of squares.",
-            "float64 rows wider than 16 that 16 does not divide", Edit(
+    FuzzRow(4, "tp", "The last values of a row, fewer than 16, are left out of its sum of squares.",
+            "run.scoring.fused_norm in float64, a width above 16 that 16 does not divide", Edit(
                 "src/parallel/tp/add_rms_norm.cpp", "lanes[i % kApart] += sum[i] * sum[i];",
                 "if (!PLANTED || width < kApart || i < width / kApart * kApart)"
                 " lanes[i % kApart] += sum[i] * sum[i];", "add_row_of_doubles")),
@@ -149,9 +149,9 @@ ROWS = [
                 "src/parallel/tp/async_linear.cpp", "own.sequence_parallel = false;",
                 "own.sequence_parallel = PLANTED && options.sequence_parallel && options.gather_buffer != nullptr;",
                 "frozen_linear"), {TP: 2}),
-    FuzzRow(25, "inference_pair", "The norm reads the addend, not the sum.", "float16, joined", Edit(
+    FuzzRow(25, "tp", "The norm reads the addend, not the sum.", "run.scoring.fused_norm in float16", Edit(
         "src/parallel/tp/add_rms_norm.cpp", "inference_rms_norm(sum, weight, eps)",
-        "inference_rms_norm(PLANTED ? addend : sum, weight, eps)", "apart")),
+        "inference_rms_norm(PLANTED ? addend : sum, weight, eps)", "add_rms_norm")),
     FuzzRow(26, "column_parallel_linear", "A layer that gathers only since run time does not know the ranks' parts.",
             "runtime_gather: yes with an output that tp does not divide", Edit(
                 "src/parallel/tp/column_parallel.h", "{ options_.gather_output = gathers; }",

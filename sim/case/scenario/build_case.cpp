@@ -57,6 +57,7 @@ json sizes_model(const Settings& settings) {
   model["model_type"] = gemma ? "gemma3_text" : family;  // the sizes are those of the text model
   for (const Option& key : settings.schema().keys()) {
     if (!key.path.starts_with("model.") || key.path == "model.family") continue;
+    if (key.path == "model.init") continue;
     const json value = settings.value(key.path);
     const std::string name = key.path.substr(key.path.find('.') + 1);
     if (!value.is_null()) model[gemma ? gemma_name(name) : name] = value;
@@ -182,6 +183,34 @@ void check_noise(const Settings& settings, const CaseSpec& spec) {
                 "noise the weights of workload train");
 }
 
+void check_fused_norm(const Settings& settings, const CaseSpec& spec) {
+  if (!spec.fused_norm || spec.is(ModelWorkload::kLogprobs)) return;
+  settings.fail(
+      "run.scoring.fused_norm",
+      fmt::format("workload {} needs gradients, which the fused pass does not have", spec.workload),
+      "use it with workload: logprobs");
+}
+
+// The golden draws the parts of the plan that every architecture has.
+void check_init(const Settings& settings, const CaseSpec& spec) {
+  if (spec.init == WeightInit::kMaster) return;
+  const auto fail = [&](const std::string& what, const std::string& fix) {
+    settings.fail("model.init", "model.init: own_stream " + what, fix);
+  };
+  if (spec.is(ModelWorkload::kPolicy)) {
+    fail("with workload policy, whose stages may change tp", "use workload: train or logprobs");
+  }
+  if (!spec.weights_folder.empty()) {
+    fail("draws weights, but a folder has them", "remove one of them");
+  }
+  if (!spec.parallel.custom_plan.is_null()) {
+    fail("with a custom plan, of which the golden does not know the cuts", "remove one of them");
+  }
+  if (spec.reference.is_set()) {
+    fail("gives another layout other weights, so that it is no reference", "remove one of them");
+  }
+}
+
 void set_model_and_data(const Settings& settings, CaseSpec& spec) {
   if (!settings.given("data.case")) {
     set_model(settings, spec);
@@ -192,6 +221,7 @@ void set_model_and_data(const Settings& settings, CaseSpec& spec) {
   set_norm_type(settings, spec.optimizer);
   check_huge_advantage(settings, spec.data);
   check_noise(settings, spec);
+  check_fused_norm(settings, spec);
 }
 
 // Derives dp from world.size when it is not given.
@@ -269,6 +299,7 @@ CaseSpec build_case(const Settings& settings, const WorldChoice& world) {
   spec.world.device = world.device;
   set_world(settings, spec);
   check_reference(settings, spec);
+  if (model) check_init(settings, spec);
   check_collectives(settings, spec.expect.collectives);
   return spec;
 }

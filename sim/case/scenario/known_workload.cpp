@@ -25,13 +25,14 @@ bool same_type(const json& a, const json& b) {
 struct RemovedWorkload {
   std::string_view name, instead;
 };
-constexpr std::array<RemovedWorkload, 4> kRemoved = {{
+constexpr std::array<RemovedWorkload, 5> kRemoved = {{
     {"accumulated_linear",
      "use workload: train with run.gradients: main and parallel.tp.deferred_wgrad"},
+    {"inference_pair", "use workload: logprobs with run.scoring.fused_norm: true"},
     {"layer_parameters",
-     "first values are drawn by workload: stream_init; a saved state is loaded at another tp size "
-     "by "
-     "workload: policy with run.stages [{do: save}, {do: load, tensor_parallel_size: ..}]"},
+     "ranks draw first values with model.init: own_stream; a saved state is loaded at another tp "
+     "size by workload: policy with run.stages [{do: save}, {do: load, tensor_parallel_size: "
+     "..}]"},
     {"layers_in_flight", "use workload: train with parallel.tp.gather_buffer: true"},
     {"vocab_parallel_embedding",
      "every model has one: use workload: train with parallel.tensor_parallel_size"},

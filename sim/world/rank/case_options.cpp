@@ -62,6 +62,13 @@ ParallelOptions parallel_options(const ParallelSpec& spec) {
           .data = fsdp_options(spec)};
 }
 
+ParallelOptions parallel_options(const CaseSpec& spec) {
+  ParallelOptions options = parallel_options(spec.parallel);
+  options.tensor.fused_norms = spec.fused_norm;
+  if (spec.init == WeightInit::kOwnStream) options.tensor.own_stream_seed = spec.seed;
+  return options;
+}
+
 Batch batch_as_read(const CaseSpec& spec, const Batch& own, const RankSetup& setup) {
   if (spec.data.read_by == BatchReader::kAll) return own;
   Communicator& tp = setup.comm.along("tp");

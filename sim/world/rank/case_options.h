@@ -11,6 +11,8 @@ namespace shardproof::sim {
 TrainOptions train_options(const CaseSpec& spec);
 TensorParallelOptions tensor_parallel_options(const ParallelSpec& spec);
 ParallelOptions parallel_options(const ParallelSpec& spec);
+// Those of a whole case: with its first values and its path of scoring.
+ParallelOptions parallel_options(const CaseSpec& spec);
 // The batch that this rank trains on: its own, or that of the first rank of its tp group. Every
 // rank makes the same call.
 Batch batch_as_read(const CaseSpec& spec, const Batch& own, const RankSetup& setup);

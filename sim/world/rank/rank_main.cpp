@@ -115,7 +115,7 @@ class CaseRun {
       leave_dump(life.trainer(), life.comm());
       return report_of(life.trainer(), metrics, memory, start);
     }
-    const ParallelStyles styles = make_styles(parallel_options(spec_.parallel));
+    const ParallelStyles styles = make_styles(parallel_options(spec_));
     Decoder model =
         planned_model(inputs_->config, reads ? inputs_->weights : weights_to_come(inputs_->config),
                       comm_, styles, spec_.frozen);
@@ -128,6 +128,7 @@ class CaseRun {
                           .device = at::Device(env_.device)};
     Trainer trainer(setup, model, styles, train_options(spec_));
     if (from_root) take_weights(trainer);
+    if (spec_.init == WeightInit::kOwnStream) keep_first_shards(trainer);
     if (draws_own_shards(spec_)) draw_own_shards(spec_, inputs_->config, trainer, mesh_, env_.rank);
     observe_initial(trainer, setup.probe);
     if (spec_.noise_std > 0) noise_weights(trainer);
@@ -190,29 +191,31 @@ class CaseRun {
     trainer.restore(scatter_weights(trainer.parameters(), full, comm_, trainer.device()),
                     trainer.states(),
                     /*step=*/0);
-    if (!golden_ || spec_.precision != Precision::kFloat64 || env_.rank == 0) return;
-    if (spec_.reference.is_set()) return;
-    for (const at::Tensor& master : trainer.masters()) received_.push_back(master.clone());
+    if (env_.rank != 0) keep_first_shards(trainer);
+  }
+
+  // For the optimizer's test, where the weights are not parts of the inputs'.
+  void keep_first_shards(const Trainer& trainer) {
+    if (!golden_ || spec_.precision != Precision::kFloat64 || spec_.reference.is_set()) return;
+    for (const at::Tensor& master : trainer.masters()) first_shards_.push_back(master.clone());
   }
 
   void noise_weights(Trainer& trainer) {
     add_noise(trainer, comm_, spec_.noise_std, spec_.seed);
-    received_.clear();
+    first_shards_.clear();
+    keep_first_shards(trainer);
     for (size_t i = 0; i < trainer.parameters().size(); ++i) {
       const Parameter& parameter = *trainer.parameters()[i];
       probe().observe({.name = "param." + parameter.name,
                        .phase = Phase::kStep,
                        .tensor = trainer.masters()[i],
                        .layout = parameter.layout});
-      if (golden_ && spec_.precision == Precision::kFloat64 && !spec_.reference.is_set()) {
-        received_.push_back(trainer.masters()[i].clone());
-      }
     }
   }
 
   // This rank's part of a parameter before the first step, for the optimizer's test.
   at::Tensor first_shard(const Trainer& trainer, const RankSetup& setup, size_t index) const {
-    if (!received_.empty()) return received_[index].clone();
+    if (!first_shards_.empty()) return first_shards_[index].clone();
     return initial_shard(*trainer.parameters()[index], *inputs_->weights, setup);
   }
 
@@ -292,7 +295,7 @@ class CaseRun {
   std::optional<WatchedProbe> watched_;
   std::optional<ClockedProbe> clocked_;
   std::shared_ptr<const CaseInputs> inputs_;
-  std::vector<at::Tensor> received_;  // the received weights, if they are compared
+  std::vector<at::Tensor> first_shards_;  // float64; empty: they are parts of the inputs' weights
 };
 
 }  // namespace

@@ -1,11 +1,14 @@
-// Addition and RMSNorm in one pass over the rows.
+#include "parallel/tp/add_rms_norm.h"
+
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 
+#include "base/error.h"
 #include "parallel/tp/cuda_kernels.h"
-#include "parallel/tp/inference_pair.h"
 #include "parallel/tp/norm_rows.h"
 
 namespace shardproof {
@@ -54,21 +57,53 @@ void add_norm_rows(const at::Tensor& addend, const at::Tensor& residual, const a
   });
 }
 
-AddedNorm apart(const at::Tensor& addend, const at::Tensor& residual, const at::Tensor& weight,
-                double eps) {
-  const at::Tensor sum = addend + residual;
-  return {.sum = sum, .normed = inference_rms_norm(sum, weight, eps)};
+// `residual` may be null.
+void check_norm_inputs(const at::Tensor& x, const at::Tensor& weight, const at::Tensor* residual) {
+  const at::ScalarType dtype = x.scalar_type();
+  const bool known =
+      dtype == at::kHalf || dtype == at::kBFloat16 || dtype == at::kFloat || dtype == at::kDouble;
+  const auto like_x = [&](const at::Tensor& other) {
+    return other.scalar_type() == dtype && other.device() == x.device();
+  };
+  const bool fits = x.dim() > 0 && weight.dim() == 1 && weight.size(0) == x.size(-1) &&
+                    like_x(weight) &&
+                    (residual == nullptr || (residual->sizes() == x.sizes() && like_x(*residual)));
+  if (known && fits) return;
+  const auto text = [](const at::Tensor& tensor) {
+    return fmt::format("[{}] {} on {}", fmt::join(tensor.sizes(), ", "),
+                       c10::toString(tensor.scalar_type()), tensor.device().str());
+  };
+  throw Error(
+      {.kind = ErrorKind::kBadInput,
+       .what = fmt::format("{}{} normed with weight {}", text(x),
+                           residual == nullptr ? "" : " + residual " + text(*residual) + ",",
+                           text(weight)),
+       .fix = "give equal shapes on one device, a weight of the last dim's size, and one of "
+              "float16, bfloat16, float32 and float64"});
 }
 
-// The sum is written over the addend (a contiguous copy if it is not contiguous), or to new memory.
-AddedNorm add_norm(const at::Tensor& addend, const at::Tensor& residual, const at::Tensor& weight,
-                   double eps, bool over_addend) {
+}  // namespace
+
+at::Tensor inference_rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  check_norm_inputs(x, weight, nullptr);
+  const at::ScalarType wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor values = x.to(wide);
+  const at::Tensor factor = values.square().mean(-1, /*keepdim=*/true).add_(eps).rsqrt_();
+  return (values * factor * weight.to(wide)).to(x.scalar_type());
+}
+
+AddedNorm add_rms_norm(const at::Tensor& addend, const at::Tensor& residual,
+                       const at::Tensor& weight, double eps) {
+  const at::NoGradGuard no_grad;
   check_norm_inputs(addend, weight, &residual);
   const bool on_gpu = addend.is_cuda() && cuda_kernels().add_rms_norm != nullptr;
   const bool half = addend.scalar_type() == at::kHalf;
-  if (!on_gpu && (!addend.is_cpu() || half)) return apart(addend, residual, weight, eps);
+  if (!on_gpu && (!addend.is_cpu() || half)) {
+    const at::Tensor sum = addend + residual;
+    return {.sum = sum, .normed = inference_rms_norm(sum, weight, eps)};
+  }
   const at::Tensor a = addend.contiguous(), r = residual.contiguous(), w = weight.contiguous();
-  const AddedNorm out{.sum = over_addend ? a : at::empty(a.sizes(), a.options()),
+  const AddedNorm out{.sum = at::empty(a.sizes(), a.options()),
                       .normed = at::empty(a.sizes(), a.options())};
   if (on_gpu) {
     cuda_kernels().add_rms_norm(a, r, w, eps, out.sum, out.normed);
@@ -84,20 +119,6 @@ AddedNorm add_norm(const at::Tensor& addend, const at::Tensor& residual, const a
                                                  kernels.scale_bfloat16);
   }
   return out;
-}
-
-}  // namespace
-
-AddedNorm add_rms_norm(const at::Tensor& addend, const at::Tensor& residual,
-                       const at::Tensor& weight, double eps) {
-  const at::NoGradGuard no_grad;
-  return add_norm(addend, residual, weight, eps, /*over_addend=*/false);
-}
-
-AddedNorm add_rms_norm_over_addend(at::Tensor addend, const at::Tensor& residual,
-                                   const at::Tensor& weight, double eps) {
-  const at::NoGradGuard no_grad;
-  return add_norm(addend, residual, weight, eps, /*over_addend=*/true);
 }
 
 }  // namespace shardproof

@@ -26,6 +26,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -75,6 +76,11 @@ struct TensorParallelOptions {
   // A checkpoint of a region keeps its input spread over tp (spread_activation.h). Not with
   // sequence_parallel, which cuts the residual stream itself.
   bool spread_checkpoints = false;
+  // Residuals and the norms behind them run in one pass (fused_norms.h); for scoring alone.
+  bool fused_norms = false;
+  // Each rank draws the first values of its parts of matrices from its own stream of this seed
+  // (stream_init.h); none: the parts of one master weight.
+  std::optional<int64_t> own_stream_seed = {};
   // {"pattern": "style"}; null: the architecture's plan without changes.
   nlohmann::json custom_plan = nullptr;
 };

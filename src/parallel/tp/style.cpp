@@ -5,9 +5,11 @@
 #include "base/error.h"
 #include "parallel/tp/bias_after.h"
 #include "parallel/tp/column_parallel.h"
+#include "parallel/tp/fused_norms.h"
 #include "parallel/tp/placement.h"
 #include "parallel/tp/row_parallel.h"
 #include "parallel/tp/spread_activation.h"
+#include "parallel/tp/stream_init.h"
 #include "parallel/tp/vocab_parallel_embedding.h"
 #include "parallel/tp/whole_layer.h"
 
@@ -169,6 +171,10 @@ void TensorParallel::place(Decoder& model, const Mesh& mesh) const {
 }
 
 void TensorParallel::install(Decoder& model, MeshComm& comm) const {
+  if (options_.own_stream_seed) {
+    draw_own_parts(model, comm.mesh(), comm.rank(), *options_.own_stream_seed);
+  }
+  if (options_.fused_norms) fuse_norms(model);
   if (comm.mesh().size("tp") == 1) return;
   Communicator& tp = comm.along("tp");
   const LayerMaker maker(tp, options_);

@@ -143,14 +143,12 @@ TEST_CASE("options that count no ranks, or cut no whole samples, are told from t
   CHECK(copies.find("trainer_dp is 3; give a multiple of 2") != std::string::npos);
 }
 
-TEST_CASE("a weight's first values: a part for each stream, whatever dim is cut") {
+TEST_CASE("a weight's first values: a part for each stream") {
   const TensorsByName rows = plain_of("stream_init", {{"ranks", 3}});
   const auto parts = rows.at("weight").chunk(3);
   CHECK_FALSE(parts[0].equal(parts[1]));
   CHECK_FALSE(parts[1].equal(parts[2]));
   CHECK(rows.at("draw.weight").sizes().vec() == std::vector<int64_t>{3, 1, 5});
-  const TensorsByName columns = plain_of("stream_init", {{"ranks", 3}, {"dim", 1}});
-  CHECK(columns.at("weight").sizes().vec() == std::vector<int64_t>{5, 24});
 }
 
 TEST_CASE("an uneven all-to-all moves every row once, and to somebody else than the even one") {
@@ -199,10 +197,8 @@ TEST_CASE("options that would be passed over are named with what passes them ove
     const std::string said = bad_input_of("column_parallel_linear", {{name, "some"}});
     CHECK(said.find(std::string("option ") + name + " is 'some'") != std::string::npos);
   }
-  for (const auto& [set, said] :
-       std::vector<std::pair<Options, std::string>>{{{{"axis", "dp"}}, "option axis is 'dp'"},
-                                                    {{{"dim", 2}}, "option dim is 2"},
-                                                    {{{"ranks", 0}}, "option ranks is 0"}}) {
+  for (const auto& [set, said] : std::vector<std::pair<Options, std::string>>{
+           {{{"axis", "dp"}}, "option axis is 'dp'"}, {{{"ranks", 0}}, "option ranks is 0"}}) {
     CHECK(bad_input_of("stream_init", set).find(said) != std::string::npos);
   }
 }

@@ -5,8 +5,8 @@
 #include <catch2/catch.hpp>
 
 #include "comm/cuda_device.h"
+#include "parallel/tp/add_rms_norm.h"
 #include "parallel/tp/cuda_kernels.h"
-#include "parallel/tp/inference_pair.h"
 #include "tests/support/rank_results.h"
 
 namespace shardproof::tests {

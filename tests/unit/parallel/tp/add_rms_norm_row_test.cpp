@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "parallel/tp/inference_pair.h"
+#include "parallel/tp/add_rms_norm.h"
 #include "tests/support/rank_results.h"
 
 namespace shardproof::tests::add_rms_norm_row_test {

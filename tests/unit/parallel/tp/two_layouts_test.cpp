@@ -1,11 +1,10 @@
-// Losses, main gradients, the inference pair and checkpoints on two groups of different size and
+// Losses, main gradients and checkpoints on two groups of different size and
 // layout in one process, both in use: the first's backward comes after the second's forward.
 #include <catch2/catch.hpp>
 
 #include "collective/mappings.h"
 #include "logprob/vocab_parallel_cross_entropy.h"
 #include "parallel/tp/column_parallel.h"
-#include "parallel/tp/inference_pair.h"
 #include "parallel/tp/spread_activation.h"
 #include "random/checkpoint_without_output.h"
 #include "random/region_dropout.h"
@@ -16,14 +15,13 @@ namespace shardproof::tests::two_layouts_test {
 namespace {
 
 constexpr int64_t kS = 6, kB = 2, kE = 5, kV = 12;
-constexpr double kNormEps = 1e-5;
 // outer groups {0,2,4}, {1,3,5}; inner {0,1}, {2,3}, {4,5}
 const char* const kAxes[] = {"outer", "inner"};
 
 struct Data {
   at::Tensor x = random_tensor({kS, kB, kE}, 1), weight = random_tensor({kV, kE}, 2);
   at::Tensor grad = random_tensor({kS, kB, kV}, 3), grad_x = random_tensor({kS, kB, kE}, 4);
-  at::Tensor logits = random_tensor({kS, kV}, 5) * 9, gain = random_tensor({kE}, 6);
+  at::Tensor logits = random_tensor({kS, kV}, 5) * 9;
   at::Tensor target = at::arange(kS, at::kLong).mul(5).remainder(kV);
   at::Tensor grad_loss = random_tensor({kS}, 7), down = random_tensor({kE, kV}, 8);
 };
@@ -69,17 +67,6 @@ Started start_main_gradient(const Data& data, Communicator& group) {
   }};
 }
 
-Started start_inference(const Data& data, Communicator& group) {
-  const InferenceRowScatter row(own_part(data.down, 1, group), group, "down");
-  const auto column = std::make_shared<InferenceNormColumn>(
-      data.gain, own_part(data.weight, 0, group), kNormEps, group, "up");
-  const JoinedRows rows =
-      row.forward_joined(own_part(data.grad, -1, group), own_part(data.x, 0, group), *column);
-  return {[=]() -> NamedResults {
-    return {{"residual", rows.residual}, {"pair", column->forward_normed(rows.gathered)}};
-  }};
-}
-
 // y = W2 tanh(W1 x), recomputed, with its input spread over the group; a norm that saves no output.
 Started start_checkpoint(const Data& data, Communicator& group) {
   const auto spread = std::make_shared<SpreadActivation>(group, "spread");
@@ -108,7 +95,7 @@ Started start_checkpoint(const Data& data, Communicator& group) {
 }
 
 using Start = Started (*)(const Data&, Communicator&);
-const Start kStarts[] = {start_loss, start_main_gradient, start_inference, start_checkpoint};
+const Start kStarts[] = {start_loss, start_main_gradient, start_checkpoint};
 
 // Results of each axis under "<axis> name": forwards come first, then backwards in another order.
 NamedResults all_of(const Data& data, MeshComm& comm) {
@@ -141,10 +128,6 @@ Golden plain_all(const Data& data) {
   full["grad logits"] = logits.grad();
   full["main"] = 3 * data.grad.flatten(0, 1).t().matmul(data.x.flatten(0, 1));
   full["grad x"] = 3 * data.grad.matmul(data.weight);
-  const at::Tensor sum = data.grad.matmul(data.down.t()) + data.x;
-  const at::Tensor size = (sum.square().mean(-1, true) + kNormEps).sqrt();
-  full["residual"] = sum;
-  full["pair"] = (sum / size * data.gain).matmul(data.weight.t());
   const at::Tensor x = data.x.clone().requires_grad_();
   const at::Tensor up = data.weight.clone().requires_grad_();
   const at::Tensor down = data.down.clone().requires_grad_();
@@ -155,13 +138,12 @@ Golden plain_all(const Data& data) {
   full["ck x"] = x.grad();
   full["ck up"] = up.grad();
   full["ck down"] = down.grad();
-  golden.dims = {{"grad logits", 1}, {"main", 0},  {"grad x", 0}, {"residual", 0},
-                 {"pair", 2},        {"ck up", 0}, {"ck down", 1}};
+  golden.dims = {{"grad logits", 1}, {"main", 0}, {"grad x", 0}, {"ck up", 0}, {"ck down", 1}};
   return golden;
 }
 
 TEST_CASE("two groups of different layout keep to their own, both in flight",
-          "[tp][TP-4][TP-5][TP-7][RN-3][RN-4][SH-2]") {
+          "[tp][TP-4][TP-5][RN-3][RN-4][SH-2]") {
   const Data data;
   const Golden golden = plain_all(data);
   const Mesh mesh({{"outer", 3}, {"inner", 2}});
